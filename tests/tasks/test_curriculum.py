@@ -10,6 +10,7 @@ from datasets import Dataset
 
 import grpo_nb as gn
 from grpo_nb.runs.run_folder import Run
+from grpo_nb.tasks.curriculum import pass_rate, scores_by_row
 from grpo_nb.tasks.load import with_prompts
 from tests.checks.test_learning_signal import RIGHT, WRONG, make
 from tests.support.run_folders import info_of, write_run_folder
@@ -68,34 +69,34 @@ def later(task: gn.tasks.Task, tmp_path: Path) -> Run:
     return make_run(tmp_path / "later", task, [{0: [1, 0], 7: [0, 1]}])
 
 
-def test_pass_rates_are_those_of_the_completions(task: gn.tasks.Task, run: Run, later: Run) -> None:
-    measured = task.with_pass_rates(run)
-    assert measured.train["pass_rate"][:6] == [0.0, 0.75, 1.0, 1.0, 1.0, None]
-    assert "pass_rate" not in task.train.column_names, "the task itself stays as it was"
-    assert "measured for 5 of 10 questions" in repr(measured)
-    assert measured.train["question"] == task.train["question"]
-    rates = measured.with_pass_rates(later).train["pass_rate"]
-    # A later measurement replaces only what it measured.
-    assert rates[:3] == [0.5, 0.75, 1.0]
-    assert rates[7] == 0.5
-    together = task.with_pass_rates([run, later]).train["pass_rate"]
-    assert together[0] == pytest.approx(1 / 6)
-    assert together[7] == 0.5
-    gate = make([[RIGHT, WRONG], [WRONG, WRONG]])
-    of_baseline = task.with_pass_rates(
-        dataclasses.replace(gate, rows=(task.train[0], task.train[1]))
-    )
-    assert of_baseline.train["pass_rate"][:3] == [0.5, 0.0, None]
+def test_pass_rates_are_those_of_a_run(task: gn.tasks.Task, run: Run) -> None:
+    scores = scores_by_row(task.train["prompt"], run, "correctness")
+    assert list(map(pass_rate, scores))[:6] == [0.0, 0.75, 1.0, 1.0, 1.0, None]
+
+
+def test_pass_rates_are_those_of_a_baseline(task: gn.tasks.Task) -> None:
+    baseline = make([[RIGHT, WRONG], [WRONG, WRONG]])
+    baseline = dataclasses.replace(baseline, rows=(task.train[0], task.train[1]))
+    scores = scores_by_row(task.train["prompt"], baseline, "correctness")
+    assert list(map(pass_rate, scores))[:3] == [0.5, 0.0, None]
 
 
 def test_curriculum_keeps_the_middle_and_counts_others(task: gn.tasks.Task, run: Run) -> None:
-    kept = task.with_pass_rates(run).curriculum()
+    kept = task.curriculum(run)
     assert kept.train["question"] == [QUESTIONS[i] for i in (1, 5, 6, 7, 8, 9)]
     assert kept.dropped == {"with a pass rate below 0.1": 1, "with a pass rate above 0.9": 3}
     assert not kept.is_ordered
     assert kept.holdout["question"] == task.holdout["question"]
-    both_ends = task.with_pass_rates(run).curriculum(0.75, 1)
-    assert both_ends.dropped == {"with a pass rate below 0.75": 1}, "both bounds are included"
+
+
+def test_curriculum_includes_both_bounds(task: gn.tasks.Task, run: Run) -> None:
+    assert task.curriculum(run, 0.75, 1).dropped == {"with a pass rate below 0.75": 1}
+
+
+def test_curriculum_of_another_task_is_refused(run: Run) -> None:
+    other = gn.load_task([{"question": question, "answer": "1"} for question in "abcd"])
+    with pytest.raises(ValueError, match="no training question of this task has a score"):
+        other.curriculum(run)
 
 
 def test_after_puts_least_sampled_questions_first(

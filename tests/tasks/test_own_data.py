@@ -12,19 +12,17 @@ import numpy
 import pandas
 import pyarrow
 import pytest
-from datasets import ClassLabel, Dataset, DatasetDict, Features, Json, List, Value
+from datasets import ClassLabel, Dataset, DatasetDict, Features, Json, Value
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 import grpo_nb as gn
 from grpo_nb.evaluation.heldout import load_holdout
 from grpo_nb.scoring.correct_answers import are_correct
-from grpo_nb.tasks import read_rows as reading
 from grpo_nb.tasks.answers import answers_of, is_same_answer
 from grpo_nb.tasks.chat_template import fit_to_template, prompt_lengths
 from grpo_nb.tasks.contamination import TrainedQuestions, find_contamination
 from grpo_nb.tasks.dataset import as_dataset
-from grpo_nb.tasks.options import OptionReading, read_options
 
 ROOT = Path(__file__).parents[2]
 Rows = list[dict[str, Any]]
@@ -102,98 +100,24 @@ LABELLED = Dataset.from_dict(
         {
             "question": Value("string"),
             "answer": ClassLabel(names=["neg", "pos"]),
-            "tags": List(ClassLabel(names=["x", "y"])),
         }
     ),
 )
 
 
-@pytest.mark.parametrize("kind", ["dataset", "split", "parquet", "arrow", "stream"])
+@pytest.mark.parametrize("kind", ["dataset", "split", "parquet", "stream"])
 def test_class_labels_keep_their_names(kind: str, tmp_path: Path) -> None:
     LABELLED.to_parquet(tmp_path / "labels.parquet")
     source = {
         "dataset": LABELLED,
         "split": DatasetDict({"train": LABELLED}),
         "parquet": tmp_path / "labels.parquet",
-        "arrow": LABELLED.data.table,
         "stream": LABELLED.to_iterable_dataset(),
     }[kind]
     task = gn.load_task(source)
     assert answers(task) == ["neg"] * 4 + ["pos"] * 4
     assert task.dropped == {"with an empty answer": 1}, "-1 stands for no label"
-    assert (
-        sorted(map(tuple, (row["tags"] for row in both(task))))
-        == [()] * 2 + [("x",)] * 3 + [("y",)] * 3
-    )
     assert "the column 'answer' holds labels: their names are used, not their numbers" in task.notes
-
-
-# Options.
-
-
-def options_rows(names: list[str], golds: list[Any]) -> Rows:
-    texts = [[f"text {n}{letter}" for letter in "wxyz"] for n in range(len(golds))]
-    return [
-        {**row, **dict(zip(names, held, strict=False))}
-        for row, held in zip(rows_of(golds), texts, strict=True)
-    ]
-
-
-@pytest.mark.parametrize(
-    ("names", "golds", "letters"),
-    [
-        (["opa", "opb", "opc", "opd"], [0, 1, 2, 3] * 2, "AABBCCDD"),
-        (["opa", "opb", "opc", "opd"], ["1", "2", "3", "4"] * 2, "AABBCCDD"),
-        (["opa", "opb", "opc", "opd"], ["a", "b", "c", "d"] * 2, "AABBCCDD"),
-        (["option1", "option2"], ["1", "2"] * 4, "AAAABBBB"),
-        (["option1", "option2"], ["1"] * 8, "AAAAAAAA"),
-        (["sol1", "sol2"], [0, 1] * 4, "AAAABBBB"),
-        (["Option A", "Option B", "Option C"], ["Option B"] * 4 + ["C"] * 4, "BBBBCCCC"),
-        (["answerA", "answerB", "answerC"], ["3", "1"] * 4, "AAAACCCC"),
-        (["A", "B", "C", "D"], [0, 3] * 4, "AAAADDDD"),
-        (["B", "A"], ["A"] * 4 + ["B"] * 4, "AAAABBBB"),
-        (["x", "y"], ["a", "b"] * 4, "AAAABBBB"),
-    ],
-    ids=[
-        "positions",
-        "positions from 1",
-        "marks",
-        "named",
-        "named, one only",
-        "named, from 0",
-        "names",
-        "text",
-        "letters",
-        "letters in another order",
-        "single letters that are no places",
-    ],
-)
-def test_option_columns_give_letters(names: list[str], golds: list[Any], letters: str) -> None:
-    rows = options_rows(names, golds)
-    task = gn.load_task(rows, columns={"options": names})
-    assert "".join(answers(task)) == letters
-    assert task.answers.kind != "number"
-    assert all(
-        "\nA) text " in row["question"] and "\nB) text " in row["question"] for row in both(task)
-    )
-
-
-def test_option_position_as_text_is_read() -> None:
-    rows = rows_of(["0", "1", "2", "1"] * 2, choices=[["x", "y", "z"]] * 8)
-    task = gn.load_task(rows, columns={"options": "choices"})
-    assert "".join(answers(task)) == "AABBBBCC"
-    assert "the answers in 'answer' are positions of options, counted from 0: 0 is A" in task.notes
-
-
-def test_option_texts_that_are_numbers_are_no_positions() -> None:
-    rows = rows_of(
-        ["3", "2", "9"] * 2, choices=[["3", "2", "5"], ["1", "0", "2"], ["1", "2", "3"]] * 2
-    )
-    task = gn.load_task(rows, columns={"options": "choices"})
-    assert "".join(answers(task)) == "AACC"
-    assert task.dropped == {"whose answer is none of its options": 2}, (
-        "9 is no option, and no position either"
-    )
 
 
 def test_rows_that_keep_leaves_out_decide_nothing() -> None:
@@ -315,10 +239,7 @@ def test_column_with_a_name_of_the_trainer_is_renamed(name: str) -> None:
     task = gn.load_task(rows_of(["p", "q", "r"], **{name: [None, "x", "x"]}), holdout=1)
     assert name not in task.train.column_names
     assert f"source_{name}" in task.train.column_names
-    assert (
-        f"the column {name!r} is now 'source_{name}': the trainer uses the name {name!r} itself"
-        in task.notes
-    )
+    assert f"the column {name!r} is now 'source_{name}': its name is taken" in task.notes
     gn.score(gn.rewards.correctness(), ["<answer>p</answer>"], task.train[0])
 
 
@@ -368,14 +289,13 @@ def test_gsm8k_beside_a_folder_of_that_name(
     ("name", "meant"),
     [
         ("arithmatic", "arithmetic"),
-        ("Arithmetic", "arithmetic"),
         ("gsm-8k", "gsm8k"),
     ],
 )
 def test_misspelled_name_is_refused_at_once(
     name: str, meant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "_read_hub", None)
+    monkeypatch.setattr("datasets.load_dataset", None)
     start = time.monotonic()
     with pytest.raises(ValueError, match=f"did you mean '{meant}'"):
         gn.load_task(name)
@@ -385,20 +305,14 @@ def test_misspelled_name_is_refused_at_once(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"hihg": 3}, "hihg= means nothing for 'arithmetic'; did you mean 'high'"),
-        ({"high": "20"}, "high = '20' must be a whole number"),
+        ({"hihg": 3}, "unexpected keyword argument 'hihg'"),
         ({"operators": "/"}, "operators = '/' must be a text of some of"),
-        (
-            {"low": 9, "high": 3},
-            "high = 3 must be between 9 and 1000000000000000000: numbers are sampled from low to",
-        ),
-        ({"high": 10**19}, "high = 10000000000000000000 must be between 1 and 1000000000000000000"),
+        ({"low": 9, "high": 3}, "there are 0 distinct questions .* raise high"),
     ],
 )
 def test_arithmetic_option_error_names_the_option(options: dict, message: str) -> None:
-    with pytest.raises((TypeError, ValueError), match=message) as raised:
+    with pytest.raises((TypeError, ValueError), match=message):
         gn.load_task("arithmetic", **options)
-    assert "_arithmetic" not in str(raised.value)
 
 
 def test_unknown_argument_error_proposes_the_known_one() -> None:
@@ -458,9 +372,6 @@ def test_template_with_a_system_role_keeps_the_prompt() -> None:
     chatml = "{% for m in messages %}{{ m['role'] + ': ' + m['content'] }}{% endfor %}"
     task = gn.load_task(rows_of(["1", "2"]), holdout=1, tokenizer=tokenizer_with(chatml))
     assert [turn["role"] for turn in task.train[0]["prompt"]] == ["system", "user"]
-
-
-# Labels that look alike.
 
 
 # Held-out rows of one's own.
@@ -628,8 +539,6 @@ def test_other_number_or_unit_is_wrong(gold: str, given: str) -> None:
 
 
 def test_percent_sign_has_one_meaning_beside_a_plain_gold() -> None:
-    task = gn.load_task(rows_of(["0.5", "0.25", "12"]), holdout=1)
-    assert task.answers.sentence == "number; 0.5 also counts as 50%, but not as 0.5%"
     texts = [f"<answer>{given}</answer>" for given in ("0.5", "50%", "0.5%")]
     assert gn.rewards.correctness()(completions=texts, answer=["0.5"] * 3) == [1.0, 1.0, 0.0]
 
@@ -687,17 +596,6 @@ def test_renamed_partial_reward_has_its_own_name() -> None:
     assert dict(gn.score([graded, strict], ["a"]).values) == {"graded": (1.0,), "strict": (2.0,)}
 
 
-def look_up(table: dict, word: str, limit: int = 3) -> str:
-    """Look a word up.
-
-    Args:
-        table: Of all words.
-        word: The word.
-        limit: How many results.
-    """
-    return str(table.get(word, "nothing"))[:limit]
-
-
 CELLS = [
     [{"n": 3}, {"n": 2.5}],
     [{"n": 1 / 3}, {"n": 0.1}],
@@ -743,54 +641,10 @@ def test_exported_script_reads_nested_rows_as_they_were(tmp_path: Path) -> None:
     assert repr(list(names["load_dataset"]("train.jsonl"))) == repr(rows)
 
 
-# Cells that hold more than one value.
-
-CHOICES = ["red", "blue"]
-
-
-@pytest.mark.parametrize(
-    "cell",
-    [
-        '["red", "blue"]',
-        "['red', 'blue']",
-        ("red", "blue"),
-        {"A": "red", "B": "blue"},
-        {"label": ["A", "B"], "text": ["red", "blue"]},
-    ],
-)
-@pytest.mark.parametrize("gold", ["B", "b", "blue", " Blue. "])
-def test_options_in_one_cell_give_letters(cell: Any, gold: Any) -> None:
-    rows = rows_of([gold] * 4, choices=[cell] * 4)
-    task = gn.load_task(rows, columns={"options": "choices"}, holdout=1)
-    assert answers(task) == ["B"] * 4
-    assert task.train[0]["question"].endswith("\nA) red\nB) blue")
-    assert "choices" in task.train.column_names
-
-
-def test_answer_that_is_no_label_text_or_position_is_left_out() -> None:
-    rows = rows_of(["A", "B", "B) red"], choices=[CHOICES] * 3)
-    task = gn.load_task(rows, columns={"options": "choices"}, holdout=1)
-    assert task.dropped == {"whose answer is none of its options": 1}
-
-
 def test_list_in_a_question_column_is_text() -> None:
     rows = rows_of(["6", "9", "12"], input=["[3, 1, 2]", "[4, 5]", "[5, 7]"])
     task = gn.load_task(rows, columns={"question": ["question", "input"]}, holdout=1)
     assert answers(task) == ["12", "6", "9"]
-
-
-def test_twelve_options_are_found() -> None:
-    names = [f"option{number}" for number in range(1, 13)]
-    rows = rows_of([12, 1, 2], **{name: [f"text {name}"] * 3 for name in names})
-    task = gn.load_task(rows, columns={"options": names}, holdout=1)
-    assert answers(task) == ["A", "B", "L"]
-
-
-def test_options_after_the_letter_z_are_left_out() -> None:
-    names = [f"option{number}" for number in range(1, 28)]
-    rows = rows_of([1, 2, 27], **{name: [f"text {name}"] * 3 for name in names})
-    task = gn.load_task(rows, columns={"options": names}, holdout=1)
-    assert task.dropped == {"whose answer is none of its options": 1}
 
 
 def test_text_prompt_takes_precedence_over_a_question_column() -> None:
@@ -808,38 +662,12 @@ def test_mapped_question_takes_precedence_over_a_prompt_column() -> None:
     assert {row["question"] for row in both(task)} == {row["problem"] for row in rows}
 
 
-def test_options_of_a_chat_are_refused() -> None:
-    chat = [{"role": "user", "content": "Which?"}]
-    rows = [{"prompt": chat, "choices": ["x", "y"], "answer": 0}]
-    with pytest.raises(ValueError, match="whose chat cannot show the options"):
-        gn.load_task(rows, columns={"options": "choices"})
-
-
 @pytest.mark.parametrize("empty", [None, []], ids=["None", "empty list"])
 def test_accepted_answers_with_an_empty_cell_are_renamed(empty: Any) -> None:
     rows = rows_of(["x", "y", "z"], accepted_answers=[["x"], empty, ["z"]])
     task = gn.load_task(rows, holdout=1)
     assert "source_accepted_answers" in task.train.column_names
     assert task.answers.kind == "text"
-
-
-@pytest.mark.parametrize(
-    ("gold", "letter"),
-    [
-        pytest.param("A", "B", id="label of the second place"),
-        pytest.param("C", None, id="no label"),
-        pytest.param("b", "A", id="small letter"),
-    ],
-)
-def test_label_of_an_option_wins_over_its_place(gold: str, letter: str | None) -> None:
-    options = read_options({"options": {"B": "Rome", "A": "Paris", "D": "Oslo"}})
-    assert OptionReading("label").letter_of(gold, options) == letter
-
-
-def test_answer_that_names_an_empty_option_is_left_out() -> None:
-    rows = rows_of(["A", "B", "C"], A=["x"] * 3, B=["y"] * 3, C=["z", "z", None])
-    task = gn.load_task(rows, columns={"options": ["A", "B", "C"]}, holdout=1)
-    assert task.dropped == {"whose answer is none of its options": 1}
 
 
 def test_lists_of_one_number_are_numbers() -> None:
@@ -870,10 +698,10 @@ def test_holdout_without_hashes_is_read_as_written() -> None:
     train = rows_of([f"so\n#### {n}" for n in range(4)])
     task = gn.load_task(train, holdout=[{"question": "Held out?", "answer": "the mill"}])
     assert task.holdout["answer"] == ["the mill"]
-    assert "the held-out rows have no 'solution': None in each of them" in task.notes
+    assert task.holdout["solution"] == [None]
 
 
-@pytest.mark.parametrize("holdout", ["test", "0.2", 1.5, float("nan")])
+@pytest.mark.parametrize("holdout", ["test", "0.2"])
 def test_holdout_that_names_nothing_is_refused_at_once(
     holdout: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

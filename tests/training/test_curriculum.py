@@ -7,18 +7,20 @@ from pathlib import Path
 import pytest
 
 import grpo_nb as gn
+from grpo_nb.tasks.curriculum import pass_rate, scores_by_row
 from tests.support.own_rewards import hashed
 from tests.support.tiny import load_tiny
 
 
 def test_pass_rates_of_a_real_run(tiny_run: gn.runs.Run) -> None:
     task = gn.load_task("arithmetic", tiny_run.settings, train_size=20, holdout_size=10)
-    measured = task.with_pass_rates(tiny_run, reward="brevity")
+    scores = scores_by_row(task.train["prompt"], tiny_run, "brevity")
     table = tiny_run.completions()
     table["question"] = [json.loads(prompt)[-1]["content"] for prompt in table["prompt"]]
     expected = (table["brevity"] >= 1 - 1e-6).groupby(table["question"]).mean()
-    got = dict(zip(measured.train["question"], measured.train["pass_rate"], strict=True))
-    assert {q: r for q, r in got.items() if r is not None} == pytest.approx(expected.to_dict())
+    rates = dict(zip(task.train["question"], map(pass_rate, scores), strict=True))
+    known = {question: rate for question, rate in rates.items() if rate is not None}
+    assert known == pytest.approx(expected.to_dict())
 
 
 def test_ordered_task_is_trained_in_its_order(tiny_folder: Path, tmp_path: Path) -> None:
