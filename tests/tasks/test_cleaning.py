@@ -223,6 +223,24 @@ def test_system_and_example_are_put_into_chats() -> None:
     assert first == {"Route it.", "case x"}, "half have nothing of the system's"
 
 
+def task_of_recipe(heading: str, data: list[dict[str, Any]]) -> gn.tasks.Task:
+    """Return the task that a recipe of docs/guide/data.md makes."""
+    guide = (ROOT / "docs/guide/data.md").read_text()
+    recipe = guide.partition(f"{heading}\n")[2].partition("```python\n")[2].partition("```")[0]
+    names: dict[str, Any] = {"data": data, "gn": gn}
+    exec(recipe, names)
+    return names["task"]
+
+
+def test_recipe_for_options_makes_letters() -> None:
+    data = [
+        {"question": f"What is {n}?", "choices": [f"x{n}", "y"], "answer": n % 2} for n in range(4)
+    ]
+    task = task_of_recipe("## Options", data)
+    shown = {f"What is {n}?\nA) x{n}\nB) y": "AB"[n % 2] for n in range(4)}
+    assert answers(task) == shown
+
+
 @pytest.mark.parametrize(
     ("column", "role", "content", "user", "assistant"),
     [
@@ -237,11 +255,7 @@ def test_recipe_for_chats_takes_the_last_reply_as_answer(
         {column: [{role: user, content: f"{n}?"}, {role: assistant, content: str(n)}]}
         for n in range(4)
     ]
-    guide = (ROOT / "docs/guide/data.md").read_text()
-    recipe = guide.partition("## Chats")[2].partition("```python\n")[2].partition("```")[0]
-    names: dict[str, Any] = {"data": data, "gn": gn}
-    exec(recipe, names)
-    task = names["task"]
+    task = task_of_recipe("## Chats", data)
     assert answers(task) == {f"{n}?": str(n) for n in range(4)}
     assert task.train[0]["prompt"][-1] == {"role": "user", "content": task.train[0]["question"]}
 
