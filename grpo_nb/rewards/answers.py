@@ -188,7 +188,7 @@ class multiple_choice(SlotReward):
 
     For B these are all right: `B`, `(b)`, `B.`, `Option B`, `B) its text` and the text alone. `A or
     B` and `B) the text of A` are wrong. The texts of the options are read from lines such as `B)
-    text` in the question, as `load_task` writes them. A guess scores 1 / the number of options on
+    text` in the question (docs/guide/data.md). A guess scores 1 / the number of options on
     average.
 
     Args:

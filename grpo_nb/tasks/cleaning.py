@@ -197,17 +197,10 @@ def _choose_reading(golds: Sequence[Any], kind: Kind | None) -> Reading:
 
 
 def _has_aliases(golds: Sequence[Any], kind: Kind | None) -> bool:
-    """Say whether lists among the answers hold several right answers.
-
-    Lists of numbers are one answer in JSON, unless each has one entry or `kind` is another one.
-    """
+    """Say whether lists among the answers hold several right answers: lists of texts do."""
     lists = [gold for gold in golds if isinstance(gold, (list, tuple))]
     entries = [entry for gold in lists for entry in gold]
-    if kind == "json" or any(isinstance(entry, (list, tuple, dict)) for entry in entries):
-        return False
-    is_one_each = all(len(gold) == 1 for gold in lists)
-    is_list_of_answers = is_one_each or kind is not None
-    return bool(entries) and (is_list_of_answers or any(isinstance(e, str) for e in entries))
+    return kind != "json" and bool(entries) and all(isinstance(entry, str) for entry in entries)
 
 
 def _read_row(row: Row, columns_of: ColumnsOf, reading: Reading) -> dict[str, Any]:

@@ -94,7 +94,6 @@ LABELLED = Dataset.from_dict(
     {
         "question": [f"{n}?" for n in range(9)],
         "answer": [0, 1, 0] * 2 + [1, 1, -1],
-        "tags": [[0], [1], []] * 3,
     },
     features=Features(
         {
@@ -668,10 +667,6 @@ def test_accepted_answers_with_an_empty_cell_are_renamed(empty: Any) -> None:
     task = gn.load_task(rows, holdout=1)
     assert "source_accepted_answers" in task.train.column_names
     assert task.answers.kind == "text"
-
-
-def test_lists_of_one_number_are_numbers() -> None:
-    assert gn.load_task(rows_of([[1], [2], [3]]), holdout=1).answers.kind == "number"
 
 
 def test_column_named_like_the_accepted_answers_is_renamed() -> None:
