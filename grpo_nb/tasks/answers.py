@@ -60,7 +60,7 @@ class Answers:
     keys: tuple[str, ...] = ()
     """Keys that most of the JSON objects have."""
     odd: tuple[str, ...] = ()
-    """Gold answers of another kind, such as `n/a` among numbers; an answer must equal them as text."""
+    """Gold answers of another kind, such as `n/a` among numbers. They are compared as text."""
 
     @property
     def hint(self) -> str:

@@ -108,20 +108,11 @@ def _number_of(match: re.Match[str]) -> Number | None:
     """Return the number of a match of `_NUMBER`; None if its parts make none together."""
     over = _decimal(match["over"])
     under = _decimal(match["under"] or "1")
-    unit = unit_name(match["unit"] or "")
-    money = unit_name(match["money"])
-    if unit != money:  # $5 USD has its unit twice
-        unit = unit_name(f"{match['money']} {match['unit'] or ''}")
+    unit = _unit_of(match)
     if unit is None or under == 0 or (match["sign"] and match["minus"]):
         return None
     # The fraction of a mixed number is below 1: 1 3/4, but not 1 7/4.
     if match["whole"] and not 0 <= over < under:
-        return None
-    # 42abc and 42ish are no numbers, while 42km and 42min are.
-    is_glued = match["unit"] and not match["gap"]
-    if is_glued and not all(map(known_unit, re.findall(UNIT_WORD, simple_unit(match["unit"])))):
-        return None
-    if match["money"] and re.fullmatch("[A-Za-z]", match["unit"] or ""):  # $5 m
         return None
     value = over / under + int(match["whole"] or 0)
     value *= Fraction(10) ** int(match["e"] or match["power"] or 0)
@@ -134,6 +125,20 @@ def _number_of(match: re.Match[str]) -> Number | None:
     # f(x) = 3 is y = 3.
     name = "y" if "(" in name else re.sub("[_{}]", "", name)
     return Number(value, name, unit)
+
+
+def _unit_of(match: re.Match[str]) -> str | None:
+    """Return the unit of a number, or the sign of its currency; None if they are none together."""
+    text = match["unit"] or ""
+    # 42abc and 42ish are no numbers, while 42km and 42min are.
+    is_glued = text and not match["gap"]
+    if is_glued and not all(map(known_unit, re.findall(UNIT_WORD, simple_unit(text)))):
+        return None
+    if match["money"] and re.fullmatch("[A-Za-z]", text):  # $5 m
+        return None
+    unit = unit_name(text)
+    # $5 USD has its unit twice.
+    return unit if unit == unit_name(match["money"]) else unit_name(f"{match['money']} {text}")
 
 
 def _decimal(text: str) -> Fraction:

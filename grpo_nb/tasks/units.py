@@ -7,7 +7,8 @@ that is counted, `12 apples`, unless it changes the number or takes it back: `42
 import re
 
 # Name | signs | prefixes of the signs | other words. A sign counts in this case only, because mW is
-# not MW. Name and words count in any case and in the plural, with the prefixes of the signs in full.
+# not MW. Name and words count in any case and in the plural, with the prefixes of the signs in
+# full.
 _UNITS = """
 second       | s          | mun       | sec
 minute       | min        |           | min
@@ -83,8 +84,8 @@ _NO_UNIT = re.compile(
     "|around|roughly|nearly|maybe|perhaps|probably|possibly|plus|minus|more|less|over|under|max"
     "|maximum|minimum|rounded|negative|below|squared|cubed|factorial|choose|mod|pi|sqrt|sin|cos|tan"
     "|log|exp|half|halve|third|quarter|fourth|fifth|sixth|seventh|eighth|ninth|tenth|hundredth"
-    "|thousandth|ten|hundred|thousand|million|billion|trillion|dozen|lakh|crore|score|gross|permille"
-    "|point|infinity"
+    "|thousandth|ten|hundred|thousand|million|billion|trillion|dozen|lakh|crore|score|gross"
+    "|permille|point|infinity"
 )
 # The micro sign, and the Greek letter that NFKC makes of it.
 _MICRO = str.maketrans("\u00b5\u03bc", "uu")
