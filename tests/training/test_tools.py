@@ -14,6 +14,7 @@ import grpo_nb as gn
 from grpo_nb.evaluation.results import REWARD
 from grpo_nb.generation.samples import Completion
 from grpo_nb.models.templates import tokenizer_for
+from grpo_nb.tasks.curriculum import scores_by_row
 from tests.support.run_folders import untimed
 from tests.support.village import FORM, Village, loaded_village, progress, speak_for
 
@@ -184,8 +185,8 @@ def test_environment_that_speaks_first_matches_its_rows(whole: tuple) -> None:
         model, tokenizer, told, rewards, settings.replace(max_steps=1, holdout_every=0), name="told"
     )
     assert run.step(1).groups[0].question.endswith("? Read the notes.")
-    rates = [rate for rate in told.with_pass_rates(run).train["pass_rate"] if rate is not None]
-    assert len(rates) == 2
+    scores = scores_by_row(told.begun_prompts(told.train), run, "correctness")
+    assert len(list(filter(None, scores))) == 2
     assert told.after([run]).train[0] != told.train[0]
 
 
