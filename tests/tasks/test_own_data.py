@@ -434,19 +434,10 @@ def test_holdout_names_a_split() -> None:
     assert len(gn.load_task(TRAIN, holdout=data).holdout) == 5
 
 
-@pytest.mark.parametrize(
-    ("holdout", "error", "message"),
-    [
-        ("tset", ValueError, r"has no split 'tset', but \['train', 'test'\]"),
-        (True, TypeError, "holdout = True must be a share such as 0.2"),
-    ],
-)
-def test_holdout_that_names_no_rows_is_refused(
-    holdout: Any, error: type[Exception], message: str
-) -> None:
+def test_holdout_that_names_no_split_is_refused() -> None:
     data = DatasetDict({"train": Dataset.from_list(TRAIN), "test": Dataset.from_list(TEST)})
-    with pytest.raises(error, match=message):
-        gn.load_task(data, split="train", holdout=holdout)
+    with pytest.raises(ValueError, match=r"has no split 'tset', but \['train', 'test'\]"):
+        gn.load_task(data, split="train", holdout="tset")
 
 
 def test_holdout_names_a_split_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -470,7 +461,7 @@ def test_holdout_without_its_columns_is_refused() -> None:
 
 
 def test_arithmetic_refuses_rows_to_hold_out() -> None:
-    with pytest.raises(ValueError, match="holdout_size says how many"):
+    with pytest.raises(ValueError, match="write holdout_size=96"):
         gn.load_task("arithmetic", holdout=TEST)
 
 
