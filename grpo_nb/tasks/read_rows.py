@@ -208,7 +208,9 @@ def _read_json(path: Path) -> list[dict[str, Any]]:
 def _read_hub(name: str, split: str | None, config: str | None) -> Rows:
     """Read a data set on the Hub, which is named by its owner: owner/name."""
     # The Hub is not asked for other names, because that can take half a minute.
-    is_hub_name = re.fullmatch(r"[\w.-]+/[\w.-]+", name) is not None and not Path(name).exists()
+    path = Path(name)
+    is_path = path.exists() or path.suffix[1:].isalpha()
+    is_hub_name = re.fullmatch(r"[\w.-]+/[\w.-]+", name) is not None and not is_path
     if name not in KNOWN and not is_hub_name:
         raise ValueError(
             f"{name!r} is no {', '.join(FILES)} file and no data set on the Hub, owner/name. For "

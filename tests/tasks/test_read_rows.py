@@ -135,6 +135,7 @@ def test_broken_file_error_names_file_and_line(name: str, tmp_path: Path) -> Non
         ({"question": ["a", "b"], "answer": ["1"]}, ValueError, "must be of the same length"),
         (DatasetDict({"a": DATA, "b": DATA}), ValueError, r'\[\'a\', \'b\'\].*split="a"'),
         ("nowhere.csv", FileNotFoundError, "there is no file 'nowhere.csv'"),
+        ("folder/data.txt", ValueError, "'folder/data.txt' is no .csv"),
         ("data.txt", ValueError, "'data.txt' is no .csv.*DataFrame"),
         ("data.xlsx", FileNotFoundError, "there is no file 'data.xlsx'"),
     ],
