@@ -184,7 +184,6 @@ def verify(folder: Path) -> str:
         "max_new_tokens": VERIFIED_TOKENS,
         "chat_template": None,
         "chat_template_kwargs": {},
-        "is_plain": True,
     }
     # Of this process, for its limit is not the machine's.
     free = int(float(os.environ["LIMIT"]) * 2**30) - psutil.Process().memory_info().rss

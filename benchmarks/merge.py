@@ -84,7 +84,6 @@ def merge_once(way: str, folder: Path, target: Path) -> None:
             "base": base,
             "adapter": str(folder / "adapter"),
             "merged": str(target),
-            "is_plain": True,
         }
         request |= {
             "prompts": chats,

@@ -103,11 +103,13 @@ def make_export(
             "adapter": sha256_of(run.adapter_path / ADAPTER),
         }
         verification |= make(staged)
-        if "trained_in_4bit" in verification:
+        if run.info.get("base") is not None and kind != "gguf":
+            verification["checks"] = {BASE_CHECK: True, **verification["checks"]}
+        if run.settings.load_in_4bit and kind != "adapter":
+            verification["trained_in_4bit"] = True
             verification["sentence"] += (
                 "; verified against the 16-bit base plus adapter; trained on a 4-bit base, so "
-                "answers may differ; merged model, held-out: "
-                f"{verification['trained_in_4bit']['said']}"
+                "answers may differ: gn.compare(path, against=run) measures it"
             )
         write_export_card(
             run,

@@ -6,6 +6,7 @@ import shutil
 import stat
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from gguf.scripts import gguf_new_metadata
@@ -124,25 +125,27 @@ def test_gguf_of_several_quantizations_says_one_call_each(quantization: object) 
         gguf_export.check_quantization(quantization)
 
 
-def test_gguf_source_is_a_run_by_name_or_an_export_by_folder(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    opened = []
-    monkeypatch.setattr(gguf_export, "open_export", lambda folder: opened.append(folder))
-    for folder in ("runs/first", "runs/second", "second", "elsewhere", "merged", "bare"):
-        Path(folder).mkdir(parents=True)
-    for file in ("runs/first/run.json", "runs/second/run.json", "elsewhere/run.json"):
-        Path(file).write_text('{"name": "x"}')
-    for folder in ("second", "merged"):
-        Path(folder, "verification.json").write_text("{}")
-    assert gguf_export.find_run_or_export("first").path == Path("runs/first")
-    assert gguf_export.find_run_or_export("elsewhere").path == Path("elsewhere")
-    for folder in ("second", "merged", "bare"):
-        gguf_export.find_run_or_export(folder)
-    assert opened == [Path("second"), Path("merged"), Path("bare")]
-    with pytest.raises(
-        FileNotFoundError, match="'nothing' is neither the folder of a merged export nor a run"
-    ):
-        gguf_export.find_run_or_export("nothing")
+def test_usage_of_a_gguf_file_names_llama_cpp_and_ollama(tmp_path: Path) -> None:
+    export = Export(tmp_path, {"kind": "gguf", "file": "a.gguf"})
+    server, ollama = export.usage.splitlines()
+    assert server == f"llama-server -m {tmp_path}/a.gguf --host 127.0.0.1 --port 8000 --jinja"
+    assert ollama.startswith(f"cd {tmp_path} && ollama create mine -f Modelfile")
+
+
+def test_gguf_of_a_run_with_tools_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = SimpleNamespace(name="first", info={"task": {"tools": ["look_up"]}})
+    monkeypatch.setattr(gguf_export, "open_merged", lambda merged: SimpleNamespace(run=run))
+    with pytest.raises(ValueError, match=r"was trained with tools, and llama\.cpp, which"):
+        gn.export_gguf(tmp_path, tmp_path / "out")
+
+
+def test_gguf_of_a_run_says_to_merge_it(tiny_run: gn.runs.Run, tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=r"takes a merged export.*gn\.export_merged\(run"):
+        gn.export_gguf(tiny_run, tmp_path / "out")
+    with pytest.raises(ExportError, match=r"is not an export.*gn\.export_merged\(run, path\)"):
+        gn.export_gguf(tiny_run.path, tmp_path / "out")
 
 
 def test_gguf_export_without_tools_is_refused(

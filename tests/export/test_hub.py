@@ -221,8 +221,6 @@ def test_open_export_names_a_record_of_wrong_shape(export: Path, content: str) -
         ("checks", []),
         ("measured", 3),
         ("files", []),
-        ("files", {"a": 1}),
-        ("files", {"a": {"bytes": -1, "sha256": ""}}),
         ("sentence", None),
         ("run", 3),
     ],
