@@ -128,13 +128,18 @@ def make_export(
 
 
 def weights_folder(run: Run) -> Path:
-    """Return the folder of the 16-bit base model of a run, fetched if it is not here."""
-    base = resolve_model(run.settings.model)
-    if Path(base).is_dir():
-        return Path(base)
+    """Return the folder of the 16-bit base model of a run, fetched if it is not here.
+
+    Raises:
+        ExportError: The weights in the folder are not those that were trained on.
+    """
     from huggingface_hub import snapshot_download
 
-    return Path(snapshot_download(base, allow_patterns=BASE_FILES))
+    base = resolve_model(run.settings.model)
+    if not Path(base).is_dir():
+        base = snapshot_download(base, allow_patterns=BASE_FILES)
+    require_same_base(run, Path(base))
+    return Path(base)
 
 
 def require_same_base(run: Run, base: Path) -> None:

@@ -8,7 +8,6 @@ from grpo_nb.export.export_folder import (
     Limits,
     make_export,
     report_nothing,
-    require_same_base,
     run_check,
     verification_request,
     weights_folder,
@@ -73,7 +72,6 @@ def export_merged(
                 "Use gn.export.export_adapter."
             )
         base = weights_folder(run)
-        require_same_base(run, base)
         verification = merge(base, run.adapter_path, staged, dtype=dtype, report=report)
         tokenizer_for(run.path, base).save_pretrained(staged)
         report("verifying the merged model in a process of its own")

@@ -76,10 +76,10 @@ def answer(
     >>> answer("model.gguf", chats, max_completion_length=8)  # doctest: +SKIP
     [Answer(text='4', tokens=2, is_cut=False)]
     """
+    require_llama_cpp()
     file = Path(gguf)
     request = {
         "gguf": str(file.absolute()),
-        "package_folder": str(require_llama_cpp()),
         "prompts": [[dict(message) for message in chat] for chat in prompts],
         "limit": max_completion_length,
         "sampling": _sampling(temperature, sampling or {}),
@@ -112,20 +112,18 @@ def answer(
     return answers
 
 
-def require_llama_cpp() -> Path:
-    """Return the folder in which llama.cpp's package is installed.
+def require_llama_cpp() -> None:
+    """Check that llama.cpp's package is installed.
 
     Raises:
         EnvironmentProblem: It is not installed; with the line that installs it.
     """
     # Found, but not imported: llama.cpp is kept out of a process that has torch and its OpenMP.
-    spec = importlib.util.find_spec("xllamacpp")
-    if spec is None:
+    if importlib.util.find_spec("xllamacpp") is None:
         raise EnvironmentProblem(
             "a GGUF file is run by llama.cpp, and its package xllamacpp is not installed. "
             "Run `pip install 'xllamacpp>=2026.10,<2027'` (34 MB, nothing is compiled)."
         )
-    return Path(spec.origin).parent.parent
 
 
 def _threads() -> int:

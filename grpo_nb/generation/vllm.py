@@ -73,13 +73,12 @@ def vllm_sampling_obstacle(model: PreTrainedModel) -> str | None:
     return None
 
 
-def longest_prompt(model: Any, max_completion_length: int) -> int:
-    """Return the number of prompt tokens that fit the engine, next to completions of this length.
+def longest_row_of(model: Any) -> int:
+    """Return the number of tokens of prompt and completion together that fit the model's engine.
 
-    The engine was started for prompts and completions of a fixed length together. A longer
-    row is truncated, and looks like a completion that reached its own limit.
+    A longer row is truncated, and looks like a completion that reached its own limit.
     """
-    return longest_row(model.vllm_engine) - max_completion_length
+    return longest_row(model.vllm_engine)
 
 
 def model_runner_name(model: Any) -> str:
@@ -190,12 +189,12 @@ def drop_leftovers(model: Any) -> None:
 
 @contextlib.contextmanager
 def sleeping_engine_restored(model: Any) -> Iterator[None]:
-    """Put the engine back to sleep after the block, if it slept before.
+    """Put the model's engine back to sleep after the block, if it has one that slept before.
 
     In standby Unsloth wakes the engine at each call of `generate` (unsloth_zoo/vllm_utils.py,
     `patch_vllm_enable_sleep_mode`). Awake, its cache holds the memory that gradients need.
     """
-    was_sleeping = is_sleeping(model.vllm_engine)
+    was_sleeping = has_engine(model) and is_sleeping(model.vllm_engine)
     try:
         yield
     finally:

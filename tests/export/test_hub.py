@@ -231,6 +231,13 @@ def test_open_export_names_a_field_of_wrong_type(export: Path, field: str, value
         gn.export.open(export)
 
 
+@pytest.mark.parametrize("entry", [1, {"bytes": -1, "sha256": ""}])
+def test_open_export_names_a_file_that_is_only_recorded(export: Path, entry: object) -> None:
+    verified(export, files={**recorded_files(export), "a": entry})
+    with pytest.raises(gn.export.ExportError, match="is not what was verified: a is missing"):
+        gn.export.open(export)
+
+
 CHANGED = "has changed since it was verified"
 ADDED = "was added since it was verified"
 
