@@ -17,7 +17,7 @@ from grpo_nb.export.export_folder import (
     weights_folder,
 )
 from grpo_nb.export.merged import LIMITS as MERGED_LIMITS
-from grpo_nb.export.result import Export, ExportError, Report, open_export
+from grpo_nb.export.result import Export, ExportError, Report, existing_folder, open_export
 from grpo_nb.generation.llama_cpp import LlamaCppError, require_llama_cpp
 from grpo_nb.generation.llama_cpp import answer as llama_cpp_answer
 from grpo_nb.runs.run_folder import Run
@@ -120,8 +120,8 @@ def open_merged(merged: Export | str | Path) -> Export:
         ExportError: It is damaged, or a file has changed.
         ValueError: It is not a merged model, or its run is not known.
     """
-    is_opened = isinstance(merged, Export)
-    export = merged if is_opened else open_export(merged)
+    run = merged.run if isinstance(merged, Export) else None
+    export = open_export(existing_folder(merged), run=run)
     if export.kind != "merged":
         raise ValueError(
             f"a GGUF file is made from a merged model, but {str(export.path)!r} holds "
@@ -134,7 +134,7 @@ def open_merged(merged: Export | str | Path) -> Export:
             "verify the GGUF file. Open the export with it: "
             "gn.export.open(path, run='runs/<name>')."
         )
-    return open_export(export.path, run=export.run) if is_opened else export
+    return export
 
 
 def check_quantization(quantization: Any) -> None:

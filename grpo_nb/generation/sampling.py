@@ -24,10 +24,11 @@ from grpo_nb.cpu.engine import CpuEngine
 from grpo_nb.generation.choice import choose_engine
 from grpo_nb.generation.episodes import run_episodes, tool_template
 from grpo_nb.generation.samples import Completion
-from grpo_nb.generation.vllm import longest_row_of, sample_with_vllm, sleeping_engine_restored
+from grpo_nb.generation.vllm import sample_with_vllm, sleeping_engine_restored
 from grpo_nb.models.modes import kept_modes
 from grpo_nb.tasks.chat_template import fit_to_template
 from grpo_nb.upstream.trl import tool_loop_trainer
+from grpo_nb.upstream.vllm import longest_row
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -106,8 +107,8 @@ def generate(
     )
     # Prompts of similar length go together, so that little is padding.
     order = sorted(range(len(prompt_ids)), key=lambda index: len(prompt_ids[index]))
-    longest_row = len(prompt_ids[order[-1]]) + max_completion_length
-    sample = _choose_sampler(model, config, longest_row)
+    longest_prompt = len(prompt_ids[order[-1]])
+    sample = _choose_sampler(model, config, longest_prompt + max_completion_length)
     if sample.func is sample_with_vllm:
         batch_size = max(batch_size, PROMPTS_PER_VLLM_CALL)
     completions: dict[int, Completion] = {}
@@ -134,7 +135,7 @@ def generate(
 
 
 def _choose_sampler(
-    model: PreTrainedModel, config: GenerationConfig, longest_row: int
+    model: PreTrainedModel, config: GenerationConfig, needed: int
 ) -> partial[list[list[int]]]:
     """Return a function that samples one completion for each prompt, all as token ids.
 
@@ -143,17 +144,18 @@ def _choose_sampler(
     Args:
         model: Model to sample from.
         config: Length, special tokens and sampling parameters.
-        longest_row: Tokens of the longest prompt and a completion together.
+        needed: Tokens of the longest prompt and a completion together.
     """
-    choice = choose_engine(model, longest_row=longest_row)
+    choice = choose_engine(model, longest_row=needed)
     if has_engine(model):
         obstacle = choice.why_not_vllm
-        longest_of_engine = longest_row_of(model)
-        if obstacle is None and longest_row > longest_of_engine:
+        limit = longest_row(model.vllm_engine)
+        # vLLM truncates a longer row, which then looks as if it had reached its own limit.
+        if obstacle is None and needed > limit:
             obstacle = (
-                f"the longest prompt and a completion have {longest_row} tokens together, and vLLM "
-                f"was started for {longest_of_engine}. Load the model with a max_prompt_length and "
-                f"max_completion_length of {longest_row} together"
+                f"the longest prompt and a completion have {needed} tokens together, and vLLM "
+                f"was started for {limit}. Load the model with a max_prompt_length and "
+                f"max_completion_length of {needed} together"
             )
         if obstacle is None:
             return partial(sample_with_vllm, model, config=config)

@@ -20,7 +20,6 @@ from grpo_nb.upstream.unsloth import hand_copies_to_vllm
 from grpo_nb.upstream.vllm import (
     drop_requests,
     is_sleeping,
-    longest_row,
     model_runner_class,
     put_to_sleep,
 )
@@ -71,14 +70,6 @@ def vllm_sampling_obstacle(model: PreTrainedModel) -> str | None:
     if any(getattr(module, "merged", False) for module in model.modules()):
         return "its adapter is merged into the weights"
     return None
-
-
-def longest_row_of(model: Any) -> int:
-    """Return the number of tokens of prompt and completion together that fit the model's engine.
-
-    A longer row is truncated, and looks like a completion that reached its own limit.
-    """
-    return longest_row(model.vllm_engine)
 
 
 def model_runner_name(model: Any) -> str:

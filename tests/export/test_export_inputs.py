@@ -22,10 +22,10 @@ pytestmark = pytest.mark.begins(42)
 GIB = 2**30
 
 
-def test_gguf_of_an_adapter_export_names_the_run(tmp_path: Path) -> None:
-    export = Export(tmp_path, {"kind": "adapter", "run": "first"})
-    with pytest.raises(ValueError, match=r"adapter files.*'first' first: gn\.export_merged"):
-        gn.export_gguf(export, tmp_path / "out")
+def test_gguf_of_an_adapter_export_names_the_run(tiny_run: gn.runs.Run, tmp_path: Path) -> None:
+    adapter = gn.export.export_adapter(tiny_run, tmp_path / "lora")
+    with pytest.raises(ValueError, match=f"adapter files.*{tiny_run.name!r} first: gn.export_m"):
+        gn.export_gguf(adapter, tmp_path / "out")
 
 
 def test_gguf_of_a_changed_merged_export_is_refused(merged: Export, tmp_path: Path) -> None:
