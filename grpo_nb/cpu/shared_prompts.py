@@ -28,7 +28,6 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 from grpo_nb.cpu.attention import grouped_attention
-from grpo_nb.cpu.head import tiled_head
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -270,8 +269,7 @@ def distinct(prompts: Sequence[Sequence[int]]) -> tuple[list[tuple[int, ...]], l
     return list(index), prompt_of_row
 
 
-@grouped_attention
-@tiled_head
+@grouped_attention()
 def shared_prompt_logps(
     model: Any,
     input_ids: Tensor,

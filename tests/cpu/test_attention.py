@@ -50,7 +50,7 @@ def test_grouped_attention_gives_the_same_values_and_gradients(
 
     expected = run()
     assert copies == [1, 1]
-    with grouped_attention:
+    with grouped_attention():
         got = run()
     assert copies == [1, 1], "keys or values were copied"
     for mine, theirs in zip(got, expected, strict=True):
@@ -64,7 +64,7 @@ def assert_runs_as_before(
     layer = FakeLayer()
     layer.num_key_value_groups = groups
     expected, _ = sdpa_attention.sdpa_attention_forward(layer, *inputs, mask, **more)
-    with grouped_attention:
+    with grouped_attention():
         got, _ = ALL_ATTENTION_FUNCTIONS["sdpa"](layer, *inputs, mask, **more)
     assert torch.equal(got, expected)
 
