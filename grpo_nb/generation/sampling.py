@@ -16,11 +16,11 @@ from grpo_nb.models.import_unsloth import import_unsloth
 import_unsloth()
 
 import torch
-from torch.nn.utils.rnn import pad_sequence
 from transformers import GenerationConfig
 
 from grpo_nb.config.vllm_obstacle import has_engine
 from grpo_nb.cpu.engine import CpuEngine
+from grpo_nb.cpu.shared_prompts import left_padded
 from grpo_nb.generation.choice import choose_engine
 from grpo_nb.generation.episodes import run_episodes, tool_template
 from grpo_nb.generation.samples import Completion
@@ -213,13 +213,13 @@ def sample_with_transformers(
     Returns:
         N completions as token ids, up to and with the end token.
     """
-    prompt_rows = [torch.tensor(prompt, device=model.device) for prompt in prompts]
-    mask_rows = [torch.ones_like(row) for row in prompt_rows]
-    pad = partial(pad_sequence, batch_first=True, padding_side="left")
-    ids = pad(prompt_rows, padding_value=config.pad_token_id)
+    ids, mask = left_padded(prompts, config.pad_token_id)
     with _inference_mode(model):
         rows = model.generate(
-            input_ids=ids, attention_mask=pad(mask_rows), generation_config=config, use_cache=True
+            input_ids=ids.to(model.device),
+            attention_mask=mask.to(model.device),
+            generation_config=config,
+            use_cache=True,
         )
     completions = rows[:, ids.shape[1] :].tolist()
     return [_through_end(row, config.eos_token_id) for row in completions]

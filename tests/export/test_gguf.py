@@ -58,8 +58,9 @@ def test_gguf_export_is_verified_through_llama_cpp(exported: Export, tiny_run: g
     assert exported.kind == "gguf"
     assert exported.sentence in repr(gn.open_run(tiny_run.path))
     assert "q8_0" in exported.sentence
-    told, text = tiny_run.holdout[0]["prompt"], (exported.path / "Modelfile").read_text()
-    assert text.startswith(f'FROM ./tiny-q8_0.gguf\nSYSTEM """{told[0]["content"]}"""\n')
+    system = tiny_run.holdout[0]["prompt"][0]["content"]
+    text = (exported.path / "Modelfile").read_text()
+    assert text.startswith(f'FROM ./tiny-q8_0.gguf\nSYSTEM """{system}"""\n')
     assert "num_ctx 4096" in text
 
 
@@ -194,7 +195,8 @@ def test_real_quantizer_makes_a_verified_file(
     assert made.file.name == "tiny-q4_k_m.gguf"
     assert all(made.verification["checks"].values())
     # An adapter that is missing is seen through the rounding.
-    file, tool = tmp_path / "base.gguf", conversion.find_quantizer("q4_k_m")
+    file = tmp_path / "base.gguf"
+    tool = conversion.find_quantizer("q4_k_m")
     conversion.convert(Path(tiny_run.settings.model), "bfloat16", file, "q4_k_m", converter, tool)
     with pytest.raises(ExportError, match=r"Failed: .*times the training's effect"):
         gguf_export.verify_gguf(tiny_run, merged.path, file, "q4_k_m", silent)

@@ -82,7 +82,8 @@ def test_push_is_one_private_commit_and_repeats_nothing(hub: FakeHub, export: Pa
     assert gn.export.push_to_hub(export, "me/model") == f"{hub.url}/me/model"
     assert remote(hub) == before == local(export)
     assert len(before) == 6
-    repo, sent = hub.repos["me/model"], hub.bytes_received
+    repo = hub.repos["me/model"]
+    sent = hub.bytes_received
     assert repo.private
     assert len(repo.commits) == 2
     assert not [
@@ -146,7 +147,8 @@ def test_push_names_files_that_arrived_changed(
     real = HfApi.create_commit
 
     def spoils(*arguments: object, **more: object) -> object:
-        done, files = real(*arguments, **more), hub.repos["me/model"].files
+        done = real(*arguments, **more)
+        files = hub.repos["me/model"].files
         files[name] = files[name][:-1] + b"?"
         return done
 

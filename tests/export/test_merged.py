@@ -127,12 +127,11 @@ def file(name: str, change: Callable[[Path], object]) -> Spoil:
     return lambda merged, base: change(merged / name)
 
 
-WORDS, TEMPLATE, GENERATION = (
-    "tokenizer, chat template and end tokens",
-    "chat_template.jinja",
-    "generation_config.json",
-)
-WORDED, NORM = "model.embed_tokens.weight", "model.norm.weight"
+WORDS = "tokenizer, chat template and end tokens"
+TEMPLATE = "chat_template.jinja"
+GENERATION = "generation_config.json"
+WORDED = "model.embed_tokens.weight"
+NORM = "model.norm.weight"
 FAILURES: dict[str, tuple[str, Spoil]] = {
     "adapter never applied": (WEIGHTS, each_tensor(lambda merged, base: base)),
     "adapter applied twice": (WEIGHTS, each_tensor(lambda merged, base: 2 * merged - base)),
@@ -186,7 +185,8 @@ def checked(run: gn.runs.Run, folder: Path) -> dict:
 def test_verification_finds_classic_failures(
     merged: export.Export, tiny_run: gn.runs.Run, how: str, tmp_path: Path
 ) -> None:
-    copy, (found, spoil) = Path(shutil.copytree(merged.path, tmp_path / "copy")), FAILURES[how]
+    copy = Path(shutil.copytree(merged.path, tmp_path / "copy"))
+    found, spoil = FAILURES[how]
     spoil(copy, Path(tiny_run.settings.model))
     try:
         failed = [name for name, ok in checked(tiny_run, copy)["checks"].items() if ok is False]
@@ -291,7 +291,8 @@ def test_export_keeps_template_through_awkward_paths(
     tiny_run: gn.runs.Run, tmp_path: Path, checked_here: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The path has `~`, spaces, an umlaut and a link; transformers cannot write this config."""
-    run, place = moved(tiny_run, tmp_path), tmp_path / "not there yet"
+    run = moved(tiny_run, tmp_path)
+    place = tmp_path / "not there yet"
     template = (
         (run.path / "chat_template.jinja").read_text().replace("<|im_start|>", "<|im_start|>dear ")
     )

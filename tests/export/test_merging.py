@@ -92,12 +92,14 @@ def test_merge_equals_peft_rounded_once(
 ) -> None:
     if shards == "60KB":
         monkeypatch.setattr("grpo_nb.export.merge.MAX_FILE_BYTES", 60_000)
-    pair, out = base_and_adapter(tmp_path, kind, shards=shards, **how), tmp_path / "out"
+    pair = base_and_adapter(tmp_path, kind, shards=shards, **how)
+    out = tmp_path / "out"
     found = merged(pair, out, dtype)
     assert found["retained_change"] >= 0.95
     theirs = reference(pair).merge_and_unload().to(getattr(torch, found["dtype"]))
     theirs.save_pretrained(tmp_path / "theirs", max_shard_size=shards)
-    mine, wanted = tensors_in(out), tensors_in(tmp_path / "theirs")
+    mine = tensors_in(out)
+    wanted = tensors_in(tmp_path / "theirs")
     assert mine.keys() == wanted.keys()
     assert all(torch.equal(tensor, wanted[name]) for name, tensor in mine.items())
     if shards == "60KB":
@@ -153,7 +155,8 @@ def test_merge_refuses_useless_adapters_and_bases(tmp_path: Path) -> None:
 
     refused(base_and_adapter(tmp_path / "zero", strength=0.0), "changes nothing")
     base, adapter = base_and_adapter(tmp_path)
-    finite, weight = "has values that are not finite", tensors_in(base)[SPOILED]
+    finite = "has values that are not finite"
+    weight = tensors_in(base)[SPOILED]
     # The last is too large for the type, which is no loss by rounding.
     for value, said in ((float("nan"), finite), (1e5, r"float16 0\.0%")):
         weight[0, 0] = value

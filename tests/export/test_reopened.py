@@ -62,7 +62,8 @@ def test_adapter_of_embedded_model_needs_its_weights(
     tiny_run: gn.runs.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The embedded model differs from the published one. The tiny model stands in for it."""
-    here, name = Path(tiny_run.settings.model), gn.config.EMBEDDED_MODEL
+    here = Path(tiny_run.settings.model)
+    name = gn.config.EMBEDDED_MODEL
     run = gn.runs.Run(shutil.copytree(tiny_run.path, tmp_path / "run"))
     rewrite(run.path / "run.json", settings={**run.info["settings"], "model": name})
 

@@ -170,7 +170,8 @@ def test_vllm_serve_answers_as_transformers(
     for name, value in (("VLLM_CPU_KVCACHE_SPACE", "1"), ("VLLM_NO_USAGE_STATS", "1")):
         monkeypatch.setitem(ENVIRONMENT, name, value)
     export = quick if kind == "merged" else gn.export.export_adapter(quick.run, tmp_path / "lora")
-    name, port = str(quick.path) if kind == "merged" else "mine", free_port()
+    name = str(quick.path) if kind == "merged" else "mine"
+    port = free_port()
     # vLLM compiles the model first, for minutes where cores are shared.
     with served(
         shell_line(export, "vllm", port),
@@ -193,7 +194,8 @@ def test_llama_cpp_server_answers_as_transformers(
         converter = conversion.find_converter(None, str)
     except gn.machine.EnvironmentProblem as problem:
         pytest.skip(f"llama.cpp's converter is neither cached here nor to be fetched: {problem}")
-    file, port = tmp_path / f"model-{quantization}.gguf", free_port()
+    file = tmp_path / f"model-{quantization}.gguf"
+    port = free_port()
     conversion.convert(quick.path, quick.verification["dtype"], file, quantization, converter, None)
     server = [sys.executable, "-c", LLAMA_SERVER, str(file), str(port)]
     with served(server, f"http://127.0.0.1:{port}/health", tmp_path / "log"):
