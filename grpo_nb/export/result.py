@@ -96,9 +96,8 @@ class Export(Shown):
                 f"llama-server -m {file} {address} --jinja\n"
                 f"cd {folder} && ollama create mine -f Modelfile && ollama run mine"
             )
-        base = json.loads((self.path / "adapter_config.json").read_text())[
-            "base_model_name_or_path"
-        ]
+        config = json.loads((self.path / "adapter_config.json").read_text())
+        base = config["base_model_name_or_path"]
         if base == EMBEDDED_MODEL:
             base = resolve_model(base)
         # vLLM takes powers of two from 8 on, and its default limit is 16 (0.31, config/lora.py).
@@ -140,10 +139,10 @@ def open_export(path: str | Path, *, run: Run | str | Path | None = None) -> Exp
     verification = read_verification(folder)
     changes = changes_since_verified(folder, verification)
     if changes:
+        shown = "; ".join(changes[:MAX_SHOWN_CHANGES])
         raise ExportError(
-            f"the export {str(path)!r} is not what was verified: {'; '.join(changes[:MAX_SHOWN_CHANGES])}. The "
-            "checks in its record do not hold for it. Export it again, or get it again from "
-            "whoever sent it."
+            f"the export {str(path)!r} is not what was verified: {shown}. The checks in its record "
+            "do not hold for it. Export it again, or get it again from whoever sent it."
         )
     if run is None:
         return Export(folder, verification, _run_of(verification))
