@@ -190,7 +190,7 @@ def verify(folder: Path) -> str:
     found = verify_merged(asked | {"limits": LIMITS, "free_memory": free})
     failed = {name: said for name, (passed, said) in found.items() if passed is False}
     assert not failed, failed
-    return ", ".join(said for name, (_, said) in found.items() if name.startswith("words"))
+    return ", ".join(said for name, (_, said) in found.items() if name.startswith("tokens"))
 
 
 def gguf(folder: Path) -> str:

@@ -160,13 +160,13 @@ def verify_gguf(
         ExportError: The file is not that model, or llama.cpp cannot read it.
     """
     request = verification_request(run)
+    report(f"llama.cpp answers {len(request['prompts'])} prompts with {file.name}")
     try:
         answers = llama_cpp_answer(
             file,
             request["prompts"],
             max_completion_length=request["max_new_tokens"],
             chat_template_kwargs=request["chat_template_kwargs"],
-            report=report,
         )
     except LlamaCppError as error:
         raise ExportError(

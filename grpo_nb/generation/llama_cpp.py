@@ -47,7 +47,6 @@ def answer(
     temperature: float = 0.0,
     sampling: Mapping[str, Any] | None = None,
     chat_template_kwargs: Mapping[str, Any] | None = None,
-    report: Callable[[str], None] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> list[Answer]:
     """Complete chat prompts with a GGUF file, and return the answers in the order of the prompts.
@@ -64,7 +63,6 @@ def answer(
         sampling: With a temperature above 0: `top_p`, `top_k`, `min_p`, and the `seed` of the first
             prompt. Each following prompt has a seed that is one higher.
         chat_template_kwargs: Further arguments of the chat template.
-        report: Called with one line per stage.
         progress: Called with the number of answered prompts.
 
     Raises:
@@ -86,8 +84,6 @@ def answer(
         "chat_template_kwargs": dict(chat_template_kwargs or {}),
         "threads": _threads(),
     }
-    if report is not None:
-        report(f"llama.cpp answers {len(prompts)} prompts with {file.name}")
 
     def report_count(line: str) -> None:
         if progress is not None and line.strip().isdigit():
