@@ -144,7 +144,7 @@ def sampling_parts() -> list[Part]:
     def stock_sample(model: Any, prompts: Any, config: Any, folded: Any) -> Any:
         ids, mask = shared_prompts.left_padded(prompts, config.pad_token_id)
         model.eval()
-        with grouped_attention, folded.for_inference(is_decoding=True):
+        with grouped_attention(), folded.for_inference(is_decoding=True):
             rows = model.generate(input_ids=ids, attention_mask=mask, generation_config=config)
         model.train()
         return rows
@@ -163,7 +163,7 @@ def sampling_parts() -> list[Part]:
 
 
 def shared_parts() -> list[Part]:
-    from grpo_nb.cpu import attention, head, shared_prompts
+    from grpo_nb.cpu import attention, shared_prompts
     from grpo_nb.cpu.folded_lora import FoldedLora
 
     def stock_log_probs(
@@ -171,7 +171,7 @@ def shared_parts() -> list[Part]:
     ) -> tuple[Any, Any]:
         labels = input_ids.masked_fill(mask == 0, -100)
         labels[:, :-length] = -100
-        with attention.grouped_attention, head.tiled_head:
+        with attention.grouped_attention():
             output = model(
                 input_ids=input_ids, attention_mask=mask, labels=labels, fused_lm_head=True
             )
@@ -187,15 +187,14 @@ def shared_parts() -> list[Part]:
         with mock.patch.object(shared_prompts, "ATTENTION_EQUALS_REST_AT", 1e-9):
             return pack(lengths, owner)
 
-    # The blocks then replace an entry of a table that nobody reads.
-    no_table = {"sdpa": None, "_ChunkedLogProbFunction": None}
+    # The block then replaces an entry of a table that nobody reads.
+    no_table = {"sdpa": None}
     return [
         Part(
             "attention without copies",
             "srp",
-            replaced(attention.grouped_attention, _mapping=no_table),
+            replaced(attention, attention_functions=lambda: no_table),
         ),
-        Part("output layer in tiles", "rp", replaced(head.tiled_head, _mapping=dict(no_table))),
         Part("folded LoRA", "sr", replaced(FoldedLora, for_inference=do_nothing)),
         Part("shared prompts", "rp", replaced(shared_prompts, shared_prompt_logps=stock_log_probs)),
         Part(

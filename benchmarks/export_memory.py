@@ -184,14 +184,13 @@ def verify(folder: Path) -> str:
         "max_new_tokens": VERIFIED_TOKENS,
         "chat_template": None,
         "chat_template_kwargs": {},
-        "is_plain": True,
     }
     # Of this process, for its limit is not the machine's.
     free = int(float(os.environ["LIMIT"]) * 2**30) - psutil.Process().memory_info().rss
     found = verify_merged(asked | {"limits": LIMITS, "free_memory": free})
     failed = {name: said for name, (passed, said) in found.items() if passed is False}
     assert not failed, failed
-    return ", ".join(said for name, (_, said) in found.items() if name.startswith("words"))
+    return ", ".join(said for name, (_, said) in found.items() if name.startswith("tokens"))
 
 
 def gguf(folder: Path) -> str:

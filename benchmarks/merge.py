@@ -26,7 +26,7 @@ SHARD = "500MB"
 WAYS = {
     "imports": "Python with torch, unsloth, transformers and peft, no model",
     "peft": "`merge_and_unload` + `save_pretrained`, bfloat16",
-    "file": "the kit, file by file of the base",
+    "file": "the kit, in files of at most 512 MB",
     "file_auto": 'the same, and the number type measured (`dtype="auto"`)',
     "verify": "the verification of an export, a process of its own",
 }
@@ -84,7 +84,6 @@ def merge_once(way: str, folder: Path, target: Path) -> None:
             "base": base,
             "adapter": str(folder / "adapter"),
             "merged": str(target),
-            "is_plain": True,
         }
         request |= {
             "prompts": chats,

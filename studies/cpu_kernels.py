@@ -99,7 +99,7 @@ def main() -> None:
         visible = torch.ones(16, 1, 1, 120, dtype=torch.bool)
         attention = ALL_ATTENTION_FUNCTIONS["sdpa"]
         layer = model.get_base_model().model.layers[0].self_attn
-        with grouped_attention:
+        with grouped_attention():
             grouped = ALL_ATTENTION_FUNCTIONS["sdpa"]
         ways = {
             name: lambda f=f: [f(layer, query, key, value, visible) for _ in range(30)]

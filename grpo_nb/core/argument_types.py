@@ -64,8 +64,10 @@ _ROLES = {
     "model": Role("a model", {"a model", _UNKNOWN}, _LOAD_MODEL),
     "tokenizer": Role("a tokenizer", {"a tokenizer", _UNKNOWN}, _LOAD_MODEL),
     "run": Role("a run or its folder", {"a Run", "a text", "a path"}, _OPEN_RUN),
-    "exported": Role(
-        "a run, its folder, or an export", {"a Run", "a text", "a path", "an Export"}, _OPEN_RUN
+    "merged": Role(
+        "a merged export or its folder",
+        {"a text", "a path", "an Export"},
+        'merged = gn.export_merged(run, "exports/name")',
     ),
     "questions": Role(
         "a Task or held-out questions",

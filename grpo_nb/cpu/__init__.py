@@ -2,6 +2,6 @@
 
 `grpo_nb.cpu.engine` has the two names for other subpackages. `CpuEngine` samples completions and
 computes their log-probabilities. It computes every distinct prompt once, with the LoRA folded into
-the weights, attention without copies of the key/value heads, and the output layer in tiles.
-`regroup_by_prompt` sorts the rows of a training step for it. The other files are private.
+the weights, and attention without copies of the key/value heads. `regroup_by_prompt` sorts the rows
+of a training step for it. The other files are its parts.
 """

@@ -9,9 +9,8 @@ time, forward and backward over completions 57 % (studies/cpu_kernels.py).
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, MutableMapping
-from contextlib import ContextDecorator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -24,41 +23,16 @@ from torch import Tensor
 from torch.nn import functional
 
 
-class Swap(ContextDecorator):
-    """Replace one entry of a table within a `with` block or a decorated function.
-
-    Blocks may be nested and may run in several threads at once. The first one to enter puts the
-    replacement in, and the last one to leave puts the original back.
-
-    Args:
-        mapping: The table.
-        key: The entry.
-        replace: Returns the replacement, given the original.
-    """
-
-    def __init__(
-        self, mapping: MutableMapping[str, Any], key: str, replace: Callable[[Any], Any]
-    ) -> None:
-        self._mapping = mapping
-        self._key = key
-        self._replace = replace
-        self._lock = threading.Lock()
-        self._depth = 0
-        self._original: Any = None
-
-    def __enter__(self) -> None:
-        with self._lock:
-            if self._depth == 0:
-                self._original = self._mapping[self._key]
-                self._mapping[self._key] = self._replace(self._original)
-            self._depth += 1
-
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._depth -= 1
-            if self._depth == 0:
-                self._mapping[self._key] = self._original
-                self._original = None
+@contextmanager
+def grouped_attention() -> Iterator[None]:
+    """Let models with transformers' `sdpa` attention not copy key/value heads within the block."""
+    functions = attention_functions()
+    original = functions["sdpa"]
+    functions["sdpa"] = partial(_attention_without_copies, original)
+    try:
+        yield
+    finally:
+        functions["sdpa"] = original
 
 
 def _attention_without_copies(
@@ -85,9 +59,3 @@ def _attention_without_copies(
         enable_gqa=True,
     )
     return out.transpose(1, 2).contiguous(), None
-
-
-#: Within this block, models with transformers' `sdpa` attention do not copy key/value heads.
-grouped_attention = Swap(
-    attention_functions(), "sdpa", lambda original: partial(_attention_without_copies, original)
-)

@@ -54,7 +54,7 @@ class FoldedLora:
     def __init__(self, model: torch.nn.Module) -> None:
         self._model = model
         self._folded: dict[torch.nn.Module, Tensor] = {}
-        self._packed: dict[torch.nn.Module, tuple[tuple[float, ...], Tensor]] = {}
+        self._packed: dict[torch.nn.Module, Tensor] = {}
 
     @classmethod
     def of(cls, model: torch.nn.Module) -> FoldedLora:
@@ -94,8 +94,12 @@ class FoldedLora:
                 continue
             if weight is None or weight.dtype not in EXACT_DTYPES:
                 continue
-            is_packed = can_pack and weight.dtype == torch.float32
-            packed = self._pack(layer, weight) if is_packed else None
+            packed = None
+            if can_pack and weight.dtype == torch.float32:
+                # Layer by layer, so that each takes the memory that the last one has left: fresh
+                # memory costs ten times as much.
+                packed = torch.ops.mkldnn._reorder_linear_weight(weight, 16)
+                self._packed[layer] = packed
             patches[layer] = _linear(weight, bias, packed)
         with _forwards(patches):
             yield
@@ -119,24 +123,6 @@ class FoldedLora:
         lora_a = layer.lora_A[name].weight.to(weight.dtype)
         lora_b = layer.lora_B[name].weight.to(weight.dtype)
         return torch.addmm(weight, lora_b, lora_a, alpha=layer.scaling[name], out=room)
-
-    def _pack(self, layer: torch.nn.Module, weight: Tensor) -> Tensor:
-        """Return the weight in oneDNN's order.
-
-        The packed weight of a layer without LoRA is kept while nothing writes to the layer. A write
-        through `.data` leaves the version as it was, so the sum of the numbers is compared too: it
-        takes 6 ms where packing takes 24.
-        """
-        state: tuple[float, ...] = ()
-        if not _is_lora(layer):
-            state = (weight.data_ptr(), weight._version, weight.sum().item())
-        known_state, packed = self._packed.get(layer, (None, None))
-        if packed is None or not state or known_state != state:
-            # Layer by layer, so that each takes the memory that another has just left: fresh memory
-            # costs ten times as much.
-            packed = torch.ops.mkldnn._reorder_linear_weight(weight, 16)
-            self._packed[layer] = (state, packed)
-        return packed
 
 
 @functools.cache

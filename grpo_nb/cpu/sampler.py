@@ -75,7 +75,7 @@ def sample(
     running = torch.arange(total)
     last_position = torch.tensor([[len(prompt) - 1] for prompt in prompts])
     distinct_prompts, prompt_of_row = distinct(prompts)
-    with kept_modes(model), grouped_attention, folded.for_inference(is_decoding=True):
+    with kept_modes(model), grouped_attention(), folded.for_inference(is_decoding=True):
         model.eval()
         run = partial(model, use_cache=True, logits_to_keep=1)
         cache, mask = prompt_cache(run, distinct_prompts, pad_id, model.dtype)

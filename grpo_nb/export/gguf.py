@@ -1,14 +1,12 @@
 """Export a run as a GGUF file with an Ollama Modelfile, verified through llama.cpp."""
 
-import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require
-from grpo_nb.core.files import staged_folder, target_of
+from grpo_nb.core.files import target_of
 from grpo_nb.export.conversion import QUANTIZATIONS, convert, find_converter, find_quantizer
 from grpo_nb.export.export_folder import (
     Limits,
@@ -19,18 +17,10 @@ from grpo_nb.export.export_folder import (
     weights_folder,
 )
 from grpo_nb.export.merged import LIMITS as MERGED_LIMITS
-from grpo_nb.export.merged import make_merged
-from grpo_nb.export.result import (
-    RECORD,
-    Export,
-    ExportError,
-    Report,
-    changes_since_verified,
-    open_export,
-)
+from grpo_nb.export.result import Export, ExportError, Report, existing_folder, open_export
 from grpo_nb.generation.llama_cpp import LlamaCppError, require_llama_cpp
 from grpo_nb.generation.llama_cpp import answer as llama_cpp_answer
-from grpo_nb.runs.run_folder import Run, open_run
+from grpo_nb.runs.run_folder import Run
 
 #: Ollama's default context, in tokens; a smaller one is useless for a chat.
 SMALLEST_CONTEXT = 4096
@@ -45,7 +35,7 @@ LIMITS = {
 
 
 def export_gguf(
-    run_or_export: Run | Export | str | Path,
+    merged: Export | str | Path,
     path: str | Path,
     *,
     quantization: str = "q8_0",
@@ -61,43 +51,37 @@ def export_gguf(
     measured.
 
     Args:
-        run_or_export: A run, which is merged for this, or an export from `export_merged`; or the
-            folder of either, or the name of a run in `runs`.
+        merged: An export from `export_merged`, or its folder.
         path: The folder to make. The file in it is named after the folder and the quantization.
         quantization: "q8_0", "f16", "bf16" or "f32", made by llama.cpp's converter; or "q4_k_m", if
             llama.cpp's program `llama-quantize` is on the PATH.
         overwrite: If True, replace an existing folder once the new one is verified.
-        converter: Path of a `convert_hf_to_gguf.py`. Default: the one on the PATH, otherwise the
-            package from the registry, which is kept in the kit's cache.
+        converter: Path of a `convert_hf_to_gguf.py`. Default: the package from the registry, which
+            is kept in the kit's cache.
         report: Called with one line for each stage.
 
     Raises:
         FileExistsError: The folder exists and `overwrite` is False.
-        FileNotFoundError: There is neither a run nor an export of this name.
+        FileNotFoundError: There is no such merged model.
         EnvironmentProblem: xllamacpp, the converter or the quantizer is missing, or there is too
-            little disk or memory.
-        ExportError: The file is not the merged model. `path` is as it was.
-        ValueError: The run was trained with tools.
+            little disk.
+        ExportError: The merged model has changed, or the file is not the merged model. `path` is as
+            it was.
+        ValueError: It is no merged model, or its run is not known or was trained with tools.
 
-    >>> gn.export_gguf(gn.open_run("runs/first"), "exports/first-gguf")  # doctest: +SKIP
+    >>> merged = gn.export_merged(gn.open_run("runs/first"), "exports/first")  # doctest: +SKIP
+    >>> gn.export_gguf(merged, "exports/first-gguf")  # doctest: +SKIP
     """
-    require(
-        'gn.export_gguf(run, "exports/name")',
-        roles={"run_or_export": "exported"},
-        run_or_export=run_or_export,
-    )
+    require('gn.export_gguf(merged, "exports/name")', merged=merged)
     check_quantization(quantization)
     target = target_of(path)
     report = report or report_nothing
-    source = find_run_or_export(run_or_export)
-    export = source if isinstance(source, Export) else None
-    run = source if export is None else export.run
-    if export is not None:
-        _require_merged(export)
+    export = open_merged(merged)
+    run = export.run
     if run.info["task"].get("tools"):
         raise ValueError(
             f"the run {run.name!r} was trained with tools, and llama.cpp, which would verify the "
-            "file, runs no tools here. Export it with gn.export_merged(run, path)."
+            "file, runs no tools here. Use the merged model."
         )
     require_llama_cpp()
     quantizer = find_quantizer(quantization)
@@ -105,23 +89,18 @@ def export_gguf(
     def make(staged: Path) -> dict[str, Any]:
         from transformers import AutoTokenizer
 
-        context = run.settings.max_prompt_length + run.settings.max_completion_length
-        chats = [row["prompt"] for row in run.holdout]
         command = find_converter(converter, report)
         file = staged / f"{target.name}-{quantization}.gguf"
-        with contextlib.ExitStack() as stack:
-            if export is not None:
-                merged = export.path
-                merged_verification = export.verification
-            else:
-                # A merged model that is made only for this is deleted afterwards.
-                merged = stack.enter_context(staged_folder(target))
-                merged_verification = make_merged(run, merged, report=report)
-            report(f"converting to {quantization}")
-            convert(merged, merged_verification["dtype"], file, quantization, command, quantizer)
-            verification = verify_gguf(run, merged, file, quantization, report)
-            tokenizer = AutoTokenizer.from_pretrained(merged)
-            text = modelfile(file.name, tokenizer, chats, context=context)
+        report(f"converting to {quantization}")
+        dtype = export.verification["dtype"]
+        convert(export.path, dtype, file, quantization, command, quantizer)
+        verification = verify_gguf(run, export.path, file, quantization, report)
+        text = modelfile(
+            file.name,
+            AutoTokenizer.from_pretrained(export.path),
+            [row["prompt"] for row in run.holdout],
+            context=run.settings.max_prompt_length + run.settings.max_completion_length,
+        )
         (staged / "Modelfile").write_text(text, encoding="utf-8")
         megabytes = file.stat().st_size / 1e6
         verification["sentence"] = (
@@ -129,25 +108,25 @@ def export_gguf(
         )
         verification["quantization"] = quantization
         verification["file"] = file.name
-        if "trained_in_4bit" in merged_verification:
-            verification["trained_in_4bit"] = merged_verification["trained_in_4bit"]
         return verification
 
     return make_export(run, "gguf", target, make, overwrite=overwrite)
 
 
-def _require_merged(export: Export) -> None:
-    """Check that a GGUF file can be made from an export, and that its files are unchanged.
+def open_merged(merged: Export | str | Path) -> Export:
+    """Return a merged export with its run, whose files are as they were verified.
 
     Raises:
-        ExportError: A file has changed since the export was verified.
+        ExportError: It is damaged, or a file has changed.
         ValueError: It is not a merged model, or its run is not known.
     """
+    run = merged.run if isinstance(merged, Export) else None
+    export = open_export(existing_folder(merged), run=run)
     if export.kind != "merged":
         raise ValueError(
-            f"a GGUF file is made from a run or a merged model, but {str(export.path)!r} holds "
-            f"{export.kind} files. Export the run itself: "
-            f"gn.export_gguf({export.verification['run']!r}, path)."
+            f"a GGUF file is made from a merged model, but {str(export.path)!r} holds "
+            f"{export.kind} files. Merge the run {export.verification['run']!r} first: "
+            "gn.export_merged(run, path)."
         )
     if export.run is None:
         raise ValueError(
@@ -155,11 +134,7 @@ def _require_merged(export: Export) -> None:
             "verify the GGUF file. Open the export with it: "
             "gn.export.open(path, run='runs/<name>')."
         )
-    changes = changes_since_verified(export.path, export.verification)
-    if changes:
-        raise ExportError(
-            f"the merged model is not what was verified: {'; '.join(changes)}. Export it again."
-        )
+    return export
 
 
 def check_quantization(quantization: Any) -> None:
@@ -176,30 +151,6 @@ def check_quantization(quantization: Any) -> None:
         )
 
 
-def find_run_or_export(source: Run | Export | str | Path) -> Run | Export:
-    """Return a run or an export, given as an object, by its folder, or a run by its name in `runs`.
-
-    Raises:
-        FileNotFoundError: There is neither a run nor an export of this name.
-        ExportError: The folder is a damaged export.
-    """
-    if isinstance(source, (Run, Export)):
-        return source
-    folder = Path(source).expanduser()
-    if (folder / RECORD).is_file() and not (folder / "run.json").is_file():
-        return open_export(folder)
-    try:
-        return open_run(folder)
-    except FileNotFoundError as error:
-        if folder.is_dir():
-            return open_export(folder)  # its error says what the folder lacks
-        raise FileNotFoundError(
-            f"{str(source)!r} is neither the folder of a merged export nor a run, by its folder or "
-            f"by its name in {Settings().run_root!r} (searched in {Path.cwd()}). gn.runs.list() "
-            "shows the runs."
-        ) from error
-
-
 def verify_gguf(
     run: Run, merged: Path, file: Path, quantization: str, report: Report
 ) -> dict[str, Any]:
@@ -209,13 +160,13 @@ def verify_gguf(
         ExportError: The file is not that model, or llama.cpp cannot read it.
     """
     request = verification_request(run)
+    report(f"llama.cpp answers {len(request['prompts'])} prompts with {file.name}")
     try:
         answers = llama_cpp_answer(
             file,
             request["prompts"],
             max_completion_length=request["max_new_tokens"],
             chat_template_kwargs=request["chat_template_kwargs"],
-            report=report,
         )
     except LlamaCppError as error:
         raise ExportError(
@@ -259,12 +210,11 @@ def modelfile(
 
 def _shared_messages(chats: Sequence[Sequence[Mapping[str, str]]]) -> list[str]:
     """Return SYSTEM and MESSAGE lines for the messages that all prompts start with."""
-    shared = list(chats[0][:-1])
-    if any(list(chat[:-1]) != shared for chat in chats):
-        # The example turns differ, but the system prompt may be the same.
-        shared = [message for message in shared[:1] if message["role"] == "system"]
-        if any(list(chat[:1]) != shared for chat in chats):
-            return []
+    shared = []
+    for messages in zip(*[chat[:-1] for chat in chats], strict=False):
+        if any(message != messages[0] for message in messages):
+            break
+        shared.append(messages[0])
     if any('"""' in message["content"] for message in shared):
         # A Modelfile has no way to write these quotes.
         return [

@@ -3,20 +3,19 @@
 `grpo_nb.core.processes.run_script` calls `answer` with a request. After each step the script prints
 a line with a dot, which the parent counts for its progress bar.
 
-Weights and tokenizer are always compared. Answers are compared if a model fits into memory, in
-float32 if that fits: greedy answers are scored token by token by base, adapter and export.
+Weights and tokenizer are always compared. Answers are compared if a model fits into memory in
+float32: greedy answers are scored token by token by base, adapter and export.
 
 `request["check"]` is "merged" or "gguf". Both have `base`, `merged`, `prompts` (chat messages),
 `chat_template_kwargs`, `max_new_tokens`, `limits` and `free_memory`. "merged" also has `adapter`,
-`chat_template` (None for the tokenizer's) and `is_plain`; "gguf" has `file` and `answers`, which
-llama.cpp gave before, in another process.
+`chat_template` (None for the tokenizer's); "gguf" has `file` and `answers`, which llama.cpp gave
+before, in another process.
 """
 
 import gc
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,6 @@ from peft import PeftModel
 from peft.tuners.lora import LoraLayer
 from safetensors import safe_open
 from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
-from transformers.core_model_loading import revert_weight_conversion
 
 #: Check name -> (passed, or None if the check was not made; measurement in words).
 Checks = dict[str, tuple[bool | None, str]]
@@ -37,21 +35,10 @@ ROUNDING = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-10, torch.float32: 2.0
 SMALLEST_STEP = 1e-7
 #: Values that are compared at once: 4 MB of float32 stay in the processor's cache.
 BLOCK = 2**20
-#: Memory for a model: a share of its weights in float32 or as stored, and room for activations.
-FLOAT32_FACTOR = 1.1
-STORED_FACTOR = 1.2
+#: Memory for a model: a share of its weights in float32, and room for activations.
+MEMORY_FACTOR = 1.1
 ACTIVATION_BYTES = 2**30
-#: Wider limits in 16 bit, where rounding can exceed a short training's effect.
-EFFECT_IN_16_BIT = (0.5, 1.5)
 NOT_COMPARED: Checks = {"tokens": (None, "not compared: no memory is free for the model here")}
-
-
-@dataclass(frozen=True)
-class Placement:
-    """Device of a model, and dtype to convert it to; None keeps the dtype of its files."""
-
-    device: str
-    dtype: torch.dtype | None
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
@@ -76,19 +63,15 @@ def verify_merged(request: dict[str, Any]) -> Checks:
     template_kwargs = request["chat_template_kwargs"]
     tokenizer = AutoTokenizer.from_pretrained(base)
     tokenizer.chat_template = request["chat_template"] or tokenizer.chat_template
-    if request["is_plain"]:
-        placement = choose_placement([base, folder], request["free_memory"])
-    else:
-        # Trained biases and modules must not be rounded, so the model needs float32.
-        placement = Placement("cpu", torch.float32)
-    reference = PeftModel.from_pretrained(load_model(base, placement), request["adapter"]).eval()
+    device = choose_device([base, folder], request["free_memory"])
+    reference = PeftModel.from_pretrained(load_model(base, device), request["adapter"]).eval()
     prompts = [prompt_tokens(tokenizer, chat, template_kwargs) for chat in chats]
-    if placement is not None:
+    if device is not None:
         answers = greedy_answers(reference, tokenizer, prompts, request["max_new_tokens"])
         adapter_logprobs, _ = token_logprobs(reference, prompts, answers)
         with reference.disable_adapter():
             base_logprobs, _ = token_logprobs(reference, prompts, answers)
-    weights = weight_problems(folder, base, reference, is_plain=request["is_plain"])
+    weights = weight_problems(folder, base, reference)
     del reference
     gc.collect()  # Only one model is in memory at a time.
     texts = tokenizer_problems(folder, base, tokenizer, chats, template_kwargs)
@@ -99,16 +82,16 @@ def verify_merged(request: dict[str, Any]) -> Checks:
             "; ".join(texts[:3]),
         ),
     }
-    if placement is None:
+    if device is None:
         return checks | NOT_COMPARED
     if weights or texts:
         return checks
     # What a user does with the folder: plain transformers, without the kit.
     chat = pipeline(
         "text-generation",
-        model=load_model(folder, placement),
+        model=load_model(folder, device),
         tokenizer=str(folder),
-        device=placement.device,
+        device=device,
     )
     merged_logprobs, is_top = token_logprobs(chat.model.eval(), prompts, answers)
     reply = chat(
@@ -119,10 +102,9 @@ def verify_merged(request: dict[str, Any]) -> Checks:
     )
     is_answer = reply[0]["generated_text"][-1]["role"] == "assistant"
     checks["a pipeline answers"] = (is_answer, "")
-    limits = request["limits"]
-    if placement.dtype != torch.float32:
-        limits = (*EFFECT_IN_16_BIT, *limits[2:])
-    return checks | token_checks(limits, base_logprobs, adapter_logprobs, merged_logprobs, is_top)
+    return checks | token_checks(
+        request["limits"], base_logprobs, adapter_logprobs, merged_logprobs, is_top
+    )
 
 
 def verify_gguf(request: dict[str, Any]) -> Checks:
@@ -146,8 +128,8 @@ def verify_gguf(request: dict[str, Any]) -> Checks:
     answered = [row for row in rows if row["ids"]]
     if not answered:
         return checks | {"tokens: llama.cpp answers": (False, "every answer is empty")}
-    placement = choose_placement([merged, base], request["free_memory"])
-    if placement is None:
+    device = choose_device([merged, base], request["free_memory"])
+    if device is None:
         return checks | NOT_COMPARED
     prompts = [row["prompt_ids"] for row in answered]
     answers = [row["ids"] for row in answered]
@@ -157,9 +139,9 @@ def verify_gguf(request: dict[str, Any]) -> Checks:
         values += [float("nan") if value is None else value for value in row["log_probs"]]
     gguf_logprobs = torch.tensor(values)
     is_known = gguf_logprobs.isfinite()
-    merged_logprobs, is_top = token_logprobs(load_model(merged, placement), prompts, answers)
+    merged_logprobs, is_top = token_logprobs(load_model(merged, device), prompts, answers)
     gc.collect()
-    base_logprobs, _ = token_logprobs(load_model(base, placement), prompts, answers)
+    base_logprobs, _ = token_logprobs(load_model(base, device), prompts, answers)
     return checks | token_checks(
         request["limits"],
         base_logprobs[is_known],
@@ -211,40 +193,30 @@ def token_checks(
     }
 
 
-def weight_problems(merged: Path, base: Path, reference: PeftModel, *, is_plain: bool) -> list[str]:
+def weight_problems(merged: Path, base: Path, reference: PeftModel) -> list[str]:
     """Name tensors that are missing, unexpected, or not base plus adapter rounded once.
 
-    For a plain LoRA the change is PEFT's `get_delta_weight`, so that the formula of the merge is
-    not compared with itself. Otherwise the reference is PEFT's merge in float32; `reference` has no
-    adapter afterwards.
+    The change is PEFT's `get_delta_weight`, so that the formula of the merge is not compared with
+    itself.
     """
     layers = {}
-    if is_plain:
-        for name, module in reference.get_base_model().named_modules():
-            if isinstance(module, LoraLayer):
-                layers[f"{name}.weight"] = module
-        base_files = tensor_files(base)
-        expected_names = base_files.keys()
-    else:
-        model = reference.merge_and_unload()
-        tied = getattr(model, "all_tied_weights_keys", None) or {}
-        state = {name: tensor for name, tensor in model.state_dict().items() if name not in tied}
-        # transformers joins the experts when it loads a model; a saved file has them apart.
-        expected = revert_weight_conversion(model, state)
-        expected_names = expected.keys()
+    for name, module in reference.get_base_model().named_modules():
+        if isinstance(module, LoraLayer):
+            layers[f"{name}.weight"] = module
+    base_files = tensor_files(base)
     files = tensor_files(merged)
-    missing = sorted((expected_names | layers.keys()) - files.keys())
-    unexpected = sorted(files.keys() - expected_names)
+    missing = sorted((base_files.keys() | layers.keys()) - files.keys())
+    unexpected = sorted(files.keys() - base_files.keys())
     problems = [f"{name} is missing" for name in missing]
     problems += [f"{name} is unexpected" for name in unexpected]
-    for name in sorted(files.keys() & expected_names):
+    for name in sorted(files.keys() & base_files.keys()):
         report_step()
         tensor = read_tensor(files[name], name)
-        start = read_tensor(base_files[name], name) if is_plain else expected[name]
-        if tensor.shape != start.shape:
-            problems.append(f"{name} has shape {tuple(tensor.shape)}, not {tuple(start.shape)}")
+        terms = [read_tensor(base_files[name], name)]
+        if tensor.shape != terms[0].shape:
+            shape = tuple(terms[0].shape)
+            problems.append(f"{name} has shape {tuple(tensor.shape)}, not {shape}")
             continue
-        terms = [start]
         if name in layers:
             terms.append(layers[name].get_delta_weight("default").detach())
         wrong_values = count_wrong(tensor, terms)
@@ -335,50 +307,34 @@ def metadata_problems(file: str, tokenizer: Any) -> list[str]:
     return problems
 
 
-def choose_placement(folders: Sequence[Path], free_memory: int) -> Placement | None:
-    """Return where the larger of some models fits, in float32 if possible; None if nowhere.
+def choose_device(folders: Sequence[Path], free_memory: int) -> str | None:
+    """Return the device on which the larger of some models fits in float32; None if none does.
 
     Args:
         folders: Folders of the models, which are loaded one after the other.
         free_memory: Bytes of free memory outside of the GPU.
     """
-    devices = [("cpu", free_memory)]
-    if torch.cuda.is_available():
-        devices.insert(0, ("cuda", torch.cuda.mem_get_info()[0]))
-    as_stored = max(weight_bytes(folder) for folder in folders)
-    in_float32 = max(weight_bytes(folder, width=4) for folder in folders)
-    for device, free in devices:
-        if free > FLOAT32_FACTOR * in_float32 + ACTIVATION_BYTES:
-            return Placement(device, torch.float32)
-        if free > STORED_FACTOR * as_stored + ACTIVATION_BYTES:
-            return Placement(device, None)
-    return None
+    values = max(count_values(folder) for folder in folders)
+    needed = MEMORY_FACTOR * 4 * values + ACTIVATION_BYTES
+    if torch.cuda.is_available() and torch.cuda.mem_get_info()[0] > needed:
+        return "cuda"
+    return "cpu" if free_memory > needed else None
 
 
-def weight_bytes(folder: Path, width: int | None = None) -> int:
-    """Return the size of a model's weights in bytes, as stored or with another width of a value."""
-    total = 0
-    for file in set(tensor_files(folder).values()):
-        size = file.stat().st_size
-        if width is not None:
-            with safe_open(file, framework="pt") as opened:
-                name = next(iter(opened.keys()))
-                stored_width = opened.get_tensor(name).element_size()
-            size = size * width // stored_width
-        total += size
-    return total
+def count_values(folder: Path) -> int:
+    """Return the number of values in a model's weights."""
+    files = tensor_files(folder)
+    return sum(read_tensor(file, name).numel() for name, file in files.items())
 
 
-def load_model(folder: Path, placement: Placement | None) -> Any:
-    """Load a model; without a placement its weights stay mapped from the files.
+def load_model(folder: Path, device: str | None) -> Any:
+    """Load a model in float32; without a device its weights stay mapped from the files.
 
     The dtype is converted after the load. transformers would keep the pages of the files in memory
     while it converts, half as much again.
     """
     model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto").eval()
-    if placement is None:
-        return model
-    return model.to(device=placement.device, dtype=placement.dtype)
+    return model if device is None else model.to(device=device, dtype=torch.float32)
 
 
 def prompt_tokens(
@@ -396,12 +352,6 @@ def greedy_answers(
     model: Any, tokenizer: Any, prompts: list[list[int]], max_tokens: int
 ) -> list[list[int]]:
     """Return greedy answers, up to and including the end token."""
-
-    def report_token(input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
-        """Count a token for the progress bar; as a stopping criterion it never stops."""
-        report_step()
-        return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
-
     padded = tokenizer.pad({"input_ids": prompts}, padding_side="left", return_tensors="pt")
     padded = padded.to(model.device)
     output = model.generate(
@@ -409,7 +359,6 @@ def greedy_answers(
         max_new_tokens=max_tokens,
         do_sample=False,
         pad_token_id=tokenizer.pad_token_id,
-        stopping_criteria=[report_token],
     )
     # A model can have several end tokens. What follows the first one is padding.
     end_ids = model.generation_config.eos_token_id

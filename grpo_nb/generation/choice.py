@@ -61,9 +61,6 @@ def choose_engine(
         longest_row: Tokens of the longest prompt and completion together. The default is the most
             that the settings allow.
 
-    Raises:
-        TypeError: Neither a model nor settings are given.
-
     >>> from grpo_nb.config.settings import Settings
     >>> choose_engine(None, Settings()).name  # on a machine without a GPU
     "the kit's rollout on a CPU"
@@ -93,8 +90,6 @@ def choose_engine(
 def _vllm_reason(model: PreTrainedModel | None, settings: Settings | None) -> str | None:
     """Return why vLLM does not sample, or None if it does."""
     if model is None:
-        if settings is None:
-            raise TypeError("choose_engine(None) needs settings: choose_engine(None, settings).")
         # Nothing is loaded, so vLLM is not imported for the answer, which would take seconds.
         obstacle = vllm_obstacle(settings, find_gpu(), try_import=False)
         return None if obstacle is None else str(obstacle)

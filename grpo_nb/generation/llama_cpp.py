@@ -47,7 +47,6 @@ def answer(
     temperature: float = 0.0,
     sampling: Mapping[str, Any] | None = None,
     chat_template_kwargs: Mapping[str, Any] | None = None,
-    report: Callable[[str], None] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> list[Answer]:
     """Complete chat prompts with a GGUF file, and return the answers in the order of the prompts.
@@ -64,7 +63,6 @@ def answer(
         sampling: With a temperature above 0: `top_p`, `top_k`, `min_p`, and the `seed` of the first
             prompt. Each following prompt has a seed that is one higher.
         chat_template_kwargs: Further arguments of the chat template.
-        report: Called with one line per stage.
         progress: Called with the number of answered prompts.
 
     Raises:
@@ -76,18 +74,16 @@ def answer(
     >>> answer("model.gguf", chats, max_completion_length=8)  # doctest: +SKIP
     [Answer(text='4', tokens=2, is_cut=False)]
     """
+    require_llama_cpp()
     file = Path(gguf)
     request = {
         "gguf": str(file.absolute()),
-        "package_folder": str(require_llama_cpp()),
         "prompts": [[dict(message) for message in chat] for chat in prompts],
         "limit": max_completion_length,
         "sampling": _sampling(temperature, sampling or {}),
         "chat_template_kwargs": dict(chat_template_kwargs or {}),
         "threads": _threads(),
     }
-    if report is not None:
-        report(f"llama.cpp answers {len(prompts)} prompts with {file.name}")
 
     def report_count(line: str) -> None:
         if progress is not None and line.strip().isdigit():
@@ -112,20 +108,18 @@ def answer(
     return answers
 
 
-def require_llama_cpp() -> Path:
-    """Return the folder in which llama.cpp's package is installed.
+def require_llama_cpp() -> None:
+    """Check that llama.cpp's package is installed.
 
     Raises:
         EnvironmentProblem: It is not installed; with the line that installs it.
     """
     # Found, but not imported: llama.cpp is kept out of a process that has torch and its OpenMP.
-    spec = importlib.util.find_spec("xllamacpp")
-    if spec is None:
+    if importlib.util.find_spec("xllamacpp") is None:
         raise EnvironmentProblem(
             "a GGUF file is run by llama.cpp, and its package xllamacpp is not installed. "
             "Run `pip install 'xllamacpp>=2026.10,<2027'` (34 MB, nothing is compiled)."
         )
-    return Path(spec.origin).parent.parent
 
 
 def _threads() -> int:

@@ -1,20 +1,20 @@
 """Answer chats with a GGUF file through llama.cpp, in a process without the kit and unsloth.
 
-`grpo_nb.core.processes.run_script` runs this file. The request has `gguf`, `package_folder`
-(where xllamacpp is installed), `prompts` (chat messages), `chat_template_kwargs`, `limit`,
-`sampling` and `threads`. After each answer a line with the number of answers goes to standard
-output. The engine is llama.cpp's own server on this machine's loopback address, behind a key that
-only this process knows.
+`grpo_nb.core.processes.run_script` runs this file. The request has `gguf`, `prompts` (chat
+messages), `chat_template_kwargs`, `limit`, `sampling` and `threads`. After each answer a line with
+the number of answers goes to standard output. The engine is llama.cpp's own server on this
+machine's loopback address, behind a key that only this process knows.
 """
 
 from __future__ import annotations
 
+import json
 import secrets
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import httpx
+import xllamacpp
 
 #: Tokens that a template may add to the messages: a date, a default system prompt, the role tags.
 TEMPLATE_TOKENS = 1024
@@ -38,14 +38,12 @@ def answer(request: dict[str, Any]) -> list[dict[str, Any]]:
 
 def start_server(request: dict[str, Any]) -> Post:
     """Load the file, and return a function that posts to the server. It keeps the server alive."""
-    # The package that the kit found need not be the first on this process's own path.
-    sys.path.insert(0, request["package_folder"])
-    import xllamacpp
-
     key = secrets.token_hex(16)
     params = xllamacpp.CommonParams()
     params.model.path = request["gguf"]
-    tokens = longest_chat(request["prompts"]) + TEMPLATE_TOKENS + request["limit"]
+    # A chat has at most one token for each byte.
+    longest_chat = max(len(json.dumps(chat)) for chat in request["prompts"])
+    tokens = longest_chat + TEMPLATE_TOKENS + request["limit"]
     blocks = -(-tokens // CONTEXT_BLOCK)
     params.n_ctx = blocks * CONTEXT_BLOCK
     params.n_parallel = 1
@@ -74,15 +72,6 @@ def start_server(request: dict[str, Any]) -> Post:
         return response.json()
 
     return post
-
-
-def longest_chat(chats: list[list[dict[str, Any]]]) -> int:
-    """Return the bytes of the longest chat, which has at most one token for each byte."""
-    sizes = []
-    for chat in chats:
-        values = [value for message in chat for value in message.values()]
-        sizes.append(sum(len(str(value).encode()) for value in values))
-    return max(sizes)
 
 
 def complete(post: Post, request: dict[str, Any], number: int) -> dict[str, Any]:

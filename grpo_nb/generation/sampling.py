@@ -16,31 +16,28 @@ from grpo_nb.models.import_unsloth import import_unsloth
 import_unsloth()
 
 import torch
-from torch.nn.utils.rnn import pad_sequence
 from transformers import GenerationConfig
 
 from grpo_nb.config.vllm_obstacle import has_engine
 from grpo_nb.cpu.engine import CpuEngine
+from grpo_nb.cpu.shared_prompts import left_padded
 from grpo_nb.generation.choice import choose_engine
 from grpo_nb.generation.episodes import run_episodes, tool_template
 from grpo_nb.generation.samples import Completion
-from grpo_nb.generation.vllm import longest_prompt, sample_with_vllm, sleeping_engine_restored
+from grpo_nb.generation.vllm import sample_with_vllm, sleeping_engine_restored
 from grpo_nb.models.modes import kept_modes
 from grpo_nb.tasks.chat_template import fit_to_template
 from grpo_nb.upstream.trl import tool_loop_trainer
+from grpo_nb.upstream.vllm import longest_row
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from grpo_nb.generation.choice import EngineChoice
     from grpo_nb.tasks.tools import Tools
 
 _LOG = logging.getLogger(__name__)
 #: Prompts per call of vLLM, which batches them itself. It sets how often progress is reported.
 PROMPTS_PER_VLLM_CALL = 256
-
-#: Return one completion for each prompt, all as token ids.
-Sample = Callable[[Sequence[Sequence[int]]], list[list[int]]]
 
 
 def generate(
@@ -108,46 +105,64 @@ def generate(
         disable_compile=True,
         **_sampling_arguments(temperature, sampling),
     )
-    completions: dict[int, Completion] = {}
-
-    def complete(batch: Sequence[int], sample: Sample) -> list[Completion]:
-        """Return the completions of the prompts with these indices."""
-        batch_ids = [prompt_ids[index] for index in batch]
-        if tools is None:
-            return [_completion(tokenizer, tokens, end_tokens) for tokens in sample(batch_ids)]
-        return run_episodes(
-            trainer,
-            tools,
-            [prompts[index] for index in batch],
-            batch_ids,
-            [columns[index] for index in batch],
-            sample=sample,
-            end_tokens=end_tokens,
-        )
-
-    def complete_all(indices: Sequence[int], sample: Sample, size: int) -> None:
-        """Complete the prompts with these indices, `size` at a time."""
-        for start in range(0, len(indices), size):
-            batch = indices[start : start + size]
-            completions.update(zip(batch, complete(batch, sample), strict=True))
-            if progress is not None:
-                progress(len(completions))
-
     # Prompts of similar length go together, so that little is padding.
     order = sorted(range(len(prompt_ids)), key=lambda index: len(prompt_ids[index]))
-    longest = len(prompt_ids[order[-1]]) + max_completion_length
-    choice = choose_engine(model, longest_row=longest)
-    lengths = [len(prompt_ids[index]) for index in order]
-    vllm_count = _count_for_vllm(model, lengths, max_completion_length, choice)
-    if vllm_count:
-        with sleeping_engine_restored(model):
-            sample = partial(sample_with_vllm, model, config=config)
-            complete_all(order[:vllm_count], sample, max(batch_size, PROMPTS_PER_VLLM_CALL))
-    sample = partial(sample_with_transformers, model, config=config)
-    if choice.can_share_prompts:
-        sample = partial(CpuEngine(model).sample, config=config)
-    complete_all(order[vllm_count:], sample, batch_size)
+    longest_prompt = len(prompt_ids[order[-1]])
+    sample = _choose_sampler(model, config, longest_prompt + max_completion_length)
+    if sample.func is sample_with_vllm:
+        batch_size = max(batch_size, PROMPTS_PER_VLLM_CALL)
+    completions: dict[int, Completion] = {}
+    with sleeping_engine_restored(model):
+        for start in range(0, len(order), batch_size):
+            batch = order[start : start + batch_size]
+            batch_ids = [prompt_ids[index] for index in batch]
+            if tools is None:
+                done = [_completion(tokenizer, ids, end_tokens) for ids in sample(batch_ids)]
+            else:
+                done = run_episodes(
+                    trainer,
+                    tools,
+                    [prompts[index] for index in batch],
+                    batch_ids,
+                    [columns[index] for index in batch],
+                    sample=sample,
+                    end_tokens=end_tokens,
+                )
+            completions.update(zip(batch, done, strict=True))
+            if progress is not None:
+                progress(len(completions))
     return [completions[index] for index in range(len(prompt_ids))]
+
+
+def _choose_sampler(
+    model: PreTrainedModel, config: GenerationConfig, needed: int
+) -> partial[list[list[int]]]:
+    """Return a function that samples one completion for each prompt, all as token ids.
+
+    A warning says why vLLM does not sample from a model that has an engine.
+
+    Args:
+        model: Model to sample from.
+        config: Length, special tokens and sampling parameters.
+        needed: Tokens of the longest prompt and a completion together.
+    """
+    choice = choose_engine(model, longest_row=needed)
+    if has_engine(model):
+        obstacle = choice.why_not_vllm
+        limit = longest_row(model.vllm_engine)
+        # vLLM truncates a longer row, which then looks as if it had reached its own limit.
+        if obstacle is None and needed > limit:
+            obstacle = (
+                f"the longest prompt and a completion have {needed} tokens together, and vLLM "
+                f"was started for {limit}. Load the model with a max_prompt_length and "
+                f"max_completion_length of {needed} together"
+            )
+        if obstacle is None:
+            return partial(sample_with_vllm, model, config=config)
+        _LOG.warning("Prompts are completed without vLLM, which is slower: %s.", obstacle)
+    if choice.can_share_prompts and CpuEngine.sampling_obstacle(config) is None:
+        return partial(CpuEngine(model).sample, config=config)
+    return partial(sample_with_transformers, model, config=config)
 
 
 def _sampling_arguments(temperature: float, sampling: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -184,47 +199,6 @@ def _completion(
     return Completion(text, len(tokens), is_cut, tuple(tokens))
 
 
-def _count_for_vllm(
-    model: PreTrainedModel,
-    lengths: Sequence[int],
-    max_completion_length: int,
-    choice: EngineChoice,
-) -> int:
-    """Return how many of the prompts vLLM completes, shortest first; warn if it is not all.
-
-    Args:
-        model: Model to sample from.
-        lengths: Tokens of each prompt, in ascending order.
-        max_completion_length: Tokens of a completion.
-        choice: The engine of the model. Without a vLLM engine return 0 and do not warn.
-    """
-    if not has_engine(model):
-        return 0
-    if not choice.is_vllm:
-        _LOG.warning(
-            "All %d prompts are completed without vLLM, which is slower: %s.",
-            len(lengths),
-            choice.why_not_vllm,
-        )
-        return 0
-    longest_allowed = longest_prompt(model, max_completion_length)
-    count = sum(length <= longest_allowed for length in lengths)
-    if count < len(lengths):
-        _LOG.warning(
-            "%d of %d prompts are completed without vLLM, which is slower: they have up to %d "
-            "tokens, and with completions of %d tokens vLLM leaves %d for a prompt. To use vLLM "
-            "for all, load the model with a max_prompt_length and max_completion_length of %d "
-            "together.",
-            len(lengths) - count,
-            len(lengths),
-            lengths[-1],
-            max_completion_length,
-            max(longest_allowed, 0),
-            lengths[-1] + max_completion_length,
-        )
-    return count
-
-
 @torch.no_grad()
 def sample_with_transformers(
     model: PreTrainedModel, prompts: Sequence[Sequence[int]], config: GenerationConfig
@@ -239,13 +213,13 @@ def sample_with_transformers(
     Returns:
         N completions as token ids, up to and with the end token.
     """
-    prompt_rows = [torch.tensor(prompt, device=model.device) for prompt in prompts]
-    mask_rows = [torch.ones_like(row) for row in prompt_rows]
-    pad = partial(pad_sequence, batch_first=True, padding_side="left")
-    ids = pad(prompt_rows, padding_value=config.pad_token_id)
+    ids, mask = left_padded(prompts, config.pad_token_id)
     with _inference_mode(model):
         rows = model.generate(
-            input_ids=ids, attention_mask=pad(mask_rows), generation_config=config, use_cache=True
+            input_ids=ids.to(model.device),
+            attention_mask=mask.to(model.device),
+            generation_config=config,
+            use_cache=True,
         )
     completions = rows[:, ids.shape[1] :].tolist()
     return [_through_end(row, config.eos_token_id) for row in completions]

@@ -20,7 +20,6 @@ from grpo_nb.upstream.unsloth import hand_copies_to_vllm
 from grpo_nb.upstream.vllm import (
     drop_requests,
     is_sleeping,
-    longest_row,
     model_runner_class,
     put_to_sleep,
 )
@@ -71,15 +70,6 @@ def vllm_sampling_obstacle(model: PreTrainedModel) -> str | None:
     if any(getattr(module, "merged", False) for module in model.modules()):
         return "its adapter is merged into the weights"
     return None
-
-
-def longest_prompt(model: Any, max_completion_length: int) -> int:
-    """Return the number of prompt tokens that fit the engine, next to completions of this length.
-
-    The engine was started for prompts and completions of a fixed length together. A longer
-    row is truncated, and looks like a completion that reached its own limit.
-    """
-    return longest_row(model.vllm_engine) - max_completion_length
 
 
 def model_runner_name(model: Any) -> str:
@@ -190,12 +180,12 @@ def drop_leftovers(model: Any) -> None:
 
 @contextlib.contextmanager
 def sleeping_engine_restored(model: Any) -> Iterator[None]:
-    """Put the engine back to sleep after the block, if it slept before.
+    """Put the model's engine back to sleep after the block, if it has one that slept before.
 
     In standby Unsloth wakes the engine at each call of `generate` (unsloth_zoo/vllm_utils.py,
     `patch_vllm_enable_sleep_mode`). Awake, its cache holds the memory that gradients need.
     """
-    was_sleeping = is_sleeping(model.vllm_engine)
+    was_sleeping = has_engine(model) and is_sleeping(model.vllm_engine)
     try:
         yield
     finally:

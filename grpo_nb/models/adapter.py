@@ -12,9 +12,16 @@ _CONFIG = "adapter_config.json"
 _TENSORS = "adapter_model.safetensors"
 # Files of an adapter that are downloaded from the Hub.
 _FILES = ["*_config.json", "verification.json", _TENSORS, TEMPLATE_FILE, CALLS_FILE]
-# Options of PEFT that change how a LoRA is applied. Names and shapes of the tensors do not show
-# them.
-_NOT_PLAIN = ("use_rslora", "use_dora", "alpha_pattern", "rank_pattern")
+# Options of PEFT with which a layer is not base + lora_alpha / r * B @ A. Names and shapes of the
+# tensors do not show them.
+_NOT_PLAIN = (
+    "use_rslora",
+    "use_dora",
+    "alpha_pattern",
+    "rank_pattern",
+    "fan_in_fan_out",
+    "layer_replication",
+)
 # Initialisations that leave the base model as it is. PiSSA, OLoRA, CorDA and LoftQ change it; MiCA
 # computes another forward pass (peft/tuners/lora/layer.py, update_layer).
 _PLAIN_INITIALISATIONS = (None, True, False, "gaussian", "eva", "orthogonal")
@@ -44,7 +51,7 @@ def read_adapter(settings: Settings, adapter: str | Path) -> StartAdapter:
         ValueError: There is no adapter, or it is not a plain LoRA.
     """
     from huggingface_hub import snapshot_download
-    from peft import PeftConfig, PeftType
+    from peft import PeftConfig
     from safetensors import safe_open
 
     folder = Path(adapter).expanduser()
@@ -52,26 +59,18 @@ def read_adapter(settings: Settings, adapter: str | Path) -> StartAdapter:
         with hub_errors_in_one_line(str(adapter), "LoRA"):
             folder = Path(snapshot_download(str(adapter), allow_patterns=_FILES))
     if not (folder / _CONFIG).is_file():
-        raise ValueError(f"adapter = {str(folder)!r} {_why_no_adapter(folder)}")
-    config = PeftConfig.from_pretrained(str(folder))
-    if config.peft_type != PeftType.LORA:
         raise ValueError(
-            f"the adapter in {str(folder)!r} is of the kind {config.peft_type.value}, and only a "
-            "LoRA can be trained further. Train a LoRA, or start without adapter."
+            f"adapter = {str(folder)!r} is no LoRA: it has no {_CONFIG}. Name the folder that PEFT "
+            "wrote. That of a run is its adapter/; for a whole model, write "
+            "settings = settings.replace(model=...)."
         )
-    unlike = [option for option in _NOT_PLAIN if getattr(config, option)]
-    if not unlike and config.init_lora_weights not in _PLAIN_INITIALISATIONS:
-        unlike = ["init_lora_weights"]
+    config = PeftConfig.from_pretrained(str(folder))
+    unlike = options_beyond_plain_lora(config)
     if unlike:
         raise ValueError(
             f"the adapter in {str(folder)!r} is no plain LoRA ({', '.join(unlike)}): merge it into "
             "its base model (PEFT's merge_and_unload), save that, and name its folder as the model "
             "of the settings."
-        )
-    if not (folder / _TENSORS).is_file():
-        raise ValueError(
-            f"the adapter in {str(folder)!r} has no {_TENSORS}, and other files of weights are not "
-            "read. Save it again with PEFT: model.save_pretrained(folder)."
         )
     with safe_open(folder / _TENSORS, "pt") as file:
         names = [name for name in file.keys() if ".lora_A" in name]  # noqa: SIM118 (no mapping)
@@ -84,25 +83,14 @@ def read_adapter(settings: Settings, adapter: str | Path) -> StartAdapter:
     return StartAdapter(shaped, folder, config.base_model_name_or_path)
 
 
-def _why_no_adapter(folder: Path) -> str:
-    """Return what a folder without a LoRA is, and what to write instead."""
-    adapter_of_run = folder / "adapter"
-    if (adapter_of_run / _CONFIG).is_file():
-        return (
-            "is the folder of a run, whose LoRA is in adapter/: write "
-            f"adapter={str(adapter_of_run)!r}."
-        )
-    if (folder / "run.json").is_file():
-        return (
-            "is a run that has left no LoRA yet: train it to its end with "
-            f"gn.train(..., resume={folder.name!r})."
-        )
-    if (folder / "config.json").is_file():
-        return (
-            f"is a whole model and no LoRA, because it has no {_CONFIG}: write "
-            f"settings = settings.replace(model={str(folder)!r})."
-        )
-    return f"is no LoRA: it has no {_CONFIG}. Name the folder that PEFT wrote."
+def options_beyond_plain_lora(config: Any) -> list[str]:
+    """Return the options of a PEFT configuration by which it is more than a plain LoRA."""
+    if config.peft_type != "LORA":
+        return [f"peft_type {config.peft_type.value}"]
+    options = [option for option in _NOT_PLAIN if getattr(config, option)]
+    if config.init_lora_weights not in _PLAIN_INITIALISATIONS:
+        options.append(f"init_lora_weights {config.init_lora_weights!r}")
+    return options
 
 
 def save_adapter(model: Any, folder: str | Path) -> None:
@@ -117,7 +105,8 @@ def load_adapter(model: Any, folder: str | Path, adapter: str = "default") -> No
     at the top silently keeps its initial zeros. So the tensors are loaded here and compared.
 
     Raises:
-        ValueError: The names and shapes of the tensors are not those of the model's adapter.
+        ValueError: The names and shapes of the tensors are not those of the model's adapter, or a
+            value is not finite.
     """
     import torch
     from peft import get_peft_model_state_dict, set_peft_model_state_dict
@@ -131,6 +120,12 @@ def load_adapter(model: Any, folder: str | Path, adapter: str = "default") -> No
             f"the adapter in {str(folder)!r} has other tensors than the model's LoRA: it belongs "
             "to another base model, rank or set of target modules. Load the model with the "
             "settings of that run."
+        )
+    not_finite = [name for name, tensor in saved.items() if not tensor.isfinite().all()]
+    if not_finite:
+        raise ValueError(
+            f"the adapter in {str(folder)!r} has values that are not finite, as in "
+            f"{not_finite[0]}: its training diverged. Take one from an earlier step."
         )
     set_peft_model_state_dict(model, saved, adapter_name=adapter)
     loaded = get_peft_model_state_dict(model, adapter_name=adapter)

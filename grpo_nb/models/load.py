@@ -65,8 +65,8 @@ def load_model(
     """Load a model in 4 or 16 bit through Unsloth, add a LoRA, and return it with its tokenizer.
 
     Weights that are not in 4 bit are float32 on a CPU, and bfloat16 or float16 on a GPU, unless
-    `settings.dtype` or UNSLOTH_CPU_BF16 says otherwise. On a GPU with `fast_inference`, vLLM
-    is loaded too and shares the weights. If vLLM cannot be used, Unsloth's own generation samples, and
+    `settings.dtype` or UNSLOTH_CPU_BF16 says otherwise. On a GPU with `fast_inference`, vLLM is
+    loaded too and shares the weights. If vLLM cannot be used, Unsloth's own generation samples, and
     one warning gives the reason and what to do. Only one model per kernel can have vLLM at a time.
 
     Args:
@@ -263,7 +263,8 @@ def _load(
         memory = memory_advice(error, settings, phase="loading")
         if memory is not None:
             raise EnvironmentProblem(
-                f"{memory.message} {memory.why} Write {memory.advice} ({type(error).__name__})"
+                f"{memory.message} {memory.why} What to do: {memory.advice} "
+                f"({type(error).__name__})"
             ) from error
         problem = None if use_vllm else gpu_problem(error)
         if problem is not None:

@@ -24,14 +24,7 @@ def keep_template(folder: Path, tokenizer: Any) -> None:
 def template_of(folder: Path) -> str | None:
     """Return the chat template that a run or an adapter was trained with; None if there is none."""
     file = folder / TEMPLATE_FILE
-    if file.is_file():
-        return file.read_text("utf-8")
-    older = folder / "tokenizer_config.json"  # written by an earlier transformers
-    if not older.is_file():
-        return None
-    template = json.loads(older.read_text("utf-8")).get("chat_template")
-    # If there are several templates by name, transformers chooses.
-    return template if isinstance(template, str) else None
+    return file.read_text("utf-8") if file.is_file() else None
 
 
 def set_template_from(folder: Path, tokenizer: Any) -> None:

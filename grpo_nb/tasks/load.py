@@ -348,6 +348,11 @@ def _split(
 ) -> tuple[TaskRows, TaskRows]:
     """Return training and held-out rows; questions with the same key are in the same part."""
     is_share = 0 < holdout < 1
+    if isinstance(holdout, bool) or not (is_share or holdout == int(holdout)):
+        raise ValueError(
+            f"holdout = {holdout!r} is neither a share below 1 nor a number of rows. Write 0.2 for a "
+            "fifth of the rows, or 50 for 50 rows."
+        )
     count = max(round(holdout * len(rows)), 1) if is_share else int(holdout)
     keys = [question_key(row["question"]) for row in rows]
     places_of: dict[str, list[int]] = {}

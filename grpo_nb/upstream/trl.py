@@ -14,20 +14,6 @@ _require_symbol = partial(require_symbol, written_for=WRITTEN_FOR)
 _require_attribute = partial(require_attribute, written_for=WRITTEN_FOR)
 
 
-def fused_head_namespace() -> dict[str, Any]:
-    """Return the namespace in which TRL's fused output layer looks up `_ChunkedLogProbFunction`.
-
-    The CPU engine replaces that function by one that works in tiles (trl/trainer/utils.py,
-    `add_fused_lm_head`).
-    """
-    from trl.trainer import utils
-
-    _require_symbol(utils, "add_fused_lm_head")
-    # The function is None where Triton is missing, but its name must exist.
-    _require_attribute(utils, "_ChunkedLogProbFunction")
-    return vars(utils)
-
-
 #: Methods of `GRPOTrainer` that `KitTrainer` overrides or calls, with the parameters it relies on.
 TRAINER_METHODS: dict[str, tuple[str, ...]] = {
     "_calculate_rewards": ("inputs", "prompts", "completions", "completion_ids_list"),

@@ -15,9 +15,11 @@ class FakeLayer(torch.nn.Module):
     is_causal = True
 
 
-def heads(queries: int, keys: int, grouped: bool = True) -> list[torch.Tensor]:
+def heads(queries: int, keys: int, *, key_heads: int = 3) -> list[torch.Tensor]:
+    """Return queries, keys and values of 4 rows with 9 query heads of 16 numbers."""
     torch.manual_seed(0)
-    shapes = ((4, 9, queries, 16), *[(4, 3 if grouped else 9, keys, 16)] * 2)
+    key_shape = (4, key_heads, keys, 16)
+    shapes = [(4, 9, queries, 16), key_shape, key_shape]
     return [torch.randn(shape, requires_grad=True) for shape in shapes]
 
 
@@ -32,7 +34,7 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.mark.parametrize(("queries", "keys"), [(1, 20), (7, 20), (20, 20)])
 @pytest.mark.parametrize("scaling", [None, 0.3])
-def test_values_and_gradients_are_the_same(
+def test_grouped_attention_gives_the_same_values_and_gradients(
     queries: int, keys: int, scaling: float | None, copies: list[int]
 ) -> None:
     inputs = heads(queries, keys)
@@ -48,7 +50,7 @@ def test_values_and_gradients_are_the_same(
 
     expected = run()
     assert copies == [1, 1]
-    with grouped_attention:
+    with grouped_attention():
         got = run()
     assert copies == [1, 1], "keys or values were copied"
     for mine, theirs in zip(got, expected, strict=True):
@@ -56,14 +58,27 @@ def test_values_and_gradients_are_the_same(
     assert ALL_ATTENTION_FUNCTIONS["sdpa"] is sdpa_attention.sdpa_attention_forward
 
 
-@pytest.mark.parametrize("case", ["no mask", "heads not shared", "position bias"])
-def test_what_is_not_covered_runs_as_before(case: str) -> None:
-    is_shared = case != "heads not shared"
-    inputs, layer = heads(5, 5, grouped=is_shared), FakeLayer()
-    layer.num_key_value_groups = 3 if is_shared else 1
-    mask = None if case == "no mask" else torch.ones(4, 1, 5, 5, dtype=torch.bool).tril()
-    more = {"position_bias": torch.randn(1, 9, 5, 5)} if case == "position bias" else {}
+def assert_runs_as_before(
+    inputs: list[torch.Tensor], mask: torch.Tensor | None, *, groups: int = 3, **more: torch.Tensor
+) -> None:
+    layer = FakeLayer()
+    layer.num_key_value_groups = groups
     expected, _ = sdpa_attention.sdpa_attention_forward(layer, *inputs, mask, **more)
-    with grouped_attention:
+    with grouped_attention():
         got, _ = ALL_ATTENTION_FUNCTIONS["sdpa"](layer, *inputs, mask, **more)
     assert torch.equal(got, expected)
+
+
+CAUSAL = torch.ones(4, 1, 5, 5, dtype=torch.bool).tril()
+
+
+def test_attention_without_a_mask_runs_as_before() -> None:
+    assert_runs_as_before(heads(5, 5), None)
+
+
+def test_attention_of_heads_that_are_not_shared_runs_as_before() -> None:
+    assert_runs_as_before(heads(5, 5, key_heads=9), CAUSAL, groups=1)
+
+
+def test_attention_with_a_position_bias_runs_as_before() -> None:
+    assert_runs_as_before(heads(5, 5), CAUSAL, position_bias=torch.randn(1, 9, 5, 5))

@@ -13,7 +13,7 @@ from tests.support.small_models import (
     gradients,
     lora_model,
     stock,
-)  # fmt: skip
+)
 
 CASES = {
     "one prompt": ([PROMPTS[0]], [0] * 4, [5, 9, 2, 9]),
@@ -43,7 +43,7 @@ def test_many_prompts_run_in_rows_of_their_own(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize(("kind", "tied"), [(kind, kind != "llama") for kind in sorted(FAMILIES)])
-def test_every_family(kind: str, tied: bool) -> None:
+def test_every_family_equals_the_stock_path(kind: str, tied: bool) -> None:
     compare_with_stock(
         lora_model(kind, tied=tied), *batch(*CASES["three prompts of different length"])
     )
@@ -59,15 +59,16 @@ def compare_with_stock(model, ids, mask, length) -> None:
     torch.testing.assert_close(got[1], expected[1], atol=1e-4, rtol=0)
 
 
-def test_in_bfloat16_the_shared_path_is_as_near_to_float32_as_the_stock_path() -> None:
-    """In bfloat16 no two orders of computing agree; neither may be farther from the float32 result than the other."""
+def test_bfloat16_is_as_near_to_float32_as_the_stock_path() -> None:
+    """In bfloat16 no two orders of computing agree; neither may be farther from float32."""
     ids, mask, length = batch(*CASES["a group of 32"])
     scored = mask[:, -length:].bool()
     wide = lora_model()
     exact = stock(wide, ids, mask, length)
     exact_gradients = gradients(wide, *exact)
     model = lora_model().to(torch.bfloat16)
-    errors, gradient_errors = [], []
+    errors = []
+    gradient_errors = []
     for path in (shared, stock):
         log_probs, entropies = path(model, ids, mask, length)
         errors.append((log_probs.float() - exact[0])[scored].pow(2).mean().sqrt().item())
@@ -78,8 +79,8 @@ def test_in_bfloat16_the_shared_path_is_as_near_to_float32_as_the_stock_path() -
     assert 0 < gradient_errors[0] <= 1.5 * gradient_errors[1], gradient_errors
 
 
-def test_with_dropout_each_completion_keeps_its_distribution() -> None:
-    """Means over many masks agree; within one draw, completions of a group share the mask of their prompt."""
+def test_dropout_leaves_each_completion_its_distribution() -> None:
+    """Means over many masks agree; in one draw, a group shares the mask of its prompt."""
     model = lora_model(dropout=0.2).train()
     ids, mask, length = batch([PROMPTS[0]], [0] * 2, [3, 3])
     count = 200
@@ -95,14 +96,20 @@ def test_with_dropout_each_completion_keeps_its_distribution() -> None:
     assert error.max() < 4.5
 
 
-def test_batches_it_does_not_fit_are_named() -> None:
-    with_a_hole = batch(PROMPTS, [0, 0], [4, 4])
-    with_a_hole[1][0, -3] = 0  # as masked tool output leaves it
-    assert "masked in its middle" in shared_prompts.batch_obstacle(*with_a_hole)
-    assert "no prompt occurs twice" in shared_prompts.batch_obstacle(
-        *batch(PROMPTS, [0, 1, 2], [3, 3, 3])
-    )
-    assert "shorter than two tokens" in shared_prompts.batch_obstacle(*batch([[5]], [0, 0], [4, 4]))
+def test_batch_obstacle_names_a_mask_within_a_completion() -> None:
+    ids, mask, length = batch(PROMPTS, [0, 0], [4, 4])
+    mask[0, -3] = 0  # as masked tool output leaves it
+    assert "masked in its middle" in shared_prompts.batch_obstacle(ids, mask, length)
+
+
+def test_batch_obstacle_names_prompts_that_occur_once() -> None:
+    single = batch(PROMPTS, [0, 1, 2], [3, 3, 3])
+    assert "no prompt occurs twice" in shared_prompts.batch_obstacle(*single)
+
+
+def test_batch_obstacle_names_a_prompt_of_one_token() -> None:
+    short = batch([[5]], [0, 0], [4, 4])
+    assert "shorter than two tokens" in shared_prompts.batch_obstacle(*short)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +127,7 @@ def test_batches_it_does_not_fit_are_named() -> None:
         ({"rope_parameters": None}, "no rotary"),
     ],
 )
-def test_models_it_does_not_fit_are_named(change: dict, said: str | None) -> None:
+def test_shared_prompt_obstacle_names_the_part_of_a_model(change: dict, said: str | None) -> None:
     model = lora_model()
     assert shared_prompts.shared_prompt_obstacle(model, 40) is None
     for name, value in change.items():

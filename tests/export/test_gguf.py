@@ -6,6 +6,7 @@ import shutil
 import stat
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from gguf.scripts import gguf_new_metadata
@@ -57,8 +58,9 @@ def test_gguf_export_is_verified_through_llama_cpp(exported: Export, tiny_run: g
     assert exported.kind == "gguf"
     assert exported.sentence in repr(gn.open_run(tiny_run.path))
     assert "q8_0" in exported.sentence
-    told, text = tiny_run.holdout[0]["prompt"], (exported.path / "Modelfile").read_text()
-    assert text.startswith(f'FROM ./tiny-q8_0.gguf\nSYSTEM """{told[0]["content"]}"""\n')
+    system = tiny_run.holdout[0]["prompt"][0]["content"]
+    text = (exported.path / "Modelfile").read_text()
+    assert text.startswith(f'FROM ./tiny-q8_0.gguf\nSYSTEM """{system}"""\n')
     assert "num_ctx 4096" in text
 
 
@@ -124,25 +126,27 @@ def test_gguf_of_several_quantizations_says_one_call_each(quantization: object) 
         gguf_export.check_quantization(quantization)
 
 
-def test_gguf_source_is_a_run_by_name_or_an_export_by_folder(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    opened = []
-    monkeypatch.setattr(gguf_export, "open_export", lambda folder: opened.append(folder))
-    for folder in ("runs/first", "runs/second", "second", "elsewhere", "merged", "bare"):
-        Path(folder).mkdir(parents=True)
-    for file in ("runs/first/run.json", "runs/second/run.json", "elsewhere/run.json"):
-        Path(file).write_text('{"name": "x"}')
-    for folder in ("second", "merged"):
-        Path(folder, "verification.json").write_text("{}")
-    assert gguf_export.find_run_or_export("first").path == Path("runs/first")
-    assert gguf_export.find_run_or_export("elsewhere").path == Path("elsewhere")
-    for folder in ("second", "merged", "bare"):
-        gguf_export.find_run_or_export(folder)
-    assert opened == [Path("second"), Path("merged"), Path("bare")]
-    with pytest.raises(
-        FileNotFoundError, match="'nothing' is neither the folder of a merged export nor a run"
-    ):
-        gguf_export.find_run_or_export("nothing")
+def test_usage_of_a_gguf_file_names_llama_cpp_and_ollama(tmp_path: Path) -> None:
+    export = Export(tmp_path, {"kind": "gguf", "file": "a.gguf"})
+    server, ollama = export.usage.splitlines()
+    assert server == f"llama-server -m {tmp_path}/a.gguf --host 127.0.0.1 --port 8000 --jinja"
+    assert ollama.startswith(f"cd {tmp_path} && ollama create mine -f Modelfile")
+
+
+def test_gguf_of_a_run_with_tools_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = SimpleNamespace(name="first", info={"task": {"tools": ["look_up"]}})
+    monkeypatch.setattr(gguf_export, "open_merged", lambda merged: SimpleNamespace(run=run))
+    with pytest.raises(ValueError, match=r"was trained with tools, and llama\.cpp, which"):
+        gn.export_gguf(tmp_path, tmp_path / "out")
+
+
+def test_gguf_of_a_run_says_to_merge_it(tiny_run: gn.runs.Run, tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=r"takes a merged export.*gn\.export_merged\(run"):
+        gn.export_gguf(tiny_run, tmp_path / "out")
+    with pytest.raises(ExportError, match=r"is not an export.*gn\.export_merged\(run, path\)"):
+        gn.export_gguf(tiny_run.path, tmp_path / "out")
 
 
 def test_gguf_export_without_tools_is_refused(
@@ -191,7 +195,8 @@ def test_real_quantizer_makes_a_verified_file(
     assert made.file.name == "tiny-q4_k_m.gguf"
     assert all(made.verification["checks"].values())
     # An adapter that is missing is seen through the rounding.
-    file, tool = tmp_path / "base.gguf", conversion.find_quantizer("q4_k_m")
+    file = tmp_path / "base.gguf"
+    tool = conversion.find_quantizer("q4_k_m")
     conversion.convert(Path(tiny_run.settings.model), "bfloat16", file, "q4_k_m", converter, tool)
     with pytest.raises(ExportError, match=r"Failed: .*times the training's effect"):
         gguf_export.verify_gguf(tiny_run, merged.path, file, "q4_k_m", silent)

@@ -82,7 +82,8 @@ def test_push_is_one_private_commit_and_repeats_nothing(hub: FakeHub, export: Pa
     assert gn.export.push_to_hub(export, "me/model") == f"{hub.url}/me/model"
     assert remote(hub) == before == local(export)
     assert len(before) == 6
-    repo, sent = hub.repos["me/model"], hub.bytes_received
+    repo = hub.repos["me/model"]
+    sent = hub.bytes_received
     assert repo.private
     assert len(repo.commits) == 2
     assert not [
@@ -146,7 +147,8 @@ def test_push_names_files_that_arrived_changed(
     real = HfApi.create_commit
 
     def spoils(*arguments: object, **more: object) -> object:
-        done, files = real(*arguments, **more), hub.repos["me/model"].files
+        done = real(*arguments, **more)
+        files = hub.repos["me/model"].files
         files[name] = files[name][:-1] + b"?"
         return done
 
@@ -221,8 +223,6 @@ def test_open_export_names_a_record_of_wrong_shape(export: Path, content: str) -
         ("checks", []),
         ("measured", 3),
         ("files", []),
-        ("files", {"a": 1}),
-        ("files", {"a": {"bytes": -1, "sha256": ""}}),
         ("sentence", None),
         ("run", 3),
     ],
@@ -230,6 +230,13 @@ def test_open_export_names_a_record_of_wrong_shape(export: Path, content: str) -
 def test_open_export_names_a_field_of_wrong_type(export: Path, field: str, value: object) -> None:
     verified(export, **{field: value})
     with pytest.raises(gn.export.ExportError, match="is not an export"):
+        gn.export.open(export)
+
+
+@pytest.mark.parametrize("entry", [1, {"bytes": -1, "sha256": ""}])
+def test_open_export_names_a_file_that_is_only_recorded(export: Path, entry: object) -> None:
+    verified(export, files={**recorded_files(export), "a": entry})
+    with pytest.raises(gn.export.ExportError, match="is not what was verified: a is missing"):
         gn.export.open(export)
 
 

@@ -5,13 +5,8 @@ import json
 import re
 import shlex
 import shutil
-import subprocess
-import sys
-import warnings
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -75,8 +70,8 @@ def test_merged_export_records_checks_and_hashes(
     )
 
 
-def test_merged_export_of_4_bit_run_has_its_own_score(
-    tiny_folder: Path, checked_here: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_merged_export_of_a_4_bit_run_says_so(
+    tiny_folder: Path, checked_here: None, tmp_path: Path
 ) -> None:
     settings = gn.preset(
         "cpu",
@@ -93,32 +88,14 @@ def test_merged_export_of_4_bit_run_has_its_own_score(
     run = gn.train(model, tokenizer, task, [brevity], settings)
     # TRL alone would train it in bfloat16, where small updates are rounded away.
     assert {p.dtype for p in model.parameters() if p.requires_grad} == {torch.float32}
-    compared = gn.compare(run)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        exported = gn.export_merged(run, tmp_path / "merged")
-    beside, alone = exported.verification["trained_in_4bit"], gn.evaluate(exported.path, run=run)
-    assert (beside["accuracy"], beside["interval"]) == (alone.accuracy, list(alone.interval))
+    exported = gn.export_merged(run, tmp_path / "merged")
+    assert exported.verification["trained_in_4bit"] is True
     for text in (
         (exported.path / "README.md").read_text(),
         exported.sentence,
         run.exports[-1].sentence,
     ):
-        assert beside["said"] in text
         assert "trained on a 4-bit base, so answers may differ" in text
-
-    # What the run's comparison says does not hold for it: said, and no published number either way.
-    file = run.path / "comparison" / "comparison.json"
-    rewrite(file, after={**compared.after.to_dict(), "accuracy": 0.9, "interval": [0.7, 1]})
-    with pytest.warns(
-        UserWarning, match=r"right, the run in 4 bit 90\.0% .* is OUTSIDE of that interval"
-    ):
-        export.compare_score_with_run(run, exported.path)
-    monkeypatch.setattr("grpo_nb.export.merge.free_memory_bytes", lambda: 10**5)
-    assert re.search(
-        "not measured: EnvironmentProblem: .* memory",
-        export.compare_score_with_run(run, exported.path)["said"],
-    )
 
 
 Spoil = Callable[[Path, Path], object]
@@ -150,12 +127,11 @@ def file(name: str, change: Callable[[Path], object]) -> Spoil:
     return lambda merged, base: change(merged / name)
 
 
-WORDS, TEMPLATE, GENERATION = (
-    "tokenizer, chat template and end tokens",
-    "chat_template.jinja",
-    "generation_config.json",
-)
-WORDED, NORM = "model.embed_tokens.weight", "model.norm.weight"
+WORDS = "tokenizer, chat template and end tokens"
+TEMPLATE = "chat_template.jinja"
+GENERATION = "generation_config.json"
+WORDED = "model.embed_tokens.weight"
+NORM = "model.norm.weight"
 FAILURES: dict[str, tuple[str, Spoil]] = {
     "adapter never applied": (WEIGHTS, each_tensor(lambda merged, base: base)),
     "adapter applied twice": (WEIGHTS, each_tensor(lambda merged, base: 2 * merged - base)),
@@ -201,7 +177,7 @@ FAILURES: dict[str, tuple[str, Spoil]] = {
 def checked(run: gn.runs.Run, folder: Path) -> dict:
     """What the check of a merged folder answers."""
     named = {"base": run.settings.model, "adapter": str(run.adapter_path), "merged": str(folder)}
-    asked = {"chat_template": template_of(run.path), "is_plain": True, "limits": export.LIMITS}
+    asked = {"chat_template": template_of(run.path), "limits": export.LIMITS}
     return verify.answer({"check": "merged", **named, **asked, **verification_request(run)})
 
 
@@ -209,7 +185,8 @@ def checked(run: gn.runs.Run, folder: Path) -> dict:
 def test_verification_finds_classic_failures(
     merged: export.Export, tiny_run: gn.runs.Run, how: str, tmp_path: Path
 ) -> None:
-    copy, (found, spoil) = Path(shutil.copytree(merged.path, tmp_path / "copy")), FAILURES[how]
+    copy = Path(shutil.copytree(merged.path, tmp_path / "copy"))
+    found, spoil = FAILURES[how]
     spoil(copy, Path(tiny_run.settings.model))
     try:
         failed = [name for name, ok in checked(tiny_run, copy)["checks"].items() if ok is False]
@@ -223,7 +200,7 @@ def test_verification_finds_classic_failures(
 def test_verification_without_memory_compares_weights(
     merged: export.Export, tiny_run: gn.runs.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(verify, "choose_placement", lambda *_: None)
+    monkeypatch.setattr(verify, "choose_device", lambda *_: None)
     found = checked(tiny_run, merged.path)
     assert found["passed"]
     assert found["checks"][WEIGHTS]
@@ -314,7 +291,8 @@ def test_export_keeps_template_through_awkward_paths(
     tiny_run: gn.runs.Run, tmp_path: Path, checked_here: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The path has `~`, spaces, an umlaut and a link; transformers cannot write this config."""
-    run, place = moved(tiny_run, tmp_path), tmp_path / "not there yet"
+    run = moved(tiny_run, tmp_path)
+    place = tmp_path / "not there yet"
     template = (
         (run.path / "chat_template.jinja").read_text().replace("<|im_start|>", "<|im_start|>dear ")
     )
@@ -378,34 +356,13 @@ def test_export_killed_at_any_moment_is_whole_or_absent(
 # What `Export.usage` prints
 
 
-def test_usage_cells_answer_as_the_model(
-    merged: export.Export, tiny_run: gn.runs.Run, tmp_path: Path, capsys
-) -> None:
-    """The folder has a name that a shell would split. Merged model and adapter give one answer."""
-    from transformers import pipeline
-
-    adapter = gn.export.export_adapter(tiny_run, tmp_path / "adapter")
-    question, limit = tiny_run.holdout[0]["prompt"], tiny_run.settings.max_completion_length
-    chat = pipeline("text-generation", model=str(merged.path))
-    answer = chat(question, max_new_tokens=limit, do_sample=False)[0]["generated_text"][-1][
-        "content"
-    ]
-    # In a process of its own, and where all is imported already.
-    done = subprocess.run(
-        [sys.executable, "-c", merged.usage], capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.strip() == answer.strip() != "", done.stderr[-3000:]
-    capsys.readouterr()
-    exec(adapter.usage.replace("pipeline(", "pipeline(dtype='float32', task=", 1), {})
-    assert capsys.readouterr().out.strip()
-    # Most machines have no vLLM, so only the command is compared; test_serving.py starts it.
+def test_usage_of_an_adapter_serves_it_on_its_base(tiny_run: gn.runs.Run, tmp_path: Path) -> None:
+    """The folder has a name that a shell would split. test_serving.py starts the servers."""
+    adapter = gn.export.export_adapter(tiny_run, tmp_path / "my adapter")
     rank = tiny_run.settings.lora_rank
-    lora = f"--enable-lora --max-lora-rank {rank} --lora-modules mine={adapter.path}"
-    assert (
-        f"# vllm serve {shlex.quote(tiny_run.settings.model)} {lora} --host 127.0.0.1 --port 8000"
-        in adapter.usage
-    )
+    lora = f"--enable-lora --max-lora-rank {rank} --lora-modules mine='{adapter.path}'"
+    base = shlex.quote(tiny_run.settings.model)
+    assert adapter.usage == f"vllm serve {base} {lora} --host 127.0.0.1 --port 8000"
 
 
 @pytest.mark.parametrize(("rank", "taken"), [(4, 8), (12, 16), (32, 32)])
@@ -417,42 +374,6 @@ def test_usage_rounds_the_rank_for_vllm(rank: int, taken: int, tmp_path: Path) -
     )
 
 
-def run_with(holdout: list) -> SimpleNamespace:
-    settings = SimpleNamespace(max_completion_length=12)
-    return SimpleNamespace(holdout=holdout, settings=settings, chat_template_kwargs={})
-
-
-def test_usage_without_held_out_questions_says_hello(tmp_path: Path) -> None:
-    (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "Qwen/Qwen3-0.6B"}')
-    usage = export.Export(tmp_path, {"kind": "adapter", "rank": 4}, run_with([])).usage
-    assert "'content': 'Hello'" in usage
-
-
-def test_usage_of_a_gguf_file_asks_a_question(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    llama_cpp = MagicMock()
-    ask = llama_cpp.Server.return_value.handle_chat_completions
-    ask.return_value = {"choices": [{"message": {"content": "4"}}]}
-    monkeypatch.setitem(sys.modules, "xllamacpp", llama_cpp)
-    chat = [{"role": "user", "content": "2 + 2?"}]
-    run = run_with([{"prompt": chat}])
-    exec(export.Export(tmp_path, {"kind": "gguf", "file": "a.gguf"}, run).usage, {})
-    ask.assert_called_once_with({"messages": chat, "max_tokens": 12, "temperature": 0})
-    assert capsys.readouterr().out == "4\n"
-
-
-def test_usage_and_table_escape_hostile_text(
-    tmp_path: Path, merged: export.Export, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hostile = [{"role": "user", "content": "</pre><script>alert(1)</script> ''' \" \\ \u2028"}]
-    monkeypatch.setattr(gn.runs.Run, "holdout", [{"prompt": hostile}])
-    names: dict = {}
-    exec(
-        merged.usage.split("messages = ")[1].partition("\nchat")[0].join(["messages = ", ""]), names
-    )
-    assert names["messages"] == hostile
-    shown = export.Export(
-        merged.path, {**merged.verification, "sentence": "<script>"}
-    )._repr_html_()
-    assert "<script>" not in shown
+def test_table_escapes_hostile_text(merged: export.Export) -> None:
+    hostile = {**merged.verification, "sentence": "<script>"}
+    assert "<script>" not in export.Export(merged.path, hostile)._repr_html_()

@@ -25,10 +25,8 @@ def test_open_export_finds_its_run(
     found = gn.export.open(merged.path)
     assert found == merged
     assert found.run is None
-    assert "Hello" in found.usage
     run = gn.runs.Run(shutil.copytree(tiny_run.path, tmp_path / "runs" / tiny_run.name))
     assert gn.export.open(str(merged.path)).run.path.resolve() == run.path.resolve()
-    assert gn.export.open(merged.path).usage == merged.usage
     # A run of that name that was trained on since is another.
     weights = run.adapter_path / "adapter_model.safetensors"
     weights.write_bytes(weights.read_bytes() + b" ")
@@ -47,7 +45,6 @@ def test_open_export_finds_its_run(
         ("verification.json", Path.unlink),
         ("verification.json", lambda file: file.write_text("{")),
         ("verification.json", lambda file: file.write_text("null")),
-        ("verification.json", lambda file: rewrite(file, files={"a": 1})),
     ],
 )
 def test_open_export_refuses_damaged_folders(
@@ -65,7 +62,8 @@ def test_adapter_of_embedded_model_needs_its_weights(
     tiny_run: gn.runs.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The embedded model differs from the published one. The tiny model stands in for it."""
-    here, name = Path(tiny_run.settings.model), gn.config.EMBEDDED_MODEL
+    here = Path(tiny_run.settings.model)
+    name = gn.config.EMBEDDED_MODEL
     run = gn.runs.Run(shutil.copytree(tiny_run.path, tmp_path / "run"))
     rewrite(run.path / "run.json", settings={**run.info["settings"], "model": name})
 
@@ -80,7 +78,7 @@ def test_adapter_of_embedded_model_needs_its_weights(
         == name
     )
     assert made.verification["base_weights"] == weights_identity(here)
-    assert f"model={str(here)!r}" in made.usage
+    assert f"vllm serve {here} " in made.usage
     assert any(
         f"'{name}' are in no repository" in problem for problem in gn.export.push_problems(made)
     )

@@ -34,6 +34,21 @@ ENVIRONMENT = {
     "CUDA_VISIBLE_DEVICES": "",
 }
 QUESTIONS = 16
+# As notebooks/06_export serves a file, with one thread: several would wait for each other at every
+# layer on shared cores.
+LLAMA_SERVER = """
+import sys, time
+import xllamacpp
+
+parameters = xllamacpp.CommonParams()
+parameters.model.path = sys.argv[1]
+parameters.use_jinja = True
+parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = 1
+parameters.hostnames = ["127.0.0.1"]
+parameters.port = int(sys.argv[2])
+server = xllamacpp.Server(parameters)
+time.sleep(600)
+"""
 
 
 def free_port() -> int:
@@ -67,9 +82,9 @@ def served(command: list[str], address: str, log: Path, *, seconds: float = 240)
 
 def shell_line(export: Export, program: str, port: int) -> list[str]:
     """The command of a program as it is printed, on another port and in float32."""
-    (line,) = [line for line in export.usage.splitlines() if line.startswith(f"# {program} ")]
+    (line,) = [line for line in export.usage.splitlines() if line.startswith(f"{program} ")]
     assert line.endswith(" --host 127.0.0.1 --port 8000"), "not for the whole network"
-    name, *arguments = shlex.split(line.removeprefix("# "))[:-1]
+    name, *arguments = shlex.split(line)[:-1]
     return [str(Path(sys.executable).with_name(name)), *arguments, str(port), "--dtype", "float32"]
 
 
@@ -155,7 +170,8 @@ def test_vllm_serve_answers_as_transformers(
     for name, value in (("VLLM_CPU_KVCACHE_SPACE", "1"), ("VLLM_NO_USAGE_STATS", "1")):
         monkeypatch.setitem(ENVIRONMENT, name, value)
     export = quick if kind == "merged" else gn.export.export_adapter(quick.run, tmp_path / "lora")
-    name, port = str(quick.path) if kind == "merged" else "mine", free_port()
+    name = str(quick.path) if kind == "merged" else "mine"
+    port = free_port()
     # vLLM compiles the model first, for minutes where cores are shared.
     with served(
         shell_line(export, "vllm", port),
@@ -178,16 +194,9 @@ def test_llama_cpp_server_answers_as_transformers(
         converter = conversion.find_converter(None, str)
     except gn.machine.EnvironmentProblem as problem:
         pytest.skip(f"llama.cpp's converter is neither cached here nor to be fetched: {problem}")
-    file, port = tmp_path / f"model-{quantization}.gguf", free_port()
+    file = tmp_path / f"model-{quantization}.gguf"
+    port = free_port()
     conversion.convert(quick.path, quick.verification["dtype"], file, quantization, converter, None)
-    usage = Export(tmp_path, {"kind": "gguf", "file": file.name}).usage
-    assert f"# llama-server -m {file} " in usage
-    assert f"# cd {tmp_path} && ollama create mine -f Modelfile" in usage
-    # Several threads would wait for each other at every layer on shared cores.
-    threads = "params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1\nserver ="
-    code = (
-        usage.replace("8080", str(port)).replace("server =", threads)
-        + "\nimport time; time.sleep(600)"
-    )
-    with served([sys.executable, "-c", code], f"http://127.0.0.1:{port}/health", tmp_path / "log"):
+    server = [sys.executable, "-c", LLAMA_SERVER, str(file), str(port)]
+    with served(server, f"http://127.0.0.1:{port}/health", tmp_path / "log"):
         assert same(answers_of(port, "mine", quick), expected) >= least

@@ -66,8 +66,3 @@ def test_choose_engine_without_model_predicts_a_gpu(monkeypatch: pytest.MonkeyPa
     engine = choose_engine(None, gn.preset("t4"))
     assert engine.is_vllm
     assert engine.why_not_cpu_engine == "it is for CPUs only"
-
-
-def test_choose_engine_without_model_and_settings_is_refused() -> None:
-    with pytest.raises(TypeError, match="needs settings"):
-        choose_engine(None)

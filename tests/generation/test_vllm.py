@@ -310,25 +310,25 @@ def test_generate_puts_an_engine_back_to_sleep_after_an_error(model: Any) -> Non
     assert model.vllm_engine.is_asleep
 
 
-def test_only_prompts_that_do_not_fit_leave_vllm(model: Any, caplog: Any) -> None:
+def test_prompts_that_do_not_fit_are_completed_without_vllm(model: Any, caplog: Any) -> None:
     done: list[int] = []
     answers = complete(model, SHORT, LONG, SHORT, progress=done.append)
-    assert [len(call["prompts"]) for call in model.vllm_engine.calls] == [2]
-    assert [answer.ids == tuple(WRITTEN) for answer in answers] == [True, False, True]
-    assert done == [2, 3]
+    assert model.vllm_engine.calls == []
+    assert [answer.ids == tuple(WRITTEN) for answer in answers] == [False] * 3
+    assert done == [3]
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
-    assert record.getMessage().startswith("1 of 3 prompts are completed without vLLM")
-    assert f"{len(LONG)} tokens" in record.getMessage()
+    assert f"a completion have {len(LONG) + 8} tokens" in record.getMessage()
+    assert f"max_completion_length of {len(LONG) + 8} together" in record.getMessage()
 
 
 def test_long_prompt_gets_the_answer_of_the_path_without_vllm(model: Any) -> None:
-    mixed = complete(model, SHORT, LONG, SHORT)[1]
+    mixed = complete(model, SHORT, LONG, SHORT)
     model.vllm_engine = None
-    assert complete(model, LONG) == [mixed]
+    assert complete(model, SHORT, LONG, SHORT) == mixed
 
 
-def test_engine_sleeps_before_the_long_prompts_run(
+def test_engine_stays_asleep_while_the_other_path_runs(
     model: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Awake, its cache holds the memory that the other path needs."""
@@ -363,7 +363,7 @@ def test_model_that_vllm_cannot_sample_is_warned_of(model: Any, caplog: Any) -> 
     model.merge_adapter()
     complete(model, SHORT, SHORT)
     assert model.vllm_engine.calls == []
-    assert "All 2 prompts" in caplog.text
+    assert "Prompts are completed without vLLM" in caplog.text
     assert "its adapter is merged" in caplog.text
 
 

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 from peft import IA3Config, LoraConfig
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 import grpo_nb as gn
-from grpo_nb.models.adapter import read_adapter
+from grpo_nb.models.adapter import load_adapter, read_adapter, save_adapter
 from grpo_nb.models.identity import base_identity
 
 
@@ -31,21 +31,35 @@ def test_lora_on_an_unchanged_base_is_read(initialisation: object, tmp_path: Pat
 
 def test_lora_that_changed_its_base_is_refused(tmp_path: Path) -> None:
     folder = lora_folder(tmp_path, init_lora_weights="pissa")
-    with pytest.raises(ValueError, match=r"no plain LoRA \(init_lora_weights\)"):
+    with pytest.raises(ValueError, match=r"no plain LoRA \(init_lora_weights 'pissa'\)"):
         read_adapter(gn.Settings(), folder)
 
 
 def test_adapter_of_another_kind_is_named(tmp_path: Path) -> None:
     IA3Config(target_modules=["q_proj"], feedforward_modules=[]).save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match="of the kind IA3, and only a LoRA"):
+    with pytest.raises(ValueError, match=r"no plain LoRA \(peft_type IA3\)"):
         read_adapter(gn.Settings(), tmp_path)
 
 
 def test_adapter_without_safetensors_is_refused(tmp_path: Path) -> None:
     folder = lora_folder(tmp_path)
     os.rename(folder / "adapter_model.safetensors", folder / "adapter_model.bin")
-    with pytest.raises(ValueError, match=r"has no adapter_model\.safetensors"):
+    with pytest.raises(FileNotFoundError, match=r"adapter_model\.safetensors"):
         read_adapter(gn.Settings(), folder)
+
+
+def test_adapter_with_values_that_are_not_finite_is_refused(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
+    settings = gn.preset("cpu", model=str(tiny_folder))
+    model, _ = gn.load_model(settings)
+    save_adapter(model, tmp_path)
+    file = tmp_path / "adapter_model.safetensors"
+    tensors = load_file(file)
+    name = next(name for name in tensors if "lora_B" in name)
+    save_file({**tensors, name: tensors[name] * float("nan")}, file)
+    with pytest.raises(ValueError, match=f"not finite, as in {name}"):
+        load_adapter(model, tmp_path)
 
 
 def test_model_made_in_memory_ignores_the_current_folder(

@@ -1,4 +1,4 @@
-"""The embedded model is real, converted once and whole; models are loaded in 4 and 16 bit through Unsloth."""
+"""The embedded model is converted once and whole; models are loaded in 4 and 16 bit."""
 
 import shutil
 import types
@@ -15,14 +15,17 @@ from grpo_nb.models import adapter
 from grpo_nb.upstream.unsloth import hand_copies_to_vllm
 
 
-def test_the_embedded_model_is_an_ordinary_checkpoint(embedded_folder: Path) -> None:
+def test_embedded_model_is_an_ordinary_checkpoint(embedded_folder: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(embedded_folder)
-    assert model.dtype == torch.bfloat16 and model.num_parameters() == 134_515_008
+    assert model.dtype == torch.bfloat16
+    assert model.num_parameters() == 134_515_008
     tokenizer = AutoTokenizer.from_pretrained(embedded_folder)
-    assert (
-        tokenizer.eos_token == "<|im_end|>"
-        and model.generation_config.eos_token_id == tokenizer.eos_token_id
-    )
+    assert tokenizer.eos_token == "<|im_end|>"
+    assert model.generation_config.eos_token_id == tokenizer.eos_token_id
+
+
+def test_embedded_tokenizer_splits_bytes_and_digits(embedded_folder: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(embedded_folder)
     backend = tokenizer.backend_tokenizer
     assert backend.decode(backend.encode("é ½ 🎈").ids) == "é ½ 🎈"
     assert backend.encode(", \n7 ²4").tokens == [",", "ĠĊ", "7", "Ġ", "Â²", "4"], (
@@ -30,15 +33,15 @@ def test_the_embedded_model_is_an_ordinary_checkpoint(embedded_folder: Path) -> 
     )
 
 
-def test_it_speaks_in_4_bit() -> None:
-    """As it does in 16 bit wherever the quickstart runs."""
+def test_embedded_model_answers_in_4_bit() -> None:
+    """It answers in 16 bit wherever the quickstart runs."""
     model, tokenizer = gn.load_model(gn.preset("cpu", load_in_4bit=True))
     assert "Linear4bit" in {type(module).__name__ for module in model.modules()}
     asked = [[{"role": "user", "content": "What is the capital of France?"}]]
     assert "Paris" in generate(model, tokenizer, asked, max_completion_length=12)[0].text
 
 
-def test_a_folder_without_template_is_told(tiny_folder: Path, tmp_path: Path) -> None:
+def test_model_without_a_chat_template_is_named(tiny_folder: Path, tmp_path: Path) -> None:
     shutil.copytree(tiny_folder, tmp_path / "bare", ignore=shutil.ignore_patterns("chat_template*"))
     settings = gn.preset("cpu", model=str(tmp_path / "bare"))
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "bare")
@@ -49,9 +52,7 @@ def test_a_folder_without_template_is_told(tiny_folder: Path, tmp_path: Path) ->
         gn.load_task("arithmetic", settings, tokenizer=tokenizer)
 
 
-def test_all_linear_adapts_every_layer_but_the_output_and_an_adapter_is_saved_without_a_card(
-    tiny_folder, tmp_path
-) -> None:
+def test_all_linear_adapts_every_layer_but_the_output(tiny_folder: Path) -> None:
     model, _ = gn.load_model(
         gn.preset("cpu", model=str(tiny_folder), lora_target_modules="all-linear")
     )
@@ -61,6 +62,10 @@ def test_all_linear_adapts_every_layer_but_the_output_and_an_adapter_is_saved_wi
         if "lora_A" in name
     }
     assert adapted == set(gn.Settings().lora_target_modules)
+
+
+def test_save_adapter_writes_pefts_files_without_a_card(tiny_folder: Path, tmp_path: Path) -> None:
+    model, _ = gn.load_model(gn.preset("cpu", model=str(tiny_folder)))
     adapter.save_adapter(model, tmp_path / "ours")
     model.save_pretrained(tmp_path / "pefts")
     ours, pefts = (
@@ -68,7 +73,8 @@ def test_all_linear_adapts_every_layer_but_the_output_and_an_adapter_is_saved_wi
         for who in ("ours", "pefts")
     )
     assert ours.keys() == {"adapter_model.safetensors", "adapter_config.json"}
-    assert pefts.keys() == {*ours, "README.md"} and all(pefts[name] == ours[name] for name in ours)
+    assert pefts.pop("README.md")
+    assert pefts == ours
 
 
 def test_lora_sizes_of_the_plan_are_those_of_peft(tiny_folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""What was loaded is what is trained: settings that were edited after loading are refused before anything is written."""
+"""Settings that were edited after loading are refused before anything is written."""
 
 from __future__ import annotations
 
@@ -40,26 +40,31 @@ OTHERS = {
 }
 
 
-def test_other_settings_are_refused_and_what_training_alone_needs_may_change(
-    loaded: tuple[Any, ...],
-) -> None:
+@pytest.mark.parametrize(
+    "changes", [{}, {"max_steps": 99, "beta": 0.5, "max_completion_length": 4}]
+)
+def test_settings_of_training_alone_may_change(loaded: tuple[Any, ...], changes: dict) -> None:
     model, tokenizer, _, settings = loaded
-    require_same_settings(model, tokenizer, settings)
-    require_same_settings(
-        model, tokenizer, settings.replace(max_steps=99, beta=0.5, max_completion_length=4)
-    )
-    for told, changes in OTHERS.items():
-        with pytest.raises(ValueError, match=told):
-            require_same_settings(model, tokenizer, settings.replace(**changes))
+    require_same_settings(model, tokenizer, settings.replace(**changes))
+
+
+@pytest.mark.parametrize("message", OTHERS)
+def test_settings_of_another_model_are_refused(loaded: tuple[Any, ...], message: str) -> None:
+    model, tokenizer, _, settings = loaded
+    with pytest.raises(ValueError, match=message):
+        require_same_settings(model, tokenizer, settings.replace(**OTHERS[message]))
+
+
+def test_model_without_a_lora_is_refused(loaded: tuple[Any, ...]) -> None:
+    model, tokenizer, _, settings = loaded
     with pytest.raises(TypeError, match="no LoRA"):
         require_same_settings(model.get_base_model().lm_head, tokenizer, settings)
 
 
-def test_all_that_use_the_model_refuse_them_before_anything_is_written(
-    loaded: tuple[Any, ...],
-) -> None:
+def test_functions_refuse_other_settings_and_write_nothing(loaded: tuple[Any, ...]) -> None:
     model, tokenizer, task, settings = loaded
-    other, rewards = settings.replace(lora_rank=4), [gn.rewards.xml_tags()]
+    other = settings.replace(lora_rank=4)
+    rewards = [gn.rewards.xml_tags()]
     for use in (
         lambda: gn.train(model, tokenizer, task, rewards, other),
         lambda: gn.dry_run(model, tokenizer, task, rewards, other),

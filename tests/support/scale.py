@@ -185,6 +185,7 @@ def trained(
     with pytest.MonkeyPatch.context() as patch:
         if in_float64:
             patch.setattr(scale_exact.modeling_llama.LlamaRMSNorm, "forward", scale_exact.norm)
+            patch.setattr("trl.trainer.utils._ChunkedLogProbFunction", scale_exact.Head)
             model.double()
         return gn.train(
             model, tokenizer, task, rewards or [signs, gn.rewards.xml_tags()], settings, name=name

@@ -687,6 +687,12 @@ def test_holdout_without_hashes_is_read_as_written() -> None:
     assert task.holdout["solution"] == [None]
 
 
+@pytest.mark.parametrize("holdout", [True, 1.5, -0.1])
+def test_holdout_that_is_neither_share_nor_count_is_refused(holdout: Any) -> None:
+    with pytest.raises(ValueError, match=f"holdout = {holdout} "):
+        gn.load_task(rows_of(["1", "2", "3"]), holdout=holdout)
+
+
 @pytest.mark.parametrize("holdout", ["test", "0.2"])
 def test_holdout_that_names_nothing_is_refused_at_once(
     holdout: Any, monkeypatch: pytest.MonkeyPatch

@@ -104,10 +104,6 @@ def test_share_event_loop_without_loop_is_refused() -> None:
         trl.share_event_loop(SimpleNamespace(_has_async_funcs=True), "shared")
 
 
-def test_fused_head_function_is_in_installed_trl() -> None:
-    assert "_ChunkedLogProbFunction" in trl.fused_head_namespace()
-
-
 def test_attention_table_of_transformers_has_sdpa() -> None:
     assert callable(transformers.attention_functions()["sdpa"])
 
