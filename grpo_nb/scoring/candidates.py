@@ -16,6 +16,7 @@ Only the last candidate counts. The marks of the format are not searched. Neithe
 the completion repeats word for word, because a number of the question is not an answer to it.
 """
 
+import contextlib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -40,8 +41,8 @@ _LONGEST_TEXT = 20_000
 """Characters at the end of a completion that are searched."""
 _LONGEST_FORMULA_TEXT = 2_000
 """Characters at the end that are searched for a formula, which takes longer."""
-_MOST_BROKEN_JSON = 200
-"""Most brackets that do not start a JSON value; a text with more has no JSON answer."""
+_LONGEST_JSON_TEXT = 4_000
+"""Characters at the end that are searched for JSON, which takes longer where brackets are open."""
 _FEWEST_QUESTION_WORDS = 3
 """Words. A shorter question, such as one word to classify, may be the answer itself."""
 _LONGEST_QUESTION = 5_000
@@ -79,7 +80,6 @@ def last_candidate(
     row: Mapping[str, Any],
     format: AnswerFormat,
     labels: Sequence[str] = (),
-    kind: CandidateKind | None = None,
 ) -> list[str]:
     """Return one or two readings of the last candidate for an answer in a text.
 
@@ -91,7 +91,6 @@ def last_candidate(
         row: The data row, with `question` and the options in it.
         format: The answer format, whose marks are left out.
         labels: The labels of the task, if it has any.
-        kind: The kind of candidate; that of the gold answer if not given.
 
     >>> xml_format = AnswerFormat(name="xml", answer_open="<answer>", answer_close="</answer>")
     >>> row = {"question": "What is 8 + 4?"}
@@ -100,7 +99,7 @@ def last_candidate(
     >>> last_candidate("What is 8 + 4?", "4", row=row, format=xml_format)
     []
     """
-    kind = kind or kind_of(gold, row, labels)
+    kind = kind_of(gold, row, labels)
     text = _without_marks(text[-_LONGEST_TEXT:], format)
     text = _without_question(text, str(row.get("question", "")))
     if kind == "number":
@@ -210,23 +209,15 @@ def _option_names(row: Mapping[str, Any]) -> list[str]:
 
 def _last_json(text: str) -> list[str]:
     decoder = json.JSONDecoder()
-    last = ""
+    last = []
     end = 0
-    broken = 0
-    for bracket in re.finditer(r"[{\[]", text):
-        start = bracket.start()
-        if start < end:
-            # Inside the value that was read last.
-            continue
-        try:
-            _, end = decoder.raw_decode(text, start)
-        except (ValueError, RecursionError):
-            broken += 1
-            if broken > _MOST_BROKEN_JSON:
-                return []
-        else:
-            last = text[start:end]
-    return [last] if last else []
+    for bracket in re.finditer(r"[{\[]", text[-_LONGEST_JSON_TEXT:]):
+        # A bracket before the end is inside the value that was read last.
+        if bracket.start() >= end:
+            with contextlib.suppress(ValueError, RecursionError):
+                _, end = decoder.raw_decode(bracket.string, bracket.start())
+                last = [bracket.string[bracket.start() : end]]
+    return last
 
 
 def _last_formula(text: str) -> list[str]:

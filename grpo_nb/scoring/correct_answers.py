@@ -16,11 +16,11 @@ format, and apply it to the last candidate anywhere in a text.
 import copy
 import dataclasses
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_nb.rewards.answers import SlotReward, correctness, json_answer
+from grpo_nb.rewards.answers import SlotReward, correctness
 from grpo_nb.rewards.base import (
     Reward,
     RewardFunction,
@@ -136,8 +136,7 @@ def function_judge(
     1. the upper end of the function's attribute `range`;
     2. the lowest score of a gold answer that scores above every wrong answer and every empty
        completion, so that questions may be worth different scores;
-    3. the highest score of a gold answer that scores above every empty completion;
-    4. 1.0.
+    3. 1.0.
 
     Gold answers are those of the first rows, written in the format. A wrong answer is the gold
     answer of another row.
@@ -158,64 +157,42 @@ def function_judge(
     >>> function_judge(twice, rows, xml()).full_score
     2.0
     """
-    tried = [dict(row) for row in rows[:_TRIED_ROWS]]
+    tried = rows[:_TRIED_ROWS]
     golds = [str(row.get("answer", "")) for row in tried]
 
-    def scores_of(answers: Mapping[int, str]) -> dict[int, float]:
-        """Return the known scores of texts, which are given by the place of their row."""
+    def scores_of(answers: Sequence[str]) -> list[float]:
+        """Return the scores of one text for each row, without those that are None."""
+        if not answers:
+            return []
         # Each call gets new environments, because the function may change them.
-        asked = [dict(begun(tried[place])) for place in answers]
-        scores = []
-        if answers:
-            scores = _function_scores(function, list(answers.values()), asked, tokenizer=tokenizer)
-        known = zip(answers, scores, strict=True)
-        return {place: value for place, value in known if not math.isnan(value)}
+        asked = [dict(begun(row)) for row in tried]
+        scores = _function_scores(function, answers, asked, tokenizer=tokenizer)
+        return [value for value in scores if not math.isnan(value)]
 
-    right_texts = {}
-    wrong_texts = {}
-    for place, gold in enumerate(golds):
-        right_texts[place] = format.render("reasoning", gold)
-        others = [other for other in golds if folded(other) != folded(gold)]
-        if others:
-            wrong_texts[place] = format.render("reasoning", others[0])
-    gold_scores = scores_of(right_texts)
-    wrong_scores = scores_of(wrong_texts)
-    empty_scores = scores_of(dict.fromkeys(right_texts, ""))
+    wrong_answers = []
+    for gold in golds:
+        wrong_answers += [other for other in golds if folded(other) != folded(gold)][:1]
+    gold_scores = scores_of([format.render("reasoning", gold) for gold in golds])
+    wrong_scores = scores_of([format.render("reasoning", wrong) for wrong in wrong_answers])
+    highest_empty = max(scores_of([""] * len(golds)), default=-math.inf)
+    highest_wrong = max(wrong_scores, default=-math.inf)
+    above_empty = [value for value in gold_scores if value > highest_empty + _ROUNDING]
+    above_wrong = [value for value in above_empty if value > highest_wrong + _ROUNDING]
 
-    highest_empty = max(empty_scores.values(), default=-math.inf)
-    highest_wrong = max(wrong_scores.values(), default=-math.inf)
-    scoring_golds = {}
-    for place, gold_score in gold_scores.items():
-        if gold_score > highest_empty + _ROUNDING:
-            scoring_golds[place] = gold_score
-    separates_right_from_wrong = None
-    compared = scoring_golds.keys() & wrong_scores.keys()
-    if compared:
-        separates_right_from_wrong = any(
-            scoring_golds[place] > wrong_scores[place] + _ROUNDING for place in compared
-        )
-
-    full_score, reason = _full_score(range_of(function), scoring_golds.values(), highest_wrong)
+    full_score = min(above_wrong, default=1.0)
+    reason = "its score for a gold answer in the format"
+    if not above_wrong:
+        reason = "no maximum is declared or seen on gold answers"
+    declared = range_of(function)
+    if declared is not None and declared[0] < declared[1] < math.inf:
+        full_score = declared[1]
+        reason = "its declared maximum"
     return FunctionJudge(
         function=function,
         full_score=full_score,
         reason=reason,
-        separates_right_from_wrong=separates_right_from_wrong,
+        separates_right_from_wrong=bool(above_wrong) if above_empty and wrong_scores else None,
     )
-
-
-def _full_score(
-    declared: tuple[float, float] | None, gold_scores: Collection[float], highest_wrong: float
-) -> tuple[float, str]:
-    """Return the full score of a function, and its source in words."""
-    if declared is not None and declared[0] < declared[1] < math.inf:
-        return declared[1], "its declared maximum"
-    if not gold_scores:
-        return 1.0, "no maximum is declared or seen on gold answers"
-    full_score = min(gold_scores)
-    if full_score <= highest_wrong + _ROUNDING:
-        full_score = max(gold_scores)
-    return full_score, "its score for a gold answer in the format"
 
 
 def judge_in_words(judge: Judge, rows: Sequence[Mapping[str, Any]]) -> str:
@@ -354,10 +331,7 @@ def are_correct_anywhere(
         if is_right[place]:
             continue
         for gold in _golds(judge, row):
-            kind = _candidate_kind(judge, gold, row, labels)
-            candidates = last_candidate(
-                text, gold, row=row, format=format, labels=labels, kind=kind
-            )
+            candidates = last_candidate(text, gold, row=row, format=format, labels=labels)
             places += [place] * len(candidates)
             readings += candidates
     flags = list(is_right)
@@ -381,7 +355,7 @@ def anywhere_in_words(judge: Judge, rows: Sequence[Mapping[str, Any]], format: A
     kinds_in_rows: set[CandidateKind] = set()
     for row in rows:
         for gold in _golds(judge, row):
-            kinds_in_rows.add(_candidate_kind(judge, gold, row, labels))
+            kinds_in_rows.add(kind_of(gold, row, labels))
     searched = " or ".join(words for kind, words in IN_WORDS.items() if kind in kinds_in_rows)
     return (
         f"{searched or 'the last words'} in the text, compared in the same way; "
@@ -393,12 +367,6 @@ def _golds(judge: SlotReward, row: Mapping[str, Any]) -> list[str]:
     """Return the gold answers that decide on this row."""
     golds = judge.golds(dict(row)) or correctness().golds(_row_to_compare(row))
     return [str(gold) for gold in golds]
-
-
-def _candidate_kind(
-    judge: SlotReward, gold: str, row: Mapping[str, Any], labels: Sequence[str]
-) -> CandidateKind:
-    return "json" if isinstance(judge, json_answer) else kind_of(gold, row, labels)
 
 
 def _function_scores(
