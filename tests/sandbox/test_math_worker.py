@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from grpo_nb.rewards import math_answers, math_worker, maths
-from tests.rewards.cases import slot
+from tests.rewards.cases import judged_as_labelled, slot
 
 
 def scores_of(answers: list[str], gold: str) -> list[float | None]:
@@ -213,3 +213,14 @@ def test_worker_ends_with_its_interpreter(ending: str) -> None:
     while live_processes_of(session) and time.monotonic() < end:
         time.sleep(0.05)
     assert live_processes_of(session) == []
+
+
+def test_expression_beyond_its_time_scores_none() -> None:
+    assert scores_of(["((x+1)(x-1))^{4096}"], "x+1") == [None]
+
+
+def test_labelled_maths_answers_get_the_score_of_their_label() -> None:
+    result = judged_as_labelled("maths")
+    assert result.wrongly_scored == []
+    assert result.right > 300
+    assert len(result.wrongly_refused) <= 0.05 * result.right, result.wrongly_refused
