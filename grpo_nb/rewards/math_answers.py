@@ -213,7 +213,10 @@ def _same_parts(given: str, gold: str, is_equal: EqualityTest) -> bool:
     if not _same_kind(shape, gold_shape):
         return False
     if gold_shape.kind == EXPRESSION:
-        return _same_expression(shape.parts[0], gold_shape.parts[0], is_equal)
+        # `x = x + 1` does not define x.
+        names = re.findall(r"\\[A-Za-z]+|[A-Za-z]", gold)
+        is_circular = not gold_shape.name and shape.name in names
+        return not is_circular and _same_expression(shape.parts[0], gold_shape.parts[0], is_equal)
     are_inequalities = gold_shape.kind == LIST and _INEQUALITY.search(gold)
     if are_inequalities and len(set(_AND_OR.findall(f"{given} {gold}"))) > 1:
         # `x > 1 and x < 3` is not `x > 1 or x < 3`.

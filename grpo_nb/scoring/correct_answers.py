@@ -30,7 +30,7 @@ from grpo_nb.rewards.base import (
 )
 from grpo_nb.rewards.code import code_tests
 from grpo_nb.scoring.calls import first_step_state
-from grpo_nb.scoring.candidates import IN_WORDS, CandidateKind, kind_of, labels_of, last_candidate
+from grpo_nb.scoring.last_answer import IN_WORDS, CandidateKind, kind_of, labels_of, last_candidate
 from grpo_nb.scoring.scores import score
 from grpo_nb.tasks.answers import ACCEPTED, folded
 from grpo_nb.tasks.formats import AnswerFormat, bare, xml
@@ -314,7 +314,7 @@ def are_correct_anywhere(
 ) -> list[bool] | None:
     """Return for each completion if its last answer is correct, in the format or not.
 
-    The last candidate of `grpo_nb.scoring.candidates` is given to the same judge. A completion that
+    The last candidate of `grpo_nb.scoring.last_answer` is given to the same judge. A completion that
     is correct in the format counts as correct here too. Returns None for a judge that does not
     compare with gold answers.
 

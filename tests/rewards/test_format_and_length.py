@@ -3,7 +3,7 @@
 import pytest
 
 from grpo_nb.rewards import correctness, length, xml_format, xml_tags
-from grpo_nb.scoring.marks import spans
+from grpo_nb.scoring.highlights import spans
 from grpo_nb.tasks import formats
 from tests.rewards.cases import CASES, KINDS
 
