@@ -236,10 +236,9 @@ def _letter_of(text: str, options: Mapping[str, str]) -> str | None:
     letter, text_after = read_letter(text)
     if letter and not options:
         return letter if not text_after or is_same_answer(text, letter) else None
-    if letter in options and (not text_after or folded(text_after) == folded(options[letter])):
-        return letter
-    if letter in options and text_after:
-        return None
+    if letter in options:
+        is_option = not text_after or folded(text_after) == folded(options[letter])
+        return letter if is_option else None
     letters = [letter for letter, option in options.items() if folded(option) == folded(text)]
     return letters[0] if len(letters) == 1 else None
 
