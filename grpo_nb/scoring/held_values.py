@@ -23,13 +23,28 @@ from grpo_nb.rewards.base import unwrapped
 SCHEME = 4
 """Version of the hash. Only hashes of one scheme can be compared."""
 # Packages whose objects show all that they hold in their `repr`.
-_DATA_PACKAGES = {"builtins", "datetime", "decimal", "fractions", "operator", "pathlib", "uuid"}
+_DATA_PACKAGES = {
+    "builtins",
+    "datetime",
+    "decimal",
+    "fractions",
+    "operator",
+    "pathlib",
+    "uuid",
+}
 _ARRAY_PACKAGES = {"array", "builtins", "numpy", "torch"}
 # A user's reward may contain a reward of these packages.
 _REWARD_PACKAGES = {"__main__", "grpo_nb", "trl", "types"}
 _MOST_LEVELS = 20
 # Each has a record of its own, or does not affect a score.
-_NOT_HELD = {"__name__", "__wrapped__", "__doc__", "__module__", "__qualname__", "weight"}
+_NOT_HELD = {
+    "__name__",
+    "__wrapped__",
+    "__doc__",
+    "__module__",
+    "__qualname__",
+    "weight",
+}
 
 
 def hash_of_values(reward: Callable[..., Any], source_of: Callable[[Any], str]) -> str:
@@ -61,8 +76,9 @@ def are_same_values(before: str | None, now: str | None) -> bool:
     """
     if before is None or now is None:
         return True
-    is_same_scheme = before.partition(":")[0] == now.partition(":")[0]
-    return before == now or not is_same_scheme
+    scheme_before, _, _ = before.partition(":")
+    scheme_now, _, _ = now.partition(":")
+    return before == now or scheme_before != scheme_now
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,7 +123,11 @@ class _Describer:
     def _parts_of(self, value: Any, is_reward: bool) -> Mapping[str, Any] | None:
         """Return the values that a function or an object holds; None for data and strangers."""
         if isinstance(value, functools.partial):
-            return {"function": value.func, "arguments": value.args, "keywords": value.keywords}
+            return {
+                "function": value.func,
+                "arguments": value.args,
+                "keywords": value.keywords,
+            }
         if isinstance(value, types.MethodType):
             return {"function": value.__func__, "object": value.__self__}
         if isinstance(value, types.FunctionType):
@@ -118,25 +138,31 @@ class _Describer:
                 # The source of the reward itself is in its record.
                 "source": "" if is_reward else self.source_of(value),
             }
-        if isinstance(value, type):
+        if isinstance(value, (type, types.BuiltinFunctionType)):
             return None
-        skipped = set(_NOT_HELD) if is_reward else set()
-        if dataclasses.is_dataclass(value):
-            # A field that is not compared does not affect a score.
-            fields = [field.name for field in dataclasses.fields(value) if field.compare]
-            return _without(skipped, {name: getattr(value, name) for name in fields})
-        if not is_reward and _package_of(type(value)) not in self.packages:
+        is_known = _package_of(type(value)) in self.packages or dataclasses.is_dataclass(value)
+        if not is_known and not is_reward:
             return None
-        state = object.__getstate__(value)
-        # An object with slots has a pair: its attributes, and the values of the slots.
-        attributes = {}
-        for part in state if isinstance(state, tuple) else [state]:
-            attributes.update(part or {})
-        if hasattr(value, "load_state_dict"):
-            # A checkpoint has these. `_count` may be saved as `count`.
-            saved = {name.strip("_") for name in value.state_dict()}
-            skipped |= {name for name in attributes if name.strip("_") in saved}
-        return _without(skipped, attributes)
+        attributes = _attributes_of(value)
+        return _without(_NOT_HELD, attributes) if is_reward else attributes
+
+
+def _attributes_of(value: Any) -> dict[str, Any]:
+    """Return the attributes of an object that affect a score, without those that it saves."""
+    if dataclasses.is_dataclass(value):
+        # A field that is not compared does not affect a score.
+        names = [field.name for field in dataclasses.fields(value) if field.compare]
+        return {name: getattr(value, name) for name in names}
+    state = object.__getstate__(value)
+    # An object with slots has a pair: its attributes, and the values of the slots.
+    attributes = {}
+    for part in state if isinstance(state, tuple) else [state]:
+        attributes.update(part or {})
+    if not hasattr(value, "load_state_dict"):
+        return attributes
+    # A checkpoint has what `state_dict` returns. `_count` may be saved as `count`.
+    saved = {str(name).strip("_") for name in value.state_dict()}
+    return _without({name for name in attributes if name.strip("_") in saved}, attributes)
 
 
 def _content_of(value: Any) -> str:
