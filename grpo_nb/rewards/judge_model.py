@@ -10,6 +10,7 @@ for a reason first and marks the answer as data. Whether a judge can be trusted 
 import asyncio
 import contextlib
 import hashlib
+import inspect
 import json
 import math
 import re
@@ -94,8 +95,8 @@ class judge(Reward):
     Raises:
         ValueError, TypeError: A scale without two ends, no rubric, an `ask` that cannot be called,
             or a number that is too small.
-        EnvironmentProblem: When called, if all new calls of a batch failed. If only some failed,
-            their answers have no score.
+        EnvironmentProblem: When called, if all new calls of a batch failed. A single failed call
+            next to kept replies only leaves its answer without a score.
 
     >>> def ask(messages):
     ...     answer = messages[0]["content"].partition("<answer")[2]
@@ -183,8 +184,9 @@ class judge(Reward):
             if key not in self.replies.known():
                 new_requests[key] = messages
         failures = run_coroutine(self._send(new_requests)) if new_requests else {}
-        # One lost reply next to others may be an accident, and all of them are not.
-        if failures and len(failures) == len(new_requests):
+        # One lost reply next to kept ones may be an accident. Several, or all of a batch, are not.
+        is_whole_batch = len(failures) == len(set(keys))
+        if failures and (is_whole_batch or len(failures) == len(new_requests) > 1):
             error = next(iter(failures.values()))
             raise EnvironmentProblem(
                 f"the judge replied to none of {len(failures)} answers ({type(error).__name__}): "
@@ -213,6 +215,8 @@ class judge(Reward):
                         reply = await self.ask(messages)
                     else:
                         reply = await asyncio.to_thread(self.ask, messages)
+                    if inspect.isawaitable(reply):
+                        reply = await reply
                 except Exception as error:
                     # Clients raise errors of any type.
                     failures[key] = error
@@ -296,6 +300,7 @@ class _Replies:
         """Keep a reply."""
         self.known()[key] = reply
         if self.file is not None:
+            self.file.parent.mkdir(parents=True, exist_ok=True)
             with self.file.open("a", encoding="utf-8") as file:
                 # A new line first, because the last one may be incomplete.
                 file.write(f"\n{json.dumps([key, reply])}\n")

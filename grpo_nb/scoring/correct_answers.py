@@ -136,7 +136,8 @@ def function_judge(
     1. the upper end of the function's attribute `range`;
     2. the lowest score of a gold answer that scores above every wrong answer and every empty
        completion, so that questions may be worth different scores;
-    3. 1.0.
+    3. the highest score of a gold answer that scores above every empty completion;
+    4. 1.0.
 
     Gold answers are those of the first rows, written in the format. A wrong answer is the gold
     answer of another row.
@@ -161,13 +162,13 @@ def function_judge(
     golds = [str(row.get("answer", "")) for row in tried]
 
     def scores_of(answers: Sequence[str]) -> list[float]:
-        """Return the scores of one text for each row, without those that are None."""
+        """Return the score of one text for each row, minus infinity for None."""
         if not answers:
             return []
         # Each call gets new environments, because the function may change them.
         asked = [dict(begun(row)) for row in tried]
         scores = _function_scores(function, answers, asked, tokenizer=tokenizer)
-        return [value for value in scores if not math.isnan(value)]
+        return [-math.inf if math.isnan(value) else value for value in scores]
 
     wrong_answers = []
     for gold in golds:
@@ -179,19 +180,24 @@ def function_judge(
     above_empty = [value for value in gold_scores if value > highest_empty + _ROUNDING]
     above_wrong = [value for value in above_empty if value > highest_wrong + _ROUNDING]
 
-    full_score = min(above_wrong, default=1.0)
+    full_score = min(above_wrong, default=max(above_empty, default=1.0))
     reason = "its score for a gold answer in the format"
-    if not above_wrong:
+    if not above_empty:
         reason = "no maximum is declared or seen on gold answers"
     declared = range_of(function)
     if declared is not None and declared[0] < declared[1] < math.inf:
         full_score = declared[1]
         reason = "its declared maximum"
+    separates_right_from_wrong = None
+    if above_empty and highest_wrong > -math.inf:
+        # Without a wrong answer there is nothing to compare.
+        pairs = zip(gold_scores, wrong_scores, strict=True)
+        separates_right_from_wrong = any(right > wrong + _ROUNDING for right, wrong in pairs)
     return FunctionJudge(
         function=function,
         full_score=full_score,
         reason=reason,
-        separates_right_from_wrong=bool(above_wrong) if above_empty and wrong_scores else None,
+        separates_right_from_wrong=separates_right_from_wrong,
     )
 
 
