@@ -16,7 +16,6 @@ Only the last candidate counts. The marks of the format are not searched. Neithe
 the completion repeats word for word, because a number of the question is not an answer to it.
 """
 
-import contextlib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -41,8 +40,8 @@ _LONGEST_TEXT = 20_000
 """Characters at the end of a completion that are searched."""
 _LONGEST_FORMULA_TEXT = 2_000
 """Characters at the end that are searched for a formula, which takes longer."""
-_LONGEST_JSON_TEXT = 4_000
-"""Characters at the end that are searched for JSON, which takes longer where brackets are open."""
+_MOST_BROKEN_JSON = 200
+"""Most brackets that do not start a JSON value; a text with more has no JSON answer."""
 _FEWEST_QUESTION_WORDS = 3
 """Words. A shorter question, such as one word to classify, may be the answer itself."""
 _LONGEST_QUESTION = 5_000
@@ -209,15 +208,23 @@ def _option_names(row: Mapping[str, Any]) -> list[str]:
 
 def _last_json(text: str) -> list[str]:
     decoder = json.JSONDecoder()
-    last = []
+    last = ""
     end = 0
-    for bracket in re.finditer(r"[{\[]", text[-_LONGEST_JSON_TEXT:]):
-        # A bracket before the end is inside the value that was read last.
-        if bracket.start() >= end:
-            with contextlib.suppress(ValueError, RecursionError):
-                _, end = decoder.raw_decode(bracket.string, bracket.start())
-                last = [bracket.string[bracket.start() : end]]
-    return last
+    broken = 0
+    for bracket in re.finditer(r"[{\[]", text):
+        start = bracket.start()
+        if start < end:
+            # Inside the value that was read last.
+            continue
+        try:
+            _, end = decoder.raw_decode(text, start)
+        except (ValueError, RecursionError):
+            broken += 1
+            if broken > _MOST_BROKEN_JSON:
+                return []
+        else:
+            last = text[start:end]
+    return [last] if last else []
 
 
 def _last_formula(text: str) -> list[str]:
