@@ -107,7 +107,7 @@ def read_answers(
 
     There are three judgements. `is_correct`: the answer is right, and is where the format has it.
     `is_formatted`: the completion is exactly in the format. `is_anywhere`: the last candidate in
-    the text is the right answer (`grpo_nb.scoring.candidates`), None if the judge does not show
+    the text is the right answer (`grpo_nb.scoring.last_answer`), None if the judge does not show
     where it reads the answer.
 
     Args:

@@ -14,7 +14,7 @@ from grpo_nb.core.pages import errors_view as show_tracebacks
 from grpo_nb.core.pages import last_lines, render
 from grpo_nb.core.words import as_score, shorten
 from grpo_nb.scoring.calls import RewardError
-from grpo_nb.scoring.marks import WHOLE_TEXT, Span, spans
+from grpo_nb.scoring.highlights import WHOLE_TEXT, Span, spans
 from grpo_nb.scoring.scores import Scores
 
 MESSAGE_LENGTH = 300

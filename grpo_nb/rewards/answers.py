@@ -236,10 +236,9 @@ def _letter_of(text: str, options: Mapping[str, str]) -> str | None:
     letter, text_after = read_letter(text)
     if letter and not options:
         return letter if not text_after or is_same_answer(text, letter) else None
-    if letter in options and (not text_after or folded(text_after) == folded(options[letter])):
-        return letter
-    if letter in options and text_after:
-        return None
+    if letter in options:
+        is_option = not text_after or folded(text_after) == folded(options[letter])
+        return letter if is_option else None
     letters = [letter for letter, option in options.items() if folded(option) == folded(text)]
     return letters[0] if len(letters) == 1 else None
 
@@ -264,14 +263,11 @@ class json_answer(SlotReward):
 
     def golds(self, row: dict[str, Any]) -> list[str]:
         gold = _without_numpy(self.column_of(row, self.column))
-        if _is_empty(gold):
-            return []
         is_text = isinstance(gold, str)
         text = gold if is_text else json.dumps(gold, default=_as_json)
-        _, is_json = read_json(text)
-        # Broken JSON is no gold answer, and neither is a value with NaN or infinity in it.
         is_words = is_text and text.strip() and not text.lstrip().startswith(("{", "[", "`"))
-        if not is_json and not is_words:
+        # Broken JSON is no gold answer, and neither is a value with NaN or infinity in it.
+        if _is_empty(gold) or not (is_words or read_json(text)[1]):
             return []
         accepted = gold_answers(row.get(ACCEPTED)) if self.column == "answer" else []
         return [text, *accepted]

@@ -40,9 +40,7 @@ def with_last_word(completion: Completion) -> Completion:
     >>> with_last_word([{"role": "tool", "content": "7"}])[-1]
     {'role': 'assistant', 'content': ''}
     """
-    if isinstance(completion, str) or not completion:
-        return completion
-    last = completion[-1]
+    last = {} if isinstance(completion, str) or not completion else completion[-1]
     if last.get("role") == "tool":
         return [*completion, {"role": "assistant", "content": ""}]
     if last.get("tool_calls") and last.get("content") is None:
@@ -197,11 +195,11 @@ def check_weight(weight: Any, name: str) -> float:
 
 def range_of(reward: RewardFunction) -> tuple[float, float] | None:
     """Return the lowest and highest score that a reward declares as `range`, or None."""
-    ends = getattr(reward, "range", None)
-    is_pair = isinstance(ends, (tuple, list)) and len(ends) == 2
-    if not is_pair or not all(isinstance(end, numbers.Real) for end in ends):
+    try:
+        low, high = reward.range
+        return float(low), float(high)
+    except (AttributeError, TypeError, ValueError):
         return None
-    return float(ends[0]), float(ends[1])
 
 
 def unwrapped(reward: RewardFunction) -> RewardFunction:

@@ -15,7 +15,7 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from grpo_nb.rewards.answers import SlotReward, is_copied
@@ -198,7 +198,10 @@ def _same_value(given: str, gold: str, is_equal: EqualityTest) -> bool:
 
 def _same_parts(given: str, gold: str, is_equal: EqualityTest) -> bool:
     gold_shape = Shape.of(gold)
-    shape = Shape.of(given, len(gold_shape.parts))
+    shape = Shape.of(given)
+    if shape.kind == LIST and len(shape.parts) > len(gold_shape.parts):
+        # A list may name a part twice.
+        shape = replace(shape, parts=list(dict.fromkeys(map(bare, shape.parts))))
     have_names = bool(shape.name and gold_shape.name)
     if have_names and bare(shape.name) != bare(gold_shape.name):
         return False
@@ -211,7 +214,8 @@ def _same_parts(given: str, gold: str, is_equal: EqualityTest) -> bool:
         return False
     if gold_shape.kind == EXPRESSION:
         # `x = x + 1` does not define x.
-        is_circular = not gold_shape.name and shape.name in _names_in(gold)
+        names = re.findall(r"\\[A-Za-z]+|[A-Za-z]", gold)
+        is_circular = not gold_shape.name and shape.name in names
         return not is_circular and _same_expression(shape.parts[0], gold_shape.parts[0], is_equal)
     are_inequalities = gold_shape.kind == LIST and _INEQUALITY.search(gold)
     if are_inequalities and len(set(_AND_OR.findall(f"{given} {gold}"))) > 1:
@@ -250,26 +254,13 @@ def _same_in_any_order(
 
 
 def _same_expression(given: str, gold: str, is_equal: EqualityTest) -> bool:
-    given_value, given_unit = _split_unit(given)
-    gold_value, gold_unit = _split_unit(gold)
-    if given_unit or gold_unit:
-        if given_unit and gold_unit and given_unit != gold_unit:
-            return False
-        return _same_value(given_value, gold_value, is_equal)
+    with_unit = _WITH_UNIT.fullmatch(given)
+    if with_unit and unit_name(with_unit[2]) and not _WITH_UNIT.fullmatch(gold):
+        # The gold answer has no unit.
+        given = with_unit[1].strip()
     if _BASE.search(gold) or not is_one_answer(given, gold):
         return False
     return is_equal(gold.replace("*", r" \cdot "), given.replace("*", r" \cdot "))
-
-
-def _split_unit(text: str) -> tuple[str, str]:
-    r"""Split `5\sqrt{3} \text{ cm}` into `5\sqrt{3}` and the unit `cm`, which may be empty."""
-    match = _WITH_UNIT.fullmatch(text)
-    unit = unit_name(match[2]) if match else None
-    return (match[1].strip(), unit) if unit else (text, "")
-
-
-def _names_in(text: str) -> list[str]:
-    return re.findall(r"\\[A-Za-z]+|[A-Za-z]", text)
 
 
 def is_one_answer(given: str, gold: str) -> bool:

@@ -23,19 +23,12 @@ _WORD_BEFORE_AND = re.compile(r"\b(?!and\b|or\b)[A-Za-z]+(?=\s+(?:and|or)\b)")
 _SIGNS = {
     "\u221e": r"\infty ",
     "\u2264": r"\le ",
-    "\u2a7d": r"\le ",
     "\u2265": r"\ge ",
-    "\u2a7e": r"\ge ",
     "\u2260": r"\ne ",
     "\u00b1": r"\pm ",
-    "\u2213": r"\mp ",
     "\u222a": r"\cup ",
-    "\u2229": r"\cap ",
     "\u2208": r"\in ",
     "\u2205": r"\emptyset ",
-    "\u2248": r"\approx ",
-    "\u2192": r"\to ",
-    "\u2217": "*",
 }
 _GREEK_LETTERS = map(chr, range(0x3B1, 0x3CA))
 # GREEK SMALL LETTER ALPHA is \alpha. Unicode spells lambda without the b.
@@ -236,33 +229,21 @@ def parts_at(text: str, separator: str) -> list[str]:
     return [*parts, text[start:].strip()]
 
 
-def split_list(text: str, expected_parts: int = 0) -> list[str]:
+def split_list(text: str) -> list[str]:
     r"""Split a list of answers into its parts: `\{1, 2\}`, `x = 1 or x = 2`, `1; 2` or `\pm 2`.
 
-    Args:
-        text: The list.
-        expected_parts: Number of parts that are expected. If above 1, the comma of `1,234` may
-            separate two parts.
+    The comma of `1,234` separates nothing.
 
     >>> split_list(r"\{1,000, 2\}"), split_list("(1, 2)")
     (['1,000', '2'], ['(1, 2)'])
-    >>> split_list("1,234"), split_list("1,234", expected_parts=2)
-    (['1,234'], ['1', '234'])
     """
     brackets = in_brackets(text)
     if brackets and brackets[0] in ("\\{", "{", "["):
         text = brackets[1]
     parts = parts_at(text, _SEPARATOR)
-    if len(parts) == 1 < expected_parts:
-        parts = parts_at(text, ",")
-    if len(parts) == 1 and ("\\pm" in text or "\\mp" in text):
-        return [_with_signs(text, pm="+", mp="-"), _with_signs(text, pm="-", mp="+")]
+    if len(parts) == 1 and "\\pm" in text:
+        return [re.sub(r"\\pm(?![A-Za-z])\s*", sign, text) for sign in "+-"]
     return parts
-
-
-def _with_signs(text: str, *, pm: str, mp: str) -> str:
-    signs = {"\\pm": pm, "\\mp": mp}
-    return re.sub(r"\\[pm][pm](?![A-Za-z])\s*", lambda match: signs[match[0].strip()], text)
 
 
 @dataclass(frozen=True)
@@ -276,8 +257,8 @@ class Shape:
     parts: list[str]
 
     @classmethod
-    def of(cls, text: str, expected_parts: int = 0) -> Shape:
-        """Return the shape of a spelled text, in which `expected_parts` parts are expected."""
+    def of(cls, text: str) -> Shape:
+        """Return the shape of a spelled text."""
         intervals = _intervals(text)
         if intervals is not None:
             return intervals
@@ -286,10 +267,7 @@ class Shape:
             parts = parts_at(brackets[1], "[,;]")
             if len(parts) > 1:
                 return cls("", brackets[0] + brackets[2], parts)
-        parts = split_list(text, expected_parts)
-        if 0 < expected_parts < len(parts) and " or " not in text:
-            # An answer with more parts than expected may repeat one.
-            parts = list(dict.fromkeys(map(bare, parts)))
+        parts = split_list(text)
         if len(parts) > 1:
             return cls("", LIST, parts)
         name, rest = split_name(text)
@@ -297,7 +275,7 @@ class Shape:
             # A chain such as x = y = 1.
             return cls.whole(text)
         if name:
-            return replace(cls.of(rest, expected_parts), name=name)
+            return replace(cls.of(rest), name=name)
         for kind, sign in ((UNION, _UNION_SIGN), (RATIO, ":")):
             parts = parts_at(text, sign)
             if len(parts) > 1:

@@ -11,7 +11,7 @@ import sys
 # Patterns and no parser: code that no compiler accepts must not end this process, and a name too
 # many only costs milliseconds. Both patterns take linear time on any text, because no two repeated
 # parts can match the same characters.
-_FROM = re.compile(r"\bfrom[ \t]+([\w.]+)[ \t]+import[ \t(]*([\w, \t]*)")
+_FROM = re.compile(r"\bfrom[ \t]+([\w.]+)[ \t]+import[ \t]*(\([\w,\s]*|[\w, \t]*)")
 # Also finds __import__("math") and importlib.import_module("math").
 _IMPORT = re.compile(r"(?:\b|__)import(?:__|_module)?[ \t(]+['\"]?([\w., \t]+)")
 
@@ -37,9 +37,11 @@ def modules_of(code: str) -> list[str]:
     """Return the names to import before this code runs. Some of them may not exist.
 
     >>> modules_of("from collections import Counter")
-    ['collections', 'collections.Counter', 'unicodedata', 'warnings']
+    ['unicodedata', 'warnings', 'collections', 'collections.Counter']
     """
-    names = set(_ALWAYS)
+    # A backslash continues an import in the next line.
+    code = code.replace("\\\n", " ")
+    names = set()
     for function, module in _IMPORTED_LATE.items():
         if function in code:
             names.add(module)
@@ -49,7 +51,8 @@ def modules_of(code: str) -> list[str]:
     for listed in _IMPORT.findall(code):
         # `a.b as c, d` imports a.b and d.
         names |= {part.split()[0] for part in listed.split(",") if part.strip()}
-    return sorted(name for name in names if _is_importable(name))[:_MOST_NAMES]
+    importable = sorted(name for name in names if _is_importable(name))
+    return [*_ALWAYS, *importable[:_MOST_NAMES]]
 
 
 def _is_importable(name: str) -> bool:

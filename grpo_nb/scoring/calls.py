@@ -40,18 +40,10 @@ class Batch:
     def copied(self) -> Batch:
         """Return a copy with own lists and messages, so that a reward cannot change the original.
 
-        Environments are shared, because some cannot be copied.
+        Environments and the trainer's state are shared, because some cannot be copied.
         """
-        columns = {}
-        for name, values in self.columns.items():
-            columns[name] = values if name == "environments" else copy.deepcopy(values)
-        return dataclasses.replace(
-            self,
-            prompts=copy.deepcopy(self.prompts),
-            completions=copy.deepcopy(self.completions),
-            completion_ids=copy.deepcopy(self.completion_ids),
-            columns=columns,
-        )
+        shared = [self.trainer_state, *self.columns.get("environments", [])]
+        return copy.deepcopy(self, {id(value): value for value in shared})
 
     def select(self, indexes: Sequence[int]) -> Batch:
         """Return the batch with only these completions, in this order."""

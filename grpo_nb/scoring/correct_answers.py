@@ -16,11 +16,11 @@ format, and apply it to the last candidate anywhere in a text.
 import copy
 import dataclasses
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_nb.rewards.answers import SlotReward, correctness, json_answer
+from grpo_nb.rewards.answers import SlotReward, correctness
 from grpo_nb.rewards.base import (
     Reward,
     RewardFunction,
@@ -30,7 +30,7 @@ from grpo_nb.rewards.base import (
 )
 from grpo_nb.rewards.code import code_tests
 from grpo_nb.scoring.calls import first_step_state
-from grpo_nb.scoring.candidates import IN_WORDS, CandidateKind, kind_of, labels_of, last_candidate
+from grpo_nb.scoring.last_answer import IN_WORDS, CandidateKind, kind_of, labels_of, last_candidate
 from grpo_nb.scoring.scores import score
 from grpo_nb.tasks.answers import ACCEPTED, folded
 from grpo_nb.tasks.formats import AnswerFormat, bare, xml
@@ -158,64 +158,47 @@ def function_judge(
     >>> function_judge(twice, rows, xml()).full_score
     2.0
     """
-    tried = [dict(row) for row in rows[:_TRIED_ROWS]]
+    tried = rows[:_TRIED_ROWS]
     golds = [str(row.get("answer", "")) for row in tried]
 
-    def scores_of(answers: Mapping[int, str]) -> dict[int, float]:
-        """Return the known scores of texts, which are given by the place of their row."""
+    def scores_of(answers: Sequence[str]) -> list[float]:
+        """Return the score of one text for each row, minus infinity for None."""
+        if not answers:
+            return []
         # Each call gets new environments, because the function may change them.
-        asked = [dict(begun(tried[place])) for place in answers]
-        scores = []
-        if answers:
-            scores = _function_scores(function, list(answers.values()), asked, tokenizer=tokenizer)
-        known = zip(answers, scores, strict=True)
-        return {place: value for place, value in known if not math.isnan(value)}
+        asked = [dict(begun(row)) for row in tried]
+        scores = _function_scores(function, answers, asked, tokenizer=tokenizer)
+        return [-math.inf if math.isnan(value) else value for value in scores]
 
-    right_texts = {}
-    wrong_texts = {}
-    for place, gold in enumerate(golds):
-        right_texts[place] = format.render("reasoning", gold)
-        others = [other for other in golds if folded(other) != folded(gold)]
-        if others:
-            wrong_texts[place] = format.render("reasoning", others[0])
-    gold_scores = scores_of(right_texts)
-    wrong_scores = scores_of(wrong_texts)
-    empty_scores = scores_of(dict.fromkeys(right_texts, ""))
+    wrong_answers = []
+    for gold in golds:
+        wrong_answers += [other for other in golds if folded(other) != folded(gold)][:1]
+    gold_scores = scores_of([format.render("reasoning", gold) for gold in golds])
+    wrong_scores = scores_of([format.render("reasoning", wrong) for wrong in wrong_answers])
+    highest_empty = max(scores_of([""] * len(golds)), default=-math.inf)
+    highest_wrong = max(wrong_scores, default=-math.inf)
+    above_empty = [value for value in gold_scores if value > highest_empty + _ROUNDING]
+    above_wrong = [value for value in above_empty if value > highest_wrong + _ROUNDING]
 
-    highest_empty = max(empty_scores.values(), default=-math.inf)
-    highest_wrong = max(wrong_scores.values(), default=-math.inf)
-    scoring_golds = {}
-    for place, gold_score in gold_scores.items():
-        if gold_score > highest_empty + _ROUNDING:
-            scoring_golds[place] = gold_score
+    full_score = min(above_wrong, default=max(above_empty, default=1.0))
+    reason = "its score for a gold answer in the format"
+    if not above_empty:
+        reason = "no maximum is declared or seen on gold answers"
+    declared = range_of(function)
+    if declared is not None and declared[0] < declared[1] < math.inf:
+        full_score = declared[1]
+        reason = "its declared maximum"
     separates_right_from_wrong = None
-    compared = scoring_golds.keys() & wrong_scores.keys()
-    if compared:
-        separates_right_from_wrong = any(
-            scoring_golds[place] > wrong_scores[place] + _ROUNDING for place in compared
-        )
-
-    full_score, reason = _full_score(range_of(function), scoring_golds.values(), highest_wrong)
+    if above_empty and highest_wrong > -math.inf:
+        # Without a wrong answer there is nothing to compare.
+        pairs = zip(gold_scores, wrong_scores, strict=True)
+        separates_right_from_wrong = any(right > wrong + _ROUNDING for right, wrong in pairs)
     return FunctionJudge(
         function=function,
         full_score=full_score,
         reason=reason,
         separates_right_from_wrong=separates_right_from_wrong,
     )
-
-
-def _full_score(
-    declared: tuple[float, float] | None, gold_scores: Collection[float], highest_wrong: float
-) -> tuple[float, str]:
-    """Return the full score of a function, and its source in words."""
-    if declared is not None and declared[0] < declared[1] < math.inf:
-        return declared[1], "its declared maximum"
-    if not gold_scores:
-        return 1.0, "no maximum is declared or seen on gold answers"
-    full_score = min(gold_scores)
-    if full_score <= highest_wrong + _ROUNDING:
-        full_score = max(gold_scores)
-    return full_score, "its score for a gold answer in the format"
 
 
 def judge_in_words(judge: Judge, rows: Sequence[Mapping[str, Any]]) -> str:
@@ -337,7 +320,7 @@ def are_correct_anywhere(
 ) -> list[bool] | None:
     """Return for each completion if its last answer is correct, in the format or not.
 
-    The last candidate of `grpo_nb.scoring.candidates` is given to the same judge. A completion that
+    The last candidate of `grpo_nb.scoring.last_answer` is given to the same judge. A completion that
     is correct in the format counts as correct here too. Returns None for a judge that does not
     compare with gold answers.
 
@@ -354,10 +337,7 @@ def are_correct_anywhere(
         if is_right[place]:
             continue
         for gold in _golds(judge, row):
-            kind = _candidate_kind(judge, gold, row, labels)
-            candidates = last_candidate(
-                text, gold, row=row, format=format, labels=labels, kind=kind
-            )
+            candidates = last_candidate(text, gold, row=row, format=format, labels=labels)
             places += [place] * len(candidates)
             readings += candidates
     flags = list(is_right)
@@ -381,7 +361,7 @@ def anywhere_in_words(judge: Judge, rows: Sequence[Mapping[str, Any]], format: A
     kinds_in_rows: set[CandidateKind] = set()
     for row in rows:
         for gold in _golds(judge, row):
-            kinds_in_rows.add(_candidate_kind(judge, gold, row, labels))
+            kinds_in_rows.add(kind_of(gold, row, labels))
     searched = " or ".join(words for kind, words in IN_WORDS.items() if kind in kinds_in_rows)
     return (
         f"{searched or 'the last words'} in the text, compared in the same way; "
@@ -393,12 +373,6 @@ def _golds(judge: SlotReward, row: Mapping[str, Any]) -> list[str]:
     """Return the gold answers that decide on this row."""
     golds = judge.golds(dict(row)) or correctness().golds(_row_to_compare(row))
     return [str(gold) for gold in golds]
-
-
-def _candidate_kind(
-    judge: SlotReward, gold: str, row: Mapping[str, Any], labels: Sequence[str]
-) -> CandidateKind:
-    return "json" if isinstance(judge, json_answer) else kind_of(gold, row, labels)
 
 
 def _function_scores(

@@ -2,7 +2,7 @@
 
 The record of a kit reward has its class and parameters, and that of a user's function its source.
 What else a function or an object holds (attributes, a closure, arguments) is in `state` as a hash,
-see `grpo_nb.scoring.state`. Global variables and the functions that a reward calls are not
+see `grpo_nb.scoring.held_values`. Global variables and the functions that a reward calls are not
 recorded. Nothing in a record is ever executed.
 """
 
@@ -18,7 +18,7 @@ from typing import Any
 from grpo_nb import rewards
 from grpo_nb.rewards.base import Reward, RewardFunction, unwrapped
 from grpo_nb.sandbox.jobs import Limits
-from grpo_nb.scoring.state import is_same_state, state_of
+from grpo_nb.scoring.held_values import are_same_values, hash_of_values
 from grpo_nb.tasks.formats import AnswerFormat
 
 _KIT_REWARDS: dict[str, type[Reward]] = {
@@ -83,7 +83,7 @@ def record_of(reward: RewardFunction) -> dict[str, Any]:
         "source": source,
         # Of source and parameters. A reward has changed if its hash or its state differs.
         "hash": hashlib.sha256(identity.encode()).hexdigest()[:16],
-        "state": state_of(reward, source_of),
+        "state": hash_of_values(reward, source_of),
     }
 
 
@@ -95,7 +95,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     'tolerance was 0.0, is 0.5'
     """
     if before["hash"] == now["hash"]:
-        if is_same_state(before.get("state"), now.get("state")):
+        if are_same_values(before.get("state"), now.get("state")):
             return ""
         return "it holds other values now (attributes, closure or arguments)"
     old = {"kind": before["kind"] or "a function", **before["parameters"]}

@@ -74,17 +74,10 @@ class Scores(Shown):
             totals.append(sum(parts) if parts and not is_unknown else math.nan)
         return tuple(totals)
 
-    def advantages(
-        self, num_generations: int | None = None, *, scale_rewards: ScaleRewards = "group"
-    ) -> list[float]:
-        """Return `group_advantages` of the totals.
-
-        Args:
-            num_generations: Size of a group; all completions are one group if not given.
-            scale_rewards: As in `GRPOConfig`.
-        """
+    def advantages(self, num_generations: int | None = None) -> list[float]:
+        """Return `group_advantages` of the totals; all are one group if no size is given."""
         size = len(self) if num_generations is None else num_generations
-        return group_advantages(self.totals, size, scale_rewards=scale_rewards)
+        return group_advantages(self.totals, size)
 
     @property
     def table(self) -> pandas.DataFrame:

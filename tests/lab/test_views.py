@@ -3,7 +3,7 @@
 import pytest
 
 from grpo_nb.lab.views import Mark, labels_view, push, split_at_marks
-from grpo_nb.scoring.marks import Span
+from grpo_nb.scoring.highlights import Span
 
 
 @pytest.mark.parametrize(

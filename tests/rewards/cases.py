@@ -81,3 +81,40 @@ _FILE = Path(__file__).parents[1] / "data" / "reward_cases.json"
 CASES = [case for entry in json.loads(_FILE.read_text()) for case in _cases(entry)]
 # The reward of the first case of each class, by the name of the class.
 KINDS = {type(case.reward).__name__: case.reward for case in reversed(CASES)}
+
+_LABELLED = Path(__file__).parents[1] / "data" / "answers.jsonl"
+
+
+@dataclasses.dataclass
+class LabelledResult:
+    """The labelled answers on which a reward and a strict person do not agree."""
+
+    right: int = 0
+    """Answers that are labelled as right."""
+    wrongly_scored: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    wrongly_refused: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+
+
+def judged_as_labelled(name: str, *, step: int = 1) -> LabelledResult:
+    """Compare a reward with the labels of every `step`-th answer in tests/data/answers.jsonl."""
+    cases = [json.loads(line) for line in _LABELLED.read_text().splitlines()]
+    result = LabelledResult()
+    for case in [case for case in cases if _is_for(case, name)][::step]:
+        reward = getattr(rewards, name)(**case.get("options", {}))
+        # One answer per call, so that no batch runs out of time.
+        (score,) = reward(completions=[slot(case["slot"])], answer=[case["gold"]])
+        result.right += case["pay"]
+        if score and not case["pay"]:
+            result.wrongly_scored.append(case)
+        if case["pay"] and not score:
+            result.wrongly_refused.append(case)
+    return result
+
+
+def _is_for(case: dict[str, Any], name: str) -> bool:
+    """Return True if a labelled answer was labelled for this reward."""
+    if name in case["rewards"]:
+        return True
+    # Labels for plain numbers hold for correctness too, unless they are about units that convert.
+    is_of_numbers = case["rewards"] == ["number"] and name == "correctness"
+    return is_of_numbers and case.get("options", {}).keys() <= {"tolerance"}

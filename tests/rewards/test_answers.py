@@ -1,8 +1,6 @@
 """Rewards for answers against a strict person's labels, in every format. See also `cases`."""
 
-import json
 from dataclasses import replace
-from pathlib import Path
 
 import numpy
 import pytest
@@ -15,39 +13,21 @@ from grpo_nb.rewards.answers import (
     multiple_choice,
 )
 from grpo_nb.tasks import formats
-from tests.rewards.cases import CASES, slot
-
-TABLE = Path(__file__).parents[1] / "data" / "answers.jsonl"
+from tests.rewards.cases import CASES, judged_as_labelled, slot
 
 
-def is_for(case: dict, name: str) -> bool:
-    """Return True if a labelled answer was labelled for this reward."""
-    if name in case["rewards"]:
-        return True
-    # Labels for plain numbers hold for correctness too, unless they are about units that convert.
-    is_of_numbers = case["rewards"] == ["number"] and name == "correctness"
-    return is_of_numbers and case.get("options", {}).keys() <= {"tolerance"}
-
-
-@pytest.mark.parametrize(("name", "most_refused"), [("correctness", 0.02), ("maths", 0.05)])
-def test_labelled_answers_get_the_score_of_their_label(name: str, most_refused: float) -> None:
-    wrongly_scored = []
-    wrongly_refused = []
-    right = 0
-    for case in map(json.loads, TABLE.read_text().splitlines()):
-        if not is_for(case, name):
-            continue
-        reward = getattr(rewards, name)(**case.get("options", {}))
-        # One answer per call, so that no batch runs out of time.
-        (score,) = reward(completions=[slot(case["slot"])], answer=[case["gold"]])
-        right += case["pay"]
-        if score and not case["pay"]:
-            wrongly_scored.append(case)
-        if case["pay"] and not score:
-            wrongly_refused.append(case)
-    assert wrongly_scored == []
-    assert right > 300
-    assert len(wrongly_refused) <= most_refused * right, wrongly_refused
+@pytest.mark.parametrize(
+    ("name", "most_refused", "step"),
+    # Every answer is put to `maths` in tests/sandbox/test_math_worker.py.
+    [pytest.param("correctness", 0.02, 1), pytest.param("maths", 0.05, 5)],
+)
+def test_labelled_answers_get_the_score_of_their_label(
+    name: str, most_refused: float, step: int
+) -> None:
+    result = judged_as_labelled(name, step=step)
+    assert result.wrongly_scored == []
+    assert result.right > 300 / step
+    assert len(result.wrongly_refused) <= most_refused * result.right, result.wrongly_refused
 
 
 WITH_QUESTION = [

@@ -1,19 +1,15 @@
 """The code reward scores passed hidden tests only, and finds bad tests before training."""
 
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from grpo_nb.rewards.code import code_tests, extract_code
 from grpo_nb.rewards.hidden_tests import read_tests
-from grpo_nb.sandbox.jobs import Limits
 from grpo_nb.tasks import formats
-from tests.rewards.cases import KINDS, slot
+from tests.rewards.cases import slot
 
 ADD = [{"call": "add", "args": [1, 2], "expected": 3}]
 
@@ -134,25 +130,3 @@ def test_fence_on_one_line_opens_no_block() -> None:
 def test_missing_tests_column_error_shows_the_fix() -> None:
     with pytest.raises(ValueError, match=r"needs the data column 'cases'.*column="):
         code_tests(column="cases")(completions=["x"], tests=[ADD])
-
-
-def test_endless_loop_costs_a_batch_its_limit_once() -> None:
-    loop = slot("def add(a, b):\n    while True: pass")
-    completions = [loop, *[slot("def add(a, b): return a + b")] * 15]
-    reward = code_tests(limits=Limits(cpu_seconds=1.0))
-    started = time.monotonic()
-    with ThreadPoolExecutor(1) as threads:
-        scores = threads.submit(reward, completions=completions, tests=[ADD * 5] * 16).result(60)
-    assert scores == [0.0] + [1.0] * 15
-    assert time.monotonic() - started < 5
-
-
-FRAMES = ["{}", "<answer>{}</answer>", "```python\n{}\n```", "<answer>```\n{}\n```</answer>"]
-
-
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(text=st.text(), frame=st.sampled_from(FRAMES))
-def test_no_text_makes_code_tests_raise_or_score(text: str, frame: str) -> None:
-    completions = [frame.replace("{}", text), slot(text)]
-    tests = [ADD, [{"stdin": text, "stdout": "\x01 never"}]]
-    assert KINDS["code_tests"](completions=completions, tests=tests) == [0.0, 0.0]

@@ -487,8 +487,24 @@ def test_reading_code_takes_linear_time(work: Any, part: str) -> None:
 
 def test_names_to_import_are_limited_in_number_and_length() -> None:
     many = "\n".join(f"from json import a{number}" for number in range(5000))
-    assert len(modules_of(many)) == 100
+    assert len(modules_of(many)) == 102
     assert modules_of(f"import os{'.a' * 5000}") == modules_of("")
+
+
+def test_modules_of_every_code_are_kept_next_to_many_names() -> None:
+    many = "\n".join(f"from json import a{number}" for number in range(5000))
+    assert set(modules_of("")) <= set(modules_of(many))
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        pytest.param("from concurrent import (\n    futures,\n    thread,\n)", id="in brackets"),
+        pytest.param("from concurrent import \\\n    futures, thread", id="after a backslash"),
+    ],
+)
+def test_import_over_several_lines_is_read_whole(code: str) -> None:
+    assert modules_of(code) == modules_of("from concurrent import futures, thread")
 
 
 @pytest.mark.parametrize("line", [b"\n", b'["value",1]\n', b'["value",null]\n'])

@@ -179,6 +179,16 @@ def test_gold_answer_that_scores_as_a_wrong_one_sets_no_limit() -> None:
     assert function_judge(for_even_answers, ROWS, xml()).full_score == 3.0
 
 
+def test_gold_answer_inside_a_wrong_one_leaves_the_full_score() -> None:
+    def contains(completions: list, answer: list, **columns: object) -> list[float]:
+        return [2.0 * (gold in text) for text, gold in zip(completions, answer, strict=True)]
+
+    rows = [{"question": "?", "answer": "2"}, {"question": "?", "answer": "12"}]
+    judge = function_judge(contains, rows, xml())
+    assert judge.full_score == 2.0
+    assert judge.separates_right_from_wrong is True
+
+
 def test_function_that_pays_any_answer_is_named_as_that() -> None:
     def has_slot(completions: list, **columns: object) -> list[float]:
         return [float("<answer>" in turns) for turns in completions]

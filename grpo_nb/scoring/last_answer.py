@@ -79,7 +79,6 @@ def last_candidate(
     row: Mapping[str, Any],
     format: AnswerFormat,
     labels: Sequence[str] = (),
-    kind: CandidateKind | None = None,
 ) -> list[str]:
     """Return one or two readings of the last candidate for an answer in a text.
 
@@ -91,7 +90,6 @@ def last_candidate(
         row: The data row, with `question` and the options in it.
         format: The answer format, whose marks are left out.
         labels: The labels of the task, if it has any.
-        kind: The kind of candidate; that of the gold answer if not given.
 
     >>> xml_format = AnswerFormat(name="xml", answer_open="<answer>", answer_close="</answer>")
     >>> row = {"question": "What is 8 + 4?"}
@@ -100,7 +98,7 @@ def last_candidate(
     >>> last_candidate("What is 8 + 4?", "4", row=row, format=xml_format)
     []
     """
-    kind = kind or kind_of(gold, row, labels)
+    kind = kind_of(gold, row, labels)
     text = _without_marks(text[-_LONGEST_TEXT:], format)
     text = _without_question(text, str(row.get("question", "")))
     if kind == "number":

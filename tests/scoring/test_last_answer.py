@@ -12,13 +12,13 @@ from grpo_nb.rewards import (
     maths,
     multiple_choice,
 )
-from grpo_nb.scoring.candidates import kind_of, labels_of, last_candidate
 from grpo_nb.scoring.correct_answers import (
     FunctionJudge,
     anywhere_in_words,
     are_correct,
     are_correct_anywhere,
 )
+from grpo_nb.scoring.last_answer import kind_of, labels_of, last_candidate
 from grpo_nb.tasks.formats import AnswerFormat, bare, boxed, xml
 
 SUM = "What is 8 + 4?"

@@ -1,0 +1,58 @@
+"""The code reward runs completions in the sandbox: labelled cases, endless loops and any text."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from grpo_nb.rewards import code
+from grpo_nb.rewards.code import code_tests
+from grpo_nb.sandbox.candidates import run_untrusted_batch
+from grpo_nb.sandbox.jobs import Limits
+from tests.rewards.cases import CASES, KINDS, Case, slot
+
+ADD = [{"call": "add", "args": [1, 2], "expected": 3}]
+CODE_CASES = [case for case in CASES if isinstance(case.reward, code_tests)]
+
+
+@pytest.mark.parametrize("is_chat", [False, True], ids=["texts", "chats"])
+@pytest.mark.parametrize("case", CODE_CASES, ids=str)
+def test_code_reward_gives_the_score_labelled_by_hand(case: Case, is_chat: bool) -> None:
+    expected = [score if score is None else pytest.approx(score) for score in case.scores]
+    assert case.scores_given(is_chat=is_chat) == expected, case.completions
+
+
+def test_score_text_gives_the_score_of_a_batch_of_one() -> None:
+    case = CODE_CASES[0]
+    assert case.reward.score_text(case.completions[0], case.columns) == case.scores_given()[0]
+
+
+def test_endless_loop_costs_a_batch_its_limit_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    statuses = []
+
+    def recorded(*arguments: object, **options: object) -> list:
+        outcomes = run_untrusted_batch(*arguments, **options)
+        statuses.extend(outcome.status for group in outcomes for outcome in group)
+        return outcomes
+
+    monkeypatch.setattr(code, "run_untrusted_batch", recorded)
+    loop = slot("def add(a, b):\n    while True: pass")
+    completions = [loop, *[slot("def add(a, b): return a + b")] * 15]
+    reward = code_tests(limits=Limits(cpu_seconds=1.0))
+    with ThreadPoolExecutor(1) as threads:
+        scores = threads.submit(reward, completions=completions, tests=[ADD * 5] * 16).result(60)
+    assert scores == [0.0] + [1.0] * 15
+    # The loop runs out of time in one process for its five tests, and no other completion does.
+    assert statuses == ["limit"] + ["ok"] * 15
+
+
+FRAMES = ["{}", "<answer>{}</answer>", "```python\n{}\n```", "<answer>```\n{}\n```</answer>"]
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(text=st.text(), frame=st.sampled_from(FRAMES))
+def test_no_text_makes_code_tests_raise_or_score(text: str, frame: str) -> None:
+    completions = [frame.replace("{}", text), slot(text)]
+    tests = [ADD, [{"stdin": text, "stdout": "\x01 never"}]]
+    assert KINDS["code_tests"](completions=completions, tests=tests) == [0.0, 0.0]

@@ -1,0 +1,226 @@
+"""The process that compares expressions: bounded in time and memory, replaced, and ended."""
+
+import functools
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from grpo_nb.rewards import math_answers, math_worker, maths
+from tests.rewards.cases import judged_as_labelled, slot
+
+
+def scores_of(answers: list[str], gold: str) -> list[float | None]:
+    completions = [slot(answer) for answer in answers]
+    return maths()(completions=completions, answer=[gold] * len(answers))
+
+
+SLOW = [
+    r"((x+1)(x-1))^{512}",
+    r"(x+y+z+w)^{99}",
+    r"\sin(x)^{77}\cos(x)^{77}(x+1)^{200}",
+    r"(x^{97}+1)^{89}+(x^{89}+1)^{97}",
+]
+
+
+def works() -> bool:
+    """Return True if an expression that was never asked before is compared."""
+    works.count += 1
+    return scores_of([f"{works.count}+x"], f"x+{works.count}") == [1.0]
+
+
+works.count = 100
+
+
+def test_slow_expressions_cost_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(math_worker, "PAIR_SECONDS", 0.3)
+    monkeypatch.setattr(math_answers, "BATCH_SECONDS", 2.0)
+    slow = [f"{text}+{number}" for number in range(4) for text in SLOW]
+    quick = [f"{number}+x" for number in range(8)]
+    assert works(), "this starts the worker"
+    starts = []
+    start = math_worker._start
+    monkeypatch.setattr(math_worker, "_start", lambda budget: starts.append(1) or start(budget))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        scores = scores_of(slow + quick, "x+3")
+    assert scores[:16] == [None] * 16
+    assert scores[16:] == [0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0]
+    # Each slow expression ends its worker and costs 0.3 s of the two, however busy the machine is.
+    assert 1 <= len(starts) <= 7
+
+
+def test_spent_batch_time_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(math_worker, "PAIR_SECONDS", 0.3)
+    monkeypatch.setattr(math_answers, "BATCH_SECONDS", 0.5)
+    with pytest.warns(RuntimeWarning, match=r"longest expressions are not scored \(None\)"):
+        scores = scores_of([f"{SLOW[0]}+{number}" for number in range(100, 104)], "x+3")
+    assert scores == [None] * 4
+
+
+def test_spent_batch_time_without_missing_scores_is_silent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(math_answers, "BATCH_SECONDS", 1e-9)
+    assert works(), "this starts the worker"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        assert scores_of(["(x+5)^{2}-7"], "x^{2}+10x+18") == [1.0]
+
+
+def test_undecided_pair_is_compared_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(math_worker, "PAIR_SECONDS", 0.001)
+    assert scores_of(["(x+2)^{2}-7"], "x^{2}+4x-3") == [None]
+    monkeypatch.setattr(math_worker, "PAIR_SECONDS", 10.0)
+    assert scores_of(["(x+2)^{2}-7"], "x^{2}+4x-3") == [1.0]
+
+
+def test_answer_beside_an_undecided_gold_is_scored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(math_worker, "PAIR_SECONDS", 0.3)
+    completions = [slot(SLOW[0]), slot("y+1")]
+    assert maths()(completions=completions, answer=[["x+8", SLOW[0]], ["x+8"]]) == [1.0, 0.0]
+
+
+def test_pair_time_is_processor_time_of_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(math_worker, "PAIR_SECONDS", 1.0)
+    assert works()
+    worker = math_worker._worker
+    # A stopped worker gets no processor for longer than the pair may take.
+    os.kill(worker.pid, signal.SIGSTOP)
+    threading.Timer(1.6, os.kill, (worker.pid, signal.SIGCONT)).start()
+    assert works()
+    assert math_worker._worker is worker
+
+
+def test_worker_that_only_waits_ends_by_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = (
+        "from grpo_nb.rewards import math_worker\n"
+        "import time\n"
+        "math_worker._CLOCK_PER_PROCESSOR_TIME = 1\n"
+        "math_worker._judge = lambda gold, given: gold == 'slow' and time.sleep(60)\n"
+        "math_worker._serve()\n"
+    )
+    popen = functools.partial(subprocess.Popen, [sys.executable, "-c", script])
+    monkeypatch.setattr(math_worker, "_worker", None)
+    monkeypatch.setattr(
+        math_worker.subprocess, "Popen", lambda command, **options: popen(**options)
+    )
+    budget = math_worker.Budget(60.0)
+    with pytest.raises(math_worker.Undecided):
+        math_worker.is_equal("slow", "x", budget)
+
+
+def test_oldest_pair_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(math_worker, "_MOST_REMEMBERED", 3)
+    monkeypatch.setattr(math_worker, "_cache", {})
+    golds = [f"x+{number}" for number in range(200, 205)]
+    for gold in golds:
+        scores_of([f"y+{gold}"], f"{gold}+y")
+    remembered = [gold.removesuffix("+y") for gold, _ in math_worker._cache]
+    assert remembered == golds[2:]
+
+
+def test_threads_do_not_mix_their_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(math_worker, "PAIR_SECONDS", 0.3)
+
+    def scores_in_thread(number: int) -> list[float | None]:
+        answers = [f"{number}+x", f"{SLOW[0]}+{number + 50}", f"x+{number + 1}"]
+        return scores_of(answers, f"x+{number}")
+
+    with ThreadPoolExecutor(4) as threads:
+        scores = list(threads.map(scores_in_thread, range(4), timeout=60))
+    assert scores == [[1.0, None, 0.0]] * 4
+
+
+def test_killed_worker_is_replaced() -> None:
+    assert works()
+    os.killpg(math_worker._worker.pid, signal.SIGKILL)
+    math_worker._worker.wait()
+    assert works()
+
+
+def test_forked_process_gets_a_worker_of_its_own() -> None:
+    assert works()
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if works() else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert works()
+
+
+def test_worker_out_of_memory_is_replaced() -> None:
+    # The number has 10^9 digits, gigabytes. Whatever stops it first, the next answer comes.
+    assert scores_of([r"\binom{999999999}{499999999}x"], "x+1") in ([0.0], [None])
+    assert works()
+
+
+def test_pair_without_memory_is_undecided(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = (
+        "from grpo_nb.rewards import math_worker\n"
+        "def judge(gold, given):\n"
+        "    if gold == 'large':\n"
+        "        raise MemoryError\n"
+        "math_worker._judge = judge\n"
+        "math_worker._serve()\n"
+    )
+    popen = functools.partial(subprocess.Popen, [sys.executable, "-c", script])
+    monkeypatch.setattr(math_worker, "_worker", None)
+    monkeypatch.setattr(
+        math_worker.subprocess, "Popen", lambda command, **options: popen(**options)
+    )
+    with pytest.raises(math_worker.Undecided):
+        math_worker.is_equal("large", "x", math_worker.Budget(60.0))
+
+
+def live_processes_of(session: int) -> list[str]:
+    """Return the id of every live process of a session, from /proc."""
+    processes = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rsplit(")", 1)[1].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if int(fields[3]) == session and fields[0] != "Z":
+            processes.append(stat.parent.name)
+    return processes
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc")
+@pytest.mark.parametrize(
+    "ending",
+    [
+        pytest.param("", id="exit"),
+        pytest.param("import os; os.kill(os.getpid(), 9)", id="killed"),
+    ],
+)
+def test_worker_ends_with_its_interpreter(ending: str) -> None:
+    code = (
+        "import sys\n"
+        "from grpo_nb.rewards import math_worker, maths\n"
+        "assert maths()(completions=['<answer>1+x</answer>'], answer=['x+1']) == [1.0]\n"
+        f"print(math_worker._worker.pid, flush=True)\n{ending}"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    session = int(done.stdout)
+    end = time.monotonic() + 10
+    while live_processes_of(session) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert live_processes_of(session) == []
+
+
+def test_expression_beyond_its_time_scores_none() -> None:
+    assert scores_of(["((x+1)(x-1))^{4096}"], "x+1") == [None]
+
+
+def test_labelled_maths_answers_get_the_score_of_their_label() -> None:
+    result = judged_as_labelled("maths")
+    assert result.wrongly_scored == []
+    assert result.right > 300
+    assert len(result.wrongly_refused) <= 0.05 * result.right, result.wrongly_refused
