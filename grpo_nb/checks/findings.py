@@ -189,12 +189,6 @@ KINDS: dict[str, Kind] = {
         "gn.rewards.correctness(). If right is defined by a function, pass one that returns a "
         "right answer: gn.check_rewards(rewards, task, answer=lambda row: ...)",
     ),
-    "follows nothing": Kind(
-        "warning",
-        effect="the model learns neither answers nor the format from it",
-        fix="add a reward for the answer such as gn.rewards.correctness(), and try the reward on a "
-        "completion that it must reward",
-    ),
     "format outweighs the answer": Kind(
         "warning",
         effect="a wrong answer in perfect format beats a right answer in its slot alone",

@@ -62,9 +62,7 @@ class TriedReward:
     scores: Scores
     behaviour: Behaviour
     columns: tuple[str, ...] = ()
-    """Data columns that the reward reads, besides the question and the gold answer."""
-    reads_gold: bool = False
-    """True if the reward names a column with the gold answer."""
+    """Data columns that the reward reads, besides the question."""
     ranks_group: bool = False
     """True if the reward is marked with `gn.rewards.relative`."""
 

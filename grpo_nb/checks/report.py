@@ -30,8 +30,6 @@ class RewardReport(Shown):
     """Extent of the check, in one or two sentences with counts."""
     limits: tuple[str, ...] = ()
     """Parts of the check that were not possible, with the reason."""
-    remarks: tuple[str, ...] = ()
-    """Cost of the calls, and their effect on rewards that keep state."""
     weights: Mapping[str, float] = field(default_factory=dict)
     scores: Mapping[str, Mapping[Probe, float]] = field(default_factory=dict, compare=False)
     """Score of every probe, by name of the reward."""
@@ -79,7 +77,6 @@ class RewardReport(Shown):
         yield Html(text, self._table().html())
         for limit in self.limits:
             yield f"not checked: {limit}"
-        yield from self.remarks
 
     def _table(self) -> Table:
         rows = [(name, "ok", role) for name, role in self.roles.items() if not self.of(name)]
