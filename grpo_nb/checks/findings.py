@@ -181,6 +181,11 @@ KINDS: dict[str, Kind] = {
         fix="score at least 20 answers yourself, in gn.RewardLab or a .csv, then call "
         "gn.checks.agreement(judge, labelled)",
     ),
+    "too few labels": Kind(
+        "warning",
+        effect="nobody knows yet whether the judge prefers the answers that you prefer",
+        fix="score more answers yourself, then call gn.checks.agreement(judge, labelled) again",
+    ),
     # The weighted total
     "nothing tells right from wrong": Kind(
         "critical",

@@ -222,14 +222,8 @@ def _find_other_layout(reward: TriedReward, layouts: Sequence[Layout]) -> Findin
 def _find_unexpected_scores(reward: TriedReward) -> list[Finding]:
     """Report each kind of probe that is rewarded and should not be, or the other way round."""
     findings = []
-    probes_by_kind = _comparable_probes(reward)
-    length_probes = probes_by_kind.get("length is rewarded", [])
-    is_length_rewarded = any(map(reward.is_rewarded, length_probes))
-    for kind, probes in probes_by_kind.items():
+    for kind, probes in _comparable_probes(reward).items():
         unexpected = [probe for probe in probes if not reward.is_as_expected(probe)]
-        if is_length_rewarded and kind != "length is rewarded":
-            # Report a long text once, as `length is rewarded`.
-            unexpected = [p for p in unexpected if p.expected == "pay" or not _is_long(reward, p)]
         if unexpected:
             seen = "rewarded like a right answer"
             if probes[0].expected == "pay":
@@ -237,23 +231,6 @@ def _find_unexpected_scores(reward: TriedReward) -> list[Finding]:
             what = f"{seen}: {_variants(unexpected)} ({len(unexpected)} of {len(probes)} tries)"
             findings.append(reward.finding(kind, what, unexpected))
     return findings
-
-
-def _depends_on_words(reward: TriedReward) -> bool:
-    """Return whether more words of reasoning change the score by as much as the format does."""
-    shares_by_row = defaultdict(list)
-    for probe in reward.of_kind("repetition is rewarded"):
-        share = reward.share(probe)
-        if probe.variant == "words" and math.isfinite(share):
-            shares_by_row[probe.row].append(share)
-    changes = [max(shares) - min(shares) for shares in shares_by_row.values()]
-    return max(changes, default=0.0) > REWARDED_SHARE
-
-
-def _is_long(reward: TriedReward, probe: Probe) -> bool:
-    """Return whether a text is longer than the right answer of its row."""
-    rights = [right for right in reward.right_answers if right.row == probe.row]
-    return all(len(probe.text) > len(right.text) for right in rights)
 
 
 def _find_part_credit(reward: TriedReward) -> Finding | None:
@@ -321,9 +298,6 @@ def _comparable_probes(reward: TriedReward) -> dict[str, list[Probe]]:
     if reward.behaviour.role != ANSWER:
         # A format reward may reward a cheat in perfect format: the answer is not its business.
         expectations.remove("refuse")
-        # The harmless changes also change the length, so they show nothing about the format.
-        if _depends_on_words(reward):
-            expectations.remove("pay")
     probes_by_kind = defaultdict(list)
     for probe in reward.scores:
         is_read = probe.layout == reward.layout.name and probe.expected in expectations

@@ -41,9 +41,6 @@ if TYPE_CHECKING:
 COMPLETIONS_AT_ONCE = 64
 """Completions sampled together, rounded down to whole groups: a prompt is then computed once."""
 
-MIN_ROWS_PER_LABEL = 3
-"""Answers are labels if each occurs on average in at least this many rows."""
-
 REWARD_COLUMNS = {
     "lowest": "lowest",
     "highest": "highest",
@@ -256,17 +253,7 @@ def baseline(
         greedy=tuple(answer.text for answer in greedy),
         greedy_scores=tuple(greedy_scores),
         floor=task.answers.floor,
-        asks_for_labels=_asks_for_labels(task, rows),
     )
-
-
-def _asks_for_labels(task: Task, rows: Iterable[Mapping[str, Any]]) -> bool:
-    """Return whether answers are words that each come several times, and are one word in `rows`."""
-    labels = {str(answer).casefold() for answer in task.train["answer"]}
-    is_repeated = len(task.train) >= MIN_ROWS_PER_LABEL * len(labels)
-    is_label = is_repeated and task.answers.kind in ("choice", "text")
-    has_labels = is_label or task.answers.floor is not None
-    return has_labels and all(len(str(row["answer"]).split()) == 1 for row in rows)
 
 
 def _sample(
