@@ -22,14 +22,11 @@ Then at most four groups are sampled for one that teaches something.
 MANY_TRUNCATED = 0.1
 """Share of truncated completions from which more room is worth its time."""
 
-MOSTLY_TRUNCATED = 0.5
-"""Share of truncated completions from which nobody knows how hard the questions are."""
-
 FEW_SLOTS = 0.05
 """Below this share of readable answers, the format is what the model lacks."""
 
-ENOUGH_ANSWERS = 8
-"""Readable answers needed, besides one in four, to call questions too hard."""
+ENOUGH_SLOTS = 0.25
+"""Share of readable answers needed to call questions too hard."""
 
 OFTEN_DIFFERENT = 0.75
 """Share of groups with a learning signal above which a larger group adds little."""
@@ -107,7 +104,7 @@ def _advise_difficulty(sample: SampledGroups) -> Iterable[Advice]:
     is_format_only = decide_verdict(sample) == "format only"
     # Half right and half wrong is no reason for either: the questions are of different difficulty.
     is_hard = 2 * wrong >= groups and wrong > right
-    if (is_hard or is_format_only) and _is_difficulty_known(sample):
+    if (is_hard or is_format_only) and sample.slot_share >= ENOUGH_SLOTS:
         reason = f"in {wrong} of {groups} groups no completion earned more than an empty one"
         if is_format_only:
             reason = "no sampled answer is correct"
@@ -162,14 +159,6 @@ def _advise_group_size(sample: SampledGroups) -> Iterable[Advice]:
         "contain two different scores.",
         _replace_settings(change),
     )
-
-
-def _is_difficulty_known(sample: SampledGroups) -> bool:
-    """Return whether enough completions have a readable answer and were not truncated."""
-    completions = len(sample.scores)
-    read = round(sample.slot_share * completions)
-    is_read = read >= max(ENOUGH_GROUPS * completions, ENOUGH_ANSWERS)
-    return is_read and len(_truncated_texts(sample)) < MOSTLY_TRUNCATED * completions
 
 
 def _truncated_texts(sample: SampledGroups) -> list[str]:

@@ -113,14 +113,10 @@ def find_state(runner: ProbeRunner, probes: Sequence[Probe]) -> list[Finding]:
     before = [runner.scores[probe] for probe in probes]
     after = [result.scores[0] for result in results]
     later_call = "the last call of this check: the reward keeps state"
-    return _compare(
-        runner.caller.name, Comparison("unsteady", later_call, before, after), probes
-    )
+    return _compare(runner.caller.name, Comparison("unsteady", later_call, before, after), probes)
 
 
-def _compare(
-    reward: str, comparison: Comparison, probes: Sequence[Probe]
-) -> list[Finding]:
+def _compare(reward: str, comparison: Comparison, probes: Sequence[Probe]) -> list[Finding]:
     """Report the first completion with another score in the second call."""
     for probe, score, other in zip(probes, comparison.before, comparison.after, strict=True):
         # Sums over a batch in floating point differ in the last digits.
@@ -195,4 +191,3 @@ def _find_hang(caller: Caller) -> list[Finding]:
     text = completion_text(one_completion.completions[0])
     what = f"a completion of {len(text):,} characters had no score after {limit:g} s"
     return [make_finding("hangs", caller.name, what, [text])]
-

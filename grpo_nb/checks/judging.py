@@ -18,7 +18,6 @@ from grpo_nb.checks.classifying import (
     best_score,
     finite_scores,
     follows_length,
-    is_answer_dependent,
     tolerance_of,
 )
 from grpo_nb.checks.findings import Finding, make_finding
@@ -112,7 +111,6 @@ def judge_reward(reward: TriedReward, layouts: Sequence[Layout]) -> list[Finding
         *_find_missing_scores(reward),
         _find_infinite_scores(reward),
         _find_constant(reward),
-        _find_ignored_gold(reward),
         _find_lost_rows(reward),
         _find_other_layout(reward, layouts),
         *_find_unexpected_scores(reward),
@@ -162,20 +160,6 @@ def _find_constant(reward: TriedReward) -> Finding | None:
         return None
     what = f"right, wrong and nonsensical completions of a row all score the same ({finite[0]:g})"
     return reward.finding("constant", what)
-
-
-def _find_ignored_gold(reward: TriedReward) -> Finding | None:
-    """Report a reward that depends on the answer, but does not follow the gold answer."""
-    if reward.behaviour.role != OTHER or not is_answer_dependent(reward.scores):
-        return None
-    what = (
-        "another answer in the same words changes the score, but most gold answers score no higher "
-        "than wrong answers"
-    )
-    # The reward may have failed, or given no score, for each right answer in this layout.
-    scored = [probe for probe in reward.right_answers if not math.isnan(reward.scores[probe])]
-    scored.sort(key=lambda probe: reward.scores[probe])
-    return reward.finding("ignores the gold answer", what, scored[:1])
 
 
 def _find_lost_rows(reward: TriedReward) -> Finding | None:

@@ -11,7 +11,7 @@ import functools
 import math
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from grpo_nb.checks.advice import Advice, Verdict, decide_verdict, give_advice
 from grpo_nb.checks.groups import SampledGroups, estimate, in_groups
@@ -34,9 +34,6 @@ from grpo_nb.scoring.correct_answers import (
 )
 from grpo_nb.scoring.scores import score
 from grpo_nb.tasks.task import Task
-
-if TYPE_CHECKING:
-    import pandas
 
 COMPLETIONS_AT_ONCE = 64
 """Completions sampled together, rounded down to whole groups: a prompt is then computed once."""
@@ -93,27 +90,6 @@ class Baseline(SampledGroups, Shown):
                 "learn what the other rewards score, and no answers until one is correct by chance."
             )
         return f"{seen} There is something to learn from. Training shows what comes of it."
-
-    @property
-    def table(self) -> pandas.DataFrame:
-        """One row per completion.
-
-        Columns: group, question, answer, completion, each reward, total, advantage, tokens,
-        is_truncated.
-        """
-        import pandas
-
-        size = self.num_generations
-        asked = []
-        for group, row in enumerate(self.rows):
-            asked += [(group, row["question"], row["answer"])] * size
-        measured = {
-            "advantage": self.scores.advantages(size),
-            "tokens": self.tokens,
-            "is_truncated": self.is_truncated,
-        }
-        questions = pandas.DataFrame(asked, columns=["group", "question", "answer"])
-        return pandas.concat([questions, self.scores.table, pandas.DataFrame(measured)], axis=1)
 
     def _parts(self) -> Iterable[Any]:
         yield bold(self.sentence)

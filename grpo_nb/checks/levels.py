@@ -11,8 +11,6 @@ from typing import Any
 
 from grpo_nb.checks.learning_signal import Baseline, baseline
 from grpo_nb.config.settings import Settings
-from grpo_nb.core.tables import Shown, Table, bold
-from grpo_nb.core.words import shorten
 from grpo_nb.rewards.base import RewardFunction
 from grpo_nb.tasks.task import Task
 
@@ -22,11 +20,9 @@ MASTERED = 2 / 3
 A gain above it would be hard to show on held-out questions.
 """
 
-TABLE_HEAD = ("level", "example", "correct", "greedy answers correct", "groups that differ", "")
-
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class LevelChoice(Shown):
+class LevelChoice:
     """Levels of a task, their baselines, and the level to train on. Made by `choose_level`."""
 
     levels: tuple[Task, ...]
@@ -78,18 +74,8 @@ class LevelChoice(Shown):
             f"Level {self.chosen}: {share:.0%} of the answers are correct before training. {reason}"
         )
 
-    def _parts(self) -> Iterable[Any]:
-        yield bold(self.sentence)
-        rows = []
-        for level, task in enumerate(self.levels):
-            cells = ["not measured", "", "", ""]
-            if level < len(self.baselines):
-                measured = self.baselines[level]
-                shares = [f"{share:.0%}" for share in measured.right_shares]
-                differing = f"{measured.counts['differs']} of {len(measured.rows)}"
-                cells = [*shares, differing, bold("chosen") if level == self.chosen else ""]
-            rows.append((level, shorten(task.train[0]["question"], 80), *cells))
-        yield Table(rows, TABLE_HEAD)
+    def __repr__(self) -> str:
+        return self.sentence
 
 
 def _gives_signal(measured: Baseline) -> bool:

@@ -157,8 +157,6 @@ def check_rewards(
         roles={**roles, **dict.fromkeys(judge_rewards, "calls a judge")},
         checked=" ".join(checked),
         limits=tuple(limits),
-        weights=weights,
-        scores={result.reward.name: result.reward.scores for result in results},
     )
 
 

@@ -248,10 +248,16 @@ class RewardLab(Panel):
 
         Raises:
             ValueError: The score is not on the scale of the judge, or from 1 to 5 without a judge.
+                Or each completion has a score.
         """
+        self._labels.check(score)
         existing = self._labels.scores_of(self._question, self.completions)
-        if None in existing:
-            self._labels.add(self._question, self.completions[existing.index(None)], score)
+        if None not in existing:
+            raise ValueError(
+                "each completion shown has a score by hand. Undo the last one with "
+                "lab.undo_label(), or show other completions."
+            )
+        self._labels.add(self._question, self.completions[existing.index(None)], score)
         self._show_labels()
 
     def undo_label(self) -> None:
@@ -278,15 +284,18 @@ class RewardLab(Panel):
         self._status.value = (
             f"Sampling {size} completions from the model. The kernel is busy until they are there."
         )
-        group = sample_group(
-            self.model,
-            self.tokenizer,
-            self.row,
-            num_generations=size,
-            temperature=self._temperature_box.value,
-            max_completion_length=self._length_box.value,
-            chat_template_kwargs=self.chat_template_kwargs,
-        )
+        try:
+            group = sample_group(
+                self.model,
+                self.tokenizer,
+                self.row,
+                num_generations=size,
+                temperature=self._temperature_box.value,
+                max_completion_length=self._length_box.value,
+                chat_template_kwargs=self.chat_template_kwargs,
+            )
+        finally:
+            self._status.value = ""
         self._set_completions(group)
         self._status.value = f"Sampled {size} completions for row {self.row_number}."
 
