@@ -261,7 +261,7 @@ def test_reward_that_fails_on_each_right_answer_is_judged() -> None:
         return int((re.findall(r"\d+", text) or ["0"])[-1]) % 2
 
     report = check_rewards(by_text(fails), SUMS)
-    assert {"raises", "ignores the gold answer"} <= kinds(report)
+    assert {"raises", "nothing tells right from wrong"} <= kinds(report)
 
 
 def test_texts_are_found_once_in_data_with_shared_parts() -> None:
@@ -364,16 +364,16 @@ def test_report_says_that_tokens_were_not_counted() -> None:
 
 def test_report_says_what_a_slow_reward_was_not_tried_with() -> None:
     def slow(completions, answer, **_):
-        time.sleep(0.02 * len(completions))
+        time.sleep(0.01 * len(completions))
         return right(completions=completions, answer=answer)
 
-    report = check_rewards(slow, SUMS, seconds_per_call=0.1)
+    report = check_rewards(slow, SUMS, seconds_per_call=0.05)
     assert any("slow: some probes, because it is slow" in limit for limit in report.limits)
     assert report.roles == {"slow": "tells right from wrong"}
 
 
 def asleep(completions, **_):
-    time.sleep(2)
+    time.sleep(0.5)
 
 
 def test_hung_reward_costs_a_bounded_time() -> None:

@@ -65,6 +65,16 @@ def test_failure_of_the_model_is_shown(lab: gn.RewardLab, monkeypatch) -> None:
     assert len(lab.completions) == 4
 
 
+def test_failed_sample_in_a_cell_leaves_no_status(lab: gn.RewardLab, monkeypatch) -> None:
+    def fail(*args: Any, **options: Any) -> None:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(sampling, "generate", fail)
+    with pytest.raises(RuntimeError):
+        lab.sample()
+    assert "The kernel is busy" not in text_of(lab)
+
+
 def test_row_without_messages_cannot_be_sampled(loaded: tuple[Any, Any]) -> None:
     with pytest.raises(ValueError, match="'prompt'"):
         sample_group(*loaded, {"question": "2 + 2?", "answer": "4"})
