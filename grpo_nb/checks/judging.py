@@ -18,6 +18,7 @@ from grpo_nb.checks.classifying import (
     best_score,
     finite_scores,
     follows_length,
+    is_length_dependent,
     tolerance_of,
 )
 from grpo_nb.checks.findings import Finding, make_finding
@@ -282,6 +283,9 @@ def _comparable_probes(reward: TriedReward) -> dict[str, list[Probe]]:
     if reward.behaviour.role != ANSWER:
         # A format reward may reward a cheat in perfect format: the answer is not its business.
         expectations.remove("refuse")
+        # The harmless changes also change the length, so they show nothing about the format.
+        if is_length_dependent(reward.scores):
+            expectations.remove("pay")
     probes_by_kind = defaultdict(list)
     for probe in reward.scores:
         is_read = probe.layout == reward.layout.name and probe.expected in expectations

@@ -22,7 +22,7 @@ class Fault(NamedTuple):
 
 
 FAULTS: list[Fault] = [
-    Fault("slot_equals", "right answer refused", "no DOTALL", ", re.DOTALL)", ")"),
+    Fault("slot_equals", "another format", "no DOTALL", ", re.DOTALL)", ")"),
     Fault(
         "slot_equals",
         "near miss",
@@ -151,7 +151,7 @@ FAULTS: list[Fault] = [
     Fault("think_strict_format", "right answer refused", "no DOTALL", "text, re.DOTALL)", "text)"),
     Fault(
         "think_strict_format",
-        "right answer refused",
+        "another format",
         "wants a last newline",
         "</answer>\\s*$",
         "</answer>\\n$",
