@@ -75,8 +75,10 @@ def _explain_total(rewards: Sequence[TriedReward], rows: CheckRows) -> Finding:
 
 def _is_for_form(reward: TriedReward) -> bool:
     """Return whether a reward follows the format, the length or the wording."""
-    role = reward.behaviour.role
-    return role == FORMAT or (role == OTHER and classifying.is_length_dependent(reward.scores))
+    if reward.behaviour.role != OTHER:
+        return reward.behaviour.role == FORMAT
+    is_length_dependent = classifying.is_length_dependent(reward.scores)
+    return is_length_dependent or classifying.is_phrase_dependent(reward.scores)
 
 
 def _wants_certain_answers(reward: TriedReward) -> bool:
