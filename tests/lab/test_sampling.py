@@ -33,7 +33,6 @@ def test_lab_shows_the_prompt_as_the_model_sees_it(lab: gn.RewardLab) -> None:
 
 def test_lab_starts_with_the_settings_for_sampling(lab: gn.RewardLab) -> None:
     assert control(lab, "Group size").value == 4
-    assert control(lab, "Longest, in tokens").value == 9
     assert not control(lab, "Sample a group").disabled
 
 
