@@ -1,7 +1,8 @@
 """Sound reward functions in the manners of public repositories, and the tasks that they are for.
 
-Regular expressions, split tags, floats, Decimal, JSON, dates, expressions, source code, labels, lengths, steps; functions,
-closures, classes, coroutines, chat messages and plain text.
+They use regular expressions, split tags, floats, Decimal, JSON, dates, expressions, source code,
+labels, lengths and steps. They are functions, closures, classes and coroutines, for chat messages
+and plain text.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any, NamedTuple
 from grpo_nb.tasks import formats
 from grpo_nb.tasks.formats import AnswerFormat
 
-# ---- Tasks ---------------------------------------------------------------------------------------------------------
+# ---- Tasks ----
 
 
 class Rows(NamedTuple):
@@ -95,11 +96,15 @@ FACTORS = Rows(
 )
 COUNTDOWN = Rows(
     _rows(
-        [("Make 50 of 8, 2, 5.", "(8 + 2) * 5"), ("Make 28 of 9, 5, 2.", "(9 + 5) * 2"), ("Make 17 of 3, 4, 5.", "3 * 4 + 5")],
+        [
+            ("Make 50 of 8, 2, 5.", "(8 + 2) * 5"),
+            ("Make 28 of 9, 5, 2.", "(9 + 5) * 2"),
+            ("Make 17 of 3, 4, 5.", "3 * 4 + 5"),
+        ],
         numbers=[[8, 2, 5], [9, 5, 2], [3, 4, 5]],
         target=[50, 28, 17],
     )
-)  # fmt: skip
+)
 FUNCTIONS = Rows(
     _rows(
         [(f"Write f that adds {n}.", f"def f(x):\n    return x + {n}") for n in (3, 5, 8, 13)],
@@ -124,7 +129,7 @@ DATES = Rows(
 )
 
 
-# ---- Sound rewards -------------------------------------------------------------------------------------------------
+# ---- Sound rewards ----
 
 
 def slot_equals(completions, answer, **kwargs):
@@ -360,7 +365,7 @@ _OPERATORS = {
 
 
 def countdown(completions, target, numbers, **kwargs):
-    """An expression of exactly the numbers given that makes the target; the gold answer is one of many."""
+    """An expression of exactly the numbers given that makes the target."""
 
     def value(node, used):
         if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
@@ -491,7 +496,7 @@ def cosine_right(completions, answer, completion_ids, **kwargs):
 
 
 class Sound(NamedTuple):
-    """A sound reward: the task it is for, and how it is made of what its source defines."""
+    """A sound reward: its task, its source, and a function that makes the reward of it."""
 
     task: Rows
     source: Any
@@ -523,9 +528,9 @@ SOUND: dict[str, Sound] = {
     "xml_count": Sound(SUMS, xml_count),
     "no_apology": Sound(CAPITALS, NoApology, lambda defined: defined()),
     "cosine_right": Sound(SUMS, cosine_right),
-}  # fmt: skip
+}
 
-# As a training would use them: an answer with form and length beside it.
+# As a training would use them: a reward for the answer with others for format and length.
 TOGETHER: list[tuple[str, ...]] = [
     ("slot_equals", "float_in_slot", "soft_length", "xml_count"),
     ("split_tags", "cosine_right", "xml_count"),
