@@ -38,14 +38,11 @@ A slow parser with its own time limit ends within this time; a hung one does not
 def check_signature(caller: Caller, row: Mapping[str, Any]) -> list[Finding]:
     """Report a reward that does not accept TRL's arguments and all data columns by name."""
     columns = [name for name in row if name not in ("prompt", "completion", "completion_ids")]
+    arguments = dict.fromkeys([*TRL_ARGUMENTS, *columns])
     try:
-        signature = inspect.signature(caller.reward)
-    except ValueError:  # a builtin without a signature: the first call will show whether it works
-        return []
-    try:
-        signature.bind(**dict.fromkeys(TRL_ARGUMENTS), **dict.fromkeys(columns))
+        inspect.signature(caller.reward).bind(**arguments)
     except TypeError as error:
-        what = f"{error}. A trainer passes {', '.join([*TRL_ARGUMENTS, *columns])}"
+        what = f"{error}. A trainer passes {', '.join(arguments)}"
         return [make_finding("breaks the contract", caller.name, what)]
     return []
 
@@ -182,9 +179,9 @@ def find_failures(runner: ProbeRunner) -> list[Finding]:
 
 
 def _find_hang(caller: Caller) -> list[Finding]:
-    if caller.smallest_late_batch is None:
+    if not caller.late_batches:
         return []
-    one_completion = caller.smallest_late_batch.select([0])
+    one_completion = min(caller.late_batches, key=len).select([0])
     limit = HANG_FACTOR * caller.seconds
     if not caller.call(one_completion, limit).is_late:
         return []
