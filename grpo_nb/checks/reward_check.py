@@ -12,7 +12,6 @@ No model is needed. Not covered: reward models that fail only on real completion
 execute code.
 """
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -257,9 +256,7 @@ def _try_controls(runner: ProbeRunner, layouts: Sequence[Layout]) -> Behaviour:
     caller = runner.caller
     if MIN_COMPLETIONS_PER_LIMIT * caller.seconds_per_completion < caller.seconds:
         _run_controls(runner, runner.rows.rows[DETAIL_ROWS:], own)
-    scored = {probe.row for probe, score in runner.scores.items() if not math.isnan(score)}
-    scored_rows = [row for row in runner.rows.rows if row.index in scored][:DETAIL_ROWS]
-    _run_controls(runner, scored_rows or first_rows, others)
+    _run_controls(runner, first_rows, others)
     return classifying.classify_reward(runner.scores, layouts)
 
 
