@@ -1,7 +1,7 @@
 """Define the kinds of findings of `check_rewards`: severity, effect on training, and fix.
 
-To add a kind, add an entry to `KINDS`. Its key is what probes and judging functions use, and what
-users see.
+To add a kind, add an entry to `KINDS`. Its key is what users see, and what probes and the functions
+that find faults use.
 """
 
 from collections.abc import Sequence

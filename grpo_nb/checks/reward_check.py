@@ -4,7 +4,7 @@ The flow in five steps:
 
 1. `rows.py` chooses rows of the task; `probes.py` writes completions to try for them.
 2. `calling.py` calls the reward with these as TRL does; `contract.py` checks that the calls work.
-3. `classifying.py` finds what the reward follows; `judging.py` finds unexpected scores.
+3. `classifying.py` finds what the reward follows; `faults.py` finds unexpected scores.
 4. `total.py` checks that the weighted total of all rewards teaches right answers.
 5. `report.py` shows the findings, whose texts are in `findings.py`.
 
@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_nb.checks import classifying, contract, judging, probes, total
+from grpo_nb.checks import classifying, contract, faults, probes, total
 from grpo_nb.checks.calling import Caller, ProbeRunner
 from grpo_nb.checks.classifying import Behaviour
+from grpo_nb.checks.faults import TriedReward
 from grpo_nb.checks.findings import Finding
 from grpo_nb.checks.judge_agreement import find_unmeasured
-from grpo_nb.checks.judging import TriedReward
 from grpo_nb.checks.layouts import Layout, list_layouts
 from grpo_nb.checks.probes import Probe
 from grpo_nb.checks.references import judges_in, phrases_in, texts_in
@@ -140,8 +140,8 @@ def check_rewards(
         findings += result.findings
     limits = [f"{result.reward.name}: {result.limit}" for result in results if result.limit]
 
-    # 3. Judge the weighted total, which is what the model learns from.
-    total_findings, limit = _judge_total(results, judge_rewards, weights, rows)
+    # 3. Check the weighted total, which is what the model learns from.
+    total_findings, limit = _check_total(results, judge_rewards, weights, rows)
     findings += total_findings
     limits += [limit] if limit else []
 
@@ -159,7 +159,7 @@ def check_rewards(
     )
 
 
-def _judge_total(
+def _check_total(
     results: Sequence[RewardResult],
     judge_rewards: Sequence[str],
     weights: total.Weights,
@@ -177,13 +177,13 @@ def _judge_total(
         return [], "the weighted total: a reward has to be fixed first, or is too slow to judge"
     if not scored:
         return [], ""
-    return total.judge_total([result.reward for result in scored], weights, rows), ""
+    return total.check_total([result.reward for result in scored], weights, rows), ""
 
 
 def _try_reward(
     reward: base.RewardFunction, rows: CheckRows, layouts: Sequence[Layout], seconds_per_call: float
 ) -> RewardResult:
-    """Try one reward with all probes and judge its scores."""
+    """Try one reward with all probes and find its faults."""
     caller = Caller(reward, base.reward_name(reward), seconds_per_call)
     runner = ProbeRunner(caller, rows)
     is_episode_reward = "environments" in texts_in(reward)
@@ -207,14 +207,14 @@ def _try_reward(
 
     # 2. If the scores mean something, try all other probes in the layout that the reward reads.
     has_scores = {"right", "wrong"} <= {probe.kind for probe in runner.scores}
-    is_judged = has_scores and not findings and not is_episode_reward
-    if is_judged:
+    is_usable = has_scores and not findings and not is_episode_reward
+    if is_usable:
         detail_rows = _detail_rows(runner, behaviour)
         runner.run(_write_probes(reward, rows, behaviour.layout, detail_rows))
         hostile = probes.write_hostile(detail_rows[0], behaviour.layout)
         findings += contract.find_execution(runner, hostile)
         findings += contract.find_state(runner, [*runner.scores][:2])
-        findings += judging.judge_reward(tried, layouts)
+        findings += faults.find_faults(tried, layouts)
     findings += contract.find_failures(runner)
 
     # 3. What could not be tried?
@@ -223,7 +223,7 @@ def _try_reward(
     limit = ""
     if is_episode_reward:
         limit = "it scores played episodes. Play one with gn.lab.ByHand(task, row)"
-    elif not is_judged:
+    elif not is_usable:
         limit = "its scores, because it breaks the contract, fails or is unsteady"
     elif is_stopped:
         limit = f"some probes, because it is slow; tried with {caller.completions} completions"
@@ -231,9 +231,9 @@ def _try_reward(
         reward=tried,
         findings=findings,
         completions=caller.completions,
-        role=behaviour.role if is_judged else "not judged",
+        role=behaviour.role if is_usable else "not judged",
         limit=limit,
-        can_count_in_total=is_judged and (not is_stopped or behaviour.role != classifying.OTHER),
+        can_count_in_total=is_usable and (not is_stopped or behaviour.role != classifying.OTHER),
         is_episode_reward=is_episode_reward,
     )
 

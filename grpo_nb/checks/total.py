@@ -1,12 +1,12 @@
-"""Judge the weighted total of all rewards, which is all that GRPO learns from."""
+"""Check the weighted total of all rewards, which is all that GRPO learns from."""
 
 import math
 from collections.abc import Mapping, Sequence
 
 from grpo_nb.checks import classifying
 from grpo_nb.checks.classifying import ANSWER, FORMAT, OTHER, best_score, mean_gain, scores_on_row
+from grpo_nb.checks.faults import REWARDED_SHARE, TriedReward
 from grpo_nb.checks.findings import WHOLE_SET, Finding, make_finding
-from grpo_nb.checks.judging import REWARDED_SHARE, TriedReward
 from grpo_nb.checks.layouts import SLOT_ONLY
 from grpo_nb.checks.probes import NO_ANSWER, Probe
 from grpo_nb.checks.rows import CheckRows
@@ -15,7 +15,7 @@ Weights = Mapping[str, float]
 """Weight of each reward, by name."""
 
 
-def judge_total(rewards: Sequence[TriedReward], weights: Weights, rows: CheckRows) -> list[Finding]:
+def check_total(rewards: Sequence[TriedReward], weights: Weights, rows: CheckRows) -> list[Finding]:
     """Report a total that does not follow right answers, or follows the format more."""
     answer_rewards = [reward for reward in rewards if _is_for_answers(reward, weights)]
     margin_rows = {row for reward in answer_rewards for row in reward.behaviour.margins}

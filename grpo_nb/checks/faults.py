@@ -1,4 +1,4 @@
-"""Judge one reward: report the probes that it does not score as expected.
+"""Find the faults of one reward: report the probes that it does not score as expected.
 
 Scores are compared with the controls of the same row. A probe's *share* is 0 if it scores like the
 best wrong answer, and 1 if it scores like the right answer.
@@ -56,7 +56,7 @@ With repetitions 1, 4, 16 and 64, a score with a maximum gains less than that in
 
 @dataclass(frozen=True, eq=False)
 class TriedReward:
-    """A reward after all probes were tried: all that is known when it is judged."""
+    """A reward after all probes were tried: all that is known about it."""
 
     name: str
     scores: Scores
@@ -106,7 +106,7 @@ class TriedReward:
         return make_finding(kind, self.name, what, [probe.text for probe in probes])
 
 
-def judge_reward(reward: TriedReward, layouts: Sequence[Layout]) -> list[Finding]:
+def find_faults(reward: TriedReward, layouts: Sequence[Layout]) -> list[Finding]:
     """Return one finding for each kind of fault, with the shortest completion that shows it."""
     findings = [
         *_find_missing_scores(reward),
