@@ -47,7 +47,19 @@ def test_sound_rewards_of_the_study_are_not_accused(names: tuple[str, ...]) -> N
     assert report.ok, report
 
 
-@pytest.mark.parametrize("fault", FOUND, ids=lambda fault: f"{fault.reward}-{fault.what}")
+#: Like the fault of `countdown`, and as slow: each reward hangs on the powers that it executes.
+SLOW = {"sympify", "exec"}
+
+
+def fault_cases() -> list:
+    cases = []
+    for fault in FOUND:
+        marks = [pytest.mark.slow] if fault.what in SLOW else []
+        cases.append(pytest.param(fault, marks=marks, id=f"{fault.reward}-{fault.what}"))
+    return cases
+
+
+@pytest.mark.parametrize("fault", fault_cases())
 def test_fault_of_the_study_is_found_and_named(fault: Fault) -> None:
     # A fault that hangs costs a multiple of this limit.
     report = check([faulty(fault)], fault.reward, seconds_per_call=0.25)

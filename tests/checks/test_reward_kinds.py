@@ -151,7 +151,9 @@ def test_keyword_repeated_without_end_is_found() -> None:
 # ---- Loud where it must not be ----
 
 
-def test_slow_format_reward_is_judged_by_what_was_scored() -> None:
+def test_slow_format_reward_is_judged_by_what_was_scored(monkeypatch) -> None:
+    monkeypatch.setattr(calling, "TOTAL_TIME_FACTOR", 10)
+
     def slow(completions, **columns):
         time.sleep(0.012 * len(completions))
         return formed(completions)
@@ -401,12 +403,12 @@ def test_function_around_a_judge_is_not_called(make) -> None:
 
 
 def test_reward_that_is_slow_with_one_completion_is_asked_little(monkeypatch) -> None:
-    monkeypatch.setattr(calling, "SLOW_CALL_SECONDS", 0.02)
+    monkeypatch.setattr(calling, "SLOW_CALL_SECONDS", 0.01)
     asked = []
 
     def remote(completions, answer, **_):
         asked.append(len(completions))
-        time.sleep(0.021)
+        time.sleep(0.011)
         return right(completions, answer)
 
     report = check_rewards(remote, SUMS)
