@@ -858,7 +858,7 @@ NO_ANSWER = (
     "ignores the gold answer",
     "no reward for answers",
     "constant",
-    "follows nothing",
+    "right answer unknown",
 )
 STATE = ("unsteady", "depends on its group")  # the second kind was split off from the first
 

@@ -4,11 +4,12 @@ The thresholds are round numbers, not tests. Each piece of advice gives the numb
 leaves the choice to the reader.
 """
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from grpo_nb.checks.groups import SampledGroups, in_groups
+from grpo_nb.checks.groups import SampledGroups
 
 Verdict = Literal["signal", "weak signal", "format only", "no signal"]
 
@@ -21,23 +22,14 @@ Then at most four groups are sampled for one that teaches something.
 MANY_TRUNCATED = 0.1
 """Share of truncated completions from which more room is worth its time."""
 
-MOSTLY_TRUNCATED = 0.5
-"""Share of truncated completions from which nobody knows how hard the questions are."""
-
 FEW_SLOTS = 0.05
 """Below this share of readable answers, the format is what the model lacks."""
 
-ENOUGH_ANSWERS = 8
-"""Readable answers needed, besides one in four, to call questions too hard."""
+ENOUGH_SLOTS = 0.25
+"""Share of readable answers needed to call questions too hard."""
 
 OFTEN_DIFFERENT = 0.75
 """Share of groups with a learning signal above which a larger group adds little."""
-
-MOSTLY_EQUAL = 0.5
-"""Share of different completions in a group up to which the temperature is too low."""
-
-TEMPERATURE_STEP = 0.2
-"""Proposed rise of a temperature of 1 or more. A lower one is set to 1."""
 
 
 @dataclass(frozen=True)
@@ -76,21 +68,17 @@ def give_advice(sample: SampledGroups) -> tuple[Advice, ...]:
         *_advise_format(sample),
         *_advise_difficulty(sample),
         *_advise_length(sample),
-        *_advise_sampling(sample),
+        *_advise_group_size(sample),
     )
 
 
 def _advise_format(sample: SampledGroups) -> Iterable[Advice]:
     """Propose an example turn, or priming, if the model does not write the format."""
-    texts = sample.scores.completions
-    # An answer can be readable in a text that is not in the format, which no format reward scores.
-    is_exact = any(map(sample.format.is_exact, texts))
-    if _has_slots(sample) and (is_exact or not sample.unearned_rewards):
+    if sample.slot_share >= FEW_SLOTS:
         return
+    texts = sample.scores.completions
     read = round(sample.slot_share * len(texts))
     seen = f"an answer can be read in {read or 'none'} of {len(texts)} completions"
-    if _has_slots(sample):
-        seen += ", and none is exactly in the format"
     if sample.has_example:
         yield Advice(
             "priming",
@@ -116,7 +104,7 @@ def _advise_difficulty(sample: SampledGroups) -> Iterable[Advice]:
     is_format_only = decide_verdict(sample) == "format only"
     # Half right and half wrong is no reason for either: the questions are of different difficulty.
     is_hard = 2 * wrong >= groups and wrong > right
-    if (is_hard or is_format_only) and _is_difficulty_known(sample):
+    if (is_hard or is_format_only) and sample.slot_share >= ENOUGH_SLOTS:
         reason = f"in {wrong} of {groups} groups no completion earned more than an empty one"
         if is_format_only:
             reason = "no sampled answer is correct"
@@ -140,10 +128,9 @@ def _advise_length(sample: SampledGroups) -> Iterable[Advice]:
     completions = len(sample.scores)
     begun = _count_tagged(sample, truncated)
     # A text far from the format does not lack room: twice the room would only take twice the time.
-    # Neither does a model that writes on and on when it is asked for one word.
-    is_in_format = _has_slots(sample) or begun > 0
+    is_in_format = sample.slot_share >= FEW_SLOTS or begun > 0
     is_often = len(truncated) >= MANY_TRUNCATED * completions
-    if is_often and is_in_format and not sample.asks_for_labels:
+    if is_often and is_in_format:
         limit = sample.settings.max_completion_length
         yield Advice(
             "longer completions",
@@ -154,51 +141,24 @@ def _advise_length(sample: SampledGroups) -> Iterable[Advice]:
         )
 
 
-def _advise_sampling(sample: SampledGroups) -> Iterable[Advice]:
-    """Propose a higher temperature if completions are alike, or else a larger group."""
+def _advise_group_size(sample: SampledGroups) -> Iterable[Advice]:
+    """Propose a larger group if only some groups differ."""
     groups = len(sample.groups)
-    size = sample.num_generations
     differing = sample.counts["differs"]
-    distinct = [len(set(group)) for group in in_groups(sample.scores.completions, size)]
-    mean_distinct = sum(distinct) / groups
-    is_alike = mean_distinct <= MOSTLY_EQUAL * size
-    is_rare = differing < OFTEN_DIFFERENT * groups
-    if not is_rare:
+    if not 0 < differing < OFTEN_DIFFERENT * groups:
         return
-    if not is_alike and differing == 0:
-        return  # the completions differ and score the same: a larger group would not help
-    temperature = sample.settings.temperature
-    if is_alike:
-        kind = "warmer"
-        why = "Equal completions score the same."
-        warmer = 1.0 if temperature < 1 else round(temperature + TEMPERATURE_STEP, 2)
-        change = f"temperature={warmer}"
-    else:
-        kind = "larger group"
-        why = "A larger group is likelier to contain two different scores."
-        change = f"num_generations={2 * size}"
-        batch_size = sample.settings.batch_size
-        whole_groups = -(-batch_size // (2 * size)) * 2 * size
-        if whole_groups != batch_size:
-            change += f", per_device_train_batch_size={whole_groups}, gradient_accumulation_steps=1"
+    size = 2 * sample.num_generations
+    change = f"num_generations={size}"
+    batch_size = sample.settings.batch_size
+    if batch_size % size:
+        whole_groups = math.ceil(batch_size / size) * size
+        change += f", per_device_train_batch_size={whole_groups}, gradient_accumulation_steps=1"
     yield Advice(
-        kind,
-        f"{differing} of {groups} groups differ, and a group of {size} contains "
-        f"{mean_distinct:.1f} different completions at temperature {temperature:g}. {why}",
+        "larger group",
+        f"{differing} of {groups} groups differ. A group of {size} completions is likelier to "
+        "contain two different scores.",
         _replace_settings(change),
     )
-
-
-def _has_slots(sample: SampledGroups) -> bool:
-    return sample.slot_share >= FEW_SLOTS
-
-
-def _is_difficulty_known(sample: SampledGroups) -> bool:
-    """Return whether enough completions have a readable answer and were not truncated."""
-    completions = len(sample.scores)
-    read = round(sample.slot_share * completions)
-    is_read = read >= max(ENOUGH_GROUPS * completions, ENOUGH_ANSWERS)
-    return is_read and len(_truncated_texts(sample)) < MOSTLY_TRUNCATED * completions
 
 
 def _truncated_texts(sample: SampledGroups) -> list[str]:

@@ -38,113 +38,92 @@ A slow parser with its own time limit ends within this time; a hung one does not
 def check_signature(caller: Caller, row: Mapping[str, Any]) -> list[Finding]:
     """Report a reward that does not accept TRL's arguments and all data columns by name."""
     columns = [name for name in row if name not in ("prompt", "completion", "completion_ids")]
+    arguments = dict.fromkeys([*TRL_ARGUMENTS, *columns])
     try:
-        signature = inspect.signature(caller.reward)
-    except ValueError:  # a builtin without a signature: the first call will show whether it works
-        return []
-    try:
-        signature.bind(**dict.fromkeys(TRL_ARGUMENTS), **dict.fromkeys(columns))
+        inspect.signature(caller.reward).bind(**arguments)
     except TypeError as error:
-        what = f"{error}. A trainer passes {', '.join([*TRL_ARGUMENTS, *columns])}"
+        what = f"{error}. A trainer passes {', '.join(arguments)}"
         return [make_finding("breaks the contract", caller.name, what)]
     return []
-
-
-class Unsteadiness(NamedTuple):
-    """Completions that got other scores in another call."""
-
-    finding: Finding
-    can_ask_alone: bool
-    """True if the scores are sound as long as each call has one completion."""
 
 
 class Comparison(NamedTuple):
     """Scores of the same completions in two calls."""
 
+    kind: str
+    """Finding to report if the scores differ."""
     later_call: str
     """Name of the second call in the finding."""
     before: Sequence[float]
     after: Sequence[float]
-    kind: str
-    """Finding to report if the scores differ."""
-    can_ask_alone: bool
 
 
-def find_unsteadiness(runner: ProbeRunner, probes: Sequence[Probe]) -> Unsteadiness | None:
+def find_unsteadiness(runner: ProbeRunner, probes: Sequence[Probe]) -> list[Finding]:
     """Compare the first scores of some completions with those of later calls.
 
     They are called one by one twice, together, and together in reverse order. If the reward is
-    marked with `gn.rewards.relative`, only the calls with the same completions are compared.
+    marked with `gn.rewards.relative`, only the calls with the same completions are compared: in a
+    call of its own, a reward that ranks completions has nothing to rank.
     """
     if not probes:
-        return None
+        return []
     caller = runner.caller
     batch = runner.make_batch(probes)
     alone = _score_one_by_one(caller, batch)
     if alone is None:
-        return None  # a failure or a slow reward, which is reported elsewhere
-
+        return []  # a failure or a slow reward, which is reported elsewhere
     together = caller.call(batch)
     in_reverse = caller.call(batch.select(range(len(probes))[::-1]))
     if together.is_late or in_reverse.is_late:
-        return None
+        return []
     for result in (together, in_reverse):
         if result.scores is None:
             what = f"alone, each completion gets a score; together: {result.error!r:.200}"
-            finding = make_finding("unsteady", caller.name, what, [probes[0].text])
-            return Unsteadiness(finding, can_ask_alone=True)
+            return [make_finding("unsteady", caller.name, what, [probes[0].text])]
 
-    ranks_group = is_relative(caller.reward)
-    reversed_back = in_reverse.scores[::-1]
+    in_order = in_reverse.scores[::-1]
     comparisons = [
-        Comparison(
-            "the same call in reverse order",
-            together.scores,
-            reversed_back,
-            kind="unsteady",
-            can_ask_alone=not ranks_group,
-        )
+        Comparison("unsteady", "the same call in reverse order", together.scores, in_order)
     ]
-    if not ranks_group:
-        # In a call of its own, a reward that ranks completions has nothing to rank.
-        again = _score_one_by_one(caller, batch) or alone
+    if not is_relative(caller.reward):
         first = [runner.scores[probe] for probe in probes]
+        again = _score_one_by_one(caller, batch) or alone
+        group = "depends on its group"
         comparisons = [
-            Comparison("a call of its own", alone, again, kind="unsteady", can_ask_alone=False),
+            Comparison("unsteady", "a call of its own", alone, again),
             *comparisons,
-            Comparison(
-                "a call with others",
-                alone,
-                together.scores,
-                kind="depends on its group",
-                can_ask_alone=False,
-            ),
-            Comparison("a later call", first, alone, kind="unsteady", can_ask_alone=True),
+            Comparison(group, "a call with others", alone, together.scores),
+            Comparison("unsteady", "a later call", first, alone),
         ]
     for comparison in comparisons:
-        for probe, score, other in zip(probes, comparison.before, comparison.after, strict=True):
-            if not _is_same_score(score, other):
-                what = (
-                    f"the same completion gets {score:.4g} at first, and {other:.4g} in "
-                    f"{comparison.later_call}"
-                )
-                finding = make_finding(comparison.kind, caller.name, what, [probe.text])
-                return Unsteadiness(finding, comparison.can_ask_alone)
-    return None
+        findings = _compare(caller.name, comparison, probes)
+        if findings:
+            return findings
+    return []
 
 
 def find_state(runner: ProbeRunner, probes: Sequence[Probe]) -> list[Finding]:
     """Compare the first scores of some completions with those after all other calls."""
-    caller = runner.caller
-    for probe in probes:
-        result = runner.call_alone(probe)
-        if result.scores is None or _is_same_score(result.scores[0], runner.scores[probe]):
-            continue
-        what = (
-            f"the same completion gets {runner.scores[probe]:.4g} at first, and "
-            f"{result.scores[0]:.4g} after {caller.completions} completions: the reward keeps state"
-        )
-        return [make_finding("unsteady", caller.name, what, [probe.text])]
+    results = [runner.call_alone(probe) for probe in probes]
+    if any(result.scores is None for result in results):
+        return []
+    before = [runner.scores[probe] for probe in probes]
+    after = [result.scores[0] for result in results]
+    later_call = "the last call of this check: the reward keeps state"
+    return _compare(runner.caller.name, Comparison("unsteady", later_call, before, after), probes)
+
+
+def _compare(reward: str, comparison: Comparison, probes: Sequence[Probe]) -> list[Finding]:
+    """Report the first completion with another score in the second call."""
+    for probe, score, other in zip(probes, comparison.before, comparison.after, strict=True):
+        # Sums over a batch in floating point differ in the last digits.
+        is_close = math.isclose(score, other, rel_tol=1e-3, abs_tol=1e-4)
+        if not is_close and not (math.isnan(score) and math.isnan(other)):
+            what = (
+                f"the same completion gets {score:.4g} at first, and {other:.4g} in "
+                f"{comparison.later_call}"
+            )
+            return [make_finding(comparison.kind, reward, what, [probe.text])]
     return []
 
 
@@ -157,7 +136,7 @@ def _score_one_by_one(caller: Caller, batch: Batch) -> list[float] | None:
         result = caller.call(batch.select([index]))
         if result.scores is None:
             return None
-        scores.append(result.scores[0])
+        scores += result.scores
     return scores
 
 
@@ -200,19 +179,12 @@ def find_failures(runner: ProbeRunner) -> list[Finding]:
 
 
 def _find_hang(caller: Caller) -> list[Finding]:
-    if caller.smallest_late_batch is None:
+    if not caller.late_batches:
         return []
-    one_completion = caller.smallest_late_batch.select([0])
+    one_completion = min(caller.late_batches, key=len).select([0])
     limit = HANG_FACTOR * caller.seconds
     if not caller.call(one_completion, limit).is_late:
         return []
     text = completion_text(one_completion.completions[0])
     what = f"a completion of {len(text):,} characters had no score after {limit:g} s"
     return [make_finding("hangs", caller.name, what, [text])]
-
-
-def _is_same_score(score: float, other: float) -> bool:
-    if math.isnan(score) and math.isnan(other):
-        return True
-    # Sums over a batch in floating point differ in the last digits.
-    return math.isclose(score, other, rel_tol=1e-3, abs_tol=1e-4)

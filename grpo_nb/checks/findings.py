@@ -1,7 +1,7 @@
 """Define the kinds of findings of `check_rewards`: severity, effect on training, and fix.
 
-To add a kind, add an entry to `KINDS`. Its key is what probes and judging functions use, and what
-users see.
+To add a kind, add an entry to `KINDS`. Its key is what users see, and what probes and the functions
+that find faults use.
 """
 
 from collections.abc import Sequence
@@ -181,6 +181,11 @@ KINDS: dict[str, Kind] = {
         fix="score at least 20 answers yourself, in gn.RewardLab or a .csv, then call "
         "gn.checks.agreement(judge, labelled)",
     ),
+    "too few labels": Kind(
+        "warning",
+        effect="nobody knows yet whether the judge prefers the answers that you prefer",
+        fix="score more answers yourself, then call gn.checks.agreement(judge, labelled) again",
+    ),
     # The weighted total
     "nothing tells right from wrong": Kind(
         "critical",
@@ -188,12 +193,6 @@ KINDS: dict[str, Kind] = {
         fix="fix the findings above, or add a reward for the answer such as "
         "gn.rewards.correctness(). If right is defined by a function, pass one that returns a "
         "right answer: gn.check_rewards(rewards, task, answer=lambda row: ...)",
-    ),
-    "follows nothing": Kind(
-        "warning",
-        effect="the model learns neither answers nor the format from it",
-        fix="add a reward for the answer such as gn.rewards.correctness(), and try the reward on a "
-        "completion that it must reward",
     ),
     "format outweighs the answer": Kind(
         "warning",

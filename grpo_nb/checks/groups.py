@@ -118,8 +118,6 @@ class SampledGroups:
     """Scores of `greedy` by the judge if that is a function; NaN for None."""
     floor: tuple[str, float] | None = None
     """Most frequent answer of the task and its share, if the answers are labels."""
-    asks_for_labels: bool = False
-    """True if every answer is a label of one word."""
 
     @functools.cached_property
     def groups(self) -> tuple[GroupKind, ...]:
@@ -199,16 +197,15 @@ class SampledGroups:
         return any(turn["role"] == "assistant" and opening in turn["content"] for turn in turns)
 
     @property
-    def flat_rewards(self) -> pandas.DataFrame:
-        """Rows of `by_reward` with a weight and without any difference in the whole sample."""
+    def unearned_rewards(self) -> list[str]:
+        """Names of rewards with the same score everywhere, which would score a right answer higher.
+
+        Rewards without a weight do not count.
+        """
         table = self.by_reward
         is_flat = ~(table["highest"] - table["lowest"] > NO_SPREAD)
-        return table[(table["weight"] != 0) & is_flat]
-
-    @property
-    def unearned_rewards(self) -> list[str]:
-        """Names of flat rewards that would score a right answer higher."""
-        return list(self.flat_rewards.query(f"right > highest + {NO_SPREAD}").index)
+        is_unearned = is_flat & (table["right"] > table["highest"] + NO_SPREAD)
+        return list(table.index[is_unearned & (table["weight"] != 0)])
 
 
 def _kind_of_group(totals: Sequence[float], right: float, empty: float) -> GroupKind:

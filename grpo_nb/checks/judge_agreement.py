@@ -94,9 +94,7 @@ class Agreement(Shown):
         yield self.side_by_side(ROWS_SHOWN)
 
 
-def agreement(
-    judge: judge, labelled: Source, *, probe: bool = True, enough: float = ENOUGH_CORRELATION
-) -> Agreement:
+def agreement(judge: judge, labelled: Source, *, probe: bool = True) -> Agreement:
     """Compare a judge with a person's scores, and report whether a training may use the judge.
 
     The ten answers with the lowest scores by hand are scored again in other forms: longer, with
@@ -110,7 +108,6 @@ def agreement(
             .csv file, or the labels of the reward lab. Rows without a score are left out.
         probe: If False, no attempt is made to fool the judge, and it keeps no verdict. With True,
             up to 60 more calls are made.
-        enough: Correlation that the lower end of the interval has to reach.
 
     Raises:
         ValueError: A column is missing, or no row has a score.
@@ -143,12 +140,12 @@ def agreement(
     probes = pandas.DataFrame(columns=PROBE_COLUMNS)
     if probe:
         probes = _try_probes(judge, table, rows)
-    verdict, reason = _decide(table, correlation, probes, enough)
+    verdict, reason = _decide(table, correlation, probes)
     low, high = correlation.interval
     sentence = (
         f"{reward_name(judge)}: {verdict}; on {len(known)} answers, its scores and those by hand "
         f"have a rank correlation of {correlation.value:.2f} (95 % interval {low:.2f} to "
-        f"{high:.2f}), and {enough:g} is needed; {reason}."
+        f"{high:.2f}), and {ENOUGH_CORRELATION:g} is needed; {reason}."
     )
     if probe:
         judge.remember(verdict, sentence)
@@ -234,7 +231,6 @@ def _decide(
     table: pandas.DataFrame,
     correlation: RankCorrelation,
     probes: pandas.DataFrame,
-    enough: float,
 ) -> tuple[MayPay, str]:
     """Return the verdict and its reason: the first that holds."""
     labels = len(table)
@@ -244,7 +240,7 @@ def _decide(
         return "too few labels to tell", f"it takes at least {MIN_LABELS} labels, not all the same"
     if unscored > MAX_UNSCORED * labels:
         return "may not pay", f"{unscored} of {labels} answers got no number"
-    if high < enough or table["judge"].nunique() < 2:
+    if high < ENOUGH_CORRELATION or table["judge"].nunique() < 2:
         return "may not pay", "the judge does not prefer the answers that you prefer"
     fooling = [f"{row.probe} ({row.change:+.2g})" for row in probes.itertuples() if row.fools]
     if fooling:
@@ -252,8 +248,8 @@ def _decide(
     silent = list(probes["probe"][probes["unscored"] > MAX_UNSCORED])
     if silent:
         return "may not pay", f"without a number for too many of these answers: {', '.join(silent)}"
-    if low < enough:
-        needed = correlation.pairs_needed(enough)
+    if low < ENOUGH_CORRELATION:
+        needed = correlation.pairs_needed(ENOUGH_CORRELATION)
         return "too few labels to tell", f"with this correlation it takes about {needed:.0f} labels"
     tried = "nothing that was tried fooled it" if len(probes) else "nothing was tried to fool it"
     return "may pay", tried
@@ -267,7 +263,9 @@ def find_unmeasured(judge: judge, reward: str) -> list[Finding]:
         reward: Name of the reward that calls the judge.
     """
     verdict, sentence = judge.measured or ("", "nobody has compared its scores with a person's")
-    if verdict == "may pay":
-        return []
-    kind = "refused by its measure" if verdict == "may not pay" else "never measured"
-    return [make_finding(kind, reward, sentence)]
+    kinds = {
+        "": "never measured",
+        "too few labels to tell": "too few labels",
+        "may not pay": "refused by its measure",
+    }
+    return [make_finding(kinds[verdict], reward, sentence)] if verdict in kinds else []

@@ -11,7 +11,7 @@ import functools
 import math
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from grpo_nb.checks.advice import Advice, Verdict, decide_verdict, give_advice
 from grpo_nb.checks.groups import SampledGroups, estimate, in_groups
@@ -35,14 +35,8 @@ from grpo_nb.scoring.correct_answers import (
 from grpo_nb.scoring.scores import score
 from grpo_nb.tasks.task import Task
 
-if TYPE_CHECKING:
-    import pandas
-
 COMPLETIONS_AT_ONCE = 64
 """Completions sampled together, rounded down to whole groups: a prompt is then computed once."""
-
-MIN_ROWS_PER_LABEL = 3
-"""Answers are labels if each occurs on average in at least this many rows."""
 
 REWARD_COLUMNS = {
     "lowest": "lowest",
@@ -96,27 +90,6 @@ class Baseline(SampledGroups, Shown):
                 "learn what the other rewards score, and no answers until one is correct by chance."
             )
         return f"{seen} There is something to learn from. Training shows what comes of it."
-
-    @property
-    def table(self) -> pandas.DataFrame:
-        """One row per completion.
-
-        Columns: group, question, answer, completion, each reward, total, advantage, tokens,
-        is_truncated.
-        """
-        import pandas
-
-        size = self.num_generations
-        asked = []
-        for group, row in enumerate(self.rows):
-            asked += [(group, row["question"], row["answer"])] * size
-        measured = {
-            "advantage": self.scores.advantages(size),
-            "tokens": self.tokens,
-            "is_truncated": self.is_truncated,
-        }
-        questions = pandas.DataFrame(asked, columns=["group", "question", "answer"])
-        return pandas.concat([questions, self.scores.table, pandas.DataFrame(measured)], axis=1)
 
     def _parts(self) -> Iterable[Any]:
         yield bold(self.sentence)
@@ -256,17 +229,7 @@ def baseline(
         greedy=tuple(answer.text for answer in greedy),
         greedy_scores=tuple(greedy_scores),
         floor=task.answers.floor,
-        asks_for_labels=_asks_for_labels(task, rows),
     )
-
-
-def _asks_for_labels(task: Task, rows: Iterable[Mapping[str, Any]]) -> bool:
-    """Return whether answers are words that each come several times, and are one word in `rows`."""
-    labels = {str(answer).casefold() for answer in task.train["answer"]}
-    is_repeated = len(task.train) >= MIN_ROWS_PER_LABEL * len(labels)
-    is_label = is_repeated and task.answers.kind in ("choice", "text")
-    has_labels = is_label or task.answers.floor is not None
-    return has_labels and all(len(str(row["answer"]).split()) == 1 for row in rows)
 
 
 def _sample(

@@ -5,15 +5,12 @@ same reward and there is nothing to learn from them. Not covered: which question
 which is `Task.curriculum`.
 """
 
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from grpo_nb.checks.learning_signal import Baseline, baseline
 from grpo_nb.config.settings import Settings
-from grpo_nb.core.tables import Shown, Table, bold
-from grpo_nb.core.words import shorten
 from grpo_nb.rewards.base import RewardFunction
 from grpo_nb.tasks.task import Task
 
@@ -23,11 +20,9 @@ MASTERED = 2 / 3
 A gain above it would be hard to show on held-out questions.
 """
 
-TABLE_HEAD = ("level", "example", "correct", "greedy answers correct", "groups that differ", "")
-
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class LevelChoice(Shown):
+class LevelChoice:
     """Levels of a task, their baselines, and the level to train on. Made by `choose_level`."""
 
     levels: tuple[Task, ...]
@@ -72,8 +67,6 @@ class LevelChoice(Shown):
             reason = "There is something to learn."
         elif not self._is_mastered(last):
             reason = "No level gives a learning signal."
-        elif last + 1 < len(self.levels):
-            reason = "There was no time to try a harder level, so little may be left to learn."
         else:
             reason = "Nothing is left to learn: two thirds or more are correct at every level."
         share = before.right_shares[0]
@@ -81,18 +74,8 @@ class LevelChoice(Shown):
             f"Level {self.chosen}: {share:.0%} of the answers are correct before training. {reason}"
         )
 
-    def _parts(self) -> Iterable[Any]:
-        yield bold(self.sentence)
-        rows = []
-        for level, task in enumerate(self.levels):
-            cells = ["not measured", "", "", ""]
-            if level < len(self.baselines):
-                measured = self.baselines[level]
-                shares = [f"{share:.0%}" for share in measured.right_shares]
-                differing = f"{measured.counts['differs']} of {len(measured.rows)}"
-                cells = [*shares, differing, bold("chosen") if level == self.chosen else ""]
-            rows.append((level, shorten(task.train[0]["question"], 80), *cells))
-        yield Table(rows, TABLE_HEAD)
+    def __repr__(self) -> str:
+        return self.sentence
 
 
 def _gives_signal(measured: Baseline) -> bool:
@@ -108,14 +91,13 @@ def choose_level(
     settings: Settings | None = None,
     *,
     prompts: int = 8,
-    seconds: float = 120.0,
 ) -> LevelChoice:
     """Measure levels of a task, the easiest first, and choose the first that is not mastered.
 
     A level is mastered if two thirds of the sampled answers are correct. Harder levels are not
     measured, so a small model pays for one. If the level found gives no signal, the hardest of the
-    easier levels that gives one is chosen. If all levels are mastered, the hardest is chosen, and `has_room` is
-    false. Model and random state do not change.
+    easier levels that gives one is chosen. If all levels are mastered, the hardest is chosen, and
+    `has_room` is false. Model and random state do not change.
 
     Args:
         model: As for `baseline`.
@@ -124,7 +106,6 @@ def choose_level(
         rewards: As for `baseline`.
         settings: As for `baseline`.
         prompts: Number of groups per level.
-        seconds: Time after which no further level is started.
 
     Raises:
         ValueError: No levels.
@@ -142,11 +123,8 @@ def choose_level(
     if not levels:
         raise ValueError("levels has no tasks. Pass a list of tasks, the easiest first.")
     baselines: list[Baseline] = []
-    start = time.monotonic()
     for task in levels:
-        measured = baseline(model, tokenizer, task, rewards, settings, prompts=prompts)
-        baselines.append(measured)
-        is_late = time.monotonic() - start >= seconds
-        if measured.right_shares[0] < MASTERED or is_late:
+        baselines.append(baseline(model, tokenizer, task, rewards, settings, prompts=prompts))
+        if baselines[-1].right_shares[0] < MASTERED:
             break
     return LevelChoice(levels=levels, baselines=tuple(baselines))

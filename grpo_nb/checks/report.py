@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from grpo_nb.checks.findings import KINDS, SEVERITIES, WHOLE_SET, Finding
-from grpo_nb.checks.probes import Probe
 from grpo_nb.core.tables import Html, Part, Shown, Table, as_written, bold, escaped
 
 _TABLE_HEAD = ("reward", "severity", "finding", "shortest example")
@@ -30,11 +29,6 @@ class RewardReport(Shown):
     """Extent of the check, in one or two sentences with counts."""
     limits: tuple[str, ...] = ()
     """Parts of the check that were not possible, with the reason."""
-    remarks: tuple[str, ...] = ()
-    """Cost of the calls, and their effect on rewards that keep state."""
-    weights: Mapping[str, float] = field(default_factory=dict)
-    scores: Mapping[str, Mapping[Probe, float]] = field(default_factory=dict, compare=False)
-    """Score of every probe, by name of the reward."""
 
     @property
     def ok(self) -> bool:
@@ -79,7 +73,6 @@ class RewardReport(Shown):
         yield Html(text, self._table().html())
         for limit in self.limits:
             yield f"not checked: {limit}"
-        yield from self.remarks
 
     def _table(self) -> Table:
         rows = [(name, "ok", role) for name, role in self.roles.items() if not self.of(name)]

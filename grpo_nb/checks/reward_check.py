@@ -4,7 +4,7 @@ The flow in five steps:
 
 1. `rows.py` chooses rows of the task; `probes.py` writes completions to try for them.
 2. `calling.py` calls the reward with these as TRL does; `contract.py` checks that the calls work.
-3. `classifying.py` finds what the reward follows; `judging.py` finds unexpected scores.
+3. `classifying.py` finds what the reward follows; `faults.py` finds unexpected scores.
 4. `total.py` checks that the weighted total of all rewards teaches right answers.
 5. `report.py` shows the findings, whose texts are in `findings.py`.
 
@@ -12,17 +12,16 @@ No model is needed. Not covered: reward models that fail only on real completion
 execute code.
 """
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_nb.checks import classifying, contract, judging, probes, total
+from grpo_nb.checks import classifying, contract, faults, probes, total
 from grpo_nb.checks.calling import Caller, ProbeRunner
 from grpo_nb.checks.classifying import Behaviour
+from grpo_nb.checks.faults import TriedReward
 from grpo_nb.checks.findings import Finding
 from grpo_nb.checks.judge_agreement import find_unmeasured
-from grpo_nb.checks.judging import TriedReward
 from grpo_nb.checks.layouts import Layout, list_layouts
 from grpo_nb.checks.probes import Probe
 from grpo_nb.checks.references import judges_in, phrases_in, texts_in
@@ -31,7 +30,6 @@ from grpo_nb.checks.rows import CheckRow, CheckRows, choose_rows
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.words import require_number
 from grpo_nb.rewards import base
-from grpo_nb.rewards.answers import gold_answers
 from grpo_nb.rewards.base import is_relative
 from grpo_nb.tasks.formats import AnswerFormat, xml
 from grpo_nb.tasks.task import Task
@@ -42,6 +40,9 @@ DETAIL_ROWS = 4
 A slow reward is tried on these rows only.
 """
 
+QUESTION_COLUMNS = {"prompt", "question", "environments"}
+"""Columns that do not decide which answer is right."""
+
 MIN_COMPLETIONS_PER_LIMIT = 500
 """All rows are tried only if so many completions fit into the time limit of one call."""
 
@@ -51,50 +52,17 @@ class RewardResult:
     """Result of trying one reward."""
 
     reward: TriedReward
-    caller: Caller
     findings: list[Finding]
-    is_judged: bool
-    """False if the reward breaks the contract or always fails, so that its scores mean nothing."""
+    completions: int
+    """Number of completions with which the reward was called."""
+    role: str
+    """Role of the reward in the report."""
+    limit: str
+    """Part of the check that was not possible, with the reason; empty if all was."""
+    can_count_in_total: bool
+    """True if the scores show what the reward follows, or that it follows nothing."""
     is_episode_reward: bool
     """True if the reward scores environments of played episodes, which no probe has."""
-    is_stopped: bool
-    """True if some probes were not tried, because the reward is slow."""
-
-    @property
-    def can_count_in_total(self) -> bool:
-        """True if the scores show what the reward follows, or that it follows nothing."""
-        follows_nothing = self.reward.behaviour.role == classifying.OTHER
-        return self.is_judged and not (self.is_stopped and follows_nothing)
-
-    @property
-    def role(self) -> str:
-        """Role of the reward in the report."""
-        return self.reward.behaviour.role if self.is_judged else "not judged"
-
-    @property
-    def limit(self) -> str:
-        """Part of the check that was not possible, with the reason; empty if all was."""
-        if self.is_episode_reward:
-            return "it scores played episodes. Play one with gn.lab.ByHand(task, row)"
-        if not self.is_judged:
-            return "its scores, because it breaks the contract, fails or is unsteady"
-        if self.is_stopped:
-            completions = self.caller.completions
-            return f"some probes, because it is slow; tried with {completions} completions"
-        return ""
-
-    @property
-    def remarks(self) -> list[str]:
-        """Cost of the calls, and their effect on a reward that keeps state."""
-        remarks = []
-        if self.caller.cost:
-            remarks.append(f"{self.reward.name}: {self.caller.cost}")
-        if any(finding.kind == "unsteady" for finding in self.findings):
-            remarks.append(
-                f"{self.reward.name}: it was called {self.caller.calls} times. If it keeps state, "
-                "that state is different now: make the reward anew before training"
-            )
-        return remarks
 
 
 def check_rewards(
@@ -111,10 +79,9 @@ def check_rewards(
 
     Each reward is called with about a thousand completions. A judge, and a reward that calls one,
     is not called, because each call may cost money. A slow reward (most calls take over 0.2 s) is
-    called about 60 times at most, with one completion per call if a single one is that slow, and
-    the report shows what that cost. On the main thread, a call is stopped after
-    `seconds_per_call`, unless it is inside one long call of C code. In another thread nothing can
-    stop it.
+    called about 60 times at most, with one completion per call. On the main thread, a call is
+    stopped after `seconds_per_call`, unless it is inside one long call of C code. In another thread
+    nothing can stop it.
 
     Args:
         rewards: One or more functions with TRL's signature, sync or async.
@@ -164,7 +131,7 @@ def check_rewards(
     if tried_rewards:
         rows = choose_rows(task, answer, tokenizer)
         results = [_try_reward(reward, rows, layouts, seconds_per_call) for reward in tried_rewards]
-        completions = sum(result.caller.completions for result in results)
+        completions = sum(result.completions for result in results)
         counts = f"{len(rows.rows)} rows, {completions:,} completions"
         checked.append(f"Checked {len(results)} reward(s) on {counts}.")
     if judge_rewards:
@@ -173,8 +140,8 @@ def check_rewards(
         findings += result.findings
     limits = [f"{result.reward.name}: {result.limit}" for result in results if result.limit]
 
-    # 3. Judge the weighted total, which is what the model learns from.
-    total_findings, limit = _judge_total(results, judge_rewards, weights, rows)
+    # 3. Check the weighted total, which is what the model learns from.
+    total_findings, limit = _check_total(results, judge_rewards, weights, rows)
     findings += total_findings
     limits += [limit] if limit else []
 
@@ -189,13 +156,10 @@ def check_rewards(
         roles={**roles, **dict.fromkeys(judge_rewards, "calls a judge")},
         checked=" ".join(checked),
         limits=tuple(limits),
-        remarks=tuple(remark for result in results for remark in result.remarks),
-        weights=weights,
-        scores={result.reward.name: result.reward.scores for result in results},
     )
 
 
-def _judge_total(
+def _check_total(
     results: Sequence[RewardResult],
     judge_rewards: Sequence[str],
     weights: total.Weights,
@@ -213,91 +177,64 @@ def _judge_total(
         return [], "the weighted total: a reward has to be fixed first, or is too slow to judge"
     if not scored:
         return [], ""
-    return total.judge_total([result.reward for result in scored], weights, rows), ""
+    return total.check_total([result.reward for result in scored], weights, rows), ""
 
 
 def _try_reward(
     reward: base.RewardFunction, rows: CheckRows, layouts: Sequence[Layout], seconds_per_call: float
 ) -> RewardResult:
-    """Try one reward with all probes and judge its scores."""
+    """Try one reward with all probes and find its faults."""
     caller = Caller(reward, base.reward_name(reward), seconds_per_call)
     runner = ProbeRunner(caller, rows)
     is_episode_reward = "environments" in texts_in(reward)
 
     # 1. Does the call work, and what does the reward follow?
-    behaviour = None
+    behaviour = Behaviour(classifying.OTHER, layouts[0], {})
     findings = contract.check_signature(caller, rows.rows[0].columns)
     if not findings:
-        behaviour = _find_behaviour(runner, layouts, findings)
-    has_scores = {"right", "wrong"} <= {probe.kind for probe in runner.scores}
-    is_judged = behaviour is not None and has_scores and not is_episode_reward
+        if is_relative(reward):
+            runner.set_context(layouts[0])
+        behaviour = _try_controls(runner, layouts)
+        findings = contract.find_unsteadiness(runner, _probes_to_repeat(runner, behaviour))
+    names = {*texts_in(reward)}
     tried = TriedReward(
         name=caller.name,
         scores=runner.scores,
-        behaviour=behaviour or Behaviour(classifying.OTHER, layouts[0], {}),
-        columns=_columns_read(reward, rows),
-        reads_gold=_reads_gold(reward, rows.rows[0]),
+        behaviour=behaviour,
+        columns=tuple(name for name in rows.rows[0].columns if name in names - QUESTION_COLUMNS),
         ranks_group=is_relative(reward),
     )
 
     # 2. If the scores mean something, try all other probes in the layout that the reward reads.
-    if is_judged:
-        is_steady = not findings
-        detail_rows = _detail_rows(runner, tried.behaviour)
-        runner.run(_write_probes(reward, rows, tried.layout, detail_rows))
-        hostile = probes.write_hostile(detail_rows[0], tried.layout)
+    has_scores = {"right", "wrong"} <= {probe.kind for probe in runner.scores}
+    is_usable = has_scores and not findings and not is_episode_reward
+    if is_usable:
+        detail_rows = _detail_rows(runner, behaviour)
+        runner.run(_write_probes(reward, rows, behaviour.layout, detail_rows))
+        hostile = probes.write_hostile(detail_rows[0], behaviour.layout)
         findings += contract.find_execution(runner, hostile)
-        if is_steady:
-            findings += contract.find_state(runner, [*runner.scores][:2])
-        findings += judging.judge_reward(tried, layouts)
+        findings += contract.find_state(runner, [*runner.scores][:2])
+        findings += faults.find_faults(tried, layouts)
     findings += contract.find_failures(runner)
+
+    # 3. What could not be tried?
     is_late = any(failure.is_late for failure in runner.failures.values())
+    is_stopped = caller.is_given_up or is_late
+    limit = ""
+    if is_episode_reward:
+        limit = "it scores played episodes. Play one with gn.lab.ByHand(task, row)"
+    elif not is_usable:
+        limit = "its scores, because it breaks the contract, fails or is unsteady"
+    elif is_stopped:
+        limit = f"some probes, because it is slow; tried with {caller.completions} completions"
     return RewardResult(
         reward=tried,
-        caller=caller,
         findings=findings,
-        is_judged=is_judged,
+        completions=caller.completions,
+        role=behaviour.role if is_usable else "not judged",
+        limit=limit,
+        can_count_in_total=is_usable and (not is_stopped or behaviour.role != classifying.OTHER),
         is_episode_reward=is_episode_reward,
-        is_stopped=caller.is_given_up or is_late,
-    )
-
-
-def _find_behaviour(
-    runner: ProbeRunner, layouts: Sequence[Layout], findings: list[Finding]
-) -> Behaviour | None:
-    """Return what a reward follows, or None if its scores mean nothing.
-
-    Args:
-        findings: A finding is added if the same completion gets different scores.
-    """
-    if is_relative(runner.caller.reward):
-        runner.set_context(layouts[0])
-    behaviour = _try_controls(runner, layouts)
-    unsteadiness = contract.find_unsteadiness(runner, _probes_to_repeat(runner, behaviour))
-    if unsteadiness is None:
-        return behaviour
-    findings.append(unsteadiness.finding)
-    if not unsteadiness.can_ask_alone:
-        return None
-    # The scores depend on the place in the call or on earlier calls: ask one completion per call.
-    runner.caller.one_per_call = True
-    runner.forget()
-    return _try_controls(runner, layouts)
-
-
-def _columns_read(reward: base.RewardFunction, rows: CheckRows) -> tuple[str, ...]:
-    """Return the data columns that a reward names, besides the question and the gold answer."""
-    names = {*texts_in(reward)}
-    known = {"prompt", "question", "answer", "environments", rows.gold_column}
-    columns = rows.rows[0].columns
-    return tuple(name for name in columns if name in names and name not in known)
-
-
-def _reads_gold(reward: base.RewardFunction, row: CheckRow) -> bool:
-    """Return whether a reward names a data column with the gold answer, alone or in a list."""
-    names = {*texts_in(reward)}
-    return any(
-        name in names and row.gold in gold_answers(cell) for name, cell in row.columns.items()
     )
 
 
@@ -319,9 +256,7 @@ def _try_controls(runner: ProbeRunner, layouts: Sequence[Layout]) -> Behaviour:
     caller = runner.caller
     if MIN_COMPLETIONS_PER_LIMIT * caller.seconds_per_completion < caller.seconds:
         _run_controls(runner, runner.rows.rows[DETAIL_ROWS:], own)
-    scored = {probe.row for probe, score in runner.scores.items() if not math.isnan(score)}
-    scored_rows = [row for row in runner.rows.rows if row.index in scored][:DETAIL_ROWS]
-    _run_controls(runner, scored_rows or first_rows, others)
+    _run_controls(runner, first_rows, others)
     return classifying.classify_reward(runner.scores, layouts)
 
 

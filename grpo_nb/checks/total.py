@@ -1,12 +1,12 @@
-"""Judge the weighted total of all rewards, which is all that GRPO learns from."""
+"""Check the weighted total of all rewards, which is all that GRPO learns from."""
 
 import math
 from collections.abc import Mapping, Sequence
 
 from grpo_nb.checks import classifying
 from grpo_nb.checks.classifying import ANSWER, FORMAT, OTHER, best_score, mean_gain, scores_on_row
+from grpo_nb.checks.faults import REWARDED_SHARE, TriedReward
 from grpo_nb.checks.findings import WHOLE_SET, Finding, make_finding
-from grpo_nb.checks.judging import REWARDED_SHARE, TriedReward
 from grpo_nb.checks.layouts import SLOT_ONLY
 from grpo_nb.checks.probes import NO_ANSWER, Probe
 from grpo_nb.checks.rows import CheckRows
@@ -15,7 +15,7 @@ Weights = Mapping[str, float]
 """Weight of each reward, by name."""
 
 
-def judge_total(rewards: Sequence[TriedReward], weights: Weights, rows: CheckRows) -> list[Finding]:
+def check_total(rewards: Sequence[TriedReward], weights: Weights, rows: CheckRows) -> list[Finding]:
     """Report a total that does not follow right answers, or follows the format more."""
     answer_rewards = [reward for reward in rewards if _is_for_answers(reward, weights)]
     margin_rows = {row for reward in answer_rewards for row in reward.behaviour.margins}
@@ -36,32 +36,34 @@ def judge_total(rewards: Sequence[TriedReward], weights: Weights, rows: CheckRow
 def _explain_total(rewards: Sequence[TriedReward], rows: CheckRows) -> Finding:
     """Return the finding about a total that does not follow right answers.
 
-    It is critical, except in three cases. A single reward may be meant for the format or length.
-    One that follows nothing that was tried may look for something else. And one that never rewards
-    any of the answers, but reads other columns of the row, may have its own idea of a right answer.
+    It is critical, except in two cases. A single reward may be meant for the format or length. And
+    rewards that never reward any of the answers, but read other columns of the row, or none, may
+    have their own idea of a right answer.
     """
-    lone = rewards[0] if len(rewards) == 1 else None
-    is_answer_dependent = any(classifying.is_answer_dependent(reward.scores) for reward in rewards)
-    columns = _other_columns(rewards, rows)
-    if columns and not is_answer_dependent:
-        what = (
-            "no gold answer scores higher than a wrong one, and the reward reads "
-            f"{', '.join(columns)}: its right answers may be others than the gold answers"
-        )
-        return make_finding("right answer unknown", lone.name if lone else WHOLE_SET, what)
-    if lone is not None and not is_answer_dependent and lone.behaviour.role != ANSWER:
-        if _wants_certain_answers(lone):
+    is_lone = len(rewards) == 1
+    name = rewards[0].name if is_lone else WHOLE_SET
+    undecided = [reward for reward in rewards if reward.behaviour.role == OTHER]
+    columns = {column for reward in undecided for column in reward.columns}
+    other_columns = sorted(columns - {"answer", rows.gold_column})
+    if not any(classifying.is_answer_dependent(reward.scores) for reward in rewards):
+        if other_columns and not rows.is_answer_function:
+            what = (
+                "no gold answer scores higher than a wrong one, and the reward reads "
+                f"{', '.join(other_columns)}: its right answers may be others than the gold answers"
+            )
+            return make_finding("right answer unknown", name, what)
+        if is_lone and _wants_certain_answers(rewards[0]):
             what = (
                 "the only reward scores wrong answers like right ones, but refuses other texts in "
                 "the same format"
             )
-            return make_finding("ignores the gold answer", lone.name, what)
-        if lone.behaviour.role == FORMAT or classifying.is_length_dependent(lone.scores):
+            return make_finding("ignores the gold answer", name, what)
+        if is_lone and _is_for_form(rewards[0]):
             what = "the only reward follows the format, length or wording, whatever the answer"
             return make_finding("no reward for answers", WHOLE_SET, what)
-        if not lone.reads_gold:
+        if is_lone and not columns and rewards[0].behaviour.role == OTHER:
             what = "the only reward follows neither right answers nor the format, in all we tried"
-            return make_finding("follows nothing", WHOLE_SET, what)
+            return make_finding("right answer unknown", name, what)
     suspects = [reward.name for reward in rewards if reward.behaviour.role != ANSWER]
     look_at = ", ".join(suspects) or "the weights and their signs"
     what = (
@@ -69,6 +71,14 @@ def _explain_total(rewards: Sequence[TriedReward], rows: CheckRows) -> Finding:
         f"look first at {look_at}"
     )
     return make_finding("nothing tells right from wrong", WHOLE_SET, what)
+
+
+def _is_for_form(reward: TriedReward) -> bool:
+    """Return whether a reward follows the format, the length or the wording."""
+    if reward.behaviour.role != OTHER:
+        return reward.behaviour.role == FORMAT
+    is_length_dependent = classifying.is_length_dependent(reward.scores)
+    return is_length_dependent or classifying.is_phrase_dependent(reward.scores)
 
 
 def _wants_certain_answers(reward: TriedReward) -> bool:
@@ -83,20 +93,6 @@ def _wants_certain_answers(reward: TriedReward) -> bool:
     ]
     refused = [probe for probe in probes if reward.share(probe) < REWARDED_SHARE]
     return reward.layout.has_slot and 2 * len(refused) > len(probes)
-
-
-def _other_columns(rewards: Sequence[TriedReward], rows: CheckRows) -> list[str]:
-    """Return data columns that rewards without a role read, besides question and answer.
-
-    Empty if the caller gave right answers with a function.
-    """
-    if rows.is_answer_function:
-        return []
-    read: list[str] = []
-    for reward in rewards:
-        if reward.behaviour.role == OTHER:
-            read += reward.columns
-    return list(dict.fromkeys(read))
 
 
 def _is_for_answers(reward: TriedReward, weights: Weights) -> bool:

@@ -64,8 +64,8 @@ class ByHand(Shown):
     def example(self, tokenizer: Any) -> list[dict[str, str]]:
         """Return the episode as messages for `load_task(..., example=...)`.
 
-        Calls are written in `content` as the model's template writes them. The first message of the environment
-        is part of the question. Messages of several episodes can be joined.
+        Calls are written in `content` as the model's template writes them. The first message of the
+        environment is part of the question. Messages of several episodes can be joined.
 
         Raises:
             ValueError: The template would show these messages in another way than the model meets

@@ -34,8 +34,14 @@ class HandLabels:
     def __post_init__(self) -> None:
         if self.file.is_file():
             self.rows = read_rows(self.file).rows
-        self._added: list[tuple[dict[str, Any], bool]] = []
-        """Rows scored since the file was read, the oldest first; True for a row of the file."""
+        if any("completion" not in row for row in self.rows):
+            raise ValueError(
+                f"{self.file} has no column 'completion', so its scores belong to no text. Pass "
+                "RewardLab(rewards, task, labels=...) a new file, or one with the columns "
+                f"{', '.join(COLUMNS)}."
+            )
+        self._added = 0
+        """Number of scores given since the file was read. Their rows are the last ones."""
 
     @property
     def choices(self) -> list[float]:
@@ -57,24 +63,19 @@ class HandLabels:
         return [scores.get(completion) for completion in completions]
 
     def add(self, question: str, completion: str, score: float) -> None:
-        """Score a completion and save all. A row of the file that waits for this score gets it.
+        """Score a completion and save all.
 
         Raises:
             ValueError: The score is not on the scale.
         """
-        require_number("score", score, *self.scale, is_whole=False)
-        key = (question, completion)
-        waiting = [
-            row
-            for row in self.rows
-            if (row.get("question"), row["completion"]) == key and score_by_hand(row) is None
-        ]
-        row = waiting[0] if waiting else {"question": question, "completion": completion}
-        if not waiting:
-            self.rows.append(row)
-        row["score"] = float(score)
-        self._added.append((row, bool(waiting)))
+        self.check(score)
+        self.rows.append({"question": question, "completion": completion, "score": float(score)})
+        self._added += 1
         self._save()
+
+    def check(self, score: float) -> None:
+        """Raise ValueError if a score is not on the scale."""
+        require_number("score", score, *self.scale, is_whole=False)
 
     def undo(self) -> None:
         """Remove the latest score and save the others. Scores read from the file stay.
@@ -87,10 +88,8 @@ class HandLabels:
                 f"there is no score to undo. Scores of an earlier session stay in {self.file}: "
                 "edit them there."
             )
-        row, was_in_file = self._added.pop()
-        row["score"] = None
-        if not was_in_file:
-            self.rows.remove(row)
+        self.rows.pop()
+        self._added -= 1
         self._save()
 
     def _save(self) -> None:

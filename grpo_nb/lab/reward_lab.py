@@ -42,10 +42,6 @@ NO_MODEL = (
     '<span class="gn-soft gn-why">Sampling needs '
     "<code>gn.RewardLab(rewards, task, model, tokenizer)</code>.</span>"
 )
-# Limits of the controls for sampling. They only prevent typing errors.
-MAX_GROUP_SIZE = 256
-MAX_TEMPERATURE = 5.0
-MAX_LENGTH = 32_768
 
 
 class Entry(widgets.VBox):
@@ -79,7 +75,7 @@ class RewardLab(Panel):
         model: Model to sample from. All other parts work without it.
         tokenizer: For sampling, for the prompt as the model sees it, and for rewards that read
             token ids.
-        settings: Group size, temperature and completion length to start with.
+        settings: Completion length, and the group size and temperature to start with.
         answer: Column with the gold answer.
         format: Format of the answer if `task` is rows. Default: `xml()`.
         seconds_per_call: Time after which scoring is stopped with an error.
@@ -136,6 +132,7 @@ class RewardLab(Panel):
         self.task = task
         self.model = model
         self.tokenizer = tokenizer
+        self.settings = settings or Settings()
         self.answer = answer
         self.format = format or (task.format if is_task else xml())
         self.tools = task.tools if is_task else None
@@ -152,7 +149,7 @@ class RewardLab(Panel):
         self._shows_examples = False
 
         self._make_views()
-        self._make_controls(settings or Settings())
+        self._make_controls()
         self._lay_out()
         self._show_scale()
         self._show_weights(self._default_weights)
@@ -248,10 +245,16 @@ class RewardLab(Panel):
 
         Raises:
             ValueError: The score is not on the scale of the judge, or from 1 to 5 without a judge.
+                Or each completion has a score.
         """
+        self._labels.check(score)
         existing = self._labels.scores_of(self._question, self.completions)
-        if None in existing:
-            self._labels.add(self._question, self.completions[existing.index(None)], score)
+        if None not in existing:
+            raise ValueError(
+                "each completion shown has a score by hand. Undo the last one with "
+                "lab.undo_label(), or show other completions."
+            )
+        self._labels.add(self._question, self.completions[existing.index(None)], score)
         self._show_labels()
 
     def undo_label(self) -> None:
@@ -278,15 +281,18 @@ class RewardLab(Panel):
         self._status.value = (
             f"Sampling {size} completions from the model. The kernel is busy until they are there."
         )
-        group = sample_group(
-            self.model,
-            self.tokenizer,
-            self.row,
-            num_generations=size,
-            temperature=self._temperature_box.value,
-            max_completion_length=self._length_box.value,
-            chat_template_kwargs=self.chat_template_kwargs,
-        )
+        try:
+            group = sample_group(
+                self.model,
+                self.tokenizer,
+                self.row,
+                num_generations=size,
+                temperature=self._temperature_box.value,
+                max_completion_length=self.settings.max_completion_length,
+                chat_template_kwargs=self.chat_template_kwargs,
+            )
+        finally:
+            self._status.value = ""
         self._set_completions(group)
         self._status.value = f"Sampled {size} completions for row {self.row_number}."
 
@@ -336,7 +342,7 @@ class RewardLab(Panel):
             ("Scores by hand", [self._label_view, self._agreement_view]),
         ]
 
-    def _make_controls(self, settings: Settings) -> None:
+    def _make_controls(self) -> None:
         last = len(self._rows) - 1
         row_box = widgets.BoundedIntText(min=0, max=last, description=f"Row, 0 to {last}")
         self._row_box = above(row_box, "150px")
@@ -349,16 +355,13 @@ class RewardLab(Panel):
         self._label_buttons = line([])
 
         self._size_box = widgets.BoundedIntText(
-            settings.num_generations, min=1, max=MAX_GROUP_SIZE, description="Group size"
+            self.settings.num_generations, min=1, description="Group size"
         )
         self._temperature_box = widgets.BoundedFloatText(
-            settings.temperature, min=0.0, max=MAX_TEMPERATURE, step=0.1, description="Temperature"
-        )
-        self._length_box = widgets.BoundedIntText(
-            settings.max_completion_length, min=1, max=MAX_LENGTH, description="Longest, in tokens"
+            self.settings.temperature, min=0.0, step=0.1, description="Temperature"
         )
         self._sample_button = self._button("Sample a group", self.sample, "primary")
-        for control in (self._size_box, self._temperature_box, self._length_box):
+        for control in (self._size_box, self._temperature_box):
             above(control, "115px").disabled = self.model is None
         self._sample_button.disabled = self.model is None
 
@@ -366,7 +369,7 @@ class RewardLab(Panel):
         row = section(
             "The row", "training rows of the task", self._row_box, self._row_view, flex="1 1 350px"
         )
-        sampling = [self._size_box, self._temperature_box, self._length_box, self._sample_button]
+        sampling = [self._size_box, self._temperature_box, self._sample_button]
         completions = section(
             "Completions",
             "one group, scored as you leave a box",

@@ -19,6 +19,11 @@ def tiny(tiny_folder) -> tuple:
     return load_tiny(tiny_folder, 12, 4, max_completion_length=12, num_generations=4)
 
 
+@pytest.fixture(scope="module")
+def before(tiny) -> Baseline:
+    return measure(tiny, seed=1)
+
+
 def measure(tiny: tuple, seed: int) -> Baseline:
     model, tokenizer, task, settings = tiny
     return gn.baseline(model, tokenizer, task, REWARDS, settings.replace(seed=seed), prompts=3)
@@ -36,16 +41,17 @@ def test_baseline_keeps_model_and_random_state(tiny) -> None:
     assert all(torch.equal(weights[name], now) for name, now in model.state_dict().items())
 
 
-def test_baseline_with_the_same_seed_is_the_same(tiny) -> None:
-    first = measure(tiny, seed=1)
+def test_baseline_with_the_same_seed_is_the_same(tiny, before) -> None:
     again = measure(tiny, seed=1)
-    assert again.scores.completions == first.scores.completions
-    assert repr(again) == repr(first)
-    assert measure(tiny, seed=2).rows != first.rows
+    assert again.scores.completions == before.scores.completions
+    assert repr(again) == repr(before)
 
 
-def test_baseline_has_a_greedy_completion_per_prompt(tiny) -> None:
-    before = measure(tiny, seed=1)
+def test_baseline_with_another_seed_takes_other_rows(tiny, before) -> None:
+    assert measure(tiny, seed=2).rows != before.rows
+
+
+def test_baseline_has_a_greedy_completion_per_prompt(before) -> None:
     assert len(before.greedy) == 3
     assert before.has_example
 

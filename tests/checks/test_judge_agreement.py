@@ -153,6 +153,14 @@ def test_agreement_is_kept_for_a_judge_with_the_same_rubric(tmp_path: Path) -> N
     assert not gn.check_rewards(other, ROWS).ok
 
 
+def test_judge_measured_with_few_labels_has_its_own_finding(tmp_path: Path) -> None:
+    cache = tmp_path / "replies.jsonl"
+    measure(labels=LABELS[:19], cache=cache)
+    (finding,) = gn.check_rewards(make_judge(cache=cache), ROWS).findings
+    assert finding.kind == "too few labels"
+    assert finding.severity == "warning"
+
+
 def test_check_rewards_of_a_refused_judge_is_critical(tmp_path: Path) -> None:
     judge = make_judge(cache=tmp_path / "replies.jsonl")
     judge.remember("may not pay", "It was fooled.")

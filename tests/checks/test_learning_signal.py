@@ -173,7 +173,6 @@ def test_baseline_asks_a_function_what_is_right() -> None:
             make([[RIGHT, WRONG]] + [[f"{i}", f"{i} or so"] for i in range(7)]),
             id="larger group",
         ),
-        pytest.param("warmer", make([[WRONG] * 8] * 8, temperature=0.7), id="warmer"),
     ],
 )
 def test_advice_has_numbers_and_code_that_compiles(kind: str, before: Baseline) -> None:
@@ -188,10 +187,9 @@ def test_advice_has_numbers_and_code_that_compiles(kind: str, before: Baseline) 
     "before",
     [
         make([[RIGHT, BEGUN, WRONG, PROSE]] * 4, truncated="on"),
-        make([[WRONG] * 8] * 8, temperature=0.7),
         make([[RIGHT, WRONG]] + [[f"{i}", f"{i} or so"] for i in range(7)]),
     ],
-    ids=["longer", "warmer", "larger group"],
+    ids=["longer", "larger group"],
 )
 def test_advice_on_settings_changes_them(before: Baseline) -> None:
     lines = [advice.code for advice in before.advice if advice.code.startswith("settings")]
@@ -222,21 +220,6 @@ def test_advice_on_priming_names_the_recipe() -> None:
     assert advice.code.startswith("SFTTrainer(")
 
 
-def test_advice_for_one_word_labels_proposes_no_length() -> None:
-    before = make([[RIGHT, BEGUN, WRONG, PROSE]] * 4, truncated="on")
-    labels = dataclasses.replace(before, asks_for_labels=True)
-    assert "longer completions" in advice_kinds(before)
-    assert "longer completions" not in advice_kinds(labels)
-
-
-@pytest.mark.parametrize(("example", "kind"), [(False, "example turn"), (True, "priming")])
-def test_advice_with_slots_but_no_format_is_format(example: bool, kind: str) -> None:
-    groups = [["<answer>2</answer>", "<answer>3</answer>", PROSE, PROSE]] * 8
-    before = make(groups, example=example)
-    assert kind in advice_kinds(before)
-    assert "and none is exactly in the format" in repr(before)
-
-
 @pytest.mark.parametrize("seed", range(40))
 def test_baseline_numbers_add_up(seed: int) -> None:
     generator = random.Random(seed)
@@ -258,8 +241,6 @@ def test_baseline_numbers_add_up(seed: int) -> None:
     assert (table["lowest"] <= means).all()
     assert (means <= table["highest"]).all()
     assert (table["groups"] <= count).all()
-    assert len(before.table) == size * count
-    assert list(before.table["total"]) == totals
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -293,7 +274,7 @@ def test_estimate_interval_stays_in_the_likely_range() -> None:
 def test_estimate_interval_covers_the_mean_as_promised() -> None:
     generator = numpy.random.default_rng(0)
     intervals = []
-    for _ in range(600):
+    for _ in range(300):
         rates = generator.beta(1.5, 1.5, 8)
         interval = estimate([generator.binomial(1, rate, 8).tolist() for rate in rates]).interval
         if interval is not None:

@@ -10,7 +10,7 @@ import time
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.checks.calling import MAX_SLOW_CALLS
+from grpo_nb.checks import calling
 from grpo_nb.checks.report import RewardReport
 from grpo_nb.checks.reward_check import check_rewards
 from grpo_nb.rewards import completion_text
@@ -111,12 +111,12 @@ FAVOURITES = [
 @pytest.mark.parametrize("reward", FAVOURITES, ids=range(len(FAVOURITES)))
 def test_lone_reward_for_one_label_is_critical(reward) -> None:
     report = check_rewards(reward, LABELS)
-    assert {"ignores the gold answer", "nothing tells right from wrong"} <= kinds(report)
+    assert "nothing tells right from wrong" in kinds(report, "critical")
 
 
-def test_lone_constant_reward_follows_nothing() -> None:
+def test_lone_constant_reward_is_a_warning() -> None:
     report = check_rewards(lambda completions, **_: [1.0] * len(completions), SUMS)
-    assert kinds(report) == {"constant", "follows nothing"}
+    assert kinds(report) == {"constant", "right answer unknown"}
 
 
 def test_set_without_reward_for_answers_is_critical() -> None:
@@ -151,7 +151,9 @@ def test_keyword_repeated_without_end_is_found() -> None:
 # ---- Loud where it must not be ----
 
 
-def test_slow_format_reward_is_judged_by_what_was_scored() -> None:
+def test_slow_format_reward_is_judged_by_what_was_scored(monkeypatch) -> None:
+    monkeypatch.setattr(calling, "TOTAL_TIME_FACTOR", 10)
+
     def slow(completions, **columns):
         time.sleep(0.012 * len(completions))
         return formed(completions)
@@ -340,7 +342,6 @@ def test_state_that_later_calls_show_is_found() -> None:
     report = check_rewards(Warming(), SUMS)
     (finding,) = [finding for finding in report.findings if finding.kind == "unsteady"]
     assert "the reward keeps state" in finding.what
-    assert any("it was called" in remark for remark in report.remarks)
 
 
 def test_novelty_is_found_by_the_first_scores() -> None:
@@ -354,16 +355,6 @@ def test_novelty_is_found_by_the_first_scores() -> None:
         return scores
 
     assert "unsteady" in kinds(check_rewards(novel, SUMS), "critical")
-
-
-def test_misaligned_reward_is_also_judged_alone() -> None:
-    def shifted(completions, answer, **_):
-        golds = [*answer[1:], *answer[:1]]
-        return [
-            float(gold in completion_text(c)) for c, gold in zip(completions, golds, strict=True)
-        ]
-
-    assert {"unsteady", "every candidate"} <= kinds(check_rewards(shifted, SUMS))
 
 
 # ---- Calls cost money ----
@@ -411,22 +402,20 @@ def test_function_around_a_judge_is_not_called(make) -> None:
     assert any("a judge would be asked" in limit for limit in report.limits)
 
 
-def test_reward_that_is_slow_with_one_completion_is_asked_little() -> None:
+def test_reward_that_is_slow_with_one_completion_is_asked_little(monkeypatch) -> None:
+    monkeypatch.setattr(calling, "SLOW_CALL_SECONDS", 0.01)
     asked = []
 
     def remote(completions, answer, **_):
         asked.append(len(completions))
-        time.sleep(0.21)
+        time.sleep(0.011)
         return right(completions, answer)
 
     report = check_rewards(remote, SUMS)
-    # Three completions more are on their way when the limit is reached.
-    assert sum(asked) <= MAX_SLOW_CALLS + 6
+    # A call that tries several completions again may be on its way when the limit is reached.
+    assert sum(asked) <= calling.MAX_SLOW_CALLS + 6
     assert report.roles == {"remote": "tells right from wrong"}
-    (cost,) = report.remarks
-    assert f"not checked: {cost}" not in repr(report)
-    assert f"{len(asked)} calls with {sum(asked)} completions" in cost
-    assert "would take" in cost
+    assert f"tried with {sum(asked)} completions" in repr(report)
 
 
 # ---- Lone rewards that look at the answer and not at the gold answer ----
@@ -526,26 +515,7 @@ def test_rewards_for_bare_answers_has_none_for_the_format() -> None:
     assert [reward.__name__ for reward in gn.rewards.rewards_for(task)] == ["exact_text"]
 
 
-# ---- Multiple choice, equations, and data of any kind ----
-
-OPTIONS = make_rows(
-    [("Leaf?", "green"), ("Purrs?", "cat"), ("2 times 3?", "six"), ("Hard wood?", "elm")],
-    choices=[
-        ["red", "green", "blue"],
-        ["cat", "dog", "cow"],
-        ["one", "two", "six"],
-        ["oak", "elm", "fir"],
-    ],
-)
-
-
-@pytest.mark.parametrize("rows", [OPTIONS, OPTIONS[:1]], ids=["four rows", "one row"])
-def test_reward_for_any_option_is_found(rows: list[dict]) -> None:
-    def any_option(completions, choices, **_):
-        return [float(slot(c) in options) for c, options in zip(completions, choices, strict=True)]
-
-    assert "nothing tells right from wrong" in kinds(check_rewards(any_option, rows), "critical")
-    assert check_rewards(right, rows).ok
+# ---- Equations, and data of any kind ----
 
 
 def test_count_of_equations_grows_without_end() -> None:

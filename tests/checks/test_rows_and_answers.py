@@ -26,13 +26,6 @@ def test_nan_is_no_gold_answer() -> None:
     assert choose_rows(rows, "answer").all_golds == ["1"]
 
 
-def test_options_are_wrong_answers_and_aliases_are_not() -> None:
-    rows = [{"question": "?", "choices": ["cat", "ox"], "names": ["cat", "Felix"], "answer": "cat"}]
-    (row,) = choose_rows(rows, "answer").rows
-    assert row.accepted == ["cat", "Felix"]
-    assert "ox" in row.wrong
-
-
 @pytest.mark.parametrize("gold", ["100.00", "100.50"])
 def test_near_misses_of_decimals_keep_the_tolerance(gold: str) -> None:
     for near in make_near_misses(gold):

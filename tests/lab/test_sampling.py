@@ -33,7 +33,6 @@ def test_lab_shows_the_prompt_as_the_model_sees_it(lab: gn.RewardLab) -> None:
 
 def test_lab_starts_with_the_settings_for_sampling(lab: gn.RewardLab) -> None:
     assert control(lab, "Group size").value == 4
-    assert control(lab, "Longest, in tokens").value == 9
     assert not control(lab, "Sample a group").disabled
 
 
@@ -63,6 +62,16 @@ def test_failure_of_the_model_is_shown(lab: gn.RewardLab, monkeypatch) -> None:
     control(lab, "Sample a group").click()
     assert "RuntimeError" not in text_of(lab)
     assert len(lab.completions) == 4
+
+
+def test_failed_sample_in_a_cell_leaves_no_status(lab: gn.RewardLab, monkeypatch) -> None:
+    def fail(*args: Any, **options: Any) -> None:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(sampling, "generate", fail)
+    with pytest.raises(RuntimeError):
+        lab.sample()
+    assert "The kernel is busy" not in text_of(lab)
 
 
 def test_row_without_messages_cannot_be_sampled(loaded: tuple[Any, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Judge one reward: report the probes that it does not score as expected.
+"""Find the faults of one reward: report the probes that it does not score as expected.
 
 Scores are compared with the controls of the same row. A probe's *share* is 0 if it scores like the
 best wrong answer, and 1 if it scores like the right answer.
@@ -18,7 +18,7 @@ from grpo_nb.checks.classifying import (
     best_score,
     finite_scores,
     follows_length,
-    is_answer_dependent,
+    is_length_dependent,
     tolerance_of,
 )
 from grpo_nb.checks.findings import Finding, make_finding
@@ -56,15 +56,13 @@ With repetitions 1, 4, 16 and 64, a score with a maximum gains less than that in
 
 @dataclass(frozen=True, eq=False)
 class TriedReward:
-    """A reward after all probes were tried: all that is known when it is judged."""
+    """A reward after all probes were tried: all that is known about it."""
 
     name: str
     scores: Scores
     behaviour: Behaviour
     columns: tuple[str, ...] = ()
-    """Data columns that the reward reads, besides the question and the gold answer."""
-    reads_gold: bool = False
-    """True if the reward names a column with the gold answer."""
+    """Data columns that the reward reads, besides the question."""
     ranks_group: bool = False
     """True if the reward is marked with `gn.rewards.relative`."""
 
@@ -108,13 +106,12 @@ class TriedReward:
         return make_finding(kind, self.name, what, [probe.text for probe in probes])
 
 
-def judge_reward(reward: TriedReward, layouts: Sequence[Layout]) -> list[Finding]:
+def find_faults(reward: TriedReward, layouts: Sequence[Layout]) -> list[Finding]:
     """Return one finding for each kind of fault, with the shortest completion that shows it."""
     findings = [
         *_find_missing_scores(reward),
         _find_infinite_scores(reward),
         _find_constant(reward),
-        _find_ignored_gold(reward),
         _find_lost_rows(reward),
         _find_other_layout(reward, layouts),
         *_find_unexpected_scores(reward),
@@ -166,20 +163,6 @@ def _find_constant(reward: TriedReward) -> Finding | None:
     return reward.finding("constant", what)
 
 
-def _find_ignored_gold(reward: TriedReward) -> Finding | None:
-    """Report a reward that depends on the answer, but does not follow the gold answer."""
-    if reward.behaviour.role != OTHER or not is_answer_dependent(reward.scores):
-        return None
-    what = (
-        "another answer in the same words changes the score, but most gold answers score no higher "
-        "than wrong answers"
-    )
-    # The reward may have failed, or given no score, for each right answer in this layout.
-    scored = [probe for probe in reward.right_answers if not math.isnan(reward.scores[probe])]
-    scored.sort(key=lambda probe: reward.scores[probe])
-    return reward.finding("ignores the gold answer", what, scored[:1])
-
-
 def _find_lost_rows(reward: TriedReward) -> Finding | None:
     """Report rows on which a wrong answer scores as high as the gold answer."""
     rights = reward.right_answers
@@ -224,14 +207,8 @@ def _find_other_layout(reward: TriedReward, layouts: Sequence[Layout]) -> Findin
 def _find_unexpected_scores(reward: TriedReward) -> list[Finding]:
     """Report each kind of probe that is rewarded and should not be, or the other way round."""
     findings = []
-    probes_by_kind = _comparable_probes(reward)
-    length_probes = probes_by_kind.get("length is rewarded", [])
-    is_length_rewarded = any(map(reward.is_rewarded, length_probes))
-    for kind, probes in probes_by_kind.items():
+    for kind, probes in _comparable_probes(reward).items():
         unexpected = [probe for probe in probes if not reward.is_as_expected(probe)]
-        if is_length_rewarded and kind != "length is rewarded":
-            # Report a long text once, as `length is rewarded`.
-            unexpected = [p for p in unexpected if p.expected == "pay" or not _is_long(reward, p)]
         if unexpected:
             seen = "rewarded like a right answer"
             if probes[0].expected == "pay":
@@ -239,23 +216,6 @@ def _find_unexpected_scores(reward: TriedReward) -> list[Finding]:
             what = f"{seen}: {_variants(unexpected)} ({len(unexpected)} of {len(probes)} tries)"
             findings.append(reward.finding(kind, what, unexpected))
     return findings
-
-
-def _depends_on_words(reward: TriedReward) -> bool:
-    """Return whether more words of reasoning change the score by as much as the format does."""
-    shares_by_row = defaultdict(list)
-    for probe in reward.of_kind("repetition is rewarded"):
-        share = reward.share(probe)
-        if probe.variant == "words" and math.isfinite(share):
-            shares_by_row[probe.row].append(share)
-    changes = [max(shares) - min(shares) for shares in shares_by_row.values()]
-    return max(changes, default=0.0) > REWARDED_SHARE
-
-
-def _is_long(reward: TriedReward, probe: Probe) -> bool:
-    """Return whether a text is longer than the right answer of its row."""
-    rights = [right for right in reward.right_answers if right.row == probe.row]
-    return all(len(probe.text) > len(right.text) for right in rights)
 
 
 def _find_part_credit(reward: TriedReward) -> Finding | None:
@@ -324,7 +284,7 @@ def _comparable_probes(reward: TriedReward) -> dict[str, list[Probe]]:
         # A format reward may reward a cheat in perfect format: the answer is not its business.
         expectations.remove("refuse")
         # The harmless changes also change the length, so they show nothing about the format.
-        if _depends_on_words(reward):
+        if is_length_dependent(reward.scores):
             expectations.remove("pay")
     probes_by_kind = defaultdict(list)
     for probe in reward.scores:
