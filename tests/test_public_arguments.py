@@ -62,7 +62,6 @@ CALLS = {
     "load_task": (gn.load_task, {"source": ROWS}),
     "load_model": (gn.load_model, {"settings": SETTINGS}),
     "plan": (gn.plan, {"settings": SETTINGS, "task": TASK}),
-    "preset": (gn.preset, {"name": "cpu"}),
     "open_run": (gn.open_run, {"path": "runs/none"}),
 }
 VALUES = {
@@ -153,7 +152,6 @@ MISTAKES = [
     (["load_task"], "source", "a task", "it is loaded already"),
     (["load_task"], "settings", "a GRPOConfig", "a GRPOConfig of TRL"),
     (["plan"], "task", "settings", "gn.Settings, but gn.plan takes a Task"),
-    (["preset"], "name", "settings", r"gn.preset\(\"auto\", max_steps=100\)"),
     (["open_run"], "path", "a number", r"3 \(int\), but gn.open_run takes a run or its folder"),
 ]
 
@@ -204,25 +202,6 @@ def test_swapped_arguments_are_both_named(
     assert f"{first} is " in message
     assert f"{second} is " in message
     assert message.endswith(f"Write {line}.")
-
-
-@pytest.mark.parametrize("function", [*TRAINING, "evaluate", "compare", "load_model", "plan"])
-def test_setting_as_keyword_shows_replace(function: str) -> None:
-    call, arguments = CALLS[function]
-    with pytest.raises(TypeError, match=r"Write settings = settings.replace\(num_generations=4\)"):
-        call(**arguments, num_generations=4)
-
-
-def test_unknown_keyword_gets_the_nearest_argument() -> None:
-    with pytest.raises(
-        TypeError, match=r"unknown argument 'resum' of gn\.train; did you mean 'resume'"
-    ):
-        gn.train(**TRAIN_ARGUMENTS, resum="auto")
-
-
-def test_trl_argument_as_keyword_shows_extra() -> None:
-    with pytest.raises(TypeError, match=r"settings = settings.replace\(extra=\{'epsilon': 0.1\}\)"):
-        gn.train(**TRAIN_ARGUMENTS, epsilon=0.1)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from grpo_nb.config.dtype import ComputeDtype, compute_dtype, dtype_of_model
 from grpo_nb.config.memory import CPU_BASE, Part, Sizes, memory_parts, peak_gb, sizes_of
 from grpo_nb.config.memory_savers import fitting_changes, replacing
 from grpo_nb.config.presets import find_machine
-from grpo_nb.config.settings import ALL_LINEAR, Settings, refuse_keywords
+from grpo_nb.config.settings import Settings
 from grpo_nb.config.vllm_obstacle import has_engine, vllm_obstacle
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.tables import Shown, Table, bold
@@ -163,7 +163,6 @@ def plan(
     model: Any = None,
     tokenizer: Any = None,
     machine: str | Gpu | None = None,
-    **unknown: Any,
 ) -> Plan:
     """Estimate the memory, tokens and disk that a run needs, beside what the machine has.
 
@@ -183,7 +182,6 @@ def plan(
     >>> plan(Settings(), machine="t4").fits
     True
     """
-    refuse_keywords(plan, unknown)
     require("gn.plan(settings, task)", optional=("task",), settings=settings, task=task)
     gpu = find_machine(machine)
     is_another_machine = gpu is not None and gpu != find_gpu()
@@ -203,8 +201,6 @@ def plan(
     else:
         dtype = dtype_of_model(model, settings, gpu)
         sizes = Sizes(**count_sizes(model))
-    if sizes is not None:
-        _require_adapted_layers(settings, sizes)
     why_not_vllm = _why_not_vllm(settings, gpu, model, is_another_machine=is_another_machine)
     return Plan(
         settings=settings.replace(fast_inference=False) if why_not_vllm else settings,
@@ -216,19 +212,6 @@ def plan(
         sizes=sizes,
         why_not_vllm=why_not_vllm,
     )
-
-
-def _require_adapted_layers(settings: Settings, sizes: Sizes) -> None:
-    """Refuse names of layers that the model does not have: PEFT leaves them out silently."""
-    targets = settings.lora_target_modules
-    # Models whose layers are not `nn.Linear` (GPT-2) are not counted by layer.
-    if not sizes.projections or targets == ALL_LINEAR:
-        return
-    if not sizes.projections.keys() & set(targets):
-        raise ValueError(
-            f"lora_target_modules = {targets} has no layer of {settings.model!r}, so there would "
-            f"be nothing to train. Choose from {', '.join(sorted(sizes.projections))}."
-        )
 
 
 def _why_not_vllm(

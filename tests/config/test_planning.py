@@ -172,12 +172,6 @@ def test_plan_for_the_cpu_of_a_gpu_machine_asks_for_free_memory(
     assert gn.plan(gn.preset("cpu"), machine="cpu").available_gb < 1.8
 
 
-def test_plan_refuses_layers_that_the_model_does_not_have() -> None:
-    settings = gn.preset("cpu", lora_target_modules=("q_projj",))
-    with pytest.raises(ValueError, match=r"q_projj.*nothing to train.*q_proj"):
-        gn.plan(settings, machine="t4")
-
-
 def test_plan_of_a_card_elsewhere_has_all_its_memory(on_an_l4) -> None:
     plan = gn.plan(gn.preset("t4"), machine="t4")
     assert plan.available_gb > 15
