@@ -234,15 +234,17 @@ def _available(gpu: Gpu | None, model: Any, is_another_machine: bool) -> float:
     # An engine does not report how much of its memory it could give back.
     if is_another_machine or has_engine(model):
         return whole
-    held_by_model = 0
-    if model is not None:
-        held_by_model = sum(p.numel() * p.element_size() for p in model.parameters())
     if gpu is None:
         import psutil
 
+        held_by_model = 0
+        if model is not None:
+            held_by_model = sum(p.numel() * p.element_size() for p in model.parameters())
         held_by_python = min(psutil.Process().memory_info().rss, CPU_BASE)
         return min(whole, free_memory_bytes() + held_by_python + held_by_model)
+    free = read_gpu().free_gib * 2**30
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
-        held_by_model += torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
-    return min(whole, read_gpu().free_gib * 2**30 + held_by_model)
+        # The loaded model, and memory that torch keeps for its next tensors.
+        free += torch.cuda.memory_reserved()
+    return min(whole, free)

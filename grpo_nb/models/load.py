@@ -258,11 +258,9 @@ def _load(
                 model, **lora_arguments(settings, gpu)
             ), tokenizer
     except Exception as error:
-        memory = memory_advice(error, settings, phase="loading")
-        if memory is not None:
-            raise EnvironmentProblem(
-                f"{memory.message} {memory.why} Write {memory.advice} ({type(error).__name__})"
-            ) from error
+        advice = memory_advice(error, settings, phase="loading")
+        if advice is not None:
+            raise EnvironmentProblem(f"{advice} ({type(error).__name__})") from error
         problem = None if use_vllm else gpu_problem(error)
         if problem is not None:
             raise problem from error
