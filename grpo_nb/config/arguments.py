@@ -128,8 +128,7 @@ def check_choice(name: str, value: Any, known: Collection[Any]) -> None:
 
     >>> check_choice("loss_type", "grpo", ("grpo", "dapo"))
     """
-    # The type is compared too, because True == 1.
-    if not any(type(value) is type(choice) and value == choice for choice in known):
+    if value not in known:
         raise ValueError(f"{name} = {value!r:.80} is not known here{did_you_mean(value, known)}")
 
 

@@ -91,19 +91,22 @@ class Part:
         return self.size / 1e9
 
 
-def sizes_of(name: str) -> Sizes | None:
-    """Return the sizes of a model, or None if it has no configuration that can be read.
+def sizes_of(name: str) -> Sizes:
+    """Return the sizes of a model.
 
     Args:
         name: A model in `PUBLISHED`, a folder, or a Hub id, whose config.json is downloaded.
+
+    Raises:
+        ValueError: The model has no configuration that can be read.
 
     >>> sizes_of("SmolLM2-135M-Instruct").layers
     30
     """
     try:
         return Sizes(**(PUBLISHED.get(name) or _count(os.path.expanduser(name))))
-    except ChildError:  # the loader reports what is wrong
-        return None
+    except ChildError as error:
+        raise ValueError(f"The sizes of {name!r} cannot be read: {error.last(1)}") from None
 
 
 @functools.cache

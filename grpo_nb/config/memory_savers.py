@@ -109,7 +109,7 @@ def replacing(change: Mapping[str, Any]) -> str:
 
 
 def fitting_changes(
-    settings: Settings, fits: Callable[[Settings], bool | None], *, is_gpu: bool
+    settings: Settings, fits: Callable[[Settings], bool], *, is_gpu: bool
 ) -> Change:
     """Return the changes to settings that make `fits(settings)` true; empty if nothing does.
 
@@ -127,7 +127,7 @@ def fitting_changes(
 
 
 def _smaller_until_fits(
-    settings: Settings, saver: _Saver, fits: Callable[[Settings], bool | None]
+    settings: Settings, saver: _Saver, fits: Callable[[Settings], bool]
 ) -> Settings:
     """Return settings with a saver used as often as they need to fit, or as often as it can be."""
     while not fits(settings) and (change := saver.change(settings)):

@@ -41,8 +41,7 @@ class Plan(Shown):
     """Dtype of the numbers that are not quantized."""
     prompt_tokens: int
     """Tokens of the longest prompt, or `max_prompt_length` if no prompt was measured."""
-    sizes: Sizes | None
-    """Sizes of the model; None if they are not known."""
+    sizes: Sizes
     questions: int | None = None
     """Number of training questions; None without a task."""
     why_not_vllm: str = ""
@@ -50,9 +49,7 @@ class Plan(Shown):
 
     @functools.cached_property
     def parts(self) -> tuple[Part, ...]:
-        """Memory by part in GB; empty if the sizes of the model are not known."""
-        if self.sizes is None:
-            return ()
+        """Memory by part."""
         parts = memory_parts(
             self.settings,
             self.sizes,
@@ -63,20 +60,20 @@ class Plan(Shown):
         return tuple(parts)
 
     @property
-    def memory_gb(self) -> float | None:
-        """Peak of the memory with every completion at its longest; None if it is not known."""
-        return peak_gb(self.parts) if self.parts else None
+    def memory_gb(self) -> float:
+        """Peak of the memory with every completion at its longest."""
+        return peak_gb(self.parts)
 
     @property
-    def fits(self) -> bool | None:
-        """True if the memory is enough; None if that is not known."""
-        return self.memory_gb <= self.available_gb if self.parts else None
+    def fits(self) -> bool:
+        """True if the memory is enough."""
+        return self.memory_gb <= self.available_gb
 
     @functools.cached_property
     def nearest(self) -> Mapping[str, Any]:
         """Changes to the settings with which the run fits; empty if it fits, or nothing helps."""
 
-        def fits(settings: Settings) -> bool | None:
+        def fits(settings: Settings) -> bool:
             return dataclasses.replace(self, settings=settings).fits
 
         return fitting_changes(self.settings, fits, is_gpu=self.gpu is not None)
@@ -87,7 +84,7 @@ class Plan(Shown):
         Raises:
             EnvironmentProblem: Gives the memory needed, the memory free, and settings that fit.
         """
-        if self.fits is not False:
+        if self.fits:
             return
         message = f"{self._verdict()} (An estimate, with every completion at its longest.)"
         if self.gpu is None:
@@ -100,8 +97,6 @@ class Plan(Shown):
     def _verdict(self) -> str:
         machine = self._machine()
         free = f"{machine} has {self.available_gb:.1f} GB free"
-        if not self.parts:
-            return f"It is unknown if the run fits: this model has no readable config.json. {free}."
         need = f"about {self.memory_gb:.1f} GB at its peak"
         if self.fits:
             return f"The run fits {machine}: it needs {need}; {free}."
@@ -143,15 +138,14 @@ class Plan(Shown):
 
     def _rows_of_memory(self) -> Iterable[tuple[Any, ...]]:
         """Yield what the run needs, as estimates, and what is there."""
-        if self.sizes is not None:
-            yield bold("what it needs, estimated"), "", ""
-            for part in self.parts:
-                phase = "" if part.phase == "always" else f"; in {part.phase}"
-                yield part.name, f"{part.gb:.2f} GB", f"{part.how}{phase}"
-            peak = "estimate: the larger of generation and training"
-            yield bold("memory, peak"), bold(f"{self.memory_gb:.2f} GB"), peak
-            disk = f"{self.sizes.parameters * 2 / 1e9:.2f} GB"
-            yield "disk, merged export", disk, "all weights in 16 bit"
+        yield bold("what it needs, estimated"), "", ""
+        for part in self.parts:
+            phase = "" if part.phase == "always" else f"; in {part.phase}"
+            yield part.name, f"{part.gb:.2f} GB", f"{part.how}{phase}"
+        peak = "estimate: the larger of generation and training"
+        yield bold("memory, peak"), bold(f"{self.memory_gb:.2f} GB"), peak
+        disk = f"{self.sizes.parameters * 2 / 1e9:.2f} GB"
+        yield "disk, merged export", disk, "all weights in 16 bit"
         yield bold("what is there"), "", ""
         yield "memory", f"{self.available_gb:.2f} GB", f"free for this run on {self._machine()}"
 
@@ -177,7 +171,7 @@ def plan(
             `Gpu("mine", 24.0, (8, 9))`; by default this machine.
 
     Raises:
-        ValueError: The machine is unknown.
+        ValueError: The machine is unknown, or the model has no configuration that can be read.
 
     >>> plan(Settings(), machine="t4").fits
     True

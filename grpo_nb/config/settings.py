@@ -282,10 +282,8 @@ class Settings(Shown):
     def _parts(self) -> Iterable[Table]:
         values = {**self.to_dict(), "warmup_steps": self.warmup}
         if self.num_train_epochs is not None:
-            epochs = f"{self.num_train_epochs:g}"
-            values["max_steps"] = f"of num_train_epochs={epochs}: gn.plan(settings, task) shows it"
-            if self.warmup_steps is None:
-                values["warmup_steps"] = "a tenth of the steps"
+            # `for_questions` computes both from the questions of a task.
+            del values["max_steps"], values["warmup_steps"]
         rows = [(name, value) for name, value in values.items() if value not in ({}, None)]
         yield Table(rows, head=("setting", "value"))
 
