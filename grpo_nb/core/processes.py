@@ -17,9 +17,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-# Spin count for torch's OpenMP threads (libgomp), and the other variable with which a user can
-# choose how these threads wait. `grpo_nb.machine.spinning` explains why it is set, and
-# benchmarks/results/busy_step.md compares the value with libgomp's own 300,000.
+# torch computes with one OpenMP thread per core. At the end of each parallel part the threads wait
+# for the slowest one, and GNU's OpenMP (libgomp) lets them spin meanwhile: 300,000 times by default.
+# If another program needs a core, they take time from the thread that they wait for. A smaller count
+# changes no result, because the number of threads stays the same (docs/evidence/cpu_step.md). With
+# the other variable, a user chooses how the threads wait.
 SPIN_VARIABLE = "GOMP_SPINCOUNT"
 SPIN_COUNT = "20000"
 WAIT_POLICY = "OMP_WAIT_POLICY"
