@@ -42,10 +42,10 @@ def run_with_deadline(call: Callable[[], Any], seconds: float) -> Any:
 
     start = time.monotonic()
     outer_seconds, outer_interval = signal.getitimer(signal.ITIMER_REAL)
+    limit = min(seconds, outer_seconds or seconds)
     previous_handler = signal.signal(signal.SIGALRM, interrupt)
     try:
         try:
-            limit = min(seconds, outer_seconds or seconds)
             signal.setitimer(signal.ITIMER_REAL, limit, _REPEAT_SECONDS)
             return call()
         finally:
@@ -54,7 +54,7 @@ def run_with_deadline(call: Callable[[], Any], seconds: float) -> Any:
             is_over = True
             signal.setitimer(signal.ITIMER_REAL, 0)
     except _Interrupted:
-        raise TimeoutError(f"stopped after {seconds:g} s") from None
+        raise TimeoutError(f"stopped after {limit:g} s") from None
     finally:
         # The previous handler is None if it was not set by Python.
         signal.signal(signal.SIGALRM, previous_handler or signal.SIG_DFL)

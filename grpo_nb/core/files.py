@@ -170,9 +170,9 @@ def inside(folder: Path, name: Any) -> Path:
     path = folder / name
     if any(part.is_symlink() for part in [path, *path.parents][: len(parsed.parts)]):
         raise ValueError(
-            f"{shown} is, or lies behind, a symbolic link. Links are not followed, because one that "
-            "leads out of the folder could read or overwrite other files: replace the link by what "
-            "it points to."
+            f"{shown} is, or lies behind, a symbolic link. Links are not followed, because one "
+            "that leads out of the folder could read or overwrite other files: replace the link by "
+            "what it points to."
         )
     return path
 

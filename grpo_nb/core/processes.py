@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 # torch computes with one OpenMP thread per core. At the end of each parallel part the threads wait
-# for the slowest one, and GNU's OpenMP (libgomp) lets them spin meanwhile: 300,000 times by default.
-# If another program needs a core, they take time from the thread that they wait for. A smaller count
+# for the slowest one. GNU's OpenMP (libgomp) lets them spin meanwhile, 300,000 times by default. If
+# another program needs a core, they take time from the thread that they wait for. A smaller count
 # changes no result, because the number of threads stays the same (docs/evidence/cpu_step.md). With
 # the other variable, a user chooses how the threads wait.
 SPIN_VARIABLE = "GOMP_SPINCOUNT"

@@ -254,7 +254,8 @@ def mann_whitney_z(before: Sequence[float], after: Sequence[float]) -> float:
 
     This is the Mann-Whitney U test in the normal approximation with the correction for ties. It
     compares ranks, because a single outlier in a reward or in the KL can reverse a comparison of
-    means.
+    means. The health rules call it several times per logged step, and scipy's own test takes ten
+    times as long for so few numbers.
 
     Returns:
         The z-score; 0 if a side has fewer than two values, or if all values are equal.
@@ -262,17 +263,21 @@ def mann_whitney_z(before: Sequence[float], after: Sequence[float]) -> float:
     >>> mann_whitney_z([1, 2, 3, 4], [5, 6, 7, 8]) > 2
     True
     """
-    from scipy.stats import rankdata
-
     n = len(before)
     m = len(after)
     if n < 2 or m < 2:
         return 0.0
-    values = [*before, *after]
-    rank_sum = float(rankdata(values)[n:].sum())
+    counts = Counter([*before, *after])
+    rank_of = {}
+    values_so_far = 0
+    for value in sorted(counts):
+        values_so_far += counts[value]
+        # Equal values share the mean of the ranks that they occupy.
+        rank_of[value] = values_so_far - (counts[value] - 1) / 2
+    rank_sum = sum(rank_of[value] for value in after)
     expected_rank_sum = m * (n + m + 1) / 2
     total = n + m
-    ties = sum(count**3 - count for count in Counter(values).values())
+    ties = sum(count**3 - count for count in counts.values())
     tie_correction = ties / (total * (total - 1))
     rank_variance = n * m / 12 * (total + 1 - tie_correction)
     if rank_variance <= _SMALLEST_RANK_VARIANCE:
