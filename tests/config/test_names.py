@@ -1,4 +1,4 @@
-"""Configurations as people paste them: each works, or one list says what to write, and what it says works."""
+"""Configurations as people paste them: one list says what to write, and that works."""
 
 import ast
 import json
@@ -13,7 +13,8 @@ from grpo_nb.config.arguments import is_publishing
 from grpo_nb.config.grpo_config_fields import GRPO_CONFIG_FIELDS
 from tests.support.run_folders import info_of
 
-# unslothai/notebooks, `Qwen3_(4B)-GRPO` and others of 2025 and 2026; the sampling parameters are an object of vLLM.
+# unslothai/notebooks, `Qwen3_(4B)-GRPO` and others of 2025 and 2026; the sampling parameters are an
+# object of vLLM.
 SAMPLING = SimpleNamespace(
     min_p=0.1, top_p=1.0, top_k=-1, temperature=1.0, repetition_penalty=1.0, stop=["</s>"]
 )

@@ -23,8 +23,8 @@ from grpo_nb.machine.gpu import Gpu
 from grpo_nb.tasks.chat_template import prompt_lengths
 from tests.support.small_models import FAMILIES, SIZES
 
-# Configurations as their repositories publish them, and the weights in their safetensors files, with
-# tied weights counted once. They were written down from memory: no Hub can be reached here.
+# Configurations as their repositories publish them, and the weights in their safetensors files,
+# with tied weights counted once. They were written down from memory: no Hub can be reached here.
 HEADS = {
     "SmolLM2-135M-Instruct": ("llama", 9, 3, 134_515_008),
     "unsloth/Qwen2.5-1.5B-Instruct": ("qwen2", 12, 2, 1_543_714_304),
