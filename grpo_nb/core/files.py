@@ -158,23 +158,28 @@ def inside(folder: Path, name: Any) -> Path:
     PosixPath('theirs/adapter')
     >>> inside(Path("theirs"), "../mine")
     Traceback (most recent call last):
-    ValueError: '../mine' in the folder 'theirs' names no file there, or leads out of the folder.
+    ValueError: '../mine' leads out of the folder 'theirs', or names no file there: use a path ...
     """
     # Parsing as a Windows path splits at both kinds of slashes and detects drives.
     parsed = PureWindowsPath(name if isinstance(name, str) else "")
-    shown = f"{in_line(name)} in the folder {str(folder)!r}"
+    leads_out = f"{in_line(name)} leads out of the folder {str(folder)!r}"
     if not parsed.parts or parsed.anchor or ".." in parsed.parts:
-        raise ValueError(f"{shown} names no file there, or leads out of the folder.")
+        raise ValueError(f"{leads_out}, or names no file there: use a path inside the folder.")
     if "\0" in name or any(len(os.fsencode(part)) > LONGEST_NAME for part in parsed.parts):
-        raise ValueError(f"{shown} cannot name a file.")
-    path = folder / name
-    if any(part.is_symlink() for part in [path, *path.parents][: len(parsed.parts)]):
-        raise ValueError(
-            f"{shown} is, or lies behind, a symbolic link. Links are not followed, because one "
-            "that leads out of the folder could read or overwrite other files: replace the link by "
-            "what it points to."
-        )
-    return path
+        raise ValueError(f"{in_line(name)} in the folder {str(folder)!r} cannot name a file.")
+    real_path = Path(os.path.realpath(folder / name))
+    if not real_path.is_relative_to(os.path.realpath(folder)):
+        raise ValueError(f"{leads_out} over a link: replace the link by what it points to.")
+    path = folder
+    for part in Path(name).parts:
+        path = path / part
+        if path.is_symlink():
+            raise ValueError(
+                f"{in_line(name)} in the folder {str(folder)!r} is, or lies behind, a symbolic "
+                "link. Links are not followed there, because a folder that somebody sends could "
+                "read or overwrite other files with them: replace the link by what it points to."
+            )
+    return folder / name
 
 
 def refuse_links(folder: Path, within: Path | None = None) -> None:
