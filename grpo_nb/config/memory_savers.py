@@ -173,8 +173,9 @@ def memory_advice(
             why = saver.why
             instead = f"Write {replacing(change)}"
             break
+    when = "while loading" if phase == "loading" else f"in {phase}"
     return (
-        f"Out of memory in {phase}. {why} {instead}, in a fresh kernel: the failed one still holds "
+        f"Out of memory {when}. {why} {instead}, in a fresh kernel: the failed one still holds "
         "its memory."
     )
 
