@@ -108,6 +108,7 @@ MISTAKES = [
     ),
     (SCORING, "rewards", "a class", r"contains the class correctness"),
     (SCORING, "rewards", "None", "None, .*takes reward functions"),
+    (["score"], "rewards", "rows", "is not a reward function: write rewards="),
     (["train"], "settings", "None", "None, .*gn.preset"),
     (["load_model"], "settings", "a text", "'correctness'.*takes gn.Settings.*gn.preset"),
     (["load_model"], "adapter", "a model", "a model, .*adapter=run.adapter_path"),
@@ -163,7 +164,6 @@ SWAPPED = [
     ("baseline", "task", "settings", "gn.baseline(model, tokenizer, task, rewards, settings)"),
     ("check_rewards", "rewards", "task", "gn.check_rewards(rewards, task)"),
     ("RewardLab", "rewards", "task", "gn.RewardLab(rewards, task, model, tokenizer, settings)"),
-    ("score", "rewards", "completions", "gn.score(rewards, completions, rows)"),
     ("evaluate", "subject", "task", "gn.evaluate(subject, task)"),
     ("plan", "settings", "task", "gn.plan(settings, task)"),
 ]
