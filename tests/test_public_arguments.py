@@ -62,7 +62,6 @@ CALLS = {
     "load_task": (gn.load_task, {"source": ROWS}),
     "load_model": (gn.load_model, {"settings": SETTINGS}),
     "plan": (gn.plan, {"settings": SETTINGS, "task": TASK}),
-    "preset": (gn.preset, {"name": "cpu"}),
     "open_run": (gn.open_run, {"path": "runs/none"}),
 }
 VALUES = {
@@ -90,71 +89,51 @@ SCORING = ("check_rewards", "RewardLab", "score")
 WITH_REWARDS = (*TRAINING, *SCORING, "evaluate")
 # Functions, argument, wrong value, and what the error says.
 MISTAKES = [
-    (WITH_SETTINGS, "settings", "a GRPOConfig", "a GRPOConfig of TRL, .*settings = gn.preset"),
-    (WITH_SETTINGS, "settings", "a dict", r"a dict, .*gn.preset\(\"auto\", \*\*settings\)"),
+    (WITH_SETTINGS, "settings", "a GRPOConfig", "a configuration of TRL, .*settings = gn.preset"),
+    (WITH_SETTINGS, "settings", "a dict", "a dict, .*settings = gn.preset"),
     (WITH_TASK, "task", "a DataFrame", "a DataFrame, .*task = gn.load_task"),
     (TRAINING, "task", "a Dataset", "a datasets.Dataset, .*task = gn.load_task"),
-    (TRAINING, "task", "task.train", "Write task, not task.train"),
-    (TRAINING, "task", "a file", r"gn.load_task\('rows.csv', settings\)"),
-    (TRAINING, "task", "rows", r"gn.load_task\(rows, settings\)"),
+    (TRAINING, "task", "task.train", "a datasets.Dataset, .*takes a Task"),
+    (TRAINING, "task", "a file", "'rows.csv'.*, but .* takes a Task.*gn.load_task"),
+    (TRAINING, "task", "rows", r"a list, .*gn.load_task\(rows, settings\)"),
     (TRAINING, "task", "None", r"None, .*gn.load_task\("),
-    (TRAINING, "model", "a text", "gn.preset.*model='correctness'"),
-    (TRAINING, "model", "a pair", "model and tokenizer are two arguments"),
+    (TRAINING, "model", "a text", "'correctness'.*, but .* takes a model.*gn.load_model"),
+    (TRAINING, "model", "a pair", "model, tokenizer = gn.load_model"),
     (TRAINING, "tokenizer", "None", "model, tokenizer = gn.load_model"),
     (
         WITH_REWARDS,
         "rewards",
         "a text",
-        r"the text 'correctness', .*rewards=\[gn.rewards.correctness\(\)\]",
+        r"'correctness' \(str\), .*rewards=\[gn.rewards.correctness\(\)\]",
     ),
     (SCORING, "rewards", "a class", r"contains the class correctness"),
     (SCORING, "rewards", "None", "None, .*takes reward functions"),
+    (["score"], "rewards", "rows", "is not a reward function: write rewards="),
     (["train"], "settings", "None", "None, .*gn.preset"),
-    (["load_model"], "settings", "a text", r"gn.preset\(\"auto\", model='correctness'\)"),
-    (["load_model"], "adapter", "a model", "model.save_pretrained"),
-    (
-        ["check_rewards"],
-        "task",
-        "settings",
-        "gn.Settings, but gn.check_rewards takes a Task or rows",
-    ),
-    (["RewardLab"], "task", "None", "None, but gn.RewardLab takes a Task or rows"),
+    (["load_model"], "settings", "a text", "'correctness'.*takes gn.Settings.*gn.preset"),
+    (["load_model"], "adapter", "a model", "a model, .*adapter=run.adapter_path"),
+    (["check_rewards"], "task", "settings", "gn.Settings, but .*takes a Task or rows"),
+    (["RewardLab"], "task", "None", "None, but .*takes a Task or rows"),
     (["score"], "completions", "a text", "'correctness' must be a list of texts"),
-    (
-        ["score"],
-        "completions",
-        "settings",
-        "gn.Settings, but gn.score takes a list of completions",
-    ),
+    (["score"], "completions", "settings", "gn.Settings, but .*takes a list of completions"),
     (["evaluate"], "subject", "a model", r"gn.evaluate\(\(model, tokenizer\), task\)"),
-    (["evaluate"], "subject", "a task", r"gn.evaluate\(run, task\)"),
-    (["evaluate"], "settings", "a GRPOConfig", "a GRPOConfig of TRL"),
-    (
-        ["compare"],
-        "subject",
-        "settings",
-        "gn.Settings, but gn.compare takes a run, a model or its folder",
-    ),
-    (["compare"], "against", "a tokenizer", "a tokenizer, but gn.compare takes"),
-    (
-        ["ask"],
-        "run",
-        "a pair",
-        "a pair of model and tokenizer, but gn.ask takes a run or its folder",
-    ),
+    (["evaluate"], "subject", "a task", "a Task, but .* takes a run"),
+    (["evaluate"], "settings", "a GRPOConfig", "a configuration of TRL"),
+    (["compare"], "subject", "settings", "gn.Settings, but .*takes a run, a pair of model"),
+    (["compare"], "against", "a tokenizer", "a tokenizer, but gn.compare"),
+    (["ask"], "run", "a pair", "a list, but .*takes a run or its folder"),
     (["export_merged", "export_adapter"], "run", "a pair", "gn.open_run"),
     (
         ["export_gguf"],
         "merged",
         "a model",
-        "a model, but gn.export_gguf takes a merged export or its folder",
+        "a model, but .*takes a merged export or its folder",
     ),
-    (["load_task"], "source", "settings", "gn.Settings, but gn.load_task takes rows, a file"),
-    (["load_task"], "source", "a task", "it is loaded already"),
-    (["load_task"], "settings", "a GRPOConfig", "a GRPOConfig of TRL"),
-    (["plan"], "task", "settings", "gn.Settings, but gn.plan takes a Task"),
-    (["preset"], "name", "settings", r"gn.preset\(\"auto\", max_steps=100\)"),
-    (["open_run"], "path", "a number", r"3 \(int\), but gn.open_run takes a run or its folder"),
+    (["load_task"], "source", "settings", "gn.Settings, but .*takes rows, a file"),
+    (["load_task"], "source", "a task", "a Task, but .*takes rows, a file"),
+    (["load_task"], "settings", "a GRPOConfig", "a configuration of TRL"),
+    (["plan"], "task", "settings", "gn.Settings, but .*takes a Task"),
+    (["open_run"], "path", "a number", r"3 \(int\), but .*takes a run or its folder"),
 ]
 
 
@@ -185,7 +164,6 @@ SWAPPED = [
     ("baseline", "task", "settings", "gn.baseline(model, tokenizer, task, rewards, settings)"),
     ("check_rewards", "rewards", "task", "gn.check_rewards(rewards, task)"),
     ("RewardLab", "rewards", "task", "gn.RewardLab(rewards, task, model, tokenizer, settings)"),
-    ("score", "rewards", "completions", "gn.score(rewards, completions, rows)"),
     ("evaluate", "subject", "task", "gn.evaluate(subject, task)"),
     ("plan", "settings", "task", "gn.plan(settings, task)"),
 ]
@@ -194,35 +172,15 @@ SWAPPED = [
 @pytest.mark.parametrize(
     ("function", "first", "second", "line"), SWAPPED, ids=[f"{row[0]}-{row[1]}" for row in SWAPPED]
 )
-def test_swapped_arguments_are_both_named(
+def test_swapped_arguments_show_the_right_order(
     function: str, first: str, second: str, line: str
 ) -> None:
     call, arguments = CALLS[function]
-    with pytest.raises(TypeError, match="swapped") as error:
+    with pytest.raises(TypeError) as error:
         call(**{**arguments, first: arguments[second], second: arguments[first]})
     message = str(error.value)
-    assert f"{first} is " in message
-    assert f"{second} is " in message
-    assert message.endswith(f"Write {line}.")
-
-
-@pytest.mark.parametrize("function", [*TRAINING, "evaluate", "compare", "load_model", "plan"])
-def test_setting_as_keyword_shows_replace(function: str) -> None:
-    call, arguments = CALLS[function]
-    with pytest.raises(TypeError, match=r"Write settings = settings.replace\(num_generations=4\)"):
-        call(**arguments, num_generations=4)
-
-
-def test_unknown_keyword_gets_the_nearest_argument() -> None:
-    with pytest.raises(
-        TypeError, match=r"unknown argument 'resum' of gn\.train; did you mean 'resume'"
-    ):
-        gn.train(**TRAIN_ARGUMENTS, resum="auto")
-
-
-def test_trl_argument_as_keyword_shows_extra() -> None:
-    with pytest.raises(TypeError, match=r"settings = settings.replace\(extra=\{'epsilon': 0.1\}\)"):
-        gn.train(**TRAIN_ARGUMENTS, epsilon=0.1)
+    assert message.startswith((f"{first} = ", f"{second} = "))
+    assert f"but {line} takes" in message
 
 
 @pytest.mark.parametrize(

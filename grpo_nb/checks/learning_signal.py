@@ -17,7 +17,7 @@ from grpo_nb.checks.advice import Advice, Verdict, decide_verdict, give_advice
 from grpo_nb.checks.groups import SampledGroups, estimate, in_groups
 from grpo_nb.checks.layouts import PLAIN, completion
 from grpo_nb.config.presets import preset
-from grpo_nb.config.settings import Settings, refuse_keywords
+from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.progress import progress_bar
 from grpo_nb.core.tables import Html, Shown, Table, bold, code
@@ -147,7 +147,6 @@ def baseline(
     settings: Settings | None = None,
     *,
     prompts: int = 8,
-    **unknown: Any,
 ) -> Baseline:
     """Sample and score some groups as training would, and report whether GRPO gets a signal.
 
@@ -176,7 +175,6 @@ def baseline(
     >>> before.verdict in ("signal", "weak signal", "format only", "no signal")
     True
     """
-    refuse_keywords(baseline, unknown)
     require(
         "gn.baseline(model, tokenizer, task, rewards, settings)",
         optional=("settings",),

@@ -65,9 +65,4 @@ def dtype_of_model(model: Any, settings: Settings, gpu: Gpu | None) -> ComputeDt
     """
     if gpu is not None:
         return compute_dtype(settings, gpu)
-    dtype = model.dtype
-    for parameter in model.parameters():
-        if parameter.is_floating_point() and not parameter.requires_grad:
-            dtype = parameter.dtype
-            break
-    return ComputeDtype(str(dtype).removeprefix("torch."), "As the model was loaded.")
+    return ComputeDtype(str(model.dtype).removeprefix("torch."), "As the model was loaded.")

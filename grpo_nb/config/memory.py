@@ -78,36 +78,40 @@ class Part:
     """One part of the memory."""
 
     name: str
-    gb: float
+    size: float
+    """Bytes."""
     how: str
     """Explanation of the number."""
     phase: str = "always"
     """`always`, `generation` or `training`: the peak is that of the larger phase."""
 
+    @property
+    def gb(self) -> float:
+        """Size in GB."""
+        return self.size / 1e9
 
-def sizes_of(name: str) -> Sizes | None:
-    """Return the sizes of a model, or None if it has no configuration that can be read.
+
+def sizes_of(name: str) -> Sizes:
+    """Return the sizes of a model.
 
     Args:
         name: A model in `PUBLISHED`, a folder, or a Hub id, whose config.json is downloaded.
+
+    Raises:
+        ValueError: The model has no configuration that can be read.
 
     >>> sizes_of("SmolLM2-135M-Instruct").layers
     30
     """
     try:
         return Sizes(**(PUBLISHED.get(name) or _count(os.path.expanduser(name))))
-    except ChildError:  # the loader reports what is wrong
-        return None
+    except ChildError as error:
+        raise ValueError(f"The sizes of {name!r} cannot be read: {error.last(1)}") from None
 
 
 @functools.cache
 def _count(name: str) -> dict[str, Any]:
     return run_script(Path(__file__).with_name("counting.py"), {"model": name})
-
-
-def is_standby() -> bool:
-    """Return whether vLLM gives its cache back while gradients are computed."""
-    return os.environ.get(STANDBY, STANDBY_OF_KIT) != "0"
 
 
 def peak_gb(parts: Iterable[Part]) -> float:
@@ -137,15 +141,15 @@ def memory_parts(
     """
     bits = 4 if settings.load_in_4bit else 8 * bytes_per_number
     weights = f"{sizes.parameters / 1e6:,.0f} million in {bits} bit"
-    yield _part("weights", _weights(settings, sizes, bytes_per_number), weights)
+    yield Part("weights", _weights(settings, sizes, bytes_per_number), weights)
     lora = sizes.lora_parameters(settings.lora_rank, settings.lora_target_modules)
     rank = f"rank {settings.lora_rank}: {lora / 1e6:,.1f} million in float32"
-    yield _part("LoRA", lora * _BYTES_OF_FLOAT32, rank)
-    yield _part("gradients", lora * _BYTES_OF_FLOAT32, "one for each LoRA weight", "training")
+    yield Part("LoRA", lora * _BYTES_OF_FLOAT32, rank)
+    yield Part("gradients", lora * _BYTES_OF_FLOAT32, "one for each LoRA weight", "training")
     if gpu is not None and "8bit" in settings.optim:
-        yield _part("optimizer", lora * 2, "two states, of 1 byte each")
+        yield Part("optimizer", lora * 2, "two states, of 1 byte each")
     else:
-        yield _part("optimizer", lora * 2 * _BYTES_OF_FLOAT32, "two states in float32")
+        yield Part("optimizer", lora * 2 * _BYTES_OF_FLOAT32, "two states in float32")
     if gpu is None:
         yield from _on_cpu(settings, sizes, bytes_per_number, prompt_tokens)
     else:
@@ -157,7 +161,7 @@ def _on_cpu(
 ) -> Iterator[Part]:
     micro = settings.per_device_train_batch_size
     length = settings.max_completion_length
-    yield _part("Python and libraries", CPU_BASE, "measured with the pinned versions")
+    yield Part("Python and libraries", CPU_BASE, "measured with the pinned versions")
     yield _cache(settings, sizes, bytes_per_number, prompt_tokens)
     prompt_copies = micro
     if settings.shared_prompts:
@@ -167,11 +171,11 @@ def _on_cpu(
     per_layer = _activations(sizes, computed_tokens, attended_tokens, bytes_per_number)
     activations = sizes.layers * per_layer
     tokens = f"{computed_tokens:,} tokens in {sizes.layers} layers, micro-batch of {micro}"
-    yield _part("activations", activations, tokens, "training")
+    yield Part("activations", activations, tokens, "training")
     chunk = min(micro * length * sizes.vocabulary, _LOGIT_CHUNK)
     block = f"four copies of a block of {_LOGIT_CHUNK / 1e6:.0f} million"
     copies = chunk * _COPIES_OF_LOGIT_CHUNK * _BYTES_OF_FLOAT32
-    yield _part("logits", copies, block, "training")
+    yield Part("logits", copies, block, "training")
     if bytes_per_number == _BYTES_OF_FLOAT32 and (
         settings.shared_prompts or settings.holdout_every
     ):
@@ -179,10 +183,10 @@ def _on_cpu(
         # copy stays; otherwise only held-out sampling makes one, and frees it afterwards.
         phase = "always" if settings.shared_prompts else "generation"
         folded = "the adapter added to a copy of the linear layers"
-        yield _part("folded weights", sizes.linear * _BYTES_OF_FLOAT32, folded, phase)
+        yield Part("folded weights", sizes.linear * _BYTES_OF_FLOAT32, folded, phase)
         packed = (sizes.linear + sizes.vocabulary * sizes.hidden) * _BYTES_OF_FLOAT32
         order = "linear and output layers in the order that decoding reads"
-        yield _part("packed weights", packed, order, phase)
+        yield Part("packed weights", packed, order, phase)
 
 
 def _on_gpu(
@@ -190,30 +194,29 @@ def _on_gpu(
 ) -> Iterator[Part]:
     micro = settings.per_device_train_batch_size
     length = prompt_tokens + settings.max_completion_length
-    yield _part("CUDA and fragmentation", _GPU_RESERVE, "a margin, not a measurement")
+    yield Part("CUDA and fragmentation", _GPU_RESERVE, "a margin, not a measurement")
     # Unsloth's checkpointing moves the inputs of the layers to the computer's memory and recomputes
     # one layer at a time.
     tokens = micro * length
     layer = _activations(sizes, tokens, tokens, bytes_per_number)
     layer += 2 * tokens * sizes.hidden * bytes_per_number  # its input and its output
     recomputed = f"{tokens:,} tokens in one layer at a time (checkpointing)"
-    yield _part("activations", layer, recomputed, "training")
+    yield Part("activations", layer, recomputed, "training")
     # Unsloth computes at least one row at a time, and divides the vocabulary into 4 x micro chunks.
     logits_at_once = sizes.vocabulary / (_UNSLOTH_LEAST_CHUNKS * micro)
     logits = length * (logits_at_once + sizes.hidden) * _UNSLOTH_BYTES_PER_NUMBER
     smallest = "the smallest block; Unsloth takes more where memory is free"
-    yield _part("logits", logits, smallest, "training")
+    yield Part("logits", logits, smallest, "training")
     if not settings.fast_inference:
         yield _cache(settings, sizes, bytes_per_number, prompt_tokens)
         return
     share = settings.gpu_memory_utilization * gpu.memory_gib * 2**30
     beside_weights = max(share - _weights(settings, sizes, bytes_per_number), 0)
-    how = "its share of the card without the weights, which training uses too"
-    if is_standby():
-        standby = f"{how}; given back in training (standby)"
-        yield _part("vLLM", beside_weights, standby, "generation")
-    else:
-        yield _part("vLLM", beside_weights, how)
+    how = (
+        "its share of the card without the weights, which training uses too; given back in "
+        "training (standby)"
+    )
+    yield Part("vLLM", beside_weights, how, "generation")
 
 
 def _weights(settings: Settings, sizes: Sizes, bytes_per_number: int) -> float:
@@ -243,8 +246,4 @@ def _cache(settings: Settings, sizes: Sizes, bytes_per_number: int, prompt_token
     numbers_per_token = 2 * sizes.key_value * sizes.layers
     cache = rows * (prompt_tokens + length) * numbers_per_token * bytes_per_number
     how = f"{rows} rows of {prompt_tokens} + {length} tokens"
-    return _part("KV cache", cache, how, "generation")
-
-
-def _part(name: str, byte_count: float, how: str, phase: str = "always") -> Part:
-    return Part(name, byte_count / 1e9, how, phase)
+    return Part("KV cache", cache, how, "generation")

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from grpo_nb.config.arguments import as_keywords
-from grpo_nb.config.memory import is_standby
 from grpo_nb.config.settings import Settings
 from grpo_nb.machine.faults import error_chain, is_out_of_memory
 from grpo_nb.machine.gpu import find_gpu
@@ -26,13 +25,12 @@ _SAMPLING_FUNCTIONS = {"generate", "_generate"}
 
 def _smaller_passes(settings: Settings) -> Change:
     micro = settings.per_device_train_batch_size
-    for parts in range(2, micro + 1):
-        if micro % parts == 0:
-            return {
-                "per_device_train_batch_size": micro // parts,
-                "gradient_accumulation_steps": settings.gradient_accumulation_steps * parts,
-            }
-    return {}
+    if micro % 2:
+        return {}
+    return {
+        "per_device_train_batch_size": micro // 2,
+        "gradient_accumulation_steps": settings.gradient_accumulation_steps * 2,
+    }
 
 
 def _smaller_share_of_vllm(settings: Settings) -> Change:
@@ -51,11 +49,6 @@ def _shorter_completions(settings: Settings) -> Change:
     return {"max_completion_length": length // 2} if length > _LEAST_COMPLETION_LENGTH else {}
 
 
-def _smaller_groups(settings: Settings) -> Change:
-    group = settings.num_generations
-    return {"num_generations": max(group // 2, 2)} if group > 2 else {}
-
-
 def _no_vllm(settings: Settings) -> Change:
     return {"fast_inference": False} if settings.fast_inference else {}
 
@@ -68,7 +61,7 @@ class _Saver:
     why: str
     is_for_gpu: bool = False
     useless_in: tuple[str, ...] = ()
-    """Phases in which it does not help: `loading`, `generation`, `training`."""
+    """Phases in which it does not help: `loading`, `generation` or `training`."""
 
 
 # The cheapest first: smaller passes change the training least. The loss `bnpo` divides by the
@@ -98,7 +91,6 @@ _SAVERS = (
         "Memory grows with the length of the completions.",
         useless_in=("loading",),
     ),
-    _Saver(_smaller_groups, "Fewer completions are generated at once.", useless_in=("loading",)),
     _Saver(
         _no_vllm,
         "Without vLLM the memory it takes for itself is free; generation is slower.",
@@ -117,43 +109,30 @@ def replacing(change: Mapping[str, Any]) -> str:
 
 
 def fitting_changes(
-    settings: Settings, fits: Callable[[Settings], bool | None], *, is_gpu: bool
+    settings: Settings, fits: Callable[[Settings], bool], *, is_gpu: bool
 ) -> Change:
     """Return the changes to settings that make `fits(settings)` true; empty if nothing does.
 
     Each saver is used as often as needed, the cheapest first. Then the savers are taken back one by
     one, the dearest first, because a later one may have made an earlier one unnecessary.
     """
+    savers = [saver for saver in _SAVERS if is_gpu or not saver.is_for_gpu]
     smaller = settings
-    used = []
-    for saver in _SAVERS:
-        if is_gpu or not saver.is_for_gpu:
-            before = smaller
-            smaller = _smaller_until_fits(smaller, saver, fits)
-            used.append((saver, _changes(smaller, before)))
-    for saver, values_before in reversed(used):
-        smaller = _smaller_until_fits(smaller.replace(**values_before), saver, fits)
+    for saver in savers:
+        smaller = _smaller_until_fits(smaller, saver, fits)
+    for saver in reversed(savers):
+        original = {name: getattr(settings, name) for name in saver.change(settings)}
+        smaller = _smaller_until_fits(smaller.replace(**original), saver, fits)
     return _changes(settings, smaller) if fits(smaller) else {}
 
 
 def _smaller_until_fits(
-    settings: Settings, saver: _Saver, fits: Callable[[Settings], bool | None]
+    settings: Settings, saver: _Saver, fits: Callable[[Settings], bool]
 ) -> Settings:
     """Return settings with a saver used as often as they need to fit, or as often as it can be."""
-    while not fits(settings) and (smaller := _smaller(settings, saver)):
-        settings = smaller
+    while not fits(settings) and (change := saver.change(settings)):
+        settings = settings.replace(**change)
     return settings
-
-
-def _smaller(settings: Settings, saver: _Saver) -> Settings | None:
-    """Return settings with a saver used once; None if it cannot be used any more."""
-    change = saver.change(settings)
-    if not change:
-        return None
-    try:
-        return settings.replace(**change)
-    except ValueError:  # a group would be split
-        return None
 
 
 def _changes(old: Settings, new: Settings) -> Change:
@@ -161,69 +140,47 @@ def _changes(old: Settings, new: Settings) -> Change:
     return {name: value for name, value in vars(new).items() if value != vars(old)[name]}
 
 
-@dataclass(frozen=True)
-class MemoryAdvice:
-    """Advice after an out-of-memory error."""
-
-    message: str
-    why: str
-    advice: str
-    change: Mapping[str, object]
-    """Settings to write; empty if every setting is at its least already."""
-    phase: str | None
-    """`loading`, `generation`, or None if it is not known."""
-
-
 def memory_advice(
     error: BaseException, settings: Settings, *, phase: str | None = None
-) -> MemoryAdvice | None:
-    """Return which setting to lower after an out-of-memory error, with the line to paste.
+) -> str | None:
+    """Return which setting to lower after an out-of-memory error, with the line to write.
 
     Args:
         error: The error; those that it came from are looked at too.
         settings: Settings of the run that failed.
-        phase: `loading` or `generation`; by default the latter if the error's traceback shows it.
+        phase: `loading`, `generation` or `training`; by default read from the error's traceback.
 
     Returns:
         None for any other error, and for vLLM's own "too few cache blocks", whose message already
         gives the fix.
 
-    >>> memory_advice(RuntimeError("CUDA out of memory"), Settings()).change
-    {'per_device_train_batch_size': 8, 'gradient_accumulation_steps': 2}
+    >>> "per_device_train_batch_size=8" in memory_advice(MemoryError(), Settings())
+    True
     """
     chain = list(error_chain(error))
     text = " ".join(f"{type(cause).__name__} {cause}".lower() for cause in chain)
     if not is_out_of_memory(error) or "cache blocks" in text or "kv cache" in text:
         return None
-    if phase is None and any(_is_in_sampling(cause) for cause in chain):
-        phase = "generation"
+    if phase is None:
+        phase = "generation" if any(map(_is_in_sampling, chain)) else "training"
     is_gpu = find_gpu() is not None or any(sign in text for sign in ("cuda", "cublas", "gpu"))
-    change: Change = {}
     why = "No setting of this run is left to lower."
     instead = "Take a smaller model"
     for saver in _SAVERS:
-        smaller = _smaller(settings, saver) if is_gpu or not saver.is_for_gpu else None
-        if smaller is not None and not _is_useless(saver, phase):
-            change = _changes(settings, smaller)
+        is_useful = phase not in saver.useless_in and (is_gpu or not saver.is_for_gpu)
+        change = saver.change(settings)
+        if is_useful and change:
             why = saver.why
-            instead = replacing(change)
+            instead = f"Write {replacing(change)}"
             break
-    advice = f"{instead}, in a fresh kernel: the failed one still holds its memory."
-    when = f" in {phase}" if phase else ""
-    if phase == "loading":
-        when = " while loading"
-    return MemoryAdvice(f"Out of memory{when}.", why, advice, change, phase)
+    when = "while loading" if phase == "loading" else f"in {phase}"
+    return (
+        f"Out of memory {when}. {why} {instead}, in a fresh kernel: the failed one still holds "
+        "its memory."
+    )
 
 
 def _is_in_sampling(error: BaseException) -> bool:
     """Return whether an error was raised while completions were sampled."""
     frames = traceback.extract_tb(error.__traceback__)
     return any(frame.name in _SAMPLING_FUNCTIONS for frame in frames)
-
-
-def _is_useless(saver: _Saver, phase: str | None) -> bool:
-    """Return whether a saver does not help in a phase; an unknown phase counts as training."""
-    if saver.change is _smaller_share_of_vllm and phase is None:
-        # Without standby vLLM keeps its share, so lowering it leaves more for the gradients.
-        return is_standby()
-    return (phase or "training") in saver.useless_in

@@ -17,7 +17,7 @@ from grpo_nb.config.dtype import ComputeDtype, compute_dtype, dtype_of_model
 from grpo_nb.config.memory import CPU_BASE, Part, Sizes, memory_parts, peak_gb, sizes_of
 from grpo_nb.config.memory_savers import fitting_changes, replacing
 from grpo_nb.config.presets import find_machine
-from grpo_nb.config.settings import ALL_LINEAR, Settings, refuse_keywords
+from grpo_nb.config.settings import Settings
 from grpo_nb.config.vllm_obstacle import has_engine, vllm_obstacle
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.tables import Shown, Table, bold
@@ -41,8 +41,7 @@ class Plan(Shown):
     """Dtype of the numbers that are not quantized."""
     prompt_tokens: int
     """Tokens of the longest prompt, or `max_prompt_length` if no prompt was measured."""
-    sizes: Sizes | None
-    """Sizes of the model; None if they are not known."""
+    sizes: Sizes
     questions: int | None = None
     """Number of training questions; None without a task."""
     why_not_vllm: str = ""
@@ -50,9 +49,7 @@ class Plan(Shown):
 
     @functools.cached_property
     def parts(self) -> tuple[Part, ...]:
-        """Memory by part in GB; empty if the sizes of the model are not known."""
-        if self.sizes is None:
-            return ()
+        """Memory by part."""
         parts = memory_parts(
             self.settings,
             self.sizes,
@@ -63,20 +60,20 @@ class Plan(Shown):
         return tuple(parts)
 
     @property
-    def memory_gb(self) -> float | None:
-        """Peak of the memory with every completion at its longest; None if it is not known."""
-        return peak_gb(self.parts) if self.parts else None
+    def memory_gb(self) -> float:
+        """Peak of the memory with every completion at its longest."""
+        return peak_gb(self.parts)
 
     @property
-    def fits(self) -> bool | None:
-        """True if the memory is enough; None if that is not known."""
-        return self.memory_gb <= self.available_gb if self.parts else None
+    def fits(self) -> bool:
+        """True if the memory is enough."""
+        return self.memory_gb <= self.available_gb
 
     @functools.cached_property
     def nearest(self) -> Mapping[str, Any]:
         """Changes to the settings with which the run fits; empty if it fits, or nothing helps."""
 
-        def fits(settings: Settings) -> bool | None:
+        def fits(settings: Settings) -> bool:
             return dataclasses.replace(self, settings=settings).fits
 
         return fitting_changes(self.settings, fits, is_gpu=self.gpu is not None)
@@ -87,7 +84,7 @@ class Plan(Shown):
         Raises:
             EnvironmentProblem: Gives the memory needed, the memory free, and settings that fit.
         """
-        if self.fits is not False:
+        if self.fits:
             return
         message = f"{self._verdict()} (An estimate, with every completion at its longest.)"
         if self.gpu is None:
@@ -100,8 +97,6 @@ class Plan(Shown):
     def _verdict(self) -> str:
         machine = self._machine()
         free = f"{machine} has {self.available_gb:.1f} GB free"
-        if not self.parts:
-            return f"It is unknown if the run fits: this model has no readable config.json. {free}."
         need = f"about {self.memory_gb:.1f} GB at its peak"
         if self.fits:
             return f"The run fits {machine}: it needs {need}; {free}."
@@ -143,15 +138,14 @@ class Plan(Shown):
 
     def _rows_of_memory(self) -> Iterable[tuple[Any, ...]]:
         """Yield what the run needs, as estimates, and what is there."""
-        if self.sizes is not None:
-            yield bold("what it needs, estimated"), "", ""
-            for part in self.parts:
-                phase = "" if part.phase == "always" else f"; in {part.phase}"
-                yield part.name, f"{part.gb:.2f} GB", f"{part.how}{phase}"
-            peak = "estimate: the larger of generation and training"
-            yield bold("memory, peak"), bold(f"{self.memory_gb:.2f} GB"), peak
-            disk = f"{self.sizes.parameters * 2 / 1e9:.2f} GB"
-            yield "disk, merged export", disk, "all weights in 16 bit"
+        yield bold("what it needs, estimated"), "", ""
+        for part in self.parts:
+            phase = "" if part.phase == "always" else f"; in {part.phase}"
+            yield part.name, f"{part.gb:.2f} GB", f"{part.how}{phase}"
+        peak = "estimate: the larger of generation and training"
+        yield bold("memory, peak"), bold(f"{self.memory_gb:.2f} GB"), peak
+        disk = f"{self.sizes.parameters * 2 / 1e9:.2f} GB"
+        yield "disk, merged export", disk, "all weights in 16 bit"
         yield bold("what is there"), "", ""
         yield "memory", f"{self.available_gb:.2f} GB", f"free for this run on {self._machine()}"
 
@@ -163,7 +157,6 @@ def plan(
     model: Any = None,
     tokenizer: Any = None,
     machine: str | Gpu | None = None,
-    **unknown: Any,
 ) -> Plan:
     """Estimate the memory, tokens and disk that a run needs, beside what the machine has.
 
@@ -178,12 +171,11 @@ def plan(
             `Gpu("mine", 24.0, (8, 9))`; by default this machine.
 
     Raises:
-        ValueError: The machine is unknown.
+        ValueError: The machine is unknown, or the model has no configuration that can be read.
 
     >>> plan(Settings(), machine="t4").fits
     True
     """
-    refuse_keywords(plan, unknown)
     require("gn.plan(settings, task)", optional=("task",), settings=settings, task=task)
     gpu = find_machine(machine)
     is_another_machine = gpu is not None and gpu != find_gpu()
@@ -203,8 +195,6 @@ def plan(
     else:
         dtype = dtype_of_model(model, settings, gpu)
         sizes = Sizes(**count_sizes(model))
-    if sizes is not None:
-        _require_adapted_layers(settings, sizes)
     why_not_vllm = _why_not_vllm(settings, gpu, model, is_another_machine=is_another_machine)
     return Plan(
         settings=settings.replace(fast_inference=False) if why_not_vllm else settings,
@@ -216,19 +206,6 @@ def plan(
         sizes=sizes,
         why_not_vllm=why_not_vllm,
     )
-
-
-def _require_adapted_layers(settings: Settings, sizes: Sizes) -> None:
-    """Refuse names of layers that the model does not have: PEFT leaves them out silently."""
-    targets = settings.lora_target_modules
-    # Models whose layers are not `nn.Linear` (GPT-2) are not counted by layer.
-    if not sizes.projections or targets == ALL_LINEAR:
-        return
-    if not sizes.projections.keys() & set(targets):
-        raise ValueError(
-            f"lora_target_modules = {targets} has no layer of {settings.model!r}, so there would "
-            f"be nothing to train. Choose from {', '.join(sorted(sizes.projections))}."
-        )
 
 
 def _why_not_vllm(
@@ -251,15 +228,17 @@ def _available(gpu: Gpu | None, model: Any, is_another_machine: bool) -> float:
     # An engine does not report how much of its memory it could give back.
     if is_another_machine or has_engine(model):
         return whole
-    held_by_model = 0
-    if model is not None:
-        held_by_model = sum(p.numel() * p.element_size() for p in model.parameters())
     if gpu is None:
         import psutil
 
+        held_by_model = 0
+        if model is not None:
+            held_by_model = sum(p.numel() * p.element_size() for p in model.parameters())
         held_by_python = min(psutil.Process().memory_info().rss, CPU_BASE)
         return min(whole, free_memory_bytes() + held_by_python + held_by_model)
+    free = read_gpu().free_gib * 2**30
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
-        held_by_model += torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
-    return min(whole, read_gpu().free_gib * 2**30 + held_by_model)
+        # The loaded model, and memory that torch keeps for its next tensors.
+        free += torch.cuda.memory_reserved()
+    return min(whole, free)

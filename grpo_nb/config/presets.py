@@ -8,7 +8,6 @@ from typing import Any
 
 from grpo_nb.config.arguments import check_choice
 from grpo_nb.config.settings import Settings
-from grpo_nb.core.argument_types import described
 from grpo_nb.machine.gpu import Gpu, find_gpu
 
 # Only `cpu` is measured (docs/evidence/quickstart_seeds.md). The others are starting points:
@@ -98,12 +97,6 @@ def preset(name: str = "auto", **changes: Any) -> Settings:
     >>> preset("cpu", max_steps=5).max_steps
     5
     """
-    if not isinstance(name, str):
-        raise TypeError(
-            f"name = {described(name)}, but gn.preset takes the name of a kind of machine, and "
-            'settings by name. Write gn.preset("auto", max_steps=100). Settings that you have '
-            "already are changed by settings.replace(max_steps=100)."
-        )
     check_choice("preset", name, [*PRESETS, "auto"])
     name = _preset_for_this_machine() if name == "auto" else name
     return Settings(**PRESETS[name]).replace(**changes)

@@ -15,11 +15,6 @@ from grpo_nb.machine.gpu import Gpu
 from grpo_nb.machine.packages import installed_version, vllm_problem
 
 _INSTALL = "pip install -r requirements.txt -r requirements-gpu.txt, then restart the kernel"
-# An import that runs out of time has read most of vLLM's files, and the next one finds them in
-# memory.
-_AGAIN = (
-    "run this cell again: the next try starts with the files in memory; or fast_inference=False"
-)
 _WITHOUT = "set fast_inference=False"
 _LEAST_CAPABILITY_FOR_VLLM = (7, 0)
 
@@ -71,10 +66,7 @@ def vllm_obstacle(
         return VllmObstacle("vLLM is not installed", _INSTALL)
     if not try_import:
         return None
-    try:
-        problem = vllm_problem()
-    except TimeoutError as error:
-        return VllmObstacle(f"vLLM was not ready in time: {error}", _AGAIN)
+    problem = vllm_problem()
     if problem is not None:
         return VllmObstacle(f"vLLM does not load: {problem}", _INSTALL)
     return None

@@ -158,13 +158,13 @@ def inside(folder: Path, name: Any) -> Path:
     PosixPath('theirs/adapter')
     >>> inside(Path("theirs"), "../mine")
     Traceback (most recent call last):
-    ValueError: '../mine' leads out of the folder 'theirs': use a path inside the folder.
+    ValueError: '../mine' leads out of the folder 'theirs', or names no file there: use a path ...
     """
     # Parsing as a Windows path splits at both kinds of slashes and detects drives.
     parsed = PureWindowsPath(name if isinstance(name, str) else "")
     leads_out = f"{in_line(name)} leads out of the folder {str(folder)!r}"
     if not parsed.parts or parsed.anchor or ".." in parsed.parts:
-        raise ValueError(f"{leads_out}: use a path inside the folder.")
+        raise ValueError(f"{leads_out}, or names no file there: use a path inside the folder.")
     if "\0" in name or any(len(os.fsencode(part)) > LONGEST_NAME for part in parsed.parts):
         raise ValueError(f"{in_line(name)} in the folder {str(folder)!r} cannot name a file.")
     real_path = Path(os.path.realpath(folder / name))
@@ -264,9 +264,6 @@ def _hidden_sibling(target: Path, kind: str) -> Path:
 
 
 def _require_free(target: Path, overwrite: bool) -> None:
-    # A string such as "no" would count as true.
-    if not isinstance(overwrite, bool):
-        raise TypeError(f"overwrite = {in_line(overwrite)} must be True or False.")
     if overwrite or not target.exists():
         return
     is_empty_folder = target.is_dir() and not any(target.iterdir())

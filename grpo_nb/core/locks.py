@@ -24,8 +24,6 @@ _log = logging.getLogger(__name__)
 # Errors of flock(2) that mean: this file system has no locks.
 _NOT_SUPPORTED = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 _READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
-# Because of O_NOFOLLOW, the error of open(2) for a symbolic link is ELOOP.
-_NOT_A_FILE = (errno.ELOOP, errno.EISDIR)
 # A holder's identity takes about 100 bytes. A file that the kit did not write may be of any length.
 _LONGEST_HOLDER_BYTES = 4096
 _SECONDS_BETWEEN_TRIES = 0.02
@@ -88,12 +86,11 @@ def _acquire_within(file: Path, wait_seconds: float) -> int | None:
 def _acquire(file: Path) -> int | None:
     while True:
         try:
+            # A link is refused: somebody who sends a folder could overwrite other files with it.
             descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         except OSError as error:
             if error.errno in _READ_ONLY:
                 return None
-            if error.errno in _NOT_A_FILE:
-                raise ValueError(_not_a_file_message(file)) from None
             raise
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -123,14 +120,6 @@ def _write_holder(descriptor: int) -> None:
     with contextlib.suppress(OSError):
         os.ftruncate(descriptor, 0)
         os.write(descriptor, json.dumps(identity).encode())
-
-
-def _not_a_file_message(file: Path) -> str:
-    kind = "a symbolic link" if file.is_symlink() else "a folder"
-    return (
-        f"{str(file)!r} is {kind}. grpo_nb writes a file of this name there while a process works "
-        "in the folder, and follows no links. Delete or rename it."
-    )
 
 
 def _release(file: Path, descriptor: int) -> None:

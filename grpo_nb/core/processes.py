@@ -17,9 +17,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-# Spin count for torch's OpenMP threads (libgomp), and the other variable with which a user can
-# choose how these threads wait. `grpo_nb.machine.spinning` explains why it is set, and
-# benchmarks/results/busy_step.md compares the value with libgomp's own 300,000.
+# torch computes with one OpenMP thread per core. At the end of each parallel part the threads wait
+# for the slowest one. GNU's OpenMP (libgomp) lets them spin meanwhile, 300,000 times by default. If
+# another program needs a core, they take time from the thread that they wait for. A smaller count
+# changes no result, because the number of threads stays the same (docs/evidence/cpu_step.md). With
+# the other variable, a user chooses how the threads wait.
 SPIN_VARIABLE = "GOMP_SPINCOUNT"
 SPIN_COUNT = "20000"
 WAIT_POLICY = "OMP_WAIT_POLICY"
@@ -78,8 +80,7 @@ def run_command(
         start_new_session=True,
         env=_child_environment(environment or {}),
     )
-    timer = threading.Timer(seconds, _end, [child])
-    timer.start()
+    threading.Thread(target=_end_in_time, args=(child, seconds), daemon=True).start()
     try:
         with child.stdout as output:
             for raw_line in output:
@@ -90,7 +91,6 @@ def run_command(
         status = child.wait()
     finally:
         # Also after an interrupt of this process, or an error in `on_line`.
-        timer.cancel()
         _end(child)
     if status == 0:
         return lines
@@ -110,10 +110,16 @@ def _child_environment(added: Mapping[str, str]) -> dict[str, str]:
     return {**spin_default(), **os.environ, "PYTHONUNBUFFERED": "1", **added}
 
 
+def _end_in_time(child: subprocess.Popen[bytes], seconds: float) -> None:
+    """Kill a child's process group once the child has ended, or after the time limit."""
+    # A process that the child left behind could hold stdout open, and `run_command` would read on.
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        child.wait(seconds)
+    _end(child)
+
+
 def _end(child: subprocess.Popen[bytes]) -> None:
     """Kill what is left of a child's process group: the child and the processes that it started."""
-    # Also if the child has ended by itself. A process that it left behind could hold stdout open,
-    # and the reader would wait for the end of the output beyond the time limit.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         # On macOS, a group without living processes gives PermissionError.
         os.killpg(child.pid, signal.SIGKILL)

@@ -1,6 +1,7 @@
 """Save and restore all random generators that a training draws from: Python's, numpy's and torch's.
 
-If the state is restored after other code has drawn numbers, the training continues as if that code had not run.
+If the state is restored after other code has drawn numbers, the training continues as if that code
+had not run.
 """
 
 import contextlib

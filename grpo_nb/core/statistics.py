@@ -34,8 +34,8 @@ _SMALLEST_RANK_VARIANCE = 1e-9
 def pass_at_k(samples: int, correct: int, k: int) -> float:
     """Return the unbiased estimate of the chance that at least one of `k` samples is right.
 
-    The formula is 1 - C(n - c, k) / C(n, k) (Chen et al., arXiv:2107.03374, equation 1). It is
-    computed as a product, so that nothing overflows. The naive 1 - (1 - c/n)^k is too low.
+    The formula is 1 - C(n - c, k) / C(n, k) (Chen et al., arXiv:2107.03374, equation 1). The naive
+    1 - (1 - c/n)^k is too low.
 
     Args:
         samples: n, the number of samples.
@@ -45,13 +45,7 @@ def pass_at_k(samples: int, correct: int, k: int) -> float:
     >>> pass_at_k(4, 1, 2), pass_at_k(4, 3, 2)
     (0.5, 1.0)
     """
-    wrong = samples - correct
-    if wrong < k:
-        return 1.0
-    all_wrong = 1.0
-    for i in range(wrong + 1, samples + 1):
-        all_wrong *= 1.0 - k / i
-    return 1.0 - all_wrong
+    return 1 - math.comb(samples - correct, k) / math.comb(samples, k)
 
 
 def share_interval(values: Sequence[float], samples: int = 1) -> tuple[float, float]:
@@ -248,10 +242,10 @@ def t_interval(values: Sequence[float]) -> tuple[float, float] | None:
 
     if len(values) < 2 or not all(map(math.isfinite, values)):
         return None
-    error = stats.sem(values)
-    if error == 0:
+    # Rounding gives equal values a tiny deviation from their mean.
+    if len(set(values)) < 2:
         return None
-    low, high = stats.t.interval(0.95, len(values) - 1, fmean(values), error)
+    low, high = stats.t.interval(0.95, len(values) - 1, fmean(values), stats.sem(values))
     return float(low), float(high)
 
 

@@ -51,15 +51,16 @@ def liveness(info: Mapping[str, Any], path: Path) -> str:
     Returns:
         `running`, `crashed`, or `unknown` if the process is on another machine.
     """
+    if info["host"] != platform.node():
+        return "unknown"
     start = _start_time(info["pid"])
     # An old record has no start time, and is compared by the process id alone.
     noted_start = info.get("process_start", start)
     is_same_process = start is not None and abs(start - noted_start) < _SAME_START_SECONDS
-    if not is_same_process:
-        return "crashed" if info["host"] == platform.node() else "unknown"
-    if info["pid"] == os.getpid() and path.absolute() not in _folders_being_written:
-        return "crashed"
-    return "running"
+    is_kernel_after_run = (
+        info["pid"] == os.getpid() and path.absolute() not in _folders_being_written
+    )
+    return "running" if is_same_process and not is_kernel_after_run else "crashed"
 
 
 def _start_time(pid: int) -> float | None:

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.machine.spinning import start_spin_watcher
 from grpo_nb.models.import_unsloth import import_unsloth
 from grpo_nb.models.modes import kept_modes
 from grpo_nb.upstream.transformers import sampling_setup
@@ -58,8 +57,6 @@ def sample(
     Returns:
         N completions of at most `max_new_tokens` tokens, with the end token.
     """
-    # Every training step and every evaluation on a CPU samples, so the watcher starts here.
-    start_spin_watcher()
     pad_id = int(config.pad_token_id) if config.pad_token_id is not None else 0
     padded, _ = left_padded(prompts, pad_id)
     width = padded.shape[1]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.config.settings import Settings, refuse_keywords
+from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import described, require
 from grpo_nb.core.progress import progress_bar
 from grpo_nb.core.tables import Part, Shown, Table, as_written
@@ -60,7 +60,6 @@ def evaluate(
     label: str | None = None,
     allow_contaminated: bool = False,
     correct: RewardFunction | None = None,
-    **unknown: Any,
 ) -> Evaluation:
     """Ask a model held-out questions and judge the answers.
 
@@ -105,7 +104,6 @@ def evaluate(
     >>> 0.0 <= answered.accuracy <= 1.0
     True
     """
-    refuse_keywords(evaluate, unknown)
     require(
         "gn.evaluate(subject, task)",
         optional=("task", "run", "settings"),
@@ -149,7 +147,6 @@ def compare(
     seed: int | None = None,
     allow_contaminated: bool = False,
     correct: RewardFunction | None = None,
-    **unknown: Any,
 ) -> Comparison:
     """Compare a model with another one on the same held-out questions.
 
@@ -180,12 +177,6 @@ def compare(
     >>> comparison.verdict in ("better", "worse", "no difference shown")
     True
     """
-    if "before" in unknown or "after" in unknown:
-        raise TypeError(
-            "gn.compare has no arguments before and after. "
-            "Write gn.compare(subject, against=other, task=task): the other model is before."
-        )
-    refuse_keywords(compare, unknown)
     if _is_model(task):
         raise TypeError(
             f"gn.compare takes the questions second, but got {described(task)} there. {HOW_TO}"

@@ -9,7 +9,7 @@ from typing import Literal
 
 from grpo_nb.core.tables import Html, Part, Shown, Table, bold
 from grpo_nb.machine import packages
-from grpo_nb.machine.gpu import GpuState, NoGpu, find_gpu, read_gpu
+from grpo_nb.machine.gpu import GpuState, NoGpu, read_gpu
 from grpo_nb.machine.host import how_to_get_gpu, how_to_restart, usable_cores
 
 Status = Literal["ok", "warning", "problem"]
@@ -19,8 +19,6 @@ _INSTALL = (
     f"Run the Setup cell in a fresh kernel; or run `{packages.BY_HAND}` and restart the kernel."
 )
 _UNTIL_THEN = "Until then Unsloth's own generation is used, which is slower."
-# Share of a GPU's memory that must be free. If less is free, a program uses the GPU.
-_FREE_SHARE = 0.85
 
 
 @dataclass(frozen=True)
@@ -105,7 +103,7 @@ def check_environment() -> EnvironmentReport:
     else:
         gpu_check = _check_gpu(state)
         vllm_check = _check_vllm()
-        checks += [gpu_check, _check_gpu_memory(state), vllm_check]
+        checks += [gpu_check, vllm_check]
         gpu = f"{state.gpu.name} ({state.gpu.memory_gib:.0f} GiB)"
         sampler = "vLLM" if vllm_check.status == "ok" else "Unsloth's own generation"
         summary = f"Training runs on the GPU, {gpu}, and samples with {sampler}."
@@ -142,17 +140,12 @@ def _check_packages() -> Check:
 
 
 def _check_kernel() -> Check:
-    """Check that the loaded packages are the installed ones, and that unsloth is imported first."""
-    restart = f"{how_to_restart()}, then run from the top."
-    order = packages.import_order_problem()
-    # On a CPU the order makes no difference (grpo_nb.models.import_unsloth).
-    if order and find_gpu() is not None:
-        fix = f"Move that import below gn.load_model(settings). {restart}"
-        return Check("this kernel", "problem", order, fix)
+    """Check that the loaded packages are the installed ones."""
     stale = packages.stale_versions()
     if stale:
         changes = [f"{name} {old} is loaded, {new} installed" for name, (old, new) in stale.items()]
-        return Check("this kernel", "problem", "; ".join(changes), restart)
+        fix = f"{how_to_restart()}, then run from the top."
+        return Check("this kernel", "problem", "; ".join(changes), fix)
     return Check("this kernel", "ok", "the loaded packages are the installed ones")
 
 
@@ -202,29 +195,13 @@ def _check_gpu(state: GpuState) -> Check:
     return Check("device", "ok", found)
 
 
-def _check_gpu_memory(state: GpuState) -> Check:
-    found = f"{state.free_gib:.1f} of {state.gpu.memory_gib:.1f} GiB free"
-    if state.free_gib >= _FREE_SHARE * state.gpu.memory_gib:
-        return Check("GPU memory", "ok", found)
-    fix = (
-        f"If a model is loaded in this kernel: {how_to_restart()}. Otherwise end the program that "
-        "holds the memory (nvidia-smi lists them)."
-    )
-    found += "; this kernel or another program holds the rest"
-    return Check("GPU memory", "warning", found, fix)
-
-
 def _check_vllm() -> Check:
     """Check that vLLM can sample completions; training also works without vLLM."""
     version = packages.installed_version("vllm")
     if version is None:
         fix = f"Run the Setup cell: it adds vLLM, or says why vLLM cannot be used. {_UNTIL_THEN}"
         return Check("vLLM", "warning", "not installed", fix)
-    try:
-        problem = packages.vllm_problem()
-    except TimeoutError as error:
-        fix = f"Run this check again: vLLM's files are now cached, so it is faster. {_UNTIL_THEN}"
-        return Check("vLLM", "warning", f"{version}: {error}", fix)
+    problem = packages.vllm_problem()
     if problem:
         fix = f"Run `pip uninstall -y vllm`, then the Setup cell in a fresh kernel. {_UNTIL_THEN}"
         return Check("vLLM", "warning", f"{version} does not load: {problem}", fix)

@@ -59,9 +59,12 @@ _OUT_OF_MEMORY_TEXTS = (
     "cannot allocate memory",
     "cublas_status_alloc_failed",
     "unable to allocate",
-    "no available memory for the cache blocks",
     "failed to allocate",
     "not enough memory",
+)
+# The same in errors of vLLM, which are of type ValueError.
+_VLLM_TEXTS = (
+    "no available memory for the cache blocks",
     "larger than the available kv cache memory",
     "tokens that can be stored in kv cache",
 )
@@ -71,7 +74,8 @@ _SUMMARY_CHARACTERS = 300
 def error_chain(error: BaseException) -> Iterator[BaseException]:
     """Yield an error, then its cause, then the cause of its cause, and so on."""
     yield error
-    cause = error.__cause__ or error.__context__
+    hidden = error.__suppress_context__  # raised `from None`
+    cause = error.__cause__ or (None if hidden else error.__context__)
     if cause is not None:
         yield from error_chain(cause)
 
@@ -84,12 +88,13 @@ def is_out_of_memory(error: BaseException) -> bool:
 def _is_memory_error(error: BaseException) -> bool:
     if isinstance(error, MemoryError):
         return True
-    # torch, the system and vLLM raise these types. An error of another type can come from a user's
-    # reward function, and its message may quote a completion.
-    if not isinstance(error, (RuntimeError, OSError, ValueError)):
-        return False
+    # An error of another type can come from a user's reward function, and its message may quote a
+    # completion, as that of int("out of memory") does.
+    parts = _VLLM_TEXTS if isinstance(error, ValueError) else ()
+    if isinstance(error, (RuntimeError, OSError)):
+        parts = (*_OUT_OF_MEMORY_TEXTS, *_VLLM_TEXTS)
     text = _searchable_text(error)
-    return any(part in text for part in _OUT_OF_MEMORY_TEXTS)
+    return any(part in text for part in parts)
 
 
 def _searchable_text(error: BaseException) -> str:

@@ -4,7 +4,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from grpo_nb.core.files import nearest_existing
 from grpo_nb.core.words import EnvironmentProblem
@@ -98,19 +98,14 @@ def run_folder(drive: str = "", *, report: Callable[[str], object] | None = None
         report: Function called with a line about the folder, for example `print`.
 
     Raises:
-        ValueError: The folder is outside the Drive.
         EnvironmentProblem: Colab did not mount the Drive.
 
     >>> run_folder()
     'runs'
     """
     report = report or (lambda line: None)
-    folder = PurePosixPath(drive.strip())
-    if folder.is_absolute() or ".." in folder.parts:
-        raise ValueError(
-            f"drive = {drive!r} must be a folder inside your Drive, such as 'grpo_nb/quickstart'."
-        )
-    if not drive.strip():
+    folder = drive.strip().strip("/")
+    if not folder:
         return "runs"
     if find_host() != "colab":
         report(

@@ -120,17 +120,13 @@ def install(*, vllm: bool = True, report: Report | None = None) -> Installation:
     requirements = [_without_bound(line) for line in choice.requirements]
     without_dependencies = _read_requirements(_ROOT / "requirements-no-deps.txt")
     is_complete = all(is_met(line) for line in [*requirements, *without_dependencies])
-    if choice.cpu_torch or not is_complete:
+    if not is_complete:
         names = {_name(line) for line in requirements}
         disk_gb = _DISK_GB_WITH_VLLM if "vllm" in names else _DISK_GB
         require_disk(Path(sys.prefix), disk_gb * 10**9, "The installation")
         kept = _pins_of_installed(_NEVER_REPLACED)
         if "torch" not in names:
             kept += _pins_of_installed(_TORCH_FAMILY)
-        if choice.cpu_torch:
-            # pip takes 2.13.0+cpu for the pinned 2.13.0, and would keep it.
-            step = f"Removing torch {choice.cpu_torch}, which was built without CUDA"
-            run_step([*PIP, "uninstall", "--yes", "torch"], step, report)
         step = "Installing torch, transformers and trl, which takes some minutes"
         run_step([*PIP, "install", *requirements, *kept], step, report)
         install_without_dependencies(_ROOT, report)
@@ -149,8 +145,6 @@ class Choice:
     requirements: list[str]
     machine: str
     """Device that the machine will train on, with or without vLLM, and the reason."""
-    cpu_torch: str = ""
-    """Version of an installed torch that cannot use this GPU, and is uninstalled first."""
 
 
 def choose(folder: Path, *, vllm: bool = True) -> Choice:
@@ -174,12 +168,6 @@ def choose(folder: Path, *, vllm: bool = True) -> Choice:
     other_torch = packages.loaded_version("torch") or ""
     if packages.is_same_release(pin, other_torch):
         other_torch = ""
-    cpu_torch = ""
-    if cuda is not None and build is not None and build.cuda is None:
-        cpu_torch = build.version
-        # The version of a loaded torch may not show that it was built without CUDA.
-        if "torch" in sys.modules:
-            other_torch = cpu_torch
 
     # First choice on a GPU: vLLM, together with the pinned torch.
     machine = _cpu_sentence()
@@ -187,27 +175,20 @@ def choose(folder: Path, *, vllm: bool = True) -> Choice:
         obstacle = _vllm_obstacle(cuda, is_wanted=vllm, pin=pin, other_torch=other_torch)
         if not obstacle:
             gpu_requirements = _read_requirements(folder / "requirements-gpu.txt")
-            return Choice(requirements + gpu_requirements, _WITH_VLLM, cpu_torch)
+            return Choice(requirements + gpu_requirements, _WITH_VLLM)
         machine = f"Training will run on the GPU, without vLLM: {obstacle}. {_WITHOUT_VLLM}"
 
     # Second choice: keep the installed torch.
     if _is_usable(build, cuda):
         return Choice([line for line in requirements if _name(line) != "torch"], machine)
 
-    # Last choice: install the pinned torch, if the driver and this kernel allow it.
-    if cuda is not None and cuda[0] < _INDEX_CUDA:
-        raise EnvironmentProblem(
-            f"Nothing was installed: the driver runs CUDA {cuda[0]} at most, and the torch of the "
-            f"package index needs {_INDEX_CUDA}. Update the driver to 580 or newer, or install "
-            f"torch {pin} for CUDA {cuda[0]} (PyTorch's web site). Then run this cell again."
-        )
+    # Last choice: install the pinned torch. `check_environment` reports a driver that is too old.
     if other_torch:
         raise EnvironmentProblem(
             f"Nothing was installed: torch {other_torch} is loaded in this kernel, and the kit "
-            f"needs {pin}{' for CUDA' if cpu_torch else ''}. Restart the session and run this cell "
-            "before anything else."
+            f"needs {pin}. Restart the session and run this cell before anything else."
         )
-    return Choice(requirements, machine, cpu_torch)
+    return Choice(requirements, machine)
 
 
 def _cpu_sentence() -> str:

@@ -12,11 +12,11 @@ from typing import Any
 
 from grpo_nb.config.dtype import CPU_BF16_ENV
 from grpo_nb.config.memory import STANDBY, STANDBY_OF_KIT
+from grpo_nb.core.processes import spin_default
 from grpo_nb.core.words import EnvironmentProblem
 from grpo_nb.machine.gpu import Gpu, find_gpu
 from grpo_nb.machine.host import usable_cores
 from grpo_nb.machine.packages import BY_HAND, import_order_problem
-from grpo_nb.machine.spinning import set_spin_count
 from grpo_nb.upstream.unsloth import patch_vllm_for_notebooks, set_cpu_dtype
 
 #: Unsloth's variable, on unless it is 0: score a group after one copy of its prompt (no vLLM).
@@ -94,12 +94,12 @@ def import_unsloth() -> Any:
     gpu = find_gpu()
     has_vllm = gpu is not None and importlib.util.find_spec("vllm") is not None
     variables = _variables(gpu, has_vllm)
+    if gpu is None:
+        variables = {**variables, **spin_default()}
     if gpu is not None:
         _require_import_order(variables)
     for name, value in variables.items():
         os.environ.setdefault(name, value)
-    if gpu is None:
-        set_spin_count(os.environ)
     # bitsandbytes warns, in a red box, that a faster 4-bit product on a CPU could be downloaded,
     # which nothing here would use.
     logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)

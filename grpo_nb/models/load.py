@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from grpo_nb.config.dtype import compute_dtype
 from grpo_nb.config.memory_savers import memory_advice
-from grpo_nb.config.settings import ALL_LINEAR, Settings, refuse_keywords
+from grpo_nb.config.settings import ALL_LINEAR, Settings
 from grpo_nb.config.vllm_obstacle import VllmObstacle, has_engine, vllm_obstacle
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.words import EnvironmentProblem
@@ -60,7 +60,6 @@ def load_model(
     adapter: str | Path | None = None,
     loader: Mapping[str, Any] | None = None,
     report: Callable[[str], None] | None = None,
-    **unknown: Any,
 ) -> tuple[Any, Any]:
     """Load a model in 4 or 16 bit through Unsloth, add a LoRA, and return it with its tokenizer.
 
@@ -91,7 +90,6 @@ def load_model(
     >>> sum(weight.requires_grad for weight in model.parameters()) > 0  # the LoRA
     True
     """
-    refuse_keywords(load_model, unknown)
     require("gn.load_model(settings)", optional=("adapter",), settings=settings, adapter=adapter)
     loader = dict(loader or {})
     refused = sorted(_SET_BY_SETTINGS.keys() & loader.keys())
@@ -260,12 +258,9 @@ def _load(
                 model, **lora_arguments(settings, gpu)
             ), tokenizer
     except Exception as error:
-        memory = memory_advice(error, settings, phase="loading")
-        if memory is not None:
-            raise EnvironmentProblem(
-                f"{memory.message} {memory.why} What to do: {memory.advice} "
-                f"({type(error).__name__})"
-            ) from error
+        advice = memory_advice(error, settings, phase="loading")
+        if advice is not None:
+            raise EnvironmentProblem(f"{advice} ({type(error).__name__})") from error
         problem = None if use_vllm else gpu_problem(error)
         if problem is not None:
             raise problem from error

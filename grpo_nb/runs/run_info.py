@@ -15,7 +15,6 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, NamedTuple
 
-from grpo_nb.config.settings import with_current_names
 from grpo_nb.core.files import shown_path, write_json
 from grpo_nb.core.words import in_line
 from grpo_nb.runs.alert import alert_from
@@ -144,7 +143,6 @@ def read_run_info(path: Path) -> RunInfo:
             "later one."
         )
     _check_run_info(path, content)
-    content["settings"] = with_current_names(content["settings"])
     names = {field.name for field in dataclasses.fields(RunInfo)}
     return RunInfo(**{name: value for name, value in content.items() if name in names})
 

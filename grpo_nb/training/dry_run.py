@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from grpo_nb.config.settings import Settings, refuse_keywords
+from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.randomness import kept_random_state
 from grpo_nb.models.import_unsloth import import_unsloth
@@ -38,7 +38,6 @@ def dry_run(
     task: Task,
     rewards: Sequence[Callable[..., Any]],
     settings: Settings,
-    **unknown: Any,
 ) -> StepGroups:
     """Generate and score the first step of a training, and leave everything as it was.
 
@@ -54,7 +53,6 @@ def dry_run(
     >>> bool(trial.groups[0].table["total"].notna().all())
     True
     """
-    refuse_keywords(dry_run, unknown)
     require(
         CALL_EXAMPLE.format("dry_run"),
         model=model,

@@ -145,9 +145,8 @@ def _machine_problem(
     error: Exception, settings: Settings, run: Path | None
 ) -> EnvironmentProblem | None:
     """Return the machine's problem behind an error, with advice; None if it is not the cause."""
-    memory = memory_advice(error, settings)
-    if memory is not None:
-        message = f"{memory.message} {memory.why} {memory.advice}"
+    message = memory_advice(error, settings)
+    if message is not None:
         if run is not None:
             message += (
                 " Another batch size or length makes it another run, which can start from what "

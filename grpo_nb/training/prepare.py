@@ -21,7 +21,6 @@ from grpo_nb.generation.choice import EngineChoice, choose_engine
 from grpo_nb.generation.episodes import tool_template
 from grpo_nb.generation.vllm import drop_leftovers
 from grpo_nb.machine.gpu import find_gpu
-from grpo_nb.machine.spinning import start_spin_watcher
 from grpo_nb.models.import_unsloth import import_unsloth, tell_unsloth
 from grpo_nb.models.load_record import as_loaded, require_same_settings
 from grpo_nb.rewards.async_rewards import event_loop
@@ -168,8 +167,6 @@ def build_trainer(prepared: Prepared, trainer_class: type[KitTrainer] = KitTrain
     if has_engine(model):
         hand_copies_to_vllm()  # also for a model that grpo_nb did not load
     drop_leftovers(model)
-    if find_gpu() is None:
-        start_spin_watcher()
     can_share_prompts = prepared.engine.can_share_prompts
     engine = CpuEngine(model) if can_share_prompts else None
     # transformers creates its output folder at once, so a temporary folder stands in for it.

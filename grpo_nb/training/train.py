@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from grpo_nb.config.dtype import dtype_of_model
 from grpo_nb.config.planning import plan
-from grpo_nb.config.settings import Settings, refuse_keywords
+from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.files import put_in_place, require_writable, staged_folder
 from grpo_nb.core.progress import is_notebook
@@ -83,7 +83,6 @@ def train(
     resume: str | Path | None = None,
     observers: Sequence[Observer] = (),
     kl_reference: Literal["start", "base"] = "start",
-    **unknown: Any,
 ) -> Run:
     """Train the model's LoRA with GRPO (arXiv:2402.03300), with live curves, and return the run.
 
@@ -131,7 +130,6 @@ def train(
     >>> trained.status, len(trained.metrics)
     ('finished', 2)
     """
-    refuse_keywords(train, unknown)
     require(
         CALL_EXAMPLE.format("train"),
         model=model,

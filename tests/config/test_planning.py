@@ -1,6 +1,7 @@
 """A plan gives the memory that a run needs, invents no number, and names settings that fit."""
 
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,8 +23,8 @@ from grpo_nb.machine.gpu import Gpu
 from grpo_nb.tasks.chat_template import prompt_lengths
 from tests.support.small_models import FAMILIES, SIZES
 
-# Configurations as their repositories publish them, and the weights in their safetensors files, with
-# tied weights counted once. They were written down from memory: no Hub can be reached here.
+# Configurations as their repositories publish them, and the weights in their safetensors files,
+# with tied weights counted once. They were written down from memory: no Hub can be reached here.
 HEADS = {
     "SmolLM2-135M-Instruct": ("llama", 9, 3, 134_515_008),
     "unsloth/Qwen2.5-1.5B-Instruct": ("qwen2", 12, 2, 1_543_714_304),
@@ -172,12 +173,6 @@ def test_plan_for_the_cpu_of_a_gpu_machine_asks_for_free_memory(
     assert gn.plan(gn.preset("cpu"), machine="cpu").available_gb < 1.8
 
 
-def test_plan_refuses_layers_that_the_model_does_not_have() -> None:
-    settings = gn.preset("cpu", lora_target_modules=("q_projj",))
-    with pytest.raises(ValueError, match=r"q_projj.*nothing to train.*q_proj"):
-        gn.plan(settings, machine="t4")
-
-
 def test_plan_of_a_card_elsewhere_has_all_its_memory(on_an_l4) -> None:
     plan = gn.plan(gn.preset("t4"), machine="t4")
     assert plan.available_gb > 15
@@ -221,16 +216,12 @@ def test_plan_nearest_fits_and_has_no_needless_change(
         assert not gn.plan(settings.replace(**others), machine=gpu_of(memory_gb)).fits, name
 
 
-@pytest.mark.parametrize("name", ["a folder", "nobody/nothing", "<script>no such/folder/at all"])
-def test_plan_of_unknown_sizes_stays_unknown(name: str, tmp_path: Path, counted_here) -> None:
+@pytest.mark.parametrize("name", ["a folder", "nobody/nothing", "no such/folder/at all"])
+def test_plan_of_unreadable_model_names_it(name: str, tmp_path: Path, counted_here) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "no such family"}')
     model = str(tmp_path) if name == "a folder" else name
-    plan = gn.plan(gn.preset("cpu", model=model), machine="cpu")
-    assert plan.memory_gb is None
-    assert plan.fits is None
-    assert "unknown" in repr(plan)
-    assert "<script>" not in plan._repr_html_()
-    plan.require_fit()  # an unknown need is not refused
+    with pytest.raises(ValueError, match=f"sizes of '{re.escape(model)}' cannot be read: "):
+        gn.plan(gn.preset("cpu", model=model), machine="cpu")
 
 
 def test_plan_measures_prompts_with_a_tokenizer(tiny_folder: Path) -> None:
@@ -279,24 +270,20 @@ CPU = RuntimeError("DefaultCPUAllocator: can't allocate memory")
             {"max_completion_length": 64},
             id="CPU: no 4 bit",
         ),
-        pytest.param(
-            MemoryError(), "generation", {}, {"num_generations": 4}, id="CPU: smaller groups"
-        ),
     ],
 )
 def test_memory_advice_names_the_setting_to_lower(
     error: Exception, phase: str | None, settings: dict, change: dict
 ) -> None:
     advice = memory_advice(error, gn.Settings(**settings), phase=phase)
-    assert advice.change == change
-    for name, value in change.items():
-        assert f"{name}={value!r}" in advice.advice
+    keywords = ", ".join(f"{name}={value!r}" for name, value in change.items())
+    assert f"Write settings = settings.replace({keywords}), in a fresh kernel" in advice
 
 
 def test_memory_advice_without_a_setting_names_a_smaller_model() -> None:
-    advice = memory_advice(CPU, gn.Settings(fast_inference=True), phase="loading")
-    assert advice.change == {}
-    assert "smaller model" in advice.advice
+    advice = memory_advice(CPU, gn.Settings(), phase="loading")
+    assert "Take a smaller model, in a fresh kernel" in advice
+    assert "settings.replace" not in advice
 
 
 def test_memory_advice_sees_that_it_happened_in_sampling() -> None:
@@ -305,7 +292,7 @@ def test_memory_advice_sees_that_it_happened_in_sampling() -> None:
 
     with pytest.raises(RuntimeError) as caught:
         _generate()
-    assert memory_advice(caught.value, gn.Settings()).phase == "generation"
+    assert memory_advice(caught.value, gn.Settings()).startswith("Out of memory in generation.")
 
 
 @pytest.mark.parametrize("message", ["No available memory for the cache blocks.", "no"])

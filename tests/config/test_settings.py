@@ -2,10 +2,8 @@
 
 import ast
 import dataclasses
-import importlib.util
 import json
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -37,21 +35,32 @@ def test_preset_has_whole_groups_and_a_kl_curve(name: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"learning_rate": float("nan")}, "above 0"),
-        ({"learning_rate": "1e-5"}, "of type str, but learning_rate takes float"),
-        ({"max_steps": True}, "of type bool, but max_steps takes int"),
-        ({"num_train_epochs": "2"}, "takes float | None"),
+        ({"learning_rate": float("nan")}, "learning_rate = nan: Input should be a finite number."),
+        ({"learning_rate": 0}, "learning_rate = 0: Input should be greater than 0."),
+        ({"learning_rate": "1e-5"}, "learning_rate = '1e-5': Input should be a valid number."),
+        ({"max_steps": True}, "max_steps = True: Input should be a valid integer."),
+        ({"num_train_epochs": "2"}, "num_train_epochs = '2': Input should be a valid number."),
         ({"num_generations": 6}, "per_device_train_batch_size=18"),
-        ({"warmup_steps": 25}, "longer than the run (max_steps = 14)"),
-        ({"lora_target_modules": "q_proj"}, 'lora_target_modules="all-linear"'),
-        ({"extra": {"generation_kwargs": {"stop": object()}}}, "is not JSON serializable"),
+        (
+            {"lora_target_modules": "q_proj"},
+            "lora_target_modules = 'q_proj': Input should be a valid",
+        ),
+        ({"lora_target_modules": []}, "should have at least 1 item"),
+        (
+            {"extra": {"generation_kwargs": {"stop": object()}}},
+            "stop = <object",
+        ),
+        ({"extra": [("beta", 0.1)]}, "Input should be a valid dictionary"),
         ({"extra": {"bf16": True}}, "the setting is dtype"),
-        ({"loss_type": "drgrpo"}, "did you mean 'dr_grpo'"),
+        (
+            {"loss_type": "drgrpo"},
+            "loss_type = 'drgrpo': Input should be 'bnpo', 'cispo', 'dapo', 'dr_grpo'",
+        ),
         ({"extra": {"importance_sampling_level": "sequences"}}, "did you mean 'sequence'"),
-        ({"num_iterations": 2}, "Write instead: extra={'num_iterations': 2}"),
+        ({"num_iterations": 2}, "write extra={'num_iterations': 2}"),
         ({"warmup_ratio": 0.1}, "set warmup_steps"),
         ({"extra": {"epsilonn": 0.1}}, "did you mean 'epsilon'"),
-        ({"extra": {"beta": 0.1}}, "Write instead: beta=0.1"),
+        ({"extra": {"beta": 0.1}}, "write beta=0.1"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
@@ -65,11 +74,6 @@ def test_preset_of_unknown_name_suggests_the_nearest() -> None:
         gn.preset("a10")
 
 
-def test_settings_in_place_of_names_are_refused() -> None:
-    with pytest.raises(TypeError, match=r"gn\.Settings\.from_dict\(values\) for a dict"):
-        gn.Settings({"max_steps": 5})
-
-
 @pytest.mark.parametrize("steps", [5, 24, 25, 50, 500])
 def test_warmup_by_default_is_a_tenth_of_the_run(steps: int) -> None:
     assert gn.preset("t4", max_steps=steps).warmup == steps // 10
@@ -78,12 +82,6 @@ def test_warmup_by_default_is_a_tenth_of_the_run(steps: int) -> None:
 
 def test_warmup_that_was_chosen_stays() -> None:
     assert gn.preset("t4", max_steps=50, warmup_steps=7).replace(max_steps=30).warmup == 7
-
-
-def test_warmup_longer_than_the_run_is_refused() -> None:
-    message = r"longer than the run \(max_steps = 5\).*write warmup_steps=0"
-    with pytest.raises(ValueError, match=message):
-        gn.preset("t4", warmup_steps=7).replace(max_steps=5)
 
 
 def test_warmup_of_a_trial_equals_the_start_of_the_run() -> None:
@@ -111,7 +109,6 @@ BATCHES = {
     "per_device_train_batch_size": st.integers(1, 24),
     "gradient_accumulation_steps": st.integers(1, 12),
     "num_generations": st.integers(2, 16),
-    "extra": st.sampled_from([{}, {"steps_per_generation": 3}, {"generation_batch_size": 48}]),
 }
 
 
@@ -145,22 +142,18 @@ def test_settings_go_through_a_file_unchanged(unusual: gn.Settings, tmp_path: Pa
     assert gn.Settings.load(unusual.save(tmp_path / "settings.json")) == unusual
 
 
+def test_settings_file_without_names_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "settings.json"
+    path.write_text("null")
+    with pytest.raises(ValueError, match="must hold settings by name, not None"):
+        gn.Settings.load(path)
+
+
 def test_settings_file_with_a_wrong_name_is_refused(unusual: gn.Settings, tmp_path: Path) -> None:
     path = unusual.save(tmp_path / "settings.json")
     path.write_text(path.read_text().replace("max_steps", "max_step"))
     with pytest.raises(ValueError, match="did you mean 'max_steps'"):
         gn.Settings.load(path)
-
-
-def test_default_loss_stays_if_a_new_one_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arguments, "LOSS_TYPES", ("arpo", *arguments.LOSS_TYPES))
-    original = sys.modules[gn.Settings.__module__]
-    spec = importlib.util.spec_from_file_location("settings_again", original.__file__)
-    again = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "settings_again", again)
-    spec.loader.exec_module(again)
-    assert again.Settings().loss_type == "bnpo"
-    assert again.Settings(loss_type="arpo").loss_type == "arpo"
 
 
 def test_written_down_fields_are_those_of_grpo_config() -> None:

@@ -82,3 +82,21 @@ def test_calls_that_end_at_their_limit_return_or_time_out() -> None:
             escaped.append(error)
     assert escaped == []
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+def test_nested_deadline_keeps_the_outer_one() -> None:
+    def call() -> None:
+        run_with_deadline(lambda: 7, 5)
+        time.sleep(9)
+
+    start = time.perf_counter()
+    with pytest.raises(TimeoutError, match=r"stopped after 0\.3 s"):
+        run_with_deadline(call, 0.3)
+    assert time.perf_counter() - start < 5
+
+
+def test_nested_deadline_ends_at_the_earlier_limit() -> None:
+    start = time.perf_counter()
+    with pytest.raises(TimeoutError):
+        run_with_deadline(lambda: run_with_deadline(lambda: time.sleep(9), 8), 0.2)
+    assert time.perf_counter() - start < 5

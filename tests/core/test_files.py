@@ -164,11 +164,6 @@ def test_target_that_holds_working_directory_is_refused(
         files.check_target(empty.parent / name, overwrite=True)
 
 
-def test_overwrite_as_text_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match="overwrite = 'no' must be True or False"):
-        files.check_target(tmp_path / "new", overwrite="no")
-
-
 def test_target_with_tilde_is_in_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     assert files.target_of("~/a b") == tmp_path / "a b"

@@ -105,17 +105,11 @@ def test_lock_is_skipped_where_nothing_can_be_written(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_lock_that_is_a_link_is_refused_by_name(tmp_path: Path) -> None:
+def test_lock_that_is_a_link_is_refused(tmp_path: Path) -> None:
     (tmp_path / ".lock").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(ValueError, match=r"\.lock' is a symbolic link.*Delete or rename it"):
+    with pytest.raises(OSError, match=r"symbolic links.*/\.lock'"):
         locked(tmp_path).__enter__()
     assert not (tmp_path / "elsewhere").exists()
-
-
-def test_lock_that_is_a_folder_is_refused_by_name(tmp_path: Path) -> None:
-    (tmp_path / ".lock").mkdir()
-    with pytest.raises(ValueError, match=r"\.lock' is a folder.*Delete or rename it"):
-        locked(tmp_path).__enter__()
 
 
 def test_lock_with_deep_json_still_locks(tmp_path: Path) -> None:

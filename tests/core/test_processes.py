@@ -69,10 +69,10 @@ def test_command_over_its_time_is_ended_with_its_children() -> None:
     assert has_ended(int(caught.value.lines[0]))
 
 
-def test_command_that_leaves_a_child_returns_within_limit() -> None:
+def test_command_that_leaves_a_child_returns_at_once() -> None:
     start = time.monotonic()
     # The child of the shell holds stdout open after the shell has ended.
-    (pid,) = run_command(["sh", "-c", "sleep 600 & echo $!"], seconds=1)
+    (pid,) = run_command(["sh", "-c", "sleep 600 & echo $!"])
     assert time.monotonic() - start < 60
     assert has_ended(int(pid))
 

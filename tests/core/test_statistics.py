@@ -167,6 +167,7 @@ def test_smallest_difference_is_found_four_times_in_five(count: int) -> None:
     [
         pytest.param([0.5], id="one value"),
         pytest.param([0.5, 0.5, 0.5], id="equal values"),
+        pytest.param([0.1, 0.1, 0.1], id="equal values whose sum is rounded"),
         pytest.param([0.5, float("inf")], id="infinite value"),
     ],
 )

@@ -40,6 +40,11 @@ def test_liveness_on_other_host_is_unknown(other_process, tmp_path: Path) -> Non
     assert liveness(identity, tmp_path) == "unknown"
 
 
+def test_liveness_of_old_record_on_other_host_is_unknown(other_process, tmp_path: Path) -> None:
+    record = {"pid": other_process.pid, "host": "elsewhere"}
+    assert liveness(record, tmp_path) == "unknown"
+
+
 def test_identity_by_default_is_of_this_process() -> None:
     assert process_identity() == process_identity(os.getpid())
 

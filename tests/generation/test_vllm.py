@@ -19,14 +19,12 @@ import torch
 import unsloth_zoo.vllm_utils  # noqa: F401  before there is a stand-in, for which it would look
 from transformers import GenerationConfig
 
-from grpo_nb.cpu import sampler
 from grpo_nb.cpu.engine import CpuEngine
 from grpo_nb.generation import sampling, vllm
 from grpo_nb.generation.choice import choose_engine
 from grpo_nb.generation.samples import Completion
 from grpo_nb.generation.sampling import generate, sample_with_transformers
 from grpo_nb.generation.vllm import sampling_arguments, vllm_sampling_obstacle
-from grpo_nb.training import prepare
 from grpo_nb.training.prepare import build_trainer
 from tests.support.signatures import FACTS, parameters_of
 from tests.support.small_models import PROMPTS, lora_model
@@ -470,16 +468,6 @@ def test_model_runner_name_shows_v1_and_v2(model: Any) -> None:
 
 
 # Without an engine
-
-
-def test_training_and_sampling_on_a_cpu_yield_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[str] = []
-    monkeypatch.setattr(prepare, "start_spin_watcher", lambda: started.append("training"))
-    monkeypatch.setattr(sampler, "start_spin_watcher", lambda: started.append("sampling"))
-    model = lora_model()
-    start_training(model)
-    CpuEngine(model).sample([SHORT], generation_config())
-    assert started == ["training", "sampling"]
 
 
 @pytest.mark.parametrize(

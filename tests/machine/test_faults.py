@@ -49,3 +49,18 @@ def test_collected_message_is_recognised_inside_another(case: dict) -> None:
     wrapper.__cause__ = error
     assert find_fix(wrapper) == find_fix(error)
     assert is_out_of_memory(wrapper) is is_out_of_memory(error)
+
+
+def test_error_that_quotes_a_completion_is_not_out_of_memory() -> None:
+    with pytest.raises(ValueError) as caught:
+        int("out of memory")
+    assert not is_out_of_memory(caught.value)
+
+
+def test_error_raised_from_none_hides_its_context() -> None:
+    with pytest.raises(RuntimeError) as caught:
+        try:
+            raise MemoryError
+        except MemoryError:
+            raise RuntimeError("something else") from None
+    assert not is_out_of_memory(caught.value)

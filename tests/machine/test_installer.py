@@ -148,35 +148,9 @@ def test_gpu_without_vllm_and_torch_gets_the_pinned_torch(choose) -> None:
     assert not installs(choice, "vllm==0.31.0")
 
 
-@pytest.mark.parametrize("vllm", [True, False])
-def test_gpu_with_torch_for_cpu_gets_another_build(vllm: bool, choose) -> None:
-    choice = choose(Machine(torch="2.13.0+cpu", cuda=13), vllm=vllm)
-    assert choice.cpu_torch == "2.13.0+cpu"
-    assert installs(choice, "torch==2.13.0")
-
-
-def test_install_removes_torch_for_cpu_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """pip would keep 2.13.0+cpu for the pinned 2.13.0."""
-    choice = installer.Choice(["torch==2.13.0"], "Training will run on the GPU.", "2.13.0+cpu")
-    steps: list[str] = []
-    monkeypatch.setattr(installer, "choose", lambda *_, **__: choice)
-    monkeypatch.setattr(installer, "is_met", lambda line: True)
-    monkeypatch.setattr(installer, "require_disk", lambda *_: None)
-    monkeypatch.setattr(installer, "run_command", lambda *_, **__: [])
-    monkeypatch.setattr(packages, "misfits", dict)
-    installer.install(report=steps.append)
-    assert steps[0] == "Removing torch 2.13.0+cpu, which was built without CUDA"
-    assert steps[1].startswith("Installing torch")
-
-
 @pytest.mark.parametrize(
     ("machine", "reason"),
     [
-        pytest.param(
-            Machine(torch="2.13.0+cpu", loaded="2.13.0", cuda=13),
-            r"torch 2.13.0.cpu is loaded .* 2.13.0 for CUDA. Restart",
-            id="torch for CPU loaded on a GPU",
-        ),
         pytest.param(
             Machine(torch="2.3.0+cpu", loaded="2.3.0+cpu"),
             "torch 2.3.0.cpu is loaded .* Restart the session",
@@ -191,12 +165,6 @@ def test_install_removes_torch_for_cpu_first(monkeypatch: pytest.MonkeyPatch) ->
             Machine(torch="2.3.0+cpu", loaded="2.2.0"),
             "torch 2.2.0 is loaded .* Restart",
             id="loaded torch was replaced on disk",
-        ),
-        pytest.param(
-            Machine(cuda=12), "CUDA 12 at most.*580 or newer", id="old driver without torch"
-        ),
-        pytest.param(
-            Machine(torch="2.13.0+cu130", cuda=12), "CUDA 12 at most", id="torch for newer driver"
         ),
     ],
 )

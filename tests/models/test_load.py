@@ -121,16 +121,6 @@ def test_vllm_gets_copies_of_the_tensors_that_are_trained(monkeypatch) -> None:
     assert vllm_utils.load_lora("model", "adapter").lora_tensors is None
 
 
-@pytest.mark.parametrize(("value", "is_standby"), [(None, True), ("1", True), ("0", False)])
-def test_standby_is_off_only_if_its_variable_is_0(
-    value: str | None, is_standby: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv(memory.STANDBY, raising=False)
-    if value is not None:
-        monkeypatch.setenv(memory.STANDBY, value)
-    assert memory.is_standby() is is_standby
-
-
 def test_variable_of_standby_is_named_in_one_place() -> None:
     package = Path(gn.__file__).parent
     naming = [

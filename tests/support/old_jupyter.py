@@ -21,12 +21,12 @@ from scripts.run_notebook import Client
 ROOT = Path(__file__).resolve().parents[2]
 # Colab's published package list of August 2026; its Python is 3.13, which IPython 7.34 runs on as well as on 3.11.
 WANTED = {"IPython": "7.34.0", "ipywidgets": "7.7.1"}
-# What ipywidgets 7.7.1 imports; jinja2, lazy_loader and numpy for the kit; setuptools for IPython 7,
+# What ipywidgets 7.7.1 imports; jinja2, lazy_loader, numpy and pydantic for the kit; setuptools for IPython 7,
 # which asks pkg_resources for its version; pytest for the lab's tests. ipywidgets comes alone: the
 # classic notebook, which it asks for, would be most of it.
 NEEDED = (
     "ipython==7.34.0", "ipykernel>=6,<8", "ipython_genutils", "jinja2>=3.1,<4", "lazy_loader>=0.4,<1", "numpy",
-    "setuptools",
+    "pydantic>=2.9,<3", "setuptools",
     "pytest>=9.2,<10",
 )  # fmt: skip
 
