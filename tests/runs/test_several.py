@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.runs.figure import overlay
 from tests.runs.test_figure import made_rows
 from tests.support.run_folders import info_of, write_run_folder
 from tests.support.written_run import COMPARISON, compare_by_hand
@@ -91,13 +90,6 @@ def test_list_shows_each_held_out_measure(root: Path) -> None:
     plain, other = gn.runs.list(root).table["held-out"]
     assert plain == "correct 25% to 75%, in the format 50% to 100%, correct anywhere 60% to 55%"
     assert other == "not compared"
-
-
-def test_curves_of_runs_show_answers_anywhere(root: Path) -> None:
-    rows = [{"step": i, "holdout/accuracy": i / 9, "holdout/anywhere": 0.5} for i in range(1, 9)]
-    (panel,) = overlay({"one": rows}).axes
-    assert panel.texts[0].get_text() == "share, 95 % interval; dotted: anywhere"
-    assert [line.get_linestyle() for line in panel.lines] == ["-", ":"]
 
 
 def test_summary_of_a_run_shows_each_held_out_measure(root: Path) -> None:
