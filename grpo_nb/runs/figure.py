@@ -389,9 +389,12 @@ class LivePlot:
     """
 
     def __init__(self, run: Any) -> None:
-        self._weights = run.weights
-        self._reference = run.reference
-        self._total_range = run.total_range
+        # Read once, because each of them reads a file.
+        self._facts = {
+            "weights": run.weights,
+            "reference": run.reference,
+            "total_range": run.total_range,
+        }
         self._output = CellOutput()
         self._next_redraw = 0.0
         self._is_drawn = False
@@ -409,13 +412,7 @@ class LivePlot:
         started = time.perf_counter()
         if not rows or (not is_last and started < self._next_redraw):
             return
-        figure = training_figure(
-            rows,
-            self._weights,
-            self._reference,
-            alerts=alerts,
-            total_range=self._total_range,
-        )
+        figure = training_figure(rows, alerts=alerts, **self._facts)
         sentence = figure.get_label()
         data = {"image/png": base64_png(figure), "text/plain": sentence}
         self._output.show(data, metadata={"image/png": {"alt": f"Training curves. {sentence}"}})

@@ -63,12 +63,14 @@ class SideBySide(Shown, Sequence):
     @property
     def differences(self) -> dict[str, dict[str, Any]]:
         """Settings, rewards, tasks and versions that differ: for each, its value by run."""
-        import pandas
-
-        facts = {name: _facts(run.info) for name, run in self.named.items()}
-        table = pandas.DataFrame(facts, dtype=object).fillna("")
-        differing = table[table.astype(str).nunique(axis=1) > 1]
-        return differing.to_dict("index")
+        facts_of_runs = {name: _facts(run.info) for name, run in self.named.items()}
+        keys = dict.fromkeys(key for facts in facts_of_runs.values() for key in facts)
+        differences = {}
+        for key in keys:
+            values = {name: facts.get(key, "") for name, facts in facts_of_runs.items()}
+            if len(set(map(str, values.values()))) > 1:
+                differences[key] = values
+        return differences
 
     @property
     def table(self) -> pandas.DataFrame:

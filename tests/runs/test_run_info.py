@@ -1,13 +1,12 @@
 """run.json: one dataclass that is written and read in one place, with the version of its format."""
 
-import dataclasses
 import json
 from pathlib import Path
 
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.runs.run_info import FORMAT_VERSION, RunInfo, read_run_info
+from grpo_nb.runs.run_info import FORMAT_VERSION, read_run_info
 from tests.support.run_folders import info_of
 
 
@@ -62,10 +61,3 @@ def test_list_of_runs_goes_on_past_a_later_version(tmp_path: Path) -> None:
         write(tmp_path / name, **changes)
     assert "format version" in repr(gn.runs.list(tmp_path))
     assert "now" in repr(gn.runs.list(tmp_path))
-
-
-def test_checked_fields_are_fields_of_run_info() -> None:
-    from grpo_nb.runs import run_info
-
-    names = {field.name for field in dataclasses.fields(RunInfo)}
-    assert run_info._RUN.keys() <= names
