@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ from grpo_nb.config.settings import EMBEDDED_MODEL
 from grpo_nb.core.files import write_text
 from grpo_nb.core.pages import render
 from grpo_nb.core.words import displayable
-from grpo_nb.runs.rows import HELDOUT_MEASURES
+from grpo_nb.runs.rows import HELDOUT_MEASURES, HeldoutMeasure
 from grpo_nb.runs.run_folder import Run
 from grpo_nb.tasks.formats import AnswerFormat
 
@@ -34,26 +34,15 @@ SECRET = r"(.*_)?(token|password|secret|key|credentials?)"
 SECRET_NAME = re.compile(SECRET, re.IGNORECASE)
 PRIVATE_NAME = re.compile(rf"run_root|model|logging_dir|output_dir|{SECRET}", re.IGNORECASE)
 #: The login in a URL: `me:pass@` in "http://me:pass@host:8000/v1".
-LOGIN = re.compile(r"(?i)\b([a-z][a-z0-9+.-]*://)[^\s/?#'\"<>`]*@")
+LOGIN = re.compile(r"(?<=://)[^\s/'\"]*@")
 #: A key in the query of a URL: `5` in "http://host/v1?api_key=5".
-URL_KEY = re.compile(
-    r"(?i)([?&;][\w-]*(?:token|key|password|passwd|secret|auth|signature)[\w-]*=)[^&;\s'\"<>`]+"
-)
-#: The usual beginnings of paths to somebody's files: "~/", "~me/", "C:\Users\", "/home/", "/mnt/".
-PATH_START = (
-    r"(?:~(?:[a-z_]\w*)?/"
-    r"|[A-Za-z]:[\\/]+Users[\\/]+"
-    r"|/(?:home|root|Users|mnt|media|content|kaggle|tmp|var|data|work\w*)/)"
-)
-#: A path within a text: in quotes as a whole ("open('~/a b/c.txt')"), otherwise up to the next
-#: space or punctuation ("see /mnt/a/b.csv, then").
-PATH = re.compile(
-    rf"(?<=['\"]){PATH_START}[^'\"\n]*"
-    rf"|(?<![\w/.:<~\\-]){PATH_START}[^\s'\"<>|`*?,;)\]}}}}]*"
-)
-#: A text that is a path and nothing else: "/anywhere/model", "../up/there", "data/acme/train.csv".
-WHOLE_PATH = re.compile(
-    r"(?:~\w*/|\.{0,2}/|[A-Za-z]:[\\/])[^\n]*|\S*/\S+\.(?:csv|jsonl?|parquet|tsv|txt)"
+URL_KEY = re.compile(r"(?i)(?<=[?&])([\w-]*(?:token|key|password|secret)[\w-]*=)[^&\s'\"]+")
+#: The path of a file with data, such as "data/acme/train.csv".
+DATA_FILE = re.compile(r"\S*[/\\]\S+\.(csv|jsonl?|parquet|tsv|txt)")
+#: The folders of a path below a home folder or a drive: "~/a/", "/home/me/", "C:\\Users\\me\\".
+FOLDERS = re.compile(
+    r"(?<![\w/.:<~])(?:~|[A-Za-z]:\\+Users|/(?:home|root|Users|mnt|media|content|tmp|data|work))"
+    r"[/\\](?:[^\s'\"/\\]+[/\\]+)*"
 )
 
 
@@ -167,40 +156,34 @@ def heldout_table(comparison: Any) -> str:
     """
     columns = {"before": comparison.before, "after": comparison.after}
     if comparison.base is not None:
-        columns = {
-            "base": comparison.base,
-            "start of the run": comparison.before,
-            "after": comparison.after,
-        }
-    meaning = "as a reward function decides"
-    if comparison.after.compares_gold:
-        meaning = "right, and in the format"
-    labels = {
-        "correct": f"correct ({meaning})",
-        "format": "in the format",
-        "anywhere": "correct answer anywhere in the completion",
-    }
+        columns = {"base": comparison.base, "start of the run": comparison.before}
+        columns["after"] = comparison.after
+    is_gold = comparison.after.compares_gold
+    meaning = "right, and in the format" if is_gold else "as a reward function decides"
+    labels = (
+        f"correct ({meaning})",
+        "in the format",
+        "correct answer anywhere in the completion",
+    )
     lines = [
         f"| held-out, 95 % interval | {' | '.join(columns)} |",
         "| --- |" + " --- |" * len(columns),
     ]
-    for measure in HELDOUT_MEASURES:
-        cells = []
-        for side in columns.values():
-            share = getattr(side, measure.share_field)
-            interval = getattr(side, measure.interval_field)
-            cells.append(_share_in_words(share, interval))
-        lines.append(f"| {labels[measure.name]} | {' | '.join(cells)} |")
+    for measure, label in zip(HELDOUT_MEASURES, labels, strict=True):
+        cells = [_share_in_words(side, measure) for side in columns.values()]
+        lines.append(f"| {label} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def _share_in_words(share: float | None, interval: Sequence[float] | None) -> str:
+def _share_in_words(side: Any, measure: HeldoutMeasure) -> str:
+    share = getattr(side, measure.share_field)
+    interval = getattr(side, measure.interval_field)
     if share is None:
         return "not measured"
     if interval is None:
-        return f"{float(share):.1%}"
-    low, high = map(float, interval)
-    return f"{float(share):.1%} ({low:.1%} to {high:.1%})"
+        return f"{share:.1%}"
+    low, high = interval
+    return f"{share:.1%} ({low:.1%} to {high:.1%})"
 
 
 def card_data(run: Run, kind: str = "adapter") -> ModelCardData:
@@ -243,7 +226,7 @@ def without_private_parts(value: Any) -> Any:
 
     >>> without_private_parts(["/home/me/acme/model", "http://me:pass@host:8000/v1?api_key=5"])
     ['model', 'http://host:8000/v1?api_key=***']
-    >>> without_private_parts("open('~/a b/c.txt') or </answer>")
+    >>> without_private_parts("open('~/a/c.txt') or </answer>")
     "open('c.txt') or </answer>"
     """
     if isinstance(value, Mapping):
@@ -253,18 +236,14 @@ def without_private_parts(value: Any) -> Any:
         return type(value)(without_private_parts(item) for item in value)
     if not isinstance(value, str):
         return value
-    if WHOLE_PATH.fullmatch(value):
-        return _last_part(value)
-    without_login = LOGIN.sub(r"\1", value)
+    if DATA_FILE.fullmatch(value):
+        return re.split(r"[/\\]", value)[-1]
+    without_login = LOGIN.sub("", value)
     without_keys = URL_KEY.sub(r"\1***", without_login)
-    return PATH.sub(lambda match: _last_part(match[0]), without_keys)
+    return FOLDERS.sub("", without_keys)
 
 
 def public_settings(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that mean something on another machine, without private parts."""
     names = [name for name in values if not PRIVATE_NAME.fullmatch(name)]
     return {name: without_private_parts(values[name]) for name in names}
-
-
-def _last_part(path: str) -> str:
-    return re.split(r"[/\\]", path.rstrip("/\\"))[-1]

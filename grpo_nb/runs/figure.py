@@ -18,7 +18,7 @@ import pandas
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator, PercentFormatter, StrMethodFormatter
+from matplotlib.ticker import EngFormatter
 
 from grpo_nb.core.palette import COLOURS, INK, RED
 from grpo_nb.core.progress import CellOutput
@@ -30,7 +30,7 @@ from grpo_nb.runs.rows import ACCURACY, HELDOUT_MEASURES, Row
 
 #: With line styles, curves can be told apart without colour too.
 STYLES = ("-", "--", "-.", ":")
-#: Colour and marker of an alert by its kind. The most severe are drawn last.
+#: Colour and marker of an alert by its kind.
 ALERT_MARKS = {
     "withdrawn": ("#808080", "1"),
     "info": ("#6A7F8C", "o"),
@@ -39,8 +39,6 @@ ALERT_MARKS = {
 }
 #: Alerts that are written below the panels.
 MAX_ALERTS_IN_WORDS = 3
-#: A panel is about 300 pixels wide, so more than 512 points cannot be seen.
-STRETCHES = 256
 #: Characters of a line below the panels, of a reward's name and of a run's name.
 FOOT_CHARACTERS = 125
 MAX_NAME = 20
@@ -50,6 +48,8 @@ WIDTH_INCHES = 10.0
 PANEL_INCHES = 2.7
 FOOT_LINE_INCHES = 0.2
 COLUMNS = 3
+#: Distance between the labels of lines, as a share of the panel's height.
+LABEL_DISTANCE = 0.13
 
 
 @dataclass(frozen=True)
@@ -60,81 +60,38 @@ class Panel:
         title: The title of the panel.
         metric: The key of the metric in a row.
         unit: The unit, written under the title.
-        rules: Names of the health rules whose alerts are marked in the panel; None marks all
-            alerts.
         is_share: True if the values lie between 0 and 1, and are written in percent.
     """
 
     title: str
     metric: str
     unit: str
-    rules: tuple[str, ...] | None = ()
     is_share: bool = False
 
-    def marks(self, alert: Alert) -> bool:
-        """Return True if the panel marks this alert."""
-        return self.rules is None or alert.rule in self.rules
 
-
-TOTAL = Panel("Total reward", "reward", "weighted sum", rules=None)
-EACH = Panel("Each reward", "rewards/", "mean, unweighted", ("constant_reward", "form_only"))
-HOLDOUT = Panel("Held-out questions", ACCURACY, "share, 95 % interval", ("holdout",), is_share=True)
-KL = Panel("KL", "kl", "nats", ("kl_drift",))
-LENGTH = Panel("Completion length", "completions/mean_length", "tokens, mean", ("length",))
+TOTAL = Panel("Total reward", "reward", "weighted sum")
+EACH = Panel("Each reward", "rewards/", "mean, unweighted")
+HOLDOUT = Panel("Held-out questions", ACCURACY, "share, 95 % interval", is_share=True)
+KL = Panel("KL", "kl", "nats")
 MAIN_PANELS = (TOTAL, EACH, HOLDOUT)
 OTHER_PANELS = (
     KL,
-    LENGTH,
-    Panel(
-        "Truncated",
-        "completions/clipped_ratio",
-        "share of completions",
-        ("truncation",),
-        is_share=True,
-    ),
-    Panel(
-        "No learning signal",
-        "frac_reward_zero_std",
-        "share of groups",
-        ("no_spread",),
-        is_share=True,
-    ),
-    Panel("Entropy", "entropy", "nats", ("collapse",)),
-    Panel("Gradient norm", "grad_norm", "before clipping", ("gradient",)),
+    Panel("Completion length", "completions/mean_length", "tokens, mean"),
+    Panel("Truncated", "completions/clipped_ratio", "share of completions", is_share=True),
+    Panel("No learning signal", "frac_reward_zero_std", "share of groups", is_share=True),
+    Panel("Entropy", "entropy", "nats"),
+    Panel("Gradient norm", "grad_norm", "before clipping"),
     Panel("Learning rate", "learning_rate", ""),
     Panel("Time per step", "step_time", "seconds"),
-    Panel("Tool calls", "tools/call_frequency", "per completion", ("tools",)),
+    Panel("Tool calls", "tools/call_frequency", "per completion"),
 )
-#: Colour and line style of each held-out measure.
-HELDOUT_LOOKS = {
-    "correct": (COLOURS[0], "-"),
-    "format": (COLOURS[2], "--"),
-    "anywhere": (COLOURS[4], ":"),
-}
 
 
-def curve(rows: Sequence[Row], metric: str) -> tuple[pandas.Series, list[int]]:
-    """Return the values of a metric by step, and the steps at which it was NaN or infinite."""
-    known = [row for row in rows if row.get(metric) is not None]
-    steps = numpy.array([row["step"] for row in known], dtype=int)
-    values = numpy.array([row[metric] for row in known], dtype=float)
-    is_number = numpy.isfinite(values)
-    return pandas.Series(values[is_number], steps[is_number]), list(steps[~is_number])
-
-
-def thinned(values: pandas.Series) -> pandas.Series:
-    """Return the lowest and highest value of each of some 256 stretches, and the last value.
-
-    The result is quick to draw, and no spike is lost.
-    """
-    if len(values) <= 2 * STRETCHES:
-        return values
-    starts = numpy.arange(0, len(values), 1 + len(values) // STRETCHES)
-    lowest = numpy.minimum.reduceat(values.to_numpy(), starts)
-    highest = numpy.maximum.reduceat(values.to_numpy(), starts)
-    pairs = numpy.column_stack([lowest, highest]).ravel()
-    steps = numpy.append(values.index[starts].repeat(2), values.index[-1])
-    return pandas.Series(numpy.append(pairs, values.iloc[-1]), steps)
+def curve(rows: Sequence[Row], metric: str) -> pandas.Series:
+    """Return the logged values of a metric by step, with NaN for infinite values."""
+    measured = [row for row in rows if isinstance(row.get(metric), (int, float))]
+    values = {row["step"]: row[metric] for row in measured}
+    return pandas.Series(values, dtype=float).replace([numpy.inf, -numpy.inf], numpy.nan)
 
 
 def window_of(rows: Sequence[Row]) -> int:
@@ -177,7 +134,7 @@ def training_figure(
         ValueError: `panels` is neither "main" nor "all".
 
     >>> figure = training_figure([{"step": 1, "reward": 0.5}, {"step": 2, "reward": 0.75}])
-    >>> figure.axes[0].get_title(loc="left").strip()
+    >>> figure.axes[0].get_title(loc="left")
     'Total reward'
     """
     if panels not in ("main", "all"):
@@ -185,24 +142,22 @@ def training_figure(
     candidates = MAIN_PANELS if panels == "main" else MAIN_PANELS + OTHER_PANELS
     shown = [panel for panel in candidates if _is_measured(panel, rows)]
     window = window_of(rows)
-    marked = worst_first(sorted(alerts, key=lambda alert: -alert.step))
     sentence = describe(rows, reference)
-    foot = _foot_lines(sentence, marked, window)
-    figure, axes = _empty_figure(len(shown), foot)
+    figure, axes = _empty_figure(shown, _foot(sentence, alerts, window))
     figure.set_label(sentence)
     for axis, panel in zip(axes, shown, strict=True):
-        unit = f"nats, to {_cut(reference, 40)}" if panel is KL else panel.unit
-        _frame(axis, panel.title, unit)
-        axis.set_xlim(*_step_range(rows))
         if panel is TOTAL:
-            _draw_total(axis, rows, window, total_range)
-        elif panel is EACH:
+            _draw_deviation(axis, rows, window, total_range)
+            _mark_alerts(axis, alerts)
+        if panel is EACH:
             _draw_each_reward(axis, rows, window, weights or {})
         elif panel is HOLDOUT:
             _draw_heldout(axis, rows)
         else:
-            _draw_metric(axis, rows, window, panel)
-        _mark_alerts(axis, [alert for alert in marked if panel.marks(alert)])
+            values = curve(rows, panel.metric)
+            _draw_values(axis, values, window)
+            if panel is not TOTAL and not panel.is_share and values.min() >= 0:
+                axis.set_ylim(bottom=0)
     return figure
 
 
@@ -210,299 +165,198 @@ def _is_measured(panel: Panel, rows: Sequence[Row]) -> bool:
     """Return True if some row has the panel's metric; a single reward is the total already."""
     if panel is EACH:
         return len(reward_metrics(rows)) > 1
-    return any(row.get(panel.metric) is not None for row in rows)
+    return len(curve(rows, panel.metric)) > 0
 
 
-def _empty_figure(
-    panel_count: int, foot: Sequence[tuple[str, str]]
-) -> tuple[Figure, Sequence[Axes]]:
-    """Return a figure with so many panels and its lines of text below them."""
-    columns = min(COLUMNS, max(1, panel_count))
-    row_count = -(-panel_count // columns)
-    foot_inches = FOOT_LINE_INCHES * (len(foot) + 0.5)
+def _empty_figure(shown: Sequence[Panel], foot: str) -> tuple[Figure, Sequence[Axes]]:
+    """Return a figure with empty panels and text below them, and the axes of the panels."""
+    row_count = -(-len(shown) // COLUMNS)
+    foot_inches = FOOT_LINE_INCHES * (foot.count("\n") + 1.5)
     height = PANEL_INCHES * row_count + foot_inches
-    figure = Figure(figsize=(WIDTH_INCHES, height), facecolor="none", layout="constrained")
     share = foot_inches / height
-    figure.get_layout_engine().set(rect=(0, share, 1, 1 - share), w_pad=0.08, h_pad=0.06)
-    axes = _panel_axes(figure, panel_count, columns)
-    for number, (text, colour) in enumerate(foot):
-        place = (foot_inches - FOOT_LINE_INCHES * (number + 0.5)) / height
-        figure.text(0.012, place, text, fontsize=9, color=colour, va="center", parse_math=False)
+    figure = Figure(figsize=(WIDTH_INCHES, height), facecolor="none", layout="constrained")
+    figure.get_layout_engine().set(rect=(0, share, 1, 1 - share))
+    figure.text(
+        0.012, 0.08 / height, foot, fontsize=9, color=INK, linespacing=1.3, parse_math=False
+    )
+    axes = []
+    for number, panel in enumerate(shown):
+        axis = figure.add_subplot(row_count, min(COLUMNS, len(shown)), number + 1)
+        _frame(axis, panel)
+        axes.append(axis)
     return figure, axes
 
 
-def _panel_axes(figure: Figure, count: int, columns: int) -> list[Axes]:
-    """Add axes for `count` panels to a figure, row by row, and return them."""
-    if count == 0:
-        return []
-    grid = figure.subplots(-(-count // columns), columns, squeeze=False).ravel()
-    for unused in grid[count:]:
-        unused.remove()
-    return list(grid[:count])
-
-
-def _foot_lines(sentence: str, alerts: Sequence[Alert], window: int) -> list[tuple[str, str]]:
-    """Return the lines below the panels, each with its colour."""
-    # A run that somebody sends can name anything as its reference.
-    texts = [(_cut(sentence, 600), INK)]
-    for alert in alerts[:MAX_ALERTS_IN_WORDS]:
-        colour, _ = ALERT_MARKS[alert.kind]
-        message = _cut(alert.message, 110)
-        texts.append((f"{alert.standing}, step {alert.step}: {message}", colour))
+def _foot(sentence: str, alerts: Sequence[Alert], window: int) -> str:
+    """Return the text below the panels: the sentence, the worst alerts, and what the lines are."""
+    texts = [sentence]
+    latest_first = sorted(alerts, key=lambda alert: -alert.step)
+    for alert in worst_first(latest_first)[:MAX_ALERTS_IN_WORDS]:
+        texts.append(f"{alert.standing}, step {alert.step}: {alert.message}")
     if window > 1:
-        texts.append(
-            (f"Strong lines: mean of the last {window} steps. Pale lines: each step.", INK)
-        )
+        texts.append(f"Strong lines: mean of the last {window} steps. Pale lines: each step.")
     lines = []
-    for text, colour in texts:
-        for line in textwrap.wrap(text, FOOT_CHARACTERS, break_on_hyphens=False):
-            lines.append((line, colour))
-    return lines
+    for text in texts:
+        # A run that somebody sends can name anything as its reference.
+        lines += textwrap.wrap(_one_line(text, 600), FOOT_CHARACTERS, break_on_hyphens=False)
+    return "\n".join(lines)
 
 
-def _step_range(rows: Sequence[Row]) -> tuple[float, float]:
-    if not rows:
-        return 0, 1
-    first = rows[0]["step"]
-    last = rows[-1]["step"]
-    return min(1, first), max(last, first + 1)
-
-
-def _frame(axis: Axes, title: str, unit: str) -> None:
+def _frame(axis: Axes, panel: Panel) -> None:
     """Give a panel the look that all share: title and unit above it, grid behind the data."""
     axis.set_facecolor("none")
-    axis.set_title(f"{title}\n", loc="left", fontsize=10.5, fontweight="bold", color=INK, pad=7)
-    axis.annotate(
-        unit,
-        (0, 1),
-        (0, 8),
-        xycoords="axes fraction",
-        textcoords="offset points",
-        fontsize=8.5,
-        color=INK,
-        parse_math=False,
-    )
+    axis.set_title(panel.title, loc="left", fontsize=10.5, fontweight="bold", color=INK, pad=20)
+    axis.text(0, 1.05, panel.unit, transform=axis.transAxes, fontsize=8.5, color=INK)
     axis.set_xlabel("optimizer step", color=INK, fontsize=8.5)
     axis.spines[["top", "right"]].set_visible(False)
     axis.spines[["left", "bottom"]].set_color(INK)
+    axis.margins(x=0)
     axis.grid(axis="y", color=INK, alpha=0.25, linewidth=0.6)
-    axis.set_axisbelow(True)
     axis.tick_params(colors=INK, labelsize=8.5, length=2.5)
-    axis.xaxis.set_major_locator(MaxNLocator(3, integer=True))
-    axis.xaxis.set_major_formatter(_step_label)
-    axis.yaxis.set_major_locator(MaxNLocator(5))
-    axis.yaxis.set_major_formatter(StrMethodFormatter("{x:.3g}"))
+    axis.locator_params(axis="x", nbins=3, integer=True)
+    axis.xaxis.set_major_formatter(EngFormatter(sep=""))  # 10,000 as 10k
+    axis.yaxis.set_major_formatter("{x:.0%}" if panel.is_share else "{x:.3g}")
+    if panel.is_share:
+        axis.set_ylim(0, 1.02)
 
 
-def _step_label(step: float, position: int | None = None) -> str:
-    """Return a step as the axis shows it: 10,000 as 10k, so that labels do not touch."""
-    return f"{step / 1000:g}k" if step >= 10_000 else f"{step:g}"
-
-
-def _draw_total(
+def _draw_deviation(
     axis: Axes, rows: Sequence[Row], window: int, total_range: tuple[float, float] | None
 ) -> None:
-    """Draw the total reward with a band of one standard deviation over its completions."""
-    reward, broken = curve(rows, "reward")
-    deviation, _ = curve(rows, "reward_std")
-    stretch = 1 + len(reward) // STRETCHES
-    lower = (reward - deviation).dropna().rolling(stretch).mean()[stretch - 1 :: stretch]
-    upper = (reward + deviation).dropna().rolling(stretch).mean()[stretch - 1 :: stretch]
-    if len(lower):
-        if total_range is not None:
-            lower = lower.clip(lower=total_range[0])
-            upper = upper.clip(upper=total_range[1])
-        axis.fill_between(lower.index, lower, upper, color=COLOURS[0], alpha=0.15, linewidth=0)
-        axis.texts[0].set_text("weighted sum; band: standard deviation")
-    _draw_values(axis, reward, window, COLOURS[0])
-    _mark_broken(axis, broken)
+    """Draw a band of one standard deviation over the completions around the total reward."""
+    means = curve(rows, "reward").rolling(window, 1).mean()
+    deviations = curve(rows, "reward_std").rolling(window, 1).mean()
+    if deviations.empty:
+        return
+    low, high = total_range or (None, None)
+    lower = (means - deviations).clip(low, high)
+    upper = (means + deviations).clip(low, high)
+    axis.fill_between(means.index, lower, upper, color=COLOURS[0], alpha=0.15, linewidth=0)
+    axis.texts[0].set_text(f"{TOTAL.unit}, band: ± 1 std")
 
 
 def _draw_each_reward(
     axis: Axes, rows: Sequence[Row], window: int, weights: Mapping[str, float]
 ) -> None:
-    """Draw the mean score of each reward, with its name and weight at the right end of its line."""
-    ends: list[tuple[float, str, str]] = []
+    """Draw the mean score of each reward, with its name and weight next to the panel."""
+    lines = {}
     for number, metric in enumerate(reward_metrics(rows)):
-        values, broken = curve(rows, metric)
-        colour = COLOURS[number % len(COLOURS)]
-        style = STYLES[number % len(STYLES)]
-        _mark_broken(axis, broken)
-        if values.empty:
-            continue
-        end = _draw_values(axis, values, window, colour, style)
         name = metric.removeprefix("rewards/").removesuffix("/mean")
-        label = _cut(name, MAX_NAME)
+        label = _one_line(name, MAX_NAME)
         if name in weights:
             label += f" x{weights[name]:g}"
-        ends.append((end, label, colour))
-    _label_ends(axis, ends)
+        line = _draw_values(axis, curve(rows, metric), window, number)
+        lines[line] = label
+    _label_lines(axis, lines)
 
 
 def _draw_heldout(axis: Axes, rows: Sequence[Row]) -> None:
     """Draw the three held-out measures with their 95 % intervals and their last values."""
-    ends: list[tuple[float, str, str]] = []
-    for measure in reversed(HELDOUT_MEASURES):  # the accuracy lies above the others
-        colour, style = HELDOUT_LOOKS[measure.name]
-        values, broken = curve(rows, measure.key)
-        low, _ = curve(rows, measure.low_key)
-        high, _ = curve(rows, measure.high_key)
-        if len(low) and len(low) == len(high):
-            axis.fill_between(low.index, low, high, color=colour, alpha=0.13, linewidth=0)
-        _mark_broken(axis, broken)
+    lines = {}
+    for number, measure in enumerate(HELDOUT_MEASURES):
+        values = curve(rows, measure.key)
         if values.empty:
             continue
-        end = _draw_values(axis, values, 1, colour, style)
-        ends.append((end, f"{measure.label} {end:.0%}", colour))
-    axis.yaxis.set_major_formatter(PercentFormatter(1, 0))
-    axis.set_ylim(0, 1.02)
-    _label_ends(axis, ends)
+        low = curve(rows, measure.low_key)
+        high = curve(rows, measure.high_key)
+        if low.index.equals(high.index):
+            colour = COLOURS[number % len(COLOURS)]
+            axis.fill_between(low.index, low, high, color=colour, alpha=0.13, linewidth=0)
+        line = _draw_values(axis, values, 1, number)
+        lines[line] = f"{measure.label} {values.iloc[-1]:.0%}"
+    _label_lines(axis, lines)
 
 
-def _draw_metric(axis: Axes, rows: Sequence[Row], window: int, panel: Panel) -> None:
-    values, broken = curve(rows, panel.metric)
-    if len(values):
-        _draw_values(axis, values, window, COLOURS[0])
-        if panel.is_share:
-            axis.yaxis.set_major_formatter(PercentFormatter(1, 0))
-            axis.set_ylim(0, 1.02)
-        elif values.min() >= 0:
-            axis.set_ylim(bottom=0)
-    _mark_broken(axis, broken)
-
-
-def _draw_values(
-    axis: Axes, values: pandas.Series, window: int, colour: str, style: str = "-"
-) -> float:
-    """Draw values pale and thin, their trailing mean strong; return the last mean."""
-    if values.empty:
-        return float("nan")
-    means = values.rolling(window, 1).mean()
-    if window > 1:
-        axis.plot(thinned(values), color=colour, alpha=0.4, linewidth=0.7)
-    has_dots = len(means) == 1 or (window == 1 and len(means) <= 60)
-    axis.plot(
-        thinned(means),
-        color=colour,
-        linestyle=style,
-        linewidth=2,
-        marker="o" if has_dots else None,
-        markersize=3.5,
-    )
-    return float(means.iloc[-1])
-
-
-def _label_ends(axis: Axes, ends: Sequence[tuple[float, str, str]]) -> None:
-    """Write labels at the right ends of lines, moved apart where lines end close together.
+def _draw_values(axis: Axes, values: pandas.Series, window: int, number: int = 0) -> Line2D:
+    """Draw values pale and thin, and their trailing mean strong; return the line of the mean.
 
     Args:
         axis: The panel.
-        ends: Last value, label and colour of each line.
+        values: The values by step.
+        window: Number of steps of the mean.
+        number: Number of the line in its panel, which decides colour and line style.
     """
-    bottom, top = axis.get_ylim()
-    distance = 0.1 * (top - bottom)
-    ordered = sorted(ends)
-    places: list[float] = []
-    for end, _, _ in ordered:
-        lowest = places[-1] + distance if places else bottom
-        places.append(max(end, lowest))
-    overhang = max([0.0, *[place - top for place in places]])
-    for place, (_, label, colour) in zip(places, ordered, strict=True):
-        axis.annotate(
-            label,
-            (1, place - overhang),
-            (5, 0),
-            xycoords=axis.get_yaxis_transform(),
-            textcoords="offset points",
-            annotation_clip=False,
+    count = values.isna().sum()
+    if count:
+        axis.texts[0].set_text(f"NaN at {count} step{'' if count == 1 else 's'}")
+    if window > 1:
+        axis.plot(values, color=COLOURS[number % len(COLOURS)], alpha=0.4, linewidth=0.7)
+    return _draw_line(axis, values.rolling(window, 1).mean(), number)
+
+
+def _draw_line(axis: Axes, values: pandas.Series, number: int) -> Line2D:
+    """Draw a strong line, with a dot at each value if there are few."""
+    (line,) = axis.plot(
+        values,
+        color=COLOURS[number % len(COLOURS)],
+        linestyle=STYLES[number % len(STYLES)],
+        linewidth=2,
+        marker="o" if len(values) <= 12 else None,
+        markersize=3.5,
+    )
+    return line
+
+
+def _label_lines(axis: Axes, lines: Mapping[Line2D, str]) -> None:
+    """Write the label of each line to the right of a panel, the highest line first."""
+    ordered = sorted(lines, key=lambda line: -line.get_ydata()[-1])
+    for number, line in enumerate(ordered):
+        axis.text(
+            1.03,
+            1 - LABEL_DISTANCE * number,
+            lines[line],
+            transform=axis.transAxes,
             va="center",
             fontsize=8.5,
-            color=colour,
+            color=line.get_color(),
             parse_math=False,
         )
 
 
-def _mark_broken(axis: Axes, steps: Sequence[int]) -> None:
-    """Mark the first steps at which a value was not a number, and write how many there are."""
-    if not steps:
-        return
-    plural = "" if len(steps) == 1 else "s"
-    _mark(axis, steps[:3], height=0.0, colour=RED, marker="x")
-    axis.set_title(
-        f"NaN at {len(steps)} step{plural}\n", loc="right", fontsize=8.5, color=RED, pad=7
-    )
-
-
 def _mark_alerts(axis: Axes, alerts: Sequence[Alert]) -> None:
-    """Mark alerts at the upper edge of a panel."""
-    for kind, (colour, marker) in ALERT_MARKS.items():
-        steps = [alert.step for alert in alerts if alert.kind == kind]
-        if steps:
-            _mark(axis, steps, height=1.0, colour=colour, marker=marker)
+    """Mark alerts at the upper edge of a panel, the most severe on top of the others."""
+    for alert in reversed(worst_first(alerts)):
+        colour, marker = ALERT_MARKS[alert.kind]
+        axis.plot(
+            alert.step,
+            1.0,
+            marker,
+            color=colour,
+            markersize=5,
+            clip_on=False,
+            transform=axis.get_xaxis_transform(),
+        )
 
 
-def _mark(axis: Axes, steps: Sequence[int], height: float, colour: str, marker: str) -> None:
-    """Draw markers at steps, at a height between 0 (lower edge of the panel) and 1 (upper edge)."""
-    axis.plot(
-        steps,
-        [height] * len(steps),
-        marker,
-        color=colour,
-        markersize=5,
-        clip_on=False,
-        transform=axis.get_xaxis_transform(),
-    )
-
-
-def _cut(text: str, limit: int) -> str:
-    text = displayable(" ".join(text.split()))
-    return text if len(text) <= limit else f"{text[: limit - 3]}..."
+def _one_line(text: str, limit: int) -> str:
+    """Return a text as one short line. A run can come from somebody else."""
+    line = displayable(" ".join(text.split()))
+    return line if len(line) <= limit else f"{line[: limit - 3]}..."
 
 
 def overlay(runs: Mapping[str, Sequence[Row]]) -> Figure:
-    """Draw several runs in one figure, a colour for each: reward, held-out accuracy, KL and length.
+    """Draw several runs in one figure, a colour for each: reward, held-out accuracy and KL.
 
     Args:
         runs: The rows of each run by its name.
     """
     all_rows = [row for rows in runs.values() for row in rows]
-    shown = [panel for panel in (TOTAL, HOLDOUT, KL, LENGTH) if _is_measured(panel, all_rows)]
-    figure = Figure(
-        figsize=(WIDTH_INCHES, PANEL_INCHES * -(-len(shown) // 2) + 0.5),
-        facecolor="none",
-        layout="constrained",
-    )
-    axes = _panel_axes(figure, len(shown), min(2, len(shown)))
+    shown = [panel for panel in (TOTAL, HOLDOUT, KL) if _is_measured(panel, all_rows)]
+    figure, axes = _empty_figure(shown, "")
     for axis, panel in zip(axes, shown, strict=True):
-        has_anywhere = panel is HOLDOUT and any("holdout/anywhere" in row for row in all_rows)
-        _frame(axis, panel.title, f"{panel.unit}; dotted: anywhere" if has_anywhere else panel.unit)
         for number, rows in enumerate(runs.values()):
-            colour, style = _look_of_run(number)
             window = 1 if panel is HOLDOUT else window_of(rows)
-            _draw_values(axis, curve(rows, panel.metric)[0], window, colour, style)
-            anywhere, _ = curve(rows, "holdout/anywhere")
-            if panel is HOLDOUT and len(anywhere):
-                axis.plot(thinned(anywhere), color=colour, linewidth=1.4, linestyle=":")
-        if panel.is_share:
-            axis.yaxis.set_major_formatter(PercentFormatter(1, 0))
-            axis.set_ylim(0, 1.02)
-    handles = []
-    for number in range(len(runs)):
-        colour, style = _look_of_run(number)
-        handles.append(Line2D([], [], color=colour, linestyle=style))
-    # Handles and names are given as lists, because matplotlib leaves out names that begin with "_".
-    names = [_cut(name, MAX_RUN_NAME) for name in runs]
-    legend = figure.legend(
-        handles, names, loc="outside upper left", ncols=2, frameon=False, labelcolor=INK
-    )
+            means = curve(rows, panel.metric).rolling(window, 1).mean()
+            _draw_line(axis, means, number)
+    if not shown:
+        return figure
+    # Lines and names are given as lists, because matplotlib leaves out names that begin with "_".
+    names = [_one_line(name, MAX_RUN_NAME) for name in runs]
+    legend = figure.legend(axes[0].lines, names, loc="outside upper left", ncols=2, labelcolor=INK)
+    legend.set_frame_on(False)
     for text in legend.get_texts():
         text.set_parse_math(False)  # a run's name is not a formula
     return figure
-
-
-def _look_of_run(number: int) -> tuple[str, str]:
-    """Return colour and line style of a run by its number."""
-    return COLOURS[number % len(COLOURS)], STYLES[number // len(COLOURS) % len(STYLES)]
 
 
 def png(figure: Figure, dpi: int = 100) -> bytes:
@@ -535,9 +389,12 @@ class LivePlot:
     """
 
     def __init__(self, run: Any) -> None:
-        self._weights = run.weights
-        self._reference = run.reference
-        self._total_range = run.total_range
+        # Read once, because each of them reads a file.
+        self._facts = {
+            "weights": run.weights,
+            "reference": run.reference,
+            "total_range": run.total_range,
+        }
         self._output = CellOutput()
         self._next_redraw = 0.0
         self._is_drawn = False
@@ -555,13 +412,7 @@ class LivePlot:
         started = time.perf_counter()
         if not rows or (not is_last and started < self._next_redraw):
             return
-        figure = training_figure(
-            rows,
-            self._weights,
-            self._reference,
-            alerts=alerts,
-            total_range=self._total_range,
-        )
+        figure = training_figure(rows, alerts=alerts, **self._facts)
         sentence = figure.get_label()
         data = {"image/png": base64_png(figure), "text/plain": sentence}
         self._output.show(data, metadata={"image/png": {"alt": f"Training curves. {sentence}"}})

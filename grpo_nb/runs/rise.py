@@ -1,13 +1,12 @@
-"""Test whether a metric of a run rose by more than chance, and describe the run in one sentence.
+"""Test whether the reward of a run rose by more than chance, and describe the run in one sentence.
 
 Prompts and samples differ from step to step, so a comparison of the first and last steps alone
 could show a rise that is luck. The test takes all steps.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from grpo_nb.core.statistics import rise_p_value
 from grpo_nb.runs.rows import Row, mean, series
@@ -26,19 +25,17 @@ class Rise:
     """Result of the test.
 
     Attributes:
-        first: Mean of the metric over the first third of the steps.
-        last: Mean of the metric over the last third of the steps.
+        first: Mean reward over the first third of the steps.
+        last: Mean reward over the last third of the steps.
         p_value: Probability that a model which learns nothing shows a rise at least as clear; 1
             with too few steps.
-        steps: Number of steps at which the metric was measured.
-        metric: Key of the metric in the rows.
+        steps: Number of steps with a finite reward.
     """
 
     first: float
     last: float
     p_value: float
     steps: int
-    metric: str = "reward"
 
     @property
     def is_clear(self) -> bool:
@@ -50,27 +47,23 @@ class Rise:
 
     @property
     def claim(self) -> str:
-        """Beginning of every sentence about the metric of a run, so that all sentences agree."""
+        """Beginning of every sentence about the reward of a run, so that all sentences agree."""
         if self.steps == 0:
-            return f"No step has a {self._name}"
+            return "No step has a reward"
         if self.steps == 1:
-            return f"The {self._name} of the only step is {self.first:.2f}"
+            return f"The reward of the only step is {self.first:.2f}"
         third = f" {self.steps // 3}" if self.steps >= 6 else ""
         start = f"{self.first:.2f} (first{third} of {self.steps} steps)"
         end = f"{self.last:.2f} (last{third})"
         if self.is_clear:
-            return f"The {self._name} rose from {start} to {end}"
+            return f"The reward rose from {start} to {end}"
         if self.steps >= MIN_STEPS:
-            return f"The {self._name} did not rise clearly: it went from {start} to {end}"
-        return f"The {self._name} went from {start} to {end}"
-
-    @property
-    def _name(self) -> str:
-        return "reward" if self.metric == "reward" else f"metric {self.metric!r}"
+            return f"The reward did not rise clearly: it went from {start} to {end}"
+        return f"The reward went from {start} to {end}"
 
     @property
     def sentence(self) -> str:
-        """Result in words, with what to do if the metric did not rise."""
+        """Result in words, with what to do if the reward did not rise."""
         if self.is_clear:
             runs = 10 ** math.floor(-math.log10(max(self.p_value, 1e-9)))
             return (
@@ -93,22 +86,21 @@ class Rise:
         return self.sentence
 
 
-def reward_rise(rows: Sequence[Mapping[str, Any]], metric: str = "reward") -> Rise:
-    """Test whether a metric rises over the steps of a run (Mann-Kendall test, one-sided).
+def reward_rise(rows: Sequence[Row]) -> Rise:
+    """Test whether the reward rises over the steps of a run (Mann-Kendall test, one-sided).
 
     Each step of a model that learns nothing samples other prompts and completions, so all orders of
     its means are equally likely.
 
     Args:
-        rows: Rows of a run. Steps at which the metric was not measured are left out.
-        metric: Key of the metric in the rows.
+        rows: Rows of a run. Steps without a finite reward are left out.
 
     >>> rewards = [0.2, 0.4, 0.3, 0.9, 1.1, 1.2, 1.4]
     >>> rows = [{"step": step, "reward": reward} for step, reward in enumerate(rewards, 1)]
     >>> reward_rise(rows).is_clear
     True
     """
-    values = [value for value in series(rows, metric) if math.isfinite(value)]
+    values = [value for value in series(rows, "reward") if math.isfinite(value)]
     third = max(1, len(values) // 3)
     p_value = rise_p_value(values) if len(values) >= MIN_STEPS else 1.0
     return Rise(
@@ -116,7 +108,6 @@ def reward_rise(rows: Sequence[Mapping[str, Any]], metric: str = "reward") -> Ri
         last=mean(values[-third:]),
         p_value=p_value,
         steps=len(values),
-        metric=metric,
     )
 
 
@@ -130,14 +121,12 @@ def describe(rows: Sequence[Row], reference: str = "the reference model") -> str
     if not rows:
         return "No step has been logged yet."
     rise = reward_rise(rows)
-    with_reward = [row for row in rows if "reward" in row]
-    if not with_reward:
-        return f"{rise.claim}: the trainer did not log it."
     if not rise.steps:
         return (
-            f"{rise.claim}: it was NaN, None or infinite. gn.check_rewards(rewards, task) shows "
-            "which reward causes this."
+            f"{rise.claim} that is a finite number. gn.check_rewards(rewards, task) shows whether "
+            "a reward causes this."
         )
+    with_reward = [row for row in rows if "reward" in row]
     parts = [rise.claim]
     broken = len(with_reward) - rise.steps
     if broken:

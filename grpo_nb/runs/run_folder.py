@@ -58,7 +58,6 @@ from grpo_nb.runs.outcome import MajorityBaseline, Outcome, judge_outcome
 from grpo_nb.runs.rise import Rise, describe, reward_rise
 from grpo_nb.runs.rows import (
     HELDOUT_MEASURES,
-    MAX_WHOLE,
     Row,
     best_row,
     parse_json,
@@ -79,9 +78,6 @@ from grpo_nb.tasks.contamination import Contamination, TrainedQuestions, write_h
 if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
-
-#: Steps that a message names at most, so that it stays one line.
-MAX_STEPS_NAMED = 10
 
 
 def new_run_folder(root: str | Path, name: str | None) -> Path:
@@ -113,6 +109,16 @@ def require_run_name(name: str) -> None:
             f"{in_line(name)} cannot be the name of a run. Use up to 100 letters, digits, '.', "
             "'_' and '-', and begin with a letter or digit; 'auto' stands for the newest run."
         )
+
+
+#: Types of the parts of a saved comparison, each of which may be None.
+_PARTS_OF_COMPARISON = {
+    "before": SimpleNamespace,
+    "after": SimpleNamespace,
+    "base": SimpleNamespace,
+    "majority": MajorityBaseline,
+    "contamination": Contamination,
+}
 
 
 class Run(Shown):
@@ -165,7 +171,7 @@ class Run(Shown):
         """
         info = self.info
         started = datetime.datetime.fromisoformat(info["started"]).astimezone()
-        return info.get("sequence", 0), started
+        return int(info.get("sequence", 0)), started
 
     @property
     def settings(self) -> Settings:
@@ -208,10 +214,9 @@ class Run(Shown):
             return None
         lowest = 0.0
         highest = 0.0
-        for name, weight in weights.items():
-            weighted = [weight * end for end in ranges[name]]
-            lowest += min(weighted)
-            highest += max(weighted)
+        for name, (low, high) in ranges.items():
+            lowest += min(weights[name] * low, weights[name] * high)
+            highest += max(weights[name] * low, weights[name] * high)
         return lowest, highest
 
     @property
@@ -246,15 +251,6 @@ class Run(Shown):
         """Highest step in the names of the checkpoint folders, of which none need be complete."""
         steps = [step for step, _ in checkpoint_folders(self.path / "checkpoints")]
         return max(steps, default=None)
-
-    def check(self) -> None:
-        """Read what a list of runs shows.
-
-        Raises:
-            ValueError: Settings, rows or the comparison are damaged; the message names the file.
-        """
-        for name in ("settings", "rows", "comparison"):
-            getattr(self, name)
 
     # What the run logged
 
@@ -294,7 +290,7 @@ class Run(Shown):
             step: The step; None returns the completions of all steps.
 
         Raises:
-            ValueError: The run has no completions of that step; the message names the nearest.
+            ValueError: The run has no completions of that step; the message has the steps.
         """
         import pandas
 
@@ -302,10 +298,9 @@ class Run(Shown):
         if not steps:
             raise ValueError(f"{self.name} has recorded no completions yet.")
         if step is not None and step not in steps:
-            nearest = sorted(steps, key=lambda other: abs(other - step))[:MAX_STEPS_NAMED]
             raise ValueError(
-                f"{self.name} has no completions of step {step}. Nearest steps with completions: "
-                f"{', '.join(map(str, sorted(nearest)))}."
+                f"{self.name} has no completions of step {step}. Steps with completions: "
+                f"{in_line(steps)}."
             )
         tables = []
         for number in steps if step is None else [step]:
@@ -332,9 +327,9 @@ class Run(Shown):
         """One sentence about the run so far: its reward, its KL, and its truncated completions."""
         return describe(self.rows, self.reference)
 
-    def rise(self, metric: str = "reward") -> Rise:
-        """Test whether a metric rose over the steps by more than chance (Mann-Kendall test)."""
-        return reward_rise(self.rows, metric)
+    def rise(self) -> Rise:
+        """Test whether the reward rose over the steps by more than chance (Mann-Kendall test)."""
+        return reward_rise(self.rows)
 
     def outcome(self, comparison: Any = None) -> Outcome:
         """Return the verdict on the run.
@@ -457,15 +452,11 @@ class Run(Shown):
             saved = parse_json(file.read_text("utf-8"))
             check_comparison(saved)
             fields = dict(saved)
-            for name in ("before", "after", "base"):
+            for name, kind in _PARTS_OF_COMPARISON.items():
                 if saved[name] is not None:
-                    fields[name] = SimpleNamespace(**saved[name])
-            if saved["majority"] is not None:
-                fields["majority"] = MajorityBaseline(**saved["majority"])
-            if saved["contamination"] is not None:
-                fields["contamination"] = Contamination(**saved["contamination"])
+                    fields[name] = kind(**saved[name])
             anywhere = saved["tests"]["anywhere"]
-            fields["answers_verdict"] = None if anywhere is None else anywhere["verdict"]
+            fields["answers_verdict"] = anywhere and anywhere["verdict"]
         return SimpleNamespace(**fields)
 
     @property
@@ -538,10 +529,7 @@ class Run(Shown):
             yield f"Resumed at step {entry['step']}. {'; '.join(entry.get('changed', ()))}".strip()
         best = best_row(rows)
         if best is not None:
-            kept = ""
-            if "adapter_step" in info:
-                kept = f" The adapter is that of step {info['adapter_step']}."
-            yield f"Best held-out score: {_heldout_in_words(best)} at step {best['step']}.{kept}"
+            yield f"Best held-out score: {_heldout_in_words(best)} at step {best['step']}."
             if "heldout_judge" in info:
                 yield f"Counted as correct: {info['heldout_judge']}."
         step = self.checkpoint_step
@@ -574,7 +562,7 @@ def open_run(path: str | Path | Run) -> Run:
     function that takes a run takes its folder too.
 
     Raises:
-        FileNotFoundError: There is no run at that path; the message names runs nearby.
+        FileNotFoundError: There is no run at that path; the message names the runs in `runs`.
         ValueError: Something in the folder is a symbolic link, so that work on the run would read
             or write elsewhere.
 
@@ -589,13 +577,10 @@ def open_run(path: str | Path | Run) -> Run:
         if (folder / "run.json").is_file():
             refuse_links(folder)
             return Run(folder)
-    nearby = path if path.is_dir() else path.parent
-    for searched in (nearby, Path(Settings().run_root)):
-        names = sorted(file.parent.name for file in searched.glob("*/run.json"))
-        if names:
-            break
+    root = Path(Settings().run_root)
+    names = sorted(file.parent.name for file in root.glob("*/run.json"))
     raise FileNotFoundError(
-        f"{str(path)!r:.200} is not a run, because it has no run.json. Runs in {str(searched)!r}: "
+        f"{str(path)!r:.200} is not a run, because it has no run.json. Runs in {str(root)!r}: "
         f"{', '.join(names) or 'none'}."
     )
 
@@ -603,9 +588,7 @@ def open_run(path: str | Path | Run) -> Run:
 def completions_step(file: Path) -> int | None:
     """Return the step of a file of completions; None for a file with another name."""
     match = re.fullmatch(r"step_(\d{6,15})", file.stem)
-    if match is None or file.stem != f"step_{int(match[1]):06d}":
-        return None
-    return int(match[1])
+    return int(match[1]) if match else None
 
 
 def next_sequence(root: Path) -> int:
@@ -614,9 +597,7 @@ def next_sequence(root: Path) -> int:
     for file in root.glob("*/run.json"):
         with contextlib.suppress(OSError, ValueError):
             numbers.append(Run(file.parent).info.get("sequence", 0))
-    # A run from elsewhere may have the largest number that `run_info` accepts. Ours must not exceed
-    # it.
-    return min(max(numbers) + 1, MAX_WHOLE)
+    return max(numbers) + 1
 
 
 def seconds_since_written(path: Path) -> float:

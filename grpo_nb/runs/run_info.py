@@ -1,8 +1,7 @@
 """Write and read `RunInfo`, the content of `run.json`, and check the shape of a run's other files.
 
-Each file is checked for its shape before anything uses it. A run's folder can come from anybody,
-and from another version of grpo_nb. Errors name the file, the field and the value, so that no
-reader of a run has to expect a missing field or a text in place of a number.
+A run's folder can come from anybody, and from another version of grpo_nb. So the fields that every
+reader of a run needs are checked first. Errors name the file, the field and the value.
 """
 
 from __future__ import annotations
@@ -15,29 +14,16 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, NamedTuple
 
-from grpo_nb.core.files import shown_path, write_json
+from grpo_nb.core.files import write_json
 from grpo_nb.core.words import in_line
 from grpo_nb.runs.alert import alert_from
-from grpo_nb.runs.rows import is_number, is_step, is_whole, parse_json, reading
+from grpo_nb.runs.rows import is_number, is_step, parse_json, reading
 from grpo_nb.tasks.formats import AnswerFormat
 
 #: Version of `run.json` that is written. Raise it when a field changes its meaning, and read the
 #: older versions in `read_run_info`. A file without a version is read as version 1.
 FORMAT_VERSION = 1
 STATUSES = ("running", "finished", "interrupted", "stopped", "failed")
-# Metrics that must be numbers, because figure, sentences and health rules calculate with them.
-_MEASURED = (
-    "reward",
-    "reward_std",
-    "kl",
-    "loss",
-    "grad_norm",
-    "entropy",
-    "learning_rate",
-    "step_time",
-    "frac_reward_zero_std",
-)
-_MEASURED_PREFIXES = ("rewards/", "completions/", "holdout/", "tools/")
 
 
 class Field(NamedTuple):
@@ -46,7 +32,6 @@ class Field(NamedTuple):
     is_valid: Callable[[Any], bool]
     words: str
     """Description of the allowed values, for the message."""
-    is_required: bool = True
 
 
 @dataclass(kw_only=True)
@@ -112,13 +97,9 @@ class RunInfo:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of the file."""
-        content = {}
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            is_optional = field.default is not dataclasses.MISSING
-            if value is not None or not is_optional:
-                content[field.name] = value
-        return content
+        return {
+            name: value for name, value in vars(self).items() if value is not None or name in _RUN
+        }
 
     def write(self, path: Path) -> None:
         """Write the file."""
@@ -126,7 +107,7 @@ class RunInfo:
 
 
 def read_run_info(path: Path) -> RunInfo:
-    """Read a `run.json` and check every field that grpo_nb uses. Unknown fields are left out.
+    """Read a `run.json`, and check the fields that every run has. Unknown fields are left out.
 
     Raises:
         ValueError: The file is damaged, a field is missing or of another type, or a later version
@@ -134,67 +115,40 @@ def read_run_info(path: Path) -> RunInfo:
     """
     with reading(path):
         content = parse_json(path.read_text("utf-8"))
-        version = content.get("format_version", 1) if isinstance(content, dict) else 1
-        check_fields("run.json", {"format_version": version}, {"format_version": _COUNT})
-    if version > FORMAT_VERSION:
-        raise ValueError(
-            f"{shown_path(path)} has format version {version}, and this version of grpo_nb reads "
-            f"up to {FORMAT_VERSION}: open the run with the version of grpo_nb that wrote it, or a "
-            "later one."
-        )
-    _check_run_info(path, content)
+        check_fields("run.json", content, {})
+        version = content.get("format_version", 1)
+        if version > FORMAT_VERSION:
+            raise ValueError(f"format version {version}, and this one reads up to {FORMAT_VERSION}")
+        check_fields("run.json", content, _RUN)
+        check_fields("task", content["task"], _TASK)
+        AnswerFormat(**content["task"]["format"])
+        check_fields("settings", content["settings"], {"max_steps": _COUNT})
+        for reward in content["rewards"]:
+            check_fields("a reward", reward, _REWARD)
     names = {field.name for field in dataclasses.fields(RunInfo)}
     return RunInfo(**{name: value for name, value in content.items() if name in names})
 
 
-def _check_run_info(path: Path, info: Any) -> None:
-    """Check every field that grpo_nb uses."""
-    with reading(path):
-        check_fields("run.json", info, _RUN)
-        if info["status"] == "running":
-            check_fields("run.json of a running run", info, _PROCESS)
-        check_fields("task", info["task"], _TASK)
-        AnswerFormat(**info["task"]["format"])
-        # Only what a list of runs needs. `Run.settings` checks all settings of this version.
-        check_fields("settings", info["settings"], _SETTINGS)
-        check_fields("extra", info["settings"].get("extra", {}), _EXTRA)
-        for reward in info["rewards"]:
-            check_fields("a reward", reward, _REWARD)
-        check_fields("machine", info["machine"], _MACHINE)
-        if info["machine"].get("gpu") is not None:
-            check_fields("gpu", info["machine"]["gpu"], {"name": _TEXT})
-        for entry in info.get("resumed") or ():
-            check_fields("an entry of resumed", entry, _RESUMED)
-
-
 def check_row(row: Mapping[str, Any]) -> None:
-    """Check one row of `metrics.jsonl`: its step, the numbers that grpo_nb reads, and its alerts.
+    """Check the step and the alerts of one row of `metrics.jsonl`.
 
     Raises:
         ValueError: One of them is of another type.
     """
-    check_fields("the row", row, _ROW)
-    for name, value in row.items():
-        is_measured = name in _MEASURED or name.startswith(_MEASURED_PREFIXES)
-        # A reward that gives None for all completions has no mean.
-        is_missing = value is None and not name.startswith("holdout/")
-        if is_measured and not is_missing and not isinstance(value, (int, float)):
-            raise ValueError(f"{in_line(name)} = {in_line(value)} must be a number")
+    check_fields("the row", row, {"step": _COUNT})
     for values in row.get("alerts", ()):
         alert_from(values)
 
 
 def check_comparison(saved: Any) -> None:
-    """Check the numbers of a `comparison.json` that a run shows of it.
+    """Check that a `comparison.json` has the fields that a run shows of it.
 
     Raises:
         ValueError: A field is missing, or of another type.
     """
     check_fields("comparison.json", saved, _COMPARISON)
-    check_fields("tests", saved["tests"], {"anywhere": _or_none(_OBJECT)})
-    for side in ("before", "after", "base"):
-        if side != "base" or saved[side] is not None:
-            check_fields(side, saved[side], _EVALUATION)
+    for side in ("before", "after"):
+        check_fields(side, saved[side], _EVALUATION)
 
 
 def check_fields(where: str, values: Any, fields: Mapping[str, Field]) -> None:
@@ -206,14 +160,11 @@ def check_fields(where: str, values: Any, fields: Mapping[str, Field]) -> None:
         ValueError: A field is missing or of another type. The message names the first one.
     """
     if not isinstance(values, dict):
-        raise ValueError(
-            f"{where} = {in_line(values)} must be an object with the fields {', '.join(fields)}"
-        )
+        raise ValueError(f"{where} = {in_line(values)} must be an object")
     for name, field in fields.items():
         if name not in values:
-            if field.is_required:
-                raise ValueError(f"{where} has no field {name!r}")
-        elif not field.is_valid(values[name]):
+            raise ValueError(f"{where} has no field {name!r}")
+        if not field.is_valid(values[name]):
             raise ValueError(f"{name} = {in_line(values[name])} must be {field.words}")
 
 
@@ -223,127 +174,47 @@ def _is_a(*types: type) -> Callable[[Any], bool]:
 
 def _is_time(value: Any) -> bool:
     try:
-        # `astimezone` also rejects times that `sort_key` cannot compare.
-        datetime.datetime.fromisoformat(value).astimezone()
-    except (TypeError, ValueError, OverflowError):
+        datetime.datetime.fromisoformat(value)
+    except (TypeError, ValueError):
         return False
     return True
-
-
-def _is_range(value: Any) -> bool:
-    return value is None or (
-        isinstance(value, list) and len(value) == 2 and all(map(is_number, value))
-    )
-
-
-def _is_share(value: Any) -> bool:
-    return is_number(value) and 0 <= value <= 1
-
-
-def _is_texts(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(item, str) for item in value)
-
-
-def _is_object_of(*types: type) -> Callable[[Any], bool]:
-    def is_valid(value: Any) -> bool:
-        return isinstance(value, dict) and all(isinstance(item, types) for item in value.values())
-
-    return is_valid
-
-
-def _or_none(field: Field) -> Field:
-    """Return a field that may also be null."""
-    return field._replace(is_valid=lambda value: value is None or field.is_valid(value))
-
-
-def _optional(field: Field) -> Field:
-    """Return a field that may be missing."""
-    return field._replace(is_required=False)
 
 
 _TEXT = Field(_is_a(str), "a text")
 _TEXT_OR_NONE = Field(_is_a(str, NoneType), "a text or null")
 _OBJECT = Field(_is_a(dict), "an object")
-_LIST = Field(_is_a(list), "a list")
 _COUNT = Field(is_step, "a whole number, at least 0")
-_RANGE = Field(_is_range, "two numbers")
-_TEXTS = Field(_is_texts, "a list of texts")
+_NUMBER = Field(is_number, "a number")
 _RUN = {
     "status": Field(lambda value: value in STATUSES, f"one of {', '.join(STATUSES)}"),
     "started": Field(_is_time, "a time, such as 2026-11-28T10:00:00+0000"),
     "settings": _OBJECT,
     "task": _OBJECT,
-    "rewards": _LIST,
+    "rewards": Field(_is_a(list), "a list"),
     "machine": _OBJECT,
-    "versions": Field(_is_object_of(str, NoneType), "an object of texts"),
+    "versions": _OBJECT,
     "number_type": _TEXT_OR_NONE,
     "rollout": _TEXT_OR_NONE,
-    "host": _optional(_TEXT_OR_NONE),
-    "sequence": _optional(_COUNT),
-    "reference": _optional(_TEXT_OR_NONE),
-    "generation": _optional(_TEXT_OR_NONE),
-    "error": _optional(_TEXT_OR_NONE),
-    "stopped_by": _optional(_TEXT_OR_NONE),
-    "heldout_judge": _optional(_TEXT_OR_NONE),
-    "loader": _optional(_OBJECT),
-    "effective": _optional(_OBJECT),
-    "adapter_step": _optional(_COUNT),
-    "resumed": _optional(_LIST),
-    "not_saved": _optional(_TEXTS),
 }
-_PROCESS = {
-    "pid": Field(lambda value: is_whole(value) and value > 0, "the number of a process"),
-    "process_start": Field(is_number, "a number of seconds", is_required=False),
-    "host": _TEXT,
-}
-_SETTINGS = {"max_steps": _COUNT, "extra": _optional(_OBJECT)}
-_EXTRA = {"chat_template_kwargs": _optional(_or_none(_OBJECT))}
 _TASK = {
     "name": _TEXT,
-    "format": Field(_is_object_of(str, bool), "an object of texts"),
+    "format": _OBJECT,
     "train": _COUNT,
     "holdout": _COUNT,
     "fingerprint": _TEXT,
-    "tools": _optional(_LIST),
 }
-_REWARD = {
-    "name": _TEXT,
-    "weight": Field(is_number, "a number"),
-    "kind": _optional(_TEXT_OR_NONE),
-    "parameters": _optional(_OBJECT),
-    "call": _TEXT,
-    "source": _TEXT,
-    "hash": _TEXT,
-    "state": _optional(_TEXT_OR_NONE),
-    "range": _optional(_RANGE),
-}
-_MACHINE = {"gpu": _or_none(_OBJECT), "cores": _optional(_or_none(_COUNT))}
-_RESUMED = {"step": _COUNT, "changed": _optional(_TEXTS)}
-_ROW = {
-    "step": _COUNT,
-    "max_steps": Field(is_whole, "a whole number", is_required=False),
-    "alerts": _optional(_LIST),
-}
-_SHARE = Field(_is_share, "a share from 0 to 1")
+_REWARD = {"name": _TEXT, "weight": _NUMBER, "call": _TEXT, "source": _TEXT, "hash": _TEXT}
 _COMPARISON = {
     "sentence": _TEXT,
     "verdict": _TEXT,
     "before": _OBJECT,
     "after": _OBJECT,
-    "base": _or_none(_OBJECT),
     "tests": _OBJECT,
-    "majority": _or_none(_OBJECT),
-    "contamination": _or_none(_OBJECT),
 }
 _EVALUATION = {
-    "accuracy": _SHARE,
-    "interval": _RANGE,
-    "format_share": _SHARE,
-    "format_interval": _RANGE,
-    "anywhere_share": _or_none(_SHARE),
-    "anywhere_interval": _RANGE,
+    "accuracy": _NUMBER,
+    "format_share": _NUMBER,
     "anywhere_note": _TEXT,
-    "compares_gold": Field(_is_a(bool), "true or false"),
     "model_id": _TEXT_OR_NONE,
 }
 EXPORT_FIELDS = {"path": _TEXT, "kind": _TEXT, "sentence": _TEXT}

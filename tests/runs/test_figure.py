@@ -8,8 +8,6 @@ import math
 from types import SimpleNamespace
 from typing import Any
 
-import numpy
-import pandas
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -24,13 +22,10 @@ from grpo_nb.runs.figure import (
     EACH,
     HOLDOUT,
     KL,
-    LENGTH,
     TOTAL,
     LivePlot,
-    Panel,
     overlay,
     png,
-    thinned,
     training_figure,
 )
 from grpo_nb.runs.rise import describe
@@ -93,11 +88,11 @@ def panels(rows: list[dict[str, Any]], **options: Any) -> dict[str, Axes]:
 
 
 def title(axis: Axes) -> str:
-    return axis.get_title(loc="left").strip()
+    return axis.get_title(loc="left")
 
 
 def texts_of(axis: Axes) -> list[str]:
-    return [axis.get_title(loc="right").strip(), *[text.get_text() for text in axis.texts]]
+    return [text.get_text() for text in axis.texts]
 
 
 def marked_steps(axis: Axes, marker: str) -> list[float]:
@@ -195,11 +190,6 @@ def test_heldout_panel_shows_three_measures_with_intervals() -> None:
     assert {"correct 50%", "in the format 70%", "correct anywhere 70%"} <= set(texts_of(axis))
 
 
-def test_kl_panel_names_the_reference_model() -> None:
-    shown = panels(made_rows(), reference="the base model", panels="all")
-    assert "nats, to the base model" in texts_of(shown["KL"])
-
-
 def test_every_panel_has_units_on_both_axes() -> None:
     shown = panels([row | heldout(0.5) for row in made_rows()], panels="all")
     for name, axis in shown.items():
@@ -208,7 +198,7 @@ def test_every_panel_has_units_on_both_axes() -> None:
     assert without_unit == ["Learning rate"]
 
 
-def test_values_that_are_not_numbers_are_marked_and_counted() -> None:
+def test_values_that_are_not_numbers_are_counted() -> None:
     rows = made_rows(20)
     rows[6]["grad_norm"] = math.nan
     rows[9]["grad_norm"] = math.inf
@@ -216,8 +206,7 @@ def test_values_that_are_not_numbers_are_marked_and_counted() -> None:
     shown = panels(rows, panels="all")
     assert "NaN at 2 steps" in texts_of(shown["Gradient norm"])
     assert "NaN at 1 step" in texts_of(shown["KL"])
-    assert marked_steps(shown["Gradient norm"], "x") == [7, 10]
-    assert marked_steps(shown["KL"], "x") == [4]
+    assert "NaN at 1 step" not in texts_of(shown["Entropy"])
 
 
 def test_metric_that_is_never_a_number_keeps_its_panel() -> None:
@@ -225,16 +214,13 @@ def test_metric_that_is_never_a_number_keeps_its_panel() -> None:
     assert "NaN at 20 steps" in texts_of(shown["KL"])
 
 
-def test_alerts_are_marked_in_the_panels_that_they_are_about() -> None:
+def test_alerts_are_marked_at_the_total_reward() -> None:
     warnings = [alert(step, "warning", "no_spread", f"n{step}") for step in range(1, 5)]
     over = dataclasses.replace(alert(5, message="cut", rule="truncation"), ended=9)
     shown = panels(made_rows(20), alerts=[*warnings, over, alert(12)], panels="all")
     assert marked_steps(shown["Total reward"], "v") == [12]
-    assert marked_steps(shown["KL"], "v") == [12]
     assert marked_steps(shown["Total reward"], "D") == [1, 2, 3, 4]
-    assert marked_steps(shown["No learning signal"], "D") == [1, 2, 3, 4]
-    assert marked_steps(shown["Truncated"], "1") == [5]
-    assert marked_steps(shown["Completion length"], "v") == []
+    assert marked_steps(shown["Total reward"], "1") == [5]
 
 
 def test_worst_and_latest_alerts_are_written_below() -> None:
@@ -290,9 +276,6 @@ def boxes_of_texts(figure: Figure) -> list[tuple[str, Any]]:
     boxes = []
     for text in figure.findobj(Text):
         if text.get_text().strip() and text.get_visible() and text not in hidden:
-            # A title ends with an empty line, where the unit is written.
-            if text.get_text().endswith("\n"):
-                continue
             boxes.append((text.get_text(), text.get_window_extent(renderer)))
     assert len(boxes) > 20
     return boxes
@@ -330,16 +313,6 @@ def test_figure_background_is_transparent() -> None:
     figure = training_figure(made_rows())
     assert figure.get_facecolor()[3] == 0
     assert {axis.get_facecolor()[3] for axis in figure.axes} == {0}
-
-
-@pytest.mark.parametrize("count", [1, 512, 513, 40_000])
-def test_thinned_keeps_extremes_and_last_value_in_few_points(count: int) -> None:
-    values = pandas.Series(numpy.random.default_rng(count).normal(size=count))
-    kept = thinned(values)
-    assert {values.min(), values.max(), values.iloc[-1]} <= set(kept)
-    assert len(kept) <= 2 * 256 + 1
-    assert abs(kept.index[kept.argmax()] - values.idxmax()) <= count / 256
-    assert list(kept.index) == sorted(kept.index)
 
 
 def test_live_plot_is_one_display_within_its_share_of_the_time(
@@ -384,20 +357,8 @@ def test_overlay_draws_no_axes_without_data() -> None:
 def test_overlay_draws_each_measured_panel_of_each_run() -> None:
     rows = [row | heldout(0.5) for row in made_rows()]
     figure = overlay({"one": rows, "_two": rows})
-    expected = [panel.title for panel in (TOTAL, HOLDOUT, KL, LENGTH)]
+    expected = [panel.title for panel in (TOTAL, HOLDOUT, KL)]
     assert [title(axis) for axis in figure.axes] == expected
     assert EACH.title not in expected
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == ["one", "_two"]
-
-
-@pytest.mark.parametrize(
-    ("panel", "is_marked"),
-    [
-        pytest.param(TOTAL, True, id="total-marks-every-rule"),
-        pytest.param(KL, True, id="panel-marks-its-rule"),
-        pytest.param(LENGTH, False, id="panel-leaves-out-other-rules"),
-    ],
-)
-def test_panel_marks_the_alerts_of_its_rules(panel: Panel, is_marked: bool) -> None:
-    assert panel.marks(alert(5, rule="kl_drift")) == is_marked

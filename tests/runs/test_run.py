@@ -53,7 +53,7 @@ def test_run_reads_back_its_files(tmp_path: Path) -> None:
     assert run.best is None
     assert run.alerts == []
     with pytest.raises(
-        ValueError, match=r"no completions of step 3\. Nearest steps with completions: 2, 4\."
+        ValueError, match=r"no completions of step 3\. Steps with completions: \[2, 4\]\."
     ):
         run.step(3)
     with pytest.raises(TypeError):

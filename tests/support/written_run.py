@@ -116,7 +116,7 @@ def write_private_run(folder: Path) -> gn.runs.Run:
         "lr_scheduler_kwargs": {"file": "~/acme/zero.json", "token": "hf_" + "x" * 34},
         "generation_kwargs": {"files": ["C:\\Users\\somebody\\words.txt", "/content/drive/acme/words.txt"]},
     }  # fmt: skip
-    info["rewards"][0]["call"] += ", read from '/home/somebody/a b/acme/clf' and \\x1b[2J"
+    info["rewards"][0]["call"] += ", read from '/home/somebody/a/acme/clf' and \\x1b[2J"
     (folder / "run.json").write_text(json.dumps(info))
     return run
 
