@@ -27,7 +27,6 @@ from grpo_nb.upstream.trl import micro_batch_count, require_trainer_methods
 import_unsloth()
 
 import torch
-from peft import PeftModel
 from torch import Tensor
 from trl import GRPOTrainer
 
@@ -35,11 +34,8 @@ from grpo_nb.cpu.engine import CpuEngine, regroup_by_prompt
 
 #: Checkpoints that are kept while a run is trained.
 KEPT_CHECKPOINTS = 2
-#: Without `save_steps`, saves are this far apart, or further apart if saving is slow.
+#: Time between two saves without `save_steps`.
 SECONDS_BETWEEN_SAVES = 180.0
-#: The time between two saves is at least this many times the duration of a save, so that saving
-#: takes at most 2 % of the time.
-INTERVAL_TO_SAVE_RATIO = 50
 #: Generations whose completions are recorded, so that a run can be replayed elsewhere.
 RECORDED_GENERATIONS = 3
 #: State of TRL's adaptive entropy bonus, where there is one.
@@ -80,7 +76,6 @@ class KitTrainer(GRPOTrainer):
         self._resumed_from: Path | None = None
         self._saved_step = 0
         self._saved_at = 0.0
-        self._save_seconds = 0.0
         # The batch whose loss is being computed, and which of its rows the engine computed.
         self._loss_inputs: dict[str, Any] | None = None
         self._rows_computed: Tensor | None = None
@@ -134,28 +129,18 @@ class KitTrainer(GRPOTrainer):
         if save_steps:
             is_due = self.state.global_step - self._saved_step >= save_steps
         else:
-            interval = max(SECONDS_BETWEEN_SAVES, INTERVAL_TO_SAVE_RATIO * self._save_seconds)
-            is_due = time.monotonic() - self._saved_at >= interval
+            is_due = time.monotonic() - self._saved_at >= SECONDS_BETWEEN_SAVES
         return is_due and self.is_between_generations
 
-    @property
-    def _trains_adapter(self) -> bool:
-        return isinstance(self.accelerator.unwrap_model(self.model), PeftModel)
-
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        if not self._trains_adapter:  # `gn.train` refuses such a model; TRL saves it
-            super()._save_checkpoint(model, trial)
-            return
-        started = time.monotonic()
         root = Path(self.args.output_dir)
         metrics = root.parent / "metrics.jsonl"
         if metrics.is_file():
             sync(metrics)  # no row of a complete checkpoint is missing
         write_checkpoint(root, self.state.global_step, self._fill_checkpoint)
-        keep_newest(root, self.args.save_total_limit or KEPT_CHECKPOINTS)
+        keep_newest(root, KEPT_CHECKPOINTS)
         self._saved_step = self.state.global_step
         self._saved_at = time.monotonic()
-        self._save_seconds = self._saved_at - started
 
     def _fill_checkpoint(self, folder: Path) -> None:
         save_adapter(self.accelerator.unwrap_model(self.model), folder)
@@ -169,15 +154,13 @@ class KitTrainer(GRPOTrainer):
         for name in ENTROPY_NUMBERS:
             if hasattr(self, name):
                 numbers[name] = getattr(self, name)
-        loop = {"numbers": numbers, "remembered": remembered_states(self.stateful)}
+        remembered = {name: holder.state_dict() for name, holder in self.stateful.items()}
+        loop = {"numbers": numbers, "remembered": remembered}
         (folder / "loop.json").write_text(json.dumps(loop))
         if not self.is_between_generations:
             torch.save(self._buffered_inputs, folder / "generation.pt")
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        if not self._trains_adapter:
-            super()._load_from_checkpoint(resume_from_checkpoint, model)
-            return
         folder = Path(resume_from_checkpoint)
         model = self.accelerator.unwrap_model(self.model)
         load_adapter(model, folder)
@@ -365,18 +348,16 @@ def require_same_adapter(model: Any, folder: Path) -> None:
 
     saved = load_file(str(folder / "adapter_model.safetensors"))
     loaded = get_peft_model_state_dict(model, adapter_name="default")
-    wrong = [name for name, tensor in saved.items() if not _is_same(loaded.get(name), tensor)]
-    if wrong or loaded.keys() != saved.keys():
+    has_same_names = loaded.keys() == saved.keys()
+    if not has_same_names or not all(_is_same(loaded[name], saved[name]) for name in saved):
         raise RuntimeError(
-            f"the adapter was not restored from {str(folder)!r}: {len(wrong)} of {len(saved)} "
-            "tensors differ. Training on would silently start over, so it does not start. Load the "
-            "model again with gn.load_model(settings) and try again."
+            f"the adapter was not restored from {str(folder)!r}. Training on would silently start "
+            "over, so it does not start. Load the model again with gn.load_model(settings) and try "
+            "again."
         )
 
 
-def _is_same(loaded: Tensor | None, saved: Tensor) -> bool:
-    if loaded is None or loaded.dtype != saved.dtype or loaded.shape != saved.shape:
-        return False
+def _is_same(loaded: Tensor, saved: Tensor) -> bool:
     # Compared as bytes: NaN is not equal to itself, and a run that went wrong must be resumable.
     loaded_bytes = loaded.detach().cpu().contiguous().view(torch.uint8)
     return torch.equal(loaded_bytes, saved.contiguous().view(torch.uint8))
@@ -389,25 +370,6 @@ def stateful_holders(holders: Iterable[Callable[..., Any]]) -> dict[str, Any]:
     """
     with_state = [holder for holder in holders if hasattr(holder, "state_dict")]
     return {f"{number} {reward_name(holder)}": holder for number, holder in enumerate(with_state)}
-
-
-def remembered_states(stateful: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the state of each reward or observer.
-
-    Raises:
-        TypeError: JSON cannot hold a state; the message names the reward or observer.
-    """
-    states = {}
-    for name, holder in stateful.items():
-        states[name] = holder.state_dict()
-        try:
-            json.dumps(states[name])
-        except TypeError as error:
-            raise TypeError(
-                f"state_dict() of {name.partition(' ')[2]!r} cannot be stored in a checkpoint as "
-                f"JSON ({error}). Return numbers, texts, lists and dicts, such as tensor.tolist()."
-            ) from None
-    return states
 
 
 def restore_state(holders: Mapping[str, Any], checkpoint: Path) -> None:

@@ -83,18 +83,6 @@ def last_generation(trainer: Any) -> Any:
     return _require_symbol(trainer, "_logs")
 
 
-def share_event_loop(trainer: Any, loop: Any) -> None:
-    """Make the trainer run async rewards in the kit's event loop.
-
-    The kit has already called the rewards in that loop, to try them before the training. TRL starts
-    another loop for each trainer (trl/trainer/grpo_trainer.py, `__init__`), and an
-    async reward that holds a client cannot be used in two loops.
-    """
-    if _require_attribute(trainer, "_has_async_funcs"):
-        _require_attribute(trainer, "async_loop")
-        trainer.async_loop = loop
-
-
 def micro_batch_count(trainer: Any) -> int:
     """Return the number of micro-batches that a trainer has taken, for its checkpoints.
 
