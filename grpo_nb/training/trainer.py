@@ -27,6 +27,7 @@ from grpo_nb.upstream.trl import micro_batch_count, require_trainer_methods
 import_unsloth()
 
 import torch
+from peft import PeftModel
 from torch import Tensor
 from trl import GRPOTrainer
 
@@ -81,6 +82,10 @@ class KitTrainer(GRPOTrainer):
         self._rows_computed: Tensor | None = None
         # For each completion of the last tool loop, which of its tokens the model wrote.
         self._tool_masks: list[list[int]] = []
+        obstacle = None if engine is None else engine.sampling_obstacle(self.generation_config)
+        if obstacle is not None:
+            self._warn_of_stock_path(obstacle)
+            self.engine = None
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Train as TRL does, and give the engine's memory back afterwards."""
@@ -132,7 +137,14 @@ class KitTrainer(GRPOTrainer):
             is_due = time.monotonic() - self._saved_at >= SECONDS_BETWEEN_SAVES
         return is_due and self.is_between_generations
 
+    @property
+    def _trains_adapter(self) -> bool:
+        return isinstance(self.accelerator.unwrap_model(self.model), PeftModel)
+
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        if not self._trains_adapter:  # `gn.train` refuses such a model; TRL saves it
+            super()._save_checkpoint(model, trial)
+            return
         root = Path(self.args.output_dir)
         metrics = root.parent / "metrics.jsonl"
         if metrics.is_file():
@@ -161,6 +173,9 @@ class KitTrainer(GRPOTrainer):
             torch.save(self._buffered_inputs, folder / "generation.pt")
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        if not self._trains_adapter:
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+            return
         folder = Path(resume_from_checkpoint)
         model = self.accelerator.unwrap_model(self.model)
         load_adapter(model, folder)
@@ -195,10 +210,6 @@ class KitTrainer(GRPOTrainer):
 
     def _generate_single_turn(self, prompt_ids: list[list[int]], *args: Any, **kwargs: Any) -> Any:
         if self.engine is None:
-            return super()._generate_single_turn(prompt_ids, *args, **kwargs)
-        reason = self.engine.sampling_obstacle(self.generation_config)
-        if reason is not None:
-            self._warn_of_stock_path(reason)
             return super()._generate_single_turn(prompt_ids, *args, **kwargs)
         return self.engine.sample(prompt_ids, self.generation_config), None
 
