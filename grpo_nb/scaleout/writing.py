@@ -17,6 +17,7 @@ from grpo_nb.config.settings import EMBEDDED_MODEL
 from grpo_nb.core.files import check_target, put_in_place, staged_folder, target_of, write_json
 from grpo_nb.core.pages import render
 from grpo_nb.core.processes import ChildError, run_script
+from grpo_nb.evaluation.subjects import started_from_trained_adapter
 from grpo_nb.export.export_folder import require_same_base
 from grpo_nb.export.hub import files_with_secrets
 from grpo_nb.models.identity import weights_identity
@@ -344,12 +345,8 @@ def _cached_revision(run: Run) -> str | None:
 
 def _reference_is_base(run: Run) -> bool:
     """Return whether KL's reference is the bare base, not base plus starting adapter."""
-    from safetensors.torch import load_file
-
-    if (run.path / "reference").is_dir():
-        return False
-    adapter = load_file(str(run.start_path / "adapter_model.safetensors"))
-    return any(bool(adapter[name].any()) for name in adapter if ".lora_B" in name)
+    has_own_reference = (run.path / "reference").is_dir()
+    return not has_own_reference and started_from_trained_adapter(run)
 
 
 def _write_origin(

@@ -290,13 +290,12 @@ class KitTrainer(GRPOTrainer):
     ) -> tuple[Tensor, Tensor | None]:
         shared = {"pad_id": self._tokenizer.pad_token_id, "autocast": self.accelerator.autocast()}
         batch = (model, input_ids, attention_mask, length)
-        if self._loss_inputs is None:
-            return self.engine.log_probs(*batch, **shared)
         # Rows with advantage 0 add exactly nothing to the gradient if there is neither a KL term
         # nor an entropy term.
-        self._rows_computed = torch.ones(len(input_ids), dtype=torch.bool)
-        if self.beta == 0.0 and not self._uses_entropy_of_micro_batch:
-            self._rows_computed = self._loss_inputs["advantages"] != 0
+        has_other_terms = self.beta != 0.0 or self._uses_entropy_of_micro_batch
+        if self._loss_inputs is None or has_other_terms:
+            return self.engine.log_probs(*batch, **shared)
+        self._rows_computed = self._loss_inputs["advantages"] != 0
         if self._rows_computed.all():
             return self.engine.log_probs(*batch, **shared)
         old = self._loss_inputs.get("old_per_token_logps")

@@ -182,6 +182,10 @@ def uses_a_lambda(completions, **columns):
     return [len(stripped(text)) for text in completions]
 
 
+def uses_a_file(completions, **columns):
+    return [tiny.load_tiny for _ in completions]
+
+
 @pytest.mark.parametrize(
     ("reward", "told"),
     [
@@ -189,6 +193,10 @@ def uses_a_lambda(completions, **columns):
         (functools.partial(varied, weight=3), "'varied' is not a function, so its source"),
         (reads_a_widget, "slider is .*IntSlider, which lives in this process only.*SLIDER = "),
         (uses_a_lambda, r"a <lambda> has no name of its own, .*def NAME"),
+        (
+            uses_a_file,
+            "tiny is from tests.support.tiny, a file of your own.*from .*tiny import NAME",
+        ),
     ],
 )
 def test_reward_without_source_or_data_is_refused(reward: object, told: str) -> None:
