@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import json
-import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -31,7 +30,7 @@ from peft import PeftModel
 from torch import Tensor
 from trl import GRPOTrainer
 
-from grpo_nb.cpu.engine import CpuEngine, regroup_by_prompt
+from grpo_nb.cpu.engine import CpuEngine
 
 #: Checkpoints that are kept while a run is trained.
 KEPT_CHECKPOINTS = 2
@@ -203,36 +202,13 @@ class KitTrainer(GRPOTrainer):
         return sampler
 
     # 2. The CPU engine samples and computes log-probabilities. Rewards, advantages, losses and
-    # metrics are TRL's. Rows of an optimizer step are regrouped by prompt. The gradient stays the
-    # same; metrics that TRL averages per micro-batch (kl, entropy, clip ratios, loss) change
-    # slightly. With `beta = 0`, completions with advantage 0 are not computed, and the entropy is
-    # that of the others.
+    # metrics are TRL's. With `beta = 0`, completions with advantage 0 are not computed, and the
+    # entropy is that of the others.
 
     def _generate_single_turn(self, prompt_ids: list[list[int]], *args: Any, **kwargs: Any) -> Any:
         if self.engine is None:
             return super()._generate_single_turn(prompt_ids, *args, **kwargs)
         return self.engine.sample(prompt_ids, self.generation_config), None
-
-    def _prepare_inputs(self, generation_batch: Any) -> dict[str, Any]:
-        if self.engine is None:
-            return super()._prepare_inputs(generation_batch)
-        micro_batches = self.args.steps_per_generation
-        is_new = self.is_between_generations or self._buffered_inputs is None
-        batch = super()._prepare_inputs(generation_batch)
-        # With an entropy bonus or quantile the loss depends on which rows share a micro-batch, so
-        # they are not regrouped.
-        can_move_rows = not self._uses_entropy_of_micro_batch
-        if self.model.training and is_new and can_move_rows:
-            # Groups of micro-batches that certainly belong to one optimizer step: with 4
-            # micro-batches per generation and 6 accumulated ones, groups of 2.
-            size = math.gcd(micro_batches, self.args.gradient_accumulation_steps)
-            buffered = self._buffered_inputs
-            regrouped = []
-            for start in range(0, micro_batches, size):
-                regrouped += regroup_by_prompt(buffered[start : start + size], self.loss_type)
-            self._buffered_inputs = regrouped
-            batch = regrouped[self._step % micro_batches]
-        return batch
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         self._loss_inputs = inputs
@@ -278,11 +254,6 @@ class KitTrainer(GRPOTrainer):
             log_probs, entropies, aux_loss = super()._get_per_token_logps_and_entropies(
                 *batch, *args, **kwargs
             )
-        if self._loss_inputs is not None and "gradient_scale" in self._loss_inputs:
-            # The same value, with `scale` times its gradient (set by `regroup_by_prompt`).
-            scale = self._loss_inputs["gradient_scale"][:, None]
-            fixed = log_probs.detach()
-            log_probs = fixed + scale * (log_probs - fixed)
         return log_probs, entropies, aux_loss
 
     def _log_probs_from_engine(
@@ -292,7 +263,7 @@ class KitTrainer(GRPOTrainer):
         batch = (model, input_ids, attention_mask, length)
         # Rows with advantage 0 add exactly nothing to the gradient if there is neither a KL term
         # nor an entropy term.
-        has_other_terms = self.beta != 0.0 or self._uses_entropy_of_micro_batch
+        has_other_terms = self.beta != 0.0 or self._has_entropy_term
         if self._loss_inputs is None or has_other_terms:
             return self.engine.log_probs(*batch, **shared)
         self._rows_computed = self._loss_inputs["advantages"] != 0
@@ -304,7 +275,7 @@ class KitTrainer(GRPOTrainer):
         )
 
     @property
-    def _uses_entropy_of_micro_batch(self) -> bool:
+    def _has_entropy_term(self) -> bool:
         return self._entropy_bonus_enabled or self.top_entropy_quantile != 1.0
 
     def _warn_of_stock_path(self, reason: str) -> None:

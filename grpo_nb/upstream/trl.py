@@ -42,7 +42,6 @@ TRAINER_METHODS: dict[str, tuple[str, ...]] = {
     ),
     "_get_train_sampler": ("dataset",),
     "_load_from_checkpoint": ("resume_from_checkpoint", "model"),
-    "_prepare_inputs": ("generation_batch",),
     "_save_checkpoint": ("model", "trial"),
     "_save_optimizer_and_scheduler": ("output_dir",),
     "_save_rng_state": ("output_dir",),

@@ -19,6 +19,7 @@ import grpo_nb as gn
 from grpo_nb.scaleout.reward_source import KitFiles, NotPortable, RewardSource
 from grpo_nb.scaleout.writing import _write_rewards
 from grpo_nb.scoring.record import record_of
+from tests.support import tiny
 
 WORDS = re.compile(r"\w+", re.IGNORECASE)
 LIMIT, FACTOR, NAMES = 12, 2, {"a": (1, 2.5), "b": None}
