@@ -63,11 +63,14 @@ class Project(Shown):
                 f"no training was finished in {str(shown_path(self.path))!r}: start train.py "
                 "there, see its README.md."
             )
-        finished = json.loads(finished_file.read_text("utf-8"))
+        finished = finished_file.read_text("utf-8")
         target = inside(inside(self.path, "back"), self.origin["run"])
-        if not _is_made_from(target, finished):
+        # The run keeps a copy. File times would not do, because the clocks of two machines differ.
+        made_from = target / "finished.json"
+        if not made_from.is_file() or made_from.read_text("utf-8") != finished:
             with staged_folder(target) as staged:
-                _make_run(staged, self.path, self.origin, finished)
+                _make_run(staged, self.path, self.origin, json.loads(finished))
+                shutil.copyfile(finished_file, staged / made_from.name)
                 put_in_place(staged, target)
             write_model_card(Run(target))  # after the move: the card shows the folder's name
         return open_run(target)
@@ -105,17 +108,6 @@ def open_project(folder: str | Path) -> Project:
             f"{str(origin_file)!r} names the model {model!r}, which is not a name on the Hub."
         )
     return Project(path=path, origin=origin)
-
-
-def _is_made_from(folder: Path, finished: Mapping[str, Any]) -> bool:
-    """Return whether a run was made from this training: start and duration identify it.
-
-    File times would not do: the clocks of two machines differ.
-    """
-    if not (folder / "run.json").is_file():
-        return False
-    info = open_run(folder).info
-    return (info["started"], info["seconds"]) == (finished["started"], finished["seconds"])
 
 
 def _make_run(

@@ -33,7 +33,7 @@ from grpo_nb.upstream.unsloth import hand_copies_to_vllm
 
 import_unsloth()
 
-from transformers import PrinterCallback, ProgressCallback, TrainerState
+from transformers import PrinterCallback, TrainerState
 from trl import GRPOConfig
 
 from grpo_nb.cpu.engine import CpuEngine
@@ -197,7 +197,6 @@ def build_trainer(prepared: Prepared, trainer_class: type[KitTrainer] = KitTrain
         )
     # The figure and the bar replace the rows of dicts that transformers prints.
     trainer.remove_callback(PrinterCallback)
-    trainer.remove_callback(ProgressCallback)
     return trainer
 
 

@@ -14,7 +14,6 @@ from grpo_nb.config.planning import plan
 from grpo_nb.config.settings import Settings, refuse_keywords
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.files import put_in_place, require_writable, staged_folder
-from grpo_nb.core.progress import is_notebook
 from grpo_nb.core.user_warnings import warn_user
 from grpo_nb.core.writers import writing_here
 from grpo_nb.machine.gpu import find_gpu
@@ -26,7 +25,6 @@ from grpo_nb.models.templates import keep_template
 from grpo_nb.rewards.base import RewardFunction
 from grpo_nb.runs.card import write_model_card
 from grpo_nb.runs.checkpoints import best_adapter, keep_newest, newest_checkpoint
-from grpo_nb.runs.figure import LivePlot
 from grpo_nb.runs.rows import best_row
 from grpo_nb.runs.run_folder import Run, new_run_folder, next_sequence, require_run_name
 from grpo_nb.runs.run_info import RunInfo
@@ -190,7 +188,7 @@ def _require_memory(prepared: Prepared) -> None:
 
 
 def _finished_run(resumption: Resumption, prepared: Prepared) -> Run:
-    """Return a finished run as after its training: with adapter, state of rewards and figure."""
+    """Return a finished run as after its training: with adapter and state of rewards."""
     run = Run(
         resumption.run.path,
         model=prepared.model,
@@ -200,9 +198,6 @@ def _finished_run(resumption: Resumption, prepared: Prepared) -> Run:
     load_adapter(prepared.model, run.adapter_path)
     if resumption.checkpoint.path is not None:
         restore_state(stateful_holders(prepared.rewards), resumption.checkpoint.path)
-    if is_notebook():
-        figure = LivePlot(run)
-        figure.update(run.rows, alerts=run.alerts, is_last=True)
     warn_user(
         f"Run {run.name!r} is already finished; returning it without training. To start a "
         "new run, pass resume=None and another name.",
