@@ -138,10 +138,7 @@ def train(
     settings = prepared.settings
     root = Path(settings.run_root)
     _require_memory(prepared)
-    info = new_run_info(prepared, dtype_of_model(model, settings, find_gpu()).name)
-    info.base = base_identity(model, settings.model)
-    load_record = record_of_model(model)
-    info.loader = {} if load_record is None else load_record.loader
+    info = _info_of_new_run(prepared)
     with ExitStack() as locks:
         # 1. Find the run to resume.
         resumption = find_run(settings, name, resume, info, locks)
@@ -185,6 +182,16 @@ def _require_memory(prepared: Prepared) -> None:
     settings = prepared.settings.replace(shared_prompts=can_share_prompts)
     estimate = plan(settings, prepared.task, model=prepared.model, tokenizer=prepared.tokenizer)
     estimate.require_fit()
+
+
+def _info_of_new_run(prepared: Prepared) -> RunInfo:
+    model = prepared.model
+    settings = prepared.settings
+    info = new_run_info(prepared, dtype_of_model(model, settings, find_gpu()).name)
+    info.base = base_identity(model, settings.model)
+    load_record = record_of_model(model)
+    info.loader = {} if load_record is None else load_record.loader
+    return info
 
 
 def _finished_run(resumption: Resumption, prepared: Prepared) -> Run:
