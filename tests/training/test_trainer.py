@@ -150,8 +150,12 @@ def test_trainer_matches_trl_over_several_iterations(base, tmp_path) -> None:
     # earlier ones.
     more = dict(max_steps=4, learning_rate=0.3, num_iterations=2, relative=1e-3)
     assert_same_runs(base, tmp_path, **more)
+    # Two groups of eight, so that each micro-batch of four has a prompt twice.
     sizes = dict(
-        per_device_train_batch_size=4, gradient_accumulation_steps=2, steps_per_generation=4
+        num_generations=8,
+        per_device_train_batch_size=4,
+        gradient_accumulation_steps=2,
+        steps_per_generation=4,
     )
     assert_same_runs(base, tmp_path, **sizes, **more)
 
