@@ -132,8 +132,7 @@ class Settings(Shown):
     """The optimizer state of a LoRA is small. `adamw_8bit` saves a little more on a GPU."""
 
     save_steps: NonNegativeInt = 0
-    """Steps between two checkpoints. With 0 the kit saves by time: every three minutes, or less
-    often if saving is slow."""
+    """Steps between two checkpoints. With 0 the kit saves by time: every three minutes."""
     holdout_every: NonNegativeInt = 0
     """Steps between two scores on held-out questions. 0 is off, because answering takes time."""
     holdout_questions: PositiveInt = 32

@@ -27,8 +27,6 @@ from grpo_nb.cpu.sampler import sample
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-Batch = dict[str, Any]
-
 
 class CpuEngine:
     """Fast path of one model on a CPU; `obstacle(model)` must be None.
@@ -165,49 +163,3 @@ class CpuEngine:
     def release(self) -> None:
         """Give the memory back to the system. The next use takes it again."""
         self._folded.release()
-
-
-def regroup_by_prompt(micro_batches: list[Batch], loss_type: str) -> list[Batch]:
-    """Sort the rows of the micro-batches of one optimizer step by prompt, so groups stay together.
-
-    All losses of TRL are sums over rows with weights that do not depend on the micro-batch, except
-    `bnpo`, which divides by the tokens of the micro-batch. `gradient_scale` keeps the weight that
-    each row had before, so the step equals TRL's.
-
-    Args:
-        micro_batches: Of equal size, as TRL buffers them.
-        loss_type: TRL's name of the loss.
-    """
-    if len(micro_batches) == 1:
-        return micro_batches
-    rows: dict[str, Tensor] = {}
-    for key, value in micro_batches[0].items():
-        if isinstance(value, Tensor) and value.ndim:
-            rows[key] = torch.cat([batch[key] for batch in micro_batches])
-    visible = torch.where(rows["prompt_mask"].bool(), rows["prompt_ids"], -1)
-    prompts = [tuple(ids) for ids in visible.tolist()]
-    first_place: dict[tuple[int, ...], int] = {}
-    for place, prompt in enumerate(prompts):
-        first_place.setdefault(prompt, place)
-    # Stable: the rows of a prompt keep their order.
-    order = torch.tensor(sorted(range(len(prompts)), key=lambda row: first_place[prompts[row]]))
-    size = len(prompts) // len(micro_batches)
-    rows = {key: value[order] for key, value in rows.items()}
-    if loss_type == "bnpo":
-        rows["gradient_scale"] = _bnpo_scale(rows, order, size)
-    regrouped = []
-    for number, batch in enumerate(micro_batches):
-        own = slice(number * size, (number + 1) * size)
-        regrouped.append({**batch, **{key: value[own] for key, value in rows.items()}})
-    return regrouped
-
-
-def _bnpo_scale(rows: dict[str, Tensor], order: Tensor, size: int) -> Tensor:
-    """Return the factor of each row: tokens of its micro-batch now, divided by those before."""
-    loss_mask = rows["completion_mask"] * rows.get("tool_mask", 1)
-    tokens = loss_mask.sum(1).float()
-    tokens_before = torch.empty_like(tokens)
-    tokens_before[order] = tokens
-    before = tokens_before.view(-1, size).sum(1).clamp(min=1.0).repeat_interleave(size)[order]
-    after = tokens.view(-1, size).sum(1).clamp(min=1.0).repeat_interleave(size)
-    return after / before

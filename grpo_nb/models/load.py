@@ -117,8 +117,8 @@ def load_model(
         shape = ", ".join(f"{name}={getattr(settings, name)}" for name in SHAPE)
         message = (
             f"Starting from the LoRA {str(adapter)!r}, trained on {base!r}, with its {shape}. With "
-            "beta above 0 the KL is measured to this adapter as it is now. On a GPU, and with "
-            'gn.train(..., kl_reference="base"), it is measured to the base model.'
+            "beta above 0 the KL is measured to this adapter as it is now, on a GPU to the base "
+            "model."
         )
         (report or warnings.warn)(message)
     model, tokenizer, obstacle = _load_with_best_engine(

@@ -46,7 +46,7 @@ def run_coroutine(coroutine: Coroutine[Any, Any, Any]) -> Any:
 
 @functools.cache
 def event_loop(process: int) -> asyncio.AbstractEventLoop:
-    """Return the event loop of a process, which is also used by the trainer.
+    """Return the event loop of a process for all async rewards.
 
     There is only one, because a connection belongs to the loop in which it was opened.
 

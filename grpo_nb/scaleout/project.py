@@ -15,9 +15,9 @@ from grpo_nb.core.files import inside, put_in_place, refuse_links, shown_path, s
 from grpo_nb.core.tables import Part, Shown, bold
 from grpo_nb.runs.card import published_name, write_model_card
 from grpo_nb.runs.repetition import repetition_metrics
-from grpo_nb.runs.rows import is_whole, parse_json, reading, tidy_row
+from grpo_nb.runs.rows import parse_json, reading, tidy_row
 from grpo_nb.runs.run_folder import Run, open_run
-from grpo_nb.runs.run_info import Field, RunInfo, check_fields
+from grpo_nb.runs.run_info import RunInfo
 
 FORMAT_VERSION = 2
 #: Entries of a folder that are read, and may hold no link to the outside.
@@ -34,21 +34,6 @@ READ_ENTRIES = (
 COPIED_FIELDS = ("number_type", "reference", "base", "generation")
 #: Settings that belong to this machine, or that TRL counts in another unit.
 NOT_TAKEN_BACK = {"model", "run_root", "extra", "num_train_epochs"}
-
-_TEXT = Field(lambda value: isinstance(value, str), "a text")
-_OBJECT = Field(lambda value: isinstance(value, dict), "an object")
-_LIST = Field(lambda value: isinstance(value, list), "a list")
-_ORIGIN_FIELDS = {
-    "form": Field(is_whole, "a whole number"),
-    "run": _TEXT,
-    "changes": _LIST,
-    "settings": _OBJECT,
-    "trainer": _OBJECT,
-    "task": _OBJECT,
-    "rewards": _LIST,
-    "machine": _OBJECT,
-    "versions": _OBJECT,
-}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -78,11 +63,14 @@ class Project(Shown):
                 f"no training was finished in {str(shown_path(self.path))!r}: start train.py "
                 "there, see its README.md."
             )
-        finished = json.loads(finished_file.read_text("utf-8"))
+        finished = finished_file.read_text("utf-8")
         target = inside(inside(self.path, "back"), self.origin["run"])
-        if not _is_made_from(target, finished):
+        # The run keeps a copy. File times would not do, because the clocks of two machines differ.
+        made_from = target / "finished.json"
+        if not made_from.is_file() or made_from.read_text("utf-8") != finished:
             with staged_folder(target) as staged:
-                _make_run(staged, self.path, self.origin, finished)
+                _make_run(staged, self.path, self.origin, json.loads(finished))
+                shutil.copyfile(finished_file, staged / made_from.name)
                 put_in_place(staged, target)
             write_model_card(Run(target))  # after the move: the card shows the folder's name
         return open_run(target)
@@ -109,8 +97,6 @@ def open_project(folder: str | Path) -> Project:
     origin_file = path / "origin.json"
     with reading(origin_file):
         origin = parse_json(origin_file.read_text("utf-8"))
-        check_fields("origin.json", origin, _ORIGIN_FIELDS)
-        check_fields("settings", origin["settings"], {"model": _TEXT})
     if origin["form"] != FORMAT_VERSION:
         raise ValueError(
             f"{str(path)!r} has format version {origin['form']}, but this version of grpo_nb reads "
@@ -122,17 +108,6 @@ def open_project(folder: str | Path) -> Project:
             f"{str(origin_file)!r} names the model {model!r}, which is not a name on the Hub."
         )
     return Project(path=path, origin=origin)
-
-
-def _is_made_from(folder: Path, finished: Mapping[str, Any]) -> bool:
-    """Return whether a run was made from this training: start and duration identify it.
-
-    File times would not do: the clocks of two machines differ.
-    """
-    if not (folder / "run.json").is_file():
-        return False
-    info = open_run(folder).info
-    return (info["started"], info["seconds"]) == (finished["started"], finished["seconds"])
 
 
 def _make_run(

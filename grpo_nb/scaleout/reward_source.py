@@ -43,7 +43,6 @@ class RewardSource:
     def __init__(self) -> None:
         self.imports: dict[str, str] = {}
         self.definitions: dict[str, str] = {}
-        self._meanings: dict[str, tuple[Any, str]] = {}
 
     def add(self, reward: Callable[..., Any]) -> str:
         """Collect what a reward needs, and return the expression that makes the reward.
@@ -59,19 +58,19 @@ class RewardSource:
             )
         if isinstance(reward, Reward):
             return self._expression(reward, name)
-        if not isinstance(reward, types.FunctionType) or not reward.__name__.isidentifier():
+        if not isinstance(reward, types.FunctionType):
             raise NotPortable(
-                f"the reward {name!r} is not a function with a name of its own, so its source "
-                "cannot be written. Define it as def NAME(completions, **columns)."
+                f"the reward {name!r} is not a function, so its source cannot be written. Define "
+                "it as def NAME(completions, **columns)."
             )
-        self._add_global(reward.__name__, reward, reward.__module__)
+        self._add_global(reward.__name__, reward)
         return reward.__name__
 
     def _expression(self, value: Any, name: str) -> str:
         """Return code for a reward of the kit or a part of one: format, function, plain data."""
         if dataclasses.is_dataclass(value):
             kind = type(value)
-            self._add_global(kind.__name__, kind, kind.__module__)
+            self._add_global(kind.__name__, kind)
             arguments = []
             for field in dataclasses.fields(value):
                 part = getattr(value, field.name)
@@ -93,21 +92,15 @@ class RewardSource:
             )
         return repr(value)
 
-    def _add_global(self, name: str, value: Any, user: str) -> None:
-        """Collect the import, source or constant that defines a global name of the module `user`."""
+    def _add_global(self, name: str, value: Any) -> None:
+        """Collect the import, source or constant that defines a global name."""
         module = getattr(value, "__module__", None) or ""
         own_name = getattr(value, "__name__", "")
         # Unwrap first: getsource then includes decorators such as lru_cache.
         original = inspect.unwrap(value) if callable(value) else value
-        self._require_one_meaning(name, original, user)
         if isinstance(value, types.ModuleType):
             self._add_import(name, own_name, f"import {own_name}")
         elif isinstance(original, types.FunctionType | type) and is_own_module(module):
-            if not original.__name__.isidentifier():  # a lambda
-                raise NotPortable(
-                    f"{name} is a {original.__name__} and has no name of its own, so its source "
-                    f"cannot be written. Define it as def {name}(...)."
-                )
             self._add_source(original)
             if name != original.__name__:
                 self.definitions[name] = f"{name} = {original.__name__}"
@@ -118,15 +111,6 @@ class RewardSource:
             self.definitions[name] = f"{name} = re.compile({value.pattern!r}, {int(value.flags)})"
         elif name not in self.definitions:
             self.definitions[name] = f"{name} = {self._expression(value, name)}"
-
-    def _require_one_meaning(self, name: str, value: Any, module: str) -> None:
-        """Raise if two modules mean different things by a name: rewards.py can hold only one."""
-        first, first_module = self._meanings.setdefault(name, (value, module))
-        if first is not value and repr(first) != repr(value):
-            raise NotPortable(
-                f"{name} means one thing in {first_module} and another in {module}, but all "
-                "rewards are written to one file. Rename one of them."
-            )
 
     def _add_import(self, name: str, module: str, line: str) -> None:
         if is_own_module(module):
@@ -140,9 +124,13 @@ class RewardSource:
     def _add_source(self, definition: Any) -> None:
         """Collect a function or class of the user, after everything that it uses."""
         name = definition.__name__
-        self._require_one_meaning(name, definition, definition.__module__)
         if name in self.definitions:
             return
+        if not name.isidentifier():
+            raise NotPortable(
+                f"a {name} has no name of its own, so its source cannot be written. Define it with "
+                "def NAME(...)."
+            )
         try:
             source = textwrap.dedent(inspect.getsource(definition)).rstrip()
             used_names = global_names(source)
@@ -150,19 +138,10 @@ class RewardSource:
             raise NotPortable(
                 f"{name} has no complete source ({error}). Define it with def, in a cell or a file."
             ) from error
-        if isinstance(definition, types.FunctionType):
-            outer_names = definition.__code__.co_freevars
-            if outer_names:
-                raise NotPortable(
-                    f"{name} uses {', '.join(outer_names)} of the function around it, which does "
-                    "not exist elsewhere. Define both at the top of the notebook or file."
-                )
-            namespace = definition.__globals__
-        else:
-            namespace = vars(sys.modules[definition.__module__])
+        namespace = vars(sys.modules[definition.__module__])
         self.definitions[name] = ""  # Ends the recursion of a definition that uses itself.
         for used_name in sorted(used_names & namespace.keys()):
-            self._add_global(used_name, namespace[used_name], definition.__module__)
+            self._add_global(used_name, namespace[used_name])
         self._add_submodules(source, namespace)
         del self.definitions[name]
         self.definitions[name] = source
@@ -218,21 +197,15 @@ class KitFiles(modulefinder.ModuleFinder):
     itself, as `gn.rewards` does.
 
     Attributes:
-        files: The files, also scripts and tables that a module opens next to its own file.
-        is_needed: Whether the program imports anything of the kit.
+        files: The files, also scripts and tables that a module opens next to its own file. Empty if
+            the program imports nothing of the kit.
     """
 
     def __init__(self, program: Path) -> None:
         super().__init__(path=[str(ROOT)])
-        imported = []
-        for node in ast.walk(ast.parse(program.read_text("utf-8"))):
-            if isinstance(node, ast.Import):
-                imported += [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom):
-                imported.append(node.module or "")
-        of_kit = [name for name in imported if name.partition(".")[0] == KIT]
-        self.is_needed = bool(of_kit)
-        self._follows_init = any(hasattr(sys.modules.get(name), "__path__") for name in of_kit)
+        text = program.read_text("utf-8")
+        imported = re.findall(rf"^ *(?:import|from) ({KIT}[.\w]*)", text, re.MULTILINE)
+        self._follows_init = any(hasattr(sys.modules.get(name), "__path__") for name in imported)
         self.run_script(str(program))
         self.files: set[Path] = set()
         for name, module in self.modules.items():

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from grpo_nb import __version__
-from grpo_nb.config.arguments import is_publishing
 from grpo_nb.config.settings import EMBEDDED_MODEL
 from grpo_nb.core.files import check_target, put_in_place, staged_folder, target_of, write_json
 from grpo_nb.core.pages import render
 from grpo_nb.core.processes import ChildError, run_script
+from grpo_nb.evaluation.subjects import started_from_trained_adapter
 from grpo_nb.export.export_folder import require_same_base
 from grpo_nb.export.hub import files_with_secrets
 from grpo_nb.models.identity import weights_identity
@@ -34,7 +34,7 @@ from grpo_nb.scaleout.project import (
 )
 from grpo_nb.scaleout.reward_source import KIT, ROOT, KitFiles, NotPortable, RewardSource
 from grpo_nb.scoring.calls import make_batch
-from grpo_nb.scoring.record import rebuilt, record_of
+from grpo_nb.scoring.record import rebuilt
 
 #: Release that train.py is for: the first whose plain trainer takes a step on a CPU. TRL 1.15 asks
 #: for Triton there.
@@ -51,9 +51,6 @@ SET_BY_TRAIN_PY = {
     "logging_dir",
     "max_seq_length",
 }
-#: Arguments that only Unsloth has. The first change memory, but no numbers.
-MEMORY_ONLY = ("unsloth_num_chunks", "unsloth_logit_chunk_multiplier", "unsloth_grpo_mini_batch")
-UNSLOTH_ONLY = ("vllm_sampling_params", "context_parallel_size", "context_parallel_backend")
 
 
 def write(
@@ -160,8 +157,7 @@ def _rewards_of(run: Run, given: Sequence[RewardFunction] | None) -> list[Reward
             f"{', '.join(missing)}. Pass the functions in their order: "
             "gn.scaleout.write(run, folder, rewards=[...])."
         )
-    trained_with = [(entry["name"], entry["hash"]) for entry in recorded]
-    if [(reward_name(reward), record_of(reward)["hash"]) for reward in rewards] != trained_with:
+    if [reward_name(reward) for reward in rewards] != [*run.weights]:
         raise ValueError(
             "these are not the rewards that the run was trained with. Pass the same functions in "
             f"the same order: {[*run.weights]}."
@@ -173,26 +169,10 @@ def _trainer_arguments(run: Run) -> tuple[dict[str, Any], list[str]]:
     """Return the arguments for TRL's trainer in one process, and a sentence for each change."""
     settings = run.settings
     changes = []
-    refused = [name for name in UNSLOTH_ONLY if settings.extra.get(name) is not None]
-    if refused:
-        raise ValueError(
-            f"extra has {', '.join(refused)}, which only Unsloth has, and without which the "
-            "training would be another. Train without: settings.replace(extra={...})."
-        )
-    for name in MEMORY_ONLY:
-        if settings.extra.get(name) is not None:
+    for name in settings.extra:
+        if name.startswith("unsloth_"):
             changes.append(f"{name} is left out: only Unsloth has it, and it changes no numbers.")
     arguments = dict(run.info["effective"]["arguments"])
-    publishing = sorted(name for name in arguments if is_publishing(name))
-    if publishing:
-        raise ValueError(
-            f"the run {run.name!r} has {', '.join(publishing)} in its run.json, which would "
-            "publish while the folder trains. Remove it from that file. What was verified is pushed by "
-            "gn.export.push_to_hub(export, 'user/name')."
-        )
-    if arguments.get("optim") == "adamw_flash":
-        arguments["optim"] = "adamw_torch_fused"
-        changes.append("adamw_flash becomes adamw_torch_fused: the same optimizer outside Unsloth.")
     if arguments["loss_type"] == "bnpo":
         arguments["loss_type"] = "dapo"
         changes.append(
@@ -270,7 +250,7 @@ def _write_rewards(
     }
     _write_from_template(program, needs_kit=False, **values)
     kit_files = KitFiles(program)
-    if kit_files.is_needed:
+    if kit_files.files:
         _write_from_template(program, needs_kit=True, **values)
         for file in kit_files.files:
             target = staged / "kit" / file.relative_to(ROOT)
@@ -320,8 +300,8 @@ def _try_rewards(staged: Path, run: Run, record: Sequence[dict[str, Any]]) -> No
             if not numpy.allclose(recorded, reward_scores, rtol=1e-4, atol=1e-4, equal_nan=True):
                 raise NotPortable(
                     f"the reward {name!r} gives other scores in a fresh process (step "
-                    f"{step['step']}), so it remembers something or draws random numbers. Make it "
-                    "depend on its arguments only."
+                    f"{step['step']}), so it is not the reward of the run, remembers something "
+                    "or draws random numbers. Make it depend on its arguments only."
                 )
 
 
@@ -365,12 +345,8 @@ def _cached_revision(run: Run) -> str | None:
 
 def _reference_is_base(run: Run) -> bool:
     """Return whether KL's reference is the bare base, not base plus starting adapter."""
-    from safetensors.torch import load_file
-
-    if (run.path / "reference").is_dir():
-        return False
-    adapter = load_file(str(run.start_path / "adapter_model.safetensors"))
-    return any(bool(adapter[name].any()) for name in adapter if ".lora_B" in name)
+    has_own_reference = (run.path / "reference").is_dir()
+    return not has_own_reference and started_from_trained_adapter(run)
 
 
 def _write_origin(
@@ -408,8 +384,7 @@ def _write_origin(
 def _write_programs(staged: Path, run: Run, trainer: dict[str, Any], kit_files: KitFiles) -> None:
     """Write train.py with its requirements, record.py, and configurations for accelerate."""
     pinned = list(PINNED)
-    is_quantized_optimizer = any(word in trainer["optim"] for word in ("8bit", "paged", "bnb"))
-    if run.settings.load_in_4bit or is_quantized_optimizer:
+    if run.settings.load_in_4bit or trainer["optim"].endswith("8bit"):
         pinned.append("bitsandbytes")
     versions = run.info["versions"]
     requirements = [f"{name}=={versions[name].partition('+')[0]}" for name in pinned]

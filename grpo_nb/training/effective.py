@@ -17,7 +17,6 @@ from grpo_nb.core.argument_types import require
 from grpo_nb.generation.choice import choose_engine
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.models.import_unsloth import silently
-from grpo_nb.models.load_record import SHAPE, as_loaded
 from grpo_nb.training.prepare import GRPOConfig, grpo_arguments
 
 
@@ -73,24 +72,8 @@ def effective_settings(
         stock = stock_configuration(settings, model)
     result = compare_configurations(settings, requested, built, stock)
     changed = {"dtype": Effect(settings.dtype, dtype.name, dtype.why)}
-    loaded = as_loaded(model, settings) if has_model else settings
-    for name in SHAPE:
-        wanted = getattr(settings, name)
-        actual = getattr(loaded, name)
-        if wanted != actual:
-            reason = "The adapter that the model was loaded with decides this."
-            changed[name] = Effect(wanted, actual, reason)
-    arguments = dict(result.arguments)
-    if settings.num_train_epochs is not None:
-        runs_as = "the number of steps that gn.plan(settings, task) shows"
-        if trained_with is not None:
-            runs_as = f"{settings.max_steps} steps"
-        else:
-            arguments.pop("max_steps", None)  # not known yet
-        reason = "Computed from the number of training questions when the training starts."
-        changed["num_train_epochs"] = Effect(settings.num_train_epochs, runs_as, reason)
     if settings.fast_inference and engine.why_not_vllm is not None:
         changed["fast_inference"] = Effect(True, False, engine.why_not_vllm)
     if settings.shared_prompts and not engine.can_share_prompts:
         changed["shared_prompts"] = Effect(True, False, engine.why_not_cpu_engine)
-    return EffectiveSettings({**changed, **result.changed}, arguments)
+    return EffectiveSettings({**changed, **result.changed}, result.arguments)

@@ -4,7 +4,6 @@ A training and a dry run use the same functions.
 """
 
 import contextlib
-import dataclasses
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -23,20 +22,17 @@ from grpo_nb.generation.vllm import drop_leftovers
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.models.import_unsloth import import_unsloth, tell_unsloth
 from grpo_nb.models.load_record import as_loaded, require_same_settings
-from grpo_nb.rewards.async_rewards import event_loop
 from grpo_nb.rewards.base import RewardFunction, reward_list, weights_by_name
 from grpo_nb.rewards.code import code_tests
 from grpo_nb.runs.groups import OWN_COLUMNS
 from grpo_nb.scoring.calls import call_reward, make_batch
 from grpo_nb.tasks.task import Task
 from grpo_nb.training.errors import explaining_machine_faults, with_named_errors
-from grpo_nb.upstream.symbols import installed_version
-from grpo_nb.upstream.trl import share_event_loop
 from grpo_nb.upstream.unsloth import hand_copies_to_vllm
 
 import_unsloth()
 
-from transformers import PrinterCallback, ProgressCallback, TrainerState
+from transformers import PrinterCallback, TrainerState
 from trl import GRPOConfig
 
 from grpo_nb.cpu.engine import CpuEngine
@@ -196,10 +192,8 @@ def build_trainer(prepared: Prepared, trainer_class: type[KitTrainer] = KitTrain
             task_tools=tools,
             **tools_of_trl,
         )
-    share_event_loop(trainer, event_loop(os.getpid()))
     # The figure and the bar replace the rows of dicts that transformers prints.
     trainer.remove_callback(PrinterCallback)
-    trainer.remove_callback(ProgressCallback)
     return trainer
 
 
@@ -213,9 +207,6 @@ def grpo_arguments(
         weights: The weight of each reward by name, in the order of the rewards.
         folder: The run's folder.
         model: The loaded model; None gives the arguments for a model as it would be loaded.
-
-    Raises:
-        ValueError: `settings.extra` has a name that the installed class does not know.
     """
     gpu = find_gpu()
     has_model = model is not None
@@ -223,7 +214,6 @@ def grpo_arguments(
     # It is not enough that vLLM is installed: for a model that was loaded without vLLM, TRL would
     # start an engine of its own.
     has_vllm = choose_engine(model, settings).is_vllm
-    _require_fields(settings)
     tell_unsloth(chosen.name)
     return {
         "logging_steps": 1,
@@ -236,25 +226,6 @@ def grpo_arguments(
         "output_dir": str(folder / "checkpoints"),
         "reward_weights": list(weights.values()),
     }
-
-
-def _require_fields(settings: Settings) -> None:
-    """Refuse names in `extra` that the installed class does not have.
-
-    On a GPU Unsloth's class would drop them with a printed line
-    (unsloth/models/rl_config_compat.py, `filter_config_init_kwargs`).
-
-    Raises:
-        ValueError: With the names.
-    """
-    fields = {field.name for field in dataclasses.fields(GRPOConfig)}
-    missing = sorted(settings.extra.keys() - fields)
-    if missing:
-        raise ValueError(
-            f"extra holds {', '.join(map(repr, missing))}, and GRPOConfig has no such argument "
-            f"here (trl {installed_version('trl')}; some arguments exist only on a GPU, where "
-            "Unsloth adds them). Leave it out: it would have no effect."
-        )
 
 
 @contextlib.contextmanager

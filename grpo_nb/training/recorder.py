@@ -326,10 +326,7 @@ class HoldoutScore:
         """Add the score to the row if it is due at this step."""
         settings = self._prepared.settings
         step = row["step"]
-        # With `logging_steps` above 1 only every so many steps have a row.
-        previous = step - max(1, int(settings.extra.get("logging_steps", 1)))
-        is_due = step // settings.holdout_every > previous // settings.holdout_every
-        if is_due or previous <= 0 or step == row["max_steps"]:
+        if step % settings.holdout_every == 0 or step in (1, row["max_steps"]):
             row |= self.score()
 
     def score(self) -> dict[str, float]:

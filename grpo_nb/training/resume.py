@@ -1,11 +1,10 @@
 """Resume a run: find it, check that it is the same training, go back to its newest checkpoint."""
 
-import contextlib
 import dataclasses
 import json
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +12,7 @@ from typing import Any, NamedTuple
 from grpo_nb.config.memory_savers import replacing
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.files import free_path, put_in_place, write_text
-from grpo_nb.core.locks import LOCK_FILE, FolderLockedError, locked
+from grpo_nb.core.locks import FolderLockedError, locked
 from grpo_nb.core.user_warnings import warn_user
 from grpo_nb.runs.checkpoints import (
     NewestCheckpoint,
@@ -24,11 +23,11 @@ from grpo_nb.runs.checkpoints import (
 from grpo_nb.runs.run_folder import (
     Run,
     completions_step,
-    next_sequence,
     open_run,
     seconds_since_written,
 )
 from grpo_nb.runs.run_info import RunInfo
+from grpo_nb.runs.several import list_runs
 from grpo_nb.scoring.record import differences
 from grpo_nb.training.run_start import BASE_REFERENCE
 
@@ -49,8 +48,6 @@ TASK_PARTS = ("fingerprint", "format", "name", "train", "holdout")
 #: Parts of the machine whose change is reported, because the numbers may differ slightly.
 MACHINE_PARTS = ("rollout", "number_type", "host")
 
-#: How long a process waits for another one that is just creating its run.
-LOCK_WAIT_SECONDS = 30.0
 #: A run on another machine that wrote nothing for this long is not being trained any more.
 SILENCE_SECONDS = 120
 
@@ -122,7 +119,10 @@ def find_run(
         if other_training:
             return None
         if reward_changes:
-            _warn_of_changed_rewards(run, recorded, requested, reward_changes)
+            warn_user(
+                f"Run {run.name!r} is finished, but {'; '.join(reward_changes)}. Therefore a "
+                f"new run starts. gn.open_run({run.name!r}) opens the finished run."
+            )
             return None
     blocking = other_training + (reward_changes if is_done else [])
     if blocking:
@@ -162,42 +162,6 @@ def lock_run(folder: Path, locks: ExitStack) -> None:
         raise ValueError(_being_trained(folder.name, error.holder_sentence)) from None
 
 
-@contextlib.contextmanager
-def lock_start(
-    root: Path, name: str | None, resume: str | Path | None, sequence_before: int
-) -> Iterator[None]:
-    """Hold the lock of the folder of all runs while a new run gets its folder and its `run.json`.
-
-    Between `find_run` and here the trainer was built, which takes seconds. Without the lock two
-    processes with `resume="auto"` could both find no run, and both start one.
-
-    Args:
-        root: Folder of all runs.
-        name: The name that was given to `train`.
-        resume: The value that was given to `train`.
-        sequence_before: The result of `next_sequence` before `find_run` looked.
-
-    Raises:
-        ValueError: With `resume="auto"`, another process has started a run since then that this
-            call would have found.
-    """
-    root.mkdir(parents=True, exist_ok=True)
-    with locked(root, LOCK_WAIT_SECONDS):
-        if name is None:
-            is_started = next_sequence(root) != sequence_before
-            started = "a run"
-        else:
-            is_started = (root / name / "run.json").is_file()
-            started = f"the run {name!r}"
-        if resume == "auto" and is_started:
-            raise ValueError(
-                f"another process has started {started} in {str(root)!r} while this one was "
-                "preparing its own, so both would train the same. Run this cell again when the "
-                "other process has ended. To start a second run, pass resume=None and another name."
-            )
-        yield
-
-
 def _being_trained(name: str, holder: str) -> str:
     return (
         f"the run {name!r} is being trained right now by {holder}. Two processes would overwrite "
@@ -227,44 +191,31 @@ def _newest_run(root: Path, name: str | None) -> Run | None:
     Raises:
         ValueError: Another machine may be training the run, or its run.json cannot be read.
     """
-    candidates = []
-    for file in sorted(root.glob("*/run.json")):
-        run = Run(file.parent)
-        if name not in (None, run.name):
-            continue
-        try:
-            candidates.append((run.sort_key, file.stat().st_mtime, run))
-        except (OSError, ValueError) as error:
-            if name is not None:
-                raise
-            warn_user(f"Run {run.name!r} cannot be resumed: {error}")
-    if candidates:
-        *_, newest = max(candidates, key=lambda candidate: candidate[:2])
-        run = open_run(newest.path)
-        # Checked before the lock is taken, whose file makes the folder look freshly written.
-        _require_silence(run)
-        return run
-    if name is not None:
-        _remove_unstarted(root, root / name)
-    return None
+    if name is None:
+        runs = list_runs(root)
+        for damaged, reason in runs.unreadable.items():
+            warn_user(f"Run {damaged!r} cannot be resumed: {reason}")
+        if not runs:
+            return None
+        run = runs[-1]
+    elif (root / name / "run.json").is_file():
+        run = open_run(root / name)
+    else:
+        _remove_unstarted(root / name)
+        return None
+    # Checked before the lock is taken, whose file makes the folder look freshly written.
+    _require_silence(run)
+    return run
 
 
-def _remove_unstarted(root: Path, folder: Path) -> None:
-    """Remove the folder of a run that was killed before it had written its first file.
-
-    Such a folder is empty, or holds the lock and an unfinished run.json.
-    """
-    if not folder.is_dir() or not all(_is_first_file(file) for file in folder.iterdir()):
-        return
-    # The run may also start at this moment, in a process that holds these locks.
-    with ExitStack() as locks:
-        locks.enter_context(locked(root, LOCK_WAIT_SECONDS))
-        lock_run(folder, locks)
-        shutil.rmtree(folder)
-
-
-def _is_first_file(file: Path) -> bool:
-    return file.name == LOCK_FILE or file.name.startswith(".run.json")
+def _remove_unstarted(folder: Path) -> None:
+    """Remove the folder of a run that was killed before it had written its run.json."""
+    # Only hidden files: its lock, and a run.json that is half written.
+    if folder.is_dir() and not any(folder.glob("[!.]*")):
+        with ExitStack() as locks:
+            # The run may also start at this moment, in a process that holds its lock.
+            lock_run(folder, locks)
+            shutil.rmtree(folder)
 
 
 def _named_run(root: Path, path: Path) -> Run:
@@ -284,25 +235,23 @@ def _require_silence(run: Run) -> None:
 
 def _differences_in_training(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Return sentences on what makes two trainings different, with the line that restores it."""
-    # A run of an earlier version lacks the settings that were added since: it had their defaults.
-    old_settings = json.loads(json.dumps(Settings().to_dict())) | before["settings"]
-    new_settings = now["settings"]
     changed = {}
-    for key, value in old_settings.items():
+    for key, value in before["settings"].items():
         is_fixed = key not in (*MAY_CHANGE, "run_root")
-        if is_fixed and value != new_settings.get(key):
+        if is_fixed and value != now["settings"].get(key):
             changed[key] = value
     sentences = []
     if changed:
-        sentences += _changed_values(old_settings, new_settings, changed)
+        sentences += _changed_values(before["settings"], now["settings"], changed)
         sentences.append(replacing(changed))
     sentences += _changed_values(before["task"], now["task"], TASK_PARTS)
-    old_weights = {reward["name"]: reward["weight"] for reward in before["rewards"]}
-    new_weights = {reward["name"]: reward["weight"] for reward in now["rewards"]}
     # Lists, because the order of the rewards matters too.
-    if list(old_weights.items()) != list(new_weights.items()):
+    old_weights = [(reward["name"], reward["weight"]) for reward in before["rewards"]]
+    new_weights = [(reward["name"], reward["weight"]) for reward in now["rewards"]]
+    if old_weights != new_weights:
         sentences.append(
-            f"the rewards and their weights were {old_weights}, and now are {new_weights}"
+            f"the rewards and their weights were {dict(old_weights)}, and now are "
+            f"{dict(new_weights)}"
         )
     return sentences
 
@@ -315,26 +264,6 @@ def _changes_in_rewards(before: Mapping[str, Any], now: Mapping[str, Any]) -> li
         if difference:
             sentences.append(f"the reward {old['name']!r} has changed: {difference}")
     return sentences
-
-
-def _warn_of_changed_rewards(
-    run: Run, before: Mapping[str, Any], now: Mapping[str, Any], reward_changes: list[str]
-) -> None:
-    """Warn that a new run starts only because the state of a reward has changed.
-
-    There is no warning if its code changed, which the user knows. The state of a reward object
-    changes unseen, for example with each call that the object counts.
-    """
-    rewards = zip(before["rewards"], now["rewards"], strict=False)
-    is_same_code = all(old["hash"] == new["hash"] for old, new in rewards)
-    if not is_same_code:
-        return
-    warn_user(
-        f"Run {run.name!r} is finished, but {'; '.join(reward_changes)}. Therefore a new run "
-        f"starts. gn.open_run({run.name!r}) opens the finished run. If a reward remembers "
-        "something between calls, give it state_dict() and load_state_dict(): what they hold does "
-        "not count as a change.",
-    )
 
 
 def _require_steps_left(settings: Settings, run: Run, checkpoint: NewestCheckpoint) -> None:
@@ -357,15 +286,15 @@ def _set_aside_or_refuse(run: Run, checkpoint: NewestCheckpoint, is_auto: bool) 
     reason = "; ".join(checkpoint.passed_over) or "none was written before the run ended"
     # Any one trace of training is enough, because files can be missing on a drive that was
     # disconnected.
-    traces = [run.rows, run.steps, run.adapter_path.is_dir(), run.checkpoint_step is not None]
-    if not is_auto or any(traces):
+    has_trained = run.rows or run.steps or run.adapter_path.is_dir() or checkpoint.passed_over
+    if has_trained or not is_auto:
         raise ValueError(
             f"the run {run.name!r} has no complete checkpoint to resume from ({reason}). To start "
             "a new run, pass resume=None and another name."
         )
     renamed = run.path.rename(free_path(run.path, ".unfinished-", 1))
     warn_user(
-        f"Run {run.name!r} ended before its first checkpoint ({reason}). Its folder is now called "
+        f"Run {run.name!r} ended before its first checkpoint. Its folder is now called "
         f"{renamed.name!r}, and a new run starts.",
     )
 

@@ -47,7 +47,7 @@ MAX_TASK_BYTES = 100_000_000
 
 
 def new_run_info(prepared: Prepared, number_type: str) -> RunInfo:
-    """Return the `RunInfo` of a run that starts now.
+    """Return the `RunInfo` of a run that starts now, without what only a loaded model knows.
 
     Args:
         prepared: The checked parts of the training.
@@ -105,20 +105,19 @@ def _reward_record(reward: RewardFunction, name: str, weight: float) -> dict[str
     }
 
 
-def reference_of(model: Any, settings: Settings, kl_reference: str) -> str:
+def reference_of(model: Any, settings: Settings) -> str:
     """Return the model that the KL of a new run is measured against.
 
-    On a GPU this is always the base model, and a warning reports it if the user asked for another
-    one. Unsloth removes the lines of TRL's trainer that make a frozen copy of the adapter
+    On a GPU this is always the base model, and a warning reports it if that is not the model that
+    the run starts from. Unsloth removes the lines of TRL's trainer that make a frozen copy of the adapter
     (unsloth/models/rl.py), and vLLM would receive the tensors of that copy among those of the
     trained adapter.
 
     Args:
         model: The loaded model with its LoRA.
         settings: The run's settings.
-        kl_reference: "start" or "base", as given to `train`.
     """
-    if settings.beta == 0 or kl_reference == "base":
+    if settings.beta == 0:
         return BASE_REFERENCE
     # A new LoRA has B = 0, so the model with it is the base model.
     lora_b = [tensor for name, tensor in model.named_parameters() if "lora_B.default" in name]
@@ -129,8 +128,7 @@ def reference_of(model: Any, settings: Settings, kl_reference: str) -> str:
         return START_REFERENCE
     warn_user(
         "On a GPU, Unsloth measures the KL against the base model, so this run cannot measure it "
-        "against the adapter that it starts from. To ask for the base model, pass "
-        'kl_reference="base".',
+        "against the adapter that it starts from.",
     )
     return BASE_REFERENCE
 

@@ -7,14 +7,13 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from grpo_nb.config.dtype import dtype_of_model
 from grpo_nb.config.planning import plan
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.files import put_in_place, require_writable, staged_folder
-from grpo_nb.core.progress import is_notebook
 from grpo_nb.core.user_warnings import warn_user
 from grpo_nb.core.writers import writing_here
 from grpo_nb.machine.gpu import find_gpu
@@ -26,8 +25,7 @@ from grpo_nb.models.templates import keep_template
 from grpo_nb.rewards.base import RewardFunction
 from grpo_nb.runs.card import write_model_card
 from grpo_nb.runs.checkpoints import best_adapter, keep_newest, newest_checkpoint
-from grpo_nb.runs.figure import LivePlot
-from grpo_nb.runs.rows import ACCURACY, best_row
+from grpo_nb.runs.rows import best_row
 from grpo_nb.runs.run_folder import Run, new_run_folder, next_sequence, require_run_name
 from grpo_nb.runs.run_info import RunInfo
 from grpo_nb.tasks.task import Task
@@ -47,7 +45,6 @@ from grpo_nb.training.resume import (
     find_run,
     go_back,
     lock_run,
-    lock_start,
 )
 from grpo_nb.training.run_start import (
     BASE_REFERENCE,
@@ -82,7 +79,6 @@ def train(
     name: str | None = None,
     resume: str | Path | None = None,
     observers: Sequence[Observer] = (),
-    kl_reference: Literal["start", "base"] = "start",
 ) -> Run:
     """Train the model's LoRA with GRPO (arXiv:2402.03300), with live curves, and return the run.
 
@@ -112,10 +108,6 @@ def train(
             - A path or name: that run. A finished run continues if `max_steps` is larger now.
         observers: Functions that are called at each logged step. They may add to its row and may
             stop the training (`gn.training.Observer`).
-        kl_reference: The model that the KL is measured against if `beta` is above 0. "start": the
-            model at the start of this run, with what its adapter has learned. "base": the model
-            without an adapter. With a new adapter both are the same. On a GPU it is always the
-            base model, and a warning says so where that makes a difference.
 
     Raises:
         ValueError: Settings, weights or data cannot work, or differ from those of the run to
@@ -140,15 +132,11 @@ def train(
     )
     if name is not None:
         require_run_name(name)
-    if kl_reference not in ("start", "base"):
-        raise ValueError(f"kl_reference = {kl_reference!r:.60} must be 'start' or 'base'.")
     prepared = prepare(model, tokenizer, task, rewards, settings)
     settings = prepared.settings
     root = Path(settings.run_root)
     _require_memory(prepared)
     info = _info_of_new_run(prepared)
-    # Read before `find_run` looks, so that a run which another process starts meanwhile is noticed.
-    sequence = next_sequence(root)
     with ExitStack() as locks:
         # 1. Find the run to resume.
         resumption = find_run(settings, name, resume, info, locks)
@@ -158,14 +146,9 @@ def train(
         require_writable(target)
         require_disk(target, _bytes_needed(model), "A run")
         if resumption is None:
-            info.reference = reference_of(model, settings, kl_reference)
+            info.reference = reference_of(model, settings)
         else:
             info = continued_info(resumption, info)
-            if kl_reference == "base" and info.reference != BASE_REFERENCE:
-                raise ValueError(
-                    f"the run {resumption.run.name!r} measures its KL against {info.reference}. "
-                    'Leave out kl_reference="base", or start a new run with it.'
-                )
         with reference_adapter_removed(model):
             # 2. Build the trainer before the run has a folder, so that nothing is left behind if
             # TRL refuses.
@@ -178,11 +161,8 @@ def train(
                 info.heldout_judge = score.judged_by
                 observers = [score, *observers]
             # 3. Make the folder of a new run, or take an old one back to its newest checkpoint.
-            if resumption is None:
-                with lock_start(root, name, resume, sequence):
-                    folder = _new_run(prepared, name, info, locks)
-            else:
-                folder = go_back(resumption)
+            is_new = resumption is None
+            folder = _new_run(prepared, name, info, locks) if is_new else go_back(resumption)
             run = Run(folder, model=model, tokenizer=tokenizer, rewards=prepared.rewards)
             with writing_here(run.path):
                 if resumption is None:
@@ -213,7 +193,7 @@ def _info_of_new_run(prepared: Prepared) -> RunInfo:
 
 
 def _finished_run(resumption: Resumption, prepared: Prepared) -> Run:
-    """Return a finished run as after its training: with adapter, state of rewards and figure."""
+    """Return a finished run as after its training: with adapter and state of rewards."""
     run = Run(
         resumption.run.path,
         model=prepared.model,
@@ -223,9 +203,6 @@ def _finished_run(resumption: Resumption, prepared: Prepared) -> Run:
     load_adapter(prepared.model, run.adapter_path)
     if resumption.checkpoint.path is not None:
         restore_state(stateful_holders(prepared.rewards), resumption.checkpoint.path)
-    if is_notebook():
-        figure = LivePlot(run)
-        figure.update(run.rows, alerts=run.alerts, is_last=True)
     warn_user(
         f"Run {run.name!r} is already finished; returning it without training. To start a "
         "new run, pass resume=None and another name.",
@@ -362,23 +339,13 @@ def _leave_adapter(recorder: Recorder, info: RunInfo) -> None:
     source = newest.path
     step = newest.step
     if recorder.settings.keep_adapter == "best":
-        best = best_row(recorder.rows)
+        # A folder in `best/` may have been deleted by hand.
         kept = best_row(
             row for row in recorder.rows if best_adapter(run.path, row["step"]).is_dir()
         )
         if kept is not None:
             step = kept["step"]
             source = best_adapter(run.path, step)
-        if kept is not best:
-            rest = "the adapter of no scored step is left"
-            if kept is not None:
-                rest = f"the run's adapter is that of step {step}, the best one left"
-            elif source is not None:
-                rest += f", so the run's adapter is that of step {step}, the newest"
-            warn_user(
-                f'keep_adapter="best": step {best["step"]} has the best held-out score '
-                f"({best[ACCURACY]:.1%}), but its adapter is gone: {rest}.",
-            )
     if source is None:  # the training ended before its first checkpoint
         return
     with staged_folder(run.adapter_path) as staged:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import json
-import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -31,15 +30,12 @@ from peft import PeftModel
 from torch import Tensor
 from trl import GRPOTrainer
 
-from grpo_nb.cpu.engine import CpuEngine, regroup_by_prompt
+from grpo_nb.cpu.engine import CpuEngine
 
 #: Checkpoints that are kept while a run is trained.
 KEPT_CHECKPOINTS = 2
-#: Without `save_steps`, saves are this far apart, or further apart if saving is slow.
+#: Time between two saves without `save_steps`.
 SECONDS_BETWEEN_SAVES = 180.0
-#: The time between two saves is at least this many times the duration of a save, so that saving
-#: takes at most 2 % of the time.
-INTERVAL_TO_SAVE_RATIO = 50
 #: Generations whose completions are recorded, so that a run can be replayed elsewhere.
 RECORDED_GENERATIONS = 3
 #: State of TRL's adaptive entropy bonus, where there is one.
@@ -80,12 +76,15 @@ class KitTrainer(GRPOTrainer):
         self._resumed_from: Path | None = None
         self._saved_step = 0
         self._saved_at = 0.0
-        self._save_seconds = 0.0
         # The batch whose loss is being computed, and which of its rows the engine computed.
         self._loss_inputs: dict[str, Any] | None = None
         self._rows_computed: Tensor | None = None
         # For each completion of the last tool loop, which of its tokens the model wrote.
         self._tool_masks: list[list[int]] = []
+        obstacle = None if engine is None else engine.sampling_obstacle(self.generation_config)
+        if obstacle is not None:
+            self._warn_of_stock_path(obstacle)
+            self.engine = None
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Train as TRL does, and give the engine's memory back afterwards."""
@@ -134,8 +133,7 @@ class KitTrainer(GRPOTrainer):
         if save_steps:
             is_due = self.state.global_step - self._saved_step >= save_steps
         else:
-            interval = max(SECONDS_BETWEEN_SAVES, INTERVAL_TO_SAVE_RATIO * self._save_seconds)
-            is_due = time.monotonic() - self._saved_at >= interval
+            is_due = time.monotonic() - self._saved_at >= SECONDS_BETWEEN_SAVES
         return is_due and self.is_between_generations
 
     @property
@@ -146,16 +144,14 @@ class KitTrainer(GRPOTrainer):
         if not self._trains_adapter:  # `gn.train` refuses such a model; TRL saves it
             super()._save_checkpoint(model, trial)
             return
-        started = time.monotonic()
         root = Path(self.args.output_dir)
         metrics = root.parent / "metrics.jsonl"
         if metrics.is_file():
             sync(metrics)  # no row of a complete checkpoint is missing
         write_checkpoint(root, self.state.global_step, self._fill_checkpoint)
-        keep_newest(root, self.args.save_total_limit or KEPT_CHECKPOINTS)
+        keep_newest(root, KEPT_CHECKPOINTS)
         self._saved_step = self.state.global_step
         self._saved_at = time.monotonic()
-        self._save_seconds = self._saved_at - started
 
     def _fill_checkpoint(self, folder: Path) -> None:
         save_adapter(self.accelerator.unwrap_model(self.model), folder)
@@ -169,7 +165,8 @@ class KitTrainer(GRPOTrainer):
         for name in ENTROPY_NUMBERS:
             if hasattr(self, name):
                 numbers[name] = getattr(self, name)
-        loop = {"numbers": numbers, "remembered": remembered_states(self.stateful)}
+        remembered = {name: holder.state_dict() for name, holder in self.stateful.items()}
+        loop = {"numbers": numbers, "remembered": remembered}
         (folder / "loop.json").write_text(json.dumps(loop))
         if not self.is_between_generations:
             torch.save(self._buffered_inputs, folder / "generation.pt")
@@ -205,40 +202,13 @@ class KitTrainer(GRPOTrainer):
         return sampler
 
     # 2. The CPU engine samples and computes log-probabilities. Rewards, advantages, losses and
-    # metrics are TRL's. Rows of an optimizer step are regrouped by prompt. The gradient stays the
-    # same; metrics that TRL averages per micro-batch (kl, entropy, clip ratios, loss) change
-    # slightly. With `beta = 0`, completions with advantage 0 are not computed, and the entropy is
-    # that of the others.
+    # metrics are TRL's. With `beta = 0`, completions with advantage 0 are not computed, and the
+    # entropy is that of the others.
 
     def _generate_single_turn(self, prompt_ids: list[list[int]], *args: Any, **kwargs: Any) -> Any:
         if self.engine is None:
             return super()._generate_single_turn(prompt_ids, *args, **kwargs)
-        reason = self.engine.sampling_obstacle(self.generation_config)
-        if reason is not None:
-            self._warn_of_stock_path(reason)
-            return super()._generate_single_turn(prompt_ids, *args, **kwargs)
         return self.engine.sample(prompt_ids, self.generation_config), None
-
-    def _prepare_inputs(self, generation_batch: Any) -> dict[str, Any]:
-        if self.engine is None:
-            return super()._prepare_inputs(generation_batch)
-        micro_batches = self.args.steps_per_generation
-        is_new = self.is_between_generations or self._buffered_inputs is None
-        batch = super()._prepare_inputs(generation_batch)
-        # With an entropy bonus or quantile the loss depends on which rows share a micro-batch, so
-        # they are not regrouped.
-        can_move_rows = not self._uses_entropy_of_micro_batch
-        if self.model.training and is_new and can_move_rows:
-            # Groups of micro-batches that certainly belong to one optimizer step: with 4
-            # micro-batches per generation and 6 accumulated ones, groups of 2.
-            size = math.gcd(micro_batches, self.args.gradient_accumulation_steps)
-            buffered = self._buffered_inputs
-            regrouped = []
-            for start in range(0, micro_batches, size):
-                regrouped += regroup_by_prompt(buffered[start : start + size], self.loss_type)
-            self._buffered_inputs = regrouped
-            batch = regrouped[self._step % micro_batches]
-        return batch
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         self._loss_inputs = inputs
@@ -284,11 +254,6 @@ class KitTrainer(GRPOTrainer):
             log_probs, entropies, aux_loss = super()._get_per_token_logps_and_entropies(
                 *batch, *args, **kwargs
             )
-        if self._loss_inputs is not None and "gradient_scale" in self._loss_inputs:
-            # The same value, with `scale` times its gradient (set by `regroup_by_prompt`).
-            scale = self._loss_inputs["gradient_scale"][:, None]
-            fixed = log_probs.detach()
-            log_probs = fixed + scale * (log_probs - fixed)
         return log_probs, entropies, aux_loss
 
     def _log_probs_from_engine(
@@ -296,13 +261,12 @@ class KitTrainer(GRPOTrainer):
     ) -> tuple[Tensor, Tensor | None]:
         shared = {"pad_id": self._tokenizer.pad_token_id, "autocast": self.accelerator.autocast()}
         batch = (model, input_ids, attention_mask, length)
-        if self._loss_inputs is None:
-            return self.engine.log_probs(*batch, **shared)
         # Rows with advantage 0 add exactly nothing to the gradient if there is neither a KL term
         # nor an entropy term.
-        self._rows_computed = torch.ones(len(input_ids), dtype=torch.bool)
-        if self.beta == 0.0 and not self._uses_entropy_of_micro_batch:
-            self._rows_computed = self._loss_inputs["advantages"] != 0
+        has_other_terms = self.beta != 0.0 or self._has_entropy_term
+        if self._loss_inputs is None or has_other_terms:
+            return self.engine.log_probs(*batch, **shared)
+        self._rows_computed = self._loss_inputs["advantages"] != 0
         if self._rows_computed.all():
             return self.engine.log_probs(*batch, **shared)
         old = self._loss_inputs.get("old_per_token_logps")
@@ -311,7 +275,7 @@ class KitTrainer(GRPOTrainer):
         )
 
     @property
-    def _uses_entropy_of_micro_batch(self) -> bool:
+    def _has_entropy_term(self) -> bool:
         return self._entropy_bonus_enabled or self.top_entropy_quantile != 1.0
 
     def _warn_of_stock_path(self, reason: str) -> None:
@@ -365,18 +329,16 @@ def require_same_adapter(model: Any, folder: Path) -> None:
 
     saved = load_file(str(folder / "adapter_model.safetensors"))
     loaded = get_peft_model_state_dict(model, adapter_name="default")
-    wrong = [name for name, tensor in saved.items() if not _is_same(loaded.get(name), tensor)]
-    if wrong or loaded.keys() != saved.keys():
+    has_same_names = loaded.keys() == saved.keys()
+    if not has_same_names or not all(_is_same(loaded[name], saved[name]) for name in saved):
         raise RuntimeError(
-            f"the adapter was not restored from {str(folder)!r}: {len(wrong)} of {len(saved)} "
-            "tensors differ. Training on would silently start over, so it does not start. Load the "
-            "model again with gn.load_model(settings) and try again."
+            f"the adapter was not restored from {str(folder)!r}. Training on would silently start "
+            "over, so it does not start. Load the model again with gn.load_model(settings) and try "
+            "again."
         )
 
 
-def _is_same(loaded: Tensor | None, saved: Tensor) -> bool:
-    if loaded is None or loaded.dtype != saved.dtype or loaded.shape != saved.shape:
-        return False
+def _is_same(loaded: Tensor, saved: Tensor) -> bool:
     # Compared as bytes: NaN is not equal to itself, and a run that went wrong must be resumable.
     loaded_bytes = loaded.detach().cpu().contiguous().view(torch.uint8)
     return torch.equal(loaded_bytes, saved.contiguous().view(torch.uint8))
@@ -389,25 +351,6 @@ def stateful_holders(holders: Iterable[Callable[..., Any]]) -> dict[str, Any]:
     """
     with_state = [holder for holder in holders if hasattr(holder, "state_dict")]
     return {f"{number} {reward_name(holder)}": holder for number, holder in enumerate(with_state)}
-
-
-def remembered_states(stateful: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the state of each reward or observer.
-
-    Raises:
-        TypeError: JSON cannot hold a state; the message names the reward or observer.
-    """
-    states = {}
-    for name, holder in stateful.items():
-        states[name] = holder.state_dict()
-        try:
-            json.dumps(states[name])
-        except TypeError as error:
-            raise TypeError(
-                f"state_dict() of {name.partition(' ')[2]!r} cannot be stored in a checkpoint as "
-                f"JSON ({error}). Return numbers, texts, lists and dicts, such as tensor.tolist()."
-            ) from None
-    return states
 
 
 def restore_state(holders: Mapping[str, Any], checkpoint: Path) -> None:

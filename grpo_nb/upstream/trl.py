@@ -28,7 +28,6 @@ TRAINER_METHODS: dict[str, tuple[str, ...]] = {
     ),
     "_get_train_sampler": ("dataset",),
     "_load_from_checkpoint": ("resume_from_checkpoint", "model"),
-    "_prepare_inputs": ("generation_batch",),
     "_save_checkpoint": ("model", "trial"),
     "_save_optimizer_and_scheduler": ("output_dir",),
     "_save_rng_state": ("output_dir",),
@@ -67,18 +66,6 @@ def last_generation(trainer: Any) -> Any:
     `_generate_and_score_completions`).
     """
     return _require_symbol(trainer, "_logs")
-
-
-def share_event_loop(trainer: Any, loop: Any) -> None:
-    """Make the trainer run async rewards in the kit's event loop.
-
-    The kit has already called the rewards in that loop, to try them before the training. TRL starts
-    another loop for each trainer (trl/trainer/grpo_trainer.py, `__init__`), and an
-    async reward that holds a client cannot be used in two loops.
-    """
-    if _require_attribute(trainer, "_has_async_funcs"):
-        _require_attribute(trainer, "async_loop")
-        trainer.async_loop = loop
 
 
 def micro_batch_count(trainer: Any) -> int:

@@ -7,6 +7,7 @@ import runpy
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -57,18 +58,6 @@ def test_folder_is_complete_and_has_nothing_private(
     texts = [file.read_text("latin1") for file in project.path.iterdir() if file.is_file()]
     private = (str(letters_folder), str(Path.cwd()), str(letters_folder.parent))
     assert not [word for word in private if any(word in text for text in texts)]
-
-
-def test_run_that_would_publish_elsewhere_is_refused(run: gn.runs.Run, tmp_path: Path) -> None:
-    """The run comes from somebody else: settings and trainer arguments are both checked."""
-    sent = Path(shutil.copytree(run.path, tmp_path / "sent"))
-    info = json.loads((sent / "run.json").read_text())
-    info["effective"]["arguments"] |= {"push_to_hub": True, "hub_token": "mine"}
-    (sent / "run.json").write_text(json.dumps(info))
-    with pytest.raises(
-        ValueError, match=r"has hub_token, push_to_hub in its run\.json.*gn\.export\.push_to_hub"
-    ):
-        gn.scaleout.write(gn.open_run(sent), tmp_path / "anywhere", rewards=run.rewards)
 
 
 def test_folder_refuses_to_publish_while_it_trains(
@@ -269,6 +258,41 @@ def drawn(completions: list, **columns: object) -> list[float]:
     import random
 
     return [random.random() for _ in completions]
+
+
+def with_outer_variable() -> Callable:
+    """Return a reward that uses a variable of the function around it."""
+    limit = 3
+
+    def signs(completions: list, **columns: object) -> list[float]:
+        return [limit for _ in completions]
+
+    return signs
+
+
+def with_other_scores() -> Callable:
+    """Return a reward with the name of another one."""
+
+    def signs(completions: list, **columns: object) -> list[float]:
+        return [0.0 for _ in completions]
+
+    return signs
+
+
+@pytest.mark.parametrize(
+    ("reward", "message"),
+    [
+        (with_outer_variable(), "process of its own: NameError: .*'limit'"),
+        (with_other_scores(), "'signs' gives other scores .* not the reward of the run"),
+    ],
+    ids=["variable", "scores"],
+)
+def test_reward_that_differs_in_a_fresh_process_is_refused(
+    run: gn.runs.Run, tmp_path: Path, reward: Callable, message: str
+) -> None:
+    with pytest.raises(NotPortable, match=message):
+        gn.scaleout.write(run, tmp_path / "folder", rewards=[reward, gn.rewards.xml_tags()])
+    assert not (tmp_path / "folder").exists()
 
 
 def test_bad_input_is_refused_and_leaves_nothing(

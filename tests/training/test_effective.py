@@ -64,15 +64,6 @@ def test_run_records_the_arguments_of_its_trainer(tiny_run: gn.runs.Run) -> None
     assert tiny_run.info["loader"] == {}
 
 
-def test_grpo_arguments_refuse_a_field_of_another_trl(tmp_path: Path) -> None:
-    from grpo_nb.training.prepare import grpo_arguments
-
-    settings = gn.preset("cpu", extra={"epsilon": 0.1})
-    object.__setattr__(settings, "extra", {"field_of_next_trl": 1})
-    with pytest.raises(ValueError, match="'field_of_next_trl', and GRPOConfig has no such"):
-        grpo_arguments(settings, {}, tmp_path)
-
-
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_dtype_is_the_same_from_loading_to_evaluation(
     dtype: str, tiny_folder: Path, tmp_path: Path

@@ -8,9 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.runs.rows import ACCURACY
-from grpo_nb.training.recorder import HoldoutScore, Recorder
-from grpo_nb.training.trainer import remembered_states
+from grpo_nb.training.recorder import Recorder
 from tests.conftest import brevity
 from tests.support.tiny import load_tiny
 
@@ -86,7 +84,6 @@ def test_disk_of_the_resumed_run_is_checked(tiny, tiny_settings, tmp_path, monke
     [
         pytest.param({"name": "../notes"}, "cannot be the name of a run", id="path as name"),
         pytest.param({"name": ""}, "cannot be the name of a run", id="empty name"),
-        pytest.param({"kl_reference": "bse"}, "must be 'start' or 'base'", id="reference"),
     ],
 )
 def test_train_refuses_arguments_before_it_resumes(
@@ -97,17 +94,6 @@ def test_train_refuses_arguments_before_it_resumes(
     with pytest.raises(ValueError, match=message):
         gn.train(*tiny, [brevity], tiny_settings, resume="auto", **arguments)
     assert notes.is_dir()
-
-
-def test_holdout_score_follows_logging_steps() -> None:
-    settings = gn.preset("cpu", holdout_every=15, extra={"logging_steps": 10})
-    score = SimpleNamespace(
-        _prepared=SimpleNamespace(settings=settings), score=lambda: {ACCURACY: 1.0}
-    )
-    rows = [{"step": step, "max_steps": 70} for step in range(10, 71, 10)]
-    for row in rows:
-        HoldoutScore.__call__(score, row, None)
-    assert [row["step"] for row in rows if ACCURACY in row] == [10, 20, 30, 50, 60, 70]
 
 
 def test_first_interrupt_after_a_spent_budget_is_not_the_second() -> None:
@@ -135,23 +121,3 @@ def test_close_saves_the_figure_where_the_display_fails() -> None:
     with pytest.warns(UserWarning, match="is not shown any more"):
         Recorder.close(recorder)
     assert saved == [True]
-
-
-def test_state_that_is_no_json_names_its_reward() -> None:
-    holder = SimpleNamespace(state_dict=lambda: {"seen": {1, 2}})
-    with pytest.raises(TypeError, match=r"state_dict\(\) of 'mine' cannot be stored"):
-        remembered_states({"0 mine": holder})
-
-
-def test_lost_best_adapter_is_reported_where_no_other_is_left(tmp_path: Path) -> None:
-    from grpo_nb.training.train import _leave_adapter
-
-    recorder = SimpleNamespace(
-        run=SimpleNamespace(path=tmp_path),
-        rows=[{"step": 1, ACCURACY: 0.5}],
-        settings=SimpleNamespace(keep_adapter="best"),
-    )
-    with pytest.warns(
-        UserWarning, match=r"but its adapter is gone: the adapter of no scored step is left\."
-    ):
-        _leave_adapter(recorder, SimpleNamespace())

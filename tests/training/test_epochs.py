@@ -47,7 +47,6 @@ def test_run_of_epochs_records_steps_and_resumes(tiny_folder: Path, tmp_path: Pa
     run = gn.train(model, tokenizer, task, [brevity], settings, name="epochs")
     assert (run.settings.max_steps, run.settings.num_train_epochs) == (3, 1)
     assert [row["max_steps"] for row in run.rows] == [3, 3, 3]
-    assert run.info["effective"]["changed"]["num_train_epochs"]["runs"] == "3 steps"
     # As a run of an earlier version: without the setting.
     info = json.loads((run.path / "run.json").read_text())
     del info["settings"]["num_train_epochs"]
@@ -57,19 +56,3 @@ def test_run_of_epochs_records_steps_and_resumes(tiny_folder: Path, tmp_path: Pa
     with pytest.warns(UserWarning, match="Resuming 'epochs' at step 3"):
         again = gn.train(model, tokenizer, task, [brevity], longer, name="epochs", resume="auto")
     assert len(again.rows) == again.settings.max_steps == 6
-
-
-def test_effective_settings_show_shape_of_adapter(tiny_run: gn.runs.Run) -> None:
-    other = tiny_run.settings.replace(lora_rank=4, lora_alpha=8)
-    with pytest.warns(UserWarning, match="Starting from the LoRA"):
-        model, _ = gn.load_model(other, adapter=tiny_run.adapter_path)
-    changed = gn.training.effective_settings(other, model).changed
-    assert (changed["lora_rank"].asked, changed["lora_rank"].runs) == (4, 16)
-    assert (changed["lora_alpha"].asked, changed["lora_alpha"].runs) == (8, 32)
-    assert "adapter" in changed["lora_rank"].why
-
-
-def test_effective_settings_leave_uncounted_steps_out() -> None:
-    table = gn.training.effective_settings(gn.preset("cpu", num_train_epochs=2))
-    assert "gn.plan(settings, task)" in table.changed["num_train_epochs"].runs
-    assert "max_steps" not in table.arguments

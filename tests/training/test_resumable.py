@@ -372,11 +372,6 @@ def test_reward_error_costs_steps_since_the_checkpoint(
             gn.machine.EnvironmentProblem,
             r"settings\.replace\(per_device_train_batch_size=.*gn\.load_model\(settings, adapter='",
         ),
-        (
-            OSError(errno.ENOSPC, "No space left on device"),
-            gn.machine.EnvironmentProblem,
-            "disk of .* is full.*resume=",
-        ),
     ],
 )
 def test_machine_faults_are_explained(fresh, settings, error, kind, told: str) -> None:
@@ -386,6 +381,15 @@ def test_machine_faults_are_explained(fresh, settings, error, kind, told: str) -
     assert run.status == "failed"
     assert re.search(told, run.info["error"])
     assert run.adapter_path.is_dir()
+
+
+def test_disk_full_in_an_observer_is_explained(fresh, settings) -> None:
+    def fails(row: dict, completions: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(gn.machine.EnvironmentProblem, match=r"disk of .* is full.*resume="):
+        gn.train(*fresh, [brevity], settings, name="full", observers=[fails])
+    assert gn.open_run(Path(settings.run_root) / "full").status == "failed"
 
 
 def test_error_within_an_update_keeps_the_last_checkpoint(
@@ -637,8 +641,6 @@ def test_best_adapter_falls_back_when_its_step_was_cut(fresh, back, settings, mo
         *fresh, [brevity], best, name="whole", observers=[at_step(6, settings.run_root, "whole")]
     )
     assert whole.info["adapter_step"] == 5
-    for name in ("lost", "old"):
-        shutil.copytree(whole.path.with_name("whole-6"), whole.path.with_name(name))
     second = adapter_in(whole.path.with_name("whole-6") / "best" / "step-2")
     monkeypatch.setattr(HoldoutScore, "__call__", planned_scores({5: 0, 6: 0}))
     back()
@@ -647,16 +649,6 @@ def test_best_adapter_falls_back_when_its_step_was_cut(fresh, back, settings, mo
     assert not (run.path / "best" / "step-5").exists()
     left = adapter_in(run.adapter_path)
     assert all(torch.equal(left[name], second[name]) for name in second)
-    # As an earlier version left it, which kept only the newest of the best adapters.
-    back()
-    for step in (1, 2):
-        shutil.rmtree(whole.path.with_name("old") / "best" / f"step-{step}")
-    with pytest.warns(
-        UserWarning,
-        match=r'keep_adapter="best": step 2 has the best .*66\.7%.* is gone: the adapter of no',
-    ):
-        run = gn.train(*fresh, [brevity], best, resume="old")
-    assert run.info["adapter_step"] == 6
 
 
 def test_train_keeps_the_run_locked_until_its_end(

@@ -93,17 +93,6 @@ def test_micro_batch_count_without_counter_is_refused() -> None:
         trl.micro_batch_count(SimpleNamespace(step=3))
 
 
-def test_share_event_loop_replaces_the_loop_of_trl() -> None:
-    trainer = SimpleNamespace(_has_async_funcs=True, async_loop="own")
-    trl.share_event_loop(trainer, "shared")
-    assert trainer.async_loop == "shared"
-
-
-def test_share_event_loop_without_loop_is_refused() -> None:
-    with pytest.raises(EnvironmentProblem, match="async_loop is missing in trl"):
-        trl.share_event_loop(SimpleNamespace(_has_async_funcs=True), "shared")
-
-
 def test_attention_table_of_transformers_has_sdpa() -> None:
     assert callable(transformers.attention_functions()["sdpa"])
 
