@@ -54,15 +54,6 @@ def test_gradient_without_lora_by_tens_is_critical(seed: int) -> None:
     assert severest(check_health(flat_rows), "gradient") == "critical"
 
 
-def test_gradient_zero_without_step_numbers_needs_more_rows() -> None:
-    rows = flat(12, frac_reward_zero_std=lambda i, r: 0.6, grad_norm=lambda i, r: 0.0)
-    unnumbered = [{key: value for key, value in row.items() if key != "step"} for row in rows]
-    assert of(check_health(rows), "gradient")
-    assert not of(check_health(unnumbered), "gradient"), (
-        "nobody knows how many steps a row stands for"
-    )
-
-
 def test_alert_from_four_rows_is_not_raised() -> None:
     rows = one_row_in(25, cut(0.95))
     assert not check_health(rows[:4]).alerts
@@ -184,7 +175,6 @@ def test_holdout_eval_reward_that_falls_is_a_warning() -> None:
 def test_holdout_eval_reward_that_stays_is_a_warning() -> None:
     (alert,) = of(check_health(evaluated(0.6, 0.65, 0.6, 0.62, 0.61, 0.6, 0.62, 0.6)), "holdout")
     assert (alert.severity, alert.subject) == ("warning", "flat")
-    assert "eval_reward" in alert.message
 
 
 def test_holdout_eval_reward_that_rises_is_silent() -> None:
