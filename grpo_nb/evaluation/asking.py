@@ -16,7 +16,6 @@ from grpo_nb.evaluation.heldout import HeldOut, choose_rows, load_holdout, read_
 from grpo_nb.evaluation.judging import HeldOutQuestions, choose_judge_of, describe_judge
 from grpo_nb.evaluation.results import REWARD, Evaluation
 from grpo_nb.evaluation.subjects import (
-    RUN_PARTS,
     Decoding,
     OpenSubject,
     RunModel,
@@ -41,8 +40,6 @@ from grpo_nb.tasks.read_rows import Source
 from grpo_nb.tasks.task import Task
 
 Questions = Task | HeldOut | Source
-
-HOW_TO = "Write gn.compare(run, task), or gn.compare(subject, against=other, task=task)."
 
 
 def evaluate(
@@ -180,20 +177,7 @@ def compare(
     >>> comparison.verdict in ("better", "worse", "no difference shown")
     True
     """
-    if "before" in unknown or "after" in unknown:
-        raise TypeError(
-            "gn.compare has no arguments before and after. "
-            "Write gn.compare(subject, against=other, task=task): the other model is before."
-        )
     refuse_keywords(compare, unknown)
-    if _is_model(task):
-        raise TypeError(
-            f"gn.compare takes the questions second, but got {described(task)} there. {HOW_TO}"
-        )
-    if isinstance(against, (Task, HeldOut)):
-        raise TypeError(
-            f"gn.compare takes a model as against, but got {described(against)}. {HOW_TO}"
-        )
     require(
         "gn.compare(subject, against=other, task=task)",
         optional=("against", "task", "run", "settings"),
@@ -214,12 +198,6 @@ def compare(
             raise ValueError(
                 f"{described(subject)} is not a run, so there is no earlier model to compare it "
                 "with. Name the other model: gn.compare(subject, against=other, task=task)."
-            )
-        if run.path.absolute() != located[0].run.path.absolute():
-            raise ValueError(
-                f"gn.compare(run) compares the run {located[0].run.name!r} with its own start, so "
-                f"run={run.name!r} has no effect. Leave run out, or name the other model: "
-                "gn.compare(subject, against=other, task=task)."
             )
         run = located[0].run
         located.insert(0, RunModel(run, "base"))
@@ -251,16 +229,6 @@ def compare(
         comparison = comparison.save(run.path / "comparison")
         write_model_card(run)
     return comparison
-
-
-def _is_model(value: Any) -> bool:
-    """Return True for a model that is given where the questions belong."""
-    if isinstance(value, (str, Path)):
-        path = Path(value).expanduser()
-        files = ("run.json", "config.json", "adapter_config.json")
-        has_model = any((path / file).is_file() for file in files) or any(path.glob("*.gguf"))
-        return value in RUN_PARTS or path.suffix == ".gguf" or has_model
-    return isinstance(value, (Run, tuple))
 
 
 class Exam:

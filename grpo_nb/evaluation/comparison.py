@@ -119,7 +119,6 @@ class Comparison(Shown):
         if answer is None:
             return None
         share = self.after.majority_share
-        # Comparisons of earlier versions were stored without this share.
         if share is None and self.after.compares_gold:
             share = golds.count(answer) / len(golds)
         if share is None:
@@ -480,6 +479,5 @@ def open_comparison(folder: str | Path) -> Comparison:
 
 def _read_evaluation(saved: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Evaluation:
     contamination = saved["contamination"] and Contamination(**saved["contamination"])
-    # A comparison of an earlier version has fewer fields.
-    fields = {name: saved[name] for name in STORED_FIELDS if name in saved}
+    fields = {name: saved[name] for name in STORED_FIELDS}
     return Evaluation(rows=rows, contamination=contamination, **fields)

@@ -1,7 +1,6 @@
 """Before means before this run: a run from a trained adapter is compared with its start."""
 
 import shutil
-from pathlib import Path
 
 import pytest
 from peft import get_peft_model_state_dict
@@ -92,12 +91,3 @@ def test_ask_shows_base_start_and_after(staged_run: gn.runs.Run) -> None:
     assert answers.before == answers.after
     assert answers.base != answers.after
     assert "start of the run" in answers._repr_html_()
-
-
-def test_run_of_an_earlier_version_without_a_start_opens(
-    staged_run: gn.runs.Run, tmp_path: Path
-) -> None:
-    shutil.rmtree(staged_run.start_path)
-    assert not started_from_trained_adapter(staged_run)
-    shutil.copytree(staged_run.adapter_path, staged_run.path / "reference")
-    assert started_from_trained_adapter(staged_run)
