@@ -10,7 +10,17 @@ from grpo_nb.health.history import RunHistory
 from grpo_nb.health.monitor import HealthMonitor, check_health
 from grpo_nb.health.rules import group_size
 from tests.support.faulty_runs import Made, by_tens
-from tests.support.health_logs import INFINITE, Rows, changed, cut, flat, healthy_log, of, severest
+from tests.support.health_logs import (
+    INFINITE,
+    Rows,
+    changed,
+    cut,
+    flat,
+    healthy_log,
+    of,
+    seeds,
+    severest,
+)
 
 
 def small_groups(seed: int, has_lora: bool = True) -> Rows:
@@ -33,7 +43,7 @@ def one_row_in(steps: int, rows: Rows) -> Rows:
     return [row | {"step": row["step"] * steps} for row in rows]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(20, 2))
 def test_gradient_learning_run_by_tens_has_no_alert(seed: int) -> None:
     assert not of(check_health(small_groups(seed)), "gradient")
 
@@ -45,7 +55,7 @@ def test_gradient_zero_in_last_steps_by_tens_has_no_alert() -> None:
     assert not of(check_health(rows), "gradient")
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", seeds(5))
 def test_gradient_without_lora_by_tens_is_critical(seed: int) -> None:
     rows = small_groups(seed, has_lora=False)
     flat_rows = [
@@ -116,7 +126,7 @@ def pairs(size: int, seed: int = 0) -> Rows:
     return [{key: value for key, value in row.items() if key not in gone} for row in rows]
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", seeds(5))
 def test_no_spread_of_pairs_that_agree_by_chance_is_silent(seed: int) -> None:
     rows = pairs(2, seed)
     assert not of(check_health(rows), "no_spread")

@@ -1,5 +1,6 @@
 """Each rule on either side of its threshold, what its advice says, and rows that hold anything."""
 
+import functools
 import json
 import random
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from grpo_nb.health.history import RunHistory
-from grpo_nb.health.monitor import HealthMonitor, check_health
+from grpo_nb.health.monitor import HealthMonitor, HealthReport, check_health
 from grpo_nb.health.trend import main_reward
 from tests.support.health_logs import (
     INFINITE,
@@ -23,6 +24,7 @@ from tests.support.health_logs import (
     healthy_log,
     make_run,
     of,
+    seeds,
     severest,
     unpaid,
 )
@@ -266,18 +268,25 @@ SIDES = {
 }
 
 
-@pytest.mark.parametrize("side", SIDES.values(), ids=SIDES)
-def test_threshold_is_where_the_guide_says(side: Side) -> None:
+@functools.cache
+def report_above(name: str) -> HealthReport:
+    """Return the report of the log on the side of a threshold that is reported."""
+    side = SIDES[name]
+    return check_health(side.make(side.speaks), weights=WEIGHTS, ranges=RANGES)
+
+
+@pytest.mark.parametrize("name", SIDES)
+def test_threshold_is_where_the_guide_says(name: str) -> None:
+    side = SIDES[name]
     below = check_health(side.make(side.silent), weights=WEIGHTS, ranges=RANGES)
-    above = check_health(side.make(side.speaks), weights=WEIGHTS, ranges=RANGES)
     reached = SEVERITIES.index(severest(below, side.rule))
     assert reached < SEVERITIES.index(side.severity)
-    assert severest(above, side.rule) == side.severity
+    assert severest(report_above(name), side.rule) == side.severity
 
 
-@pytest.mark.parametrize("side", SIDES.values(), ids=SIDES)
-def test_alert_has_a_message_and_advice(side: Side) -> None:
-    for alert in check_health(side.make(side.speaks), weights=WEIGHTS).alerts:
+@pytest.mark.parametrize("name", SIDES)
+def test_alert_has_a_message_and_advice(name: str) -> None:
+    for alert in report_above(name).alerts:
         assert alert.message
         assert alert.advice
         json.dumps(alert.to_dict(), allow_nan=False)
@@ -427,7 +436,7 @@ ANYTHING = [
 ]
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", seeds(8, 2))
 def test_update_accepts_any_value_in_a_row(seed: int) -> None:
     chance = random.Random(seed)
     names = [*healthy_log(1)[0], "holdout/accuracy", "max_steps", "rewards/b", "rewards/", ""]
