@@ -58,6 +58,9 @@ ZERO_STD_SHARE = "zero_std_share"
 """Share of groups whose rewards are all equal: TRL's `frac_reward_zero_std`, or in older logs 0 or
 1, computed from `reward_std`."""
 
+DEFAULT_HOLDOUT_QUESTIONS = Settings().holdout_questions
+"""Held-out questions if a log shows neither their number nor an interval."""
+
 
 def read_numbers(row: Mapping[str, Any]) -> dict[str, float]:
     """Return all numbers of a row, NaN and infinity included.
@@ -129,6 +132,8 @@ class RunHistory:
     """True if the last row is a training row without a total reward."""
     accuracies: list[float] = field(default_factory=list)
     """All held-out accuracies so far."""
+    accuracy_errors: list[float] = field(default_factory=list)
+    """Standard error of each held-out accuracy."""
     eval_rewards: list[float] = field(default_factory=list)
     """All mean total rewards of TRL's own evaluations so far."""
 
@@ -171,7 +176,7 @@ class RunHistory:
             self.step += 1
         self.max_steps = metrics.get("max_steps", self.max_steps)
         if "holdout/accuracy" in metrics:
-            self.accuracies.append(metrics["holdout/accuracy"])
+            self._add_accuracy(metrics)
         if "eval_reward" in metrics:
             self.eval_rewards.append(metrics["eval_reward"])
         # Evaluation rows (`eval_*`) and the summary (`train_*`) have no reward. In a training row,
@@ -180,6 +185,19 @@ class RunHistory:
         self.is_reward_missing = is_training and "reward" not in numbers_of_row
         if "reward" in metrics:
             self._add_reward_row(metrics)
+
+    def _add_accuracy(self, metrics: Mapping[str, float]) -> None:
+        accuracy = metrics["holdout/accuracy"]
+        if "holdout/low" in metrics and "holdout/high" in metrics:
+            # The kit logs a 95 % interval, which knows how many questions were asked.
+            error = (metrics["holdout/high"] - metrics["holdout/low"]) / (2 * 1.96)
+        else:
+            questions = DEFAULT_HOLDOUT_QUESTIONS
+            if self.settings is not None:
+                questions = self.settings.holdout_questions
+            error = math.sqrt(max(0.0, accuracy * (1 - accuracy)) / questions)
+        self.accuracies.append(accuracy)
+        self.accuracy_errors.append(error)
 
     def _add_reward_row(self, metrics: dict[str, float]) -> None:
         if self.reward_rows == 0:

@@ -585,8 +585,12 @@ def check_holdout(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
     start = max(scores[0], means[0])
     best = max(means)
     now = means[-1]
-    # The median difference of two normal values is 0.954 of their standard deviation.
-    error = median(abs(after - before) for before, after in pairwise(scores)) / 0.954
+    if history.accuracies:
+        place = means.index(best)
+        error = max(history.accuracy_errors[place : place + 2])
+    else:
+        # The median difference of two normal values is 0.954 of their standard deviation.
+        error = median(abs(after - before) for before, after in pairwise(scores)) / 0.954
     # The best of many scores is high by luck, so a drop needs 2.5 standard errors.
     if best - now >= max(0.05 * span, 2.5 * error) > 0:
         message = (

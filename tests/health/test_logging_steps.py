@@ -149,7 +149,7 @@ def test_group_size_of_a_graded_reward_is_not_assumed() -> None:
     assert group_size(history, "rewards/right") == math.inf
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", seeds(10, 2))
 def test_length_of_a_run_that_thinks_longer_is_silent(seed: int) -> None:
     """The reward rises from 0.2 to 0.66 and slows down, as in DeepSeek-R1-Zero."""
     rise = lambda at: 0.2 + 0.48 * (1 - math.exp(-2.5 * at))  # noqa: E731

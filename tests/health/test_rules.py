@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from grpo_nb.core.statistics import share_interval
 from grpo_nb.health.history import RunHistory
 from grpo_nb.health.monitor import HealthMonitor, HealthReport, check_health
 from grpo_nb.health.trend import main_reward
@@ -400,10 +401,19 @@ def test_main_reward_needs_the_start_of_a_word(name: str) -> None:
     assert main_reward(history) is None
 
 
-def test_holdout_drop_within_its_noise_is_silent() -> None:
-    chance = random.Random(1)
-    rows = held_out(lambda i: min(0.7, 0.3 + 0.005 * i) + chance.choice([-0.2, 0.2]))
-    assert not of(check_health(rows, ranges=RANGES), "holdout")
+def held_out_by_8(rows: Rows) -> Rows:
+    """Return the rows with the interval of eight held-out questions."""
+    for row in rows:
+        if "holdout/accuracy" in row:
+            low, high = share_interval([row["holdout/accuracy"]] * 8)
+            row["holdout/low"] = low
+            row["holdout/high"] = high
+    return rows
+
+
+def test_holdout_of_eight_questions_needs_a_larger_drop() -> None:
+    assert of(check_health(held_out_drop(0.22), ranges=RANGES), "holdout")
+    assert not of(check_health(held_out_by_8(held_out_drop(0.22)), ranges=RANGES), "holdout")
 
 
 def test_holdout_near_the_top_is_silent() -> None:
