@@ -7,12 +7,12 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from grpo_nb.core.palette import BLUE, GREY, INK, VERMILION
+from grpo_nb.core.palette import BLUE, GREY, INK
 from grpo_nb.evaluation.results import MEASURES
 
 GRID = "#80808040"
 
-MARKERS = {"base": (VERMILION, "^"), "before": (GREY, "s"), "after": (BLUE, "o")}
+MARKERS = {"before": (GREY, "s"), "after": (BLUE, "o")}
 """Colour and marker of each model. The markers tell the models apart in grey."""
 
 ROW_INCHES = 0.34

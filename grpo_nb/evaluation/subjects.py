@@ -207,6 +207,14 @@ def start_adapter_path(run: Run) -> Path | None:
     return run.start_path if has_adapter else None
 
 
+def start_part(run: Run) -> Literal["base", "start"]:
+    """Return the part of a run that it started from.
+
+    After an earlier stage, a comparison with the base model would credit the run with both stages.
+    """
+    return "start" if started_from_trained_adapter(run) else "base"
+
+
 @contextlib.contextmanager
 def open_subject(
     subject: Subject, *, run: Run | None = None, tokenizer: Any = None
