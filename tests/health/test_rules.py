@@ -497,7 +497,11 @@ def test_file_without_a_log_is_named(tmp_path: Path) -> None:
 
 
 def test_run_brings_its_settings(tmp_path: Path) -> None:
-    rows = flat(60, frac_reward_zero_std=constant(0.55), rewards__right__mean=constant(0.5))
+    rows = flat(
+        60,
+        frac_reward_zero_std=constant(0.55),
+        rewards__right__mean=lambda i, row: 0.45 + 0.1 * (i % 2),
+    )
     pairs = make_run(tmp_path / "pairs", rows, num_generations=2)
     assert not of(check_health(pairs), "no_spread")
     assert of(check_health(rows), "no_spread")
