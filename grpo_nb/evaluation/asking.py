@@ -16,7 +16,6 @@ from grpo_nb.evaluation.heldout import HeldOut, choose_rows, load_holdout, read_
 from grpo_nb.evaluation.judging import HeldOutQuestions, choose_judge_of, describe_judge
 from grpo_nb.evaluation.results import REWARD, Evaluation
 from grpo_nb.evaluation.subjects import (
-    RUN_PARTS,
     Decoding,
     OpenSubject,
     RunModel,
@@ -25,7 +24,7 @@ from grpo_nb.evaluation.subjects import (
     model_id_of,
     name_of,
     open_subject,
-    started_from_trained_adapter,
+    start_part,
 )
 from grpo_nb.generation.samples import Completion, as_scored
 from grpo_nb.rewards.base import RewardFunction, reward_list, weights_by_name
@@ -41,8 +40,6 @@ from grpo_nb.tasks.read_rows import Source
 from grpo_nb.tasks.task import Task
 
 Questions = Task | HeldOut | Source
-
-HOW_TO = "Write gn.compare(run, task), or gn.compare(subject, against=other, task=task)."
 
 
 def evaluate(
@@ -150,11 +147,10 @@ def compare(
 ) -> Comparison:
     """Compare a model with another one on the same held-out questions.
 
-    `compare(run, task)` compares a run with the model that it started from. If that model had a
-    trained adapter already (after priming or an earlier stage), the base model is shown as well,
-    and the verdict is about this run alone. `compare(subject, against=other, task=task)` compares
-    any two models; the other one is `before` in the result. Both get the same prompts, the same
-    chat template and the same decoding.
+    `compare(run, task)` compares a run with the model that it started from: the base model, or
+    after priming or an earlier stage the model with the earlier adapter.
+    `compare(subject, against=other, task=task)` compares any two models; the other one is `before`
+    in the result. Both get the same prompts, the same chat template and the same decoding.
 
     The comparison of a run with its start, on all of its own questions with greedy answers, is kept
     in the folder of the run, for its summary and model card. Keep any other with `.save(folder)`.
@@ -177,14 +173,6 @@ def compare(
     >>> comparison.verdict in ("better", "worse", "no difference shown")
     True
     """
-    if _is_model(task):
-        raise TypeError(
-            f"gn.compare takes the questions second, but got {described(task)} there. {HOW_TO}"
-        )
-    if isinstance(against, (Task, HeldOut)):
-        raise TypeError(
-            f"gn.compare takes a model as against, but got {described(against)}. {HOW_TO}"
-        )
     require(
         "gn.compare(subject, against=other, task=task)",
         optional=("against", "task", "run", "settings"),
@@ -198,7 +186,7 @@ def compare(
     )
     # Without `against`, the model that the run started from takes its place.
     is_run_with_start = against is None
-    labels = {"before": "before", "after": "after"}
+    labels = ["before", "after"]
     if is_run_with_start:
         located, run = locate_subjects([subject], run)
         if not isinstance(located[0], RunModel) or located[0].part != "adapter":
@@ -206,23 +194,13 @@ def compare(
                 f"{described(subject)} is not a run, so there is no earlier model to compare it "
                 "with. Name the other model: gn.compare(subject, against=other, task=task)."
             )
-        if run.path.absolute() != located[0].run.path.absolute():
-            raise ValueError(
-                f"gn.compare(run) compares the run {located[0].run.name!r} with its own start, so "
-                f"run={run.name!r} has no effect. Leave run out, or name the other model: "
-                "gn.compare(subject, against=other, task=task)."
-            )
         run = located[0].run
-        located.insert(0, RunModel(run, "base"))
+        located.insert(0, RunModel(run, start_part(run)))
     else:
         located, run = locate_subjects([against, subject], run)
-        before, after = (name_of(each) for each in located)
-        if before != after:
-            labels = {"before": before, "after": after}
-    # After an earlier stage, a comparison with the base model would credit this run with both.
-    if is_run_with_start and started_from_trained_adapter(run):
-        located.insert(1, RunModel(run, "start"))
-        labels = {"base": "base", "before": "start of the run", "after": "after"}
+        names = [name_of(each) for each in located]
+        if names[0] != names[1]:
+            labels = names
     exam = Exam(
         task,
         run,
@@ -236,22 +214,11 @@ def compare(
         seed=seed,
         correct=correct,
     )
-    evaluations = exam.ask_all(list(labels.values()), allow_contaminated)
-    comparison = Comparison(**dict(zip(labels, evaluations, strict=True)))
+    comparison = Comparison(*exam.ask_all(labels, allow_contaminated))
     if is_run_with_start and exam.is_complete:
         comparison = comparison.save(run.path / "comparison")
         write_model_card(run)
     return comparison
-
-
-def _is_model(value: Any) -> bool:
-    """Return True for a model that is given where the questions belong."""
-    if isinstance(value, (str, Path)):
-        path = Path(value).expanduser()
-        files = ("run.json", "config.json", "adapter_config.json")
-        has_model = any((path / file).is_file() for file in files) or any(path.glob("*.gguf"))
-        return value in RUN_PARTS or path.suffix == ".gguf" or has_model
-    return isinstance(value, (Run, tuple))
 
 
 class Exam:
@@ -463,21 +430,16 @@ class Answers(Shown):
     before: tuple[Completion, ...]
     """Answers of the model that the run started from."""
     after: tuple[Completion, ...]
-    base: tuple[Completion, ...] | None = None
-    """Answers of the base model, if the run started from a trained adapter."""
 
     def _parts(self) -> Iterator[Part]:
-        columns = {"before": self.before, "after": self.after}
-        if self.base is not None:
-            columns = {"base": self.base, "start of the run": self.before, "after": self.after}
         rows = []
-        for question, *answers in zip(self.questions, *columns.values(), strict=True):
+        for question, *answers in zip(self.questions, self.before, self.after, strict=True):
             cells = [as_written(question)]
             for answer in answers:
                 mark = " [truncated here]" if answer.is_cut else ""
                 cells.append(as_written(answer.text + mark))
             rows.append(cells)
-        yield Table(rows, head=("question", *columns), wide=range(1 + len(columns)))
+        yield Table(rows, head=("question", "before", "after"), wide=range(3))
 
 
 def ask(
@@ -517,15 +479,11 @@ def ask(
         max_completion_length=settings.max_completion_length,
         chat_template_kwargs=run.chat_template_kwargs,
     )
-    models = {"before": RunModel(run, "base"), "after": RunModel(run)}
-    if started_from_trained_adapter(run):
-        models["base"] = RunModel(run, "base")
-        models["before"] = RunModel(run, "start")
-    answers = {}
-    for name, subject in models.items():
-        with open_subject(subject) as opened:
-            answers[name] = tuple(opened.ask(rows, decoding, lambda done: None))
-    return Answers(questions, **answers)
+    answers = []
+    for part in (start_part(run), "adapter"):
+        with open_subject(RunModel(run, part)) as opened:
+            answers.append(tuple(opened.ask(rows, decoding, lambda done: None)))
+    return Answers(questions, *answers)
 
 
 def shared_turns(rows: Sequence[Mapping[str, Any]]) -> list[Any]:

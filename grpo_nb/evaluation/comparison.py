@@ -46,14 +46,11 @@ class Comparison(Shown):
     after: Evaluation
     path: Path | None = dataclasses.field(default=None, compare=False)
     """Folder that the comparison was saved in."""
-    base: Evaluation | None = None
-    """The base model, if a run started from a trained adapter. Then `before` is another model."""
 
     @property
     def columns(self) -> dict[str, Evaluation]:
-        """The evaluations in the order of the tables: `base` if there is one, `before`, `after`."""
-        columns = {"base": self.base} if self.base is not None else {}
-        return columns | {"before": self.before, "after": self.after}
+        """The evaluations in the order of the tables."""
+        return {"before": self.before, "after": self.after}
 
     @functools.cached_property
     def results(self) -> dict[str, PairedResult | None]:
@@ -119,7 +116,6 @@ class Comparison(Shown):
         if answer is None:
             return None
         share = self.after.majority_share
-        # Comparisons of earlier versions were stored without this share.
         if share is None and self.after.compares_gold:
             share = golds.count(answer) / len(golds)
         if share is None:
@@ -181,7 +177,6 @@ class Comparison(Shown):
             measures_sentence(self),
             f"The share of correct answers changed by {100 * result.difference:+.1f} points on "
             f"{result.questions} questions (95 % interval {100 * low:+.1f} to {100 * high:+.1f}).",
-            _base_sentence(self),
         ]
         if self.verdict == NO_DIFFERENCE:
             sentences.append(power_sentence(self))
@@ -197,8 +192,7 @@ class Comparison(Shown):
         Columns: `change` of the question (`lost`, `gained`, `equal`, `both wrong`, `both right`),
         `question`, and the gold `answer`. For each model, its completion (`before`, `after`) and
         the judgement (`before_is`: `right`, `wrong` or `no answer`), then `before_in_format`, and
-        `before_anywhere` if the correct answer is the last candidate, None if not measured. The
-        columns of `base` come first, if the run started from a trained adapter.
+        `before_anywhere` if the correct answer is the last candidate, None if not measured.
         """
         import pandas
 
@@ -231,10 +225,7 @@ class Comparison(Shown):
 
         folder = Path(folder).expanduser()
         folder.mkdir(parents=True, exist_ok=True)
-        # The base model comes last, where readers of two models expect nothing.
         tables = [self.before.table, self.after.table]
-        if self.base is not None:
-            tables.append(self.base.table)
         answers = pandas.concat(tables, ignore_index=True).to_parquet(index=False)
         image = _picture(self)
         numbers = self.to_dict()
@@ -246,7 +237,7 @@ class Comparison(Shown):
     def to_dict(self) -> dict[str, Any]:
         """Return the numbers, fit for JSON."""
         numbers: dict[str, Any] = {"before": self.before.to_dict(), "after": self.after.to_dict()}
-        numbers["base"] = self.base and self.base.to_dict()
+        numbers["base"] = None  # readers of the file expect this key
         numbers |= dataclasses.asdict(self.result)
         for name in ("verdict", "sentence", "changed"):
             numbers[name] = getattr(self, name)
@@ -264,7 +255,6 @@ class Comparison(Shown):
         yield measures_sentence(self)
         yield _table(self)
         yield f"{self.after.asked} Counted as correct: {self.after.judged_by}."
-        yield _base_sentence(self)
         yield _questions_sentence(self)
         majority = self.majority
         yield "" if majority is None else majority.sentence
@@ -302,15 +292,6 @@ def measures_sentence(comparison: Comparison) -> str:
         f"The answers themselves: {_change(comparison, 'anywhere')}. "
         f"In the format: {_change(comparison, 'format')}. "
         f"Correct{needs_both}: {_change(comparison, 'correct')}."
-    )
-
-
-def _base_sentence(comparison: Comparison) -> str:
-    if comparison.base is None:
-        return ""
-    return (
-        f"The base model has {comparison.base.accuracy:.1%}. This run started from a trained "
-        "adapter, and the verdict is about this run alone."
     )
 
 
@@ -465,21 +446,15 @@ def open_comparison(folder: str | Path) -> Comparison:
             if not column.startswith(REWARD):
                 answers[column] = answers[column].where(answers[column].notna(), None)
         rows = answers.to_dict("records")
-        names = ["before", "after"]
-        if saved.get("base"):
-            names.append("base")
-        rows_per_model, rest = divmod(len(rows), len(names))
-        if rest:
-            raise ValueError(f"{len(rows)} answers cannot belong to {len(names)} models")
-        sides = {}
-        for place, name in enumerate(names):
-            start = place * rows_per_model
-            sides[name] = _read_evaluation(saved[name], rows[start : start + rows_per_model])
-        return Comparison(**sides, path=folder)
+        answers_per_model = saved["before"]["questions"] * saved["before"]["samples"]
+        if len(rows) != 2 * answers_per_model:
+            raise ValueError(f"{len(rows)} answers cannot belong to 2 models")
+        before = _read_evaluation(saved["before"], rows[:answers_per_model])
+        after = _read_evaluation(saved["after"], rows[answers_per_model:])
+        return Comparison(before, after, path=folder)
 
 
 def _read_evaluation(saved: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Evaluation:
     contamination = saved["contamination"] and Contamination(**saved["contamination"])
-    # A comparison of an earlier version has fewer fields.
-    fields = {name: saved[name] for name in STORED_FIELDS if name in saved}
+    fields = {name: saved[name] for name in STORED_FIELDS}
     return Evaluation(rows=rows, contamination=contamination, **fields)

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from grpo_nb.core.palette import BLUE, GREY, INK, VERMILION
+from grpo_nb.core.palette import BLUE, GREY, INK
 from grpo_nb.evaluation.results import MEASURES
 
 GRID = "#80808040"
 
-MARKERS = {"base": (VERMILION, "^"), "before": (GREY, "s"), "after": (BLUE, "o")}
+MARKERS = {"before": (GREY, "s"), "after": (BLUE, "o")}
 """Colour and marker of each model. The markers tell the models apart in grey."""
 
 ROW_INCHES = 0.34
@@ -50,7 +49,15 @@ def comparison_figure(comparison: Any) -> Figure:
                 axes.plot(
                     [share], [place], marker, color=colour, markersize=8, zorder=3, clip_on=False
                 )
-                _write_share(axes, share, high, place)
+                axes.annotate(
+                    f"{share:.0%}",
+                    (high + SPACE_FOR_LABEL, place),
+                    va="center",
+                    fontsize=9.5,
+                    fontweight="bold",
+                    color=INK,
+                    annotation_clip=False,
+                )
             ticks[place] = f"{MEASURES[measure].label}: {side.label}"
             place -= 1.0
         place -= GAP
@@ -70,15 +77,3 @@ def comparison_figure(comparison: Any) -> Figure:
     axes.tick_params(colors=INK, labelsize=9, length=2.5)
     axes.tick_params(axis="y", length=0)
     return figure
-
-
-def _write_share(axes: Axes, share: float, high: float, place: float) -> None:
-    axes.annotate(
-        f"{share:.0%}",
-        (high + SPACE_FOR_LABEL, place),
-        va="center",
-        fontsize=9.5,
-        fontweight="bold",
-        color=INK,
-        annotation_clip=False,
-    )

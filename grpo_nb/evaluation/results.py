@@ -215,8 +215,7 @@ class Evaluation(Shown):
     @property
     def anywhere_sentence(self) -> str:
         """Explanation of how a correct answer is found anywhere in a completion."""
-        note = self.anywhere_note or "not measured when this was evaluated"
-        return f"Correct answer anywhere in the completion: {note}."
+        return f"Correct answer anywhere in the completion: {self.anywhere_note}."
 
     @property
     def table(self) -> pandas.DataFrame:

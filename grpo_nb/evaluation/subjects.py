@@ -144,9 +144,9 @@ def _locate(subject: Any) -> Subject:
     if isinstance(subject, tuple) or subject in RUN_PARTS:
         return subject
     path = Path(subject).expanduser()
-    run_model = _run_model_at(path)
-    if run_model is not None:
-        return run_model
+    for folder in (path, Path(Settings().run_root) / path):
+        if (folder / "run.json").is_file():
+            return RunModel(open_run(folder))
     # A folder of an export has one GGUF file next to its card and verification.
     gguf_files = list(path.glob("*.gguf"))
     if len(gguf_files) == 1 and not (path / "config.json").is_file():
@@ -158,22 +158,6 @@ def _locate(subject: Any) -> Subject:
         # A wrong name is reported now, and not after the first model has answered.
         resolve_model(str(subject))
     return path if path.exists() else subject
-
-
-def _run_model_at(path: Path) -> RunModel | None:
-    """Return the model of a run's folder or adapter folder, None for any other place."""
-    for folder in (path, Path(Settings().run_root) / path):
-        if (folder / "run.json").is_file():
-            return RunModel(open_run(folder))
-    if not (path / "adapter_config.json").is_file() or not (path.parent / "run.json").is_file():
-        return None
-    run = open_run(path.parent)
-    if path.samefile(run.adapter_path):
-        return RunModel(run)
-    if path == start_adapter_path(run):
-        return RunModel(run, "start")
-    # Other folders of a run, such as checkpoints, have an adapter of their own.
-    return None
 
 
 def name_of(subject: Subject) -> str:
@@ -219,11 +203,16 @@ def started_from_trained_adapter(run: Run) -> bool:
 
 def start_adapter_path(run: Run) -> Path | None:
     """Return the folder of the adapter that a run started with, None if the run did not keep it."""
-    # Runs of earlier versions kept this adapter only as the reference of their KL.
-    for folder in (run.start_path, run.path / "reference"):
-        if (folder / ADAPTER_FILE).is_file():
-            return folder
-    return None
+    has_adapter = (run.start_path / ADAPTER_FILE).is_file()
+    return run.start_path if has_adapter else None
+
+
+def start_part(run: Run) -> Literal["base", "start"]:
+    """Return the part of a run that it started from.
+
+    After an earlier stage, a comparison with the base model would credit the run with both stages.
+    """
+    return "start" if started_from_trained_adapter(run) else "base"
 
 
 @contextlib.contextmanager

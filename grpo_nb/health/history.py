@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import numbers
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -55,12 +54,6 @@ ZERO_STD = 1e-6
 ZERO_UPDATE = 1e-12
 """Gradient norm or learning rate up to which no weight moves."""
 
-FULL_LENGTH_SHARE = 0.95
-"""Share of the length limit from which the mean completion counts as truncated."""
-
-AT_LIMIT = "completions/at_limit"
-"""1 if the mean completion has the length limit, else 0. Only in logs without a clipped ratio."""
-
 ZERO_STD_SHARE = "zero_std_share"
 """Share of groups whose rewards are all equal: TRL's `frac_reward_zero_std`, or in older logs 0 or
 1, computed from `reward_std`."""
@@ -86,21 +79,6 @@ def read_numbers(row: Mapping[str, Any]) -> dict[str, float]:
         except (ValueError, OverflowError):
             continue
     return metrics
-
-
-def eval_column(metrics: Mapping[str, float]) -> str:
-    """Return the name of the data set's total reward in an evaluation row.
-
-    TRL logs `eval_reward` once for each data set of a dict of data sets, and only
-    `eval_NAME_runtime` shows which one it is.
-
-    >>> eval_column({"eval_math_runtime": 3.0, "eval_reward": 0.5})
-    'eval_math_reward'
-    """
-    for name in metrics:
-        if re.fullmatch("eval_.+_runtime", name):
-            return name.removesuffix("runtime") + "reward"
-    return "eval_reward"
 
 
 @dataclass
@@ -130,19 +108,12 @@ class RunHistory:
     """Step number of the last row."""
     max_steps: float = math.inf
     """Step at which the run ends, infinity if it is not known."""
-    has_step_numbers: bool = True
-    """False if a row with a reward had no step number, as in a printed log. Rows then count as
-    steps."""
     reward_rows: int = 0
     """Number of reward rows so far."""
     first_reward_step: int = 0
     """Step of the first reward row, 0 before it."""
     last_reward_step: int = 0
     """Step of the last reward row, 0 before the first one."""
-    steps_between: int = 0
-    """Number of steps between the reward rows. A step that a resumed run logs again is no gap."""
-    gaps: int = 0
-    """Number of reward rows with a higher step than the row before. A resumed run repeats some."""
 
     first_rows: list[dict[str, float]] = field(default_factory=list)
     """Metrics of the first `LONG_WINDOW` reward rows."""
@@ -163,8 +134,8 @@ class RunHistory:
     """All held-out accuracies so far."""
     accuracy_errors: list[float] = field(default_factory=list)
     """Standard error of each held-out accuracy."""
-    eval_rewards: dict[str, list[float]] = field(default_factory=dict)
-    """All mean total rewards of TRL's own evaluations so far, by data set."""
+    eval_rewards: list[float] = field(default_factory=list)
+    """All mean total rewards of TRL's own evaluations so far."""
 
     best_block: list[float] = field(default_factory=list)
     """Rewards of the complete block of `WINDOW` steps with the highest mean, empty before there is
@@ -201,14 +172,13 @@ class RunHistory:
         if "step" in metrics:
             self.step = int(metrics["step"])
         elif "reward" in numbers_of_row:
+            # A printed log has no step numbers, so its rows count as steps.
             self.step += 1
-            self.has_step_numbers = False
         self.max_steps = metrics.get("max_steps", self.max_steps)
         if "holdout/accuracy" in metrics:
             self._add_accuracy(metrics)
         if "eval_reward" in metrics:
-            scores = self.eval_rewards.setdefault(eval_column(metrics), [])
-            scores.append(metrics["eval_reward"])
+            self.eval_rewards.append(metrics["eval_reward"])
         # Evaluation rows (`eval_*`) and the summary (`train_*`) have no reward. In a training row,
         # TRL leaves a reward out that is NaN or None for every completion.
         is_training = not any(str(name).startswith(("eval_", "train_")) for name in row)
@@ -232,9 +202,6 @@ class RunHistory:
     def _add_reward_row(self, metrics: dict[str, float]) -> None:
         if self.reward_rows == 0:
             self.first_reward_step = self.step
-        elif self.step > self.last_reward_step:
-            self.steps_between += self.step - self.last_reward_step
-            self.gaps += 1
         self.last_reward_step = self.step
         self.reward_rows += 1
         self._repair(metrics)
@@ -276,33 +243,22 @@ class RunHistory:
 
         # With beta = 0 Unsloth logs a KL of 0 in every row. Before the first update the true KL is
         # 0, too, so a 0 is a measurement only after another value.
-        is_kl_off = self.settings is not None and self.settings.beta == 0
         was_kl_seen = "kl" in self.highest
-        if is_kl_off or (metrics.get("kl") == 0 and not was_kl_seen):
-            metrics.pop("kl", None)
-
-        if "completions/clipped_ratio" in metrics or "completions/mean_length" not in metrics:
-            return
-        # Older logs have no clipped ratio, but the mean length shows that most were truncated.
-        limit = math.inf
-        longest = metrics.get("completions/max_length", math.inf)
-        if self.settings is not None:
-            limit = self.settings.max_completion_length
-        elif longest == self.highest.get("completions/max_length"):
-            # The longest completion of two rows has the same length: that is the limit.
-            limit = longest
-        is_at_limit = metrics["completions/mean_length"] >= FULL_LENGTH_SHARE * limit
-        metrics[AT_LIMIT] = float(is_at_limit)
+        if metrics.get("kl") == 0 and not was_kl_seen:
+            del metrics["kl"]
 
     @property
     def steps_per_row(self) -> float:
         """Mean number of steps that a reward row stands for."""
-        return self.steps_between / self.gaps if self.gaps else 1.0
+        if self.last_reward_step <= self.first_reward_step:
+            return 1.0
+        return (self.last_reward_step - self.first_reward_step) / (self.reward_rows - 1)
 
     @property
     def steps(self) -> int:
         """Steps from the first to the last reward row, and those that the first row stands for."""
-        return math.ceil(self.steps_between + self.steps_per_row)
+        between = self.last_reward_step - self.first_reward_step
+        return math.ceil(between + self.steps_per_row)
 
     @property
     def rewards(self) -> list[str]:

@@ -11,11 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, median
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from grpo_nb.core.statistics import mann_whitney_z
 from grpo_nb.health.history import (
-    AT_LIMIT,
     CLEAR_Z,
     LIKELY_Z,
     LONG_WINDOW,
@@ -36,7 +35,6 @@ from grpo_nb.health.trend import (
     rise_in_window,
     rise_since_start,
     total_position,
-    total_range,
 )
 from grpo_nb.runs.alert import Severity
 
@@ -175,16 +173,10 @@ def _is_signal_lost(history: RunHistory) -> bool:
     share = history.mean(ZERO_STD_SHARE, WINDOW)
     if history.steps < WINDOW or math.isnan(share) or share < NO_SIGNAL_SHARE:
         return False
-    for metric in ("completions/clipped_ratio", AT_LIMIT):
-        if history.mean(metric) >= NO_SIGNAL_SHARE:
-            return True
+    if history.mean("completions/clipped_ratio") >= NO_SIGNAL_SHARE:
+        return True
     some_differ = history.mean(ZERO_STD_SHARE, LONG_WINDOW) < 1
-    # Means over many steps vary little, so the observed range may be narrow. Use the possible
-    # range, too.
-    lowest = history.lowest["reward"]
-    observed = history.highest["reward"] - lowest
-    is_low = history.mean("reward", LONG_WINDOW) <= lowest + LOW_POSITION * observed
-    may_be_starting = some_differ and (is_low or total_position(history) <= LOW_POSITION)
+    may_be_starting = some_differ and total_position(history) <= LOW_POSITION
     return not may_be_starting
 
 
@@ -229,22 +221,11 @@ class ShareRule:
     """Steps that the mean is taken over."""
     critical_steps: int = SHORT_WINDOW
     """Steps before a critical finding, unless the signal is already lost."""
-    lengths: Literal["any", "short", "long"] = "any"
-    """Mean lengths that the rule judges: up to `SHORT_ANSWER_TOKENS` is short, above is long."""
+    is_about_texts: bool = False
+    """True if bare answers, which are often equal, are left out (`SHORT_ANSWER_TOKENS`)."""
     meaning: str
     """Rest of the message after the percentage."""
     advice: str
-
-
-SAME_TEXT_ADVICE = (
-    "Stop, and find the reward that gives this text a high score. Then lower learning_rate."
-)
-
-
-TRUNCATION_ADVICE = (
-    "Read some of them. If the answer is missing, raise max_completion_length, ask for shorter "
-    "answers, or reward brevity."
-)
 
 
 SHARE_RULES = (
@@ -257,18 +238,8 @@ SHARE_RULES = (
         steps=WINDOW,
         critical_steps=LONG_WINDOW,  # base models learn to end their answers first
         meaning="of the completions were truncated at the length limit",
-        advice=TRUNCATION_ADVICE,
-    ),
-    ShareRule(
-        rule="truncation",
-        metric=AT_LIMIT,
-        info=0.25,
-        warning=0.5,
-        critical=0.9,
-        steps=WINDOW,
-        critical_steps=LONG_WINDOW,
-        meaning="of the rows have a mean length at the length limit",
-        advice=TRUNCATION_ADVICE,
+        advice="Read some of them. If the answer is missing, raise max_completion_length, ask for "
+        "shorter answers, or reward brevity.",
     ),
     ShareRule(
         rule="collapse",
@@ -276,28 +247,17 @@ SHARE_RULES = (
         info=0.8,  # such a model ignores the prompt
         warning=0.8,
         critical=0.8,
-        lengths="long",
+        is_about_texts=True,
         meaning="of the completions are the same text, whatever the prompt",
-        advice=SAME_TEXT_ADVICE,
-    ),
-    ShareRule(
-        rule="collapse",
-        metric="completions/same_answer",
-        info=0.99,  # a good model stays below, even if nine of ten gold answers are one label
-        warning=0.99,
-        critical=0.99,
-        steps=LONG_WINDOW,
-        critical_steps=LONG_WINDOW,
-        lengths="short",
-        meaning="of the completions are the same answer, whatever the prompt",
-        advice=SAME_TEXT_ADVICE,
+        advice="Stop, and find the reward that gives this text a high score. Then lower "
+        "learning_rate.",
     ),
     ShareRule(
         rule="collapse",
         metric="completions/duplicates",
         info=0.5,
         warning=0.5,  # never critical, because the model may simply have learnt the prompts
-        lengths="long",
+        is_about_texts=True,
         meaning="of the completions repeat another completion of their group",
         advice="If these answers are right, the model has learnt these prompts: use harder ones. "
         "Otherwise raise temperature, or lower learning_rate.",
@@ -335,14 +295,11 @@ SHARE_RULES = (
 
 def check_shares(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
     """Report each share of `SHARE_RULES` that reaches a threshold."""
-    length = "short" if _has_short_answers(history) else "long"
     for rule in SHARE_RULES:
         share = history.mean(rule.metric, rule.steps)
-        is_for_others = rule.lengths not in ("any", length)
-        if is_for_others or math.isnan(share) or share < rule.info:
+        if math.isnan(share) or share < rule.info:
             continue
-        # Short answers are often equal, so equal ones mean something only over the whole window.
-        if rule.lengths == "short" and history.steps < rule.steps:
+        if rule.is_about_texts and _has_short_answers(history):
             continue
         if rule.metric == "completions/duplicates" and _has_reached_top(history, trend):
             continue
@@ -377,8 +334,6 @@ def check_zero_gradient(history: RunHistory, trend: RewardTrend) -> Iterator[Fin
     reward variance. If a row stands for several steps, no rewards may differ in its last step. The
     probability of that is at most the mean share.
     """
-    # Without step numbers, as in a printed log, a row may stand for several steps.
-    is_one_step_per_row = history.has_step_numbers and history.steps_per_row == 1
     rows = 0
     chance = 1.0
     for row in reversed(history.last_rows):
@@ -387,10 +342,7 @@ def check_zero_gradient(history: RunHistory, trend: RewardTrend) -> Iterator[Fin
         if row["grad_norm"] > ZERO_UPDATE:
             break
         rows += 1
-        if is_one_step_per_row and ZERO_STD_SHARE in row:
-            chance = 0.0  # The rewards of this step differ, and one such row is a proof.
-        else:
-            chance *= row.get("frac_reward_zero_std", 1.0)
+        chance *= row.get("frac_reward_zero_std", 1.0)
     if rows < history.rows_in(SHORT_WINDOW) or chance > 1e-4:
         return
     message = f"The gradient was 0 in each of the last {rows} rows although rewards differ."
@@ -542,9 +494,7 @@ def check_constant_reward(history: RunHistory, trend: RewardTrend) -> Iterator[F
         values = history.last_values(metric, LONG_WINDOW)
         if not has_one_mean or has_std or len(values) < history.rows_in(SHORT_WINDOW):
             continue
-        # Equal means do not show that all completions have that score.
-        is_mean = f"{metric}/std" not in history.highest and score != 0
-        constants.append(f"{name} is {score:.3g}" + (" on average" if is_mean else ""))
+        constants.append(f"{name} is {score:.3g}")
         # A reward that only punishes gives 0 at best, so it has paid.
         highest_possible = history.ranges.get(name, (0, math.inf))[1]
         has_never_paid |= score <= 0 and score < highest_possible
@@ -613,79 +563,58 @@ def check_form_only(history: RunHistory, trend: RewardTrend) -> Iterator[Finding
 # holdout -----------------------------------------------------------------------------------------
 
 
-class HeldOutScores(NamedTuple):
-    """The held-out scores of one column, and what is known about their scale."""
+def check_holdout(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
+    """Report a held-out score that falls, or stays the same while the reward has risen.
 
-    name: str
-    """Name of the score in messages."""
-    scores: list[float]
-    errors: list[float]
-    """Standard error of each score."""
-    unit: str
-    """Format of a score."""
-    lowest: float
-    """Lowest possible score, or the lowest reward so far."""
-    span: float
-    """Width of the range of the score."""
-
-
-def held_out_scores(history: RunHistory) -> Iterator[HeldOutScores]:
-    """Yield the accuracy that the kit measures, or else the total rewards of TRL's evaluations."""
-    accuracies = history.accuracies
-    if len(accuracies) >= 3:  # two means of two measurements each
-        yield HeldOutScores("accuracy", accuracies, history.accuracy_errors, ".0%", 0.0, 1.0)
-    if accuracies:
+    The score is the accuracy that the kit measures, or else the total reward of TRL's evaluations.
+    """
+    name = "accuracy"
+    scores = history.accuracies
+    lowest = 0.0
+    span = 1.0
+    if not scores:
+        name = "reward"
+        scores = history.eval_rewards
+        lowest = history.lowest["reward"]
+        span = history.highest["reward"] - lowest
+    if len(scores) < 4:
         return
-    low, high = total_range(history) or (history.lowest["reward"], history.highest["reward"])
-    for column, scores in history.eval_rewards.items():
-        if len(scores) < 4:
-            continue
+    # A mean of two scores is less noisy than one.
+    means = [fmean(pair) for pair in pairwise(scores)]
+    # A low first score alone is no gain, so the mean of the first two counts if it is higher.
+    start = max(scores[0], means[0])
+    best = max(means)
+    now = means[-1]
+    if history.accuracies:
+        place = means.index(best)
+        error = max(history.accuracy_errors[place : place + 2])
+    else:
         # The median difference of two normal values is 0.954 of their standard deviation.
         error = median(abs(after - before) for before, after in pairwise(scores)) / 0.954
-        errors = [error] * len(scores)
-        yield HeldOutScores(f"reward ({column})", scores, errors, ".3g", low, high - low)
-
-
-def check_holdout(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
-    """Report a held-out score that falls, or stays the same while the reward has risen."""
-    for held_out in held_out_scores(history):
-        scores = held_out.scores
-        unit = held_out.unit
-        # A mean of two scores is less noisy than one.
-        means = [fmean(pair) for pair in pairwise(scores)]
-        # A low first score alone is no gain, so the mean of the first two counts if it is higher.
-        start = max(scores[0], means[0])
-        best = max(means)
-        now = means[-1]
-        place = means.index(best)
-        error = max(held_out.errors[place : place + 2])
-        # A log may have several columns, and each has its own alerts.
-        is_only = held_out.name in ("accuracy", "reward (eval_reward)")
-        column = "" if is_only else f" {held_out.name}"
-        # The best of many scores is high by luck, so a drop needs 2.5 standard errors.
-        if best - now >= max(0.05 * held_out.span, 2.5 * error) > 0:
-            message = (
-                f"The held-out {held_out.name} has fallen from {best:{unit}} to {now:{unit}} "
-                "(means of two measurements)."
-            )
-            advice = (
-                'Stop, and use the best adapter (keep_adapter="best"). With more varied prompts '
-                "the model generalises longer."
-            )
-            yield Finding("holdout", "warning", message, advice, f"falling{column}")
-            continue
-        has_trained = trend.is_above_start and history.steps >= 2 * LONG_WINDOW
-        has_room = start <= held_out.lowest + 0.96 * held_out.span
-        if has_trained and has_room and now - start < 0.02 * held_out.span:
-            message = (
-                f"The held-out {held_out.name} is {now:{unit}}, from {start:{unit}} at first, "
-                "although the training reward has risen."
-            )
-            advice = (
-                "Read the completions with the highest reward: does the model repeat answers by "
-                "heart, or exploit the reward?"
-            )
-            yield Finding("holdout", "warning", message, advice, f"flat{column}")
+    # The best of many scores is high by luck, so a drop needs 2.5 standard errors.
+    if best - now >= max(0.05 * span, 2.5 * error) > 0:
+        message = (
+            f"The held-out {name} has fallen from {best:.3g} to {now:.3g} (means of two "
+            "measurements)."
+        )
+        advice = (
+            'Stop, and use the best adapter (keep_adapter="best"). With more varied prompts the '
+            "model generalises longer."
+        )
+        yield Finding("holdout", "warning", message, advice, "falling")
+        return
+    has_trained = trend.is_above_start and history.steps >= 2 * LONG_WINDOW
+    has_room = start <= lowest + 0.96 * span
+    if has_trained and has_room and now - start < 0.02 * span:
+        message = (
+            f"The held-out {name} is {now:.3g}, from {start:.3g} at first, although the training "
+            "reward has risen."
+        )
+        advice = (
+            "Read the completions with the highest reward: does the model repeat answers by heart, "
+            "or exploit the reward?"
+        )
+        yield Finding("holdout", "warning", message, advice, "flat")
 
 
 RULES = (

@@ -137,22 +137,6 @@ def reward_range(history: RunHistory, reward: str) -> tuple[float, float] | None
     return (0.0, 1.0) if fits and highest_std <= MAX_STD_IN_0_1 else None
 
 
-def total_range(history: RunHistory) -> tuple[float, float] | None:
-    """Return the range of the weighted total, None if a weight or a range is not known."""
-    if not history.rewards or (len(history.rewards) > 1 and not history.weights):
-        return None
-    lowest = highest = 0.0
-    for reward in history.rewards:
-        scores = reward_range(history, reward)
-        if scores is None:
-            return None
-        # A negative weight turns the lowest score into the highest contribution.
-        ends = sorted(history.weights.get(reward, 1.0) * score for score in scores)
-        lowest += ends[0]
-        highest += ends[1]
-    return lowest, highest
-
-
 def reward_position(history: RunHistory, reward: str) -> float:
     """Return where the mean of a reward lies in its range, from 0 (lowest) to 1 (highest)."""
     level = history.mean(f"rewards/{reward}", LONG_WINDOW)
@@ -160,13 +144,10 @@ def reward_position(history: RunHistory, reward: str) -> float:
 
 
 def total_position(history: RunHistory) -> float:
-    """Return where the mean total lies in its range.
-
-    Without weights, return the mean of the positions of the rewards.
-    """
-    if history.rewards and not history.weights:
-        return fmean(reward_position(history, name) for name in history.rewards)
-    return _position(history.mean("reward", LONG_WINDOW), total_range(history))
+    """Return the mean of the positions of the rewards, or that of the total without any."""
+    if not history.rewards:
+        return _position(history.mean("reward", LONG_WINDOW), None)
+    return fmean(reward_position(history, name) for name in history.rewards)
 
 
 def main_position(history: RunHistory) -> float:

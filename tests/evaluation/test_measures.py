@@ -151,42 +151,14 @@ def test_one_sampled_answer_is_singular() -> None:
     assert side.asked == "1 questions, one answer to each, sampled at temperature 0.7."
 
 
-def test_comparison_of_an_earlier_version_still_opens(tmp_path: Path) -> None:
-    """Without the fields of today, what was not measured is shown as that."""
-    folder = (
-        compared(sums(HALF, is_formatted=False), sums(MOST, is_formatted=True))
-        .save(tmp_path / "old")
-        .path
-    )
-    _make_old(folder)
-    opened = gn.evaluation.open_comparison(folder)
-    assert opened.results["anywhere"] is None
-    assert opened.base is None
-    assert "The answers themselves: not measured." in opened.sentence
-    numbers = dict(opened.after.numbers)
-    assert numbers["correct anywhere"] == "not measured"
-    assert opened._repr_html_()
-
-
-def _make_old(folder: Path) -> None:
-    import pandas
-
+def test_comparison_of_another_version_is_named(tmp_path: Path) -> None:
+    comparison = compared(sums(HALF, is_formatted=False), sums(MOST, is_formatted=True))
+    folder = comparison.save(tmp_path / "old").path
     stored = json.loads((folder / "comparison.json").read_text())
-    for name in ("base", "tests", "majority"):  # an earlier version did not store these
-        del stored[name]
-    for side in ("before", "after"):
-        for name in (
-            "format_interval",
-            "anywhere_share",
-            "anywhere_interval",
-            "anywhere_note",
-            "compares_gold",
-        ):
-            del stored[side][name]
+    del stored["after"]["anywhere_note"]
     (folder / "comparison.json").write_text(json.dumps(stored))
-    pandas.read_parquet(folder / "transcripts.parquet").drop(columns="is_anywhere").to_parquet(
-        folder / "transcripts.parquet", index=False
-    )
+    with pytest.raises(ValueError, match="was written by another version"):
+        gn.evaluation.open_comparison(folder)
 
 
 def test_majority_baseline_is_left_out_where_a_function_judges() -> None:

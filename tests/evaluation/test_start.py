@@ -1,7 +1,6 @@
 """Before means before this run: a run from a trained adapter is compared with its start."""
 
 import shutil
-from pathlib import Path
 
 import pytest
 from peft import get_peft_model_state_dict
@@ -27,40 +26,25 @@ def completions_of(side: gn.evaluation.Evaluation) -> list[str]:
     return [row["completion"] for row in side.rows]
 
 
-def test_run_from_an_untrained_adapter_has_two_columns(run: gn.runs.Run) -> None:
+def test_run_from_an_untrained_adapter_starts_as_its_base(run: gn.runs.Run) -> None:
     assert not started_from_trained_adapter(run)
-    assert gn.compare(run).base is None
+    assert "The base model of the run" in gn.compare(run).before.subject
 
 
-def test_run_from_a_trained_adapter_has_three_columns(staged_run: gn.runs.Run) -> None:
+def test_run_from_a_trained_adapter_is_compared_with_it(staged_run: gn.runs.Run) -> None:
     comparison = gn.compare(staged_run)
-    assert [side.label for side in comparison.columns.values()] == [
-        "base",
-        "start of the run",
-        "after",
-    ]
     assert completions_of(comparison.before) == completions_of(comparison.after)
-    assert completions_of(comparison.base) != completions_of(comparison.before)
     assert comparison.verdict == "no difference shown"
-    assert (
-        "This run started from a trained adapter, and the verdict is about this run alone."
-        in comparison.sentence
-    )
-    page = comparison._repr_html_()
-    assert page.index(">base<") < page.index(">start of the run<") < page.index(">after<")
+    assert "with the adapter as it was before the first step" in comparison.before.subject
 
 
-def test_card_and_folder_keep_the_three_columns(staged_run: gn.runs.Run) -> None:
+def test_comparison_of_a_stage_is_kept_in_its_folder(staged_run: gn.runs.Run) -> None:
     comparison = gn.compare(staged_run)
-    assert (
-        "| held-out, 95 % interval | base | start of the run | after |"
-        in (staged_run.path / "README.md").read_text()
-    )
+    card = (staged_run.path / "README.md").read_text()
+    assert "| held-out, 95 % interval | before | after |" in card
     opened = gn.evaluation.open_comparison(staged_run.path)
     assert repr(opened) == repr(comparison)
     assert opened.transcripts().equals(comparison.transcripts())
-    assert {"base", "base_is", "base_anywhere"} <= set(opened.transcripts().columns)
-    assert staged_run.comparison.base.accuracy == comparison.base.accuracy
 
 
 def test_trained_adapter_is_put_back_bit_for_bit(staged_run: gn.runs.Run) -> None:
@@ -87,17 +71,6 @@ def test_start_without_a_run_is_refused() -> None:
         gn.evaluate("start", [{"question": "1 + 1?", "answer": "2"}])
 
 
-def test_ask_shows_base_start_and_after(staged_run: gn.runs.Run) -> None:
+def test_ask_compares_with_the_start(staged_run: gn.runs.Run) -> None:
     answers = gn.ask(staged_run, "What is 2 + 2?", max_completion_length=6)
     assert answers.before == answers.after
-    assert answers.base != answers.after
-    assert "start of the run" in answers._repr_html_()
-
-
-def test_run_of_an_earlier_version_without_a_start_opens(
-    staged_run: gn.runs.Run, tmp_path: Path
-) -> None:
-    shutil.rmtree(staged_run.start_path)
-    assert not started_from_trained_adapter(staged_run)
-    shutil.copytree(staged_run.adapter_path, staged_run.path / "reference")
-    assert started_from_trained_adapter(staged_run)

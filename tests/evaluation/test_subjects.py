@@ -12,7 +12,6 @@ import pytest
 
 import grpo_nb as gn
 from grpo_nb.evaluation.results import Evaluation
-from grpo_nb.evaluation.subjects import locate_subjects
 from grpo_nb.tasks.formats import hashes
 
 
@@ -45,25 +44,10 @@ def test_adapter_answers_differently_from_base(of_base: list[str], of_adapter: l
     assert of_base != of_adapter
 
 
-def test_run_folder_and_adapter_folder_answer_as_the_run(
+def test_run_folder_answers_as_the_run(
     tiny_run: gn.runs.Run, task: gn.tasks.Task, of_adapter: list[str]
 ) -> None:
     assert texts(gn.evaluate(tiny_run.path, task)) == of_adapter
-    assert texts(gn.evaluate(tiny_run.path / "adapter", task)) == of_adapter
-
-
-def test_start_folder_of_a_run_is_its_start(tiny_run: gn.runs.Run) -> None:
-    located, _ = locate_subjects([tiny_run.path / "start"])
-    assert [(subject.run.name, subject.part) for subject in located] == [("tiny", "start")]
-
-
-def test_other_adapter_in_a_run_folder_is_that_adapter(
-    tiny_run: gn.runs.Run, tmp_path: Path
-) -> None:
-    folder = shutil.copytree(tiny_run.path, tmp_path / "run")
-    other = shutil.copytree(folder / "adapter", folder / "checkpoint-1")
-    located, _ = locate_subjects([other])
-    assert located == [other]
 
 
 def test_model_folder_gets_the_chat_template_of_the_run(

@@ -1,10 +1,7 @@
 """What an alert needs: answers of every length, gradients beside rewards, and held-out columns."""
 
-import random
-
 import pytest
 
-from grpo_nb.health.history import RunHistory
 from grpo_nb.health.monitor import HealthMonitor, check_health
 from tests.support.health_logs import (
     NAN,
@@ -27,29 +24,6 @@ def answered(tokens: float | None, share: float, steps: int = 80, duplicates: fl
         completions__same_answer=lambda i, r: share,
         completions__duplicates=lambda i, r: duplicates,
     )
-
-
-def test_collapse_to_one_word_for_all_questions_is_critical() -> None:
-    assert severest(check_health(answered(2.0, 1.0)), "collapse") == "critical"
-
-
-@pytest.mark.parametrize("share", [0.9, 0.98])
-def test_collapse_of_one_word_needs_nearly_all_answers(share: float) -> None:
-    assert not of(check_health(answered(2.0, share)), "collapse")
-
-
-def test_collapse_of_one_word_needs_50_steps() -> None:
-    assert not of(check_health(answered(2.0, 1.0, steps=49)), "collapse")
-    assert of(check_health(answered(2.0, 1.0, steps=50)), "collapse")
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_collapse_of_two_uneven_labels_is_silent(seed: int) -> None:
-    """Two prompts a step, all answers right, nine of ten gold answers alike."""
-    chance = random.Random(seed)
-    equal = lambda i, r: 0.5 if chance.random() < 2 * 0.9 * 0.1 else 1.0  # noqa: E731
-    rows = flat(300, completions__mean_length=lambda i, r: 2.0, completions__same_answer=equal)
-    assert not of(check_health(rows), "collapse")
 
 
 @pytest.mark.parametrize(("tokens", "count"), [(16.0, 0), (17.0, 1), (None, 0)])
@@ -77,18 +51,6 @@ def test_gradient_zero_without_share_or_std_is_silent() -> None:
     assert not of(check_health(rows), "gradient")
 
 
-def test_gradient_zero_of_two_steps_resumed_early_is_silent() -> None:
-    """A resumed run logs 50 of its rows again, which must not look like one step per row."""
-    rows = flat(100, grad_norm=lambda i, r: 0.0, frac_reward_zero_std=lambda i, r: 0.9)
-    rows = [row | {"step": 2 * row["step"]} for row in rows]
-    resumed = rows[:60] + rows[:30]
-    history = RunHistory()
-    for row in resumed:
-        history.add(row)
-    assert history.steps_per_row == 2
-    assert not of(check_health([*rows[:60], *rows[:12]]), "gradient")
-
-
 def test_not_finite_single_skipped_steps_do_not_stop() -> None:
     monitor = HealthMonitor(stop_on="critical")
     for row in changed(200, grad_norm=lambda i, r: NAN if i % 30 == 9 else 1.0):
@@ -108,26 +70,11 @@ def evaluated(column: str, scores: tuple[float, ...], **more: float) -> Rows:
     return rows
 
 
-@pytest.mark.parametrize(
-    ("columns", "name"),
-    [
-        pytest.param({}, "eval_reward", id="one data set"),
-        pytest.param({"eval_math_runtime": 1.0}, "eval_math_reward", id="one of several"),
-    ],
-)
-def test_holdout_total_that_falls_is_a_warning(columns: dict[str, float], name: str) -> None:
-    (alert,) = of(check_health(evaluated("eval_reward", FALL, **columns)), "holdout")
+def test_holdout_total_that_falls_is_a_warning() -> None:
+    (alert,) = of(check_health(evaluated("eval_reward", FALL)), "holdout")
     assert alert.severity == "warning"
-    assert name in alert.message
 
 
 def test_holdout_low_first_score_alone_is_no_gain() -> None:
     scores = (0.4, 0.6, 0.5, 0.52, 0.5, 0.51, 0.5, 0.51)
     assert severest(check_health(evaluated("eval_reward", scores)), "holdout") == "warning"
-
-
-def test_eval_rewards_of_two_data_sets_are_apart() -> None:
-    history = RunHistory()
-    for name, score in (("math", 0.9), ("code", 0.1), ("math", 0.8)):
-        history.add({"step": 5, f"eval_{name}_runtime": 1.0, "eval_reward": score})
-    assert history.eval_rewards == {"eval_math_reward": [0.9, 0.8], "eval_code_reward": [0.1]}

@@ -8,14 +8,15 @@ import pytest
 from grpo_nb.health.monitor import HealthMonitor, check_health
 from grpo_nb.runs.alert import Alert, alerts_of
 from tests.support.faulty_runs import ASIDE, SEEN, Made, by_tens, judged, made_run
-from tests.support.health_logs import Rows, cut, flat, healthy_log, of, severest, unpaid
+from tests.support.health_logs import Rows, cut, flat, healthy_log, of, seeds, severest, unpaid
 
 
 @pytest.mark.parametrize(
     ("names", "allowed"),
     [
         pytest.param(SEEN, 1, marks=pytest.mark.slow, id="seen"),
-        pytest.param(sorted(ASIDE), 0, id="aside"),
+        pytest.param(sorted(ASIDE), 0, marks=pytest.mark.slow, id="aside"),
+        pytest.param(sorted(ASIDE)[::6], 0, id="some of each"),
     ],
 )
 def test_faults_are_named_and_healthy_runs_left_alone(names: list[str], allowed: int) -> None:
@@ -40,7 +41,7 @@ def test_log_of_every_tenth_step_is_judged_in_time(rule: str, make) -> None:
     assert alert.step <= 60
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", seeds(5))
 def test_healthy_log_of_every_tenth_step_is_left_alone(seed: int) -> None:
     rows = by_tens(Made(healthy_log(400, seed))).rows
     assert check_health(rows, weights={"right": 2.0, "form": 1.0}).ok
@@ -59,7 +60,9 @@ def with_alerts(rows: Rows, alerts: Iterable[list[Alert]]) -> Rows:
 RESUMED = ["one text for all #0", "rises and loses it #1", "KL runs away #0", "flat for long #0"]
 
 
-@pytest.mark.parametrize("name", RESUMED)
+@pytest.mark.parametrize(
+    "name", [RESUMED[0], *(pytest.param(name, marks=pytest.mark.slow) for name in RESUMED[1:])]
+)
 def test_resumed_run_has_the_alerts_of_an_uninterrupted_one(name: str) -> None:
     made = made_run(name)
     monitor = HealthMonitor(**made.told)
@@ -98,7 +101,7 @@ def test_report_has_one_alert_per_rule_and_subject(coming_and_going: Rows) -> No
     assert len(of(check_health(coming_and_going), "truncation")) == 1
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(20, 2))
 def test_run_that_rises_is_never_stopped(seed: int) -> None:
     monitor = HealthMonitor(stop_on="critical")
     for row in healthy_log(150, seed, groups=1, right=lambda at: 0.1 + 0.4 * at):

@@ -3,6 +3,8 @@
 The truth is computed from the raw columns with numpy and scipy, not by the rules.
 """
 
+import functools
+import itertools
 from collections import Counter
 
 import numpy
@@ -48,10 +50,13 @@ def is_loud(report: HealthReport, rule: str) -> bool:
 
 LEARNING = sorted(name for name, rows in LOGS.items() if plainly_learns(rows))
 
-REPORTS = []
-for log_name, log_rows in LOGS.items():
-    REPORTS.append(pytest.param(log_name, log_rows, id=f"{log_name} as printed"))
-    REPORTS.append(pytest.param(log_name, with_zero_std(log_rows), id=f"{log_name} with share"))
+REPORTS = list(itertools.product(LOGS, [False, True]))
+
+
+@functools.cache
+def report_of(name: str, has_share: bool) -> HealthReport:
+    """Return the report of a log, as printed or with the share of groups without variance."""
+    return check_health(with_zero_std(LOGS[name]) if has_share else LOGS[name])
 
 
 def test_logs_are_those_that_the_tests_were_written_for() -> None:
@@ -63,25 +68,25 @@ def test_logs_are_those_that_the_tests_were_written_for() -> None:
     assert sum(len(constant_rewards(rows)) for rows in LOGS.values()) == 2
 
 
-@pytest.mark.parametrize(("name", "rows"), REPORTS)
-def test_no_spread_agrees_with_counting(name: str, rows: Rows) -> None:
-    report = check_health(rows)
+@pytest.mark.parametrize(("name", "has_share"), REPORTS)
+def test_no_spread_agrees_with_counting(name: str, has_share: bool) -> None:
+    report = report_of(name, has_share)
     share = share_without_spread(LOGS[name])
     assert is_loud(report, "no_spread") or share < 0.5
     assert not of(report, "no_spread") or share >= 0.25
 
 
-@pytest.mark.parametrize(("name", "rows"), REPORTS)
-def test_truncation_agrees_with_counting(name: str, rows: Rows) -> None:
-    report = check_health(rows)
+@pytest.mark.parametrize(("name", "has_share"), REPORTS)
+def test_truncation_agrees_with_counting(name: str, has_share: bool) -> None:
+    report = report_of(name, has_share)
     share = share_clipped(LOGS[name])
     assert is_loud(report, "truncation") or not share >= 0.25
     assert not of(report, "truncation") or share >= 0.01
 
 
-@pytest.mark.parametrize(("name", "rows"), REPORTS)
-def test_constant_rewards_are_named(name: str, rows: Rows) -> None:
-    report = check_health(rows)
+@pytest.mark.parametrize(("name", "has_share"), REPORTS)
+def test_constant_rewards_are_named(name: str, has_share: bool) -> None:
+    report = report_of(name, has_share)
     for reward in constant_rewards(LOGS[name]):
         assert is_loud(report, "constant_reward")
         assert f"{reward} is " in of(report, "constant_reward")[0].message
@@ -90,8 +95,7 @@ def test_constant_rewards_are_named(name: str, rows: Rows) -> None:
 @pytest.mark.parametrize("name", LEARNING)
 @pytest.mark.parametrize("has_share", [False, True])
 def test_run_that_learns_has_at_most_one_warning(name: str, has_share: bool) -> None:
-    rows = with_zero_std(LOGS[name]) if has_share else LOGS[name]
-    severities = Counter(alert.severity for alert in check_health(rows).alerts)
+    severities = Counter(alert.severity for alert in report_of(name, has_share).alerts)
     assert severities["critical"] == 0
     assert severities["warning"] <= 1
 
@@ -100,6 +104,6 @@ def test_run_that_learns_has_at_most_one_warning(name: str, has_share: bool) -> 
     "name", ["AMD_Qwen3_8B_FP8_GRPO_ec4b5c", "AMD_Qwen3_VL_8B_Vision_GRPO_e4bb5b"]
 )
 def test_run_that_cannot_learn_is_critical_by_step_20(name: str) -> None:
-    alerts = check_health(LOGS[name]).alerts
+    alerts = report_of(name, False).alerts
     steps = [alert.step for alert in alerts if alert.severity == "critical"]
     assert min(steps) <= 20

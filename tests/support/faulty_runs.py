@@ -175,12 +175,12 @@ FAULTS: dict[str, tuple[str, Maker]] = {
         run(c), c, lambda at: line(0.3, 0.75, 0, 0.5)(at) - line(0, c.uniform(0.3, 0.4), 0.5, 0.9)(at))),
     "held-out stays": ("holdout", lambda c: held_out(run(c), c, lambda at: 0.4)),
     "length at the cap": ("truncation", lambda c: level(c).put(
-        completions__clipped_ratio=lambda at, row: None, completions__mean_length=lambda at, row: CAP - c.uniform(0, 12),
+        completions__clipped_ratio=lambda at, row: c.uniform(0.9, 1.0),
+        completions__mean_length=lambda at, row: CAP - c.uniform(0, 12),
     ).telling(settings=Settings(max_completion_length=CAP))),
     "grows to the cap": ("truncation", lambda c: risen(c).put(
-        completions__clipped_ratio=lambda at, row: None,
         completions__mean_length=lambda at, row: min(CAP, line(200, 560, 0.3, 0.8)(at) * c.gauss(1, 0.02)),
-        completions__max_length=lambda at, row: CAP)),
+        completions__clipped_ratio=lambda at, row: max(0.0, row["completions/mean_length"] / CAP - 0.1))),
     "length 200 to 650": ("length", lambda c: risen(c).put(completions__mean_length=around(c, line(200, 650)))),
     "no gradient, logged by tens": ("gradient", lambda c: by_tens(level(c).put(grad_norm=lambda at, row: 0.0))),
     "groups die after a rise": ("no_spread", lambda c: risen(c).put(

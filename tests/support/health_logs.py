@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import random
@@ -9,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
+
+import pytest
 
 import grpo_nb as gn
 from grpo_nb.health.monitor import HealthReport
@@ -81,12 +84,18 @@ RANGES = {"right": (0.0, 1.0), "form": (0.0, 1.0)}
 NAN, INFINITE = math.nan, math.inf
 
 
+@functools.cache
+def _healthy_log(steps: int, seed: int, speed: float) -> Rows:
+    """The log that many tests change; they must not change its rows in place."""
+    return healthy_log(steps, seed, speed=speed)
+
+
 def changed(
     steps: int = 120, seed: int = 1, speed: float = 1.0, **columns: Callable[[int, dict], object]
 ) -> Rows:
     """A healthy log with some columns computed from the row's number and the row; `__` stands for a slash. None removes."""
     rows = []
-    for i, row in enumerate(healthy_log(steps, seed, speed=speed)):
+    for i, row in enumerate(_healthy_log(steps, seed, speed)):
         new = row | {name.replace("__", "/"): value(i, row) for name, value in columns.items()}
         rows.append({key: value for key, value in new.items() if value is not None})
     return rows
@@ -128,3 +137,10 @@ def of(report: HealthReport, rule: str) -> list[Alert]:
 
 def make_run(folder: Path, rows: Rows, **changes: object) -> gn.runs.Run:
     return write_run_folder(folder, info_of(WEIGHTS, **changes), rows)
+
+
+def seeds(count: int, light: int = 1) -> list[Any]:
+    """Return the seeds of a test. All but the first `light` ones are left to the slow tests."""
+    return [
+        pytest.param(seed, marks=() if seed < light else pytest.mark.slow) for seed in range(count)
+    ]
