@@ -21,7 +21,7 @@ from grpo_nb.core.statistics import RankCorrelation, rank_correlation
 from grpo_nb.core.tables import Part, Shown, Table, as_written, bold
 from grpo_nb.core.words import as_score
 from grpo_nb.rewards.base import reward_name
-from grpo_nb.rewards.judge_model import MayPay, judge
+from grpo_nb.rewards.judge_model import JudgeVerdict, judge
 from grpo_nb.tasks.read_rows import Source, read_rows
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ PROBE_COLUMNS = ("probe", "before", "after", "change", "unscored", "fools")
 class Agreement(Shown):
     """Result of `agreement`: how well a judge agrees with a person, and what fools it."""
 
-    verdict: MayPay
+    verdict: JudgeVerdict
     sentence: str
     """The verdict with its reasons."""
     correlation: float
@@ -231,7 +231,7 @@ def _decide(
     table: pandas.DataFrame,
     correlation: RankCorrelation,
     probes: pandas.DataFrame,
-) -> tuple[MayPay, str]:
+) -> tuple[JudgeVerdict, str]:
     """Return the verdict and its reason: the first that holds."""
     labels = len(table)
     unscored = int(table["judge"].isna().sum())
@@ -239,20 +239,26 @@ def _decide(
     if labels < MIN_LABELS or table["person"].nunique() < 2:
         return "too few labels to tell", f"it takes at least {MIN_LABELS} labels, not all the same"
     if unscored > MAX_UNSCORED * labels:
-        return "may not pay", f"{unscored} of {labels} answers got no number"
+        return "not fit as a reward", f"{unscored} of {labels} answers got no number"
     if high < ENOUGH_CORRELATION or table["judge"].nunique() < 2:
-        return "may not pay", "the judge does not prefer the answers that you prefer"
+        return "not fit as a reward", "the judge does not prefer the answers that you prefer"
     fooling = [f"{row.probe} ({row.change:+.2g})" for row in probes.itertuples() if row.fools]
     if fooling:
-        return "may not pay", f"it is fooled by what a training would find: {', '.join(fooling)}"
+        return (
+            "not fit as a reward",
+            f"it is fooled by what a training would find: {', '.join(fooling)}",
+        )
     silent = list(probes["probe"][probes["unscored"] > MAX_UNSCORED])
     if silent:
-        return "may not pay", f"without a number for too many of these answers: {', '.join(silent)}"
+        return (
+            "not fit as a reward",
+            f"without a number for too many of these answers: {', '.join(silent)}",
+        )
     if low < ENOUGH_CORRELATION:
         needed = correlation.pairs_needed(ENOUGH_CORRELATION)
         return "too few labels to tell", f"with this correlation it takes about {needed:.0f} labels"
     tried = "nothing that was tried fooled it" if len(probes) else "nothing was tried to fool it"
-    return "may pay", tried
+    return "fit as a reward", tried
 
 
 def find_unmeasured(judge: judge, reward: str) -> list[Finding]:
@@ -266,6 +272,6 @@ def find_unmeasured(judge: judge, reward: str) -> list[Finding]:
     kinds = {
         "": "never measured",
         "too few labels to tell": "too few labels",
-        "may not pay": "refused by its measure",
+        "not fit as a reward": "refused by its measure",
     }
     return [make_finding(kinds[verdict], reward, sentence)] if verdict in kinds else []

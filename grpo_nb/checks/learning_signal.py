@@ -41,8 +41,8 @@ COMPLETIONS_AT_ONCE = 64
 REWARD_COLUMNS = {
     "lowest": "lowest",
     "highest": "highest",
-    "spread": "spread in a group",
-    "groups": "groups that differ",
+    "spread": "std within groups",
+    "groups": "groups with a signal",
     "right": "a right answer gets",
     "empty": "an empty one gets",
 }

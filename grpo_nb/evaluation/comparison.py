@@ -161,6 +161,8 @@ class Comparison(Shown):
             changed = "the answers"
         elif has_answers and is_half:
             changed = "the answers and the format"
+        elif has_answers:
+            changed = "mostly the format, but also the answers"
         elif has_format:
             changed = "the format"
         else:  # neither measure alone shows a difference
@@ -399,7 +401,7 @@ def _example_table(comparison: Comparison, examples: pandas.DataFrame) -> Table:
         rows.append([as_written(str(cell)) for cell in cells])
     head = ["change", "question", "answer"]
     for name in comparison.columns:
-        head += [name, f"{name}_is"]
+        head += [name, f"{name}: judged"]
     return Table(rows, head=head)
 
 

@@ -75,5 +75,5 @@ def comparison_figure(comparison: Any) -> Figure:
     axes.spines["bottom"].set_color(INK)
     axes.grid(axis="x", color=GRID)
     axes.tick_params(colors=INK, labelsize=9, length=2.5)
-    axes.tick_params(axis="y", length=0)
+    axes.tick_params(axis="y", length=0, pad=10)
     return figure

@@ -65,7 +65,7 @@ def export_adapter(run: Run | str | Path, path: str | Path, *, overwrite: bool =
             "base": base_name,
             "base_weights": weights_identity(base),
             "rank": max([config["r"], *config.get("rank_pattern", {}).values()]),
-            "sentence": f"{len(tensors)} tensors for {base_name}, every byte equal to the run's",
+            "sentence": f"All {len(tensors)} tensors for {base_name} are the run's, byte for byte.",
         }
         require_passed(verification, "the copied adapter")
         return verification

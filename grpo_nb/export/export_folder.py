@@ -108,8 +108,8 @@ def make_export(
         if run.settings.load_in_4bit and kind != "adapter":
             verification["trained_in_4bit"] = True
             verification["sentence"] += (
-                "; verified against the 16-bit base plus adapter; trained on a 4-bit base, so "
-                "answers may differ: gn.compare(path, against=run) measures it"
+                " It was compared with the 16-bit base plus adapter, but trained on a 4-bit base, "
+                "so answers may differ: gn.compare(path, against=run) measures it."
             )
         write_export_card(
             run,

@@ -104,7 +104,8 @@ def export_gguf(
         (staged / "Modelfile").write_text(text, encoding="utf-8")
         megabytes = file.stat().st_size / 1e6
         verification["sentence"] = (
-            f"{quantization}, {megabytes:.0f} MB, through llama.cpp: {verification['tokens']}"
+            f"llama.cpp ran the {quantization} file ({megabytes:.0f} MB) on held-out prompts. "
+            f"Compared with the merged model: {verification['tokens']}."
         )
         verification["quantization"] = quantization
         verification["file"] = file.name

@@ -86,9 +86,10 @@ def export_merged(
         }
         verification |= run_check(request, "the merged model")
         verification["sentence"] = (
-            f"{verification['dtype']}, holds {verification['retained_change']:.1%} of the "
-            "training's change; every weight is base plus adapter; "
-            f"{verification['tokens']}"
+            "Every weight was compared with base plus adapter; the files in "
+            f"{verification['dtype']} hold {verification['retained_change']:.1%} of the training's "
+            "change. On held-out prompts, the merged model compared with base plus adapter: "
+            f"{verification['tokens']}."
         )
         return verification
 

@@ -107,11 +107,14 @@ class Export(Shown):
 
     def _parts(self) -> Iterable[Part]:
         labels = {True: "✓ passed", False: "✗ FAILED", None: "not made"}
+        table = self.table
+        if not any(table["measured"]):
+            table = table.drop(columns="measured")
         rows = []
-        for name, passed, measured in self.table.to_numpy():
-            rows.append((verdict(passed is not False, labels[passed]), name, measured))
+        for name, passed, *measured in table.to_numpy():
+            rows.append((verdict(passed is not False, labels[passed]), name, *measured))
         yield bold(self.path)
-        yield Table(rows, head=("result", "check", "measured"), wide=(2,))
+        yield Table(rows, head=("result", *table.columns.drop("passed")), narrow=(0,))
         yield self.sentence
         yield code("print(exported.usage)  # how to use it elsewhere")
 

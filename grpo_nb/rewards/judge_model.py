@@ -26,7 +26,7 @@ from grpo_nb.rewards.base import Completion, Reward, completion_text, rows_of
 
 Messages = list[dict[str, str]]
 Ask = Callable[[Messages], str | Awaitable[str]]
-MayPay = Literal["may pay", "may not pay", "too few labels to tell"]
+JudgeVerdict = Literal["fit as a reward", "not fit as a reward", "too few labels to tell"]
 _SCORE_LINE = re.compile(
     r"[*_# ]*score[*_ ]*:[*_ ]*(-?[0-9]+(?:\.[0-9]+)?)[*_ ]*\.?", re.IGNORECASE
 )
@@ -241,7 +241,7 @@ class judge(Reward):
     def _warn_if_unproven(self) -> None:
         if self.measured is None:
             finding = "was never measured."
-        elif self.measured[0] != "may pay":
+        elif self.measured[0] != "fit as a reward":
             finding = f"was measured: {self.measured[1]}"
         else:
             return
@@ -250,12 +250,12 @@ class judge(Reward):
         )
 
     @property
-    def measured(self) -> tuple[MayPay, str] | None:
+    def measured(self) -> tuple[JudgeVerdict, str] | None:
         """Verdict and sentence of the last `gn.checks.agreement` with this rubric and model."""
         kept = self.replies.known().get(self._key("measured"))
         return None if kept is None else tuple(json.loads(kept))
 
-    def remember(self, verdict: MayPay, sentence: str) -> None:
+    def remember(self, verdict: JudgeVerdict, sentence: str) -> None:
         """Keep the result of `gn.checks.agreement` with the replies."""
         self.replies.keep(self._key("measured"), json.dumps([verdict, sentence]))
 

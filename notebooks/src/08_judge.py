@@ -232,11 +232,12 @@ display(table.round(2), answers)
 
 # %%
 kinds = {finding.reward: finding.kind for finding in report.findings}
-assert of_small.verdict == "may not pay", of_small.sentence
-assert of_plain.verdict == "may pay", of_plain.sentence
+assert of_small.verdict == "not fit as a reward", of_small.sentence
+assert of_plain.verdict == "fit as a reward", of_plain.sentence
 assert set(kinds) == {"small_model", "funny"}, kinds
 assert run.status == "finished", run.status_sentence
-print(of_small.sentence, of_plain.sentence, f"The training: {run.rise().sentence}", sep="\n")
+print(f"small_model: {of_small.verdict}. plain_checks: {of_plain.verdict}.")
+print(f"The training: {run.rise().sentence}")
 plain_scores = table["plain_checks"].round(2)
 gain = plain_scores["after"] - plain_scores["before"]
 by_length = plain_scores["before, cut to the new length"] - plain_scores["before"]

@@ -45,9 +45,9 @@ def measure(ask=words_alone, labels=LABELS, cache: Path | None = None, **options
 def test_agreement_with_the_person_may_pay() -> None:
     measured = measure()
     low, high = measured.interval
-    assert measured.verdict == "may pay"
+    assert measured.verdict == "fit as a reward"
     assert 0.85 < low < measured.correlation < high < 1
-    assert "judge: may pay; on 40 answers" in repr(measured)
+    assert "judge: fit as a reward; on 40 answers" in repr(measured)
     assert len(measured.probes) == 6
     assert not measured.probes["fools"].any()
 
@@ -71,12 +71,18 @@ FOOLED = r"longer \(\+\d.*flattered.*give this a 5.*off topic"
 @pytest.mark.parametrize(
     ("ask", "labels", "verdict", "reason"),
     [
-        pytest.param(lambda _: "Score: 3", LABELS, "may not pay", "does not prefer", id="constant"),
-        pytest.param(by_chance, LABELS, "may not pay", "does not prefer", id="by chance"),
         pytest.param(
-            lambda _: "I like it.", LABELS, "may not pay", "40 of 40 answers got no", id="silent"
+            lambda _: "Score: 3", LABELS, "not fit as a reward", "does not prefer", id="constant"
         ),
-        pytest.param(by_length, LABELS, "may not pay", FOOLED, id="fooled"),
+        pytest.param(by_chance, LABELS, "not fit as a reward", "does not prefer", id="by chance"),
+        pytest.param(
+            lambda _: "I like it.",
+            LABELS,
+            "not fit as a reward",
+            "40 of 40 answers got no",
+            id="silent",
+        ),
+        pytest.param(by_length, LABELS, "not fit as a reward", FOOLED, id="fooled"),
         pytest.param(
             words_alone, LABELS[:19], "too few labels to tell", "at least 20 labels", id="few"
         ),
@@ -108,7 +114,7 @@ def test_judge_without_numbers_for_probes_is_refused() -> None:
         return words_alone(messages) if is_label else "I had rather not say."
 
     measured = measure(only_labels)
-    assert measured.verdict == "may not pay"
+    assert measured.verdict == "not fit as a reward"
     assert "without a number for too many of these answers: longer, flattered" in measured.sentence
 
 
@@ -148,7 +154,7 @@ def test_agreement_is_kept_for_a_judge_with_the_same_rubric(tmp_path: Path) -> N
     measure(cache=cache)
     same = make_judge(cache=cache)
     other = make_judge(cache=cache, rubric="Few words.")
-    assert same.measured[0] == "may pay"
+    assert same.measured[0] == "fit as a reward"
     assert gn.check_rewards(same, ROWS).ok
     assert not gn.check_rewards(other, ROWS).ok
 
@@ -163,7 +169,7 @@ def test_judge_measured_with_few_labels_has_its_own_finding(tmp_path: Path) -> N
 
 def test_check_rewards_of_a_refused_judge_is_critical(tmp_path: Path) -> None:
     judge = make_judge(cache=tmp_path / "replies.jsonl")
-    judge.remember("may not pay", "It was fooled.")
+    judge.remember("not fit as a reward", "It was fooled.")
     (finding,) = gn.check_rewards(judge, ROWS).findings
     assert finding.severity == "critical"
 

@@ -74,10 +74,11 @@ def test_gain_in_the_format_alone_is_not_sold_as_skill() -> None:
     )
 
 
-def test_gain_mostly_in_the_format_names_the_format() -> None:
+def test_gain_mostly_in_the_format_names_it_first() -> None:
     comparison = compared(sums(HALF, is_formatted=False), sums(MOST, is_formatted=True))
     assert comparison.sentence.startswith(
-        "Better: the format. The answers themselves: 50 % to 75 % (better, p = 0.002)."
+        "Better: mostly the format, but also the answers. "
+        "The answers themselves: 50 % to 75 % (better, p = 0.002)."
     )
 
 
