@@ -274,7 +274,7 @@ def test_estimate_interval_stays_in_the_likely_range() -> None:
 def test_estimate_interval_covers_the_mean_as_promised() -> None:
     generator = numpy.random.default_rng(0)
     intervals = []
-    for _ in range(300):
+    for _ in range(600):
         rates = generator.beta(1.5, 1.5, 8)
         interval = estimate([generator.binomial(1, rate, 8).tolist() for rate in rates]).interval
         if interval is not None:
