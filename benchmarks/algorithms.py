@@ -43,10 +43,18 @@ PASS_RATES = (0.95, 0.9, 0.75, 0.5, 0.3, 0.2, 0.12, 0.08, 0.05, 0.02)
 REPEAT_PROBABILITY = 0.6
 """Probability of one more repetition: 1.5 on average, at most 8."""
 BASE = {
-    "max_steps": 40, "num_generations": 8, "per_device_train_batch_size": 64, "max_prompt_length": 16,
-    "max_completion_length": 32, "learning_rate": 1e-3, "warmup_steps": 0, "max_grad_norm": 10.0, "beta": 0.0,
-    "loss_type": "grpo", "save_steps": 1_000,
-}  # fmt: skip
+    "max_steps": 40,
+    "num_generations": 8,
+    "per_device_train_batch_size": 64,
+    "max_prompt_length": 16,
+    "max_completion_length": 32,
+    "learning_rate": 1e-3,
+    "warmup_steps": 0,
+    "max_grad_norm": 10.0,
+    "beta": 0.0,
+    "loss_type": "grpo",
+    "save_steps": 1_000,
+}
 ON_POLICY: dict[str, dict[str, Any]] = {
     "grpo": {},
     "dr_grpo": {"loss_type": "dr_grpo", "scale_rewards": "none"},
@@ -104,10 +112,18 @@ def make_model(folder: Path = MODEL, steps: int = 2_400) -> None:
     tokenizer.chat_template = "{% for turn in messages %}{% if turn['role'] == 'user' %}{{ turn['content'] }}:{% endif %}{% endfor %}"
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=len(words), hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=4, tie_word_embeddings=True, max_position_embeddings=128, pad_token_id=0, eos_token_id=1,
+        vocab_size=len(words),
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        tie_word_embeddings=True,
+        max_position_embeddings=128,
+        pad_token_id=0,
+        eos_token_id=1,
         bos_token_id=None,
-    )  # fmt: skip
+    )
     model = LlamaForCausalLM(config)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, steps, pct_start=0.1)
@@ -151,8 +167,10 @@ def make_task(low: float = 0.0, high: float = 1.0) -> gn.tasks.Task:
     """Return the thousand sums, the same for every seed: 200 held out, the others filtered by pass rate."""
     rows = [
         {"question": f"{a}+{b}+{c}", "answer": str(a + b + c), "pass_rate": PASS_RATES[a]}
-        for a in range(10) for b in range(10) for c in range(10)
-    ]  # fmt: skip
+        for a in range(10)
+        for b in range(10)
+        for c in range(10)
+    ]
     answer_format = gn.tasks.AnswerFormat(name="#", answer_open="#", instruction="Add.")
     task = gn.load_task(rows, format=answer_format, holdout=200, seed=1)
     selected = [i for i, rate in enumerate(task.train["pass_rate"]) if low <= rate <= high]
@@ -217,16 +235,23 @@ def train(name: str, seed: int) -> dict[str, Any]:
         tables = [run.completions(step) for step in run.steps]
     clipped = [row["clip_ratio/region_mean"] for row in rows if "clip_ratio/region_mean" in row]
     return {
-        "name": name, "seed": seed, "before": before, "after": after,
+        "name": name,
+        "seed": seed,
+        "before": before,
+        "after": after,
         "rewards": [round(float(table["is_right"].mean()), 4) for table in tables],
         "tokens, right": [_tokens(table[table["is_right"] > 0]) for table in tables],
         "tokens, wrong": [_tokens(table[table["is_right"] == 0]) for table in tables],
         "silent groups": [_share_without_signal(table) for table in tables],
         "clipped": [round(share, 4) for share in clipped],
         "gradient": [float(f"{row['grad_norm']:.3g}") for row in rows],
-        "changes": ALGORITHMS[name], "base": BASE, "seconds": round(seconds, 1), "machine": machine(),
-        "versions": versions, "date": time.strftime("%Y-%m-%d"),
-    }  # fmt: skip
+        "changes": ALGORITHMS[name],
+        "base": BASE,
+        "seconds": round(seconds, 1),
+        "machine": machine(),
+        "versions": versions,
+        "date": time.strftime("%Y-%m-%d"),
+    }
 
 
 def _share_without_signal(table: Any) -> float:
@@ -370,9 +395,13 @@ TABLE_HEAD = (
     "| minimum detectable | verdict |"
 )
 LESSONS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "length": (("grpo", "dapo"), ("letters of wrong answers", "letters of right answers", "held-out accuracy")),
+    "length": (
+        ("grpo", "dapo"),
+        ("letters of wrong answers", "letters of right answers", "held-out accuracy"),
+    ),
     "length, unscaled": (
-        ("grpo unscaled", "dr_grpo"), ("letters of wrong answers", "letters of right answers", "held-out accuracy"),
+        ("grpo unscaled", "dr_grpo"),
+        ("letters of wrong answers", "letters of right answers", "held-out accuracy"),
     ),
     "length, 120 steps": (
         ("grpo, 120 steps", "dapo, 120 steps"),
@@ -380,15 +409,26 @@ LESSONS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "difficulty": (
         ("grpo", "grpo unscaled", "grpo filtered"),
-        ("held-out accuracy", "held-out accuracy, easy", "held-out accuracy, middle", "held-out accuracy, hard"),
+        (
+            "held-out accuracy",
+            "held-out accuracy, easy",
+            "held-out accuracy, middle",
+            "held-out accuracy, hard",
+        ),
     ),
     "baseline": (("dr_grpo", "reinforce"), ("held-out accuracy",)),
     **{
-        f"used {times} times": (tuple(f"{name}, used {times} times" for name in CLIPS), ("held-out accuracy",))
+        f"used {times} times": (
+            tuple(f"{name}, used {times} times" for name in CLIPS),
+            ("held-out accuracy",),
+        )
         for times in (4, 8)
     },
-    "used 8 times, slowly": (tuple(f"{name}, used 8 times, slowly" for name in CLIPS), ("held-out accuracy",)),
-}  # fmt: skip
+    "used 8 times, slowly": (
+        tuple(f"{name}, used 8 times, slowly" for name in CLIPS),
+        ("held-out accuracy",),
+    ),
+}
 """For each lesson, the algorithms that are compared with the first one, and the measures."""
 
 

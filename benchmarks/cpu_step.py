@@ -116,23 +116,50 @@ def by_hand(settings: Any, out: str, steps: list[dict[str, float]]) -> list[floa
         use_gradient_checkpointing=False,
     )
     model = FastLanguageModel.get_peft_model(
-        model, r=settings.lora_rank, lora_alpha=settings.lora_alpha, lora_dropout=0.0, random_state=settings.seed,
-        use_gradient_checkpointing=False, target_modules=list(settings.lora_target_modules),
-    )  # fmt: skip
+        model,
+        r=settings.lora_rank,
+        lora_alpha=settings.lora_alpha,
+        lora_dropout=0.0,
+        random_state=settings.seed,
+        use_gradient_checkpointing=False,
+        target_modules=list(settings.lora_target_modules),
+    )
     task = gn.load_task("arithmetic", settings)
     same = (
-        "per_device_train_batch_size", "num_generations", "max_completion_length", "max_steps", "learning_rate",
-        "lr_scheduler_type", "warmup_steps", "max_grad_norm", "weight_decay", "beta", "temperature", "top_k", "loss_type",
-        "optim", "seed",
-    )  # fmt: skip
+        "per_device_train_batch_size",
+        "num_generations",
+        "max_completion_length",
+        "max_steps",
+        "learning_rate",
+        "lr_scheduler_type",
+        "warmup_steps",
+        "max_grad_norm",
+        "weight_decay",
+        "beta",
+        "temperature",
+        "top_k",
+        "loss_type",
+        "optim",
+        "seed",
+    )
     trainer = GRPOTrainer(
-        model=model, processing_class=tokenizer, reward_funcs=rewards(gn), train_dataset=task.train,
+        model=model,
+        processing_class=tokenizer,
+        reward_funcs=rewards(gn),
+        train_dataset=task.train,
         args=GRPOConfig(
-            output_dir=out, **{name: getattr(settings, name) for name in same}, reward_weights=[2.0, 1.0, 1.0],
-            adam_beta2=0.99, bf16=False, gradient_checkpointing=False, logging_steps=1, save_strategy="no",
-            report_to="none", disable_tqdm=True,
+            output_dir=out,
+            **{name: getattr(settings, name) for name in same},
+            reward_weights=[2.0, 1.0, 1.0],
+            adam_beta2=0.99,
+            bf16=False,
+            gradient_checkpointing=False,
+            logging_steps=1,
+            save_strategy="no",
+            report_to="none",
+            disable_tqdm=True,
         ),
-    )  # fmt: skip
+    )
     trainer.remove_callback(PrinterCallback)
     model.delete_adapter("ref")
     watch(trainer, steps)

@@ -45,18 +45,31 @@ def make_model(folder: Path, layers: int) -> None:
     AutoTokenizer.from_pretrained(embedded_model_folder()).save_pretrained(base)
     shutil.copy(embedded_model_folder() / "generation_config.json", base)
     config = LlamaConfig(
-        vocab_size=VOCABULARY, hidden_size=HIDDEN, intermediate_size=INNER, num_hidden_layers=layers, num_attention_heads=HEADS,
-        num_key_value_heads=KEYS, tie_word_embeddings=False, architectures=["LlamaForCausalLM"], dtype="bfloat16",
-        bos_token_id=1, eos_token_id=2, pad_token_id=0,
-    )  # fmt: skip
+        vocab_size=VOCABULARY,
+        hidden_size=HIDDEN,
+        intermediate_size=INNER,
+        num_hidden_layers=layers,
+        num_attention_heads=HEADS,
+        num_key_value_heads=KEYS,
+        tie_word_embeddings=False,
+        architectures=["LlamaForCausalLM"],
+        dtype="bfloat16",
+        bos_token_id=1,
+        eos_token_id=2,
+        pad_token_id=0,
+    )
     config.save_pretrained(base)
     generator, index, lora = torch.Generator().manual_seed(0), {}, {}
     narrow = HIDDEN // HEADS * KEYS
     shapes = {
-        "self_attn.q_proj": (HIDDEN, HIDDEN), "self_attn.k_proj": (narrow, HIDDEN), "self_attn.v_proj": (narrow, HIDDEN),
-        "self_attn.o_proj": (HIDDEN, HIDDEN), "mlp.gate_proj": (INNER, HIDDEN), "mlp.up_proj": (INNER, HIDDEN),
+        "self_attn.q_proj": (HIDDEN, HIDDEN),
+        "self_attn.k_proj": (narrow, HIDDEN),
+        "self_attn.v_proj": (narrow, HIDDEN),
+        "self_attn.o_proj": (HIDDEN, HIDDEN),
+        "mlp.gate_proj": (INNER, HIDDEN),
+        "mlp.up_proj": (INNER, HIDDEN),
         "mlp.down_proj": (HIDDEN, INNER),
-    }  # fmt: skip
+    }
 
     def drawn(*shape: int) -> torch.Tensor:
         return torch.empty(shape, dtype=torch.bfloat16).uniform_(-0.035, 0.035, generator=generator)

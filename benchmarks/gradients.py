@@ -259,8 +259,16 @@ def draw_angles(table: Any, group: int = 8) -> Picture:
     place = 120.0
     for end, name, colour in sorted(ends, reverse=True):
         place = min(end, place - 8)
-        axis.annotate(name, (100, place), xytext=(6, 0), textcoords="offset points", va="center", color=colour, fontsize=9,
-                      annotation_clip=False)  # fmt: skip
+        axis.annotate(
+            name,
+            (100, place),
+            xytext=(6, 0),
+            textcoords="offset points",
+            va="center",
+            color=colour,
+            fontsize=9,
+            annotation_clip=False,
+        )
     axis.set_title(
         f"degrees between the estimate and the exact gradient, 4 prompts x {group} completions",
         loc="left",
@@ -387,10 +395,16 @@ def _rloo(
 
     with tempfile.TemporaryDirectory() as folder:
         config = RLOOConfig(
-            folder, num_generations=settings.num_generations, per_device_train_batch_size=settings.batch_size, beta=0.0,
-            max_completion_length=settings.max_completion_length, reward_weights=[reward.weight for reward in rewards],
-            report_to="none", use_cpu=True, bf16=False,
-        )  # fmt: skip
+            folder,
+            num_generations=settings.num_generations,
+            per_device_train_batch_size=settings.batch_size,
+            beta=0.0,
+            max_completion_length=settings.max_completion_length,
+            reward_weights=[reward.weight for reward in rewards],
+            report_to="none",
+            use_cpu=True,
+            bf16=False,
+        )
         return GivenCompletions(
             model=model,
             processing_class=tokenizer,
@@ -443,8 +457,15 @@ def draw_identities(said: Sequence[tuple[str, float]]) -> Picture:
         axis.plot(
             [max(difference, 1e-9)], [at], "o" if is_equal else "D", color=colour, markersize=7
         )
-        axis.annotate("0" if difference == 0 else f"{difference:.0e}", (max(difference, 1e-9), at), xytext=(8, 0),
-                      textcoords="offset points", va="center", fontsize=9, color=colour)  # fmt: skip
+        axis.annotate(
+            "0" if difference == 0 else f"{difference:.0e}",
+            (max(difference, 1e-9), at),
+            xytext=(8, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=9,
+            color=colour,
+        )
     axis.set_xscale("log")
     axis.set_xlim(5e-10, 3)
     axis.set_ylim(len(said) - 0.5, -0.5)

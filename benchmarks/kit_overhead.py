@@ -42,9 +42,14 @@ def by_hand(steps: int) -> list[float]:
         use_gradient_checkpointing=False,
     )
     model = FastLanguageModel.get_peft_model(
-        model, r=16, lora_alpha=32, lora_dropout=0.0, use_gradient_checkpointing=False, random_state=7,
+        model,
+        r=16,
+        lora_alpha=32,
+        lora_dropout=0.0,
+        use_gradient_checkpointing=False,
+        random_state=7,
         target_modules=list(settings.lora_target_modules),
-    )  # fmt: skip
+    )
     task = gn.load_task("arithmetic", settings)
     rewards = [gn.rewards.correctness(), gn.rewards.xml_format(), gn.rewards.xml_tags()]
 
@@ -58,15 +63,38 @@ def by_hand(steps: int) -> list[float]:
 
     with tempfile.TemporaryDirectory() as out:
         trainer = GRPOTrainer(
-            model=model, processing_class=tokenizer, reward_funcs=rewards, train_dataset=task.train, callbacks=[Clock()],
+            model=model,
+            processing_class=tokenizer,
+            reward_funcs=rewards,
+            train_dataset=task.train,
+            callbacks=[Clock()],
             args=GRPOConfig(
-                output_dir=out, per_device_train_batch_size=16, num_generations=8, max_completion_length=32,
-                max_steps=steps, learning_rate=1e-4, lr_scheduler_type="constant_with_warmup", warmup_steps=4,
-                max_grad_norm=0.2, weight_decay=0.0, beta=0.04, temperature=1.0, top_k=0, loss_type="bnpo", seed=7,
-                optim="adamw_torch_fused", adam_beta2=0.99, reward_weights=[2.0, 1.0, 1.0], gradient_checkpointing=False,
-                bf16=False, logging_steps=1, save_strategy="no", report_to="none", disable_tqdm=True,
+                output_dir=out,
+                per_device_train_batch_size=16,
+                num_generations=8,
+                max_completion_length=32,
+                max_steps=steps,
+                learning_rate=1e-4,
+                lr_scheduler_type="constant_with_warmup",
+                warmup_steps=4,
+                max_grad_norm=0.2,
+                weight_decay=0.0,
+                beta=0.04,
+                temperature=1.0,
+                top_k=0,
+                loss_type="bnpo",
+                seed=7,
+                optim="adamw_torch_fused",
+                adam_beta2=0.99,
+                reward_weights=[2.0, 1.0, 1.0],
+                gradient_checkpointing=False,
+                bf16=False,
+                logging_steps=1,
+                save_strategy="no",
+                report_to="none",
+                disable_tqdm=True,
             ),
-        )  # fmt: skip
+        )
         trainer.remove_callback(PrinterCallback)
         # TRL's copy of the untrained adapter is dropped on both sides: it is the same reference at a higher price.
         model.delete_adapter("ref")

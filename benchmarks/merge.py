@@ -45,9 +45,14 @@ def make_model(folder: Path, layers: int) -> None:
     torch.manual_seed(0)
     torch.set_default_dtype(torch.bfloat16)
     config = LlamaConfig(
-        vocab_size=len(tokenizer), hidden_size=2048, intermediate_size=5632, num_hidden_layers=layers, num_attention_heads=16,
-        num_key_value_heads=16, tie_word_embeddings=True,
-    )  # fmt: skip
+        vocab_size=len(tokenizer),
+        hidden_size=2048,
+        intermediate_size=5632,
+        num_hidden_layers=layers,
+        num_attention_heads=16,
+        num_key_value_heads=16,
+        tie_word_embeddings=True,
+    )
     model = LlamaForCausalLM(config)
     model.save_pretrained(folder / "base", max_shard_size=SHARD)
     lora = LoraConfig(r=16, lora_alpha=32, target_modules="all-linear", task_type="CAUSAL_LM")

@@ -51,10 +51,15 @@ def make_model(shape: dict[str, int], folder: Path) -> str:
     tokenizer = AutoTokenizer.from_pretrained(embedded_model_folder())
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=len(tokenizer), num_attention_heads=shape["hidden_size"] // 16, num_key_value_heads=2,
-        tie_word_embeddings=True, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
-        bos_token_id=tokenizer.bos_token_id, **shape,
-    )  # fmt: skip
+        vocab_size=len(tokenizer),
+        num_attention_heads=shape["hidden_size"] // 16,
+        num_key_value_heads=2,
+        tie_word_embeddings=True,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=tokenizer.bos_token_id,
+        **shape,
+    )
     LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return str(folder)

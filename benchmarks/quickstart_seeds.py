@@ -29,9 +29,19 @@ KEPT = ROOT / "benchmarks" / "results" / "quickstart_seeds.jsonl"
 WEIGHTS = [2.0, 1.0, 0.5]
 """Of the answer, the format and the tags; results with others are kept apart."""
 COLUMNS = (
-    "seed", "number type", "reward, first third", "last third", "p of the rise", "before", "after",
-    "difference, 95 % interval", "verdict", "KL, last 10", "passes", "peak memory, GB",
-)  # fmt: skip
+    "seed",
+    "number type",
+    "reward, first third",
+    "last third",
+    "p of the rise",
+    "before",
+    "after",
+    "difference, 95 % interval",
+    "verdict",
+    "KL, last 10",
+    "passes",
+    "peak memory, GB",
+)
 
 
 MEASURES = {
@@ -117,11 +127,19 @@ def table(results: list[dict[str, Any]]) -> str:
     for r in sorted(results, key=lambda r: (r["number type"] != "float32", r["seed"])):
         low, high = r["interval"]
         cells = (
-            r["seed"], r["number type"], f"{r['reward, first third']:.2f}", f"{r['last third']:.2f}",
-            f"{r['p of the rise']:.0e}", f"{r['before']:.0%}", f"{r['after']:.0%}",
-            f"{r['difference']:+.0%} ({low:+.0%} to {high:+.0%})", r["verdict"], f"{r['KL, last 10']:.3f}",
-            "yes" if r["passes"] else "NO", f"{r['peak memory, GB']:.1f}",
-        )  # fmt: skip
+            r["seed"],
+            r["number type"],
+            f"{r['reward, first third']:.2f}",
+            f"{r['last third']:.2f}",
+            f"{r['p of the rise']:.0e}",
+            f"{r['before']:.0%}",
+            f"{r['after']:.0%}",
+            f"{r['difference']:+.0%} ({low:+.0%} to {high:+.0%})",
+            r["verdict"],
+            f"{r['KL, last 10']:.3f}",
+            "yes" if r["passes"] else "NO",
+            f"{r['peak memory, GB']:.1f}",
+        )
         lines.append(f"| {' | '.join(map(str, cells))} |")
     passed = sum(r["passes"] for r in results)
     return "\n".join(lines) + f"\n\n{passed} of {len(results)} pass."

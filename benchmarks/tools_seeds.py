@@ -22,9 +22,19 @@ import grpo_nb
 KEPT = ROOT / "benchmarks" / "results" / "tools_seeds.jsonl"
 NOTEBOOK = ROOT / "notebooks" / "src" / "07_tools.py"
 COLUMNS = (
-    "seed", "calls, first step", "last", "before", "after", "difference, 95 % interval", "verdict",
-    "chains of three, before", "after", "verdict", "processor, s", "peak memory, GB",
-)  # fmt: skip
+    "seed",
+    "calls, first step",
+    "last",
+    "before",
+    "after",
+    "difference, 95 % interval",
+    "verdict",
+    "chains of three, before",
+    "after",
+    "verdict",
+    "processor, s",
+    "peak memory, GB",
+)
 
 
 def train(seed: int, folder: str) -> dict[str, Any]:
@@ -59,10 +69,19 @@ def table(results: list[dict[str, Any]]) -> str:
     for r in sorted(results, key=lambda r: r["seed"]):
         low, high = r["interval"]
         cells = (
-            r["seed"], f"{r['calls'][0]:.2f}", f"{r['calls'][-1]:.2f}", f"{r['before']:.0%}", f"{r['after']:.0%}",
-            f"{r['difference']:+.0%} ({low:+.0%} to {high:+.0%})", r["verdict"], f"{r['three, before']:.0%}",
-            f"{r['three, after']:.0%}", r["three, verdict"], f"{r['processor, s']:.0f}", f"{r['peak memory, GB']:.1f}",
-        )  # fmt: skip
+            r["seed"],
+            f"{r['calls'][0]:.2f}",
+            f"{r['calls'][-1]:.2f}",
+            f"{r['before']:.0%}",
+            f"{r['after']:.0%}",
+            f"{r['difference']:+.0%} ({low:+.0%} to {high:+.0%})",
+            r["verdict"],
+            f"{r['three, before']:.0%}",
+            f"{r['three, after']:.0%}",
+            r["three, verdict"],
+            f"{r['processor, s']:.0f}",
+            f"{r['peak memory, GB']:.1f}",
+        )
         lines.append(f"| {' | '.join(map(str, cells))} |")
     better = (sum(r[f"{side}verdict"] == "better" for r in results) for side in ("", "three, "))
     return "\n".join(

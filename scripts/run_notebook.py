@@ -62,12 +62,17 @@ class Client(NotebookClient):
 
     def __init__(self, notebook: nbformat.NotebookNode, folder: Path) -> None:
         super().__init__(
-            notebook, timeout=None, kernel_name="python3", coalesce_streams=True, store_widget_state=False,
+            notebook,
+            timeout=None,
+            kernel_name="python3",
+            coalesce_streams=True,
+            store_widget_state=False,
             # After its 4 s nbclient goes on without the outputs that are still to come, and a busy machine shows none.
-            iopub_timeout=120, resources={"metadata": {"path": str(folder)}},
+            iopub_timeout=120,
+            resources={"metadata": {"path": str(folder)}},
             # ipykernel 7 warns at every start that its local connection is not encrypted, which only alarms.
             extra_arguments=["--IPKernelApp.log_level=ERROR"],
-        )  # fmt: skip
+        )
         self.title, self.is_interrupted, self.training = (
             "starting the kernel",
             False,

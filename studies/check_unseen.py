@@ -57,10 +57,15 @@ SUMS = rows(
     ]
 )
 COUNTDOWN = rows(
-    [("Make 98.", "44 + 19 + 35"), ("Make 64.", "63 + 95 - 94"), ("Make 28.", "95 - 11 - 56"), ("Make 55.", "75 - 38 + 18")],
+    [
+        ("Make 98.", "44 + 19 + 35"),
+        ("Make 64.", "63 + 95 - 94"),
+        ("Make 28.", "95 - 11 - 56"),
+        ("Make 55.", "75 - 38 + 18"),
+    ],
     nums=[[44, 19, 35], [63, 95, 94], [95, 11, 56], [75, 38, 18]],
     target=[98, 64, 28, 55],
-)  # fmt: skip
+)
 QUERIES = rows(
     [
         ("Names of all over 30?", "SELECT name FROM people WHERE age > 30"),
@@ -358,8 +363,20 @@ _LAX = (
     "part credit",
 )
 CASES = [
-    Case(countdown_with_eval, COUNTDOWN, lambda: THINK, ("hangs",), ("another format", "runs the answer as code")),
-    Case(countdown_any_numbers, COUNTDOWN, lambda: XML, ("other numbers",), ("runs the answer as code", "hangs", "raises")),
+    Case(
+        countdown_with_eval,
+        COUNTDOWN,
+        lambda: THINK,
+        ("hangs",),
+        ("another format", "runs the answer as code"),
+    ),
+    Case(
+        countdown_any_numbers,
+        COUNTDOWN,
+        lambda: XML,
+        ("other numbers",),
+        ("runs the answer as code", "hangs", "raises"),
+    ),
     Case(same_query, QUERIES, bare),
     Case(query_somewhere, QUERIES, bare, _LAX, ("every candidate",)),
     Case(same_record, RECORDS, bare),
@@ -375,15 +392,20 @@ CASES = [
     Case(not_too_long, SUMS, lambda: XML),
     Case(counted_words, SUMS, lambda: XML, ("repetition is rewarded",), ("a phrase is rewarded",)),
     Case(think_then_answer, SUMS, lambda: THINK),
-    Case(overlap_of_words, DISEASES, lambda: XML,
-         ("several answers", "near miss", "every candidate"), (*_LAX, "a phrase is rewarded")),
+    Case(
+        overlap_of_words,
+        DISEASES,
+        lambda: XML,
+        ("several answers", "near miss", "every candidate"),
+        (*_LAX, "a phrase is rewarded"),
+    ),
     Case(share_of_cells, GRIDS, lambda: XML),
     Case(number_within, SUMS, lambda: XML),
     Case(best_of_batch, SUMS, lambda: XML, ("unsteady",)),
     Case(tidies_what_it_reads, SUMS, lambda: XML, ("changes its inputs",), ("another format",)),
     Case(number_or_crash, SUMS, lambda: XML, ("raises",), ("several answers")),
     Case(on_one_line, SUMS, lambda: THINK, ("another format",), ("right answer refused",)),
-]  # fmt: skip
+]
 
 
 def main() -> None:

@@ -116,9 +116,13 @@ def main() -> None:
             with folded.for_inference():
                 pass
 
-        ways = {"PEFT's delta, added": lambda: [
-            layer.get_base_layer().weight + layer.get_delta_weight("default") for layer in layers
-        ], "addmm into kept memory": fold}  # fmt: skip
+        ways = {
+            "PEFT's delta, added": lambda: [
+                layer.get_base_layer().weight + layer.get_delta_weight("default")
+                for layer in layers
+            ],
+            "addmm into kept memory": fold,
+        }
         show("folding the LoRA", in_turns(ways))
 
     add_fused_lm_head(model.get_base_model(), outputs=("log_probs", "entropy"))

@@ -100,8 +100,11 @@ def ask_rlwatch(rows: Rows) -> Found:
 
 
 TOOLS: dict[str, Callable[[Rows], Found]] = {
-    "kit": ask_kit, "rldoctor 0.2.0": ask_rldoctor, "rlprobe 0.1.0": ask_rlprobe, "rlwatch 0.5.1": ask_rlwatch,
-}  # fmt: skip
+    "kit": ask_kit,
+    "rldoctor 0.2.0": ask_rldoctor,
+    "rlprobe 0.1.0": ask_rlprobe,
+    "rlwatch 0.5.1": ask_rlwatch,
+}
 
 
 def deserved(rows: Rows) -> set[str]:
@@ -155,8 +158,9 @@ def _totals(logs: dict[str, Rows], found: dict[tuple[str, str, bool], Found]) ->
         deserving = [name for name, rows in logs.items() if thing in deserved(rows)]
         cells = [
             f"{sum(any(rule in names for _, rule in found[name, tool, share]) for name in deserving)} of {len(deserving)}"
-            for tool in TOOLS for share in (False, True)
-        ]  # fmt: skip
+            for tool in TOOLS
+            for share in (False, True)
+        ]
         lines.append(f"| {thing} | " + " | ".join(cells) + " |")
     learning = [name for name, rows in logs.items() if learns(rows)]
     for words, test in (
@@ -168,8 +172,9 @@ def _totals(logs: dict[str, Rows], found: dict[tuple[str, str, bool], Found]) ->
     ):
         cells = [
             f"{sum(test([severity for severity, _ in found[name, tool, share]]) for name in learning)} of {len(learning)}"
-            for tool in TOOLS for share in (False, True)
-        ]  # fmt: skip
+            for tool in TOOLS
+            for share in (False, True)
+        ]
         lines.append(f"| {words} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 

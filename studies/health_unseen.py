@@ -160,19 +160,35 @@ HEALTHY: dict[str, dict[str, Any]] = {
     "format and answer": {"form": line(0.3, 0.95, 0, 0.3)},
     "sparse at first": {"start": -3.5, "speed": 12.0, "steps": 500},
     "thinks longer": {
-        "start": -1.4, "highest": 0.8, "speed": 3.5, "spread": 0.7,
-        "length": lambda at: 300 + 900 * (1 - math.exp(-3 * at)), "steps": 500},
-    "five labels": {"labels": 5, "length": lambda at: 2.0, "start": -0.5, "highest": 2.5,
-                    "entropy": line(0.9, 0.1)},
-    "tagged labels": {"labels": 5, "length": lambda at: 9.0, "start": 0.0, "highest": 3.0,
-                      "form": line(0.5, 1.0, 0, 0.2), "entropy": line(0.6, 0.08)},
+        "start": -1.4,
+        "highest": 0.8,
+        "speed": 3.5,
+        "spread": 0.7,
+        "length": lambda at: 300 + 900 * (1 - math.exp(-3 * at)),
+        "steps": 500,
+    },
+    "five labels": {
+        "labels": 5,
+        "length": lambda at: 2.0,
+        "start": -0.5,
+        "highest": 2.5,
+        "entropy": line(0.9, 0.1),
+    },
+    "tagged labels": {
+        "labels": 5,
+        "length": lambda at: 9.0,
+        "start": 0.0,
+        "highest": 3.0,
+        "form": line(0.5, 1.0, 0, 0.2),
+        "entropy": line(0.6, 0.08),
+    },
     "late": {"speed": 8.0, "rate": line(0, 2e-6, 0, 0.3), "steps": 500},
     "twenty points": {"score": 20.0, "beta": 0.04},
     "truncated at first": {"truncated": line(0.85, 0.05, 0, 0.4), "length": line(480, 250, 0, 0.4)},
     "with a KL penalty": {"beta": 0.04, "evaluation": line(0.2, 0.6)},
     "reaches the top": {"highest": 4.0, "speed": 12.0, "spread": 0.5},
     "hard and easy prompts": {"spread": 2.5, "speed": 8.0},
-}  # fmt: skip
+}
 # Fault -> the rules that name it, and what makes it.
 FAULTS: dict[str, tuple[str, dict[str, Any]]] = {
     "never right": ("no_spread", {"start": -12.0}),
@@ -181,21 +197,31 @@ FAULTS: dict[str, tuple[str, dict[str, Any]]] = {
     "all truncated": ("truncation", {"truncated": lambda at: 0.96, "speed": 0.5}),
     "skill is lost": ("reward_falling no_spread", {"shift": line(0, -7, 0.5, 0.7)}),
     "falls from the start": ("reward_falling", {"start": 1.0, "speed": 0.0, "shift": line(0, -4)}),
-    "longer for nothing": ("length", {
-        "start": -0.5, "speed": 0.0, "length": line(200, 700, 0.2, 0.8)}),
-    "longer after the rise": ("length", {
-        "highest": 0.0, "speed": 20.0, "length": line(250, 900, 0.35, 1.0)}),
+    "longer for nothing": (
+        "length",
+        {"start": -0.5, "speed": 0.0, "length": line(200, 700, 0.2, 0.8)},
+    ),
+    "longer after the rise": (
+        "length",
+        {"highest": 0.0, "speed": 20.0, "length": line(250, 900, 0.35, 1.0)},
+    ),
     "format alone": ("form_only", {"start": -2.0, "speed": 0.0, "form": line(0.1, 1.0, 0, 0.3)}),
     "a reward without a score": ("constant_reward", {"unscored": True}),
-    "KL runs away": ("kl_drift reward_falling", {
-        "beta": 0.04, "kl_factor": line(1, 200, 0.4, 0.8), "shift": line(0, -3, 0.4, 0.8)}),
-    "eval_reward falls": ("holdout", {
-        "evaluation": lambda at: line(0.3, 0.75, 0, 0.5)(at) - line(0, 0.45, 0.5, 0.9)(at)}),
+    "KL runs away": (
+        "kl_drift reward_falling",
+        {"beta": 0.04, "kl_factor": line(1, 200, 0.4, 0.8), "shift": line(0, -3, 0.4, 0.8)},
+    ),
+    "eval_reward falls": (
+        "holdout",
+        {"evaluation": lambda at: line(0.3, 0.75, 0, 0.5)(at) - line(0, 0.45, 0.5, 0.9)(at)},
+    ),
     "eval_reward stays": ("holdout", {"evaluation": lambda at: 0.35}),
     "stands still": ("reward_flat gradient", {"speed": 0.0, "start": -0.5, "steps": 500}),
-    "always one label": ("no_spread", {
-        "labels": 5, "length": lambda at: 2.0, "start": -12.0, "speed": 0.0}),
-}  # fmt: skip
+    "always one label": (
+        "no_spread",
+        {"labels": 5, "length": lambda at: 2.0, "start": -12.0, "speed": 0.0},
+    ),
+}
 # logging_steps, prompts, completions per prompt
 VARIANTS = (
     (1, 4, 8),

@@ -153,9 +153,12 @@ SOLUTION = re.compile(
 )
 SOLUTION_NUMBER = re.compile(r"<SOLUTION>.*?([\d\.\,]+)", re.DOTALL | re.MULTILINE)
 GEMMA = formats.AnswerFormat(
-    name="working out", reasoning_open="<start_working_out>", reasoning_close="<end_working_out>", answer_open="<SOLUTION>",
+    name="working out",
+    reasoning_open="<start_working_out>",
+    reasoning_close="<end_working_out>",
+    answer_open="<SOLUTION>",
     answer_close="</SOLUTION>",
-)  # fmt: skip
+)
 
 
 def match_format_exactly(completions, **kwargs):
@@ -212,15 +215,23 @@ UNSLOTH, HF = (
     "Hugging Face course and TRL quick start",
 )
 NOTEBOOKS: list[tuple[Callable, str, formats.AnswerFormat]] = [
-    (correctness_reward_func, UNSLOTH, formats.xml()), (int_reward_func, UNSLOTH, formats.xml()),
-    (strict_format_reward_func, UNSLOTH, formats.xml()), (soft_format_reward_func, UNSLOTH, formats.xml()),
-    (xmlcount_reward_func, UNSLOTH, formats.xml()), (match_format_exactly, "Unsloth Gemma and Qwen notebooks", GEMMA),
+    (correctness_reward_func, UNSLOTH, formats.xml()),
+    (int_reward_func, UNSLOTH, formats.xml()),
+    (strict_format_reward_func, UNSLOTH, formats.xml()),
+    (soft_format_reward_func, UNSLOTH, formats.xml()),
+    (xmlcount_reward_func, UNSLOTH, formats.xml()),
+    (match_format_exactly, "Unsloth Gemma and Qwen notebooks", GEMMA),
     (match_format_approximately, "Unsloth Gemma and Qwen notebooks", GEMMA),
-    (check_answer, "Unsloth Gemma and Qwen notebooks", GEMMA), (check_numbers, "Unsloth Gemma and Qwen notebooks", GEMMA),
-    (reward_len, HF, formats.xml()), (reward_unique_chars, HF, formats.xml()), (r1_format_reward, "open-r1", FORMAT_R1),
-    (r1_tag_count_reward, "open-r1", FORMAT_R1), (reasoning_steps_reward, "open-r1", FORMAT_R1),
-    (last_number_reward, "GSM8K recipes", formats.hashes()), (contains_reward, "first attempts", formats.xml()),
-]  # fmt: skip
+    (check_answer, "Unsloth Gemma and Qwen notebooks", GEMMA),
+    (check_numbers, "Unsloth Gemma and Qwen notebooks", GEMMA),
+    (reward_len, HF, formats.xml()),
+    (reward_unique_chars, HF, formats.xml()),
+    (r1_format_reward, "open-r1", FORMAT_R1),
+    (r1_tag_count_reward, "open-r1", FORMAT_R1),
+    (reasoning_steps_reward, "open-r1", FORMAT_R1),
+    (last_number_reward, "GSM8K recipes", formats.hashes()),
+    (contains_reward, "first attempts", formats.xml()),
+]
 
 
 # ---- TRL -------------------------------------------------------------------------------------------------------------
@@ -242,11 +253,17 @@ def trl_rewards() -> list[tuple[Callable, str, formats.AnswerFormat]]:
 
     source = "trl 1.15.0"
     return [
-        (r.accuracy_reward, source, formats.boxed()), (r.reasoning_accuracy_reward, source, THINK_BOXED),
-        (r.think_format_reward, source, FORMAT_R1), (r.get_cosine_scaled_reward(max_len=512), source, formats.boxed()),
+        (r.accuracy_reward, source, formats.boxed()),
+        (r.reasoning_accuracy_reward, source, THINK_BOXED),
+        (r.think_format_reward, source, FORMAT_R1),
+        (r.get_cosine_scaled_reward(max_len=512), source, formats.boxed()),
         (r.get_repetition_penalty_reward(ngram_size=3, max_penalty=-1.0), source, formats.xml()),
-        (r.get_soft_overlong_punishment(max_completion_len=512, soft_punish_cache=128), source, formats.xml()),
-    ]  # fmt: skip
+        (
+            r.get_soft_overlong_punishment(max_completion_len=512, soft_punish_cache=128),
+            source,
+            formats.xml(),
+        ),
+    ]
 
 
 def rows(low: int = 20) -> list[dict[str, str]]:
@@ -254,11 +271,13 @@ def rows(low: int = 20) -> list[dict[str, str]]:
     pairs = [(low + 7 * i, 3 + 5 * i) for i in range(8)]
     return [
         {
-            "prompt": [{"role": "user", "content": f"What is {a} + {b}?"}], "question": f"What is {a} + {b}?",
-            "answer": str(a + b), "solution": str(a + b),
+            "prompt": [{"role": "user", "content": f"What is {a} + {b}?"}],
+            "question": f"What is {a} + {b}?",
+            "answer": str(a + b),
+            "solution": str(a + b),
         }
         for a, b in pairs
-    ]  # fmt: skip
+    ]
 
 
 # ---- reasoning-gym ---------------------------------------------------------------------------------------------------

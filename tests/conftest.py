@@ -130,10 +130,17 @@ def tiny_folder(embedded_folder: Path, tmp_path_factory: pytest.TempPathFactory)
     tokenizer = AutoTokenizer.from_pretrained(embedded_folder)
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=len(tokenizer), hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, tie_word_embeddings=True, eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id, bos_token_id=tokenizer.bos_token_id,
-    )  # fmt: skip
+        vocab_size=len(tokenizer),
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        tie_word_embeddings=True,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=tokenizer.bos_token_id,
+    )
     folder = tmp_path_factory.mktemp("models") / "tiny"
     LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -164,9 +171,14 @@ def displayed(monkeypatch: pytest.MonkeyPatch) -> list:
 def tiny_settings(tiny_folder: Path, tmp_path: Path) -> gn.Settings:
     """Settings for a run of seconds on the tiny model."""
     return gn.preset(
-        "cpu", model=str(tiny_folder), max_steps=3, max_completion_length=12, learning_rate=5e-3, max_grad_norm=10.0,
+        "cpu",
+        model=str(tiny_folder),
+        max_steps=3,
+        max_completion_length=12,
+        learning_rate=5e-3,
+        max_grad_norm=10.0,
         run_root=str(tmp_path / "runs"),
-    )  # fmt: skip
+    )
 
 
 def brevity(completions: list, **columns: object) -> list[float]:
@@ -178,9 +190,14 @@ def brevity(completions: list, **columns: object) -> list[float]:
 def tiny_run(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> gn.runs.Run:
     """A finished run on the tiny model, with its model."""
     settings = gn.preset(
-        "cpu", model=str(tiny_folder), max_steps=14, max_completion_length=12, learning_rate=2e-2, max_grad_norm=10.0,
+        "cpu",
+        model=str(tiny_folder),
+        max_steps=14,
+        max_completion_length=12,
+        learning_rate=2e-2,
+        max_grad_norm=10.0,
         run_root=str(tmp_path_factory.mktemp("runs")),
-    )  # fmt: skip
+    )
     model, tokenizer = gn.load_model(settings)
     task = gn.load_task("arithmetic", settings, train_size=20, holdout_size=10, tokenizer=tokenizer)
     return gn.train(model, tokenizer, task, [brevity, gn.rewards.xml_tags()], settings, name="tiny")
@@ -225,9 +242,12 @@ def quickstart(
     def execute(folder: Path) -> object:
         if size == "small":
             changes = {
-                "model": str(tiny_folder), "max_steps": 5, "per_device_train_batch_size": 8, "learning_rate": 2e-2,
+                "model": str(tiny_folder),
+                "max_steps": 5,
+                "per_device_train_batch_size": 8,
+                "learning_rate": 2e-2,
                 "max_grad_norm": 10.0,
-            }  # fmt: skip
+            }
             last = "    gn.rewards.xml_tags(weight=0.5),\n"
             one_more = "    gn.rewards.length(60, unit='characters'),\n"
             more = {last: last + one_more}

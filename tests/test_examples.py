@@ -27,9 +27,13 @@ def tiny_names(tiny_run: gn.runs.Run) -> dict[str, object]:
     model, tokenizer = gn.load_model(settings)
     task = gn.load_task("arithmetic", settings, train_size=20, holdout_size=10, tokenizer=tokenizer)
     return {
-        "model": model, "tokenizer": tokenizer, "task": task, "settings": settings, "run": tiny_run,
+        "model": model,
+        "tokenizer": tokenizer,
+        "task": task,
+        "settings": settings,
+        "run": tiny_run,
         "rewards": [brevity, gn.rewards.xml_tags()],
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize("module", MODULES)

@@ -31,9 +31,26 @@ def theirs(tmp_path: Path) -> Path:
 
 
 OUT = [
-    "/etc/passwd", "//etc", "..", "../mine", "within/../../mine", "within/..", ".", "", "out", "out/file.txt",
-    "out.txt", "within/../out", "C:\\mine", "c:mine", "..\\mine", "\\mine", None, 3, ["within"],
-]  # fmt: skip
+    "/etc/passwd",
+    "//etc",
+    "..",
+    "../mine",
+    "within/../../mine",
+    "within/..",
+    ".",
+    "",
+    "out",
+    "out/file.txt",
+    "out.txt",
+    "within/../out",
+    "C:\\mine",
+    "c:mine",
+    "..\\mine",
+    "\\mine",
+    None,
+    3,
+    ["within"],
+]
 
 
 @pytest.mark.parametrize("name", OUT, ids=repr)
@@ -126,9 +143,13 @@ def test_a_run_with_a_link_to_elsewhere_is_not_opened(
 
 
 NESTED = [
-    "completions/step_000001.parquet", "figures/training.png", "comparison/comparison.json", "start/train.jsonl",
-    "checkpoints/checkpoint-1/manifest.json", "adapter/deep/er/link",
-]  # fmt: skip
+    "completions/step_000001.parquet",
+    "figures/training.png",
+    "comparison/comparison.json",
+    "start/train.jsonl",
+    "checkpoints/checkpoint-1/manifest.json",
+    "adapter/deep/er/link",
+]
 
 
 @pytest.mark.parametrize("name", NESTED)

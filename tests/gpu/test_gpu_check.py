@@ -92,10 +92,17 @@ def test_every_path_of_the_script_runs(report, quickstart: tuple[Path, gn.runs.R
         {"generation", "weights as asked"},
     )
     assert held["kit, without vLLM"] >= whole | {
-        kl, finite, "base weights after training", "base answers after training, adapter off",
-        "evaluation agrees between generation paths", "interrupts that came too late", "answers after interrupts",
-        "weights after interrupts", "memory after a second training", "base answers in the end, adapter off",
-    }  # fmt: skip
+        kl,
+        finite,
+        "base weights after training",
+        "base answers after training, adapter off",
+        "evaluation agrees between generation paths",
+        "interrupts that came too late",
+        "answers after interrupts",
+        "weights after interrupts",
+        "memory after a second training",
+        "base answers in the end, adapter off",
+    }
     assert held["resume, without vLLM"] >= whole | {
         "resume goes on at the next step",
         "resume has the trained adapter",

@@ -222,10 +222,14 @@ def test_without_vllm_it_falls_back_and_says_so_once(on_a_gpu, monkeypatch) -> N
 @pytest.mark.parametrize(
     ("words", "changes", "told"),
     [
-        ("The NVIDIA driver on your system is too old.", {"fast_inference": False}, "Update the NVIDIA driver"),
+        (
+            "The NVIDIA driver on your system is too old.",
+            {"fast_inference": False},
+            "Update the NVIDIA driver",
+        ),
         ("CUDA out of memory.", {}, r"while loading.*gpu_memory_utilization=0.66"),
     ],
-)  # fmt: skip
+)
 def test_error_that_a_second_load_would_repeat_is_explained(on_a_gpu, words, changes, told) -> None:
     """As the memory that the first one holds."""
     loader = Loader(error=words, always=True)

@@ -37,9 +37,10 @@ def test_lessons_show_figures_and_the_repeated_pair_agrees(algorithms: Path, siz
     shown = {
         "draw_angles(": 'alt="Angle to the exact gradient, 8 completions of each prompt: no baseline',
         "draw_identities(": 'alt="Relative differences: grpo, clip-higher = grpo: ',
-        "length = ": "lower than grpo: dapo", "difficulty = ": "higher than grpo: grpo filtered",
+        "length = ": "lower than grpo: dapo",
+        "difficulty = ": "higher than grpo: grpo filtered",
         "reused = ": "lower than grpo: cispo, sapo",
-    }  # fmt: skip
+    }
     for source, said in shown.items():
         pages = outputs(cell_with(notebook, source), "text/html")
         html = "".join(page.data["text/html"] for page in pages)

@@ -309,11 +309,13 @@ def mounted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.mark.parametrize(
     ("host", "drive", "folder", "said"),
     [
-        ("ANY", "", "runs", ""), ("ANY", "grpo_nb/x", "runs", "There is no Google Drive here"),
-        ("KAGGLE_KERNEL_RUN_TYPE", "grpo_nb/x", "runs", "There is no Google Drive here"), ("COLAB_RELEASE_TAG", "", "runs", ""),
+        ("ANY", "", "runs", ""),
+        ("ANY", "grpo_nb/x", "runs", "There is no Google Drive here"),
+        ("KAGGLE_KERNEL_RUN_TYPE", "grpo_nb/x", "runs", "There is no Google Drive here"),
+        ("COLAB_RELEASE_TAG", "", "runs", ""),
         ("COLAB_RELEASE_TAG", "grpo_nb/x", "{}/MyDrive/grpo_nb/x", "on your Drive, in grpo_nb/x"),
     ],
-)  # fmt: skip
+)
 def test_drive_is_mounted_only_in_colab_and_if_asked(
     host: str,
     drive: str,

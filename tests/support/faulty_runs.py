@@ -58,8 +58,11 @@ def run(choose: random.Random, **courses: Any) -> Made:
 
 def risen(choose: random.Random, high: float = 0.0) -> Made:
     """Rises in the first third, as most faulty runs do before they go wrong, and is level from then on."""
-    return run(choose, right=line(0.15, high or choose.uniform(0.4, 0.6), 0, choose.uniform(0.2, 0.35)),
-               form=line(0.4, 0.9, 0, 0.2))  # fmt: skip
+    return run(
+        choose,
+        right=line(0.15, high or choose.uniform(0.4, 0.6), 0, choose.uniform(0.2, 0.35)),
+        form=line(0.4, 0.9, 0, 0.2),
+    )
 
 
 def level(choose: random.Random, right: float = 0.25, form: float = 0.6) -> Made:
@@ -131,8 +134,15 @@ def paid(choose: random.Random, low: float, high: float, since: float, alike: fl
     made = run(choose, right=lambda at: 0.03 if at < since else 0.0)
     one = lambda at, row: low + (high - low) * row["rewards/right/mean"]  # noqa: E731
     spread = lambda at, row: (high - low) * row["rewards/right/std"]  # noqa: E731
-    made.put(reward=one, reward_std=spread, rewards__won__mean=one, rewards__won__std=spread,
-             frac_reward_zero_std=lambda at, row: float(row["rewards/right/mean"] == 0 or choose.random() < alike))  # fmt: skip
+    made.put(
+        reward=one,
+        reward_std=spread,
+        rewards__won__mean=one,
+        rewards__won__std=spread,
+        frac_reward_zero_std=lambda at, row: float(
+            row["rewards/right/mean"] == 0 or choose.random() < alike
+        ),
+    )
     gone = {
         f"rewards__{name}__{kind}": lambda at, row: None
         for name in ("right", "form")
@@ -144,8 +154,14 @@ def paid(choose: random.Random, low: float, high: float, since: float, alike: fl
 def spiked(
     made: Made, column: str, choose: random.Random, every: int, height: float, since: float
 ) -> Made:
-    return made.put(since, **{
-        column: lambda at, row: height * choose.uniform(1, 2) if row["step"] % every == 0 else row[column]})  # fmt: skip
+    return made.put(
+        since,
+        **{
+            column: lambda at, row: (
+                height * choose.uniform(1, 2) if row["step"] % every == 0 else row[column]
+            )
+        },
+    )
 
 
 def falling(choose: random.Random) -> Made:
@@ -157,61 +173,165 @@ def falling(choose: random.Random) -> Made:
 Maker = Callable[[random.Random], Made]
 # Fault -> the rules that name it, and how it is made.
 FAULTS: dict[str, tuple[str, Maker]] = {
-    "entropy gone after a rise": ("collapse", lambda c: risen(c).put(
-        entropy=around(c, line(1.2, c.uniform(0.05, 0.15), 0.4, 0.8)))),
-    "repeats after a rise": ("collapse", lambda c: texts(risen(c), c, c.uniform(0.75, 0.95), 0, 0.5)),
-    "one text for all": ("collapse", lambda c: texts(level(c), c, 0, c.uniform(0.88, 1.0), c.uniform(0, 0.5))),
-    "cut after a rise": ("truncation", lambda c: risen(c).put(
-        completions__clipped_ratio=around(c, line(0.02, c.uniform(0.6, 0.85), 0.5, 0.6)))),
-    "cut from the start, form rose": ("truncation", lambda c: run(
-        c, right=lambda at: 0.2, form=line(0.3, 0.9, 0, 0.3)).put(completions__clipped_ratio=around(c, lambda at: 0.68))),
+    "entropy gone after a rise": (
+        "collapse",
+        lambda c: risen(c).put(entropy=around(c, line(1.2, c.uniform(0.05, 0.15), 0.4, 0.8))),
+    ),
+    "repeats after a rise": (
+        "collapse",
+        lambda c: texts(risen(c), c, c.uniform(0.75, 0.95), 0, 0.5),
+    ),
+    "one text for all": (
+        "collapse",
+        lambda c: texts(level(c), c, 0, c.uniform(0.88, 1.0), c.uniform(0, 0.5)),
+    ),
+    "cut after a rise": (
+        "truncation",
+        lambda c: risen(c).put(
+            completions__clipped_ratio=around(c, line(0.02, c.uniform(0.6, 0.85), 0.5, 0.6))
+        ),
+    ),
+    "cut from the start, form rose": (
+        "truncation",
+        lambda c: run(c, right=lambda at: 0.2, form=line(0.3, 0.9, 0, 0.3)).put(
+            completions__clipped_ratio=around(c, lambda at: 0.68)
+        ),
+    ),
     "falls from the start": ("reward_falling", falling),
-    "level, then falls": ("reward_falling", lambda c: run(c, right=line(0.7, 0.2, 0.5, 0.7), form=line(0.9, 0.5, 0.5, 0.7))),
-    "rises and loses it": ("reward_falling", lambda c: run(
-        c, right=lambda at: line(0.15, 0.7, 0, 0.4)(at) - line(0, 0.55, 0.5, 0.7)(at), form=lambda at: 0.8)),
-    "breaks down at once": ("reward_falling", lambda c: run(
-        c, right=lambda at: line(0.15, 0.6, 0, 0.5)(at) if at < 0.6 else 0.05, form=lambda at: 0.9 if at < 0.6 else 0.3)),
-    "held-out falls from its best": ("holdout", lambda c: held_out(
-        run(c), c, lambda at: line(0.3, 0.75, 0, 0.5)(at) - line(0, c.uniform(0.3, 0.4), 0.5, 0.9)(at))),
+    "level, then falls": (
+        "reward_falling",
+        lambda c: run(c, right=line(0.7, 0.2, 0.5, 0.7), form=line(0.9, 0.5, 0.5, 0.7)),
+    ),
+    "rises and loses it": (
+        "reward_falling",
+        lambda c: run(
+            c,
+            right=lambda at: line(0.15, 0.7, 0, 0.4)(at) - line(0, 0.55, 0.5, 0.7)(at),
+            form=lambda at: 0.8,
+        ),
+    ),
+    "breaks down at once": (
+        "reward_falling",
+        lambda c: run(
+            c,
+            right=lambda at: line(0.15, 0.6, 0, 0.5)(at) if at < 0.6 else 0.05,
+            form=lambda at: 0.9 if at < 0.6 else 0.3,
+        ),
+    ),
+    "held-out falls from its best": (
+        "holdout",
+        lambda c: held_out(
+            run(c),
+            c,
+            lambda at: line(0.3, 0.75, 0, 0.5)(at) - line(0, c.uniform(0.3, 0.4), 0.5, 0.9)(at),
+        ),
+    ),
     "held-out stays": ("holdout", lambda c: held_out(run(c), c, lambda at: 0.4)),
-    "length at the cap": ("truncation", lambda c: level(c).put(
-        completions__clipped_ratio=lambda at, row: c.uniform(0.9, 1.0),
-        completions__mean_length=lambda at, row: CAP - c.uniform(0, 12),
-    ).telling(settings=Settings(max_completion_length=CAP))),
-    "grows to the cap": ("truncation", lambda c: risen(c).put(
-        completions__mean_length=lambda at, row: min(CAP, line(200, 560, 0.3, 0.8)(at) * c.gauss(1, 0.02)),
-        completions__clipped_ratio=lambda at, row: max(0.0, row["completions/mean_length"] / CAP - 0.1))),
-    "length 200 to 650": ("length", lambda c: risen(c).put(completions__mean_length=around(c, line(200, 650)))),
-    "no gradient, logged by tens": ("gradient", lambda c: by_tens(level(c).put(grad_norm=lambda at, row: 0.0))),
-    "groups die after a rise": ("no_spread", lambda c: risen(c).put(
-        0.5, frac_reward_zero_std=lambda at, row: c.choice([0.75, 1, 1, 1]))),
+    "length at the cap": (
+        "truncation",
+        lambda c: (
+            level(c)
+            .put(
+                completions__clipped_ratio=lambda at, row: c.uniform(0.9, 1.0),
+                completions__mean_length=lambda at, row: CAP - c.uniform(0, 12),
+            )
+            .telling(settings=Settings(max_completion_length=CAP))
+        ),
+    ),
+    "grows to the cap": (
+        "truncation",
+        lambda c: risen(c).put(
+            completions__mean_length=lambda at, row: min(
+                CAP, line(200, 560, 0.3, 0.8)(at) * c.gauss(1, 0.02)
+            ),
+            completions__clipped_ratio=lambda at, row: max(
+                0.0, row["completions/mean_length"] / CAP - 0.1
+            ),
+        ),
+    ),
+    "length 200 to 650": (
+        "length",
+        lambda c: risen(c).put(completions__mean_length=around(c, line(200, 650))),
+    ),
+    "no gradient, logged by tens": (
+        "gradient",
+        lambda c: by_tens(level(c).put(grad_norm=lambda at, row: 0.0)),
+    ),
+    "groups die after a rise": (
+        "no_spread",
+        lambda c: risen(c).put(0.5, frac_reward_zero_std=lambda at, row: c.choice([0.75, 1, 1, 1])),
+    ),
     "2 means failed where 20 is paid": ("no_spread", lambda c: paid(c, 2.0, 20.0, 0.3, 0.8)),
     "too hard": ("no_spread", lambda c: paid(c, 0.0, 1.0, 0.0, 1.0)),
-    "KL runs away": ("kl_drift reward_falling", lambda c: run(
-        c, right=lambda at: line(0.15, 0.6, 0, 0.4)(at) - line(0, 0.5, 0.5, 1)(at),
-    ).put(kl=around(c, line(0.01, c.uniform(5, 20), 0.3, 1), 0.3))),
-    "gradient stays fifty times as large": ("gradient", lambda c: level(c).put(
-        0.5, grad_norm=lambda at, row: 50 * row["grad_norm"])),
-    "learning rate ends early": ("gradient", lambda c: risen(c).put(
-        learning_rate=lambda at, row: 1e-6 if at < 0.5 else 0.0)),
-    "gradient zero": ("gradient", lambda c: risen(c).put(c.uniform(0, 0.5), grad_norm=lambda at, row: 0.0)),
-    "gradient NaN": ("not_finite", lambda c: risen(c).put(c.uniform(0, 0.7), grad_norm=lambda at, row: float("nan"))),
+    "KL runs away": (
+        "kl_drift reward_falling",
+        lambda c: run(
+            c,
+            right=lambda at: line(0.15, 0.6, 0, 0.4)(at) - line(0, 0.5, 0.5, 1)(at),
+        ).put(kl=around(c, line(0.01, c.uniform(5, 20), 0.3, 1), 0.3)),
+    ),
+    "gradient stays fifty times as large": (
+        "gradient",
+        lambda c: level(c).put(0.5, grad_norm=lambda at, row: 50 * row["grad_norm"]),
+    ),
+    "learning rate ends early": (
+        "gradient",
+        lambda c: risen(c).put(learning_rate=lambda at, row: 1e-6 if at < 0.5 else 0.0),
+    ),
+    "gradient zero": (
+        "gradient",
+        lambda c: risen(c).put(c.uniform(0, 0.5), grad_norm=lambda at, row: 0.0),
+    ),
+    "gradient NaN": (
+        "not_finite",
+        lambda c: risen(c).put(c.uniform(0, 0.7), grad_norm=lambda at, row: float("nan")),
+    ),
     "no reward at all": ("not_finite", lambda c: missing_reward(run(c), 0.0)),
-    "no reward from some step on": ("not_finite", lambda c: missing_reward(run(c), c.uniform(0.3, 0.7))),
-    "never paid": ("constant_reward", lambda c: risen(c).put(
-        rewards__rare__mean=lambda at, row: 0.0, rewards__rare__std=lambda at, row: 0.0)),
-    "eval_reward falls": ("holdout", lambda c: evaluated(
-        run(c), c, lambda at: line(0.8, 2.2, 0, 0.5)(at) - line(0, c.uniform(1.0, 1.3), 0.5, 0.9)(at))),
-    "form alone": ("form_only", lambda c: run(c, right=lambda at: 0.2, form=line(0.2, 1.0, 0, 0.4))),
-    "short instead of right": ("form_only reward_falling", lambda c: run(
-        c, right=line(0.6, 0.15)).put(rewards__short__mean=lambda at, row: line(0.1, 0.9)(at) + c.gauss(0, 0.03))),
-    "tools fail": ("tools", lambda c: level(c).put(
-        0.3, tools__failure_frequency=around(c, lambda at: c.uniform(0.6, 0.9)))),
-    "cut, numbers as text": ("truncation", lambda c: as_text(level(c).put(
-        completions__clipped_ratio=around(c, lambda at: 0.75)))),
-    "flat for long": ("reward_flat", lambda c: Made(
-        healthy_log(c.randrange(310, 400), c.random(), speed=0.0), {"weights": WEIGHTS})),
-}  # fmt: skip
+    "no reward from some step on": (
+        "not_finite",
+        lambda c: missing_reward(run(c), c.uniform(0.3, 0.7)),
+    ),
+    "never paid": (
+        "constant_reward",
+        lambda c: risen(c).put(
+            rewards__rare__mean=lambda at, row: 0.0, rewards__rare__std=lambda at, row: 0.0
+        ),
+    ),
+    "eval_reward falls": (
+        "holdout",
+        lambda c: evaluated(
+            run(c),
+            c,
+            lambda at: line(0.8, 2.2, 0, 0.5)(at) - line(0, c.uniform(1.0, 1.3), 0.5, 0.9)(at),
+        ),
+    ),
+    "form alone": (
+        "form_only",
+        lambda c: run(c, right=lambda at: 0.2, form=line(0.2, 1.0, 0, 0.4)),
+    ),
+    "short instead of right": (
+        "form_only reward_falling",
+        lambda c: run(c, right=line(0.6, 0.15)).put(
+            rewards__short__mean=lambda at, row: line(0.1, 0.9)(at) + c.gauss(0, 0.03)
+        ),
+    ),
+    "tools fail": (
+        "tools",
+        lambda c: level(c).put(
+            0.3, tools__failure_frequency=around(c, lambda at: c.uniform(0.6, 0.9))
+        ),
+    ),
+    "cut, numbers as text": (
+        "truncation",
+        lambda c: as_text(level(c).put(completions__clipped_ratio=around(c, lambda at: 0.75))),
+    ),
+    "flat for long": (
+        "reward_flat",
+        lambda c: Made(
+            healthy_log(c.randrange(310, 400), c.random(), speed=0.0), {"weights": WEIGHTS}
+        ),
+    ),
+}
 HEALTHY: dict[str, Maker] = {
     "steady": run,
     "slow": lambda c: run(c, right=line(0.2, 0.4)),
@@ -220,8 +340,10 @@ HEALTHY: dict[str, Maker] = {
     "thinks shorter": lambda c: run(c).put(completions__mean_length=around(c, line(400, 150))),
     "one group a step": lambda c: run(c, groups=1),
     "penalties only": lambda c: run(c).put(
-        reward=lambda at, row: row["reward"] - 3, rewards__form__mean=lambda at, row: row["rewards/form/mean"] - 1,
-        rewards__right__mean=lambda at, row: row["rewards/right/mean"] - 1),
+        reward=lambda at, row: row["reward"] - 3,
+        rewards__form__mean=lambda at, row: row["rewards/form/mean"] - 1,
+        rewards__right__mean=lambda at, row: row["rewards/right/mean"] - 1,
+    ),
     "primed: KL from the first row": lambda c: run(c).put(kl=around(c, line(0.9, 1.1), 0.1)),
     "no KL": lambda c: run(c).put(kl=lambda at, row: None).telling(settings=Settings(beta=0.0)),
     "held-out rises": lambda c: held_out(run(c), c, line(0.3, 0.75)),
@@ -229,12 +351,14 @@ HEALTHY: dict[str, Maker] = {
     "entropy to a third": lambda c: run(c).put(entropy=around(c, line(1.2, 0.4))),
     "single spikes": lambda c: spiked(spiked(run(c), "kl", c, 70, 2, 0), "grad_norm", c, 60, 12, 0),
     "success pays 20": lambda c: run(c).put(
-        reward=lambda at, row: 20 * row["rewards/right/mean"], reward_std=lambda at, row: 20 * row["rewards/right/std"],
+        reward=lambda at, row: 20 * row["rewards/right/mean"],
+        reward_std=lambda at, row: 20 * row["rewards/right/std"],
         rewards__right__mean=lambda at, row: 20 * row["rewards/right/mean"],
-        rewards__right__std=lambda at, row: 20 * row["rewards/right/std"]),
+        rewards__right__std=lambda at, row: 20 * row["rewards/right/std"],
+    ),
     "good from the start": lambda c: run(c, right=line(0.65, 0.82), form=lambda at: 0.95),
     "short run": lambda c: Made(healthy_log(24, c.random()), {"weights": WEIGHTS}),
-}  # fmt: skip
+}
 
 TRIES = 2
 RUNS = [f"{kind} #{number}" for kind in (*FAULTS, *HEALTHY) for number in range(TRIES)]
@@ -254,8 +378,11 @@ def judged(names: Iterable[str], check: Callable[..., Any]) -> tuple[list[str], 
     missed, accused = [], []
     for name in names:
         made, kind = made_run(name), name.partition(" #")[0]
-        loud = {alert.rule for alert in check(made.rows, **made.told).alerts
-                if alert.severity != "info" and not getattr(alert, "ended", None)}  # fmt: skip
+        loud = {
+            alert.rule
+            for alert in check(made.rows, **made.told).alerts
+            if alert.severity != "info" and not getattr(alert, "ended", None)
+        }
         if kind in HEALTHY and loud:
             accused.append(f"{name}: {', '.join(sorted(loud))}")
         elif kind in FAULTS and not any(

@@ -13,20 +13,37 @@ _OTHERS = ("bnpo", "dapo", "cispo", "sapo", "luspo", "vespo")
 
 # What is asked for, by name: what differs from `asked`.
 CASES: dict[str, dict[str, Any]] = {
-    **{f"{loss}, beta 0": {"loss_type": loss, "beta": 0.0} for loss in ("bnpo", "grpo", "dapo", "dr_grpo")},
+    **{
+        f"{loss}, beta 0": {"loss_type": loss, "beta": 0.0}
+        for loss in ("bnpo", "grpo", "dapo", "dr_grpo")
+    },
     **{f"{loss}, beta 0.04": {"loss_type": loss} for loss in ("bnpo", "grpo", "dapo", "dr_grpo")},
-    **{f"{loss}, two passes": {"loss_type": loss, "max_steps": 2, "extra": _TWICE} for loss in _OTHERS},
+    **{
+        f"{loss}, two passes": {"loss_type": loss, "max_steps": 2, "extra": _TWICE}
+        for loss in _OTHERS
+    },
     "two-sided clip": {"max_steps": 2, "extra": _TWICE | {"delta": 1.5}},
-    "by the completion": {"loss_type": "grpo", "max_steps": 2, "extra": _TWICE | {"importance_sampling_level": "sequence"}},
+    "by the completion": {
+        "loss_type": "grpo",
+        "max_steps": 2,
+        "extra": _TWICE | {"importance_sampling_level": "sequence"},
+    },
     "temperature": {"temperature": 0.7},
-}  # fmt: skip
+}
 
 
 # Those of `make test`: five losses, one with a KL, each way to clip.
 FEW = (
-    "grpo, beta 0", "dapo, beta 0", "dr_grpo, beta 0.04", "bnpo, two passes", "cispo, two passes", "sapo, two passes",
-    "two-sided clip", "by the completion", "temperature",
-)  # fmt: skip
+    "grpo, beta 0",
+    "dapo, beta 0",
+    "dr_grpo, beta 0.04",
+    "bnpo, two passes",
+    "cispo, two passes",
+    "sapo, two passes",
+    "two-sided clip",
+    "by the completion",
+    "temperature",
+)
 
 
 def asked(case: str, folder: Path) -> Any:
@@ -36,10 +53,23 @@ def asked(case: str, folder: Path) -> Any:
     changes = {"loss_type": "bnpo", "beta": 0.04, "max_steps": 1} | CASES[case]
     extra = {"gradient_checkpointing": False, "use_cpu": True, **changes.pop("extra", {})}
     return gn.preset(
-        "t4", model=str(folder), dtype="float32", fast_inference=False, load_in_4bit=False, lora_dropout=0.0,
-        num_generations=4, per_device_train_batch_size=4, gradient_accumulation_steps=2, max_completion_length=8,
-        optim="adamw_torch", learning_rate=1e-2, warmup_steps=0, max_grad_norm=1e3, extra=extra, **changes,
-    )  # fmt: skip
+        "t4",
+        model=str(folder),
+        dtype="float32",
+        fast_inference=False,
+        load_in_4bit=False,
+        lora_dropout=0.0,
+        num_generations=4,
+        per_device_train_batch_size=4,
+        gradient_accumulation_steps=2,
+        max_completion_length=8,
+        optim="adamw_torch",
+        learning_rate=1e-2,
+        warmup_steps=0,
+        max_grad_norm=1e3,
+        extra=extra,
+        **changes,
+    )
 
 
 def updates(

@@ -40,10 +40,15 @@ def with_zero_std(rows: Rows) -> Rows:
 
 
 def healthy_log(
-    steps: int = 200, seed: int | str = 0, *, groups: int = 4, size: int = 8, speed: float = 1.0,
+    steps: int = 200,
+    seed: int | str = 0,
+    *,
+    groups: int = 4,
+    size: int = 8,
+    speed: float = 1.0,
     right: Callable[[float], float] = lambda progress: 0.15 + 0.6 * progress,
     form: Callable[[float], float] = lambda progress: 0.3 + 0.65 * min(1.0, 3 * progress),
-) -> Rows:  # fmt: skip
+) -> Rows:
     """A run that learns: completions are sampled from pass rates that rise, form before correctness, as runs do.
 
     `right` and `form` are those rates at a progress from 0 to 1; other courses make other runs.
@@ -66,16 +71,23 @@ def healthy_log(
         everything = [total for group in totals for total in group]
         rows.append(
             {
-                "step": i + 1, "reward": fmean(everything), "reward_std": stdev(everything),
+                "step": i + 1,
+                "reward": fmean(everything),
+                "reward_std": stdev(everything),
                 "frac_reward_zero_std": fmean([float(len(set(group)) == 1) for group in totals]),
-                "rewards/form/mean": fmean(forms), "rewards/form/std": stdev(forms),
-                "rewards/right/mean": fmean(rights), "rewards/right/std": stdev(rights),
-                "kl": 0.12 * progress * choose.lognormvariate(0, 0.3), "grad_norm": choose.lognormvariate(-1, 0.4),
+                "rewards/form/mean": fmean(forms),
+                "rewards/form/std": stdev(forms),
+                "rewards/right/mean": fmean(rights),
+                "rewards/right/std": stdev(rights),
+                "kl": 0.12 * progress * choose.lognormvariate(0, 0.3),
+                "grad_norm": choose.lognormvariate(-1, 0.4),
                 "completions/mean_length": 120 + 20 * progress + choose.gauss(0, 8),
                 "completions/clipped_ratio": choose.choice([0, 0, 0.03]),
-                "step_time": choose.lognormvariate(2, 0.1), "loss": choose.gauss(0, 0.01), "entropy": 1.2 - 0.5 * progress,
+                "step_time": choose.lognormvariate(2, 0.1),
+                "loss": choose.gauss(0, 0.01),
+                "entropy": 1.2 - 0.5 * progress,
             }
-        )  # fmt: skip
+        )
     return rows
 
 

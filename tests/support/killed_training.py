@@ -24,9 +24,17 @@ _OPERATIONS = ("fsync", "rename", "replace", "unlink", "rmdir", "mkdir", "open")
 
 def loaded(model: str, root: str):
     settings = gn.preset(
-        "cpu", model=model, max_steps=12, max_completion_length=12, learning_rate=2e-2, max_grad_norm=10.0, run_root=root,
-        num_generations=4, per_device_train_batch_size=8, save_steps=1,
-    )  # fmt: skip
+        "cpu",
+        model=model,
+        max_steps=12,
+        max_completion_length=12,
+        learning_rate=2e-2,
+        max_grad_norm=10.0,
+        run_root=root,
+        num_generations=4,
+        per_device_train_batch_size=8,
+        save_steps=1,
+    )
 
     return loaded_alone(settings, 6), settings
 

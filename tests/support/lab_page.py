@@ -35,14 +35,23 @@ needs_browser = pytest.mark.skipif(
 # How long anything may take before the test gives up: far more than on a quiet machine, where it is seconds.
 PATIENCE = 240.0
 _FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
-)  # fmt: skip
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+)
 # What an element may be at a moment: replaced, not yet there, under another one.
 _MOVING = (
-    exceptions.StaleElementReferenceException, exceptions.ElementNotInteractableException,
-    exceptions.ElementClickInterceptedException, exceptions.NoSuchElementException,
-)  # fmt: skip
+    exceptions.StaleElementReferenceException,
+    exceptions.ElementNotInteractableException,
+    exceptions.ElementClickInterceptedException,
+    exceptions.NoSuchElementException,
+)
 
 
 class Jupyter:
@@ -59,11 +68,19 @@ class Jupyter:
             for kind in ("CONFIG", "DATA", "RUNTIME")
         }
         command = [
-            sys.executable, "-m", "jupyterlab", "--no-browser", "--ip=127.0.0.1", f"--port={self.port}",
-            "--ServerApp.port_retries=0", "--allow-root", "--IdentityProvider.token=", f"--notebook-dir={folder}",
+            sys.executable,
+            "-m",
+            "jupyterlab",
+            "--no-browser",
+            "--ip=127.0.0.1",
+            f"--port={self.port}",
+            "--ServerApp.port_retries=0",
+            "--allow-root",
+            "--IdentityProvider.token=",
+            f"--notebook-dir={folder}",
             f"--LabApp.workspaces_dir={settings_folder / 'workspaces'}",
             f"--LabApp.user_settings_dir={settings_folder / 'settings'}",
-        ]  # fmt: skip
+        ]
         # Else it asks whether it may fetch news, in front of the page.
         asked = (
             settings_folder

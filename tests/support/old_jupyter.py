@@ -25,10 +25,16 @@ WANTED = {"IPython": "7.34.0", "ipywidgets": "7.7.1"}
 # which asks pkg_resources for its version; pytest for the lab's tests. ipywidgets comes alone: the
 # classic notebook, which it asks for, would be most of it.
 NEEDED = (
-    "ipython==7.34.0", "ipykernel>=6,<8", "ipython_genutils", "jinja2>=3.1,<4", "lazy_loader>=0.4,<1", "numpy",
-    "pydantic>=2.9,<3", "setuptools",
+    "ipython==7.34.0",
+    "ipykernel>=6,<8",
+    "ipython_genutils",
+    "jinja2>=3.1,<4",
+    "lazy_loader>=0.4,<1",
+    "numpy",
+    "pydantic>=2.9,<3",
+    "setuptools",
     "pytest>=9.2,<10",
-)  # fmt: skip
+)
 
 
 def old_python() -> Path:

@@ -87,9 +87,16 @@ def _engine(folder: str, longest: int, rank: int) -> Any:
     from vllm import LLM
 
     return LLM(
-        folder, dtype="float32", max_model_len=longest, max_num_seqs=16, enforce_eager=True,
-        enable_lora=True, max_lora_rank=rank, logprobs_mode="processed_logprobs", max_logprobs=0,
-    )  # fmt: skip
+        folder,
+        dtype="float32",
+        max_model_len=longest,
+        max_num_seqs=16,
+        enforce_eager=True,
+        enable_lora=True,
+        max_lora_rank=rank,
+        logprobs_mode="processed_logprobs",
+        max_logprobs=0,
+    )
 
 
 def _attach(engine: Any, model: Any) -> None:

@@ -16,14 +16,27 @@ def info_of(
 ) -> dict[str, Any]:
     """What `run.json` says of a run of this process with these rewards, by the preset `cpu` and with these settings."""
     return {
-        "status": status, "pid": pid or os.getpid(), "host": os.uname().nodename, "started": "2026-11-22T10:00:00+0000",
+        "status": status,
+        "pid": pid or os.getpid(),
+        "host": os.uname().nodename,
+        "started": "2026-11-22T10:00:00+0000",
         "settings": gn.preset("cpu").to_dict() | settings,
         "rewards": [
-            {"name": name, "weight": weight, "call": name, "source": "", "hash": ""} for name, weight in weights.items()
+            {"name": name, "weight": weight, "call": name, "source": "", "hash": ""}
+            for name, weight in weights.items()
         ],
-        "task": {"name": "sums", "format": {"name": "xml"}, "train": 4, "holdout": 2, "fingerprint": "f"},
-        "machine": {"gpu": None, "cores": 2}, "versions": {}, "number_type": "float32", "rollout": "shared prompts",
-    }  # fmt: skip
+        "task": {
+            "name": "sums",
+            "format": {"name": "xml"},
+            "train": 4,
+            "holdout": 2,
+            "fingerprint": "f",
+        },
+        "machine": {"gpu": None, "cores": 2},
+        "versions": {},
+        "number_type": "float32",
+        "rollout": "shared prompts",
+    }
 
 
 def write_run_folder(

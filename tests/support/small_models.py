@@ -5,9 +5,16 @@ import transformers
 from trl.trainer.utils import add_fused_lm_head
 
 SIZES = dict(
-    vocab_size=128, hidden_size=64, intermediate_size=96, num_hidden_layers=3, num_attention_heads=4,
-    num_key_value_heads=2, pad_token_id=0, bos_token_id=1, eos_token_id=2,
-)  # fmt: skip
+    vocab_size=128,
+    hidden_size=64,
+    intermediate_size=96,
+    num_hidden_layers=3,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    pad_token_id=0,
+    bos_token_id=1,
+    eos_token_id=2,
+)
 # SmolLM and SmolLM2 are Llama by architecture, SmolLM3 has layers without rotary positions.
 FAMILIES = {
     "llama": ("Llama", {}),

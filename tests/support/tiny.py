@@ -20,8 +20,12 @@ THINKING_TEMPLATE = """{% for m in messages %}<|im_start|>{{ m.role }}
 
 # Few completions of one group after the other, and updates that a few steps show.
 SMALL = {
-    "num_generations": 4, "per_device_train_batch_size": 8, "warmup_steps": 0, "learning_rate": 2e-2, "max_grad_norm": 10.0,
-}  # fmt: skip
+    "num_generations": 4,
+    "per_device_train_batch_size": 8,
+    "warmup_steps": 0,
+    "learning_rate": 2e-2,
+    "max_grad_norm": 10.0,
+}
 
 
 def load_tiny(

@@ -96,12 +96,29 @@ def update(
         ], None
 
     values = {
-        "per_device_train_batch_size": 8 // passes, "gradient_accumulation_steps": passes, "num_generations": 4, "seed": 1,
-        "max_completion_length": 120, "max_steps": 1, "report_to": "none", "use_cpu": True, "bf16": False, "beta": 0.0,
-        "disable_tqdm": True, "save_strategy": "no", "logging_steps": 1, "learning_rate": 1e-3, "max_grad_norm": 1e9,
-        "gradient_checkpointing": False, "temperature": 1.0, "scale_rewards": "group", "epsilon_high": 0.2,
-        "mask_truncated_completions": False, "max_tool_calling_iterations": 8, "output_dir": str(folder),
-    }  # fmt: skip
+        "per_device_train_batch_size": 8 // passes,
+        "gradient_accumulation_steps": passes,
+        "num_generations": 4,
+        "seed": 1,
+        "max_completion_length": 120,
+        "max_steps": 1,
+        "report_to": "none",
+        "use_cpu": True,
+        "bf16": False,
+        "beta": 0.0,
+        "disable_tqdm": True,
+        "save_strategy": "no",
+        "logging_steps": 1,
+        "learning_rate": 1e-3,
+        "max_grad_norm": 1e9,
+        "gradient_checkpointing": False,
+        "temperature": 1.0,
+        "scale_rewards": "group",
+        "epsilon_high": 0.2,
+        "mask_truncated_completions": False,
+        "max_tool_calling_iterations": 8,
+        "output_dir": str(folder),
+    }
     rows = [{"prompt": [{"role": "user", "content": text}], "secret": 6} for text in _ASKED]
     engine = {}
     if hasattr(kind, "is_between_generations"):  # the kit's
@@ -109,9 +126,14 @@ def update(
 
         engine = {"engine": CpuEngine(model)}
     trainer = kind(
-        model=model, processing_class=tokenizer, reward_funcs=won, args=GRPOConfig(**{**values, **config}),
-        train_dataset=Dataset.from_list(rows), environment_factory=Guess, **engine,
-    )  # fmt: skip
+        model=model,
+        processing_class=tokenizer,
+        reward_funcs=won,
+        args=GRPOConfig(**{**values, **config}),
+        train_dataset=Dataset.from_list(rows),
+        environment_factory=Guess,
+        **engine,
+    )
     draw = torch.Generator().manual_seed(1)
     for _, weight in adapter:
         weight.data = torch.randn(weight.shape, generator=draw) * 0.05
@@ -136,9 +158,13 @@ def written_trainers(model: Path, folder: Path, losses: list[str]) -> dict[str, 
     """`update` of each loss by the trainer that Unsloth writes, in a process of its own; and of the first with padding that
     ends turns."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.support.tool_updates", model, folder, *losses], capture_output=True, text=True,
-        env=os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[2]), "CI": "1"}, cwd=folder, timeout=600,
-    )  # fmt: skip
+        [sys.executable, "-m", "tests.support.tool_updates", model, folder, *losses],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[2]), "CI": "1"},
+        cwd=folder,
+        timeout=600,
+    )
     told = [
         line.partition("RESULT ")[2]
         for line in done.stdout.splitlines()

@@ -79,11 +79,24 @@ def loaded_village(
     folder: Path, root: Path, **changes: Any
 ) -> tuple[Any, Any, gn.tasks.Task, list, gn.Settings]:
     """What `gn.train` takes, with the tiny model."""
-    settings = gn.preset("cpu", **{
-        "model": str(folder), "max_completion_length": 72, "max_prompt_length": 200, "max_steps": 4, "save_steps": 1,
-        "learning_rate": 5e-3, "num_generations": 4, "per_device_train_batch_size": 8, "holdout_every": 2,
-        "holdout_questions": 4, "run_root": str(root), "beta": 0.0, **changes,
-    })  # fmt: skip
+    settings = gn.preset(
+        "cpu",
+        **{
+            "model": str(folder),
+            "max_completion_length": 72,
+            "max_prompt_length": 200,
+            "max_steps": 4,
+            "save_steps": 1,
+            "learning_rate": 5e-3,
+            "num_generations": 4,
+            "per_device_train_batch_size": 8,
+            "holdout_every": 2,
+            "holdout_questions": 4,
+            "run_root": str(root),
+            "beta": 0.0,
+            **changes,
+        },
+    )
     model, tokenizer = gn.load_model(settings)
     gn.models.give_tool_template(tokenizer)
     rewards = [gn.rewards.correctness(format=FORM), progress]

@@ -22,7 +22,7 @@ HOSTILE_SOURCE = """def reward(completions, **columns):
 PNG = bytes.fromhex(
     "89504e470d0a1a0a0000000d4948445200000001000000010806000000"
     "1f15c4890000000d49444154789c6360000002000001e221bc330000000049454e44ae426082"
-)  # fmt: skip
+)
 
 
 def side_of(label: str, accuracy: float, interval: list[float], format_share: float) -> dict:
@@ -114,8 +114,10 @@ def write_private_run(folder: Path) -> gn.runs.Run:
     info["settings"]["extra"] = {
         "vllm_server_base_url": "http://somebody:s3cret@host:8000/v1?api_key=s3cret",
         "lr_scheduler_kwargs": {"file": "~/acme/zero.json", "token": "hf_" + "x" * 34},
-        "generation_kwargs": {"files": ["C:\\Users\\somebody\\words.txt", "/content/drive/acme/words.txt"]},
-    }  # fmt: skip
+        "generation_kwargs": {
+            "files": ["C:\\Users\\somebody\\words.txt", "/content/drive/acme/words.txt"]
+        },
+    }
     info["rewards"][0]["call"] += ", read from '/home/somebody/a/acme/clf' and \\x1b[2J"
     (folder / "run.json").write_text(json.dumps(info))
     return run

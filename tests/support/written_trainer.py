@@ -30,9 +30,13 @@ def trained_elsewhere(
     own = {"PYTHONPATH": str(Path(__file__).resolve().parents[2]), "HF_HUB_OFFLINE": "1", "CI": "1"}
     own |= {} if is_compiled else {"TORCH_COMPILE_DISABLE": "1"}
     done = subprocess.run(
-        [sys.executable, "-m", "tests.support.written_trainer", place, words, *more], cwd=place, capture_output=True,
-        text=True, env=os.environ | own, timeout=600,
-    )  # fmt: skip
+        [sys.executable, "-m", "tests.support.written_trainer", place, words, *more],
+        cwd=place,
+        capture_output=True,
+        text=True,
+        env=os.environ | own,
+        timeout=600,
+    )
     told = [
         line.partition("RESULT ")[2]
         for line in done.stdout.splitlines()
@@ -50,10 +54,17 @@ def small_model(folder: Path, words: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(words)
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=len(tokenizer), hidden_size=128, head_dim=64, intermediate_size=128, num_hidden_layers=2,
-        num_attention_heads=2, num_key_value_heads=1, eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id, bos_token_id=tokenizer.bos_token_id,
-    )  # fmt: skip
+        vocab_size=len(tokenizer),
+        hidden_size=128,
+        head_dim=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=tokenizer.bos_token_id,
+    )
     LlamaForCausalLM(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
@@ -73,10 +84,22 @@ def main(place: Path, words: Path, *, use_vllm: bool, held_out: bool) -> dict[st
 
     small_model(place / "model", words)
     settings = gn.preset(
-        "cpu", model=str(place / "model"), max_steps=3, max_completion_length=8, num_generations=4, learning_rate=2e-2,
-        per_device_train_batch_size=4, shared_prompts=False, warmup_steps=0, max_grad_norm=10.0, beta=0.05,
-        lora_dropout=0.0, run_root=str(place / "runs"), holdout_every=1 if held_out else 0, holdout_questions=4,
-    )  # fmt: skip
+        "cpu",
+        model=str(place / "model"),
+        max_steps=3,
+        max_completion_length=8,
+        num_generations=4,
+        learning_rate=2e-2,
+        per_device_train_batch_size=4,
+        shared_prompts=False,
+        warmup_steps=0,
+        max_grad_norm=10.0,
+        beta=0.05,
+        lora_dropout=0.0,
+        run_root=str(place / "runs"),
+        holdout_every=1 if held_out else 0,
+        holdout_questions=4,
+    )
     model, tokenizer = gn.load_model(settings)
     # As its loader marks float32 that was asked for; else it turns float16 autocast on.
     model._unsloth_user_float32 = True
