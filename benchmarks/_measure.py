@@ -1,4 +1,4 @@
-"""What the benchmarks share: a measurement in a process of its own, its peak memory, and which machine it was."""
+"""Shared parts of the benchmarks: a measurement in its own process, peak memory, the machine."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def peak_gb() -> float:
 
 
 def has_bfloat16_instructions() -> bool:
-    """As Unsloth asks on an x86 processor (unsloth_zoo/cpu/runtime.py, `cpu_bf16_supported`)."""
+    """Ask for bfloat16 as Unsloth does on x86 (unsloth_zoo/cpu/runtime.py, `cpu_bf16_supported`)."""
     listing = Path("/proc/cpuinfo")
     return listing.is_file() and bool(
         {"amx_bf16", "avx512_bf16"} & set(listing.read_text().split())

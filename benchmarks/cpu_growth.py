@@ -1,4 +1,4 @@
-"""How the saving on a CPU grows: one group of completions of the embedded model, with shared prompts and as TRL does it.
+"""Measure how the saving on a CPU grows with group size and lengths, compared with TRL.
 
     python benchmarks/cpu_growth.py [--rounds 2]
 

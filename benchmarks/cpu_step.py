@@ -97,7 +97,7 @@ def rewards(gn: Any) -> list[Any]:
 
 
 def by_hand(settings: Any, out: str, steps: list[dict[str, float]]) -> list[float]:
-    """What a practitioner would write, with the kit's embedded model, task and rewards."""
+    """Train as a practitioner would by hand, with the kit's embedded model, task and rewards."""
     import grpo_nb as gn
     from grpo_nb.models.embedded import embedded_model_folder
 

@@ -28,7 +28,7 @@ LIMIT = 48
 def plain_loop(
     model: Any, tokenizer: Any, prompts: Sequence[Any], batch_size: int
 ) -> tuple[list[str], int]:
-    """What a notebook does: the template, `generate`, decode. Returns texts and the tokens of the answers."""
+    """Answer as a plain notebook would; return the texts and the number of answer tokens."""
     texts, tokens = [], 0
     for start in range(0, len(prompts), batch_size):
         batch = prompts[start : start + batch_size]

@@ -1,4 +1,4 @@
-"""What merging and verifying needs of memory as the model grows, each in a process of its own under a real limit.
+"""Measure the memory of merging and verifying as the model grows, under a real limit.
 
     python benchmarks/export_memory.py [--layers 1 4 14 32] [--limit 5.5] [--work FOLDER]
 
@@ -167,7 +167,7 @@ def make(folder: Path) -> str:
 
 
 def merge_it(folder: Path) -> str:
-    """As an export does it."""
+    """Merge as an export does."""
     from grpo_nb.models.import_unsloth import import_unsloth
 
     import_unsloth()  # as an export does first of all
@@ -184,7 +184,7 @@ def merge_it(folder: Path) -> str:
 
 
 def verify(folder: Path) -> str:
-    """As an export does it, with as many prompts and tokens."""
+    """Verify as an export does, with as many prompts and tokens."""
     from grpo_nb.export.export_folder import VERIFIED_PROMPTS, VERIFIED_TOKENS
     from grpo_nb.export.merged import LIMITS
     from grpo_nb.export.verify_child import verify_merged

@@ -50,7 +50,7 @@ def measure_kit(rows: list[dict[str, Any]], marks: list[int]) -> dict[int, float
 
 
 def measure_rldoctor(rows: list[dict[str, Any]], marks: list[int]) -> dict[int, float]:
-    """Its monitor with the earlier rows put in place, then two periods timed: replaying them all would take it minutes."""
+    """Time two periods of rldoctor's monitor after placing the earlier rows directly."""
     from rl_doctor.live import LiveMonitor
 
     found = {}

@@ -1,4 +1,4 @@
-"""How long `import grpo_nb` takes beside an empty interpreter, and what it loads. Claim: under 0.1 s, nothing heavy.
+"""Measure how long `import grpo_nb` takes and what it loads. Claim: under 0.1 s, nothing heavy.
 
 python benchmarks/import_time.py
 """

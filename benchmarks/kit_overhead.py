@@ -1,4 +1,4 @@
-"""What the kit costs: `gn.train` against unsloth and TRL called by hand, same model, data, settings, seeds and steps.
+"""Compare `gn.train` with Unsloth and TRL by hand: same model, data, settings and seeds.
 
     python benchmarks/kit_overhead.py [--steps 4] [--rounds 3]
 

@@ -1,4 +1,4 @@
-"""How well `gn.plan` predicts the peak memory of a run on a CPU: predicted / measured, a process for each setting.
+"""Compare the peak memory that `gn.plan` predicts with the measured one, per setting.
 
     python benchmarks/plan_memory.py [--steps 2] [--only NAME ...]
 

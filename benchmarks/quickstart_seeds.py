@@ -27,7 +27,7 @@ from _measure import ROOT, ask, machine, peak_gb, tell
 
 KEPT = ROOT / "benchmarks" / "results" / "quickstart_seeds.jsonl"
 WEIGHTS = [2.0, 1.0, 0.5]
-"""Of the answer, the format and the tags; results with others are kept apart."""
+"""Weights of answer, format and tags; results with other weights are stored separately."""
 COLUMNS = (
     "seed",
     "number type",
@@ -178,7 +178,7 @@ def with_interval(share: float, interval: list[float]) -> str:
 
 
 def kept(changes: dict[str, object]) -> list[dict[str, Any]]:
-    """What was measured so far with these changes, under the weights of today."""
+    """Return the stored results with these changes and the current weights."""
     lines = [json.loads(line) for line in KEPT.read_text().splitlines()] if KEPT.is_file() else []
     return [line for line in lines if line["changes"] == changes and line["weights"] == WEIGHTS]
 

@@ -46,7 +46,7 @@ def run(candidates: list[Candidate]) -> None:
 
 
 def new_interpreter() -> None:
-    """What people write without a sandbox: a fresh interpreter for each candidate, with no isolation at all."""
+    """Run each candidate in a fresh interpreter without isolation, as people do without a sandbox."""
     program = CODE + "print([most_common(['b', 'a', 'b'])] * 3)"
     subprocess.run(
         [sys.executable, "-I", "-S", "-c", program], check=True, stdout=subprocess.DEVNULL

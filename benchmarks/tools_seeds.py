@@ -92,7 +92,7 @@ def table(results: list[dict[str, Any]]) -> str:
 
 
 def kept() -> list[dict[str, Any]]:
-    """What was measured so far."""
+    """Return the stored results."""
     return [json.loads(line) for line in KEPT.read_text().splitlines()] if KEPT.is_file() else []
 
 

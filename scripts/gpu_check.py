@@ -74,7 +74,7 @@ def at_most(name: str, bound: float, value: float, about: object = "") -> Row:
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """What a phase is asked."""
+    """Request to a phase."""
 
     folder: str
     model: str = ""
@@ -82,7 +82,7 @@ class Request:
     use_vllm: bool = True
     questions: int = 60
     changes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """Of the settings; and fewer questions: the tests rehearse on a CPU with a small model."""
+    """Changes of settings and fewer questions, for the tests' rehearsal on a CPU."""
 
     @property
     def runs(self) -> Path:
@@ -107,7 +107,7 @@ class Request:
 
 
 def sampler_agrees(rows: Sequence[Mapping[str, float]]) -> Row:
-    """Whether vLLM sampled from what was trained, at the last step, when the adapter is far from none."""
+    """Check at the last step that vLLM sampled from the trained adapter."""
     each, kl = [row.get(_DIFFERENCE, math.nan) for row in rows], rows[-1]["kl"]
     told = f"nats a token; each step {', '.join(f'{one:.3g}' for one in each)}; last KL {kl:.2g}"
     # Both compute the same tokens with other kernels, for which 0.05 are room in 4 bit too; a sampler without the adapter is
@@ -210,7 +210,7 @@ def digests(model: Any, *, is_base: bool = False) -> dict[str, str]:
 
 
 def memory_gb() -> float:
-    """What is in use on the GPU now, vLLM's included; 0 without one."""
+    """Return the used GPU memory, including vLLM's; 0 without a GPU."""
     import torch
 
     gc.collect()
@@ -220,7 +220,7 @@ def memory_gb() -> float:
 
 
 def trained(run: Any, is_scaled: bool) -> Found:
-    """What every run must show; and of its steps but the first, and the memory afterwards, how much they take."""
+    """Return the checks of every run, the times of its steps except the first, and the memory."""
     # Before anything is learnt the policy is its own reference: kernels round alike, and a wrong forward gave 0.013.
     yield at_most("KL of the first step", 1e-3, abs(run.rows[0]["kl"]))
     yield numbers_hold(run.rows, is_scaled=is_scaled)
@@ -234,7 +234,7 @@ def trained(run: Any, is_scaled: bool) -> Found:
 
 
 def interrupted(work: Callable[[], Any], delay: float) -> bool:
-    """Whether what Ctrl-C raises, raised `delay` seconds from now, ended `work()`."""
+    """Return True if an interrupt after `delay` seconds ended `work()`."""
     signal.signal(signal.SIGALRM, signal.default_int_handler)
     try:
         signal.setitimer(signal.ITIMER_REAL, delay)

@@ -39,7 +39,7 @@ HISTORY = (
 
 
 def check(rewards: list[Any], task: Rows, **options: Any) -> RewardReport:
-    """What is measured: the check as anybody calls it, with nothing set."""
+    """Run the check with its defaults."""
     return gn.check_rewards(rewards, task.rows, format=task.format, **options)
 
 

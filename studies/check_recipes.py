@@ -1091,7 +1091,7 @@ CLOSED = frozenset(
 
 @dataclass
 class Result:
-    """What was reported about one case."""
+    """Findings about one case."""
 
     case: Case
     kinds: list[str]

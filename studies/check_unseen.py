@@ -111,7 +111,7 @@ GRIDS = rows(
 
 
 def text(completion: Any) -> str:
-    """Of chat messages the last one's content."""
+    """Return the content of the last chat message."""
     return completion if isinstance(completion, str) else completion[-1]["content"]
 
 
@@ -352,7 +352,7 @@ class Case(NamedTuple):
     faults: tuple[str, ...] = ()
     """At least one of these has to be found; none where the reward is sound."""
     true: tuple[str, ...] = ()
-    """What else is true of it."""
+    """Further kinds that are right for this case."""
 
 
 _LAX = (

@@ -1,4 +1,4 @@
-"""What was tried to make a step on a CPU cheaper: the parts by themselves, each idea against what it replaces, in turns.
+"""Time ideas that could make a CPU step cheaper, each in turns with what it replaces.
 
     python studies/cpu_kernels.py
 

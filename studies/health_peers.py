@@ -108,7 +108,7 @@ TOOLS: dict[str, Callable[[Rows], Found]] = {
 
 
 def deserved(rows: Rows) -> set[str]:
-    """What the columns of a log say by plain counting."""
+    """Return what a log deserves, counted from its columns."""
     said = set()
     if sum(row["reward_std"] == 0 for row in rows) >= len(rows) / 2:
         said.add("no spread")

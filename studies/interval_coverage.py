@@ -1,4 +1,4 @@
-"""How often the interval of a difference holds the true one, and how often a difference of the named size is found.
+"""Measure how often an interval holds the true difference, and how often one is detected.
 
     python studies/interval_coverage.py [--studies 4000]
 

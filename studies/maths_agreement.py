@@ -1,4 +1,4 @@
-r"""How often `maths` says what Math-Verify's own tests say, the stated answer put in the slot.
+r"""Compare `maths` with the expected results in Math-Verify's own tests.
 
     pip download math-verify==0.9.0 --no-binary :all: --no-deps && tar xzf math_verify-0.9.0.tar.gz
     python studies/maths_agreement.py math_verify-0.9.0/tests
@@ -62,7 +62,7 @@ def _rows(test: str, names: list[str], rows: ast.expr) -> Iterator[tuple[str, st
 
 
 def end_of_chain(text: str) -> str:
-    """What the last of several equals signs says."""
+    """Return the part after the last equals sign."""
     without_braces = re.sub(rf"\{{{_INSIDE}\}}", "", text)
     is_chain = without_braces.count("=") > 1 and "," not in text and "approx" not in text
     return text.rsplit("=", 1)[1].strip("$ ") if is_chain else text

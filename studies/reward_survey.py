@@ -1,4 +1,4 @@
-"""What `check_rewards` finds in rewards that people use: TRL's, those of public notebooks, and reasoning-gym's scorers.
+"""Run `check_rewards` on rewards of TRL, of public notebooks and of reasoning-gym.
 
 Run: python studies/reward_survey.py > studies/results/reward_survey.md, with reasoning-gym installed (0.1.25 was looked at).
 Rewards of notebooks are rewritten here in a few lines each, to behave like the named source.

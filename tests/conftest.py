@@ -149,7 +149,7 @@ def tiny_folder(embedded_folder: Path, tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.fixture
 def displayed(monkeypatch: pytest.MonkeyPatch) -> list:
-    """What a cell has shown: ("display" or "update", bundle, metadata)."""
+    """Outputs of a cell: ("display" or "update", bundle, metadata)."""
     shown: list = []
 
     def display(
@@ -205,7 +205,7 @@ def tiny_run(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> gn.
 
 @pytest.fixture(scope="session")
 def merged(tiny_run: gn.runs.Run, tmp_path_factory: pytest.TempPathFactory) -> Export:
-    """That run's merged model, verified here, in a folder whose name a shell would take apart; what changes it copies it."""
+    """Merged model of that run, in a folder whose name needs quoting. Tests that change it copy it."""
     from tests.support.checks import run_script_here
 
     with pytest.MonkeyPatch.context() as patch:
@@ -226,7 +226,7 @@ def checked_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session", params=SIZES)
 def size(request: pytest.FixtureRequest) -> str:
-    """How much of a notebook is executed: "small" in `make test`, "published" in `make test-all` besides."""
+    """Size of the notebooks: "small" in `make test`, also "published" in `make test-all`."""
     return request.param
 
 

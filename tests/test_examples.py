@@ -22,7 +22,7 @@ NAMES = [name for name in dir(gn) if not name.startswith("_") and callable(getat
 
 @pytest.fixture(scope="module")
 def tiny_names(tiny_run: gn.runs.Run) -> dict[str, object]:
-    """What a user has at hand who calls `gn.train`, by the names that the examples use."""
+    """Variables of a user who calls `gn.train`, by the names in the examples."""
     settings = tiny_run.settings.replace(max_steps=2)
     model, tokenizer = gn.load_model(settings)
     task = gn.load_task("arithmetic", settings, train_size=20, holdout_size=10, tokenizer=tokenizer)

@@ -66,7 +66,7 @@ STEPS = (
 
 @dataclass
 class Outcome:
-    """What one step found."""
+    """Results of one step."""
 
     name: str
     rows: list[Row] = field(default_factory=list)

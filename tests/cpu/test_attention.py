@@ -9,7 +9,7 @@ from grpo_nb.cpu.attention import grouped_attention
 
 
 class FakeLayer(torch.nn.Module):
-    """What transformers' attention functions read of an attention layer."""
+    """Fields of an attention layer that the attention functions of transformers read."""
 
     num_key_value_groups = 3
     is_causal = True

@@ -1,4 +1,4 @@
-"""Which answers count as correct, and which held-out questions were trained on."""
+"""Correct answers, and held-out questions that were trained on."""
 
 import pytest
 

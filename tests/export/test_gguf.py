@@ -22,7 +22,7 @@ pytestmark = pytest.mark.begins(50)
 
 
 def silent(line: str) -> None:
-    """Where a report is asked for."""
+    """Ignore a line of progress."""
 
 
 @pytest.fixture(scope="module")

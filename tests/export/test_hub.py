@@ -33,7 +33,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
 
 
 def verified(folder: Path, **more: object) -> None:
-    """As a verification that has passed leaves it."""
+    """Write the record of a passed verification into a folder."""
     verification = {
         "kind": "merged",
         "passed": True,

@@ -175,7 +175,7 @@ FAILURES: dict[str, tuple[str, Spoil]] = {
 
 
 def checked(run: gn.runs.Run, folder: Path) -> dict:
-    """What the check of a merged folder answers."""
+    """Return the result of checking a merged folder."""
     named = {"base": run.settings.model, "adapter": str(run.adapter_path), "merged": str(folder)}
     asked = {"chat_template": template_of(run.path), "limits": export.LIMITS}
     return verify.answer({"check": "merged", **named, **asked, **verification_request(run)})

@@ -102,7 +102,7 @@ def chats(export: Export) -> list[list[dict[str, str]]]:
 
 @pytest.fixture(scope="module")
 def expected(quick: Export) -> list[str]:
-    """What transformers itself answers with the merged folder in float32, question by question."""
+    """Return the answers of transformers with the merged folder in float32."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(quick.path)
@@ -122,7 +122,7 @@ def expected(quick: Export) -> list[str]:
 
 
 def answers_of(port: int, model: str, quick: Export) -> list[str]:
-    """What a server answers greedily, through the client that its users have."""
+    """Return a server's greedy answers, through the client that its users have."""
     from openai import OpenAI
 
     client = OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="not needed", max_retries=0)

@@ -33,7 +33,7 @@ def test_without_a_gpu_it_ends_at_once_and_says_so(tmp_path: Path) -> None:
 
 
 def rehearsal(model: Path | str, folder: Path, **asked: bool) -> Request:
-    """What a random model on a CPU can do in four steps."""
+    """Return a request that a random model on a CPU can meet in four steps."""
     changes = {
         "max_steps": 4,
         "max_completion_length": 40,
@@ -202,7 +202,7 @@ Runner.__module__ = "vllm.v1.worker.gpu.model_runner"
 
 
 def test_model_runner_of_an_engine_has_a_row(monkeypatch, tmp_path: Path) -> None:
-    """Which of vLLM's two ran says what the other rows prove."""
+    """Name the model runner of vLLM, because the other rows prove that one only."""
     worker = SimpleNamespace(model_runner=Runner())
     engine = SimpleNamespace(collective_rpc=lambda function: [function(worker)])
     model = lora_model()

@@ -69,7 +69,7 @@ def test_arguments_are_parameters_of_the_installed_unsloth(name: str, use_vllm: 
 
 
 def start_of_vllm() -> None:
-    """What vLLM 0.31 and Unsloth do with stdout while an engine starts."""
+    """Use stdout like vLLM 0.31 and Unsloth while an engine starts."""
     print("Unsloth: vLLM loading")
     LOG.handlers, LOG.propagate = (
         [logging.StreamHandler(sys.stdout)],
@@ -231,7 +231,7 @@ def test_without_vllm_it_falls_back_and_says_so_once(on_a_gpu, monkeypatch) -> N
     ],
 )
 def test_error_that_a_second_load_would_repeat_is_explained(on_a_gpu, words, changes, told) -> None:
-    """As the memory that the first one holds."""
+    """Explain an error such as the memory that the first load holds."""
     loader = Loader(error=words, always=True)
     with pytest.raises(gn.machine.EnvironmentProblem, match=told):
         on_a_gpu(loader, **changes)

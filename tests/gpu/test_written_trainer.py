@@ -27,7 +27,7 @@ KIT = Path(gn.__file__).parent / "training"
 def trained(
     request: pytest.FixtureRequest, embedded_folder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> dict:
-    """Its source as torch runs it; and compiled, as it asks to be, which takes a C++ compiler minutes."""
+    """Run the written source plainly, and compiled, which takes a C++ compiler minutes."""
     place, is_compiled = tmp_path_factory.mktemp("trained"), request.param == "compiled"
     return {"place": place} | trained_elsewhere(place, embedded_folder, is_compiled=is_compiled)
 
@@ -67,7 +67,7 @@ def test_written_trainer_buffers_completions_like_a_checkpoint(written) -> None:
 
 
 def test_written_trainer_has_every_method_the_kit_uses(written) -> None:
-    """It does not inherit from TRL's: what it left out would be missing."""
+    """Check methods by name, because the written trainer does not inherit from TRL's."""
     trls = methods_of(classes_of(text_of("trl/trainer/grpo_trainer.py"))["GRPOTrainer"]).keys()
     nodes = [node for file in KIT.glob("*.py") for node in ast.walk(ast.parse(file.read_text()))]
     used = trls & {getattr(node, "attr", None) or getattr(node, "name", None) for node in nodes}
@@ -76,7 +76,7 @@ def test_written_trainer_has_every_method_the_kit_uses(written) -> None:
 
 
 def check_run(seen: dict) -> None:
-    """What any run of three steps must show, whoever sampled."""
+    """Check what any run of three steps must show, with any sampler."""
     assert seen["trainer"] == NAME and seen["dry"] == 4
     assert [row["step"] for row in seen["rows"]] == [1, 2, 3] and seen["moved"] > 0
     assert all(row["grad_norm"] > 0 for row in seen["rows"])
@@ -93,7 +93,7 @@ def check_run(seen: dict) -> None:
 
 
 def test_it_trains_on_a_cpu_with_all_that_the_kit_adds(trained) -> None:
-    """Its loss, its KL, its generation: what is left for a GPU is its kernels, number types and engine."""
+    """Compare loss, KL and generation; kernels, dtypes and the engine are left for a GPU."""
     check_run(trained)
     assert trained["calls"] == 0 and trained["changed"] == []
 

@@ -1,4 +1,4 @@
-"""What an alert needs: answers of every length, gradients beside rewards, and held-out columns."""
+"""Evidence of alerts: answer lengths, gradients next to rewards, and held-out columns."""
 
 import pytest
 

@@ -34,7 +34,7 @@ def test_embedded_tokenizer_splits_bytes_and_digits(embedded_folder: Path) -> No
 
 
 def test_embedded_model_answers_in_4_bit() -> None:
-    """It answers in 16 bit wherever the quickstart runs."""
+    """Load in 4 bit, because the quickstart answers in 16 bit everywhere."""
     model, tokenizer = gn.load_model(gn.preset("cpu", load_in_4bit=True))
     assert "Linear4bit" in {type(module).__name__ for module in model.modules()}
     asked = [[{"role": "user", "content": "What is the capital of France?"}]]

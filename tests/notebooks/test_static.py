@@ -285,7 +285,7 @@ def test_memory_of_the_gpu_notebook_is_that_of_the_plan() -> None:
 
 @pytest.fixture
 def mounted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Where Colab's module for the Drive was asked to mount it; a place that begins with "no" is refused."""
+    """Folders that Colab's Drive module was asked to mount; it refuses those that begin with "no"."""
     from grpo_nb.machine import host
 
     places: list[str] = []

@@ -78,7 +78,7 @@ def started(way: str) -> Iterator[None]:
 
 
 class World:
-    """What a hole in the wall would reach: a file with a secret, sockets that listen."""
+    """Targets of a break-out: a file with a secret, and listening sockets."""
 
     def __init__(self, stack: ExitStack) -> None:
         self.folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="grpo_nb-test-")))

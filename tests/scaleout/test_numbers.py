@@ -179,7 +179,7 @@ def test_real_model_in_float32_rounds_as_trl_does(
 
 
 def test_replay_with_other_settings_fails(projects: dict, plain_trl: Path, tmp_path: Path) -> None:
-    """What --replay is for: a changed setting ends it."""
+    """Refuse a replay with a changed setting."""
     _, folder = projects["grpo", 0.04]
     copy = Path(
         shutil.copytree(folder, tmp_path / "copy", ignore=shutil.ignore_patterns("replay*"))

@@ -1,1 +1,1 @@
-"""What tests share: each thing that several of them need is made in one place."""
+"""Objects that several test files need, each made in one place."""

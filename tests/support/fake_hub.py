@@ -27,7 +27,7 @@ class Repo:
     commits: list[str] = field(default_factory=lambda: ["0" * 40])
 
     def hash_of(self, path: str) -> str:
-        """As the Hub has it: git's, or that of the bytes where they are in LFS."""
+        """Return the hash that the Hub reports: git's, or SHA-256 of the bytes in LFS."""
         content = self.files[path]
         return (
             sha256(content)

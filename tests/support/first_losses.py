@@ -75,7 +75,7 @@ def asked(case: str, folder: Path) -> Any:
 def updates(
     model: Any, tokenizer: Any, arguments: dict[str, Any], folder: Path
 ) -> dict[str, list[float]]:
-    """What the trainer of this process makes of the completions: advantages, and loss, KL and gradient of each update.
+    """Return advantages, and loss, KL and gradient of each update, from this process's trainer.
 
     Args:
         model: With a LoRA, which gets an effect here after the trainer has been built: the reference is without it.
@@ -125,7 +125,7 @@ def updates(
         weight.data = torch.randn(weight.shape, generator=draw) * 0.1
 
     def written(prompts: list[list[int]], *_: Any) -> tuple[list[list[int]], None]:
-        """Of 2 to 8 tokens; every third is cut, the others end."""
+        """Return completions of 2 to 8 tokens; every third is truncated."""
         lengths = torch.randint(2, 9, (len(prompts),), generator=draw).tolist()
         texts = [torch.randint(1000, 20000, (n,), generator=draw).tolist() for n in lengths]
         torch.manual_seed(

@@ -51,5 +51,5 @@ def in_child(work: Callable[[], object], meanwhile: Callable[[int], object] | No
 
 
 def has_ended(child: int) -> bool:
-    """Whether a child has ended; it can still be waited for."""
+    """Return True if a child has ended; it can still be waited for."""
     return os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None

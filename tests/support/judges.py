@@ -1,4 +1,4 @@
-"""What judges ask in tests: functions from chat messages to text that count how they are called."""
+"""Models behind judges in tests: functions from chat messages to text that count their calls."""
 
 import asyncio
 import threading
@@ -41,7 +41,7 @@ class Asked:
 
     @property
     def function(self) -> Callable[[Any], Any]:
-        """What is given to a judge."""
+        """The function to give to a judge."""
         return {"sync": self.now, "async": self.later, "object": self}[self.kind]
 
     def now(self, messages: Any) -> str:

@@ -88,7 +88,7 @@ def fork(
 
 
 def has_done_a_step(folder: Path, pid: int, before: int) -> bool:
-    """Whether the process has taken the run up, which removes the rows of the one before it, and has done a step."""
+    """Return True if the process has resumed the run and done a step."""
     try:
         if gn.open_run(folder).info["pid"] != pid:
             return False

@@ -64,7 +64,7 @@ def signals_as_before() -> Iterator[None]:
 
 
 def executed_in(folder: Path, name: str) -> Path:
-    """Where `make run` leaves an executed notebook."""
+    """Return the path where `make run` leaves an executed notebook."""
     return folder / "runs" / "notebooks" / f"{name}.ipynb"
 
 
@@ -102,7 +102,7 @@ def cell_with(notebook: nbformat.NotebookNode, text: str) -> nbformat.NotebookNo
 
 
 def text_of(cell: nbformat.NotebookNode, kind: str = "text/plain") -> str:
-    """What a cell's last expression shows; progress bars come before it."""
+    """Return the output of a cell's last expression; progress bars come before it."""
     return outputs(cell, kind)[-1].data[kind]
 
 

@@ -19,7 +19,7 @@ needs_vllm = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason
 
 
 def load_with_engine(settings: gn.config.Settings) -> tuple[Any, Any]:
-    """What `gn.load_model` gives on a GPU with vLLM: the engine is started inside the kit's own loader.
+    """Return the result of `gn.load_model` with vLLM, whose engine starts inside the loader.
 
     Replaced is what needs CUDA, and nothing else: the kit's `vllm_obstacle`, which asks for a GPU; and in Unsloth's
     `FastLanguageModel`, which refuses `fast_inference` on a CPU (unsloth_zoo/cpu/loader.py), its `load_vllm`, which refuses

@@ -14,7 +14,7 @@ import grpo_nb as gn
 def info_of(
     weights: dict[str, float], status: str = "finished", pid: int | None = None, **settings: Any
 ) -> dict[str, Any]:
-    """What `run.json` says of a run of this process with these rewards, by the preset `cpu` and with these settings."""
+    """Return `run.json` of a run of this process, with the preset `cpu` and these settings."""
     return {
         "status": status,
         "pid": pid or os.getpid(),

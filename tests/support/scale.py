@@ -132,7 +132,7 @@ def start(
 
 
 def said_by(folder: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """What train.py says with these arguments, before it loads anything."""
+    """Return what train.py prints with these arguments, before it loads a model."""
     program = runpy.run_path(str(folder / "train.py"), run_name="train")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["train.py", *arguments])

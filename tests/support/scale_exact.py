@@ -1,4 +1,4 @@
-"""What computes in float32 whatever it is given, in the number type that it is given: for a comparison in float64.
+"""Replace computations that always use float32, for a comparison in float64.
 
 As a program it starts the train.py of a folder so: scale_exact.py FOLDER ARGUMENTS
 """

@@ -55,7 +55,7 @@ def lora_model(
 def drawn_log_probs(
     model, prompt: list[int], tokens: list[int], config: transformers.GenerationConfig
 ) -> list[float]:
-    """Of a completion's tokens, in the distributions that transformers would draw them from."""
+    """Return log-probabilities of a completion's tokens, as transformers would sample them."""
     start, ids = len(prompt), torch.tensor([prompt + tokens])
     processors = model._get_logits_processor(
         generation_config=model._prepare_generation_config(config)[0],
@@ -94,7 +94,7 @@ def stock(model, ids, mask, length):
 
 
 def gradients(model, log_probs, entropies):
-    """Of every LoRA tensor, under a loss that weighs the rows differently."""
+    """Return the gradient of every LoRA tensor, for a loss that weighs the rows differently."""
     model.zero_grad()
     weights = torch.linspace(-1, 1, len(log_probs))[:, None]
     (log_probs * weights + 0.1 * entropies).sum().backward()

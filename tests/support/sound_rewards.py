@@ -259,7 +259,7 @@ def boxed_last(completions, answer, **_):
 
 
 def hashes_number(completions, answer, **kwargs):
-    """As the answers of GSM8K: nothing but a number after four hashes."""
+    """Accept only a number after four hashes, as in GSM8K."""
     scores = []
     for text, gold in zip(completions, answer, strict=True):
         parts = text.split("####")

@@ -1,4 +1,4 @@
-"""What `gn.train` takes, but for the rewards: the tiny model, its tokenizer, sums, and settings."""
+"""Arguments of `gn.train` except the rewards: a tiny model, its tokenizer, sums, settings."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def village_task(settings: gn.Settings, tokenizer: Any = None, **changes: Any) -
 def loaded_village(
     folder: Path, root: Path, **changes: Any
 ) -> tuple[Any, Any, gn.tasks.Task, list, gn.Settings]:
-    """What `gn.train` takes, with the tiny model."""
+    """Return the arguments of `gn.train`, with the tiny model."""
     settings = gn.preset(
         "cpu",
         **{

@@ -59,7 +59,7 @@ def run_module(name: str, *arguments: str, folder: Path) -> list[str]:
 
 
 class Kernel:
-    """What jupyter_client asks of a `subprocess.Popen`."""
+    """The part of `subprocess.Popen` that jupyter_client uses."""
 
     stdin = stdout = stderr = None
 

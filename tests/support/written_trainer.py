@@ -19,7 +19,7 @@ from tests.support import first_losses
 def trained_elsewhere(
     place: Path, words: Path, *more: str, is_compiled: bool = True
 ) -> dict[str, Any]:
-    """What `main` returns in a child, in which `CI` is set, as on a machine that tests every change: torch is stricter there.
+    """Return the result of `main` in a child process with `CI` set, where torch is stricter.
 
     Args:
         place: An empty folder.

@@ -33,7 +33,7 @@ def system_prompt_of(task: gn.tasks.Task) -> str:
 
 
 def test_quickstart_task_has_the_measured_fingerprint() -> None:
-    """Its seeds were chosen by results: another row, prompt or split would be another run."""
+    """Check the exact rows, because the quickstart's seeds were chosen by results."""
     assert gn.load_task("arithmetic").fingerprint == "68848a0793866c43"
 
 

@@ -137,7 +137,7 @@ def test_episode_changes_no_row_and_no_method(
             return bool(self.chain)
 
         def is_open(self) -> bool:
-            """Whether it is open."""
+            """Tell whether the deck is open."""
             return len(self.chain) < 2
 
         @staticmethod

@@ -76,7 +76,7 @@ def test_each_loss_trains_two_steps(trained, loss_type: str, level: str) -> None
 
 
 def distance(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> float:
-    """Of two changes of the adapter, relative to the first."""
+    """Return the difference of two adapter changes, relative to the first."""
     return (
         sum((a[n] - b[n]).norm() ** 2 for n in a).sqrt() / sum(a[n].norm() ** 2 for n in a).sqrt()
     )

@@ -32,7 +32,7 @@ def folder(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def rendered(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What the chat template of any tokenizer made of questions, in their order."""
+    """Prompts that the chat template rendered, in their order."""
     made: list[str] = []
     real = PreTrainedTokenizerBase.apply_chat_template
 
@@ -52,7 +52,7 @@ class Thinking(SimpleNamespace):
     """A model, what it is trained on with thinking on or off, and its finished run."""
 
     def prompts(self, rows: Any) -> set[str]:
-        """As they are to be rendered, said without the kit."""
+        """Return the prompts as transformers renders them, without the kit."""
         how = {"add_generation_prompt": True, "tokenize": False, "enable_thinking": self.is_on}
         return {self.tokenizer.apply_chat_template(row["prompt"], **how) for row in rows}
 

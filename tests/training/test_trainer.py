@@ -184,7 +184,7 @@ def test_trainer_skips_groups_without_spread_at_beta_zero(base, tmp_path) -> Non
 
 
 def test_step_without_advantage_moves_only_by_momentum(base, tmp_path) -> None:
-    """As in TRL: Adam gets a gradient of zeros, not none, and goes on with what it remembers."""
+    """Pass a gradient of zeros to Adam, as in TRL, so that its momentum continues."""
     changes = {}
     for kind in (KitTrainer, GRPOTrainer):
         calls = itertools.count()
