@@ -112,7 +112,7 @@ def test_evaluate_with_samples_is_reproducible(tiny_run: gn.runs.Run, task: gn.t
     [
         pytest.param({"samples": 2, "temperature": 0}, "several at a temperature", id="samples"),
         pytest.param({"limit": 0}, "there are no held-out questions", id="no questions"),
-        pytest.param({"max_completion_length": 0}, "max_completion_length = 0 must", id="length"),
+        pytest.param({"max_completion_length": 0}, "max_completion_length = 0: ", id="length"),
         pytest.param({"task": [{"question": "Hi."}]}, "no column 'answer'", id="no answers"),
     ],
 )
@@ -137,13 +137,15 @@ WRONG_ORDERS = [
 def test_compare_with_swapped_arguments_is_refused(
     run: gn.runs.Run, task: gn.tasks.Task, call: Callable[..., Any]
 ) -> None:
-    with pytest.raises(TypeError, match=r"gn\.compare (takes|reads)"):
+    with pytest.raises(TypeError, match=r"gn\.compare\(.*\) takes"):
         call(run, task)
     assert run.model is None
 
 
 def test_ask_with_no_tokens_is_refused(run: gn.runs.Run) -> None:
-    with pytest.raises(ValueError, match="max_completion_length = 0 must"):
+    with pytest.raises(
+        ValueError, match="max_completion_length = 0: Input should be greater than 0"
+    ):
         gn.ask(run, "?", max_completion_length=0)
 
 

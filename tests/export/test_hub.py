@@ -203,7 +203,7 @@ RECORDS = {
     "null": "verification.json = None must be an object",
     "{}": "has no field 'kind'",
     '{"kind": "picture"}': "kind = 'picture' must be one of merged, adapter, gguf",
-    "[" * 1000 + "]" * 1000: "nested deeper than 50 levels",
+    "[" * 1000 + "]" * 1000: "it is nested too deeply",
 }
 
 

@@ -371,7 +371,7 @@ def test_score_refuses_one_text_as_the_prompts() -> None:
 
 
 def test_score_of_a_text_as_reward_is_refused() -> None:
-    with pytest.raises(TypeError, match="takes reward functions"):
+    with pytest.raises(ValueError, match="'gpt2' is not a reward function: write rewards="):
         score(["gpt2"], ["a"])
 
 

@@ -21,7 +21,7 @@ from scripts.run_notebook import Client
 ROOT = Path(__file__).resolve().parents[2]
 # Colab's published package list of August 2026; its Python is 3.13, which IPython 7.34 runs on as well as on 3.11.
 WANTED = {"IPython": "7.34.0", "ipywidgets": "7.7.1"}
-# What ipywidgets 7.7.1 imports; jinja2, lazy_loader, numpy and pydantic for the kit; setuptools for IPython 7,
+# For ipywidgets 7.7.1; jinja2, lazy_loader, numpy, pandas and pydantic for the kit; setuptools for IPython 7,
 # which asks pkg_resources for its version; pytest for the lab's tests. ipywidgets comes alone: the
 # classic notebook, which it asks for, would be most of it.
 NEEDED = (
@@ -31,6 +31,7 @@ NEEDED = (
     "jinja2>=3.1,<4",
     "lazy_loader>=0.4,<1",
     "numpy",
+    "pandas",
     "pydantic>=2.9,<3",
     "setuptools",
     "pytest>=9.2,<10",
