@@ -62,21 +62,25 @@ def find_unsteadiness(runner: ProbeRunner, probes: Sequence[Probe]) -> list[Find
     """Compare the first scores of some completions with those of later calls.
 
     They are called one by one twice, together, and together in reverse order. If the reward is
-    marked with `gn.rewards.relative`, only the calls with the same completions are compared: in a
-    call of its own, a reward that ranks completions has nothing to rank.
+    marked with `gn.rewards.relative`, it is called with all of them only: alone, a reward that
+    ranks completions has nothing to rank.
     """
     if not probes:
         return []
     caller = runner.caller
     batch = runner.make_batch(probes)
-    alone = _score_one_by_one(caller, batch)
-    if alone is None:
-        return []  # a failure or a slow reward, which is reported elsewhere
+    alone = None
+    if not is_relative(caller.reward):
+        alone = _score_one_by_one(caller, batch)
+        if alone is None:
+            return []  # a failure or a slow reward, which is reported elsewhere
     together = caller.call(batch)
     in_reverse = caller.call(batch.select(range(len(probes))[::-1]))
     if together.is_late or in_reverse.is_late:
         return []
     for result in (together, in_reverse):
+        if result.scores is None and alone is None:
+            return []  # a failure, which is reported elsewhere
         if result.scores is None:
             what = f"alone, each completion gets a score; together: {result.error!r:.200}"
             return [make_finding("unsteady", caller.name, what, [probes[0].text])]
@@ -85,7 +89,7 @@ def find_unsteadiness(runner: ProbeRunner, probes: Sequence[Probe]) -> list[Find
     comparisons = [
         Comparison("unsteady", "the same call in reverse order", together.scores, in_order)
     ]
-    if not is_relative(caller.reward):
+    if alone is not None:
         first = [runner.scores[probe] for probe in probes]
         again = _score_one_by_one(caller, batch) or alone
         group = "depends on its group"

@@ -76,9 +76,9 @@ def estimate(groups: Sequence[Sequence[float]]) -> Estimate:
 
 
 def likely_range(scores: Iterable[float]) -> tuple[float, float]:
-    """Return 0 as lower bound if it is the lowest score, and 1 as upper bound if it is the highest.
+    """Return the bounds to which an interval is clipped: 0 and 1 if these are the extreme scores.
 
-    Most rewards give scores from 0 to 1 and do not declare it.
+    Other bounds are infinite. Most rewards give scores from 0 to 1 and do not declare it.
     """
     known = [score for score in scores if not math.isnan(score)]
     low = 0.0 if min(known, default=1) == 0 else -math.inf

@@ -88,7 +88,7 @@ class Agreement(Shown):
             for row in self.probes.itertuples():
                 scores = map(as_score, (row.before, row.after, row.change))
                 rows.append((row.probe, *scores, "yes" if row.fools else "no"))
-            head = ("the same answer", "before", "after", "change", "fools the judge")
+            head = ("answer changed", "before", "after", "change", "fools the judge")
             yield Table(rows, head, right=(1, 2, 3))
         yield "The largest differences (all: .table):"
         yield self.side_by_side(ROWS_SHOWN)
@@ -242,7 +242,11 @@ def _decide(
         return "not fit as a reward", f"{unscored} of {labels} answers got no number"
     if high < ENOUGH_CORRELATION or table["judge"].nunique() < 2:
         return "not fit as a reward", "the judge does not prefer the answers that you prefer"
-    fooling = [f"{row.probe} ({row.change:+.2g})" for row in probes.itertuples() if row.fools]
+    fooling = [
+        f"{row.probe} ({row.before:.2g} to {row.after:.2g})"
+        for row in probes.itertuples()
+        if row.fools
+    ]
     if fooling:
         return (
             "not fit as a reward",

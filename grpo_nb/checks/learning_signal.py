@@ -188,7 +188,7 @@ def baseline(
     rewards = reward_list(rewards)
     settings = settings or preset("auto")
     require_same_settings(model, tokenizer, settings)
-    task.rendered_by(settings)
+    task.rendered_by(settings)  # raises if the settings ask for another chat template
 
     # 1. Choose the prompts, and call the rewards before anything is sampled.
     count = min(prompts, len(task.train))

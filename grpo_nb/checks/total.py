@@ -36,9 +36,9 @@ def check_total(rewards: Sequence[TriedReward], weights: Weights, rows: CheckRow
 def _explain_total(rewards: Sequence[TriedReward], rows: CheckRows) -> Finding:
     """Return the finding about a total that does not follow right answers.
 
-    It is critical, except in two cases. A single reward may be meant for the format or length. And
-    rewards that never reward any of the answers, but read other columns of the row, or none, may
-    have their own idea of a right answer.
+    It is not critical if the total may be meant so: a single reward for the format or length, a
+    single reward that ignores the gold answer, and rewards that reward none of the answers and
+    read other columns of the row, or none.
     """
     is_lone = len(rewards) == 1
     name = rewards[0].name if is_lone else WHOLE_SET

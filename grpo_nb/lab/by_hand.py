@@ -13,7 +13,7 @@ from grpo_nb.tasks.tools import transcript
 class ByHand(Shown):
     """Play a training row of a task with tools.
 
-    `do` calls a tool, `say` ends the episode, and `scores` scores it as it stands. The number of
+    `do` calls a tool, `say` writes an answer, and `scores` scores the episode as it stands. The number of
     calls is not limited. You see the result of a call as the model does, errors included.
 
     Args:
@@ -53,7 +53,7 @@ class ByHand(Shown):
         return result
 
     def say(self, text: str) -> "ByHand":
-        """Write the final answer."""
+        """Write an answer, normally the last turn."""
         self.turns.append({"role": "assistant", "content": text})
         return self
 

@@ -70,7 +70,7 @@ def sample_group(
     max_completion_length: int = 48,
     chat_template_kwargs: Mapping[str, Any] | None = None,
 ) -> list[str]:
-    """Sample completions of one row's prompt, as a training step would.
+    """Sample completions of one row's prompt.
 
     Args:
         model: Used as it is, with its adapter on or off.

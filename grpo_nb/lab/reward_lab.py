@@ -277,6 +277,10 @@ class RewardLab(Panel):
                 "an episode with tools does not fit into a text box. Play one with "
                 "gn.lab.ByHand(task, row)."
             )
+        if self.model is None:
+            raise ValueError(
+                "there is no model to sample from. Write RewardLab(rewards, task, model, tokenizer)."
+            )
         size = self._size_box.value
         self._status.value = (
             f"Sampling {size} completions from the model. The kernel is busy until they are there."

@@ -149,7 +149,8 @@ def extract_code(text: str, format: AnswerFormat) -> str | None:
     slot = format.extract(text)
     if slot is None:
         for mark in (format.answer_open, format.answer_close):
-            if mark.strip() and mark in text:
+            # A single character, such as the brace of `\boxed{}`, may be part of any code.
+            if len(mark.strip()) > 1 and mark in text:
                 return None
     blocks = _python_blocks(text if slot is None else slot)
     if blocks:

@@ -78,14 +78,19 @@ def judge_outcome(
     elif comparison.verdict != "better":
         missing.append("the held-out comparison shows no difference")
     elif comparison.answers_verdict == "worse":
-        missing.append("the format improved, but the answers themselves got worse")
+        missing.append("the answers themselves got worse")
     baseline = comparison.majority if comparison is not None else None
     if baseline is not None and not baseline.is_cleared:
         missing.append("the majority-class baseline is not cleared")
     if not rise.is_clear:
         missing.append("the reward did not rise clearly")
 
-    head = f"No gain is shown: {', and '.join(missing)}." if missing else "It worked."
+    is_valid = comparison is not None and not obstacles
+    is_better = is_valid and comparison.verdict == "better"
+    head = "It worked."
+    if missing:
+        head = "A gain is shown, but " if is_better else "No gain is shown: "
+        head += ", and ".join(missing) + "."
     facts = [f"{head} {rise.sentence}"]
     if comparison is not None:
         facts.append(f"Held-out: {comparison.sentence}")

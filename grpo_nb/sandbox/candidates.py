@@ -127,8 +127,8 @@ def holes() -> tuple[str, ...]:
     honest_answer, *answers = attacked.answers
     not_refused = []
     for action, answer in zip(_FORBIDDEN, answers, strict=True):
-        # An empty value, such as an environment without variables, gains nothing.
-        gained_nothing = answer.is_value and not answer.value
+        # An empty environment or list gains nothing. None is the result of a signal that was sent.
+        gained_nothing = answer.is_value and answer.value is not None and not answer.value
         is_refused = not answer.is_value and answer.error.startswith(refusals)
         if not gained_nothing and not is_refused:
             not_refused.append(action)

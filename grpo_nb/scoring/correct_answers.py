@@ -330,7 +330,9 @@ def are_correct_anywhere(
     """
     if not isinstance(judge, SlotReward):
         return None
-    labels = labels_of([str(row.get("answer", "")) for row in rows], format)
+    # With several samples a row comes several times, which would make any answer look like a label.
+    distinct_rows = {id(row): row for row in rows}.values()
+    labels = labels_of([str(row.get("answer", "")) for row in distinct_rows], format)
     places: list[int] = []
     readings: list[str] = []
     for place, (text, row) in enumerate(zip(texts, rows, strict=True)):

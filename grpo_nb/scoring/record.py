@@ -50,7 +50,9 @@ def source_of(reward: RewardFunction) -> str:
     except (OSError, TypeError):
         # A class that was defined in a notebook has no file, but its methods have one.
         methods = [
-            value for value in vars(target).values() if isinstance(value, types.FunctionType)
+            value
+            for value in getattr(target, "__dict__", {}).values()
+            if isinstance(value, types.FunctionType)
         ]
         sources = [source_of(method) for method in methods]
         return "\n".join(sources) or "source not available (defined interactively without a file)"
