@@ -28,6 +28,8 @@
 #
 # $$A_i = \frac{r_i - \text{mean}(r)}{\text{std}(r) + 0.0001}$$
 #
+# Mean and standard deviation (with n − 1) are those of the group.
+#
 # ![One GRPO step: the model writes four completions to one question. Their rewards 1.5, 1.0, 1.0 and 0.5 become the advantages +1.22, 0, 0 and -1.22. The first becomes more likely, the last less likely.](../docs/grpo.png)
 #
 # A small change of the weights makes completions with a positive advantage more likely and those with a negative advantage less
@@ -62,7 +64,7 @@ DRIVE = ""  # @param {"type": "string"}
 #
 # `load_task` makes sums of numbers up to 20. The prompt asks for a fixed format: a short reasoning between one pair of tags, and the
 # answer between another. Each prompt contains one worked example, because without one a model this small never writes a tag, and
-# then there is nothing to reward. Some questions are *held out*: the model is never trained on them, and in the end they show
+# then there is nothing to reward ([Rewards](02_rewards.ipynb) shows it). Some questions are *held out*: the model is never trained on them, and in the end they show
 # whether it learned anything.
 #
 # You should see two sizes, and the first prompt as the model gets it.
@@ -120,8 +122,11 @@ print(choice.sentence)
 #
 # In each of the 14 steps the model writes 8 completions to each of 2 prompts. The figure updates itself while the model trains.
 #
-# You should see the tags and the format rise within the first half. Correct answers follow, because only an answer in the format can be
-# counted. The lines under the figure sum it up; KL is the distance from the original model.
+# You should see the reward for the tags rise first. The format and the correct answers rise with it, because only an answer in the
+# format can be counted. The line under the figure sums it up. **KL** in it says how far the model's token probabilities have moved from
+# those of the original model: 0 means not at all. A small penalty on it (`beta`) keeps the model from drifting further than the reward
+# is worth.
+#
 # The held-out curve shows the three measures on 16 questions that the model is never trained on: a rough first look. Do not wait
 # for a falling loss: in GRPO the loss stays near zero and says nothing about progress.
 
@@ -150,12 +155,12 @@ display(first_group, last_group)
 # ## Before and after
 #
 # The training reward is the number that the model was trained to raise, so a rise alone does not prove a better model. The held-out
-# questions can: the same questions, answered greedily with the LoRA switched off and on.
+# questions can: the same questions, answered greedily (always the most likely token), with the LoRA switched off and on.
 #
 # Read the three rows. **Correct** means the right sum *in the format*. **In the format** is the format alone. **Correct answer
 # anywhere** looks for the right sum in the whole completion, so it does not depend on the format. On a CPU the format rises from 17 % to
-# 100 % and the sums themselves from 55 % to 70 %, so most of the gain in *correct* is the format. With two other seeds the gain in
-# sums is too small to be shown ([all seeds](../docs/evidence/quickstart_seeds.md)). The column *how sure* has the p-value of each change:
+# 100 % and the sums themselves from 55 % to 70 %, so most of the gain in *correct* is the format. In two other runs, with other random
+# numbers, the gain in sums was too small to be shown ([all seeds](../docs/evidence/quickstart_seeds.md)). The column *how sure* has the p-value of each change:
 # the probability of a change at least this large if the model had not improved.
 
 # %%
@@ -165,7 +170,8 @@ comparison
 # %% [markdown]
 # ## Ask your own question, and take the model with you
 #
-# `ask` puts any question to the model before and after the training. `export_merged` adds the LoRA to the frozen weights, saves one
+# `ask` puts any question to the model before and after the training. The first question below is harder than any in the training, where
+# no number is above 20: the format carries over, and the sum may still be wrong. `export_merged` adds the LoRA to the frozen weights, saves one
 # ordinary model, and checks in a separate process that it is the model you trained ([Export](06_export.ipynb) explains the checks).
 
 # %%
@@ -207,7 +213,7 @@ print(outcome)
 # <details><summary>Answer</summary>
 #
 # Those in the format. A right answer in the format still has the highest total, but only by 0.1 of 1.6, so the advantage of a wrong
-# answer in the format is nearly as high. The model would learn the format first. Once all completions of a group are in the
+# answer in the format is nearly as high (for the group above: +1.28 and +1.14). The model would learn the format first. Once all completions of a group are in the
 # format, that tenth is the only difference left, and the division by the standard deviation makes it count fully.
 # </details>
 #

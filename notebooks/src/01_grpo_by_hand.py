@@ -69,9 +69,9 @@ left = [{"selector": "th, td", "props": "text-align: left"}]
 #
 # "How far above the average" is called the **advantage**. For completion $i$ with reward $r_i$:
 #
-# $$A_i = \frac{r_i - \text{mean}(r)}{\text{std}(r)}$$
+# $$A_i = \frac{r_i - \text{mean}(r)}{\text{std}(r) + 0.0001}$$
 #
-# In words: its distance from the average of the group, measured in standard deviations. Take four completions with the rewards
+# In words: its distance from the average of the group, measured in standard deviations. (The 0.0001 only prevents a division by zero.) Take four completions with the rewards
 # 1.5, 1.0, 1.0 and 0.5. Their mean is $1.0$ and their standard deviation is $0.41$. The first gets
 # $(1.5 - 1.0) / 0.41 = +1.22$, the two in the middle get $0$, and the last gets $(0.5 - 1.0) / 0.41 = -1.22$.
 #
@@ -116,7 +116,7 @@ table.style.format(precision=1).set_table_styles(left)
 # %% [markdown]
 # ## Advantages
 #
-# The formula from above in Python. The small number `1e-4` only prevents a division by zero.
+# The formula from above in Python.
 #
 # **Predict before you run:** which completions will be pushed up, and which down? And what happens to a group in which all
 # eight rewards are equal?
@@ -196,9 +196,9 @@ pandas.DataFrame({"token": tokens, "probability": shown.exp(), "log-probability"
 # the group. The minus sign is there because optimizers minimise. This is the **policy gradient**, known as REINFORCE since 1992.
 #
 # Why does it raise the expected reward? The expected reward is a sum over all possible completions: probability times reward. The rewards
-# are fixed and only the probabilities depend on the weights, and the gradient of $p$ is $p \cdot \nabla \log p$. So the gradient of the expected reward is the
+# are fixed and only the probabilities depend on the weights, and the gradient of $p$ is $p \cdot \nabla \log p$ (the chain rule: $\nabla \log p = \nabla p / p$). So the gradient of the expected reward is the
 # *average*, over completions sampled with probability $p$, of $r \cdot \nabla \log p$. Eight samples estimate this average. Subtracting the
-# mean of the group makes the estimate less noisy. PPO, the usual method before GRPO, trains a second model to predict that mean; GRPO
+# mean of the group, the *baseline*, makes the estimate less noisy. PPO, the usual method before GRPO, trains a second model to predict that mean; GRPO
 # reads it from the group, which saves that model.
 #
 # The mask removes the padding. The value of this loss means nothing by itself. What we need is its **gradient**: for each of the
@@ -225,17 +225,21 @@ print(
 # ## The loss, complete
 #
 # Sampling is the slow part, so one would like to use a batch of completions for more than one step. After the first step,
-# however, they come from a model that no longer exists. Three additions handle this, one line each. The first two are from PPO:
+# however, they come from a model that no longer exists. Ratio and clipping, both from PPO, handle this. A third addition has another
+# purpose: it keeps the model near its start.
 #
 # 1. **Ratio.** $\rho = p_{\text{new}} / p_{\text{old}}$ is how much more likely a token is now than when it was sampled. The
 #    loss now uses $\rho$ instead of the log-probability. This corrects for samples that came from the old model.
 # 2. **Clipping.** Once a token has moved by more than 20 % in the direction that its advantage asks for, there is nothing more to
-#    gain from it: its gradient becomes zero. `torch.minimum` brakes only movement in the wanted direction. A token that moved the
-#    *wrong* way is not clipped and can always come back.
-# 3. **KL term.** A penalty for moving away from the model we started with, the *reference*. Here that is the same model with
-#    its LoRA switched off. $e^d - d - 1$ with $d = \log p_{\text{ref}} - \log p$ is 0 where both agree and positive elsewhere.
-#    TRL multiplies it by $\rho$, so that its average gradient is that of the true KL ([arXiv:2512.02556](https://arxiv.org/abs/2512.02556));
-#    the first GRPO did not. Without a KL term, a model can forget how to speak while it chases reward.
+#    gain from it: its gradient becomes zero. The 20 % are `epsilon`. An example with $A = +1$: at $\rho = 1.3$ the gain is cut at 1.2, and
+#    the gradient is zero. At $\rho = 0.7$ the token has moved the *wrong* way; nothing is cut, and it can come back.
+# 3. **KL term.** The *Kullback–Leibler divergence* (KL) measures how far two probability distributions are apart: the average of
+#    $\log p - \log p_{\text{ref}}$ over what the model samples. It is 0 if they are equal. The *reference* is the model we started
+#    with, here the same model with its LoRA switched off. For each token the loss uses $e^d - d - 1$ with
+#    $d = \log p_{\text{ref}} - \log p$. That has the same average, and is 0 where both agree and positive elsewhere.
+#    `beta` says what KL costs. With 0 it costs nothing, and many recent recipes do that. With a large value the model stays where it
+#    is. The first GRPO paper used 0.04. (TRL multiplies the term by $\rho$, so that its average gradient is that of the true KL,
+#    [arXiv:2512.02556](https://arxiv.org/abs/2512.02556); the first GRPO did not.)
 #
 # **Where people stumble:** the loss at the first step is **0**. Nothing has moved yet, so $\rho = 1$ and the KL is 0. What is left
 # is the mean of the advantages, which is zero by construction. But a loss of zero is not a gradient of zero! Compare the
@@ -306,7 +310,7 @@ axes.set(title=f"loss {first_loss:.3f} → {second_loss:.3f}", xlabel="change of
 # from above. A callback keeps the gradients, which the trainer would otherwise throw away.
 #
 # **You should see** two lines that agree to about five digits. The rest is rounding. Such a check finds mistakes that no reward
-# curve shows: delete `ratio *` in front of the KL term, and the first line still agrees, but the second one does not.
+# curve shows. Try it: delete `ratio *` in front of the KL term, and the first line still agrees, but the second one does not.
 
 # %%
 import os

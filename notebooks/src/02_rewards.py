@@ -83,7 +83,7 @@ tried
 # %% [markdown]
 # ## A set of rewards, checked
 #
-# On its own, `correctness` gives nothing until a completion has the whole format. So two rewards for the format are added. They weigh
+# On its own, `correctness` gives nothing until the answer is between its tags. So two rewards for the format are added. They weigh
 # less than a correct answer: 1 and 0.5 against 2. `check_rewards` then calls each reward with a few thousand completions that are made
 # from your rows and try to cheat. It needs no model.
 #
@@ -122,8 +122,8 @@ lab
 #
 # **Predict before you run:** how would *you* get a high score from them without solving the sum?
 #
-# You should see *critical* findings for the first reward: a completion that lists all numbers from 0 on always contains the gold answer,
-# and 17 contains 7. And a warning for the second: repeating the same words raises the score without end.
+# You should see *critical* findings for the first reward: a completion that lists all numbers from 0 on always contains the gold answer.
+# That 17 contains 7 is a warning. The second reward gets a warning too: repeating the same words raises the score without end.
 
 
 # %%
@@ -150,7 +150,7 @@ found
 # ## Watch it happen
 #
 # Ignore the warnings and train. You should see a curve that looks like a success: within ten steps the total reward rises by half. Then
-# compare the first group with the last one. The model has learned to talk.
+# compare the first group with the last one. Of the two loopholes the model took the easier one: it has learned to talk.
 
 # %%
 hacked = gn.train(model, tokenizer, task, with_loopholes, settings)
@@ -160,8 +160,9 @@ display(hacked.step(1).groups[0], hacked.step(STEPS).groups[0])
 # The reward went up, and the answers did not get better. This is **reward hacking**: the model did what you scored, not what you wanted.
 #
 # The comparison asks the held-out questions. Read its row *correct answer anywhere*: no completion has the tags, so *correct* stays 0. You
-# should see no gain in correct sums, and that nearly every completion now runs into the length limit. A rising curve cannot show this. A check of the reward
-# beforehand, the completions themselves, and a held-out measure that is not the reward can.
+# should see no gain in correct sums, and that nearly every completion now runs into the length limit. The total reward cannot show this. Four things can: a check of the
+# reward beforehand, the curve of each reward (`gold_somewhere` sinks while the total rises), the completions themselves, and a held-out
+# measure that is not the reward.
 
 # %%
 gn.compare(hacked, task, correct=gn.rewards.correctness())
@@ -189,8 +190,8 @@ fixed
 
 # %% [markdown]
 # One difference remains. This reward wants the number exactly as it is written in the data, and gives 0 to `7.0` for `7`.
-# `correctness` reads numbers as numbers, so the set from the beginning is still the better one. Train with it next. But will the
-# model learn from it?
+# `correctness` reads numbers as numbers, so the set from the beginning is still the better one. We train with that set next. Can
+# the model learn from it?
 #
 # ## Will training get a signal?
 #
@@ -199,8 +200,9 @@ fixed
 # thing: each prompt shows one solved question before the real one.
 #
 # For the small model you should see **no signal** without the example: no completion contains a tag, so every total is 0. Training would
-# run to its end with a flat curve and no error. With the example you should see **signal** or **format only**: the totals differ in most
-# groups. A larger model may know the format without an example.
+# run to its end with a flat curve and no error. With the example you should see **signal**, or **format only**: the totals differ in most
+# groups, but so far by the format alone. In the table by reward, read two columns: *std within groups* is what GRPO learns from, and
+# *groups with a signal* counts the groups in which that reward differs. A larger model may know the format without an example.
 
 # %%
 # `gn.train` has changed the LoRA of the model above, so load the model again.
@@ -214,8 +216,9 @@ display(without_example, with_example)
 # %% [markdown]
 # ## Train with the sound rewards
 #
-# The same number of steps, the original model, sound rewards and a prompt that gives a signal. (So two things differ from the training
-# above: the rewards and the example in the prompt.) You should see the reward rise again. This time the held-out measures rise with it.
+# The same number of steps, the original model, sound rewards and a prompt that gives a signal. You should see the reward rise
+# again. This time the held-out measures rise with it. (Two things differ from the training above, the rewards and the example in the
+# prompt. So compare each model with its own *before*, and not the two with each other.)
 
 # %%
 sound = gn.train(model, tokenizer, task_with_example, rewards, settings)
@@ -257,7 +260,8 @@ print(f"The sound rewards: {comparison.headline}")
 #
 # <details><summary>Answer</summary>
 #
-# Repetition no longer raises the score without end. The model would write until the point is full and then stop caring. A bonus
+# The warning *repetition is rewarded* is gone, and the other findings stay. The model would write until the point is full and then stop
+# caring. A bonus
 # with a maximum still teaches length and nothing else, so give it a small weight or leave it out.
 # </details>
 #

@@ -139,7 +139,7 @@ with_loophole
 # %% [markdown]
 # ## The loophole, closed
 #
-# The finding is *critical*: a completion that lists all three labels always gets the point. `rewards_for` returns rewards that fit the
+# The finding is *critical*: a completion that lists all labels always gets the point, and here two are enough for many remarks. `rewards_for` returns rewards that fit the
 # answers of this task: `exact_text`, which reads the answer from its tags and nothing else, and two rewards for the format. Your
 # second reward stays, with a small weight. You should see that nothing is found any more.
 
@@ -155,8 +155,9 @@ report
 # correct answers that you would get by always giving the most frequent label, without reading anything. A trained model that does not
 # beat it has not learned to read the remarks.
 #
-# For the small model you should see *signal* and two very different accuracies: low when it samples at temperature 1, high when it
-# decodes greedily. So the model can tell the moods apart, but does not do so reliably. This is what training can improve. A larger
+# For the small model you should see *signal* and two very different accuracies: low when it samples at temperature 1, where an
+# unlikely token is picked now and then, and higher when it decodes greedily. So the model can often tell the moods apart, but does not
+# do so reliably. (Eight prompts are few; the comparison below asks more.) This is what training can improve. A larger
 # model may have little left to learn; the verdict will tell you.
 
 # %%
@@ -166,7 +167,7 @@ gate
 # %% [markdown]
 # ## Train
 #
-# Twelve steps with 4 prompts and 8 completions each. Expect the format first, then the labels.
+# Twelve steps with 4 prompts and 8 completions each. Expect the format and the labels to rise together.
 
 # %%
 run = gn.train(model, tokenizer, task, rewards, settings)
@@ -175,10 +176,12 @@ run = gn.train(model, tokenizer, task, rewards, settings)
 # ## Before and after
 #
 # The held-out remarks were never trained on. The model answers each of them greedily, as somebody who uses it would do. Read the three
-# rows, and then the sentence about the majority-class baseline: only an accuracy that is clearly above it counts as learned.
+# rows *correct*, *in the format* and *correct anywhere*, and then the sentence about the majority-class baseline: only an accuracy that is
+# clearly above it counts as learned. (Its share is that of the held-out remarks, so it differs from the one above.)
 #
 # The second comparison samples two answers to each remark, as the training did. GRPO makes the sampled answers better first. If the
-# greedy answers were good from the start, the gain shows mainly in the sampled ones.
+# greedy answers were good from the start, the gain shows mainly in the sampled ones. *pass@2* is the share of remarks for which at least
+# one of the two answers is right.
 
 # %%
 comparison = gn.compare(run, task)
@@ -192,7 +195,7 @@ display(comparison, sampled)
 # and the reward rose. If one is missing, the sentence says which one. The first verdict is about greedy answers. Those were often right
 # before the training, so a gain may not be shown there. The second verdict repeats the test on sampled answers.
 #
-# For the small model you should see that neither verdict claims a gain. The sampled answers improve clearly, but with 42 held-out remarks
+# For the small model you should see that neither is called a success. The sampled answers improve clearly, but with 42 held-out remarks
 # their accuracy is not clearly above the majority-class baseline, and always saying *positive* is not reading. More rows and more steps
 # are the next thing to try.
 
