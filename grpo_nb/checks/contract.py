@@ -78,12 +78,12 @@ def find_unsteadiness(runner: ProbeRunner, probes: Sequence[Probe]) -> list[Find
     in_reverse = caller.call(batch.select(range(len(probes))[::-1]))
     if together.is_late or in_reverse.is_late:
         return []
-    for result in (together, in_reverse):
-        if result.scores is None and alone is None:
-            return []  # a failure, which is reported elsewhere
-        if result.scores is None:
-            what = f"alone, each completion gets a score; together: {result.error!r:.200}"
-            return [make_finding("unsteady", caller.name, what, [probes[0].text])]
+    error = together.error or in_reverse.error
+    if error is not None and alone is None:
+        return []  # a failure, which is reported elsewhere
+    if error is not None:
+        what = f"alone, each completion gets a score; together: {error!r:.200}"
+        return [make_finding("unsteady", caller.name, what, [probes[0].text])]
 
     in_order = in_reverse.scores[::-1]
     comparisons = [
@@ -99,11 +99,8 @@ def find_unsteadiness(runner: ProbeRunner, probes: Sequence[Probe]) -> list[Find
             Comparison(group, "a call with others", alone, together.scores),
             Comparison("unsteady", "a later call", first, alone),
         ]
-    for comparison in comparisons:
-        findings = _compare(caller.name, comparison, probes)
-        if findings:
-            return findings
-    return []
+    differences = (_compare(caller.name, comparison, probes) for comparison in comparisons)
+    return next(filter(None, differences), [])
 
 
 def find_state(runner: ProbeRunner, probes: Sequence[Probe]) -> list[Finding]:

@@ -56,7 +56,9 @@ def push_problems(export: Export | str | Path) -> list[str]:
     problems = []
     if verification.get("passed") is not True:
         problems.append("its verification did not pass. Export it again.")
-    problems += [f"{change}. Export it again, or remove the file." for change in changes]
+    problems += [
+        f"{change}. Export it again, or remove a file that was added." for change in changes
+    ]
     base = verification.get("base")
     if base is not None and published_name(base) is None:
         problems.append(

@@ -54,7 +54,8 @@ def export_merged(
         FileNotFoundError: The run has no adapter.
         ValueError: An unknown dtype.
         EnvironmentProblem: Too little disk.
-        ExportError: The merged model is not the trained one, or the adapter is no plain LoRA.
+        ExportError: The merged model is not the trained one, the adapter is no plain LoRA,
+            or the run has no held-out questions to verify it with.
             `path` is as it was.
 
     >>> gn.export_merged(gn.open_run("runs/first"), "exports/first")  # doctest: +SKIP

@@ -97,12 +97,13 @@ def open_project(folder: str | Path) -> Project:
     origin_file = path / "origin.json"
     with reading(origin_file):
         origin = parse_json(origin_file.read_text("utf-8"))
-    if origin["form"] != FORMAT_VERSION:
+        version = origin["form"]
+        model = origin["settings"]["model"]
+    if version != FORMAT_VERSION:
         raise ValueError(
-            f"{str(path)!r} has format version {origin['form']}, but this version of grpo_nb reads "
+            f"{str(path)!r} has format version {version}, but this version of grpo_nb reads "
             f"{FORMAT_VERSION}: write the folder again with gn.scaleout.write."
         )
-    model = origin["settings"]["model"]
     if model not in ("base", EMBEDDED_MODEL) and not published_name(model):
         raise ValueError(
             f"{str(origin_file)!r} names the model {model!r}, which is not a name on the Hub."

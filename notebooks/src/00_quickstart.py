@@ -13,13 +13,13 @@
 # %% [markdown]
 # # Train a small model, and prove that it improved
 #
-# In five minutes a language model with 135 million parameters learns to answer in the format that you ask for, and you learn to tell
+# In a few minutes a language model with 135 million parameters learns to answer in the format that you ask for, and you learn to tell
 # that apart from better answers. Nobody shows the model a solution. It learns from a score alone, with GRPO (*group relative policy
 # optimization*).
 #
 # ![The result: the reward rises within 14 steps. The format is learned first, and correct answers follow.](../docs/quickstart.png)
 #
-# About 5 minutes on two idle CPU cores, under 5 GB of memory and 0.6 GB of disk. No GPU needed.
+# About 4 minutes on two idle CPU cores, under 5 GB of memory and 0.6 GB of disk. No GPU needed.
 #
 # ## GRPO in one minute
 #

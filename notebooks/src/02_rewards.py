@@ -16,7 +16,7 @@
 # A model is trained to raise a number, and it will raise that number in any way it can. In this notebook you write a reward with a
 # loophole, let the kit find it, watch a model exploit it, and train again with sound rewards.
 #
-# About 6 minutes on two idle CPU cores, under 5 GB of memory and 0.4 GB of disk. No GPU needed.
+# About 8 minutes on two idle CPU cores, under 5 GB of memory and 0.4 GB of disk. No GPU needed.
 #
 # @BADGE@
 
