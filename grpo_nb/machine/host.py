@@ -99,6 +99,7 @@ def run_folder(drive: str = "", *, report: Callable[[str], object] | None = None
 
     Raises:
         EnvironmentProblem: Colab did not mount the Drive.
+        ValueError: `drive` is not a folder inside your Drive.
 
     >>> run_folder()
     'runs'
@@ -113,6 +114,11 @@ def run_folder(drive: str = "", *, report: Callable[[str], object] | None = None
             f"{Path('runs').absolute()}."
         )
         return "runs"
+    if drive.strip().startswith("/") or ".." in Path(folder).parts:
+        raise ValueError(
+            f"drive = {drive!r} is not inside your Drive, so its runs would be lost with the machine. "
+            'Write a folder such as "grpo_nb/quickstart".'
+        )
     # Only Colab has this package.
     from google.colab import drive as google_drive
 

@@ -21,20 +21,11 @@ from grpo_nb.sandbox.jobs import Limits
 from grpo_nb.scoring.held_values import are_same_values, hash_of_values
 from grpo_nb.tasks.formats import AnswerFormat
 
+#: The public reward classes of `grpo_nb.rewards`, by name.
 _KIT_REWARDS: dict[str, type[Reward]] = {
-    kind.__name__: kind
-    for kind in (
-        rewards.code_tests,
-        rewards.correctness,
-        rewards.exact_text,
-        rewards.json_answer,
-        rewards.judge,
-        rewards.length,
-        rewards.maths,
-        rewards.multiple_choice,
-        rewards.xml_format,
-        rewards.xml_tags,
-    )
+    name: value
+    for name, value in vars(rewards).items()
+    if isinstance(value, type) and issubclass(value, Reward)
 }
 # Parameters of kit rewards that are objects; a record has their fields.
 _OBJECTS = {"format": AnswerFormat, "limits": Limits}
