@@ -21,11 +21,11 @@ from grpo_nb.sandbox.jobs import Limits
 from grpo_nb.scoring.held_values import are_same_values, hash_of_values
 from grpo_nb.tasks.formats import AnswerFormat
 
-#: The public reward classes of `grpo_nb.rewards`, by name.
+#: The public reward classes of `grpo_nb.rewards`, by name. Their base classes are capitalised.
 _KIT_REWARDS: dict[str, type[Reward]] = {
     name: value
     for name, value in vars(rewards).items()
-    if isinstance(value, type) and issubclass(value, Reward)
+    if isinstance(value, type) and issubclass(value, Reward) and name.islower()
 }
 # Parameters of kit rewards that are objects; a record has their fields.
 _OBJECTS = {"format": AnswerFormat, "limits": Limits}
