@@ -69,9 +69,9 @@ def rows_of(columns: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
 class Reward:
     """A reward function as TRL calls it: one float per completion, or None for no score.
 
-    Subclasses define `score_text`, or `score_batch` if completions are scored together. The score
-    is not multiplied by the weight here: TRL does that (`reward_weights`), and its curves show
-    unweighted scores.
+    Subclasses define `score_text`, or `score_batch` if completions are scored together, or
+    `__call__` if they read the chat messages, as `judge` does. The score is not multiplied by the
+    weight here: TRL does that (`reward_weights`), and its curves show unweighted scores.
     """
 
     weight: float = 1.0

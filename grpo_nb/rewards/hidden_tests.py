@@ -11,6 +11,7 @@ from typing import Any
 
 from grpo_nb.sandbox.jobs import Call
 from grpo_nb.sandbox.values import is_same_value, refuse_equal_hashes
+from grpo_nb.tasks.dataset import holds_none
 
 
 def _as_set(value: Any) -> set[Any]:
@@ -76,6 +77,9 @@ def read_tests(value: Any) -> tuple[CodeTest, ...]:
     * an assert as in MBPP: `assert f(1) == 2`, `assert f(x) is None`, `assert not f(x)` or
       `assert f(x)`, with `sorted`, `set`, `list`, `tuple` or `len` around the call.
 
+    A dict with `call` compares types too: 3 is not 3.0, and a list is not a tuple. An assert compares
+    as Python does.
+
     Raises:
         ValueError: Anything else. The message shows what to write instead.
 
@@ -117,7 +121,7 @@ def _read_mapping(test: Any, *, may_hold_none: bool) -> CodeTest:
             if value is not None or key == "expected":
                 fields[key] = value
     values = [fields.get("args"), fields.get("kwargs"), fields.get("expected")]
-    if not may_hold_none and any(map(_holds_none, values)):
+    if not may_hold_none and any(map(holds_none, values)):
         raise ValueError(
             f"the test {test!r:.120} has None inside a dict. `datasets` writes None for keys that "
             "only other rows have, so the two cannot be told apart: write the tests as text, "
@@ -142,13 +146,6 @@ def _read_mapping(test: Any, *, may_hold_none: bool) -> CodeTest:
         f"the test {test!r:.120} must be {_FORMS} or an assert; "
         "gn.rewards.read_tests describes the other fields."
     )
-
-
-def _holds_none(value: Any) -> bool:
-    """Return True if a mapping at any depth of a value holds None."""
-    if isinstance(value, Mapping):
-        return any(item is None or _holds_none(item) for item in value.values())
-    return isinstance(value, (list, tuple)) and any(map(_holds_none, value))
 
 
 def _read_asserts(text: str) -> list[CodeTest]:

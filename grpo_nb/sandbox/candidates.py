@@ -44,6 +44,8 @@ _FORBIDDEN = {
     "another program": Call("os.execv", ("/no/such/program", ["program"])),
     "another process": Call("os.fork"),
 }
+_CONTAINER_TYPES = (list, tuple, set, frozenset, dict)
+_PLAIN_TYPES = (type(None), bool, int, float, complex, str, bytes, *_CONTAINER_TYPES)
 # With less shared time than this, the next candidate of a group is not started.
 _LEAST_SECONDS = 0.02
 # Attack: single pages far apart in the address space need twice their size in page tables, which no
@@ -93,6 +95,10 @@ def run_untrusted_batch(
     Raises:
         EnvironmentProblem, ValueError: As in `run_untrusted`.
     """
+    for group in groups:
+        for candidate in group:
+            for call in candidate.calls:
+                _require_plain(call)
     found_holes = holes()
     if found_holes:
         # The machine may have been out of memory for a moment, so the next call tries again.
@@ -137,6 +143,30 @@ def holes() -> tuple[str, ...]:
     if honest_answer != Answer([7], None):
         not_refused.append(f"honest code fails: {honest_answer}")
     return tuple(not_refused)
+
+
+def _require_plain(call: Call) -> None:
+    """Raise ValueError if an argument of a call is not plain data.
+
+    marshal refuses most other objects itself, but it writes those with a buffer, such as the
+    numbers and arrays of numpy, as bytes.
+    """
+    waiting = [*call.args, *call.kwargs.values()]
+    checked = set()  # ids of containers, because a list can contain itself
+    while waiting:
+        value = waiting.pop()
+        kind = type(value)
+        if kind not in _PLAIN_TYPES:
+            raise ValueError(
+                f"an argument of Call({call.function!r}) has the type {kind.__name__}, which the "
+                "sandbox cannot pass on: give plain data (None, bools, numbers, texts, bytes, and "
+                "lists, tuples, sets or dicts of them). For values of numpy, write value.tolist()."
+            )
+        if kind in _CONTAINER_TYPES and id(value) not in checked:
+            checked.add(id(value))
+            waiting += value
+            if kind is dict:
+                waiting += value.values()
 
 
 def _run_batch(groups: Sequence[Sequence[Candidate]], limits: Limits) -> list[list[Outcome]]:

@@ -9,8 +9,8 @@ import re
 import sys
 
 # Patterns and no parser: code that no compiler accepts must not end this process, and a name too
-# many only costs milliseconds. Both patterns take linear time on any text, because no two repeated
-# parts can match the same characters.
+# many only costs milliseconds. Both patterns take linear time on any text: neighbouring repeated
+# parts share characters only at the end of a pattern, where at most one character more must match.
 _FROM = re.compile(r"\bfrom[ \t]+([\w.]+)[ \t]+import[ \t]*(\([\w,\s]*|[\w, \t]*)")
 # Also finds __import__("math") and importlib.import_module("math").
 _IMPORT = re.compile(r"(?:\b|__)import(?:__|_module)?[ \t(]+['\"]?([\w., \t]+)")
@@ -27,8 +27,8 @@ _IMPORTED_LATE = {
 # They open a window or a browser, print a poem, or run when they are imported.
 _NEVER = {"antigravity", "idlelib", "this", "tkinter", "turtle", "turtledemo", "__main__"}
 # The imports are not part of the limit of processor time, so code must not be able to prolong them.
-# The 150 exercises of the tests name at most 6 modules, and those of the standard library at most
-# 71.
+# The 150 exercises of the tests name at most 6 modules, and the files of the standard library at
+# most 71.
 _MOST_NAMES = 100
 _LONGEST_NAME = 100
 

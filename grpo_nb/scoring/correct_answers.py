@@ -4,7 +4,8 @@ Baseline, evaluation and the held-out curve use the judge, so that they measure 
 rewards. It is not a language model, as `gn.rewards.judge` is. `choose_judge` returns the first of
 these:
 
-1. The kit's reward for the answer, such as `multiple_choice()`, if the set has exactly one.
+1. The kit's reward for the answer, such as `multiple_choice()`, if the set has exactly one and the
+   rows have the column that it reads.
 2. If the set has no such reward: the user's own function with the highest weight of all rewards,
    or the kit's `code_tests()` with that weight, unless two functions share the highest weight.
 3. `correctness()`.
@@ -97,8 +98,9 @@ def deciding_function(rewards: Iterable[RewardFunction]) -> RewardFunction | Non
     """Return the function that is the judge of a set without a kit reward for the answer.
 
     It is the user's own function, or the kit's `code_tests()`, with the highest weight of all
-    rewards. None if there is no such function, or more than one. The kit's other rewards (format,
-    length and `judge`) may share the highest weight; they are never chosen.
+    rewards. None if the set has a kit reward for the answer, or if there is no such function, or
+    more than one. The kit's other rewards (format, length and `judge`) may share the highest
+    weight; they are never chosen.
 
     >>> def solved(completions, **columns): ...
     >>> def style(completions, **columns): ...

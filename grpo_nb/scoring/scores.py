@@ -142,6 +142,8 @@ def score(
             `"raise"`.
         ValueError: Two rewards of the same name, a reward that is not a function, or rows that do
             not fit the completions.
+        EnvironmentProblem: A reward cannot work on this machine, such as a judge without its
+            server. It is raised for both values of `on_error`.
 
     >>> from grpo_nb.rewards import correctness, xml_tags
     >>> score([correctness(), xml_tags()], ["<answer>7</answer>", "7"], {"answer": "7"}).totals

@@ -222,14 +222,25 @@ def read_percentages(
             row[ACCEPTED] = list(map(_with_percent_sign, row[ACCEPTED]))
     return [
         f"{len(bare)} of {len(golds)} answers are read as percentages, as the column {column!r} "
-        f"holds them: {bare[0]} is {bare[0]}%"
+        f"holds them: {bare[0]} is {_with_percent_sign(bare[0])}"
     ]
 
 
 def _with_percent_sign(text: str) -> str:
+    """Return a bare number with a percent sign; any other text is unchanged.
+
+    >>> _with_percent_sign("0.50"), _with_percent_sign("**5**"), _with_percent_sign("five")
+    ('0.50%', '5%', '5%')
+    """
     number = read_number(text)
-    is_bare = number is not None and not number.unit and not number.name
-    return f"{text}%" if is_bare else text
+    if number is None or number.unit or number.name:
+        return text
+    percentage = Number(number.value / 100, unit="%")
+    # $50$% and five% are no numbers, so a sign after markup or words would not be read back.
+    for spelling in (text, strip_markup(text), str(number.value)):
+        if read_number(f"{spelling}%") == percentage:
+            return f"{spelling}%"
+    return text
 
 
 # Is an answer right?

@@ -17,11 +17,11 @@ ARITHMETIC_LEVELS: tuple[dict[str, Any], ...] = (
 )
 """Options of `arithmetic`, easiest first.
 
-The first has sums up to 20; models of several billion parameters get the last ones wrong.
+The first has sums of two numbers up to 20; models of several billion parameters get the last ones wrong.
 """
-EXAMPLE = ("What is 3 + 4?", "3 + 4 = 7", "7")
-"""The example turn: question, reasoning, answer. Its sum is never one of the questions."""
 _EXAMPLE_SUM = "3 + 4"
+EXAMPLE = (f"What is {_EXAMPLE_SUM}?", f"{_EXAMPLE_SUM} = 7", "7")
+"""The example turn: question, reasoning, answer. Its sum is never one of the questions."""
 _FUNCTIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 # Up to this many numbers, all pairs are enumerated; above, they are sampled.
 _MOST_ENUMERATED = 101

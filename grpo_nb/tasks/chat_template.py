@@ -102,7 +102,8 @@ def fit_to_template(
 def merge_system_turn(turns: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return chat messages whose first user message begins with the system message.
 
-    Gemma 3's own template joins the two with an empty line.
+    Gemma 3's own template joins the two with an empty line. Without a user message, the system
+    message becomes one.
 
     >>> system = {"role": "system", "content": "Be brief."}
     >>> merge_system_turn([system, {"role": "user", "content": "Why?"}])
@@ -111,6 +112,9 @@ def merge_system_turn(turns: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]
     system = [turn["content"] for turn in turns if turn["role"] in SYSTEM_ROLES]
     merged = [dict(turn) for turn in turns if turn["role"] not in SYSTEM_ROLES]
     first = next((turn for turn in merged if turn["role"] == "user"), None)
-    if first is not None and system:
-        first["content"] = "\n\n".join([*system, first["content"]])
+    if not system:
+        return merged
+    if first is None:
+        return [{"role": "user", "content": "\n\n".join(system)}, *merged]
+    first["content"] = "\n\n".join([*system, first["content"]])
     return merged

@@ -167,7 +167,7 @@ def _choose_columns(source: Rows, names: Sequence[str], columns: Columns) -> dic
     if "prompt" in columns_of:
         prompts = [row.get(columns_of["prompt"][0]) for row in source.rows]
         if any(isinstance(prompt, str) for prompt in prompts):
-            # A text is the whole question. A part that the user has mapped takes precedence.
+            # A text is the whole question: it wins unless the user has mapped only `question`.
             question_wins = "question" in columns and "prompt" not in columns
             columns_of.pop("prompt" if question_wins else "question", None)
     needed = {} if "prompt" in columns_of else {"question": ["question"]}
@@ -325,9 +325,8 @@ def _merge_repeated(
     kept = []
     for group in groups.values():
         first, *others = group
-        repeated = [item for item in others if _share_an_answer(item.parts, first.parts)]
-        has_conflict = len(repeated) < len(others)
-        if has_conflict and on_conflict == "raise":
+        conflicting = [item for item in others if not _share_an_answer(item.parts, first.parts)]
+        if conflicting and on_conflict == "raise":
             row_numbers = [item.number for item in group]
             golds = list(dict.fromkeys(item.parts["answer"] for item in group))
             raise ValueError(
@@ -336,13 +335,13 @@ def _merge_repeated(
                 '"first" keeps the first. Where each is right, write one row with a list as its '
                 'answer, such as ["Paris", "City of Paris"].'
             )
-        if has_conflict and on_conflict == "drop":
-            others = group
-            repeated = []
-        else:
-            kept.append(first)
+        if conflicting and on_conflict == "drop":
+            for item in group:
+                cleaned.leave_out("contradictory", item.number, item.row)
+            continue
+        kept.append(first)
         for item in others:
-            reason = "repeated" if item in repeated else "contradictory"
+            reason = "contradictory" if item in conflicting else "repeated"
             cleaned.leave_out(reason, item.number, item.row)
     return kept
 

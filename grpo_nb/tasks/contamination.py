@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# An option as load_task shows it: "B) Paris".
+# An option in a question: "B) Paris".
 _OPTION = re.compile(r"^\w\) ")
 _OPERATORS = re.compile(r"\s*([-+*/=<>^])\s*")
 # Other characters for the same operators: minus, dashes, times, dots, division.

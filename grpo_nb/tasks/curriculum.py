@@ -18,16 +18,21 @@ from typing import Any
 _RIGHT = 1 - 1e-6
 
 
+def is_baseline(measured: Any) -> bool:
+    """Say whether this is a `Baseline`; otherwise it is a `Run`."""
+    return hasattr(measured, "num_generations")
+
+
 def scores_by_row(prompts: Sequence[Any], measured: Any, reward: str) -> list[list[float]]:
     """Return the scores of all completions of each prompt; the list is empty if it was not sampled.
 
     Args:
-        prompts: Prompts of the training rows, as a run records them.
+        prompts: Prompts of the training rows, as a run or baseline records them.
         measured: A `Baseline` or a `Run`.
         reward: Name of the reward.
     """
     scores_of: dict[str, list[float]] = defaultdict(list)
-    if hasattr(measured, "num_generations"):  # a Baseline
+    if is_baseline(measured):
         size = measured.num_generations
         scores = measured.scores.values[reward]
         for place, row in enumerate(measured.rows):

@@ -92,4 +92,11 @@ def _has_nested_none(cell: Any) -> bool:
     """
     entries = cell if isinstance(cell, list) else []
     fields = [field for entry in entries if isinstance(entry, Mapping) for field in entry.values()]
-    return any('": null' in json.dumps(field, default=str, skipkeys=True) for field in fields)
+    return any(map(holds_none, fields))
+
+
+def holds_none(value: Any) -> bool:
+    """Say whether a dict at any depth of a value holds None."""
+    if isinstance(value, Mapping):
+        return any(item is None or holds_none(item) for item in value.values())
+    return isinstance(value, (list, tuple)) and any(map(holds_none, value))

@@ -38,7 +38,8 @@ class AnswerFormat:
             completion must not repeat it.
 
     Raises:
-        ValueError: A mark of white space alone, half of a pair, or a pair of equal marks.
+        ValueError: An `answer_open` of white space alone, half of the reasoning's pair, or a pair
+            of equal marks.
 
     >>> xml().extract("<reasoning>\n3 + 4 = 7\n</reasoning>\n<answer>\n7\n</answer>")
     '7'

@@ -4,7 +4,7 @@ import dataclasses
 import inspect
 import numbers
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, get_args
 
 from grpo_nb.config.arguments import check_choice
@@ -18,7 +18,7 @@ from grpo_nb.tasks.cleaning import Cleaned, Columns, OnConflict, RowFilter, clea
 from grpo_nb.tasks.contamination import question_key
 from grpo_nb.tasks.dataset import as_dataset, columns_as_json
 from grpo_nb.tasks.formats import AnswerFormat, xml
-from grpo_nb.tasks.read_rows import FILES, KNOWN, Rows, Source, read_rows
+from grpo_nb.tasks.read_rows import FILES, KNOWN, Rows, Source, is_dataset_dict, read_rows
 from grpo_nb.tasks.task import Task
 
 Example = tuple[str, str, str] | Sequence[Mapping[str, str]]
@@ -82,7 +82,8 @@ def load_task(
         chat_template_kwargs: Arguments of the chat template wherever a prompt is rendered, such as
             `{"enable_thinking": False}`; those in `extra` of the settings if not given.
         split: Split of a `DatasetDict` or of a data set on the Hub; there `train` if not given.
-        config: Configuration of a data set on the Hub.
+        config: Configuration of the data set on the Hub: of `source` or, if only the held-out rows
+            are on the Hub, of `holdout`.
         **options: For `arithmetic`: `train_size`, `holdout_size`, `low`, `high`, `operators` and
             `terms`, the count of numbers. `gn.tasks.ARITHMETIC_LEVELS` has some, easiest first.
 
@@ -114,13 +115,14 @@ def load_task(
         example = example if example is not None else EXAMPLE
     else:
         source_rows = read_rows(source, split, config)
-    given = {"split": split, "config": config} if not source_rows.has_splits else {}
-    _require_no_unused(source_rows.place, {**given, **options})
+    unused_split = {} if source_rows.has_splits else {"split": split}
+    _require_no_unused(source_rows.place, {**unused_split, **options})
+    is_split = holdout is None or isinstance(holdout, numbers.Real)
+    held_rows = None if is_split else _read_holdout(holdout, source, source_rows, config)
+    _require_use_of_config(config, source_rows, held_rows)
     cleaned = clean(source_rows, columns, on_conflict, filter, kind=kind)
     rows = cleaned.rows
-    is_split = holdout is None or isinstance(holdout, numbers.Real)
-    if not is_split:
-        held_rows = _read_holdout(holdout, source, source_rows, config)
+    if held_rows is not None:
         held = clean(held_rows, columns, on_conflict, filter, kind=kind)
         _report_holdout(cleaned, held)
         rows = [*_without_held_out(cleaned, held, source_rows.place), *held.rows]
@@ -177,20 +179,38 @@ def _read_arithmetic(seed: int, holdout: Any, options: Mapping[str, Any]) -> tup
     """Return generated rows, and how many of them are held out."""
     if holdout is not None:
         raise ValueError("for 'arithmetic', write holdout_size=96 in place of holdout=.")
-    rows, holdout_size = arithmetic_rows(seed, **options)
+    known = set(inspect.signature(arithmetic_rows).parameters) - {"seed"}
+    unknown = {name: value for name, value in options.items() if name not in known}
+    _require_no_unused("'arithmetic'", unknown, others=known)
+    own_options = {name: value for name, value in options.items() if name in known}
+    rows, holdout_size = arithmetic_rows(seed, **own_options)
     return Rows("arithmetic", rows, place="'arithmetic'"), holdout_size
 
 
-def _require_no_unused(source_name: str, arguments: Mapping[str, Any]) -> None:
+def _require_no_unused(
+    described_as: str, arguments: Mapping[str, Any], others: Iterable[str] = ()
+) -> None:
     """Refuse arguments that a source has no use for, unless they are None.
+
+    Args:
+        described_as: The source's name in a sentence.
+        arguments: The arguments, by name.
+        others: Names that the source knows, in addition to those of `load_task`.
 
     Raises:
         TypeError: With the argument that was probably meant.
     """
     for name, value in arguments.items():
         if value is not None:
-            others = set(inspect.signature(load_task).parameters) - {name}
-            raise TypeError(f"{name}= means nothing for {source_name}{did_you_mean(name, others)}")
+            known = {*inspect.signature(load_task).parameters, *others} - {name}
+            raise TypeError(f"{name}= means nothing for {described_as}{did_you_mean(name, known)}")
+
+
+def _require_use_of_config(config: str | None, source_rows: Rows, held_rows: Rows | None) -> None:
+    """Refuse `config` if neither the training rows nor the held-out rows are on the Hub."""
+    is_on_hub = source_rows.is_on_hub or (held_rows is not None and held_rows.is_on_hub)
+    if not is_on_hub:
+        _require_no_unused(source_rows.place, {"config": config})
 
 
 # Held-out rows of the user's own.
@@ -211,7 +231,15 @@ def _read_holdout(holdout: Source, source: Source, source_rows: Rows, config: st
             )
         rows = read_rows(source, holdout, config)
     else:
-        rows = read_rows(holdout, "test", config)
+        if is_dataset_dict(holdout) and "test" not in holdout:
+            raise ValueError(
+                f"the DatasetDict in holdout= has no split 'test', but {[*holdout]}: give one of "
+                f"its splits, holdout=data[{next(iter(holdout))!r}]."
+            )
+        # A configuration belongs to one data set. It is the held-out one's only if the training
+        # rows are not on the Hub.
+        is_own_config = not source_rows.is_on_hub or (is_text and holdout == source)
+        rows = read_rows(holdout, "test", config if is_own_config else None)
     return dataclasses.replace(rows, place="holdout")
 
 
@@ -224,7 +252,7 @@ def _report_holdout(cleaned: Cleaned, held: Cleaned) -> None:
     cleaned.notes += [f"in holdout: {note}" for note in new_notes]
 
 
-def _without_held_out(cleaned: Cleaned, held: Cleaned, source_name: str) -> TaskRows:
+def _without_held_out(cleaned: Cleaned, held: Cleaned, described_as: str) -> TaskRows:
     """Return the training rows whose question is not among the held-out rows.
 
     Raises:
@@ -242,7 +270,7 @@ def _without_held_out(cleaned: Cleaned, held: Cleaned, source_name: str) -> Task
             kept.append(row)
     if not kept:
         raise ValueError(
-            f"every question of {source_name} is also in holdout, so nothing is left to train on: "
+            f"every question of {described_as} is also in holdout, so nothing is left to train on: "
             "give two different sets of rows, or holdout=0.2 to split one."
         )
     return kept
@@ -254,8 +282,17 @@ def _without_held_out(cleaned: Cleaned, held: Cleaned, source_name: str) -> Task
 def fitting_format(
     format: AnswerFormat | None, answers: Answers, system: str | None = None
 ) -> AnswerFormat:
-    """Return the format with a system prompt that fits the answers, or with the given one."""
+    """Return the format with a system prompt that fits the answers, or with the given one.
+
+    Raises:
+        ValueError: The given one is empty.
+    """
     format = format if format is not None else xml()
+    if system == "":
+        raise ValueError(
+            "system = '' is no system prompt: write its text, or leave system= out for the format's "
+            "own. For prompts without one, give chat messages of your own in the column prompt."
+        )
     if system is not None:
         return dataclasses.replace(format, instruction=system)
     if format.answer_hint:
@@ -321,8 +358,10 @@ def _notes_on_prompt(rows: TaskRows, answers: Answers, format: AnswerFormat) -> 
             "rows out"
         )
     mark = format.answer_open.strip()
-    # The last message is the question.
-    if mark not in "".join(turn["content"] for turn in rows[0]["prompt"][:-1]):
+    # The last message is the question, unless it is the only one: a chat of the user's own.
+    turns = rows[0]["prompt"]
+    instructions = turns[:-1] or turns
+    if mark not in "".join(turn["content"] for turn in instructions):
         notes.append(
             f"nothing in the prompt names {mark}: describe the format in system=, or give an "
             "example"

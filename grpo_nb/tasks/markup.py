@@ -43,7 +43,7 @@ _SPELLINGS = {
     r"(?<!\\)\\[,;: ]|(?<=\S)~(?=[^\s~])|[^\S\n]+": " ",
     r"\s*\{\s*,\s*\}\s*": ",",
     r"\\\$": "$",
-    r"\s*\\text\{\s*(?:per ?cent|pct)\s*\}|\s*\\%|\s*\b(?:per ?cent|pct)\b": "%",
+    r"(?i)\s*\\text\{\s*(?:per ?cent|pct)\s*\}|\s*\\%|\s*\b(?:per ?cent|pct)\b": "%",
     r"\s*\^\s*(?:\\circ|\{\s*\\circ\s*\})|\\degree(?![a-z])": r"^{\\circ}",
     r"\\[dtc]frac(?![A-Za-z])": r"\\frac",
     r"\\frac\s*([0-9A-Za-z])": r"\\frac{\1}",

@@ -25,8 +25,8 @@ _DIGITS = (
     r"|(?!0\d)\d+)"
 )
 _DECIMAL = rf"(?:{_DIGITS}(?:\.\d*)?|\.\d+)"
-# A digit right after a fraction is a factor, and must not become a part of the denominator. Nor
-# must an exponent.
+# No digit, exponent or `k` (thousand) may follow a fraction: written as 1/2, the fraction would take
+# it into its denominator.
 _NO_FACTOR = r"(?!\.?\d|[eEk](?![A-Za-z]))"
 _FRAC = re.compile(
     rf"\\frac\s*\{{\s*(-?\s*{_DECIMAL})\s*\}}\s*\{{\s*(-?\s*{_DECIMAL})\s*\}}{_NO_FACTOR}"
@@ -137,7 +137,8 @@ def _unit_of(match: re.Match[str]) -> str | None:
     if match["money"] and re.fullmatch("[A-Za-z]", text):  # $5 m
         return None
     unit = unit_name(text)
-    # $5 USD has its unit twice.
+    # $5 USD has its unit twice. Otherwise currency and text make one unit: $5 per hour. Without
+    # text that is the currency alone.
     return unit if unit == unit_name(match["money"]) else unit_name(f"{match['money']} {text}")
 
 

@@ -1,4 +1,4 @@
-"""Read rows from any source: files, tables in memory, data sets, the Hub. None is left out.
+"""Read rows from any source: files, tables in memory, data sets, the Hub. Every row is kept.
 
 Files are read by pandas, pyarrow and json. For other files, read the file yourself and give a
 DataFrame (docs/guide/tables.md).
@@ -32,6 +32,8 @@ class Rows:
     """The source's name in a sentence."""
     has_splits: bool = False
     """True if the source is a `DatasetDict` or on the Hub, so that `split` chooses its rows."""
+    is_on_hub: bool = False
+    """True if the source is on the Hub, so that `config` chooses one of its configurations."""
 
 
 def read_rows(source: Source, split: str | None = None, config: str | None = None) -> Rows:
@@ -53,7 +55,7 @@ def read_rows(source: Source, split: str | None = None, config: str | None = Non
         if str(source).lower().endswith(FILES):
             return _read_file(Path(source))
         return _read_hub(str(source), split, config)
-    if _is_dataset_dict(source):
+    if is_dataset_dict(source):
         chosen = split or (next(iter(source)) if len(source) == 1 else None)
         if chosen not in source:
             wrong = f"no split {split!r}" if split else "several splits"
@@ -74,7 +76,7 @@ def read_rows(source: Source, split: str | None = None, config: str | None = Non
     )
 
 
-def _is_dataset_dict(source: Any) -> bool:
+def is_dataset_dict(source: Any) -> bool:
     """Say whether a source is a `DatasetDict`, or a dict of datasets."""
     is_mapping = isinstance(source, Mapping) and bool(source)
     return is_mapping and all(hasattr(part, "features") for part in source.values())
@@ -227,4 +229,4 @@ def _read_hub(name: str, split: str | None, config: str | None) -> Rows:
             f"{name!r} is no file, and the Hub has no such data set or refused it: {error!s:.300}"
         ) from error
     rows, notes = _rows_of_dataset(data)
-    return Rows(name, rows, notes, place=name, has_splits=True)
+    return Rows(name, rows, notes, place=name, has_splits=True, is_on_hub=True)

@@ -20,7 +20,7 @@ from grpo_nb.core.tables import Html, Shown, Table, as_written, bold, escaped
 from grpo_nb.core.words import shorten
 from grpo_nb.tasks.answers import Answers
 from grpo_nb.tasks.chat_template import NO_SYSTEM_ROLE, fit_to_template, prompt_lengths
-from grpo_nb.tasks.curriculum import pass_rate, scores_by_row
+from grpo_nb.tasks.curriculum import is_baseline, pass_rate, scores_by_row
 from grpo_nb.tasks.dataset import as_dataset, columns_as_json
 from grpo_nb.tasks.formats import AnswerFormat
 from grpo_nb.tasks.tools import Tool, Tools
@@ -81,7 +81,7 @@ class Task(Shown):
                 column `environments`.
             rounds: Number of times in an episode that the model may call tools.
             seconds_per_call: Longest time of a call. A longer one is stopped and reported to the
-                model as a failure; on the main thread of a POSIX system.
+                model as a failure. The limit works only on the main thread of a POSIX system.
 
         Raises:
             TypeError, ValueError: A function that cannot be described to a model, or an environment
@@ -114,7 +114,7 @@ class Task(Shown):
 
     @property
     def fingerprint(self) -> str:
-        """Hash of every row of both parts, in order, and of the template's arguments.
+        """Hash of every row of both parts, in order, of the template's arguments and the tools.
 
         A run records it.
         """
@@ -202,6 +202,7 @@ class Task(Shown):
             rows = getattr(self, name)
             prompts = list(rows["prompt"])
             fitted = fit_to_template(prompts, tokenizer, self.template_kwargs)
+            # Raises if the template refuses the messages.
             prompt_lengths(fitted[:1], tokenizer, self.template_kwargs)
             if fitted != prompts:
                 changed = [
@@ -231,7 +232,11 @@ class Task(Shown):
         Raises:
             ValueError: Nothing was measured on these questions, or no question is left.
         """
-        scores = scores_by_row(self.begun_prompts(self.train), measured, reward)
+        # A run records a prompt with the first text of its environment, a baseline without.
+        prompts = self.begun_prompts(self.train)
+        if is_baseline(measured):
+            prompts = list(self.train["prompt"])
+        scores = scores_by_row(prompts, measured, reward)
         rates = list(map(pass_rate, scores))
         if rates.count(None) == len(rates):
             raise ValueError(

@@ -98,10 +98,10 @@ class Tools:
         return type(kind.__name__, (kind,), attributes)
 
     def limited(self, tool: Tool) -> Tool:
-        """Return a tool as the model calls it: under the time limit, and with texts for texts.
+        """Return a tool as the model calls it: under the time limit, with texts for `str`.
 
-        A chat template may read the argument "7" as a number. The environment and rewards call
-        methods as they were written.
+        A chat template may read the argument "7" as a number, so arguments that are annotated `str`
+        are passed as `str`. The environment and rewards call methods as they were written.
         """
 
         @functools.wraps(tool)

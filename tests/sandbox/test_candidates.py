@@ -26,6 +26,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy
 import pytest
 
 from grpo_nb.core.words import EnvironmentProblem
@@ -221,6 +222,12 @@ def edited_child(folder: Path, monkeypatch: pytest.MonkeyPatch, *edits: tuple[st
         source = source.replace(old, new)
     (folder / "child.py").write_text(source)
     monkeypatch.setattr(candidates, "_CHILD", folder / "child.py")
+
+
+@pytest.mark.parametrize("value", [numpy.int64(2), [numpy.ones(2)], {"a": bytearray(b"x")}])
+def test_argument_that_is_no_plain_data_is_refused(value: Any) -> None:
+    with pytest.raises(ValueError, match="which the sandbox cannot pass on"):
+        run_untrusted("def f(x): return 1", [Call("f", (value,))])
 
 
 @pytest.mark.parametrize(

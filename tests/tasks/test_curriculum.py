@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import pandas
 import pytest
@@ -91,6 +92,24 @@ def test_curriculum_keeps_the_middle_and_counts_others(task: gn.tasks.Task, run:
 
 def test_curriculum_includes_both_bounds(task: gn.tasks.Task, run: Run) -> None:
     assert task.curriculum(run, 0.75, 1).dropped == {"with a pass rate below 0.75": 1}
+
+
+class Greeting:
+    """An environment that says something first."""
+
+    def reset(self, **row: Any) -> str:
+        return " Hello."
+
+    def wave(self) -> str:
+        """Wave."""
+        return "hi"
+
+
+def test_curriculum_of_a_baseline_knows_prompts_with_a_first_text(task: gn.tasks.Task) -> None:
+    greeted = task.with_tools(environment=Greeting)
+    baseline = make([[RIGHT, WRONG], [WRONG, WRONG]])
+    baseline = dataclasses.replace(baseline, rows=(task.train[0], task.train[1]))
+    assert greeted.curriculum(baseline).dropped == {"with a pass rate below 0.1": 1}
 
 
 def test_curriculum_of_another_task_is_refused(run: Run) -> None:

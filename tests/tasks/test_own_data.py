@@ -20,9 +20,9 @@ import grpo_nb as gn
 from grpo_nb.evaluation.heldout import load_holdout
 from grpo_nb.scoring.correct_answers import are_correct
 from grpo_nb.tasks.answers import answers_of, is_same_answer
-from grpo_nb.tasks.chat_template import fit_to_template, prompt_lengths
+from grpo_nb.tasks.chat_template import fit_to_template, merge_system_turn, prompt_lengths
 from grpo_nb.tasks.contamination import TrainedQuestions, find_contamination
-from grpo_nb.tasks.dataset import as_dataset
+from grpo_nb.tasks.dataset import as_dataset, can_store
 
 ROOT = Path(__file__).parents[2]
 Rows = list[dict[str, Any]]
@@ -304,7 +304,7 @@ def test_misspelled_name_is_refused_at_once(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"hihg": 3}, "unexpected keyword argument 'hihg'"),
+        ({"hihg": 3}, "hihg= means nothing for 'arithmetic'; did you mean 'high'"),
         ({"operators": "/"}, "operators = '/' must be a text of some of"),
         ({"low": 9, "high": 3}, "there are 0 distinct questions .* raise high"),
     ],
@@ -438,6 +438,61 @@ def test_holdout_that_names_no_split_is_refused() -> None:
     data = DatasetDict({"train": Dataset.from_list(TRAIN), "test": Dataset.from_list(TEST)})
     with pytest.raises(ValueError, match=r"has no split 'tset', but \['train', 'test'\]"):
         gn.load_task(data, split="train", holdout="tset")
+
+
+def test_holdout_without_a_test_split_error_names_a_split() -> None:
+    data = DatasetDict({"dev": Dataset.from_list(TEST)})
+    with pytest.raises(ValueError, match=r"no split 'test'.*holdout=data\['dev'\]"):
+        gn.load_task(TRAIN, holdout=data)
+
+
+def test_config_belongs_to_the_training_rows_on_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    parts = {"train": Dataset.from_list(TRAIN), "test": Dataset.from_list(TEST)}
+
+    def load_dataset(*names: str | None, split: str) -> Dataset:
+        asked.append(names)
+        return parts[split]
+
+    monkeypatch.setattr("datasets.load_dataset", load_dataset)
+    gn.load_task("me/data", holdout="you/data", config="short")
+    gn.load_task("me/data", holdout="me/data", config="short")
+    gn.load_task(TRAIN, holdout="you/data", config="short")
+    assert asked == [
+        *[("me/data", "short"), ("you/data", None)],
+        *[("me/data", "short"), ("me/data", "short")],
+        ("you/data", "short"),
+    ]
+
+
+def test_config_of_a_dataset_dict_is_refused() -> None:
+    data = DatasetDict({"train": Dataset.from_list(TRAIN)})
+    with pytest.raises(TypeError, match="config= means nothing for the data"):
+        gn.load_task(data, config="short")
+
+
+def test_empty_system_prompt_is_refused() -> None:
+    with pytest.raises(ValueError, match="system = '' is no system prompt"):
+        gn.load_task(TRAIN, system="")
+
+
+def test_prompt_of_one_message_that_names_the_format_has_no_note() -> None:
+    rows = [
+        {"prompt": [{"role": "user", "content": f"{n} + 1? Write <answer>"}], "answer": str(n + 1)}
+        for n in range(5)
+    ]
+    assert not any("nothing in the prompt" in note for note in gn.load_task(rows).notes)
+
+
+def test_system_prompt_without_a_user_message_becomes_one() -> None:
+    turns = [{"role": "system", "content": "Be brief."}, {"role": "tool", "content": "7"}]
+    assert merge_system_turn(turns) == [{"role": "user", "content": "Be brief."}, turns[1]]
+
+
+def test_text_that_looks_like_null_is_not_none() -> None:
+    tests = [{"call": "f", "args": ['{"a": null}'], "expected": 1}]
+    assert can_store([tests])
+    assert not can_store([[{"call": "f", "args": [{"a": None}], "expected": 1}]])
 
 
 def test_holdout_names_a_split_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -753,6 +808,18 @@ def test_column_with_a_similar_name_holds_no_percentages(column: str) -> None:
     rows = [{"question": f"{n}?", column: str(n)} for n in (12, 50, 99)]
     task = gn.load_task(rows, columns={"answer": column}, holdout=1)
     assert answers(task) == ["12", "50", "99"]
+
+
+@pytest.mark.parametrize("gold", ["$50$", "**50**", "fifty", "50"])
+def test_gold_in_markup_or_words_gets_a_percent_sign(gold: str) -> None:
+    rows = [{"question": f"{n}?", "percent": gold} for n in range(3)]
+    task = gn.load_task(rows, columns={"answer": "percent"}, holdout=1)
+    assert answers(task) == ["50%"] * 3
+
+
+def test_percent_is_read_in_any_case() -> None:
+    assert is_same_answer("42 Percent", "42%")
+    assert is_same_answer("42 PCT", "42%")
 
 
 def test_each_alias_in_a_column_of_percentages_gets_a_sign() -> None:
