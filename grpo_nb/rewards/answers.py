@@ -235,6 +235,7 @@ def _letter_of(text: str, options: Mapping[str, str]) -> str | None:
     """Return the letter of the option that a text names; None if it names none or several."""
     letter, text_after = read_letter(text)
     if letter and not options:
+        # Without options to compare with, a text after the letter must not take it back.
         return letter if not text_after or is_same_answer(text, letter) else None
     if letter in options:
         is_option = not text_after or folded(text_after) == folded(options[letter])

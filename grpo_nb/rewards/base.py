@@ -214,8 +214,7 @@ def reward_name(reward: RewardFunction) -> str:
 
     A `functools.partial` can have a name of its own: `strict.__name__ = "strict"`. Without one it
     has the name of the wrapped function. TRL 1.15 ignores a partial's own name, so
-    `training.errors.with_named_errors` wraps it in a function with that
-    name.
+    `training.errors.with_named_errors` wraps it in a function with that name.
     """
     while isinstance(reward, functools.partial) and "__name__" not in vars(reward):
         reward = reward.func

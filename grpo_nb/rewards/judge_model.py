@@ -184,7 +184,8 @@ class judge(Reward):
             if key not in self.replies.known():
                 new_requests[key] = messages
         failures = run_coroutine(self._send(new_requests)) if new_requests else {}
-        # One lost reply next to kept ones may be an accident. Several, or all of a batch, are not.
+        # One lost reply next to kept ones may be an accident. All of several
+        # new ones, or a whole batch, are not.
         is_whole_batch = len(failures) == len(set(keys))
         if failures and (is_whole_batch or len(failures) == len(new_requests) > 1):
             error = next(iter(failures.values()))

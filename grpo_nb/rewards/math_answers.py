@@ -159,13 +159,13 @@ def _score(
     return None if is_undecided else 0.0
 
 
-def is_answer(given: str, gold: str, is_equal: EqualityTest) -> bool:
+def is_answer(given: str, gold: str, are_equal: EqualityTest) -> bool:
     r"""Return True if a text is the gold answer.
 
     Args:
         given: The text in the answer slot.
         gold: The gold answer.
-        is_equal: Compares two expressions that need computer algebra.
+        are_equal: Compares two expressions that need computer algebra.
 
     >>> is_answer(r"\{2, 1\}", "1, 2", None), is_answer("42.0", "42", None)
     (True, True)
@@ -176,10 +176,10 @@ def is_answer(given: str, gold: str, is_equal: EqualityTest) -> bool:
         return True
     if len(given) > _LONGEST or _NOT_AN_EXPRESSION.fullmatch(gold):
         return False
-    return _same_value(spelled(given), spelled(gold), is_equal)
+    return _same_value(spelled(given), spelled(gold), are_equal)
 
 
-def _same_value(given: str, gold: str, is_equal: EqualityTest) -> bool:
+def _same_value(given: str, gold: str, are_equal: EqualityTest) -> bool:
     """Return True if two spelled answers are the same number, words, expression or parts."""
     if split_name(gold)[0]:
         # 2 = x is x = 2.
@@ -193,10 +193,10 @@ def _same_value(given: str, gold: str, is_equal: EqualityTest) -> bool:
     if not _HAS_MATHS.search(gold):
         # Words. math-verify reads them as a product of letters, so that "on" is "no".
         return folded(given) == folded(gold)
-    return _same_parts(given, gold, is_equal)
+    return _same_parts(given, gold, are_equal)
 
 
-def _same_parts(given: str, gold: str, is_equal: EqualityTest) -> bool:
+def _same_parts(given: str, gold: str, are_equal: EqualityTest) -> bool:
     gold_shape = Shape.of(gold)
     shape = Shape.of(given)
     if shape.kind == LIST and len(shape.parts) > len(gold_shape.parts):
@@ -209,23 +209,23 @@ def _same_parts(given: str, gold: str, is_equal: EqualityTest) -> bool:
     are_relations = bool(_RELATION.search(given) and _RELATION.search(gold))
     if one_is_expression and are_relations and not have_names:
         # Two equations or inequalities are compared as a whole.
-        return _same_expression(given, gold, is_equal)
+        return _same_expression(given, gold, are_equal)
     if not _same_kind(shape, gold_shape):
         return False
     if gold_shape.kind == EXPRESSION:
         # `x = x + 1` does not define x.
         names = re.findall(r"\\[A-Za-z]+|[A-Za-z]", gold)
         is_circular = not gold_shape.name and shape.name in names
-        return not is_circular and _same_expression(shape.parts[0], gold_shape.parts[0], is_equal)
+        return not is_circular and _same_expression(shape.parts[0], gold_shape.parts[0], are_equal)
     are_inequalities = gold_shape.kind == LIST and _INEQUALITY.search(gold)
     if are_inequalities and len(set(_AND_OR.findall(f"{given} {gold}"))) > 1:
         # `x > 1 and x < 3` is not `x > 1 or x < 3`.
         return False
     is_in_any_order = gold_shape.kind in (LIST, UNION)
     if is_in_any_order and shape.has_own_names == gold_shape.has_own_names:
-        return _same_in_any_order(shape.parts, gold_shape.parts, is_equal)
+        return _same_in_any_order(shape.parts, gold_shape.parts, are_equal)
     pairs = zip(shape.parts, gold_shape.parts, strict=True)
-    return all(_same_value(part, gold_part, is_equal) for part, gold_part in pairs)
+    return all(_same_value(part, gold_part, are_equal) for part, gold_part in pairs)
 
 
 def _same_kind(shape: Shape, gold: Shape) -> bool:
@@ -238,14 +238,14 @@ def _same_kind(shape: Shape, gold: Shape) -> bool:
 
 
 def _same_in_any_order(
-    parts: Sequence[str], gold_parts: Sequence[str], is_equal: EqualityTest
+    parts: Sequence[str], gold_parts: Sequence[str], are_equal: EqualityTest
 ) -> bool:
     """Return True if each part is equal to another part of the gold answer, in any order."""
     left = list(gold_parts)
     for part in parts:
         for gold_part in left:
             # Equality is transitive (except where a unit is missing), so the first will do.
-            if _same_value(part, gold_part, is_equal):
+            if _same_value(part, gold_part, are_equal):
                 left.remove(gold_part)
                 break
         else:
@@ -253,14 +253,14 @@ def _same_in_any_order(
     return True
 
 
-def _same_expression(given: str, gold: str, is_equal: EqualityTest) -> bool:
+def _same_expression(given: str, gold: str, are_equal: EqualityTest) -> bool:
     with_unit = _WITH_UNIT.fullmatch(given)
     if with_unit and unit_name(with_unit[2]) and not _WITH_UNIT.fullmatch(gold):
         # The gold answer has no unit.
         given = with_unit[1].strip()
     if _BASE.search(gold) or not is_one_answer(given, gold):
         return False
-    return is_equal(gold.replace("*", r" \cdot "), given.replace("*", r" \cdot "))
+    return are_equal(gold.replace("*", r" \cdot "), given.replace("*", r" \cdot "))
 
 
 def is_one_answer(given: str, gold: str) -> bool:

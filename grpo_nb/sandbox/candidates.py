@@ -134,9 +134,9 @@ def holes() -> tuple[str, ...]:
     not_refused = []
     for action, answer in zip(_FORBIDDEN, answers, strict=True):
         # An empty environment or list gains nothing. None is the result of a signal that was sent.
-        gained_nothing = answer.is_value and answer.value is not None and not answer.value
+        is_empty_value = answer.is_value and answer.value is not None and not answer.value
         is_refused = not answer.is_value and answer.error.startswith(refusals)
-        if not gained_nothing and not is_refused:
+        if not is_empty_value and not is_refused:
             not_refused.append(action)
     if ended.status != "limit":
         not_refused.append("a run without end")

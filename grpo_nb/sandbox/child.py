@@ -155,8 +155,8 @@ def _raise_wall(job: dict) -> None:
         if hard_limit != resource.RLIM_INFINITY:
             limit = min(limit, hard_limit)
         resource.setrlimit(kind, (limit, limit))
-    # After the change of user, which would undo it. The signal is sent when the thread that started
-    # this process ends; that thread waits for this process.
+    # This comes after the change of user, which would reset it. The signal is sent when the thread
+    # that started this process ends; that thread waits for this process.
     libc.prctl(_PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)
     if os.getppid() != job["parent"]:
         raise OSError("the notebook has ended")

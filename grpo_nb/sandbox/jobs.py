@@ -124,7 +124,7 @@ def outcome_of(
 ) -> Outcome:
     """Turn bytes that a candidate could choose into an outcome.
 
-    It has one answer for each call, in order, or no answer at all.
+    It has one answer for each call, in order: those that arrived, and placeholders for the others.
 
     Args:
         candidate: The candidate that was run.

@@ -188,7 +188,8 @@ def first_step_state() -> types.SimpleNamespace:
 def call_reward(reward: RewardFunction, batch: Batch) -> list[Any]:
     """Call a reward as TRL does and return its scores as they are, unconverted.
 
-    An async reward runs in a thread of its own, because the notebook's own loop is already running.
+    An async reward runs in the event loop that all async rewards share, in a thread of its own,
+    because the notebook's own loop is already running.
 
     Raises:
         ReturnTypeError: The reward did not return an iterable.
