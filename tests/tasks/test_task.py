@@ -73,7 +73,7 @@ def test_arithmetic_is_right_seeded_and_split(options: dict) -> None:
             "arithmetic",
             {"hihg": 30},
             TypeError,
-            "unexpected keyword argument 'hihg'",
+            "hihg= means nothing for 'arithmetic'; did you mean 'high'",
         ),
         ("arithmetic", {"holdout": 50}, ValueError, "holdout_size=96"),
         ([], {}, ValueError, "the data has no rows: a task needs at least two"),
