@@ -13,7 +13,7 @@ from grpo_nb.core.progress import progress_bar
 from grpo_nb.core.tables import Part, Shown, Table, as_written
 from grpo_nb.evaluation.comparison import Comparison
 from grpo_nb.evaluation.heldout import HeldOut, choose_rows, load_holdout, read_answers
-from grpo_nb.evaluation.judging import HeldOutQuestions, choose_judge_of, describe_judge
+from grpo_nb.evaluation.judging import HeldOutQuestions, describe_judge, judge_for
 from grpo_nb.evaluation.results import REWARD, Evaluation
 from grpo_nb.evaluation.subjects import (
     Decoding,
@@ -185,9 +185,9 @@ def compare(
         settings=settings,
     )
     # Without `against`, the model that the run started from takes its place.
-    is_run_with_start = against is None
+    is_against_start = against is None
     labels = ["before", "after"]
-    if is_run_with_start:
+    if is_against_start:
         located, run = locate_subjects([subject], run)
         if not isinstance(located[0], RunModel) or located[0].part != "adapter":
             raise ValueError(
@@ -215,7 +215,7 @@ def compare(
         correct=correct,
     )
     comparison = Comparison(*exam.ask_all(labels, allow_contaminated))
-    if is_run_with_start and exam.is_complete:
+    if is_against_start and exam.is_complete:
         comparison = comparison.save(run.path / "comparison")
         write_model_card(run)
     return comparison
@@ -288,7 +288,7 @@ class Exam:
             chat_template_kwargs=own_kwargs or (run.chat_template_kwargs if run else {}),
             tools=getattr(self.task, "tools", None),
         )
-        self.judge: Judge = choose_judge_of(self.questions, correct, self.rewards)
+        self.judge: Judge = judge_for(self.questions, correct, self.rewards)
 
     def _load_task(self, task: Questions | None) -> Task | HeldOut | None:
         """Return the questions as a task or held-out set, None for those stored with the run."""
@@ -298,7 +298,7 @@ class Exam:
                 "own questions."
             )
         if self.run is not None and getattr(task, "tools", None) is None:
-            _require_no_tools(self.run)
+            _require_no_tools(self.run, "pass the task: gn.compare(run, task)")
         if task is None or isinstance(task, (Task, HeldOut)):
             return task
         return load_holdout(task, format=_format_of(self.run) if self.run else None)
@@ -410,11 +410,11 @@ def _stored_holdout(run: Run) -> list[dict[str, Any]]:
     return complete if [row.get("question") for row in complete] == questions else rows
 
 
-def _require_no_tools(run: Run) -> None:
+def _require_no_tools(run: Run, cure: str) -> None:
     if run.info["task"].get("tools"):
         raise ValueError(
             f"the run {run.name!r} was trained with tools. Tools are Python objects and are not "
-            "stored with the run, so pass the task: gn.compare(run, task)."
+            f"stored with the run, so {cure}."
         )
 
 
@@ -469,7 +469,11 @@ def ask(
     settings = run.settings
     if max_completion_length is not None:
         settings = settings.replace(max_completion_length=max_completion_length)
-    _require_no_tools(run)
+    _require_no_tools(
+        run,
+        "gn.ask, which takes no task, cannot ask this run. To see held-out answers from before and "
+        "after, pass the task: gn.compare(run, task)",
+    )
     examples = run.holdout or with_prompts([{"question": ""}], _format_of(run), None)
     turns = shared_turns(examples)
     rows = []

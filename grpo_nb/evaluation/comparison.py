@@ -89,7 +89,8 @@ class Comparison(Shown):
     def changed(self) -> dict[str, int]:
         """Number of questions `gained`, `lost`, `both right`, or `both wrong`.
 
-        With several samples, a question whose share of correct answers stays between is `equal`.
+        With several samples, a question whose share of correct answers stays the same,
+        strictly between 0 and 1, is `equal`.
         """
         counts = Counter(self._changes())
         return dict.fromkeys(("gained", "lost", "both right", "both wrong"), 0) | counts
@@ -194,7 +195,7 @@ class Comparison(Shown):
         Columns: `change` of the question (`lost`, `gained`, `equal`, `both wrong`, `both right`),
         `question`, and the gold `answer`. For each model, its completion (`before`, `after`) and
         the judgement (`before_is`: `right`, `wrong` or `no answer`), then `before_in_format`, and
-        `before_anywhere` if the correct answer is the last candidate, None if not measured.
+        `before_anywhere`: True if the last candidate is correct, None if not measured.
         """
         import pandas
 
@@ -239,7 +240,6 @@ class Comparison(Shown):
     def to_dict(self) -> dict[str, Any]:
         """Return the numbers, fit for JSON."""
         numbers: dict[str, Any] = {"before": self.before.to_dict(), "after": self.after.to_dict()}
-        numbers["base"] = None  # readers of the file expect this key
         numbers |= dataclasses.asdict(self.result)
         for name in ("verdict", "sentence", "changed"):
             numbers[name] = getattr(self, name)
@@ -257,7 +257,8 @@ class Comparison(Shown):
         yield measures_sentence(self)
         yield _table(self)
         yield f"{self.after.asked} Counted as correct: {self.after.judged_by}."
-        yield _questions_sentence(self)
+        counts = ", ".join(f"{count} {name}" for name, count in self.changed.items())
+        yield f"Questions: {counts}."
         majority = self.majority
         yield "" if majority is None else majority.sentence
         sides = self.columns.values()
@@ -377,12 +378,6 @@ def _table(comparison: Comparison) -> Table:
     head = ["", *(side.label for side in sides), "change", "how sure"]
     number_columns = range(1, len(sides) + 2)
     return Table(rows, head=head, right=number_columns, narrow=number_columns)
-
-
-def _questions_sentence(comparison: Comparison) -> str:
-    """Return what became of the questions."""
-    counts = ", ".join(f"{count} {name}" for name, count in comparison.changed.items())
-    return f"Questions: {counts}."
 
 
 def _example_table(comparison: Comparison, examples: pandas.DataFrame) -> Table:

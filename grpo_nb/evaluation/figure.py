@@ -29,7 +29,7 @@ def comparison_figure(comparison: Any) -> Figure:
     """Draw the measures of each model. A measure that was not taken is left out.
 
     Args:
-        comparison: A `Comparison`, of which only the attributes are used.
+        comparison: A `Comparison`.
     """
     sides = comparison.columns
     measures = [name for name, result in comparison.results.items() if result is not None]
@@ -42,22 +42,19 @@ def comparison_figure(comparison: Any) -> Figure:
     for measure in measures:
         for name, side in sides.items():
             share = side.share_of(measure)
-            if share is not None:
-                colour, marker = MARKERS[name]
-                low, high = side.interval_of(measure)
-                axes.plot([low, high], [place, place], color=colour, linewidth=3, alpha=0.55)
-                axes.plot(
-                    [share], [place], marker, color=colour, markersize=8, zorder=3, clip_on=False
-                )
-                axes.annotate(
-                    f"{share:.0%}",
-                    (high + SPACE_FOR_LABEL, place),
-                    va="center",
-                    fontsize=9.5,
-                    fontweight="bold",
-                    color=INK,
-                    annotation_clip=False,
-                )
+            colour, marker = MARKERS[name]
+            low, high = side.interval_of(measure)
+            axes.plot([low, high], [place, place], color=colour, linewidth=3, alpha=0.55)
+            axes.plot([share], [place], marker, color=colour, markersize=8, zorder=3, clip_on=False)
+            axes.annotate(
+                f"{share:.0%}",
+                (high + SPACE_FOR_LABEL, place),
+                va="center",
+                fontsize=9.5,
+                fontweight="bold",
+                color=INK,
+                annotation_clip=False,
+            )
             ticks[place] = f"{MEASURES[measure].label}: {side.label}"
             place -= 1.0
         place -= GAP

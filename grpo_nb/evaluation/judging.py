@@ -58,7 +58,7 @@ class HeldOutQuestions:
         }
 
 
-def choose_judge_of(
+def judge_for(
     questions: HeldOutQuestions,
     correct: RewardFunction | None,
     rewards: Sequence[RewardFunction],

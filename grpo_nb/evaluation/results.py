@@ -55,8 +55,9 @@ class Evaluation(Shown):
     label: str
     rows: Sequence[Mapping[str, Any]]
     """One row per completion: `question`, `answer`, `completion`, `given`, `is_correct`,
-    `is_formatted`, `is_anywhere`, `tokens`, `is_cut`, and `reward/<name>` for each reward. The
-    samples of a question are next to each other. `given` is the answer that rewards would read."""
+    `is_formatted`, `is_anywhere`, `tokens`, `is_cut`, and `reward/<name>` for each reward. If a
+    function judges, also `judge_score`, which is its score or None. The samples of a question are
+    next to each other. `given` is the answer that rewards would read."""
     samples: int = 1
     """Completions per question."""
     decoding: Mapping[str, Any] = dataclasses.field(default_factory=lambda: {"temperature": 0.0})

@@ -145,10 +145,10 @@ class RunHistory:
     blocks: int = 0
     """Number of complete blocks. The best one is a maximum, so tests of it are corrected by this
     number."""
-    last_improved_block: list[float] = field(default_factory=list)
+    last_record_block: list[float] = field(default_factory=list)
     """Rewards of the last block that was clearly above the previous such block, at first those of
     the first block."""
-    last_improved_length: float = 0.0
+    last_record_length: float = 0.0
     """Median length of the completions of that block, 0 if it is not known."""
 
     def add(self, row: Mapping[str, Any]) -> None:
@@ -222,11 +222,11 @@ class RunHistory:
         if not self.best_block or fmean(block) > fmean(self.best_block):
             self.best_block = block
             self.best_row = self.reward_rows
-        improved = self.last_improved_block
-        if not improved or mann_whitney_z(improved, block) >= LIKELY_Z:
+        record = self.last_record_block
+        if not record or mann_whitney_z(record, block) >= LIKELY_Z:
             lengths = self.last_values("completions/mean_length", WINDOW, MIN_ROWS_PER_SIDE)
-            self.last_improved_block = block
-            self.last_improved_length = median(lengths) if lengths else 0.0
+            self.last_record_block = block
+            self.last_record_length = median(lengths) if lengths else 0.0
 
     def _repair(self, metrics: dict[str, float]) -> None:
         """Add metrics that follow from others, and remove metrics that were not measured."""

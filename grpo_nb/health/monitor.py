@@ -57,7 +57,7 @@ class HealthMonitor:
     Args:
         weights: Weight of each reward, by name. Without weights, the main reward is recognised by
             its name.
-        settings: Settings of the run: its group size, and whether a KL was measured.
+        settings: Settings of the run: its group size, and its number of held-out questions.
         ranges: Lowest and highest score that each reward can give, by name.
         rows: Earlier rows of a resumed run. Their alerts are not reported again.
         stop_on: `"critical"` sets `should_stop` at the first critical alert. In a resumed run, an

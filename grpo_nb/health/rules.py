@@ -30,11 +30,11 @@ from grpo_nb.health.trend import (
     RewardTrend,
     main_position,
     main_reward,
+    mean_position,
     reward_position,
     reward_range,
     rise_in_window,
     rise_since_start,
-    total_position,
 )
 from grpo_nb.runs.alert import Severity
 
@@ -105,7 +105,8 @@ def check_not_finite(history: RunHistory) -> Iterator[Finding]:
             severity = "info"  # A reward may have no score for some rows.
         # The history counts a gradient norm from its last finite value, other metrics from step 1.
         extent = "in a row" if metric == "grad_norm" else "so far"
-        message = f"{metric} is NaN or infinite (rows {extent}: {count})."
+        rows = "1 row" if count == 1 else f"{count} rows {extent}"
+        message = f"{metric} is NaN or infinite ({rows})."
         advice = (
             "If a reward is NaN too, run check_rewards. If not, go back to an earlier checkpoint, "
             "and lower learning_rate."
@@ -127,7 +128,8 @@ def check_no_spread(history: RunHistory, trend: RewardTrend) -> Iterator[Finding
     has_succeeded = position >= HIGH_POSITION
     threshold = 0.5  # Half of the computation is wasted. DAPO (arXiv:2503.14476) drops such groups.
     if LOW_POSITION < position < HIGH_POSITION:
-        # Small groups often agree by chance. Raise the threshold by half the share that would.
+        # Small groups often agree by chance. Raise the threshold by half the share
+        # of groups expected to agree by chance.
         main = main_reward(history)
         size = group_size(history, f"rewards/{main}" if main else "reward")
         threshold += 0.5 * (position**size + (1 - position) ** size)
@@ -176,7 +178,7 @@ def _is_signal_lost(history: RunHistory) -> bool:
     if history.mean("completions/clipped_ratio") >= NO_SIGNAL_SHARE:
         return True
     some_differ = history.mean(ZERO_STD_SHARE, LONG_WINDOW) < 1
-    may_be_starting = some_differ and total_position(history) <= LOW_POSITION
+    may_be_starting = some_differ and mean_position(history) <= LOW_POSITION
     return not may_be_starting
 
 
@@ -205,7 +207,7 @@ def _common_denominator(shares: list[float]) -> int:
     return 1
 
 
-# truncation, collapse by texts, tools, learning rate ---------------------------------------------
+# truncation, repeated texts, tools, learning rate ---------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,8 +251,7 @@ SHARE_RULES = (
         critical=0.8,
         is_about_texts=True,
         meaning="of the completions are the same text, whatever the prompt",
-        advice="Stop, and find the reward that gives this text a high score. Then lower "
-        "learning_rate.",
+        advice="Find the reward that gives this text a high score. Then lower learning_rate.",
     ),
     ShareRule(
         rule="collapse",
@@ -269,8 +270,8 @@ SHARE_RULES = (
         warning=0.5,
         critical=1.0,
         meaning="of the tool calls failed, and only the model saw the errors",
-        advice="Does the tool itself fail? Read the calls of a step with run.step(5), or call the "
-        'tool as the model does: gn.lab.ByHand(task, 0).do("search", query="Paris").',
+        advice="Does the tool itself fail? Read the calls of a step with run.step(n), or call the "
+        'tool as the model does: gn.lab.ByHand(task, 0).do("search", query="Paris") for a tool named search.',
     ),
     ShareRule(
         rule="tools",
@@ -288,7 +289,7 @@ SHARE_RULES = (
         warning=1.0,
         critical=1.0,
         meaning="of the steps have a learning rate of 0, so that no weight moves",
-        advice="Stop. Look at learning_rate, and at the schedule: does it end before the run?",
+        advice="Look at learning_rate, and at the schedule: does it end before the run?",
     ),
 )
 
@@ -310,7 +311,8 @@ def check_shares(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
         severity = soften(severity, history, trend)
         steps = history.steps_in_window(rule.steps)
         message = f"{share:.0%} {rule.meaning} (mean of {steps} steps)."
-        yield Finding(rule.rule, severity, message, rule.advice, rule.metric)
+        advice = f"Stop. {rule.advice}" if severity == "critical" else rule.advice
+        yield Finding(rule.rule, severity, message, advice, rule.metric)
 
 
 def _has_short_answers(history: RunHistory) -> bool:
@@ -331,7 +333,7 @@ def check_zero_gradient(history: RunHistory, trend: RewardTrend) -> Iterator[Fin
     """Report gradients of 0 although rewards differ.
 
     TRL logs the gradient norm of the last step of a row, but the mean share of groups with zero
-    reward variance. If a row stands for several steps, no rewards may differ in its last step. The
+    reward variance. If a row stands for several steps, possibly no rewards differ in its last step. The
     probability of that is at most the mean share.
     """
     rows = 0
@@ -346,8 +348,10 @@ def check_zero_gradient(history: RunHistory, trend: RewardTrend) -> Iterator[Fin
     if rows < history.rows_in(SHORT_WINDOW) or chance > 1e-4:
         return
     message = f"The gradient was 0 in each of the last {rows} rows although rewards differ."
-    advice = "Stop. Does the model have a trainable LoRA (model.print_trainable_parameters())?"
+    advice = "Does the model have a trainable LoRA (model.print_trainable_parameters())?"
     severity = soften("critical", history, trend)
+    if severity == "critical":
+        advice = f"Stop. {advice}"
     yield Finding("gradient", severity, message, advice, "grad_norm/zero")
 
 
@@ -378,7 +382,7 @@ def check_shifts(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
     # The usual GRPO loss favours long wrong answers, because it averages over the tokens of each
     # answer (arXiv:2503.20783). The reward may follow the length, so this rule waits for 200 steps.
     then, now = _shift(history, "completions/mean_length")
-    is_longer = now >= 2 * max(then, history.last_improved_length)
+    is_longer = now >= 2 * max(then, history.last_record_length)
     if is_longer and history.steps >= 4 * LONG_WINDOW and not _has_new_gain(history, trend):
         message = f"Completions have {now:.0f} tokens, from {then:.0f} at the start."
         advice = 'Reward brevity. The loss_type "dr_grpo" does not favour long wrong answers.'
@@ -387,7 +391,7 @@ def check_shifts(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
 
 def _shift(history: RunHistory, metric: str) -> tuple[float, float]:
     """Return the median of a metric at the start and now, NaN if there is no clear difference."""
-    # Kernels compile in the first two rows.
+    # The run warms up in the first two rows.
     first = history.first_values(metric, WINDOW, MIN_ROWS_PER_SIDE)[2:]
     last = history.last_values(metric, WINDOW, MIN_ROWS_PER_SIDE)
     is_early = history.steps < 2 * WINDOW or min(len(first), len(last)) < MIN_ROWS_PER_SIDE - 2
@@ -404,7 +408,7 @@ def _has_new_gain(history: RunHistory, trend: RewardTrend) -> bool:
         return True
     last = history.last_values("reward", LONG_WINDOW, MIN_ROWS_PER_SIDE)
     # Growing completions alone are no fault, so a smaller z-score than `LIKELY_Z` excuses them.
-    return mann_whitney_z(history.last_improved_block, last) >= 1.4
+    return mann_whitney_z(history.last_record_block, last) >= 1.4
 
 
 # kl_drift ----------------------------------------------------------------------------------------
@@ -462,7 +466,7 @@ def check_reward_flat(history: RunHistory, trend: RewardTrend) -> Iterator[Findi
         return
     if trend.is_above_start or trend.is_rising or trend.has_lost_half:
         return
-    if total_position(history) >= HIGH_POSITION:
+    if mean_position(history) >= HIGH_POSITION:
         return
     # Published guides advise to wait for 300 steps.
     is_long = history.steps >= 300 and history.reward_rows >= MIN_ROWS_FOR_CRITICAL

@@ -143,7 +143,7 @@ def reward_position(history: RunHistory, reward: str) -> float:
     return _position(level, reward_range(history, reward))
 
 
-def total_position(history: RunHistory) -> float:
+def mean_position(history: RunHistory) -> float:
     """Return the mean of the positions of the rewards, or that of the total without any."""
     if not history.rewards:
         return _position(history.mean("reward", LONG_WINDOW), None)
@@ -153,7 +153,7 @@ def total_position(history: RunHistory) -> float:
 def main_position(history: RunHistory) -> float:
     """Return the position of the main reward, or of the total if no reward is the main one."""
     main = main_reward(history)
-    return total_position(history) if main is None else reward_position(history, main)
+    return mean_position(history) if main is None else reward_position(history, main)
 
 
 def _position(level: float, scores: tuple[float, float] | None) -> float:

@@ -105,6 +105,16 @@ def worst_first(alerts: Iterable[Alert]) -> list[Alert]:
     return sorted(alerts, key=lambda alert: -KINDS.index(alert.kind))
 
 
+def latest_first(alerts: Iterable[Alert]) -> list[Alert]:
+    """Sort by the step of the last change, which is a new severity or the withdrawal."""
+
+    def last_change(alert: Alert) -> int:
+        return alert.step if alert.ended is None else alert.ended
+
+    # Of alerts that changed at the same step, the one that first came last is shown first.
+    return sorted(reversed(list(alerts)), key=last_change, reverse=True)
+
+
 def alerts_of(rows: Iterable[Mapping[str, Any]]) -> list[Alert]:
     """Return the alerts as of the last row, in the order in which they first came.
 

@@ -52,8 +52,7 @@ class CardKind:
 
     Attributes:
         relation: Relation to the base model. A merged LoRA is a fine-tuned model there, because
-            "merge" means several models in one. GGUF counts as fine-tuned too, unless its merged
-            model is on the Hub.
+            "merge" means several models in one. GGUF counts as fine-tuned too.
         library: The library that loads the export; None for llama.cpp.
         tags: Further tags.
     """
@@ -149,15 +148,12 @@ def model_card(
 
 
 def heldout_table(comparison: Any) -> str:
-    """Return the held-out results as a Markdown table: three measures of each model.
+    """Return the held-out results as a Markdown table: three measures before and after.
 
     Args:
         comparison: `Run.comparison`.
     """
     columns = {"before": comparison.before, "after": comparison.after}
-    if comparison.base is not None:
-        columns = {"base": comparison.base, "start of the run": comparison.before}
-        columns["after"] = comparison.after
     is_gold = comparison.after.compares_gold
     meaning = "right, and in the format" if is_gold else "as a reward function decides"
     labels = (

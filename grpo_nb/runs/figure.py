@@ -53,7 +53,7 @@ LABEL_DISTANCE = 0.13
 
 
 @dataclass(frozen=True)
-class Panel:
+class CurvePanel:
     """One panel of the figure.
 
     Attributes:
@@ -69,21 +69,21 @@ class Panel:
     is_share: bool = False
 
 
-TOTAL = Panel("Total reward", "reward", "weighted sum")
-EACH = Panel("Each reward", "rewards/", "mean, unweighted")
-HOLDOUT = Panel("Held-out questions", ACCURACY, "share, 95 % interval", is_share=True)
-KL = Panel("KL", "kl", "nats")
+TOTAL = CurvePanel("Total reward", "reward", "weighted sum")
+EACH = CurvePanel("Each reward", "rewards/", "mean, unweighted")
+HOLDOUT = CurvePanel("Held-out questions", ACCURACY, "share, 95 % interval", is_share=True)
+KL = CurvePanel("KL", "kl", "nats")
 MAIN_PANELS = (TOTAL, EACH, HOLDOUT)
 OTHER_PANELS = (
     KL,
-    Panel("Completion length", "completions/mean_length", "tokens, mean"),
-    Panel("Truncated", "completions/clipped_ratio", "share of completions", is_share=True),
-    Panel("No learning signal", "frac_reward_zero_std", "share of groups", is_share=True),
-    Panel("Entropy", "entropy", "nats"),
-    Panel("Gradient norm", "grad_norm", "before clipping"),
-    Panel("Learning rate", "learning_rate", ""),
-    Panel("Time per step", "step_time", "seconds"),
-    Panel("Tool calls", "tools/call_frequency", "per completion"),
+    CurvePanel("Completion length", "completions/mean_length", "tokens, mean"),
+    CurvePanel("Truncated", "completions/clipped_ratio", "share of completions", is_share=True),
+    CurvePanel("No learning signal", "frac_reward_zero_std", "share of groups", is_share=True),
+    CurvePanel("Entropy", "entropy", "nats"),
+    CurvePanel("Gradient norm", "grad_norm", "before clipping"),
+    CurvePanel("Learning rate", "learning_rate", ""),
+    CurvePanel("Time per step", "step_time", "seconds"),
+    CurvePanel("Tool calls", "tools/call_frequency", "per completion"),
 )
 
 
@@ -95,7 +95,10 @@ def curve(rows: Sequence[Row], metric: str) -> pandas.Series:
 
 
 def window_of(rows: Sequence[Row]) -> int:
-    """Return the number of rows of the trailing mean: few at the start, which it would hide."""
+    """Return the number of rows of the trailing mean: small in short runs.
+
+    There, a long mean would hide the start.
+    """
     return max(1, min(10, len(rows) // 4), len(rows) // 50)
 
 
@@ -161,14 +164,14 @@ def training_figure(
     return figure
 
 
-def _is_measured(panel: Panel, rows: Sequence[Row]) -> bool:
+def _is_measured(panel: CurvePanel, rows: Sequence[Row]) -> bool:
     """Return True if some row has the panel's metric; a single reward is the total already."""
     if panel is EACH:
         return len(reward_metrics(rows)) > 1
     return len(curve(rows, panel.metric)) > 0
 
 
-def _empty_figure(shown: Sequence[Panel], foot: str) -> tuple[Figure, Sequence[Axes]]:
+def _empty_figure(shown: Sequence[CurvePanel], foot: str) -> tuple[Figure, Sequence[Axes]]:
     """Return a figure with empty panels and text below them, and the axes of the panels."""
     row_count = -(-len(shown) // COLUMNS)
     foot_inches = FOOT_LINE_INCHES * (foot.count("\n") + 1.5)
@@ -202,7 +205,7 @@ def _foot(sentence: str, alerts: Sequence[Alert], window: int) -> str:
     return "\n".join(lines)
 
 
-def _frame(axis: Axes, panel: Panel) -> None:
+def _frame(axis: Axes, panel: CurvePanel) -> None:
     """Give a panel the look that all share: title and unit above it, grid behind the data."""
     axis.set_facecolor("none")
     axis.set_title(panel.title, loc="left", fontsize=10.5, fontweight="bold", color=INK, pad=20)

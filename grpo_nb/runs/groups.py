@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from grpo_nb.checks.groups import NO_SPREAD
 from grpo_nb.core.pages import render, style
 from grpo_nb.core.words import as_score, shorten
 from grpo_nb.lab.views import push
@@ -78,7 +79,7 @@ class GroupScores:
 
         Totals that are all NaN count as spread, lest missing scores be reported as equal.
         """
-        return not self.table["total"].max() - self.table["total"].min() <= 1e-9
+        return not self.table["total"].max() - self.table["total"].min() <= NO_SPREAD
 
     def __repr__(self) -> str:
         lines = [f"Group {self.number}: {' '.join(self.question.split())[:100]}"]
@@ -127,7 +128,7 @@ class StepGroups:
         return standalone("step", step=self, run_step=None)
 
 
-def view(name: str, **values: Any) -> str:
+def render_view(name: str, **values: Any) -> str:
     """Return a view of a run or of its parts as HTML, from `templates`."""
     return render(
         f"runs/templates/{name}.jinja", number=as_score, push=push, shown=shorten, **values
@@ -136,4 +137,4 @@ def view(name: str, **values: Any) -> str:
 
 def standalone(name: str, **values: Any) -> str:
     """Return a view with its style sheet, to be shown on its own."""
-    return f'{style("runs/viewer.css")}<div class="gn-lab">{view(name, **values)}</div>'
+    return f'{style("runs/viewer.css")}<div class="gn-lab">{render_view(name, **values)}</div>'

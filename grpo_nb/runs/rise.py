@@ -16,7 +16,7 @@ LEVEL = 0.01
 #: Fewest steps that can show a rise. Four values have 24 orders, so even a steady rise of four
 #: steps has p = 1/24, above `LEVEL`.
 MIN_STEPS = 5
-#: Steps at the end of a run that KL and truncation are averaged over.
+#: Steps at the end of a run that KL, truncation and the reward in tables are averaged over.
 LAST_STEPS = 10
 
 
@@ -41,7 +41,7 @@ class Rise:
     def is_clear(self) -> bool:
         """True if `p_value` is below `LEVEL`, and the last steps have the higher mean.
 
-        The test counts rising pairs of steps, so a high outlier at the start does not enter it.
+        The test counts rising pairs of steps, so a high outlier at the start counts only by rank.
         """
         return self.p_value < LEVEL and self.last > self.first
 
@@ -76,10 +76,16 @@ class Rise:
             return (
                 f"{self.claim}. Train at least {MIN_STEPS} steps: fewer are too few to show a rise."
             )
+        # The p-value is about rises, so it says nothing where the last steps are not higher.
+        share = ""
+        if self.last > self.first:
+            share = (
+                f" {self.p_value:.0%} of the runs of a model that learns nothing would look the "
+                "same."
+            )
         return (
-            f"{self.claim}. {self.p_value:.0%} of the runs of a model that learns nothing would "
-            "look the same. run.plot() and run.alerts show what was missing; more steps or an "
-            "easier task make a rise clearer."
+            f"{self.claim}.{share} run.plot() and run.alerts show what was missing; more steps or "
+            "an easier task make a rise clearer."
         )
 
     def __repr__(self) -> str:

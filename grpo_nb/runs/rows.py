@@ -127,14 +127,9 @@ def is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def is_whole(value: Any) -> bool:
-    """Return True if a value of a JSON file is a whole number that an array can hold."""
-    return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= MAX_WHOLE
-
-
 def is_step(value: Any) -> bool:
-    """Return True if a value of a JSON file is a whole number of at least 0."""
-    return is_whole(value) and value >= 0
+    """Return True if a value of a JSON file is a whole number of at least 0 that an array can hold."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_WHOLE
 
 
 def read_rows(file: Path) -> list[dict[str, Any]]:

@@ -18,7 +18,8 @@ runs/<name>/
                           score with `keep_adapter="best"`
   best/                   candidates for it: adapters of steps that had the best score so far
   figures/                PNG of the curves
-  comparison/             held-out results before and after: numbers, table, figure, every answer
+  comparison/             held-out results before and after: numbers, figure, every answer
+  exports.json            path, kind and verification of each export; only after an export
   README.md               the model card
 """
 
@@ -115,7 +116,6 @@ def require_run_name(name: str) -> None:
 _PARTS_OF_COMPARISON = {
     "before": SimpleNamespace,
     "after": SimpleNamespace,
-    "base": SimpleNamespace,
     "majority": MajorityBaseline,
     "contamination": Contamination,
 }
@@ -357,7 +357,7 @@ class Run(Shown):
         return judge_outcome(self.rise(), comparison, obstacles, self._outcome_notes(comparison))
 
     def _obstacles(self, comparison: Any) -> list[str]:
-        """Return reasons why a comparison says nothing about this run."""
+        """Return reasons why a comparison cannot show that this run worked."""
         obstacles = []
         if comparison.after.model_id not in (None, self.model_id("adapter")):
             obstacles.append("the comparison is not of the adapter that this run has now")
@@ -398,8 +398,8 @@ class Run(Shown):
         """Draw the training curves, as they are shown live.
 
         Args:
-            panels: "main" draws total reward, each reward and held-out scores; "all" draws every
-                metric that was measured.
+            panels: "main" draws total reward, each reward and held-out scores; "all" adds KL,
+                completion length and seven more, as far as they were measured.
         """
         # Imported here, so that reading the numbers of a run loads no matplotlib.
         from grpo_nb.runs.figure import training_figure
@@ -442,8 +442,8 @@ class Run(Shown):
         """Numbers of the last held-out comparison; None if there is none.
 
         `before` and `after` have the fields of an `Evaluation` except its rows: shares between 0
-        and 1, lengths in tokens. `base` has them too if the run started from a trained adapter, and
-        is None otherwise. `gn.evaluation.open_comparison` returns the comparison with every answer.
+        and 1, lengths in tokens. `gn.evaluation.open_comparison` returns the comparison with every
+        answer.
         """
         file = self._file("comparison/comparison.json")
         if not file.is_file():

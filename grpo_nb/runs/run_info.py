@@ -65,7 +65,7 @@ class RunInfo:
     pid: int | None = None
     """Number of the process that trains."""
     process_start: float | None = None
-    """Start of that process, in seconds since the epoch."""
+    """Start of that process, in seconds after the boot of its machine."""
     host: str | None = None
     """Name of its machine."""
     sequence: int | None = None
@@ -180,11 +180,19 @@ def _is_time(value: Any) -> bool:
     return True
 
 
+def _is_interval(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(map(is_number, value))
+
+
 _TEXT = Field(_is_a(str), "a text")
 _TEXT_OR_NONE = Field(_is_a(str, NoneType), "a text or null")
 _OBJECT = Field(_is_a(dict), "an object")
 _COUNT = Field(is_step, "a whole number, at least 0")
 _NUMBER = Field(is_number, "a number")
+_NUMBER_OR_NONE = Field(lambda value: value is None or is_number(value), "a number or null")
+_INTERVAL_OR_NONE = Field(
+    lambda value: value is None or _is_interval(value), "two numbers in a list, or null"
+)
 _RUN = {
     "status": Field(lambda value: value in STATUSES, f"one of {', '.join(STATUSES)}"),
     "started": Field(_is_time, "a time, such as 2026-11-28T10:00:00+0000"),
@@ -214,7 +222,12 @@ _COMPARISON = {
 _EVALUATION = {
     "accuracy": _NUMBER,
     "format_share": _NUMBER,
+    "anywhere_share": _NUMBER_OR_NONE,
+    "interval": _INTERVAL_OR_NONE,
+    "format_interval": _INTERVAL_OR_NONE,
+    "anywhere_interval": _INTERVAL_OR_NONE,
     "anywhere_note": _TEXT,
+    "compares_gold": Field(_is_a(bool), "true or false"),
     "model_id": _TEXT_OR_NONE,
 }
 EXPORT_FIELDS = {"path": _TEXT, "kind": _TEXT, "sentence": _TEXT}

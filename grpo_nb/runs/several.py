@@ -12,6 +12,7 @@ from grpo_nb.config.settings import Settings
 from grpo_nb.core.files import shown_path
 from grpo_nb.core.tables import Part, Shown, Table, bold
 from grpo_nb.core.words import displayable, shorten
+from grpo_nb.runs.rise import LAST_STEPS
 from grpo_nb.runs.rows import HELDOUT_MEASURES, mean, series
 from grpo_nb.runs.run_folder import Run, open_run
 
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 #: Characters of a value in the column "what differs". A list of rewards fits; a long text does not
 #: fill the page.
 MAX_VALUE_CHARACTERS = 300
-#: Steps whose mean reward the table shows.
-LAST_STEPS = 10
 
 
 @dataclass(frozen=True, repr=False)
@@ -35,13 +34,13 @@ class SideBySide(Shown, Sequence):
     Attributes:
         title: Title of the table.
         runs: The runs.
-        is_drawn: True if the curves are shown above the table.
+        shows_curves: True if the curves are shown above the table.
         unreadable: Reason why a run cannot be read, by the name of its folder.
     """
 
     title: str
     runs: tuple[Run, ...]
-    is_drawn: bool = True
+    shows_curves: bool = True
     unreadable: Mapping[str, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -100,7 +99,7 @@ class SideBySide(Shown, Sequence):
         return pandas.DataFrame(lines, columns=columns)
 
     def plot(self) -> Figure:
-        """Draw reward, held-out accuracy, KL and completion length, one colour for each run."""
+        """Draw reward, held-out accuracy and KL, one colour for each run."""
         from grpo_nb.runs.figure import overlay
 
         return overlay({name: run.rows for name, run in self.named.items()})
@@ -109,7 +108,7 @@ class SideBySide(Shown, Sequence):
         from grpo_nb.runs.figure import figure_html
 
         yield bold(self.title)
-        if self.is_drawn:
+        if self.shows_curves:
             yield figure_html(self.plot(), "The curves of these runs: .plot() draws them.")
         table = self.table.round(2)
         yield Table(
@@ -146,7 +145,7 @@ def list_runs(root: str | Path | None = None) -> SideBySide:
     runs = tuple(run for _, run in readable)
     plural = "" if len(runs) == 1 else "s"
     title = f"{len(runs)} run{plural} in {root}"
-    return SideBySide(title, runs, is_drawn=False, unreadable=unreadable)
+    return SideBySide(title, runs, shows_curves=False, unreadable=unreadable)
 
 
 def side_by_side(*runs: Run | str | Path) -> SideBySide:

@@ -12,8 +12,9 @@ import ipywidgets as widgets
 from grpo_nb.core.pages import code_line, style, title
 from grpo_nb.core.panels import Panel, above, button, in_panel, line, section
 from grpo_nb.core.panels import view as html_box
+from grpo_nb.runs.alert import latest_first
 from grpo_nb.runs.figure import base64_png
-from grpo_nb.runs.groups import StepGroups, view
+from grpo_nb.runs.groups import StepGroups, render_view
 from grpo_nb.runs.run_folder import Run, open_run
 
 #: Option of the slider before the first step is recorded. A slider cannot hold None.
@@ -99,7 +100,8 @@ class RunViewer(Panel):
         figure = self.run.plot()
         picture = base64_png(figure)
         alt = f"Training curves. {figure.get_label()}"
-        self._curves_view.value = view("curves", picture=picture, alt=alt, alerts=self.run.alerts)
+        alerts = latest_first(self.run.alerts)
+        self._curves_view.value = render_view("curves", picture=picture, alt=alt, alerts=alerts)
         self._pick_step()
 
     def __repr__(self) -> str:
@@ -110,4 +112,4 @@ class RunViewer(Panel):
         """Show the groups of the chosen step, folded."""
         if not self._is_quiet:
             self.logged = self.run.step(self.step) if self.step is not None else None
-            self._step_view.value = view("step", step=self.logged, run_step=self.step)
+            self._step_view.value = render_view("step", step=self.logged, run_step=self.step)

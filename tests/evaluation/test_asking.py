@@ -16,6 +16,7 @@ from grpo_nb.evaluation.comparison import Comparison
 from grpo_nb.evaluation.subjects import batch_size
 from grpo_nb.scoring.record import record_of
 from tests.conftest import brevity
+from tests.support.run_folders import info_of, write_run_folder
 
 # The folder of the tiny run has only the source of its main reward, which does not matter here.
 pytestmark = pytest.mark.filterwarnings("ignore:The main reward of the run")
@@ -324,3 +325,11 @@ def test_model_that_was_trained_on_is_refused(
             function(run)
     finally:
         weights.data.copy_(saved)
+
+
+def test_ask_of_a_run_with_tools_names_compare(tmp_path: Path) -> None:
+    info = info_of({"right": 1.0})
+    info["task"]["tools"] = ["search"]
+    run = write_run_folder(tmp_path / "with_tools", info)
+    with pytest.raises(ValueError, match=r"gn\.ask, which takes no task, cannot ask this run"):
+        gn.ask(run, "Where?")

@@ -321,7 +321,7 @@ def test_not_finite_names_a_log_that_never_had_a_reward() -> None:
 def test_not_finite_counts_gradient_norms_in_a_row() -> None:
     rows = [{"reward": 1.0, "grad_norm": norm} for norm in (NAN, NAN, 1.0, NAN)]
     (alert,) = HealthMonitor(rows=rows).alerts
-    assert alert.message == "grad_norm is NaN or infinite (rows in a row: 1)."
+    assert alert.message == "grad_norm is NaN or infinite (1 row)."
 
 
 @pytest.mark.parametrize(
@@ -527,3 +527,23 @@ def test_report_shows_counts_and_rules(tmp_path: Path) -> None:
     assert not report.ok
     assert "1 warning" in repr(report)
     assert "truncation" in report._repr_html_()
+
+
+def test_not_finite_with_several_rows_shows_their_number() -> None:
+    rows = [{"reward": 1.0, "grad_norm": norm} for norm in (1.0, NAN, NAN, NAN)]
+    alerts = HealthMonitor(rows=rows).alerts
+    assert alerts[-1].message == "grad_norm is NaN or infinite (3 rows in a row)."
+
+
+@pytest.mark.parametrize(
+    ("rows", "severity", "says_stop"),
+    [
+        pytest.param(flat(30, learning_rate=lambda step, _: 0.0), "critical", True, id="flat"),
+        pytest.param(flat(12, learning_rate=lambda step, _: 0.0), "warning", False, id="short"),
+    ],
+)
+def test_share_advice_stops_only_a_critical_run(rows, severity: str, says_stop: bool) -> None:
+    alerts = check_health(rows).alerts
+    alert = next(alert for alert in alerts if alert.subject == "learning_rate/zero")
+    assert alert.severity == severity
+    assert alert.advice.startswith("Stop.") == says_stop

@@ -14,6 +14,12 @@ from tests.runs.test_figure import made_rows
 from tests.support.run_folders import info_of, write_run_folder
 from tests.support.written_run import COMPARISON, compare_by_hand
 
+
+def without(values: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return a mapping without one of its entries."""
+    return {key: value for key, value in values.items() if key != name}
+
+
 HUGE = 10**400
 DEEP = "[" * 900 + "]" * 900
 RUNNING = {"status": "running", "host": "elsewhere"}
@@ -109,6 +115,21 @@ FILES: dict[str, tuple[str, str, str]] = {
         "comparison/comparison.json",
         json.dumps(COMPARISON | {"after": {"accuracy": "x"}}),
         "accuracy = 'x'",
+    ),
+    "comparison.json, a side without a judge": (
+        "comparison/comparison.json",
+        json.dumps(COMPARISON | {"after": without(COMPARISON["after"], "compares_gold")}),
+        "after has no field 'compares_gold'",
+    ),
+    "comparison.json, a side without a measure": (
+        "comparison/comparison.json",
+        json.dumps(COMPARISON | {"before": without(COMPARISON["before"], "anywhere_share")}),
+        "before has no field 'anywhere_share'",
+    ),
+    "comparison.json, half an interval": (
+        "comparison/comparison.json",
+        json.dumps(COMPARISON | {"after": COMPARISON["after"] | {"format_interval": [0.1]}}),
+        r"format_interval = \[0.1\] must be two numbers",
     ),
     "exports.json, an object": ("exports.json", '{"a": 1}', "an export = 'a' must be an object"),
     "exports.json, no path": ("exports.json", "[{}]", "an export has no field 'path'"),

@@ -11,6 +11,7 @@ import pandas
 import pytest
 
 import grpo_nb as gn
+from grpo_nb.runs.groups import StepGroups
 from grpo_nb.scoring.scores import group_advantages
 from tests.support.run_folders import info_of, write_run_folder
 
@@ -157,3 +158,21 @@ def test_everything_is_escaped(empty: gn.runs.Run) -> None:
         assert not any(
             "onerror" in re.sub(r'"[^"]*"', "", tag) for tag in re.findall(r"<[^>]*>", page)
         )
+
+
+def test_viewer_shows_an_escalated_early_alert_first(empty: gn.runs.Run) -> None:
+    """The first alert of 25 becomes critical last, and stays among the 20 that are shown."""
+    for step in range(1, 26):
+        add_step(empty, step, rule=f"rule {step}", message=f"message {step}.")
+    add_step(empty, 26, rule="rule 1", severity="critical", message="message 1, worse.")
+    messages = re.findall(r"step \d+: (message [^<\n]*)", gn.RunViewer(empty)._curves_view.value)
+    assert messages[:2] == ["message 1, worse.", "message 25."]
+
+
+def test_group_with_equal_totals_up_to_rounding_has_no_spread(empty: gn.runs.Run) -> None:
+    """Such totals count as equal in every check (`checks.groups.NO_SPREAD`)."""
+    add_step(empty, 1, is_flat=True)
+    table = empty.completions(1)
+    table.loc[0, "total"] += 1e-7
+    groups = StepGroups.of("made", table, empty.weights)
+    assert groups.without_spread == 2

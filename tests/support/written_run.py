@@ -44,7 +44,6 @@ def side_of(label: str, accuracy: float, interval: list[float], format_share: fl
 COMPARISON = {
     "before": side_of("before", 0.25, [0.1, 0.47], 0.5),
     "after": side_of("after", 0.75, [0.53, 0.89], 1.0),
-    "base": None,
     "difference": 0.5,
     "interval": [0.25, 0.75],
     "p_value": 0.002,
