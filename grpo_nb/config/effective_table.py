@@ -80,9 +80,11 @@ class EffectiveSettings(Shown):
         return json.loads(json.dumps(dataclasses.asdict(self), default=str))
 
     def _parts(self) -> Iterable[str | Table]:
+        changed = len(self.changed)
+        differ = "setting differs" if changed == 1 else "settings differ"
         yield (
-            f"{len(self.changed)} settings differ from the ones you wrote, or were set for you. "
-            "All others run as written."
+            f"{changed} {differ} from the ones you wrote, or were set for you. All others run as "
+            "written."
         )
         rows = [
             (code(name), row.asked, bold(row.runs), row.why) for name, row in self.changed.items()

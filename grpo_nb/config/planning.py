@@ -7,7 +7,6 @@ time of a step is not estimated.
 import dataclasses
 import functools
 import sys
-import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +20,7 @@ from grpo_nb.config.settings import Settings
 from grpo_nb.config.vllm_obstacle import has_engine, vllm_obstacle
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.tables import Shown, Table, bold
+from grpo_nb.core.user_warnings import warn_user
 from grpo_nb.core.words import EnvironmentProblem
 from grpo_nb.machine.gpu import Gpu, find_gpu, read_gpu
 from grpo_nb.machine.host import free_memory_bytes, total_memory_gib
@@ -89,7 +89,7 @@ class Plan(Shown):
         message = f"{self._verdict()} (An estimate, with every completion at its longest.)"
         if self.gpu is None:
             raise EnvironmentProblem(message)
-        warnings.warn(message, stacklevel=3)
+        warn_user(message)
 
     def _machine(self) -> str:
         return self.gpu.name if self.gpu else "this computer"

@@ -169,6 +169,14 @@ def choose(folder: Path, *, vllm: bool = True) -> Choice:
     if packages.is_same_release(pin, other_torch):
         other_torch = ""
 
+    # pip would take a torch for the CPU as the pinned version, and leave it.
+    if cuda is not None and build is not None and build.cuda is None:
+        raise EnvironmentProblem(
+            f"Nothing was installed: torch {build.version} is built for the CPU and cannot use the "
+            "GPU of this machine. Run `pip uninstall -y torch`, restart the kernel and run this cell "
+            "again."
+        )
+
     # First choice on a GPU: vLLM, together with the pinned torch.
     machine = _cpu_sentence()
     if cuda is not None:

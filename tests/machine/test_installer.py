@@ -162,6 +162,11 @@ def test_gpu_without_vllm_and_torch_gets_the_pinned_torch(choose) -> None:
             id="old torch loaded on a GPU",
         ),
         pytest.param(
+            Machine(torch="2.13.0+cpu", cuda=13),
+            "torch 2.13.0.cpu is built for the CPU .*pip uninstall -y torch",
+            id="torch for the CPU on a GPU",
+        ),
+        pytest.param(
             Machine(torch="2.3.0+cpu", loaded="2.2.0"),
             "torch 2.2.0 is loaded .* Restart",
             id="loaded torch was replaced on disk",

@@ -205,11 +205,6 @@ def test_card_says_which_measure_was_not_taken(run: gn.runs.Run) -> None:
     assert "| correct answer anywhere in the completion | not measured | not measured |" in card
 
 
-def test_card_shows_base_start_and_after(run: gn.runs.Run) -> None:
-    compare_by_hand(run, base=COMPARISON["before"])
-    assert "| held-out, 95 % interval | base | start of the run | after |" in model_card(run)
-
-
 def test_card_does_not_say_right_and_in_the_format_of_a_function(tmp_path: Path) -> None:
     run = write_run(tmp_path / "first")
     compare_by_hand(run, after=COMPARISON["after"] | {"compares_gold": False})
