@@ -60,7 +60,10 @@ def peak_gb() -> float:
 
 
 def has_bfloat16_instructions() -> bool:
-    """Ask for bfloat16 as Unsloth does on x86 (unsloth_zoo/cpu/runtime.py, `cpu_bf16_supported`)."""
+    """Return True if the CPU has bfloat16 instructions, as Unsloth asks on x86.
+
+    Source: `cpu_bf16_supported` in unsloth_zoo/cpu/runtime.py.
+    """
     listing = Path("/proc/cpuinfo")
     return listing.is_file() and bool(
         {"amx_bf16", "avx512_bf16"} & set(listing.read_text().split())

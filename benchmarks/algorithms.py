@@ -8,10 +8,11 @@ Trainings that are already in benchmarks/results/algorithms.jsonl are not repeat
 initial LoRA, the order of the prompts and the samples, so trainings with the same seed are paired.
 docs/evidence/algorithms.md and notebooks/a1_algorithms read the stored lines.
 
-The task answers the questions of that notebook in seconds. A prompt is a sum of three digits, `7+5+9`.
-The model writes an attempt, repeats it as often as it likes, and ends with the answer: `21,21,21#21`.
-Repeating earns nothing. The model was pretrained so that the first digit of the sum sets how often the
-answer is right (`PASS_RATES`). The result is flatter than that (docs/evidence/algorithms.md).
+The task answers the questions of that notebook in seconds. A prompt is a sum of three digits,
+`7+5+9`. The model writes an attempt, repeats it as often as it likes, and ends with the answer:
+`21,21,21#21`. Repeating earns nothing. The model was pretrained so that the first digit of the sum
+sets how often the answer is right (`PASS_RATES`). The result is flatter than that
+(docs/evidence/algorithms.md).
 """
 
 from __future__ import annotations

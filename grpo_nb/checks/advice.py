@@ -84,7 +84,7 @@ def _advise_format(sample: SampledGroups) -> Iterable[Advice]:
             "priming",
             f"{seen}, although the prompts show an example. A few supervised steps on right "
             "answers teach the format, and GRPO starts from there.",
-            "SFTTrainer(model, args=sft_config, train_dataset=turns).train()  # docs/guide/train.md",
+            "SFTTrainer(model, args=config, train_dataset=turns).train()  # docs/guide/train.md",
         )
     else:
         yield Advice(

@@ -166,8 +166,8 @@ class Settings(Shown):
             raise ValueError(
                 f"{self.generation_batch_size} completions are generated at a time, which is not a "
                 f"multiple of num_generations = {group}. A group must be whole, or its advantages "
-                "mean nothing. Change generation_batch_size if you set it in extra, otherwise write "
-                f"per_device_train_batch_size={size}."
+                "mean nothing. If generation_batch_size is in extra, change it there. Otherwise "
+                f"change the batch. Write per_device_train_batch_size={size}."
             )
 
     @property

@@ -114,7 +114,8 @@ def read_answers(
         questions: Rows with `question` and `answer`.
         completions: One completion for each row.
         format: Format in which the questions were asked.
-        reward: Judge of the answers (`scoring.correct_answers.choose_judge`), by default `correctness()`.
+        reward: Judge of the answers from `scoring.correct_answers.choose_judge`; `correctness()` if
+            None.
     """
     reward = reward or correctness()
     texts = [completion.text for completion in completions]

@@ -67,8 +67,8 @@ def export_gguf(
             little disk.
         ExportError: The merged model has changed, or the file is not the merged model. `path` is as
             it was.
-        ValueError: An unknown quantization, or `merged` is no merged model, or its run is not known or
-            was trained with tools.
+        ValueError: An unknown quantization, or `merged` is no merged model, or its run is not known
+            or was trained with tools.
 
     >>> merged = gn.export_merged(gn.open_run("runs/first"), "exports/first")  # doctest: +SKIP
     >>> gn.export_gguf(merged, "exports/first-gguf")  # doctest: +SKIP

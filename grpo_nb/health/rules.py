@@ -271,7 +271,8 @@ SHARE_RULES = (
         critical=1.0,
         meaning="of the tool calls failed, and only the model saw the errors",
         advice="Does the tool itself fail? Read the calls of a step with run.step(n), or call the "
-        'tool as the model does: gn.lab.ByHand(task, 0).do("search", query="Paris") for a tool named search.',
+        "tool as the model does, for example a tool named search: "
+        'gn.lab.ByHand(task, 0).do("search", query="Paris").',
     ),
     ShareRule(
         rule="tools",
@@ -333,8 +334,8 @@ def check_zero_gradient(history: RunHistory, trend: RewardTrend) -> Iterator[Fin
     """Report gradients of 0 although rewards differ.
 
     TRL logs the gradient norm of the last step of a row, but the mean share of groups with zero
-    reward variance. If a row stands for several steps, possibly no rewards differ in its last step. The
-    probability of that is at most the mean share.
+    reward variance. If a row stands for several steps, possibly no rewards differ in its last step.
+    The probability of that is at most the mean share.
     """
     rows = 0
     chance = 1.0

@@ -13,8 +13,8 @@ from grpo_nb.tasks.tools import transcript
 class ByHand(Shown):
     """Play a training row of a task with tools.
 
-    `do` calls a tool, `say` writes an answer, and `scores` scores the episode as it stands. The number of
-    calls is not limited. You see the result of a call as the model does, errors included.
+    `do` calls a tool, `say` writes an answer, and `scores` scores the episode as it stands. The
+    number of calls is not limited. You see the result of a call as the model does, errors included.
 
     Args:
         task: A task with tools.

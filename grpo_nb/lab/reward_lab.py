@@ -279,7 +279,8 @@ class RewardLab(Panel):
             )
         if self.model is None:
             raise ValueError(
-                "there is no model to sample from. Write RewardLab(rewards, task, model, tokenizer)."
+                "there is no model to sample from. Write "
+                "RewardLab(rewards, task, model, tokenizer)."
             )
         size = self._size_box.value
         self._status.value = (

@@ -116,8 +116,8 @@ def run_folder(drive: str = "", *, report: Callable[[str], object] | None = None
         return "runs"
     if drive.strip().startswith("/") or ".." in Path(folder).parts:
         raise ValueError(
-            f"drive = {drive!r} is not inside your Drive, so its runs would be lost with the machine. "
-            'Write a folder such as "grpo_nb/quickstart".'
+            f"drive = {drive!r} is not inside your Drive, so its runs would be lost with the "
+            'machine. Write a folder such as "grpo_nb/quickstart".'
         )
     # Only Colab has this package.
     from google.colab import drive as google_drive

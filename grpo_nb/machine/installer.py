@@ -173,8 +173,8 @@ def choose(folder: Path, *, vllm: bool = True) -> Choice:
     if cuda is not None and build is not None and build.cuda is None:
         raise EnvironmentProblem(
             f"Nothing was installed: torch {build.version} is built for the CPU and cannot use the "
-            "GPU of this machine. Run `pip uninstall -y torch`, restart the kernel and run this cell "
-            "again."
+            "GPU of this machine. Run `pip uninstall -y torch`, restart the kernel and run this "
+            "cell again."
         )
 
     # First choice on a GPU: vLLM, together with the pinned torch.

@@ -77,8 +77,8 @@ def read_tests(value: Any) -> tuple[CodeTest, ...]:
     * an assert as in MBPP: `assert f(1) == 2`, `assert f(x) is None`, `assert not f(x)` or
       `assert f(x)`, with `sorted`, `set`, `list`, `tuple` or `len` around the call.
 
-    A dict with `call` compares types too: 3 is not 3.0, and a list is not a tuple. An assert compares
-    as Python does.
+    A dict with `call` compares types too: 3 is not 3.0, and a list is not a tuple. An assert
+    compares as Python does.
 
     Raises:
         ValueError: Anything else. The message shows what to write instead.

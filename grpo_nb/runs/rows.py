@@ -128,7 +128,7 @@ def is_number(value: Any) -> bool:
 
 
 def is_step(value: Any) -> bool:
-    """Return True if a value of a JSON file is a whole number of at least 0 that an array can hold."""
+    """Return True if a value of a JSON file is a whole number from 0 that an array can hold."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_WHOLE
 
 

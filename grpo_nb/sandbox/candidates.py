@@ -113,7 +113,7 @@ def run_untrusted_batch(
 
 @functools.cache
 def holes() -> tuple[str, ...]:
-    """Return the forbidden actions that this machine does not refuse, or why it cannot isolate code.
+    """Return the forbidden actions that succeed on this machine, or why it cannot isolate code.
 
     Every action is tried once, in half a second.
     """

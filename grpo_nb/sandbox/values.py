@@ -1,9 +1,9 @@
 """Plain data between the sandbox and its caller: Python values as JSON with their types, and back.
 
-The sandbox encodes. The caller decodes, and does not trust the data. Pickle would run code that the other side
-chooses. `ast.literal_eval` crashes on some short texts, as its documentation warns. Plain JSON has
-no tuples, sets, bytes and NaN. An integer of more than 4,300 digits is refused, because Python
-would raise an error as soon as the caller shows it.
+The sandbox encodes. The caller decodes, and does not trust the data. Pickle would run code that
+the other side chooses. `ast.literal_eval` crashes on some short texts, as its documentation warns.
+Plain JSON has no tuples, sets, bytes and NaN. An integer of more than 4,300 digits is refused,
+because Python would raise an error as soon as the caller shows it.
 """
 
 from __future__ import annotations

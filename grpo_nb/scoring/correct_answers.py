@@ -322,8 +322,8 @@ def are_correct_anywhere(
 ) -> list[bool] | None:
     """Return for each completion if its last answer is correct, in the format or not.
 
-    The last candidate of `grpo_nb.scoring.last_answer` is given to the same judge. A completion that
-    is correct in the format counts as correct here too. Returns None for a judge that does not
+    The last candidate of `grpo_nb.scoring.last_answer` is given to the same judge. A completion
+    that is correct in the format counts as correct here too. Returns None for a judge that does not
     compare with gold answers.
 
     Args:

@@ -17,7 +17,8 @@ ARITHMETIC_LEVELS: tuple[dict[str, Any], ...] = (
 )
 """Options of `arithmetic`, easiest first.
 
-The first has sums of two numbers up to 20; models of several billion parameters get the last ones wrong.
+The first has sums of two numbers up to 20. Models of several billion parameters get the last ones
+wrong.
 """
 _EXAMPLE_SUM = "3 + 4"
 EXAMPLE = (f"What is {_EXAMPLE_SUM}?", f"{_EXAMPLE_SUM} = 7", "7")

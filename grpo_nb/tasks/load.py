@@ -290,8 +290,9 @@ def fitting_format(
     format = format if format is not None else xml()
     if system == "":
         raise ValueError(
-            "system = '' is no system prompt: write its text, or leave system= out for the format's "
-            "own. For prompts without one, give chat messages of your own in the column prompt."
+            "system = '' is no system prompt: write its text, or leave system= out for the one of "
+            "the format. For prompts without one, give chat messages of your own in the column "
+            "`prompt`."
         )
     if system is not None:
         return dataclasses.replace(format, instruction=system)
@@ -389,8 +390,8 @@ def _split(
     is_share = 0 < holdout < 1
     if isinstance(holdout, bool) or not (is_share or holdout == int(holdout)):
         raise ValueError(
-            f"holdout = {holdout!r} is neither a share below 1 nor a number of rows. Write 0.2 for a "
-            "fifth of the rows, or 50 for 50 rows."
+            f"holdout = {holdout!r} is neither a share below 1 nor a number of rows. Write 0.2 for "
+            "a fifth of the rows, or 50 for 50 rows."
         )
     count = max(round(holdout * len(rows)), 1) if is_share else int(holdout)
     keys = [question_key(row["question"]) for row in rows]

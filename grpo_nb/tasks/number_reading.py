@@ -25,8 +25,8 @@ _DIGITS = (
     r"|(?!0\d)\d+)"
 )
 _DECIMAL = rf"(?:{_DIGITS}(?:\.\d*)?|\.\d+)"
-# No digit, exponent or `k` (thousand) may follow a fraction: written as 1/2, the fraction would take
-# it into its denominator.
+# No digit, exponent or `k` (thousand) may follow a fraction: written as 1/2, the fraction would
+# take it into its denominator.
 _NO_FACTOR = r"(?!\.?\d|[eEk](?![A-Za-z]))"
 _FRAC = re.compile(
     rf"\\frac\s*\{{\s*(-?\s*{_DECIMAL})\s*\}}\s*\{{\s*(-?\s*{_DECIMAL})\s*\}}{_NO_FACTOR}"

@@ -294,9 +294,9 @@ class HoldoutScore:
 
     Keys, all below `holdout/`: `accuracy`, `low` and `high` (its 95 % interval); `in_format`,
     `in_format_low`, `in_format_high`; `anywhere`, `anywhere_low`, `anywhere_high` (left out if the
-    judge does not report where it reads the answer); `mean_length`. The first logged step and the step
-    `max_steps` are always scored. The random state is restored afterwards, so that the training is the
-    same with and without the score.
+    judge does not report where it reads the answer); `mean_length`. The first logged step and the
+    step `max_steps` are always scored. The random state is restored afterwards, so that the
+    training is the same with and without the score.
 
     Args:
         prepared: The training. The same questions are asked each time, so that the whole curve

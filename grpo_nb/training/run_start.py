@@ -109,9 +109,9 @@ def reference_of(model: Any, settings: Settings) -> str:
     """Return the model that the KL of a new run is measured against.
 
     On a GPU this is always the base model, and a warning reports it if that is not the model that
-    the run starts from. Unsloth removes the lines of TRL's trainer that make a frozen copy of the adapter
-    (unsloth/models/rl.py), and vLLM would receive the tensors of that copy among those of the
-    trained adapter.
+    the run starts from. Unsloth removes the lines of TRL's trainer that make a frozen copy of the
+    adapter (unsloth/models/rl.py), and vLLM would receive the tensors of that copy among those of
+    the trained adapter.
 
     Args:
         model: The loaded model with its LoRA.
