@@ -186,8 +186,8 @@ def first_kl(kl: float) -> Row:
         (False, gpu_check.unchanged("", {"a": "1"}, {"a": "2"})),
         (False, gpu_check.unchanged("", {"a": "1"}, {})),
         (False, gpu_check.unchanged("", {}, {})),
-        (True, gpu_check.alike("", ["x"] * 9 + ["y"], ["x"] * 10)),
-        (False, gpu_check.alike("", ["x"] * 5 + ["y"], ["x"] * 6)),
+        (True, gpu_check.same_answers("", ["x"] * 9 + ["y"], ["x"] * 10)),
+        (False, gpu_check.same_answers("", ["x"] * 5 + ["y"], ["x"] * 6)),
     ],
 )
 def test_verdict_holds_on_sound_and_fails_on_faulty_numbers(ok: bool | None, row: Row) -> None:
@@ -254,8 +254,8 @@ def test_missing_program_is_not_checked_and_failure_fails(tmp_path: Path) -> Non
     def lacks() -> None:
         raise gn.machine.EnvironmentProblem("no converter")
 
-    assert list(gpu_check.done("a", lacks)) == [Row("a", None, "EnvironmentProblem: no converter")]
-    assert list(gpu_check.done("b", lambda: 1 / 0)) == [
+    assert list(gpu_check.attempt("a", lacks)) == [Row("a", None, "EnvironmentProblem: no converter")]
+    assert list(gpu_check.attempt("b", lambda: 1 / 0)) == [
         Row("b", False, "ZeroDivisionError: division by zero")
     ]
     (preset,) = gpu_check.run_phase(
