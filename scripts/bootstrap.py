@@ -1,12 +1,12 @@
-"""Make .venv, beside the README, with all that this repository needs, or say in a moment that it is up to date.
+"""Install everything that this repository needs into .venv, unless it is up to date.
 
-Can be interrupted and run again. Environment variables:
-  GRPO_NB_VENV         another place for the environment
-  GRPO_NB_DEVICE       cpu or gpu; by default gpu where `nvidia-smi` names a CUDA
-  PIP_EXTRA_INDEX_URL  one more index. On Linux, torch's standard build brings several GB of CUDA libraries even to a
-                       machine without a GPU; PyTorch's own index of CPU builds avoids that. Its address is what the
-                       installation selector on PyTorch's web site shows for "CPU".
-pip's other variables and its configuration files (index, proxy, certificates, cache) are honoured as well.
+It can be interrupted and run again. Environment variables:
+  GRPO_NB_VENV         another folder for the environment
+  GRPO_NB_DEVICE       cpu or gpu; by default gpu if `nvidia-smi` names a CUDA version
+  PIP_EXTRA_INDEX_URL  one more package index. On Linux, the standard build of torch brings several
+                       GB of CUDA libraries, also to a machine without a GPU. PyTorch's index of CPU
+                       builds avoids that: PyTorch's web site shows its address for "CPU".
+pip's other variables and its configuration files (index, proxy, certificates, cache) work as usual.
 """
 
 from __future__ import annotations
@@ -23,33 +23,34 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-# What the environment takes.
+# Time and disk that an installation takes.
 COSTS = {
     "cpu": "a few minutes and 4 GB of disk, more with CUDA",
     "gpu": "some minutes and 10 GB of disk or more",
 }
-# As in grpo_nb.machine.packages, which an older Python could not read. 3.15 is where unsloth 2026.10.9 stops.
-OLDEST_PYTHON, TOO_NEW_PYTHON = (3, 11), (3, 15)
+# The same as in grpo_nb.machine.packages, which an older Python could not read. unsloth 2026.10.9
+# does not support 3.15.
+OLDEST_PYTHON = (3, 11)
+TOO_NEW_PYTHON = (3, 15)
 
 
 def wanted_for(place: Path, device: str) -> str:
-    """A hash of what the finished environment is made from: the requirements, its Python, the device, and where we are."""
-    parts = [
-        file.read_bytes()
-        for file in (*sorted(ROOT.glob("requirements*.txt")), place / "pyvenv.cfg")
-    ]
-    return hashlib.sha256(b"\0".join([*parts, device.encode(), str(ROOT).encode()])).hexdigest()
+    """Return a hash of what the environment depends on: requirements, Python, device and folder."""
+    files = [*sorted(ROOT.glob("requirements*.txt")), place / "pyvenv.cfg"]
+    parts = [file.read_bytes() for file in files]
+    parts += [device.encode(), str(ROOT).encode()]
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()
 
 
 def fill(place: Path, device: str) -> None:
-    """Install everything as it is pinned. Runs in the new environment.
+    """Install the pinned packages. Runs in the new environment.
 
-    The order of the steps is the point. unsloth asks for versions that cannot be had together, so it goes in last and
-    without its dependencies; requirements-no-deps.txt tells the story.
+    unsloth requires versions that exclude each other, so it is installed last and without its
+    dependencies (requirements-no-deps.txt explains this).
     """
     from grpo_nb.machine import installer
 
-    # One resolve for all of them: vllm on its own would move torch, torch on its own would break vllm.
+    # pip resolves all files at once: vllm alone would change torch, torch alone would break vllm.
     kinds = ("", "-dev", "-gpu") if device == "gpu" else ("", "-dev")
     wanted = [f"-r{ROOT}/requirements{kind}.txt" for kind in kinds]
     with (place / "install.log").open("w", encoding="utf-8") as log:
@@ -61,31 +62,34 @@ def fill(place: Path, device: str) -> None:
         installer.link(ROOT)
         # In the environment's folder, because unsloth leaves a cache in the working directory.
         load = f"import os; os.chdir({sys.prefix!r}); import unsloth, trl"
-        installer.run_step(
-            [sys.executable, "-c", load], "Checking that unsloth and trl load", print, note
-        )
+        command = [sys.executable, "-c", load]
+        installer.run_step(command, "Checking that unsloth and trl load", print, note)
     (place / "complete").write_text(wanted_for(place, device))
 
 
 def main() -> None:
+    """Make the environment, and continue in it to install the packages."""
     if not OLDEST_PYTHON <= sys.version_info[:2] < TOO_NEW_PYTHON:
-        named = f"Python {platform.python_version()} ({sys.executable})"
+        python = f"Python {platform.python_version()} ({sys.executable})"
         raise SystemExit(
-            f"{named} is not supported; 3.11 to 3.14 are: make PYTHON=python3.12, for example."
+            f"{python} is not supported. Use Python 3.11 to 3.14, for example "
+            "make PYTHON=python3.12"
         )
     from grpo_nb.core.words import EnvironmentProblem
     from grpo_nb.machine.gpu import driver_cuda
 
     place = Path(os.environ.get("GRPO_NB_VENV") or ROOT / ".venv").expanduser().absolute()
-    # Asks the driver's own tool and not torch, which is not installed yet.
-    device = os.environ.get("GRPO_NB_DEVICE", "").strip().lower() or (
-        "gpu" if driver_cuda() else "cpu"
-    )
+    device = os.environ.get("GRPO_NB_DEVICE", "").strip().lower()
+    if not device:
+        # driver_cuda asks nvidia-smi, because torch is not installed yet.
+        device = "gpu" if driver_cuda() else "cpu"
     if device not in COSTS:
         raise SystemExit(
-            f"GRPO_NB_DEVICE is {device!r}; it can be cpu or gpu. Unset it to let the machine decide."
+            f"GRPO_NB_DEVICE is {device!r}; it can be cpu or gpu. "
+            "Unset it to let the machine decide."
         )
-    python, complete = place / "bin" / "python", place / "complete"
+    python = place / "bin" / "python"
+    complete = place / "complete"
     # `exists` follows the link: an environment whose Python was uninstalled is not complete.
     if python.exists() and complete.exists() and complete.read_text() == wanted_for(place, device):
         print("environment is up to date")
@@ -96,21 +100,21 @@ def main() -> None:
             flush=True,
         )
         complete.unlink(missing_ok=True)
-        # What an interruption left is gone over again; one whose Python was uninstalled is made from scratch.
-        clear = ["--clear"] if (place / "pyvenv.cfg").exists() and not python.exists() else []
-        subprocess.run([sys.executable, "-m", "venv", *clear, place], check=True)
-        # Takes this process's place, so that a signal reaches it.
+        # An interrupted installation is continued. If its Python was uninstalled, it starts again.
+        has_lost_its_python = (place / "pyvenv.cfg").exists() and not python.exists()
+        options = ["--clear"] if has_lost_its_python else []
+        subprocess.run([sys.executable, "-m", "venv", *options, place], check=True)
+        # The new Python replaces this process, so that signals reach it.
         os.execve(python, [str(python), "-u", __file__], os.environ | {"GRPO_NB_DEVICE": device})
-    # A closed terminal or a stopped CI job ends pip as Ctrl-C does.
+    # SIGTERM, from a closed terminal or a stopped CI job, then acts like Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         fill(place, device)
     except EnvironmentProblem as problem:
-        raise SystemExit(
-            f"\n{problem}\nThe whole log: {os.path.relpath(place / 'install.log')}"
-        ) from None
+        log = os.path.relpath(place / "install.log")
+        raise SystemExit(f"\n{problem}\nThe whole log: {log}") from None
     except KeyboardInterrupt:
-        print("interrupted; run the same command again, it goes on from what is already installed")
+        print("Interrupted. Run the same command again: it continues with what is missing.")
         raise SystemExit(130) from None
     print(f"environment is ready: {os.path.relpath(sys.executable)}")
 

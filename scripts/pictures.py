@@ -1,7 +1,10 @@
-"""Make the pictures of README.md and docs/ from a finished run of the quickstart, in a headless chromium.
+"""Make the pictures of README.md and docs/ from a finished run of the quickstart.
 
-`make run`, then `PYTHONPATH=. .venv/bin/python scripts/pictures.py runs/<its folder>`; look at what it made before it is
-committed. On Debian and Ubuntu the browser is `apt-get install chromium chromium-driver`.
+    make run
+    PYTHONPATH=. .venv/bin/python scripts/pictures.py runs/<its folder>
+
+It needs a headless chromium; on Debian and Ubuntu: `apt-get install chromium chromium-driver`.
+Look at the pictures before you commit them.
 """
 
 from __future__ import annotations
@@ -20,21 +23,35 @@ from tests.support.lab_page import Jupyter, LabPage, write_notebook
 LAB = """
 import grpo_nb as gn
 task = gn.load_task("arithmetic")
-lab = gn.RewardLab([gn.rewards.correctness(), gn.rewards.xml_format(weight=1.0), gn.rewards.xml_tags(weight=0.5)], task)
+rewards = [
+    gn.rewards.correctness(),
+    gn.rewards.xml_format(weight=1.0),
+    gn.rewards.xml_tags(weight=0.5),
+]
+lab = gn.RewardLab(rewards, task)
 gold = lab.row["answer"]
 more = task.format.render(f"It is {gold}, or one more.", str(int(gold) + 1))
 lab.completions = [task.format.render(f"The sum is {gold}.", gold), more, f"The answer is {gold}."]
 lab
 """
 
+VIEWER = """
+import grpo_nb as gn
+viewer = gn.RunViewer({folder!r})
+viewer.step = {step}
+viewer
+"""
+
 
 def main() -> None:
     """Write the three pictures into docs/."""
-    folder, docs = Path(sys.argv[1]).absolute(), ROOT / "docs"
+    folder = Path(sys.argv[1]).absolute()
+    docs = ROOT / "docs"
     run = open_run(folder)
     (docs / "quickstart.png").write_bytes(packed(png(run.plot(), dpi=150), 256))
-    # In the middle a group has right and wrong completions.
-    viewer = f"import grpo_nb as gn\nviewer = gn.RunViewer({str(folder)!r})\nviewer.step = {len(run.rows) // 2}\nviewer"
+    # In the middle of a run, a group has right and wrong completions.
+    middle = len(run.rows) // 2
+    viewer = VIEWER.format(folder=str(folder), step=middle)
     with (
         tempfile.TemporaryDirectory() as place,
         closing(Jupyter(Path(place, "notebooks"), Path(place, "jupyter"))) as server,

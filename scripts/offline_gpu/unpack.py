@@ -63,7 +63,8 @@ def pieces_of(manifest: dict, name: str, home: Path) -> Iterator[Piece]:
     part_first = 0
     for part in manifest["parts"]:
         part_end = part_first + part["size"]
-        start, stop = max(first, part_first), min(end, part_end)
+        start = max(first, part_first)
+        stop = min(end, part_end)
         if start < stop:
             yield Piece(home / part["name"], start - part_first, stop - start)
         part_first = part_end
@@ -135,7 +136,8 @@ def start_warming(home: Path) -> None:
     switches = {"UNSLOTH_VLLM_STANDBY": "1", "UNSLOTH_GRPO_PREFIX_GROUPER": "0"}
     names = environment(home) | switches
     variables = " ".join(f"{name}={shlex.quote(value)}" for name, value in names.items())
-    python, site = shlex.quote(sys.executable), shlex.quote(str(home / "site"))
+    python = shlex.quote(sys.executable)
+    site = shlex.quote(str(home / "site"))
     script = (
         f"{python} -m compileall -q -j 0 {site}; "
         f"env {variables} {python} -c 'import unsloth, trl'; date"
