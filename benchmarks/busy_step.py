@@ -46,7 +46,8 @@ SETTINGS = {
     "max_completion_length": 24,
     "learning_rate": 1e-12,
 }
-QUIET_MOST, BUSY_MOST = 1.05, 3.0
+QUIET_MOST = 1.05
+BUSY_MOST = 3.0
 # Cores' worth of time that others may use during a step that counts.
 FOREIGN_CORES = 0.15
 
@@ -65,7 +66,9 @@ class Step:
     """The time of one step, and what others used meanwhile."""
 
     def __init__(self) -> None:
-        self.at, self.all, self.own = time.perf_counter(), read_busy_seconds(), time.process_time()
+        self.at = time.perf_counter()
+        self.all = read_busy_seconds()
+        self.own = time.process_time()
 
     def end(self) -> tuple[float, float]:
         seconds = time.perf_counter() - self.at
@@ -184,7 +187,8 @@ def main() -> int:
     for side, listed in samples.items():
         times = [accepted(listed, is_busy) for is_busy in (False, True)]
         medians = [statistics.median(one) if one else float("nan") for one in times]
-        quiet[side], ratio[side] = medians[0], medians[1] / medians[0]
+        quiet[side] = medians[0]
+        ratio[side] = medians[1] / medians[0]
         counts = f"{len(times[0])} + {len(times[1])} of {len(listed)}"
         print(f"| {side} | {medians[0]:.2f} | {medians[1]:.2f} | {ratio[side]:.1f} | {counts} |")
     kit_sides = [side for side in options.sides if side != "stock"]

@@ -107,7 +107,8 @@ def main() -> None:
                     paths[path]()
                     seconds.append(time.perf_counter() - started)
                     model.zero_grad()
-            stock, shared = statistics.median(times["stock"]), statistics.median(times["shared"])
+            stock = statistics.median(times["stock"])
+            shared = statistics.median(times["shared"])
             rows.append((size, value, stock, shared))
             print(
                 f"| {size} | {value} | {stock:.1f} | {shared:.1f} | {shared / stock:.2f} |",

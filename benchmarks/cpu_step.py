@@ -78,7 +78,8 @@ def measure(is_kit: bool, count: int) -> dict[str, Any]:
             return {"steps": steps, "lengths": by_hand(settings, out, steps)}
         from grpo_nb.training import train
 
-        build, built = train.build_trainer, []
+        build = train.build_trainer
+        built = []
 
         def with_clock(*args: Any) -> Any:
             built.append(build(*args))

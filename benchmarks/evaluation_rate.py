@@ -29,7 +29,8 @@ def plain_loop(
     model: Any, tokenizer: Any, prompts: Sequence[Any], batch_size: int
 ) -> tuple[list[str], int]:
     """Answer as a plain notebook would; return the texts and the number of answer tokens."""
-    texts, tokens = [], 0
+    texts = []
+    tokens = 0
     for start in range(0, len(prompts), batch_size):
         batch = prompts[start : start + batch_size]
         inputs = tokenizer.apply_chat_template(

@@ -26,7 +26,11 @@ from pathlib import Path
 import psutil
 from _measure import ask, machine, tell
 
-HIDDEN, INNER, HEADS, KEYS, VOCABULARY = 4096, 14336, 32, 8, 128256
+HIDDEN = 4096
+INNER = 14336
+HEADS = 32
+KEYS = 8
+VOCABULARY = 128256
 SHARD = 5 * 10**9
 GROUPS = Path("/sys/fs/cgroup/memory")
 
@@ -39,7 +43,8 @@ def make_model(folder: Path, layers: int) -> None:
 
     from grpo_nb.models.embedded import embedded_model_folder
 
-    base, adapter = folder / "base", folder / "adapter"
+    base = folder / "base"
+    adapter = folder / "adapter"
     base.mkdir(parents=True)
     adapter.mkdir()
     AutoTokenizer.from_pretrained(embedded_model_folder()).save_pretrained(base)
@@ -59,7 +64,9 @@ def make_model(folder: Path, layers: int) -> None:
         pad_token_id=0,
     )
     config.save_pretrained(base)
-    generator, index, lora = torch.Generator().manual_seed(0), {}, {}
+    generator = torch.Generator().manual_seed(0)
+    index = {}
+    lora = {}
     narrow = HIDDEN // HEADS * KEYS
     shapes = {
         "self_attn.q_proj": (HIDDEN, HIDDEN),
@@ -74,7 +81,8 @@ def make_model(folder: Path, layers: int) -> None:
     def drawn(*shape: int) -> torch.Tensor:
         return torch.empty(shape, dtype=torch.bfloat16).uniform_(-0.035, 0.035, generator=generator)
 
-    ones, shard = torch.ones(HIDDEN, dtype=torch.bfloat16), {}
+    ones = torch.ones(HIDDEN, dtype=torch.bfloat16)
+    shard = {}
 
     def write(tensors: dict[str, torch.Tensor], *, is_last: bool = False) -> None:
         """Into the file that is being filled; a full one goes to the disk."""
@@ -133,7 +141,9 @@ def one(step: str, folder: Path, limit: float) -> None:
     """Do a step in this process, limited to so many GiB with all that it starts, and tell seconds and peaks."""
     group = _limited(limit)
     _forget_files(folder)
-    peak, over, read = [0], threading.Event(), _bytes_read()
+    peak = [0]
+    over = threading.Event()
+    read = _bytes_read()
 
     def watch() -> None:
         me = psutil.Process()
@@ -173,7 +183,8 @@ def merge_it(folder: Path) -> str:
     import_unsloth()  # as an export does first of all
     from grpo_nb.export.merge import merge
 
-    base, merged = folder / "base", folder / "merged"
+    base = folder / "base"
+    merged = folder / "merged"
     merged.mkdir()
     found = merge(
         base, folder / "adapter", merged, dtype=os.environ["DTYPE"], report=lambda line: None

@@ -233,7 +233,8 @@ def draw_angles(table: Any, group: int = 8) -> Picture:
     figure = Figure(figsize=(8.5, 3.6), layout="constrained")
     figure.patch.set_alpha(0.0)
     axis = figure.add_subplot()
-    part, ends = table[table["group"] == group], []
+    part = table[table["group"] == group]
+    ends = []
     # Leave-one-out has the direction of the group mean, and no line of its own.
     styles = {
         "no baseline": (1, "-"),
@@ -281,7 +282,8 @@ def draw_angles(table: Any, group: int = 8) -> Picture:
     _set_ink(axis)
     axis.grid(axis="y", color=GRID)
     at = part.set_index(["estimator", "pass rate"])["angle"]
-    lowest, highest = part["pass rate"].min(), part["pass rate"].max()
+    lowest = part["pass rate"].min()
+    highest = part["pass rate"].max()
     words = "; ".join(
         f"{name} {at[name, lowest]:.0f} degrees at a pass rate of {lowest:.0%}, {at[name, 0.5]:.0f} at 50%, "
         f"{at[name, highest]:.0f} at {highest:.0%}"
@@ -420,7 +422,8 @@ def identities(found: Mapping[str, Any], shared: Mapping[str, Any]) -> list[tupl
     def apart(one: Any, other: Any) -> float:
         return float((one - other).norm() / other.norm())
 
-    lengths, group = shared["lengths"].double(), shared["group"]
+    lengths = shared["lengths"].double()
+    group = shared["group"]
     said = [
         (f"{name} = grpo", apart(found[name], found["grpo"]))
         for name in ("grpo, clip-higher", "gspo", "sapo")

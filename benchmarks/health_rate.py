@@ -40,7 +40,9 @@ def seconds_per_step(update: Callable[[dict[str, Any]], Any], rows: list[dict[st
 
 def measure_kit(rows: list[dict[str, Any]], marks: list[int]) -> dict[int, float]:
     """One monitor over all rows; the last two periods before each mark are timed."""
-    monitor, found, done = HealthMonitor(), {}, 0
+    monitor = HealthMonitor()
+    found = {}
+    done = 0
     for mark in marks:
         for row in rows[done : mark - 2 * PERIOD]:
             monitor.update(row)

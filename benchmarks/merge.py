@@ -106,7 +106,8 @@ def merge_once(way: str, folder: Path, target: Path) -> None:
     elif way != "imports":
         dtype = "auto" if way == "file_auto" else "bfloat16"
         merge(folder / "base", folder / "adapter", target, dtype=dtype, report=lambda line: None)
-    seconds, peak = time.perf_counter() - start, peak_gb() * 1e9
+    seconds = time.perf_counter() - start
+    peak = peak_gb() * 1e9
     digest = hashlib.sha256()
     tensors = {
         name: t for file in target.glob("model*.safetensors") for name, t in load_file(file).items()
@@ -161,9 +162,11 @@ def main() -> None:
         way: {key: statistics.median(run[key] for run in runs) for key in ("peak", "seconds")}
         for way, runs in found.items()
     }
-    nothing, theirs = middle["imports"]["peak"], middle["peft"]["peak"]
+    nothing = middle["imports"]["peak"]
+    theirs = middle["peft"]["peak"]
     for way, said in WAYS.items():
-        peak, digests = middle[way]["peak"], {run["digest"] for run in found[way]}
+        peak = middle[way]["peak"]
+        digests = {run["digest"] for run in found[way]}
         if way == "imports":
             print(f"| {said} | {peak / 1e9:.2f} GB | | | | |")
             continue

@@ -21,7 +21,9 @@ from _measure import machine
 from grpo_nb.sandbox.candidates import holes, run_untrusted_batch
 from grpo_nb.sandbox.jobs import Call, Candidate, Limits
 
-BATCH, REPEATS, LIMIT = 64, 9, 1.0
+BATCH = 64
+REPEATS = 9
+LIMIT = 1.0
 CODE = """
 from collections import Counter
 def most_common(words):
@@ -57,7 +59,10 @@ def main() -> None:
     self_test = seconds(holes)
     run([GOOD] * 8)
     # In turn, so that a busy moment of the machine meets all of them.
-    batch, single, bare, loop = [], [], [], []
+    batch = []
+    single = []
+    bare = []
+    loop = []
     for _ in range(REPEATS):
         batch.append(seconds(lambda: run([GOOD] * BATCH)))
         single.append(seconds(lambda: run([GOOD])))

@@ -45,7 +45,8 @@ def train(seed: int, folder: str) -> dict[str, Any]:
     # The shared setup cell, which the source only names, imports the kit. `display` is IPython's.
     cells: dict[str, Any] = {"__name__": "notebook", "gn": grpo_nb, "display": print}
     exec(compile(source, NOTEBOOK, "exec"), cells)
-    rows, sides = cells["run"].rows, {"": cells["comparison"], "three, ": cells["three"]}
+    rows = cells["run"].rows
+    sides = {"": cells["comparison"], "three, ": cells["three"]}
     return {
         "seed": seed,
         "rewards": [round(row["reward"], 4) for row in rows],

@@ -28,13 +28,11 @@ from typing import Any
 import grpo_nb as gn
 from grpo_nb.tasks import formats
 
-XML, THINK, BOXED, HASHES, BARE = (
-    formats.xml(),
-    formats.think_answer(),
-    formats.boxed(),
-    formats.hashes(),
-    formats.bare(),
-)
+XML = formats.xml()
+THINK = formats.think_answer()
+BOXED = formats.boxed()
+HASHES = formats.hashes()
+BARE = formats.bare()
 relative = getattr(gn.rewards, "relative", lambda reward: reward)
 
 # ---- Rows ----

@@ -22,7 +22,9 @@ import grpo_nb as gn
 from grpo_nb.tasks import formats
 from grpo_nb.tasks.formats import AnswerFormat
 
-XML, THINK, BOXED = formats.xml(), formats.think_answer(), formats.boxed()
+XML = formats.xml()
+THINK = formats.think_answer()
+BOXED = formats.boxed()
 TOOL = AnswerFormat(
     name="tool call",
     reasoning_open="<think>",
@@ -410,7 +412,8 @@ CASES = [
 
 def main() -> None:
     lines = ["| reward | sound | found | of another kind |", "| --- | --- | --- | --- |"]
-    counts, took = collections.Counter(), []
+    counts = collections.Counter()
+    took = []
     for case in CASES:
         begun = time.perf_counter()
         report = gn.check_rewards(case.reward, case.rows, format=case.format())

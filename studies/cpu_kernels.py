@@ -129,7 +129,8 @@ def main() -> None:
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(1000, 40000, (16, 97 + 40), generator=generator)
     ids[:, :80] = ids[0, :80]
-    ids[:8, :97], ids[8:, :97] = ids[0, :97].clone(), ids[8, :97].clone()
+    ids[:8, :97] = ids[0, :97].clone()
+    ids[8:, :97] = ids[8, :97].clone()
     lengths = torch.linspace(8, 40, 16).long()
     mask = torch.ones_like(ids)
     mask[:, 97:] = torch.arange(40) < lengths[:, None]

@@ -89,7 +89,8 @@ def ask_rlwatch(rows: Rows) -> Found:
         "entropy": "entropy",
         "loss": "loss",
     }
-    suite, found = DetectorSuite(RLWatchConfig()), []
+    suite = DetectorSuite(RLWatchConfig())
+    found = []
     for row in rows:
         for alert in suite.check_step(
             row["step"], **{new: row[old] for old, new in names.items() if old in row}

@@ -210,10 +210,8 @@ def check_numbers(prompts, completions, answer, **kwargs):
     return scores
 
 
-UNSLOTH, HF = (
-    "Unsloth GSM8K notebooks, after W. Brown's gist",
-    "Hugging Face course and TRL quick start",
-)
+UNSLOTH = "Unsloth GSM8K notebooks, after W. Brown's gist"
+HF = "Hugging Face course and TRL quick start"
 NOTEBOOKS: list[tuple[Callable, str, formats.AnswerFormat]] = [
     (correctness_reward_func, UNSLOTH, formats.xml()),
     (int_reward_func, UNSLOTH, formats.xml()),
@@ -360,7 +358,9 @@ def gym_table(only: list[str], limit: float) -> None:
     import reasoning_gym.factory as factory
 
     families = only or sorted(factory.DATASETS)
-    clean, failed, by_kind = [], [], collections.defaultdict(list)
+    clean = []
+    failed = []
+    by_kind = collections.defaultdict(list)
 
     # A process for each family, which can be killed: one scorer computes for ever inside a single call of C code.
     context = multiprocessing.get_context("fork")

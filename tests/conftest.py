@@ -155,7 +155,8 @@ def displayed(monkeypatch: pytest.MonkeyPatch) -> list:
     def display(
         data: dict, *, raw: bool, display_id: bool, metadata: dict | None = None
     ) -> SimpleNamespace:
-        assert raw and display_id
+        assert raw
+        assert display_id
         shown.append(("display", data, metadata))
         return SimpleNamespace(update=update)
 
@@ -308,7 +309,8 @@ def evaluate(
     size: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, gn.runs.Run]:
     """`notebooks/05_evaluate`, executed: (executed notebook, its run); small, on a copy of the tiny model's run."""
-    folder, less = tmp_path_factory.mktemp("evaluate"), {}
+    folder = tmp_path_factory.mktemp("evaluate")
+    less = {}
     if size == "small":
         shutil.copytree(request.getfixturevalue("tiny_run").path, folder / "runs" / "tiny")
         less = {"RUN": "runs/tiny", "SAMPLES": 2, "QUESTIONS": 6}
@@ -322,7 +324,8 @@ def export(
     size: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
     """`notebooks/06_export`, executed; small, on a run of the tiny model: what it does is the same, in a tenth of the time."""
-    folder, less = tmp_path_factory.mktemp("export"), {}
+    folder = tmp_path_factory.mktemp("export")
+    less = {}
     if size == "small":
         shutil.copytree(request.getfixturevalue("tiny_run").path, folder / "runs" / "tiny")
         less = {"RUN": "runs/tiny"}
@@ -342,7 +345,8 @@ def scale_out(
     size: str, plain_trl: Path, letters_folder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
     """`notebooks/a2_scale_out`, executed; small, on a run of the model of letters, whose steps take no time."""
-    folder, less = tmp_path_factory.mktemp("scale_out"), {}
+    folder = tmp_path_factory.mktemp("scale_out")
+    less = {}
     if size == "small":
         rewards = [gn.rewards.length(10, unit="characters"), gn.rewards.xml_tags()]
         trained(letters_folder, folder / "runs", "letters", rewards=rewards, loss_type="bnpo")
@@ -419,10 +423,8 @@ def tools(size: str, tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory
 @pytest.fixture(scope="session")
 def judge(size: str, tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`notebooks/08_judge`, executed; small, with the tiny model in two steps, and replies that an earlier one has kept."""
-    folder, changes = (
-        tmp_path_factory.mktemp("judge"),
-        {"model": str(tiny_folder), "per_device_train_batch_size": 8},
-    )
+    folder = tmp_path_factory.mktemp("judge")
+    changes = {"model": str(tiny_folder), "per_device_train_batch_size": 8}
     less = {
         "STEPS": 2,
         "CHANGES": changes,

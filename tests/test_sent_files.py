@@ -137,7 +137,8 @@ def test_a_run_with_a_link_to_elsewhere_is_not_opened(
     ):
         gn.open_run(run.path)
     listed = gn.runs.list(run.path.parent)
-    assert not listed.runs and "leads out of the folder" in listed.unreadable["sent"]
+    assert not listed.runs
+    assert "leads out of the folder" in listed.unreadable["sent"]
     (run.path / name).unlink()
     assert gn.open_run(run.path).name == "sent"
 
@@ -195,4 +196,5 @@ def test_rewritten_file_is_not_written_through_a_link(theirs: Path, tmp_path: Pa
     (run.path / "README.md").unlink(missing_ok=True)
     (run.path / "README.md").symlink_to(mine)
     write_model_card(run)
-    assert mine.read_text() == "mine" and "GRPO" in (run.path / "README.md").read_text()
+    assert mine.read_text() == "mine"
+    assert "GRPO" in (run.path / "README.md").read_text()

@@ -132,7 +132,8 @@ def test_the_notebook_is_run_and_its_lab_used(server: Jupyter, page: LabPage) ->
     )
     assert page.with_text(".gn-lab button", "Sample a group").is_enabled()
     texts = [page.value(f"Completion {number}") for number in (1, 2, 3, 4)]
-    assert all(text.strip() for text in texts) and len(set(texts)) > 1
+    assert all(text.strip() for text in texts)
+    assert len(set(texts)) > 1
     scores = gn.score(rewards, texts, row)
     wait_for_scores(page, scores)
 
@@ -162,7 +163,8 @@ def test_scores_by_click_are_saved_and_compared(server: Jupyter, page: LabPage) 
     )
     assert page.text(".gn-given") == "1: 1, 2: 2, 3: 3, 4: 4, 5: 5; 5 in all, in by_hand.csv"
     kept = pandas.read_csv(server.folder / "by_hand.csv")
-    assert kept["score"].to_list() == [1, 2, 3, 4, 5] and kept["completion"].iloc[0] == "word"
+    assert kept["score"].to_list() == [1, 2, 3, 4, 5]
+    assert kept["completion"].iloc[0] == "word"
     page.click("Compare with the judge")
     page.wait(lambda: "too few labels to tell; on 5 answers" in page.text(".gn-lab"), "the verdict")
     assert page.text(".gn-lab").count("It has words.") == 5
@@ -192,8 +194,10 @@ def test_hostile_texts_and_failing_rewards(server: Jupyter, page: LabPage) -> No
     page.open(server, "hostile.ipynb")
     page.run_cell("import grpo_nb")
     page.wait(page.scores, "the table of scores")
-    assert page.text(".gn-question") == EVIL and page.text(".gn-gold") == "23" + EVIL
-    assert EVIL in page.text(".gn-prompt") and EVIL in page.scores()[0]
+    assert page.text(".gn-question") == EVIL
+    assert page.text(".gn-gold") == "23" + EVIL
+    assert EVIL in page.text(".gn-prompt")
+    assert EVIL in page.scores()[0]
 
     # The reward fails on the second text: it is named, with row and excerpt, and the rest goes on.
     page.write("Completion 1", EVIL)
@@ -218,7 +222,8 @@ def test_hostile_texts_and_failing_rewards(server: Jupyter, page: LabPage) -> No
 
 def test_saved_notebook_shows_the_lab_without_a_kernel(server: Jupyter, page: LabPage) -> None:
     run_lab(server, page, "saved.ipynb", HOSTILE)
-    expected, row = page.scores(), row_on(page)
+    expected = page.scores()
+    row = row_on(page)
     page.choose_menu("File", "Save Notebook")
     page.wait(
         lambda: '"text/html"' in (server.folder / "saved.ipynb").read_text(), "the saved notebook"
@@ -227,7 +232,8 @@ def test_saved_notebook_shows_the_lab_without_a_kernel(server: Jupyter, page: La
         HTMLExporter().from_filename(str(server.folder / "saved.ipynb"))[0]
     )
     page.driver.get((server.folder / "saved.html").as_uri())
-    assert page.scores() == expected and row_on(page) == row and page.run(INJECTED) is None
-    assert page.find(".gn-scores").is_displayed() and "Run the notebook to use it" in page.text(
-        ".gn-lab"
-    )
+    assert page.scores() == expected
+    assert row_on(page) == row
+    assert page.run(INJECTED) is None
+    assert page.find(".gn-scores").is_displayed()
+    assert "Run the notebook to use it" in page.text(".gn-lab")

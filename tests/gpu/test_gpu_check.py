@@ -28,7 +28,8 @@ def test_without_a_gpu_it_ends_at_once_and_says_so(tmp_path: Path) -> None:
     done = subprocess.run(
         script, capture_output=True, text=True, timeout=60, env={"PATH": str(tmp_path)}
     )
-    assert done.returncode == 2 and "No GPU" in done.stderr
+    assert done.returncode == 2
+    assert "No GPU" in done.stderr
     assert not (tmp_path / "out.md").exists()
 
 
@@ -63,8 +64,10 @@ def report(
 
     def executed(command: list, **_: object) -> list[str]:
         script, notebook, *options = map(str, command[1:])
-        assert Path(script).is_file() and Path(notebook).stem == quickstart[0].stem
-        assert [options[0], options[2]] == ["--cwd", "--set"] and "RUN_NAME='quickstart'" in options
+        assert Path(script).is_file()
+        assert Path(notebook).stem == quickstart[0].stem
+        assert [options[0], options[2]] == ["--cwd", "--set"]
+        assert "RUN_NAME='quickstart'" in options
         cells = nbformat.read(notebook, as_version=4).cells
         (asked,) = [cell.source for cell in cells if "parameters" in cell.metadata.get("tags", [])]
         assert [
@@ -86,11 +89,9 @@ def report(
 def test_every_path_of_the_script_runs(report, quickstart: tuple[Path, gn.runs.Run]) -> None:
     assert list(report) == ["all", *(name for name, *_ in gpu_check.plan_of(False))]
     held = {name: {row.name for row in rows if row.ok is True} for name, rows in report.items()}
-    finite, kl, whole = (
-        "numbers that are not finite",
-        "KL of the first step",
-        {"generation", "weights as asked"},
-    )
+    finite = "numbers that are not finite"
+    kl = "KL of the first step"
+    whole = {"generation", "weights as asked"}
     assert held["kit, without vLLM"] >= whole | {
         kl,
         finite,
@@ -119,9 +120,8 @@ def test_every_path_of_the_script_runs(report, quickstart: tuple[Path, gn.runs.R
     assert held["preset's own model"] >= whole | {"the model is to be had", kl, finite}
     ends, learns = report["quickstart notebook"][:2]
     run = quickstart[1]
-    assert ends.ok is True and learns.ok is (
-        run.rise().is_clear and run.comparison.verdict == "better"
-    )
+    assert ends.ok is True
+    assert learns.ok is (run.rise().is_clear and run.comparison.verdict == "better")
     assert run.comparison.sentence in learns.found
     measured = {
         row.name: float(row.found) for row in report["kit, without vLLM"] if row.ok == "measured"
@@ -138,12 +138,11 @@ def test_page_has_each_check_and_names_a_cpu_as_cpu(report) -> None:
         for row in rows:
             word = {True: "holds", False: "FAILS", None: "not checked"}.get(row.ok, row.ok)
             assert f"| {phase} | {row.name} | {word} |" in shown
-    assert "FAILS" in shown.splitlines()[0] and "torch 2." in shown
-    assert (
-        "| device" not in shown
-        and "CPU, " in shown
-        and "not used: vLLM needs a GPU" not in shown.splitlines()[0]
-    )
+    assert "FAILS" in shown.splitlines()[0]
+    assert "torch 2." in shown
+    assert "| device" not in shown
+    assert "CPU, " in shown
+    assert "not used: vLLM needs a GPU" not in shown.splitlines()[0]
 
 
 ROWS = [
@@ -235,10 +234,8 @@ def test_an_interrupt_that_harms_the_weights_is_seen(
     asked = dataclasses.replace(rehearsal(tiny_folder, tmp_path, use_vllm=True), questions=3)
     checks = gpu_check.run_phase(gpu_check.training, asked)
     verdicts = {row.name: row.ok for row in checks}
-    assert (
-        verdicts["base weights after training"]
-        and verdicts["base answers after training, adapter off"]
-    )
+    assert verdicts["base weights after training"]
+    assert verdicts["base answers after training, adapter off"]
     harmed = (
         "answers after interrupts",
         "weights after interrupts",
@@ -254,14 +251,18 @@ def test_missing_program_is_not_checked_and_failure_fails(tmp_path: Path) -> Non
     def lacks() -> None:
         raise gn.machine.EnvironmentProblem("no converter")
 
-    assert list(gpu_check.attempt("a", lacks)) == [Row("a", None, "EnvironmentProblem: no converter")]
+    assert list(gpu_check.attempt("a", lacks)) == [
+        Row("a", None, "EnvironmentProblem: no converter")
+    ]
     assert list(gpu_check.attempt("b", lambda: 1 / 0)) == [
         Row("b", False, "ZeroDivisionError: division by zero")
     ]
     (preset,) = gpu_check.run_phase(
         gpu_check.of_the_preset, Request(str(tmp_path), "nobody/nothing")
     )
-    assert preset.name == "the model is to be had" and preset.ok is None and "Hub" in preset.found
+    assert preset.name == "the model is to be had"
+    assert preset.ok is None
+    assert "Hub" in preset.found
 
 
 def failing(request: object):
@@ -288,9 +289,7 @@ def test_phase_that_dies_or_hangs_fails_and_keeps_its_rows(
     monkeypatch.setattr(gpu_check, "__file__", str(tmp_path / "dies.py"))
     monkeypatch.setattr(gpu_check, "SECONDS", 2 if "sleep" in end else 60)
     first, last = gpu_check.in_a_process(failing, Request(str(tmp_path)))
-    assert (
-        first == Row("a", True, "1")
-        and last.name == "ends"
-        and last.ok is False
-        and said in last.found
-    )
+    assert first == Row("a", True, "1")
+    assert last.name == "ends"
+    assert last.ok is False
+    assert said in last.found

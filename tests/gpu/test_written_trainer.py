@@ -28,7 +28,8 @@ def trained(
     request: pytest.FixtureRequest, embedded_folder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> dict:
     """Run the written source plainly, and compiled, which takes a C++ compiler minutes."""
-    place, is_compiled = tmp_path_factory.mktemp("trained"), request.param == "compiled"
+    place = tmp_path_factory.mktemp("trained")
+    is_compiled = request.param == "compiled"
     return {"place": place} | trained_elsewhere(place, embedded_folder, is_compiled=is_compiled)
 
 
@@ -77,8 +78,10 @@ def test_written_trainer_has_every_method_the_kit_uses(written) -> None:
 
 def check_run(seen: dict) -> None:
     """Check what any run of three steps must show, with any sampler."""
-    assert seen["trainer"] == NAME and seen["dry"] == 4
-    assert [row["step"] for row in seen["rows"]] == [1, 2, 3] and seen["moved"] > 0
+    assert seen["trainer"] == NAME
+    assert seen["dry"] == 4
+    assert [row["step"] for row in seen["rows"]] == [1, 2, 3]
+    assert seen["moved"] > 0
     assert all(row["grad_norm"] > 0 for row in seen["rows"])
     first, *later = [row["kl"] for row in seen["rows"]]
     assert abs(first) < 1e-5 < min(later), "before the first update the model is its own reference"
@@ -95,7 +98,8 @@ def check_run(seen: dict) -> None:
 def test_it_trains_on_a_cpu_with_all_that_the_kit_adds(trained) -> None:
     """Compare loss, KL and generation; kernels, dtypes and the engine are left for a GPU."""
     check_run(trained)
-    assert trained["calls"] == 0 and trained["changed"] == []
+    assert trained["calls"] == 0
+    assert trained["changed"] == []
 
 
 @pytest.fixture(scope="module")
@@ -131,4 +135,5 @@ def test_written_trainer_updates_match_trl_with_table_arguments(
 @pytest.mark.parametrize(("case", "runs"), [("dapo, beta 0", 0.28), ("cispo, two passes", 5.0)])
 def test_what_its_class_changes_by_itself_is_told(case: str, runs: float, trained) -> None:
     told = trained["cases"][case]["told"]["changed"]["epsilon_high"]
-    assert (told["asked"], told["runs"]) == ("not set", runs) and told["why"]
+    assert (told["asked"], told["runs"]) == ("not set", runs)
+    assert told["why"]

@@ -409,7 +409,7 @@ def test_bootstrap_can_be_interrupted_and_run_again(tmp_path: Path) -> None:
         output = process.communicate(timeout=60)[0]
     assert process.returncode == 130, output
     assert "Setting up .venv for CPU" in output
-    assert "interrupted; run the same command again" in output
+    assert "Interrupted. Run the same command again" in output
     assert not repository.is_complete
     assert repository.running_commands() == []
 

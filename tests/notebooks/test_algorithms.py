@@ -44,12 +44,12 @@ def test_lessons_show_figures_and_the_repeated_pair_agrees(algorithms: Path, siz
     for source, said in shown.items():
         pages = outputs(cell_with(notebook, source), "text/html")
         html = "".join(page.data["text/html"] for page in pages)
-        assert '<img alt="' in html and said in html, source
+        assert '<img alt="' in html, source
+        assert said in html, source
     told = printed(cell_with(notebook, "live = {"))
     pair = ["grpo"] if size == "small" else ["grpo", "dapo"]
-    assert told.count(" stored; ") == len(pair) and all(
-        f"{name}: held-out" in told for name in pair
-    )
+    assert told.count(" stored; ") == len(pair)
+    assert all(f"{name}: held-out" in told for name in pair)
     last = printed(cell_with(notebook, "print(length.sentence, difficulty"))
     assert last.startswith("Letters of wrong answers; lower than grpo: dapo.")
 
@@ -99,7 +99,8 @@ def test_advantage_without_baseline_is_the_reward(
     from grpo_nb.training import prepare
 
     algorithms, _ = course
-    stock, seen = prepare.KitTrainer, []
+    stock = prepare.KitTrainer
+    seen = []
     loss = stock._compute_loss
 
     def noting(self: object, model: object, inputs: dict) -> object:
@@ -112,6 +113,5 @@ def test_advantage_without_baseline_is_the_reward(
     for name in ("reinforce", "dr_grpo"):
         algorithms.train(name, 0)
     assert set(seen[0].tolist()) == {0.0, 1.0}, "paid or not, and nothing taken off"
-    assert seen[1].min() < 0 and abs(float(seen[1].sum())) < 1e-4, (
-        "above the mean of a group, and below it"
-    )
+    assert seen[1].min() < 0, "above the mean of a group, and below it"
+    assert abs(float(seen[1].sum())) < 1e-4, "above the mean of a group, and below it"

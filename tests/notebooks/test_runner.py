@@ -42,26 +42,24 @@ def executed(folder: Path) -> nbformat.NotebookNode:
 def test_failing_cell_is_shown_and_executed_cells_are_kept(tmp_path: Path) -> None:
     running = start(tmp_path, "'trained'", "assert 1 > 2, 'it did not rise'")
     said = running.communicate()[0]
-    assert running.returncode == 1 and "step 2/2  One two" in said
-    assert (
-        "    'trained'" in said
-        and "Stopped during “One two”: AssertionError: it did not rise" in said
-    ), said
+    assert running.returncode == 1
+    assert "step 2/2  One two" in said
+    assert "    'trained'" in said, said
+    assert "Stopped during “One two”: AssertionError: it did not rise" in said, said
     assert executed(tmp_path).cells[1].outputs[0].data["text/plain"] == "'trained'"
     assert executed(tmp_path).cells[2].outputs[0].output_type == "error"
 
 
 def test_values_for_settings_are_set_and_others_refused(tmp_path: Path) -> None:
     running = start(tmp_path, PARAMETERS, "print(WORD, NUMBER)", values=(r"WORD=r'\d'", "NUMBER=2"))
-    assert r"    \d 2" in running.communicate()[0].splitlines() and running.returncode == 0
+    assert r"    \d 2" in running.communicate()[0].splitlines()
+    assert running.returncode == 0
     assert (
         nbformat.read(tmp_path / "asked.ipynb", as_version=4).cells[1].source == PARAMETERS.source
     ), "stays as it is"
     running = start(tmp_path, PARAMETERS, values=("OTHER=2",))
-    assert (
-        "no line OTHER = ... in the settings cell" in running.communicate()[0]
-        and running.returncode
-    )
+    assert "no line OTHER = ... in the settings cell" in running.communicate()[0]
+    assert running.returncode
 
 
 def test_training_steps_bars_and_an_interrupt_are_told(tmp_path: Path) -> None:
@@ -74,7 +72,8 @@ def test_training_steps_bars_and_an_interrupt_are_told(tmp_path: Path) -> None:
         "    print(f'\\rbar {i} of 2', end='')\n"
         "    time.sleep(60 if STEP == 4 else 0.7)\n"
     )
-    running, lines = start(tmp_path, "STEP = 3", trains, f"STEP = 4\n{trains}"), []
+    running = start(tmp_path, "STEP = 3", trains, f"STEP = 4\n{trains}")
+    lines = []
     for line in running.stdout:
         lines.append(line.rstrip())
         if "step 4/20" in line:

@@ -26,11 +26,9 @@ def test_pairing_shows_what_the_spread_of_seeds_hides() -> None:
     }
     found = SeedScores(scores)
     one = found.differences["b"]
-    assert (
-        one.verdict == "higher"
-        and one.value == pytest.approx(0.0245, abs=0.005)
-        and one.seeds == 10
-    )
+    assert one.verdict == "higher"
+    assert one.value == pytest.approx(0.0245, abs=0.005)
+    assert one.seeds == 10
     assert one.p_value == 2 / 2**10, (
         "all ten seeds agree: of all flips of signs only two are as extreme"
     )

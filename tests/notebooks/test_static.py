@@ -124,7 +124,8 @@ def test_address_elsewhere_than_github_is_refused(
 def test_copy_with_another_address_keeps_outputs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    source, there = ROOT / "notebooks/src/02_rewards.py", ROOT / "notebooks/02_rewards.ipynb"
+    source = ROOT / "notebooks/src/02_rewards.py"
+    there = ROOT / "notebooks/02_rewards.ipynb"
     monkeypatch.setattr(build_notebooks, "repository", lambda: ADDRESS)
     cells = nbformat.reads(build_notebooks.generate(source, there), as_version=4).cells
     assert any("github.com/ada/kit-2" in cell.source for cell in cells)
@@ -153,7 +154,8 @@ def test_it_is_a_clean_file(path: Path) -> None:
     assert (notebook.nbformat, notebook.nbformat_minor) >= (4, 5)
     ids = [cell.id for cell in notebook.cells]
     assert len(ids) == len(set(ids))
-    assert len(notebook.cells) <= 28 and path.stat().st_size < 500_000
+    assert len(notebook.cells) <= 28
+    assert path.stat().st_size < 500_000
     assert "widgets" not in notebook.metadata, "saved widget state"
     for cell in notebook.cells:
         assert len(cell.source.splitlines()) <= (25 if cell.cell_type == "code" else 55)
@@ -182,7 +184,8 @@ def test_what_it_shows_was_executed_and_is_clean(path: Path) -> None:
     )
     assert_nothing_went_wrong(path)
     shown = json.dumps([cell.outputs for cell in cells])
-    assert "text/html" in shown and "widget-view" not in shown
+    assert "text/html" in shown
+    assert "widget-view" not in shown
     # Not within the letters of a picture.
     assert not re.search(
         r"(?<![\w/+.])/(?:home|root|tmp|work|Users|mnt|content)/",
@@ -245,13 +248,15 @@ def test_the_settings_are_a_form_and_valid_python(path: Path) -> None:
         "a setting without a form field"
     )
     for name, (text, kind) in fields.items():
-        value, described = ast.literal_eval(text), json.loads(kind)
+        value = ast.literal_eval(text)
+        described = json.loads(kind)
         if isinstance(described, list):
             assert value in described, f"{name}: {value!r} is not among the choices"
         else:
             assert isinstance(value, FIELD_TYPES[described["type"]]), name
     if "PRESET" in fields:
-        assert fields["PRESET"][0] == '"auto"' and json.loads(fields["PRESET"][1]) == [
+        assert fields["PRESET"][0] == '"auto"'
+        assert json.loads(fields["PRESET"][1]) == [
             "auto",
             *PRESETS,
         ]
@@ -269,7 +274,8 @@ def test_every_public_name_exists(path: Path) -> None:
         and isinstance(node.value, ast.Name)
         and node.value.id == "gn"
     }
-    assert used and used <= set(gn.__all__), used - set(gn.__all__)
+    assert used, used - set(gn.__all__)
+    assert used <= set(gn.__all__), used - set(gn.__all__)
 
 
 @every_notebook
@@ -333,7 +339,8 @@ def test_drive_is_mounted_only_in_colab_and_if_asked(
         monkeypatch.delitem(sys.modules, "google.colab")
     lines: list[str] = []
     assert gn.machine.run_folder(drive, report=lines.append) == folder.format(tmp_path)
-    assert said in "".join(lines) and bool(lines) is bool(drive)
+    assert said in "".join(lines)
+    assert bool(lines) is bool(drive)
     assert mounted == ([str(tmp_path)] if folder != "runs" else [])
 
 

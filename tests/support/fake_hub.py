@@ -53,7 +53,8 @@ class FakeHub:
         return 200, {"_id": "1", "id": name, "private": repo.private, "sha": repo.commits[-1]}
 
     def tree(self, body: bytes, name: str) -> Answer:
-        repo, entries = self.repos[name], []
+        repo = self.repos[name]
+        entries = []
         for path, content in repo.files.items():
             entry = {"type": "file", "path": path, "size": len(content), "oid": repo.hash_of(path)}
             if path in repo.lfs:
@@ -72,7 +73,8 @@ class FakeHub:
         return 200 if is_new else 409, {"url": f"{self.url}/{name}", "name": name}
 
     def preupload(self, body: bytes, name: str) -> Answer:
-        repo, files = self.repos[name], []
+        repo = self.repos[name]
+        files = []
         for path in (asked["path"] for asked in json.loads(body)["files"]):
             mode = "lfs" if path.endswith((".safetensors", ".gguf", ".png")) else "regular"
             oid = repo.hash_of(path) if path in repo.files else None
@@ -97,11 +99,13 @@ class FakeHub:
         return 200, {}
 
     def commit(self, body: bytes, name: str) -> Answer:
-        repo, (header, *changes) = self.repos[name], map(json.loads, body.splitlines())
+        repo = self.repos[name]
+        (header, *changes) = map(json.loads, body.splitlines())
         if header["value"].get("parentCommit") not in (None, repo.commits[-1]):
             return 412, {"error": "A commit has happened since. Please refresh and try again."}
         for change in changes:
-            kind, value = change["key"], change["value"]
+            kind = change["key"]
+            value = change["value"]
             path = value["path"]
             repo.lfs.discard(path)
             if kind == "deletedFile":

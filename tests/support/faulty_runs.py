@@ -375,9 +375,11 @@ def made_run(name: str) -> Made:
 
 def judged(names: Iterable[str], check: Callable[..., Any]) -> tuple[list[str], list[str]]:
     """Names of faulty runs whose fault is not named at warning or above at the end, and of healthy ones with a warning."""
-    missed, accused = [], []
+    missed = []
+    accused = []
     for name in names:
-        made, kind = made_run(name), name.partition(" #")[0]
+        made = made_run(name)
+        kind = name.partition(" #")[0]
         loud = {
             alert.rule
             for alert in check(made.rows, **made.told).alerts

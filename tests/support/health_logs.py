@@ -60,8 +60,11 @@ def healthy_log(
     rows = []
     for i in range(steps):
         progress = min(1.0, speed * i / steps)
-        form_rate, right_rate = form(progress), right(progress)
-        totals, forms, rights = [], [], []
+        form_rate = form(progress)
+        right_rate = right(progress)
+        totals = []
+        forms = []
+        rights = []
         for _ in range(groups):
             hardness = choose.uniform(-0.15, 0.15)
             for _ in range(size):
@@ -93,7 +96,8 @@ def healthy_log(
 
 WEIGHTS = {"right": 2.0, "form": 1.0}
 RANGES = {"right": (0.0, 1.0), "form": (0.0, 1.0)}
-NAN, INFINITE = math.nan, math.inf
+NAN = math.nan
+INFINITE = math.inf
 
 
 @functools.cache

@@ -35,7 +35,10 @@ class Asked:
     def __init__(
         self, fails: int = 0, said: str = "down", kind: str = "sync", seconds: float = 0.0
     ) -> None:
-        self.fails, self.said, self.kind, self.seconds = fails, said, kind, seconds
+        self.fails = fails
+        self.said = said
+        self.kind = kind
+        self.seconds = seconds
         self.calls = self.at_once = self.most_at_once = 0
         self._lock = threading.Lock()
 

@@ -53,7 +53,8 @@ def main(run_folder: str, where: str) -> None:
     export_folder.run_script = (
         run_script_here  # no moment lies in it, and each child would wait for one of its own
     )
-    run, target = gn.open_run(run_folder), Path(where, "out")
+    run = gn.open_run(run_folder)
+    target = Path(where, "out")
     target.mkdir(parents=True)
     (target / "old").touch()
 

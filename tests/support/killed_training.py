@@ -100,7 +100,8 @@ def has_done_a_step(folder: Path, pid: int, before: int) -> bool:
 def main(model: str, root: str, count: str) -> None:
     Path(root).mkdir(exist_ok=True)
     parts, settings = loaded(model, root)
-    choose, kills = random.Random(7), []
+    choose = random.Random(7)
+    kills = []
     for number in range(int(count)):
         operation = seconds = None
         if number % 2:

@@ -61,7 +61,8 @@ class Jupyter:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
-        self.folder, self.log = folder, settings_folder / "jupyter.log"
+        self.folder = folder
+        self.log = settings_folder / "jupyter.log"
         folder.mkdir(exist_ok=True)
         own = {
             f"JUPYTER_{kind}_DIR": str(settings_folder / kind.lower())
@@ -273,7 +274,8 @@ class LabPage:
 
     def screenshot(self, css: str = ".gn-lab") -> bytes:
         """Return a picture (PNG) of the lab from top to bottom."""
-        element, before = self.find(css), self.driver.get_window_size()
+        element = self.find(css)
+        before = self.driver.get_window_size()
         # The notebook scrolls inside the page: grow the window until all of the lab is on it.
         height = int(self.run("return arguments[0].scrollHeight", element))
         self.driver.set_window_size(before["width"], min(height + 420, 5000))

@@ -43,7 +43,8 @@ def old_python() -> Path:
     is_own = os.access(sys.prefix, os.W_OK) and sys.prefix != sys.base_prefix
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "grpo_nb"
     folder = (Path(sys.prefix) if is_own else cache) / "old_widgets"
-    python, stamp = folder / "bin" / "python", folder / "complete"
+    python = folder / "bin" / "python"
+    stamp = folder / "complete"
     wanted = " ".join((*NEEDED, *WANTED.values(), sys.version))
     if not stamp.is_file() or stamp.read_text() != wanted:
         subprocess.run(

@@ -15,7 +15,9 @@ class Fading:
     """The scores of a reward, fading with their mean so far."""
 
     def __init__(self, reward: Callable[..., list[float]], decay: float = 0.5) -> None:
-        self.reward, self.decay, self.mean = reward, decay, 0.0
+        self.reward = reward
+        self.decay = decay
+        self.mean = 0.0
         self.__name__ = reward.__name__
 
     def __call__(

@@ -102,7 +102,8 @@ def _engine(folder: str, longest: int, rank: int) -> Any:
 def _attach(engine: Any, model: Any) -> None:
     from unsloth_zoo import vllm_utils
 
-    model.vllm_engine, model.fast_generate = engine, engine.generate
+    model.vllm_engine = engine
+    model.fast_generate = engine.generate
     model.fast_generate_batches = functools.partial(vllm_utils.generate_batches, engine)
 
 

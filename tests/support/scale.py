@@ -70,7 +70,8 @@ def letters_folder(embedded_folder: Path, tmp_path_factory: pytest.TempPathFacto
     letters = [*string.printable[:95], "\n", *greek]
     signs = {sign: at for at, sign in enumerate([*marks, *letters])}
     made = Tokenizer(models.WordLevel(signs, unk_token="<unk>"))
-    made.pre_tokenizer, made.decoder = pre_tokenizers.Split("", "isolated"), decoders.Fuse()
+    made.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    made.decoder = decoders.Fuse()
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=made,
         pad_token="<pad>",

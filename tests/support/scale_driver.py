@@ -14,6 +14,7 @@ rest = [word for word in sys.argv[1:] if word not in folders]
 for folder in folders:
     for module in ("rewards", "record"):
         sys.modules.pop(module, None)
-    sys.path[0], sys.argv = folder, [f"{folder}/train.py", *rest]
+    sys.path[0] = folder
+    sys.argv = [f"{folder}/train.py", *rest]
     runpy.run_path(sys.argv[0], run_name="train")["main"]()
 PartialState().destroy_process_group()

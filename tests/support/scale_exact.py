@@ -37,7 +37,9 @@ class Head:
 if __name__ == "__main__":
     from trl.trainer import utils
 
-    modeling_llama.LlamaRMSNorm.forward, utils._ChunkedLogProbFunction = norm, Head
+    modeling_llama.LlamaRMSNorm.forward = norm
+    utils._ChunkedLogProbFunction = Head
     folder = sys.argv[1]
-    sys.path[0], sys.argv = folder, [f"{folder}/train.py", *sys.argv[2:]]
+    sys.path[0] = folder
+    sys.argv = [f"{folder}/train.py", *sys.argv[2:]]
     runpy.run_path(sys.argv[0], run_name="__main__")

@@ -56,7 +56,8 @@ def drawn_log_probs(
     model, prompt: list[int], tokens: list[int], config: transformers.GenerationConfig
 ) -> list[float]:
     """Return log-probabilities of a completion's tokens, as transformers would sample them."""
-    start, ids = len(prompt), torch.tensor([prompt + tokens])
+    start = len(prompt)
+    ids = torch.tensor([prompt + tokens])
     processors = model._get_logits_processor(
         generation_config=model._prepare_generation_config(config)[0],
         input_ids_seq_length=start,
@@ -74,8 +75,10 @@ def drawn_log_probs(
 def batch(prompts: list[list[int]], owners: list[int], lengths: list[int]):
     """Left-padded prompts, right-padded random completions: what TRL hands to the trainer's hook."""
     generator = torch.Generator().manual_seed(3)
-    width, longest = max(map(len, prompts)), max(lengths)
-    ids, mask = [], []
+    width = max(map(len, prompts))
+    longest = max(lengths)
+    ids = []
+    mask = []
     for owner, length in zip(owners, lengths, strict=True):
         pad = width - len(prompts[owner])
         completion = torch.randint(3, 128, (length,), generator=generator).tolist()
@@ -102,6 +105,7 @@ def gradients(model, log_probs, entropies):
 
 
 def assert_same_gradients(got, expected, relative: float = 1e-4) -> None:
-    assert got.keys() == expected.keys() and got
+    assert got.keys() == expected.keys()
+    assert got
     for name, gradient in expected.items():
         assert (got[name] - gradient).norm() <= relative * gradient.norm() + 1e-7, name

@@ -183,7 +183,8 @@ class DecimalPrice:
 
     def __call__(self, completions, answer, **kwargs):
         prices = [self._parse(completion[0]["content"]) for completion in completions]
-        golds, cent = map(decimal.Decimal, answer), decimal.Decimal("0.005")
+        golds = map(decimal.Decimal, answer)
+        cent = decimal.Decimal("0.005")
         return [
             float(p is not None and abs(p - g) < cent) for p, g in zip(prices, golds, strict=True)
         ]
@@ -322,7 +323,8 @@ async def json_fields(completions, answer, **kwargs):
     await asyncio.sleep(0)
     scores = []
     for completion, gold in zip(completions, answer, strict=True):
-        text, expected = completion[0]["content"], json.loads(gold)
+        text = completion[0]["content"]
+        expected = json.loads(gold)
         try:
             body = (
                 text[text.index("<answer>") + 8 : text.index("</answer>")]

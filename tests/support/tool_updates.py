@@ -38,7 +38,9 @@ class Guess:
     """A number to be guessed."""
 
     def reset(self, secret: int, **row: Any) -> None:
-        self.secret, self.tries, self.found = secret, 0, False
+        self.secret = secret
+        self.tries = 0
+        self.found = False
 
     def guess(self, number: int) -> str:
         """Guess the number.
@@ -46,7 +48,8 @@ class Guess:
         Args:
             number: The guess.
         """
-        self.tries, self.found = self.tries + 1, self.found or number == self.secret
+        self.tries = self.tries + 1
+        self.found = self.found or number == self.secret
         return "right" if number == self.secret else "higher" if number < self.secret else "lower"
 
 
@@ -83,7 +86,8 @@ def update(
         weight.grad = None
         if ".lora_B" in name:
             weight.data.zero_()  # what TRL copies as the reference, and Unsloth takes the model without it
-    at, waiting = [0] * len(_SAID), list(range(len(_SAID)))
+    at = [0] * len(_SAID)
+    waiting = list(range(len(_SAID)))
 
     def written(prompts: list[list[int]], *_: Any, **__: Any) -> tuple[list[list[int]], None]:
         texts = [_SAID[i][at[i]] for i in waiting]

@@ -36,7 +36,9 @@ class Village:
     """Each place has a note: where to go next, or the number."""
 
     def reset(self, chain: list[str], number: int, **row: Any) -> None:
-        self.chain, self.number, self.seen = chain, number, 0
+        self.chain = chain
+        self.number = number
+        self.seen = 0
 
     def read(self, place: str) -> str:
         """Read the note at a place.
@@ -60,9 +62,11 @@ def progress(environments: list[Village], **columns: Any) -> list[float]:
 
 
 def village_rows(count: int = 24, hops: tuple[int, ...] = (1, 2)) -> list[dict[str, Any]]:
-    drawn, rows = random.Random(2), []
+    drawn = random.Random(2)
+    rows = []
     for village in range(100, 100 + count):
-        chain, number = drawn.sample(PLACES, drawn.choice(hops)), drawn.randint(10, 99)
+        chain = drawn.sample(PLACES, drawn.choice(hops))
+        number = drawn.randint(10, 99)
         asked = f"Village {village}: start at the {chain[0]}. What is the number?"
         rows.append({"question": asked, "answer": str(number), "chain": chain, "number": number})
     return rows

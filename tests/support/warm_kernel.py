@@ -64,7 +64,8 @@ class Kernel:
     stdin = stdout = stderr = None
 
     def __init__(self, pid: int) -> None:
-        self.pid, self.returncode = pid, None
+        self.pid = pid
+        self.returncode = None
         self._ends = os.pidfd_open(pid)
 
     def poll(self) -> int | None:
@@ -131,4 +132,6 @@ def _speak_to(file: Any) -> None:
     sys.stdin, sys.stdout, sys.stderr = (
         open(n, "w" if n else "r", 1, closefd=False) for n in range(3)
     )
-    sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr
+    sys.__stdin__ = sys.stdin
+    sys.__stdout__ = sys.stdout
+    sys.__stderr__ = sys.stderr
