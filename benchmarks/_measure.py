@@ -1,4 +1,4 @@
-"""Shared parts of the benchmarks: a measurement in its own process, peak memory, the machine."""
+"""Shared parts of the benchmarks: a process per measurement, peak memory, machine, tables."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MARK = "RESULT "
 
 
 def tell(result: Mapping[str, Any]) -> None:
-    """Give a result to the process that asked for it."""
+    """Print a result for the process that asked for it."""
     print(_MARK + json.dumps(result), flush=True)
 
 
@@ -30,17 +30,17 @@ def ask(
     python: str | Path = sys.executable,
     **more: Any,
 ) -> dict[str, Any]:
-    """Run a script in a process of its own and return what it told.
+    """Run a script in another process, and return the result that it gave to `tell`.
 
     Args:
         file: The script, mostly `__file__` itself, or `-c`.
         arguments: Its command line.
-        env: Variables to set besides those of this process.
+        env: Environment variables to add.
         python: Interpreter.
         more: Further arguments of `subprocess.run`.
 
     Raises:
-        SystemExit: It failed; with what it wrote.
+        SystemExit: The script failed. The message ends with its output.
     """
     command = [str(python), file, *map(str, arguments)]
     done = subprocess.run(
@@ -48,14 +48,24 @@ def ask(
     )
     told = [line for line in done.stdout.splitlines() if line.startswith(_MARK)]
     if done.returncode != 0 or not told:
-        raise SystemExit(
-            f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
-        )
+        output = f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+        raise SystemExit(f"{' '.join(command)} ended with {done.returncode}:\n{output}")
     return json.loads(told[-1].removeprefix(_MARK))
 
 
+def print_header(*names: str) -> None:
+    """Print the first two lines of a Markdown table."""
+    print_row(*names)
+    print_row(*("---" for _ in names))
+
+
+def print_row(*cells: object) -> None:
+    """Print one line of a Markdown table."""
+    print(f"| {' | '.join(map(str, cells))} |", flush=True)
+
+
 def peak_gb() -> float:
-    """Peak memory of this process so far, 10^9 bytes. `ru_maxrss` is in KiB on Linux."""
+    """Return the peak memory of this process so far, 10^9 bytes. `ru_maxrss` is in KiB on Linux."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
 
 
@@ -71,7 +81,7 @@ def has_bfloat16_instructions() -> bool:
 
 
 def machine() -> str:
-    """This machine in a few words, for the head of a table."""
+    """Return a few words on this machine, for the text above a table."""
     listing = Path("/proc/cpuinfo")
     lines = listing.read_text().splitlines() if listing.is_file() else []
     name = next(

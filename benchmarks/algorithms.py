@@ -110,7 +110,11 @@ def make_model(folder: Path = MODEL, steps: int = 2_400) -> None:
     core.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
     core.decoder = decoders.Fuse()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, pad_token="<pad>", eos_token="<eos>")
-    tokenizer.chat_template = "{% for turn in messages %}{% if turn['role'] == 'user' %}{{ turn['content'] }}:{% endif %}{% endfor %}"
+    tokenizer.chat_template = (
+        "{% for turn in messages %}"
+        "{% if turn['role'] == 'user' %}{{ turn['content'] }}:{% endif %}"
+        "{% endfor %}"
+    )
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=len(words),

@@ -30,7 +30,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from _measure import ask, machine, tell
+from _measure import ask, machine, print_header, print_row, tell
 
 from grpo_nb.core.processes import SPIN_VARIABLE, WAIT_POLICY
 
@@ -63,7 +63,7 @@ def read_busy_seconds() -> float:
 
 
 class Step:
-    """The time of one step, and what others used meanwhile."""
+    """Measures the time of one step, and the processor time of other programs meanwhile."""
 
     def __init__(self) -> None:
         self.at = time.perf_counter()
@@ -71,13 +71,14 @@ class Step:
         self.own = time.process_time()
 
     def end(self) -> tuple[float, float]:
+        """Return the seconds of the step, and how many cores other programs used on average."""
         seconds = time.perf_counter() - self.at
         others = read_busy_seconds() - self.all - (time.process_time() - self.own)
         return seconds, others / seconds
 
 
 def measure(side: str, pairs: int) -> dict[str, Any]:
-    """Train a few steps, a busy process beside every second one."""
+    """Train a few steps; a busy process runs beside every second one."""
     import cpu_step
 
     import grpo_nb as gn
@@ -144,7 +145,7 @@ def measure(side: str, pairs: int) -> dict[str, Any]:
 
 
 def accepted(samples: list[dict[str, Any]], is_busy: bool) -> list[float]:
-    """The seconds of the steps during which nobody else used the machine."""
+    """Return the seconds of the steps during which nothing else used the machine."""
     # The busy process uses one core, or less where it shares one.
     most = FOREIGN_CORES + (1.0 if is_busy else 0.0)
     return [
@@ -175,13 +176,13 @@ def main() -> int:
             result = ask(__file__, "--side", side, "--pairs", options.pairs, env=SIDES[side])
             samples[side] += result["samples"]
             weights[side].add(result["weights"])
-            shown = [
-                f"{'busy' if one['is_busy'] else 'quiet'} {one['seconds']:.2f} ({one['others']:.2f})"
-                for one in result["samples"]
-            ]
+            shown = []
+            for sample in result["samples"]:
+                state = "busy" if sample["is_busy"] else "quiet"
+                shown.append(f"{state} {sample['seconds']:.2f} ({sample['others']:.2f})")
             print(f"{side}: {', '.join(shown)}; weights {result['weights']}", flush=True)
-    print(f"\n{machine()}\n\n| side | quiet, s | busy, s | busy / quiet | steps that count |")
-    print("|---|---|---|---|---|")
+    print(f"\n{machine()}\n")
+    print_header("side", "quiet, s", "busy, s", "busy / quiet", "steps that count")
     quiet: dict[str, float] = {}
     ratio: dict[str, float] = {}
     for side, listed in samples.items():
@@ -190,7 +191,8 @@ def main() -> int:
         quiet[side] = medians[0]
         ratio[side] = medians[1] / medians[0]
         counts = f"{len(times[0])} + {len(times[1])} of {len(listed)}"
-        print(f"| {side} | {medians[0]:.2f} | {medians[1]:.2f} | {ratio[side]:.1f} | {counts} |")
+        seconds = [f"{median:.2f}" for median in medians]
+        print_row(side, *seconds, f"{ratio[side]:.1f}", counts)
     kit_sides = [side for side in options.sides if side != "stock"]
     if "kit" not in kit_sides:
         return 0
@@ -198,7 +200,8 @@ def main() -> int:
         print("\nOther programs used the machine: no verdict. Run it again when nothing else runs.")
         return 2
     best = min(quiet[side] for side in kit_sides)
-    same = len(set().union(*(found for side, found in weights.items() if side != "stock"))) == 1
+    kit_weights = set().union(*(weights[side] for side in kit_sides))
+    same = len(kit_weights) == 1
     holds = quiet["kit"] <= QUIET_MOST * best and ratio["kit"] <= BUSY_MOST and same
     print(
         f"\nkit: {quiet['kit'] / best:.2f} of the best quiet step (at most {QUIET_MOST}), "

@@ -18,7 +18,15 @@ import time
 from collections import defaultdict
 from typing import Any
 
-from _measure import ask, has_bfloat16_instructions, machine, peak_gb, tell
+from _measure import (
+    ask,
+    has_bfloat16_instructions,
+    machine,
+    peak_gb,
+    print_header,
+    print_row,
+    tell,
+)
 
 KIT = "kit"
 SIDES = ("stock bfloat16", "stock float32", "kit bfloat16", KIT)
@@ -168,6 +176,22 @@ def by_hand(settings: Any, out: str, steps: list[dict[str, float]]) -> list[floa
     return trainer.lengths
 
 
+def bfloat16_switch(side: str) -> str:
+    """Return the value of UNSLOTH_CPU_BF16 for a side; empty lets the kit decide."""
+    if side == KIT:
+        return ""
+    return "1" if "bfloat16" in side else "0"
+
+
+def medians_of(runs: list[dict[str, Any]]) -> dict[str, float]:
+    """Return the median seconds of each part of a step, and the median peak memory in GB."""
+    # The first step of a process also warms up.
+    steps = [step for run in runs for step in run["steps"][1:]]
+    medians = {part: statistics.median(step[part] for step in steps) for part in (*PARTS, "total")}
+    medians["peak"] = statistics.median(run["peak"] for run in runs)
+    return medians
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=4)
@@ -183,47 +207,23 @@ def main() -> None:
     seen: dict[str, list[dict[str, Any]]] = {side: [] for side in sides}
     for _ in range(arguments.rounds):
         for side, results in seen.items():
-            # Unsloth's own switch: the one stock takes what the processor has; the kit is left to decide.
-            switch = "" if side == KIT else "1" if "bfloat16" in side else "0"
-            results.append(
-                ask(
-                    __file__,
-                    "--steps",
-                    arguments.steps,
-                    "--side",
-                    side,
-                    env={"UNSLOTH_CPU_BF16": switch},
-                )
-            )
-            totals = [round(step["total"], 1) for step in results[-1]["steps"]]
-            lengths = [round(length, 2) for length in results[-1]["lengths"]]
-            print(
-                f"{side}: s per step {totals}, mean length {lengths}, peak {results[-1]['peak']:.2f} GB",
-                flush=True,
-            )
-    # The first step of a process also pays for warming up, on all sides.
-    medians = {
-        side: {
-            part: statistics.median(step[part] for run in runs for step in run["steps"][1:])
-            for part in (*PARTS, "total")
-        }
-        for side, runs in seen.items()
-    }
-    print(f"\n{machine()}")
-    better = min(
-        (side for side in sides if not side.startswith(KIT)),
-        key=lambda side: medians[side]["total"],
-    )
-    print(
-        f"\n| part | {', s | '.join(sides)}, s | kit / {better} |\n| {' | '.join('---' for _ in range(len(sides) + 2))} |"
-    )
-    for part in ("total", *PARTS):
-        cells = " | ".join(f"{medians[side][part]:.2f}" for side in sides)
-        print(f"| {part} | {cells} | {medians[KIT][part] / medians[better][part]:.2f} |")
-    peaks = {side: statistics.median(run["peak"] for run in seen[side]) for side in sides}
-    print(
-        f"| peak memory, GB | {' | '.join(f'{peaks[s]:.2f}' for s in sides)} | {peaks[KIT] / peaks[better]:.2f} |"
-    )
+            command = [__file__, "--steps", arguments.steps, "--side", side]
+            result = ask(*command, env={"UNSLOTH_CPU_BF16": bfloat16_switch(side)})
+            results.append(result)
+            totals = [round(step["total"], 1) for step in result["steps"]]
+            lengths = [round(length, 2) for length in result["lengths"]]
+            peak = f"{result['peak']:.2f}"
+            print(f"{side}: s per step {totals}, mean length {lengths}, peak {peak} GB", flush=True)
+    medians = {side: medians_of(runs) for side, runs in seen.items()}
+    stock_sides = [side for side in sides if not side.startswith(KIT)]
+    better = min(stock_sides, key=lambda side: medians[side]["total"])
+    print(f"\n{machine()}\n")
+    print_header("part", *(f"{side}, s" for side in sides), f"kit / {better}")
+    for part in ("total", *PARTS, "peak"):
+        values = {side: medians[side][part] for side in sides}
+        name = "peak memory, GB" if part == "peak" else part
+        ratio = values[KIT] / values[better]
+        print_row(name, *(f"{values[side]:.2f}" for side in sides), f"{ratio:.2f}")
 
 
 if __name__ == "__main__":

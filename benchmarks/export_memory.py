@@ -24,7 +24,7 @@ import time
 from pathlib import Path
 
 import psutil
-from _measure import ask, machine, tell
+from _measure import ask, machine, print_header, print_row, tell
 
 HIDDEN = 4096
 INNER = 14336
@@ -292,10 +292,16 @@ def main() -> None:
         one(asked.one[0], Path(asked.one[1]), asked.limit)
         return
     print(f"{machine()}, limit {asked.limit:g} GiB. GB are 10^9 bytes.\n")
-    print(
-        "| weights, 10^9 | base, GB | step | cannot be given back, GB | with pages of files, GB | read, GB | seconds | |"
+    print_header(
+        "weights, 10^9",
+        "base, GB",
+        "step",
+        "cannot be given back, GB",
+        "with pages of files, GB",
+        "read, GB",
+        "seconds",
+        "",
     )
-    print("| --- | --- | --- | --- | --- | --- | --- | --- |", flush=True)
     try:
         for layers in asked.layers:
             with tempfile.TemporaryDirectory(dir=asked.work) as place:
@@ -303,16 +309,19 @@ def main() -> None:
                 for step in asked.steps:
                     env = {"LAYERS": str(layers), "DTYPE": asked.dtype, "LIMIT": str(asked.limit)}
                     told = ask(__file__, "--one", step, folder, "--limit", asked.limit, env=env)
-                    size = (
-                        sum(file.stat().st_size for file in (folder / "base").glob("*.safetensors"))
-                        / 1e9
-                    )
+                    weights = (folder / "base").glob("*.safetensors")
+                    size = sum(file.stat().st_size for file in weights) / 1e9
                     whole = "no limit" if told["all"] is None else f"{told['all'] / 1e9:.2f}"
                     read = round(told["read"] / 1e9)
-                    print(
-                        f"| {size / 2:.2f} | {size:.2f} | {step} | {told['fixed'] / 1e9:.2f} | {whole} | {read} | "
-                        f"{told['seconds']:.0f} | {told['said']} |",
-                        flush=True,
+                    print_row(
+                        f"{size / 2:.2f}",
+                        f"{size:.2f}",
+                        step,
+                        f"{told['fixed'] / 1e9:.2f}",
+                        whole,
+                        read,
+                        f"{told['seconds']:.0f}",
+                        told["said"],
                     )
     finally:
         for group in (_group() or GROUPS).glob("grpo_nb_*"):

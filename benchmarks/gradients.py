@@ -285,7 +285,8 @@ def draw_angles(table: Any, group: int = 8) -> Picture:
     lowest = part["pass rate"].min()
     highest = part["pass rate"].max()
     words = "; ".join(
-        f"{name} {at[name, lowest]:.0f} degrees at a pass rate of {lowest:.0%}, {at[name, 0.5]:.0f} at 50%, "
+        f"{name} {at[name, lowest]:.0f} degrees at a pass rate of {lowest:.0%}, "
+        f"{at[name, 0.5]:.0f} at 50%, "
         f"{at[name, highest]:.0f} at {highest:.0%}"
         for name in ("no baseline", "group mean")
     )

@@ -15,7 +15,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import _measure  # noqa: F401  # the kit of this checkout
+# _measure puts this checkout first on the path, so it is imported before the kit.
+from _measure import print_header, print_row
 
 from grpo_nb.health.monitor import HealthMonitor
 from tests.support.health_logs import real_logs
@@ -76,17 +77,13 @@ def main() -> None:
         measured["rldoctor 0.2.0"] = measure_rldoctor(rows, arguments.steps)
     except ImportError:
         print("rldoctor is not installed: only the kit is measured.\n")
-    print("| side | " + " | ".join(f"ms per step at {n:,}" for n in arguments.steps) + " |")
-    print("| --- |" + " --- |" * len(arguments.steps))
+    print_header("side", *(f"ms per step at {count:,}" for count in arguments.steps))
     for side, times in measured.items():
-        print(f"| {side} | " + " | ".join(f"{1000 * times[n]:.2f}" for n in arguments.steps) + " |")
+        print_row(side, *(f"{1000 * times[count]:.2f}" for count in arguments.steps))
     if len(measured) == 2:
         ours, theirs = measured.values()
-        print(
-            "| rldoctor / kit | "
-            + " | ".join(f"{theirs[n] / ours[n]:.1f}" for n in arguments.steps)
-            + " |"
-        )
+        ratios = [theirs[count] / ours[count] for count in arguments.steps]
+        print_row("rldoctor / kit", *(f"{ratio:.1f}" for ratio in ratios))
 
 
 if __name__ == "__main__":

@@ -25,7 +25,8 @@ def main() -> None:
     empty = statistics.median(a for a, _ in pairs)
     extra = statistics.median(b - a for a, b in pairs)
     print(
-        f"empty interpreter {empty:.3f} s; import grpo_nb adds {extra:.3f} s (median of {len(pairs)} pairs)"
+        f"empty interpreter {empty:.3f} s; import grpo_nb adds {extra:.3f} s "
+        f"(median of {len(pairs)} pairs)"
     )
 
 

@@ -15,7 +15,7 @@ import statistics
 import tempfile
 import time
 
-from _measure import ask, peak_gb, tell
+from _measure import ask, peak_gb, print_header, print_row, tell
 
 SETTINGS = {"seed": 7, "max_completion_length": 32}
 
@@ -158,7 +158,7 @@ def main() -> None:
     parser.add_argument(
         "--live-memory",
         action="store_true",
-        help="have the allocator give back what is freed: peaks repeat, where they otherwise vary by 40 %%; steps are slower",
+        help="return freed memory at once: steps are slower, but peaks no longer vary by 40 %%",
     )
     parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -167,35 +167,28 @@ def main() -> None:
         return
     # A fixed threshold switches off glibc's growing one, which keeps freed blocks.
     environment = {"MALLOC_MMAP_THRESHOLD_": "131072"} if arguments.live_memory else {}
-    environment["UNSLOTH_CPU_BF16"] = (
-        "0"  # float32 on every side: by hand Unsloth would take what the processor has
-    )
+    # float32 on every side. By hand, Unsloth would use bfloat16 if the processor has it.
+    environment["UNSLOTH_CPU_BF16"] = "0"
     seen: dict[str, list[dict]] = {side: [] for side in SIDES}
     for _ in range(arguments.rounds):
         for side in SIDES:
-            seen[side].append(
-                ask(__file__, "--steps", arguments.steps, "--side", side, env=environment)
-            )
-            print(
-                side,
-                [round(t, 2) for t in seen[side][-1]["times"]],
-                round(seen[side][-1]["peak"], 2),
-                flush=True,
-            )
-    # The first step of a process also pays for warming up, on every side.
-    step = {
-        side: statistics.median(t for run in runs for t in run["times"][1:])
-        for side, runs in seen.items()
-    }
-    peak = {side: statistics.median(run["peak"] for run in runs) for side, runs in seen.items()}
-    print(
-        "| side | s per step | ratio | peak memory, GB | ratio |\n| --- | --- | --- | --- | --- |"
-    )
+            command = [__file__, "--steps", arguments.steps, "--side", side]
+            result = ask(*command, env=environment)
+            seen[side].append(result)
+            times = [round(seconds, 2) for seconds in result["times"]]
+            print(side, times, round(result["peak"], 2), flush=True)
+    step: dict[str, float] = {}
+    peak: dict[str, float] = {}
+    for side, runs in seen.items():
+        # The first step of a process also warms up.
+        step[side] = statistics.median(t for run in runs for t in run["times"][1:])
+        peak[side] = statistics.median([run["peak"] for run in runs])
+    print_header("side", "s per step", "ratio", "peak memory, GB", "ratio")
     for side in SIDES:
-        print(
-            f"| {side} | {step[side]:.2f} | {step[side] / step['by hand']:.3f} | {peak[side]:.2f} | "
-            f"{peak[side] / peak['by hand']:.3f} |"
-        )
+        step_ratio = step[side] / step["by hand"]
+        peak_ratio = peak[side] / peak["by hand"]
+        cells = [f"{step[side]:.2f}", f"{step_ratio:.3f}", f"{peak[side]:.2f}", f"{peak_ratio:.3f}"]
+        print_row(side, *cells)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from _measure import ask, peak_gb, tell
+from _measure import ask, peak_gb, print_header, print_row, tell
 
 SHARD = "500MB"
 WAYS = {
@@ -152,28 +152,24 @@ def main() -> None:
                 if way != "file":
                     shutil.rmtree(target)
     print(
-        f"Base: {size / 1e9:.2f} GB of bfloat16 in {files} files. Medians of {asked.rounds} rounds, one thread.\n"
+        f"Base: {size / 1e9:.2f} GB of bfloat16 in {files} files. "
+        f"Medians of {asked.rounds} rounds, one thread.\n"
     )
-    print(
-        "| way | peak memory | without the imports, as a share of the model | against peft | seconds | tensors |"
-    )
-    print("| --- | --- | --- | --- | --- | --- |")
-    middle = {
-        way: {key: statistics.median(run[key] for run in runs) for key in ("peak", "seconds")}
-        for way, runs in found.items()
-    }
-    nothing = middle["imports"]["peak"]
-    theirs = middle["peft"]["peak"]
-    for way, said in WAYS.items():
-        peak = middle[way]["peak"]
-        digests = {run["digest"] for run in found[way]}
+    share_column = "without the imports, as a share of the model"
+    print_header("way", "peak memory", share_column, "against peft", "seconds", "tensors")
+    peaks = {way: statistics.median([run["peak"] for run in runs]) for way, runs in found.items()}
+    for way, description in WAYS.items():
+        peak = peaks[way]
+        shown_peak = f"{peak / 1e9:.2f} GB"
         if way == "imports":
-            print(f"| {said} | {peak / 1e9:.2f} GB | | | | |")
+            print_row(description, shown_peak, "", "", "", "")
             continue
-        print(
-            f"| {said} | {peak / 1e9:.2f} GB | {(peak - nothing) / size:.2f} | {peak / theirs:.2f} | "
-            f"{middle[way]['seconds']:.1f} | {', '.join(sorted(digests))} |"
-        )
+        share = (peak - peaks["imports"]) / size
+        ratio = peak / peaks["peft"]
+        seconds = statistics.median(run["seconds"] for run in found[way])
+        digests = sorted({run["digest"] for run in found[way]})
+        cells = [f"{share:.2f}", f"{ratio:.2f}", f"{seconds:.1f}", ", ".join(digests)]
+        print_row(description, shown_peak, *cells)
 
 
 if __name__ == "__main__":

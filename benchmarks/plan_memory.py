@@ -15,7 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from _measure import ask, peak_gb, tell
+from _measure import ask, peak_gb, print_header, print_row, tell
 
 # Shape of a random Llama with the embedded tokenizer (None: the embedded model itself), and changes to the `cpu` preset.
 CASES: dict[str, tuple[dict[str, int] | None, dict[str, object]]] = {
@@ -121,17 +121,14 @@ def main() -> None:
     if arguments.side:
         tell(measure(arguments.side, arguments.steps))
         return
-    print(
-        "| run | imported, GB | loaded, GB | peak, GB | predicted, GB | predicted / measured | share of the longest |\n"
-        "| --- | --- | --- | --- | --- | --- | --- |"
-    )
+    kinds = ("imported", "loaded", "peak", "predicted")
+    columns = [f"{kind}, GB" for kind in kinds]
+    print_header("run", *columns, "predicted / measured", "share of the longest")
     for case in arguments.only or CASES:
         seen = ask(__file__, "--steps", arguments.steps, "--side", case)
-        print(
-            f"| {case} | {seen['imported']:.2f} | {seen['loaded']:.2f} | {seen['peak']:.2f} | {seen['predicted']:.2f} | "
-            f"{seen['predicted'] / seen['peak']:.2f} | {seen['length']:.0%} |",
-            flush=True,
-        )
+        memory = [f"{seen[kind]:.2f}" for kind in kinds]
+        ratio = seen["predicted"] / seen["peak"]
+        print_row(case, *memory, f"{ratio:.2f}", f"{seen['length']:.0%}")
 
 
 if __name__ == "__main__":

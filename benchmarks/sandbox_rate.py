@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from _measure import machine
+from _measure import machine, print_header, print_row
 
 from grpo_nb.sandbox.candidates import holes, run_untrusted_batch
 from grpo_nb.sandbox.jobs import Call, Candidate, Limits
@@ -72,16 +72,27 @@ def main() -> None:
     rates = sorted(BATCH / taken for taken in batch)
     user = "root" if os.geteuid() == 0 else "an ordinary user"
     date = datetime.date.today()
+    print("# Candidates a second in the sandbox\n")
     print(
-        f"# Candidates a second in the sandbox\n\n`python benchmarks/sandbox_rate.py`, started as {user}, {date.day} "
-        f"{date:%B %Y}; {machine()}, Python {platform.python_version()}. Median of {REPEATS} batches (range), each of {BATCH} "
-        "candidates with three calls.\n\n"
-        f"| candidates a second | one alone | self-test, once | batch of 16 with one endless loop, limit {LIMIT:g} s |\n"
-        "| ---: | ---: | ---: | ---: |\n"
-        f"| {statistics.median(rates):.0f} ({rates[0]:.0f} to {rates[-1]:.0f}) | {1000 * statistics.median(single):.1f} ms "
-        f"| {self_test:.2f} s | {statistics.median(loop):.2f} s |\n\n"
-        "For comparison, in the same run: a new interpreter for each candidate, one at a time and without any isolation, "
-        f"takes {1000 * statistics.median(bare):.1f} ms."
+        f"`python benchmarks/sandbox_rate.py`, started as {user}, {date.day} {date:%B %Y}; "
+        f"{machine()}, Python {platform.python_version()}. Median of {REPEATS} batches (range), "
+        f"each of {BATCH} candidates with three calls.\n"
+    )
+    print_header(
+        "candidates a second",
+        "one alone",
+        "self-test, once",
+        f"batch of 16 with one endless loop, limit {LIMIT:g} s",
+    )
+    print_row(
+        f"{statistics.median(rates):.0f} ({rates[0]:.0f} to {rates[-1]:.0f})",
+        f"{1000 * statistics.median(single):.1f} ms",
+        f"{self_test:.2f} s",
+        f"{statistics.median(loop):.2f} s",
+    )
+    print(
+        "\nFor comparison, in the same run: a new interpreter for each candidate, one at a time "
+        f"and without any isolation, takes {1000 * statistics.median(bare):.1f} ms."
     )
 
 

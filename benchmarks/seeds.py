@@ -158,8 +158,8 @@ class SeedScores(Shown):
         seeds = [seed for seed in self.scores[first] if seed in self.scores[second]]
         if len(seeds) < 2:
             raise ValueError(
-                f"{first!r} and {second!r} share {len(seeds)} seeds, and a paired comparison needs at "
-                "least two. Train both with the same seeds."
+                f"{first!r} and {second!r} share {len(seeds)} seeds, and a paired comparison "
+                "needs at least two. Train both with the same seeds."
             )
         before = _column(self.scores[first], seeds)
         after = _column(self.scores[second], seeds)
@@ -255,8 +255,8 @@ def by_seed(
     # A run whose `extra` lacks the argument has the default, and belongs to the group "default".
     if not callable(by) and not any(by in _settings_of(run) for run in opened):
         raise ValueError(
-            f"by = {by!r} is not a setting of any of these runs. gn.runs.side_by_side shows the settings "
-            "that differ."
+            f"by = {by!r} is not a setting of any of these runs. gn.runs.side_by_side shows the "
+            "settings that differ."
         )
     are_compared = all(run.comparison for run in opened)
     task_names = {run.info.get("task", {}).get("name") for run in opened}
@@ -268,7 +268,8 @@ def by_seed(
         key = seed if len(task_names) == 1 else (run.info.get("task", {}).get("name"), seed)
         if key in scores.setdefault(group, {}):
             raise ValueError(
-                f"{run.name!r} is a second run with seed {seed} in the group {group!r}. Leave one out, or "
+                f"{run.name!r} is a second run with seed {seed} in the group {group!r}. "
+                "Leave one out, or "
                 'use a function: by=lambda run: f"{run.settings.loss_type} {run.settings.beta}".'
             )
         rewards = series(run.rows, "reward")

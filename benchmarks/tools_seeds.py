@@ -84,12 +84,13 @@ def table(results: list[dict[str, Any]]) -> str:
             f"{r['peak memory, GB']:.1f}",
         )
         lines.append(f"| {' | '.join(map(str, cells))} |")
-    better = (sum(r[f"{side}verdict"] == "better" for r in results) for side in ("", "three, "))
-    return "\n".join(
-        lines
-    ) + "\n\nbetter on {} of {count}, on chains of three on {} of {count}.".format(
-        *better, count=len(results)
+    count = len(results)
+    better = sum(result["verdict"] == "better" for result in results)
+    better_on_three = sum(result["three, verdict"] == "better" for result in results)
+    lines.append(
+        f"\nbetter on {better} of {count}, on chains of three on {better_on_three} of {count}."
     )
+    return "\n".join(lines)
 
 
 def kept() -> list[dict[str, Any]]:
