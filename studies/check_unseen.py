@@ -1,10 +1,12 @@
-"""Rewards that the rules of `check_rewards` were not written with: labelled first, kept aside, and measured once at the end.
+"""Try `check_rewards` on rewards that its rules were not written with.
 
-Run: python studies/check_unseen.py > studies/results/check_unseen.md
+    python studies/check_unseen.py > studies/results/check_unseen.md
 
-They follow descriptions of public rewards (Countdown, SQL, JSON, tool calls, labels, medical terms, sudoku, boxes, lengths,
-style); none is copied. `true` lists the kinds of findings that are true of a reward, `faults` those of which at least one has
-to be found; both were written down before any rule was. A finding at warning or above of another kind is a false one.
+The rewards were labelled first, kept aside, and measured once at the end. They follow descriptions of
+public rewards (Countdown, SQL, JSON, tool calls, labels, medical terms, sudoku, boxes, lengths,
+style); none is copied. `faults` lists the kinds of findings of which at least one must be found, and
+`true` the other kinds that are true of the reward. Both were written down before the rules. A finding
+of another kind, at warning or above, is false.
 """
 
 from __future__ import annotations
@@ -13,7 +15,6 @@ import collections
 import json
 import re
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -405,7 +406,7 @@ CASES = [
     Case(number_within, SUMS, lambda: XML),
     Case(best_of_batch, SUMS, lambda: XML, ("unsteady",)),
     Case(tidies_what_it_reads, SUMS, lambda: XML, ("changes its inputs",), ("another format",)),
-    Case(number_or_crash, SUMS, lambda: XML, ("raises",), ("several answers")),
+    Case(number_or_crash, SUMS, lambda: XML, ("raises",), ("several answers",)),
     Case(on_one_line, SUMS, lambda: THINK, ("another format",), ("right answer refused",)),
 ]
 
@@ -420,24 +421,27 @@ def main() -> None:
         took.append(time.perf_counter() - begun)
         kinds = list(dict.fromkeys(f.kind for f in report.findings if f.severity != "note"))
         false = [kind for kind in kinds if kind not in case.faults + case.true]
-        is_right = any(kind in case.faults for kind in kinds) if case.faults else not kinds
-        counts["faulty" if case.faults else "sound"] += 1
-        counts["found" if case.faults else "left alone"] += is_right
+        if case.faults:
+            counts["faulty"] += 1
+            counts["found"] += any(kind in case.faults for kind in kinds)
+        else:
+            counts["sound"] += 1
+            counts["left alone"] += not kinds
         counts["findings"] += len(kinds)
         counts["false"] += len(false)
         true = ", ".join(kind for kind in kinds if kind not in false)
-        lines.append(
-            f"| {case.reward.__name__} | {'' if case.faults else 'yes'} | {true or '-'} | {', '.join(false)} |"
-        )
-    sys.stdout.write(
-        "# Rewards that the rules were not written with\n\nWritten by `studies/check_unseen.py`.\n\n"
+        is_sound = "" if case.faults else "yes"
+        name = case.reward.__name__
+        lines.append(f"| {name} | {is_sound} | {true or '-'} | {', '.join(false)} |")
+    print("# Rewards that the rules were not written with\n")
+    print("Written by `studies/check_unseen.py`.\n")
+    print(
+        f"{counts['found']} of {counts['faulty']} faulty ones found, "
+        f"{counts['left alone']} of {counts['sound']} sound ones left alone; "
+        f"{counts['false']} of {counts['findings']} findings at warning or above are false. "
+        f"A check takes {statistics.median(took):.1f} s in the median, {max(took):.1f} s at most.\n"
     )
-    sys.stdout.write(
-        f"{counts['found']} of {counts['faulty']} faulty ones found, {counts['left alone']} of {counts['sound']} sound ones "
-        f"left alone; {counts['false']} of {counts['findings']} findings at warning or above are false. "
-        f"A check takes {statistics.median(took):.1f} s in the median, {max(took):.1f} s at most.\n\n"
-    )
-    sys.stdout.write("\n".join(lines) + "\n")
+    print("\n".join(lines))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ sys.path.insert(0, str(ROOT))
 
 
 def in_turns(ways: dict[str, Callable[[], Any]], repeats: int = 7) -> dict[str, float]:
-    """Median milliseconds of each way, measured alternately after a first call of each."""
+    """Return the median milliseconds of each way, measured in turns after a first call of each."""
     for way in ways.values():
         way()
     seen: dict[str, list[float]] = {name: [] for name in ways}
@@ -32,9 +32,13 @@ def in_turns(ways: dict[str, Callable[[], Any]], repeats: int = 7) -> dict[str, 
 
 
 def show(title: str, found: dict[str, float]) -> None:
+    """Print one row: each way with its milliseconds and its ratio to the first way."""
     first = next(iter(found.values()))
-    cells = ", ".join(f"{name} {ms:.1f} ({ms / first:.2f})" for name, ms in found.items())
-    print(f"| {title} | {cells} |", flush=True)
+    cells = []
+    for name, milliseconds in found.items():
+        ratio = milliseconds / first
+        cells.append(f"{name} {milliseconds:.1f} ({ratio:.2f})")
+    print(f"| {title} | {', '.join(cells)} |", flush=True)
 
 
 def main() -> None:
@@ -64,7 +68,8 @@ def main() -> None:
                 packed[i] = reorder(weight, 16)
             packing.append(1000 * (time.perf_counter() - started))
         for rows in (1, 4, 8, 12, 16, 32, 64, 128, 256, 480):
-            x = {width: torch.randn(rows, width) for width in {w.shape[1] for w in weights}}
+            widths = {weight.shape[1] for weight in weights}
+            x = {width: torch.randn(rows, width) for width in widths}
             ways = {
                 "linear": lambda x=x: [functional.linear(x[w.shape[1]], w) for w in weights],
                 "weight on the left": lambda x=x: [
@@ -101,12 +106,14 @@ def main() -> None:
         layer = model.get_base_model().model.layers[0].self_attn
         with grouped_attention():
             grouped = ALL_ATTENTION_FUNCTIONS["sdpa"]
+
+        def of_30_layers(attend: Callable) -> None:
+            for _ in range(30):
+                attend(layer, query, key, value, visible)
+
         ways = {
-            name: lambda f=f: [f(layer, query, key, value, visible) for _ in range(30)]
-            for name, f in {
-                "keys and values copied for each head": attention,
-                "read in place": grouped,
-            }.items()
+            "keys and values copied for each head": lambda: of_30_layers(attention),
+            "read in place": lambda: of_30_layers(grouped),
         }
         show("attention of one token, 16 rows, 120 tokens, 30 layers", in_turns(ways))
 
@@ -158,7 +165,8 @@ def main() -> None:
         f"{tokens}": lambda tokens=tokens: with_price(tokens) for tokens in (2000, 1, 200, 10**6)
     }
     show(
-        "the same, by the width of a lane from which attention costs as much as the rest (1: narrow lanes)",
+        "the same, by the width of a lane from which attention costs as much as the rest "
+        "(1: narrow lanes)",
         in_turns(ways, 5),
     )
 

@@ -58,8 +58,10 @@ def log_of(
             }
         )
         if len(metrics) == logging_steps:
-            row = {name: statistics.fmean(row[name] for row in metrics) for name in metrics[0]}
-            rows.append(row | {"step": step})
+            logged = {"step": step}
+            for name in metrics[0]:
+                logged[name] = statistics.fmean([row[name] for row in metrics])
+            rows.append(logged)
             metrics = []
     return rows
 

@@ -1,12 +1,13 @@
-"""The ten real logs as seen by the kit's health rules, rldoctor, rlprobe and rlwatch, side by side.
+"""Compare what the kit's health rules, rldoctor, rlprobe and rlwatch say about ten real logs.
 
     pip install --no-deps --target PEERS rldoctor==0.2.0 rlprobe==0.1.0 rlwatch==0.5.1
     PYTHONPATH=PEERS python studies/health_peers.py > studies/results/health_peers.md
 
-In the environment of the tests nothing else is needed. Each tool is used as its own TRL integration uses it, with its defaults:
-rldoctor `run_from_records` and `diagnose`; rlprobe `Recorder` with the metric names of its callback, and `diagnose`; rlwatch
-`DetectorSuite` with the names of its callback. What a log deserves is counted here from its columns, not by any of the tools.
-Logs are shown as they are, and with the column `frac_reward_zero_std` that today's TRL writes, which the peers read.
+Each tool is used as its own TRL integration uses it, with its defaults: rldoctor `run_from_records`
+and `diagnose`; rlprobe `Recorder` with the metric names of its callback, and `diagnose`; rlwatch
+`DetectorSuite` with the names of its callback. What a log deserves is counted here from its columns,
+not by any of the tools. Each log is given as it is, and once more with the column
+`frac_reward_zero_std`, which today's TRL writes and the other tools read.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from benchmarks._measure import print_header, print_row
 from grpo_nb.health.monitor import check_health
 from grpo_nb.runs.alert import worst_first
 from tests.support.health_logs import Rows, real_logs, with_zero_std
@@ -92,9 +94,8 @@ def ask_rlwatch(rows: Rows) -> Found:
     suite = DetectorSuite(RLWatchConfig())
     found = []
     for row in rows:
-        for alert in suite.check_step(
-            row["step"], **{new: row[old] for old, new in names.items() if old in row}
-        ):
+        metrics = {new: row[old] for old, new in names.items() if old in row}
+        for alert in suite.check_step(row["step"], **metrics):
             if (alert.severity, alert.detector) not in found:
                 found.append((alert.severity, alert.detector))
     return found
@@ -119,8 +120,10 @@ def deserved(rows: Rows) -> set[str]:
     ):
         said.add("clipped")
     names = [key for key in rows[0] if key.startswith("rewards/") and not key.endswith("/std")]
-    if any(len({row[name] for row in rows}) == 1 for name in names):
-        said.add("constant reward")
+    for name in names:
+        scores = {row[name] for row in rows}
+        if len(scores) == 1:
+            said.add("constant reward")
     kl = [row["kl"] for row in rows]
     if max(kl) >= 0.1 and max(kl) >= 5 * statistics.median(kl):
         said.add("KL spike")
@@ -147,56 +150,60 @@ def main() -> None:
             for tool, ask in TOOLS.items():
                 with contextlib.redirect_stdout(io.StringIO()):
                     found[name, tool, has_share] = ask(given)
-    print(_totals(logs, found))
-    print(_by_log(logs, found))
+    print_totals(logs, found)
+    print()
+    print_each_log(logs, found)
 
 
-def _totals(logs: dict[str, Rows], found: dict[tuple[str, str, bool], Found]) -> str:
-    tools = [f"{tool}{words}" for tool in TOOLS for words in ("", ", with the share")]
-    head = ["what a log deserves, and how many of those logs get it", *tools]
-    lines = ["| " + " | ".join(head) + " |", "| --- |" + " --- |" * (len(head) - 1)]
-    for thing, names in _NAMES.items():
-        deserving = [name for name, rows in logs.items() if thing in deserved(rows)]
-        cells = [
-            f"{sum(any(rule in names for _, rule in found[name, tool, share]) for name in deserving)} of {len(deserving)}"
-            for tool in TOOLS
-            for share in (False, True)
-        ]
-        lines.append(f"| {thing} | " + " | ".join(cells) + " |")
+def print_totals(logs: dict[str, Rows], found: dict[tuple[str, str, bool], Found]) -> None:
+    """Print for each tool how many logs get the alert that they deserve, and how many a false one."""
+    asked = [(tool, share) for tool in TOOLS for share in (False, True)]
+    head = ["what a log deserves, and how many of those logs get it"]
+    head += [f"{tool}, with the share" if share else tool for tool, share in asked]
+    print_header(*head)
+    for deserved_alert, rules in _NAMES.items():
+        deserving = [name for name, rows in logs.items() if deserved_alert in deserved(rows)]
+        cells = []
+        for tool, share in asked:
+            told = [rules_of(found[name, tool, share]) for name in deserving]
+            right = sum(not told_rules.isdisjoint(rules) for told_rules in told)
+            cells.append(f"{right} of {len(deserving)}")
+        print_row(deserved_alert, *cells)
     learning = [name for name, rows in logs.items() if learns(rows)]
-    for words, test in (
-        ("learns, and has a critical alert (fewer is better)", lambda s: s.count("critical") > 0),
-        (
-            "learns, and has more than one warning (fewer is better)",
-            lambda s: s.count("warning") > 1,
-        ),
+    for words, severity, most in (
+        ("learns, and has a critical alert (fewer is better)", "critical", 0),
+        ("learns, and has more than one warning (fewer is better)", "warning", 1),
     ):
-        cells = [
-            f"{sum(test([severity for severity, _ in found[name, tool, share]]) for name in learning)} of {len(learning)}"
-            for tool in TOOLS
-            for share in (False, True)
-        ]
-        lines.append(f"| {words} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        cells = []
+        for tool, share in asked:
+            counts = [severities_of(found[name, tool, share]).count(severity) for name in learning]
+            accused = sum(count > most for count in counts)
+            cells.append(f"{accused} of {len(learning)}")
+        print_row(words, *cells)
 
 
-def _by_log(logs: dict[str, Rows], found: dict[tuple[str, str, bool], Found]) -> str:
-    lines = [
-        "",
-        "| log | steps | deserves | " + " | ".join(TOOLS) + " |",
-        "| --- | --- | --- |" + " --- |" * len(TOOLS),
-    ]
+def rules_of(alerts: Found) -> set[str]:
+    """Return the rules of a log's alerts."""
+    return {rule for _, rule in alerts}
+
+
+def severities_of(alerts: Found) -> list[str]:
+    """Return the severities of a log's alerts."""
+    return [severity for severity, _ in alerts]
+
+
+def print_each_log(logs: dict[str, Rows], found: dict[tuple[str, str, bool], Found]) -> None:
+    """Print for each log what it deserves, and what each tool says."""
+    print_header("log", "steps", "deserves", *TOOLS)
     for name, rows in logs.items():
-        due = ", ".join(sorted(deserved(rows))) + (" (learns)" if learns(rows) else "")
-        cells = [
-            ", ".join(f"{rule} ({severity})" for severity, rule in found[name, tool, True])
-            or "nothing"
-            for tool in TOOLS
-        ]
-        lines.append(
-            f"| {name.rsplit('_', 1)[0]} | {len(rows)} | {due} | " + " | ".join(cells) + " |"
-        )
-    return "\n".join(lines)
+        due = ", ".join(sorted(deserved(rows)))
+        if learns(rows):
+            due += " (learns)"
+        cells = []
+        for tool in TOOLS:
+            alerts = [f"{rule} ({severity})" for severity, rule in found[name, tool, True]]
+            cells.append(", ".join(alerts) or "nothing")
+        print_row(name.rsplit("_", 1)[0], len(rows), due, *cells)
 
 
 if __name__ == "__main__":

@@ -47,7 +47,8 @@ def main() -> None:
         changes = draw.choice(
             [1.0, -1.0, 0.0], p=[gained, lost, 1 - gained - lost], size=(studies, count)
         )
-        print(f"| {count} | {gained:.0%}, {lost:.0%} | {_covered(changes, gained - lost, 1):.1%} |")
+        covered = _covered(changes, gained - lost, 1)
+        print(f"| {count} | {gained:.0%}, {lost:.0%} | {covered:.1%} |")
     for count in _FOUR_EACH:
         # Each question has a difficulty of its own; the second model is right more often on each.
         rates = draw.beta(0.7, 1.0, size=(studies, count))
@@ -57,12 +58,12 @@ def main() -> None:
         truth = float((numpy.minimum(many + 0.1, 1.0) - many).mean())
         print(f"| {count}, 4 samples each | | {_covered(changes, truth, 4):.1%} |")
 
-    print(
-        "\n| questions | answers that change | smallest difference | found |\n| ---: | ---: | ---: | ---: |"
-    )
+    print("\n| questions | answers that change | smallest difference | found |")
+    print("| ---: | ---: | ---: | ---: |")
     for count, share in _POWER:
         each = round(count * share / 2)
-        smallest = smallest_difference([1.0, -1.0] * each + [0.0] * (count - 2 * each))
+        changes = [1.0, -1.0] * each + [0.0] * (count - 2 * each)
+        smallest = smallest_difference(changes)
         moved = draw.binomial(count, max(share, smallest), size=studies)
         gained = draw.binomial(moved, (1 + smallest / max(share, smallest)) / 2)
         found = numpy.mean(
