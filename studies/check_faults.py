@@ -1,10 +1,10 @@
-"""Forty faults put into sound reward functions by a script: which does `check_rewards` find, and does it leave the sound alone?
+"""Measure which of forty planted faults `check_rewards` finds, and which sound rewards it accuses.
 
-Run: python studies/check_faults.py [--seen | --unseen] > studies/results/check_faults.md
+    python studies/check_faults.py [--seen | --unseen] > studies/results/check_faults.md
 
-The 24 rewards are in `tests/support/sound_rewards.py`, the faults in `tests/support/planted_faults.py`. All of it was written
-before the probes that are measured here; a third of the rewards, drawn by chance, with their faults, was not run until the
-probes were finished (`UNSEEN`).
+The 24 sound rewards are in tests/support/sound_rewards.py, the faults in tests/support/planted_faults.py.
+All were written before the probes that are measured here. A third of the rewards with their faults,
+drawn by chance, was put aside until the probes were finished.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import random
 import sys
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,79 +23,103 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.support.planted_faults import FAULTS, faulty
 from tests.support.sound_rewards import SOUND, TOGETHER, Rows, sound
 
-# Not run while the probes were written: a third of the rewards, drawn once, with all their faults.
-UNSEEN = frozenset(random.Random(16).sample(sorted(SOUND), len(SOUND) // 3))
-
+# A third of the rewards, drawn once, with all their faults.
+PUT_ASIDE = frozenset(random.Random(16).sample(sorted(SOUND), len(SOUND) // 3))
 
 HISTORY = (
-    "Before the probes were written, 31 of the 40 faults were found (21 seen, 10 put aside), and 8 of the 31 sound rewards and "
-    "sets accused (4 and 4). The first run of what was put aside found 13 of 13 faults and accused 3 of 12 sound ones, for two "
-    "reasons that were then mended: phrases in an attribute of a class were not tried, and a tag was taken for a column's "
-    "name. One fault, of numbers not looked at, was missed then; a probe was written for it, and has gone again with the kind "
-    "that only this fault ever showed."
+    "Before the probes were written, 31 of the 40 faults were found (21 seen, 10 put aside), and 8 of "
+    "the 31 sound rewards and sets accused (4 and 4). The first run of what was put aside found 13 of "
+    "13 faults and accused 3 of 12 sound ones, for two reasons that were then mended: phrases in an "
+    "attribute of a class were not tried, and a tag was taken for a column's name. One fault, of "
+    "numbers not looked at, was missed then; a probe was written for it, and has gone again with the "
+    "kind that only this fault ever showed."
 )
 
 
-# ---- The table -----------------------------------------------------------------------------------------------------
+@dataclass
+class Part:
+    """The cases that were seen while the probes were written, or those that were put aside."""
+
+    name: str
+    sound: int = 0
+    accused: int = 0
+    faults: int = 0
+    found: int = 0
+    rows: list[str] = field(default_factory=list)
+
+    def add_sound(self, name: str, findings: list[str]) -> None:
+        """Count a sound reward or set with the findings of the check, which should be none."""
+        self.sound += 1
+        self.accused += bool(findings)
+        self.add_row(name, "none", findings)
+
+    def add_fault(self, name: str, fault: str, findings: list[str]) -> None:
+        """Count a faulty reward with the findings of the check, which should be one or more."""
+        self.faults += 1
+        self.found += bool(findings)
+        self.add_row(name, fault, findings)
+
+    def add_row(self, name: str, fault: str, findings: list[str]) -> None:
+        row = f"| {name} | {self.name} | {fault} | {'; '.join(findings) or '-'} |"
+        self.rows.append(row)
+        print(row, file=sys.stderr)
+
+    @property
+    def sentence(self) -> str:
+        return (
+            f"{self.name}: {self.found} of {self.faults} faults at warning or above, "
+            f"{self.accused} of {self.sound} sound rewards and sets."
+        )
 
 
-def check(rewards: list[Any], task: Rows, **options: Any) -> RewardReport:
+def check(rewards: list[Any], task: Rows) -> RewardReport:
     """Run the check with its defaults."""
-    return gn.check_rewards(rewards, task.rows, format=task.format, **options)
+    return gn.check_rewards(rewards, task.rows, format=task.format)
 
 
 def serious(report: RewardReport) -> list[str]:
-    """The kinds of the findings at warning or above."""
-    return list(
-        dict.fromkeys(f"{f.severity}: {f.kind}" for f in report.findings if f.severity != "note")
-    )
+    """Return the kinds of the findings at warning or above, each once."""
+    findings = [finding for finding in report.findings if finding.severity != "note"]
+    return list(dict.fromkeys(f"{finding.severity}: {finding.kind}" for finding in findings))
 
 
 def main() -> None:
+    """Check every case of the chosen parts, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument(
         "--seen", action="store_true", help="only what the probes were written with"
     )
     parser.add_argument("--unseen", action="store_true", help="only what was put aside")
-    chosen = parser.parse_args()
-    is_chosen = {True: chosen.unseen or not chosen.seen, False: chosen.seen or not chosen.unseen}
-    counts = {unseen: [0, 0, 0, 0] for unseen in (False, True)}
-    lines = ["| reward | put aside | fault | found |", "| --- | --- | --- | --- |"]
-
-    def add(name: str, what: str, found: list[str], is_unseen: bool, is_fault: bool) -> None:
-        count = counts[is_unseen]
-        count[2 * is_fault] += bool(found)
-        count[2 * is_fault + 1] += 1
-        lines.append(
-            f"| {name} | {'yes' if is_unseen else ''} | {what} | {'; '.join(found) or '-'} |"
-        )
-        sys.stderr.write(lines[-1] + "\n")
+    arguments = parser.parse_args()
+    seen = Part("seen while the probes were written")
+    put_aside = Part("put aside until the probes were finished")
+    parts = {False: seen, True: put_aside}
+    if arguments.seen:
+        del parts[True]
+    if arguments.unseen:
+        del parts[False]
 
     for name, entry in SOUND.items():
-        if is_chosen[name in UNSEEN]:
-            add(name, "none", serious(check([sound(name)], entry.task)), name in UNSEEN, False)
+        part = parts.get(name in PUT_ASIDE)
+        if part:
+            part.add_sound(name, serious(check([sound(name)], entry.task)))
     for names in TOGETHER:
-        is_unseen = any(name in UNSEEN for name in names)
-        if is_chosen[is_unseen]:
-            found = serious(check([sound(name) for name in names], SOUND[names[-1]].task))
-            add(" + ".join(names), "none", found, is_unseen, False)
+        part = parts.get(any(name in PUT_ASIDE for name in names))
+        if part:
+            report = check([sound(name) for name in names], SOUND[names[-1]].task)
+            part.add_sound(" + ".join(names), serious(report))
     for fault in FAULTS:
-        if is_chosen[fault.reward in UNSEEN]:
-            found = serious(check([faulty(fault)], SOUND[fault.reward].task))
-            add(fault.reward, fault.what, found, fault.reward in UNSEEN, True)
-    sys.stdout.write(
-        f"# Faults put into sound rewards\n\nWritten by `studies/check_faults.py`. {HISTORY}\n\n"
-    )
-    for is_unseen, (accused, all_sound, found, all_faults) in counts.items():
-        which = (
-            "put aside until the probes were finished"
-            if is_unseen
-            else "seen while the probes were written"
-        )
-        if all_sound + all_faults:
-            said = f"{found} of {all_faults} faults at warning or above, {accused} of {all_sound} sound rewards and sets"
-            sys.stdout.write(f"- {which}: {said}.\n")
-    sys.stdout.write("\n" + "\n".join(lines) + "\n")
+        part = parts.get(fault.reward in PUT_ASIDE)
+        if part:
+            report = check([faulty(fault)], SOUND[fault.reward].task)
+            part.add_fault(fault.reward, fault.what, serious(report))
+
+    print(f"# Faults put into sound rewards\n\nWritten by `studies/check_faults.py`. {HISTORY}\n")
+    for part in parts.values():
+        print(f"- {part.sentence}")
+    print("\n| reward | part | fault | found |\n| --- | --- | --- | --- |")
+    for part in parts.values():
+        print("\n".join(part.rows))
 
 
 if __name__ == "__main__":

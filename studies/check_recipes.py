@@ -1156,16 +1156,16 @@ def main() -> None:
         notes = f" (notes: {', '.join(result.notes)})" if result.notes else ""
         is_sound = "" if case.faults else "yes"
         flag = "" if result.is_right else " **wrong**"
-        lines.append(
-            f"| {case.name} | {half} | {is_sound} | {kinds or '-'}{notes}{flag} | {', '.join(result.false)} |"
-        )
+        found = f"{kinds or '-'}{notes}{flag}"
+        lines.append(f"| {case.name} | {half} | {is_sound} | {found} | {', '.join(result.false)} |")
         if half == "open" or not chosen.counts_only:
             sys.stderr.write(f"{lines[-1]} {result.seconds:.1f} s\n")
     sys.stdout.write("# Rewards of public recipes\n\nWritten by `studies/check_recipes.py`.\n\n")
     for half, count in counts.items():
         sys.stdout.write(
-            f"- {half} half: {count['found']} of {count['faulty']} faulty rewards found, {count['alone']} of "
-            f"{count['sound']} sound ones left alone, {count['false']} of {count['findings']} findings false.\n"
+            f"- {half} half: {count['found']} of {count['faulty']} faulty rewards found, "
+            f"{count['alone']} of {count['sound']} sound ones left alone, "
+            f"{count['false']} of {count['findings']} findings false.\n"
         )
     if not chosen.counts_only:
         sys.stdout.write("\n" + "\n".join(lines) + "\n")

@@ -107,9 +107,9 @@ def main() -> None:
     differing = [
         (*row, score) for row, score in zip(rows, scores, strict=True) if (score == 1.0) != row[3]
     ]
-    print(
-        f"{len(rows) - len(differing)} of {len(rows)} agree; {sum(not row[3] for row in rows)} are expected to be refused.\n"
-    )
+    agreeing = len(rows) - len(differing)
+    refused = sum(not row[3] for row in rows)
+    print(f"{agreeing} of {len(rows)} agree; {refused} are expected to be refused.\n")
     for test, gold, answer, is_right, _ in differing:
         print(
             f"{'right' if is_right else 'wrong'} there ({test}): {gold[:100]!r} <- {answer[:100]!r}"

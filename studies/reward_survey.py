@@ -185,7 +185,12 @@ def check_answer(prompts, completions, answer, **kwargs):
         else:
             try:
                 ratio = float(guess) / float(gold)
-                scores.append(0.5 if 0.9 <= ratio <= 1.1 else 0.25 if 0.8 <= ratio <= 1.2 else -1.0)
+                if 0.9 <= ratio <= 1.1:
+                    scores.append(0.5)
+                elif 0.8 <= ratio <= 1.2:
+                    scores.append(0.25)
+                else:
+                    scores.append(-1.0)
             except (ValueError, ZeroDivisionError, OverflowError):
                 scores.append(-0.5)
     return scores
@@ -197,16 +202,15 @@ def check_numbers(prompts, completions, answer, **kwargs):
     scores = []
     for c, gold in zip(completions, answer, strict=True):
         found = SOLUTION_NUMBER.search(text(c))
+        if found is None:
+            scores.append(0.0)
+            continue
         try:
-            scores.append(
-                0.0
-                if found is None
-                else 1.5
-                if float(found.group(1).replace(",", "")) == float(gold)
-                else -0.5
-            )
+            is_right = float(found.group(1).replace(",", "")) == float(gold)
         except ValueError:
             scores.append(0.0)
+            continue
+        scores.append(1.5 if is_right else -0.5)
     return scores
 
 
@@ -282,7 +286,10 @@ def rows(low: int = 20) -> list[dict[str, str]]:
 
 
 def gym_findings(family: str, size: int = 12) -> tuple[list[Finding], str]:
-    """Findings for the scorer of one family, on its own questions, called with the text of the answer slot."""
+    """Return the findings for the scorer of one family on its own questions.
+
+    The scorer is called with the text of the answer slot.
+    """
     import reasoning_gym
 
     data = reasoning_gym.create_dataset(family, size=size, seed=1)
@@ -290,12 +297,11 @@ def gym_findings(family: str, size: int = 12) -> tuple[list[Finding], str]:
     entries = {entry["question"]: entry for entry in data}
 
     def scorer(completions, question, **kwargs):
-        return [
-            0.0
-            if (given := format.extract(text(c))) is None
-            else data.score_answer(given, entries[q])
-            for c, q in zip(completions, question, strict=True)
-        ]
+        scores = []
+        for completion, asked in zip(completions, question, strict=True):
+            given = format.extract(text(completion))
+            scores.append(0.0 if given is None else data.score_answer(given, entries[asked]))
+        return scores
 
     scorer.__name__ = family
     listed = [
@@ -394,12 +400,14 @@ def main(arguments: Mapping[str, Any]) -> None:
     warnings.simplefilter("ignore")
     print("# What the checks find in rewards that people use\n")
     print(
-        "After this page you know what `check_rewards` finds in rewards that people use, and in rewards with known faults.\n"
+        "After this page you know what `check_rewards` finds in rewards that people use, "
+        "and in rewards with known faults.\n"
     )
     print(
-        "Made by `studies/reward_survey.py`. TRL's rewards are the installed ones; those of notebooks are rewritten "
-        "to behave like the named source. Each is tried alone, in the format it is meant for. The last column is what reading "
-        "the source said of the finding; it is empty where nobody read it.\n"
+        "Made by `studies/reward_survey.py`. TRL's rewards are the installed ones; those of "
+        "notebooks are rewritten to behave like the named source. Each is tried alone, in the format "
+        "it is meant for. The last column is what reading the source said of the finding; it is "
+        "empty where nobody read it.\n"
     )
     if "trl" in arguments["parts"]:
         print("## TRL\n")
@@ -410,7 +418,8 @@ def main(arguments: Mapping[str, Any]) -> None:
     if "gym" in arguments["parts"]:
         print("\n## reasoning-gym 0.1.25\n")
         print(
-            "By kind of finding; each family's scorer is called with the text of the answer slot, on its own questions."
+            "By kind of finding; each family's scorer is called with the text of the answer slot, "
+            "on its own questions."
         )
         gym_table(arguments["families"], arguments["limit"])
     if UNJUDGED:
