@@ -83,6 +83,28 @@ def serious(report: RewardReport) -> list[str]:
     return list(dict.fromkeys(f"{finding.severity}: {finding.kind}" for finding in findings))
 
 
+def try_sound_rewards(parts: dict[bool, Part]) -> None:
+    """Check the sound rewards and sets of the given parts; a part is the value of "put aside"."""
+    for name, entry in SOUND.items():
+        part = parts.get(name in PUT_ASIDE)
+        if part:
+            part.add_sound(name, serious(check([sound(name)], entry.task)))
+    for names in TOGETHER:
+        part = parts.get(any(name in PUT_ASIDE for name in names))
+        if part:
+            report = check([sound(name) for name in names], SOUND[names[-1]].task)
+            part.add_sound(" + ".join(names), serious(report))
+
+
+def try_faults(parts: dict[bool, Part]) -> None:
+    """Check the faulty rewards of the given parts."""
+    for fault in FAULTS:
+        part = parts.get(fault.reward in PUT_ASIDE)
+        if part:
+            report = check([faulty(fault)], SOUND[fault.reward].task)
+            part.add_fault(fault.reward, fault.what, serious(report))
+
+
 def main() -> None:
     """Check every case of the chosen parts, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -99,21 +121,8 @@ def main() -> None:
     if arguments.unseen:
         del parts[False]
 
-    for name, entry in SOUND.items():
-        part = parts.get(name in PUT_ASIDE)
-        if part:
-            part.add_sound(name, serious(check([sound(name)], entry.task)))
-    for names in TOGETHER:
-        part = parts.get(any(name in PUT_ASIDE for name in names))
-        if part:
-            report = check([sound(name) for name in names], SOUND[names[-1]].task)
-            part.add_sound(" + ".join(names), serious(report))
-    for fault in FAULTS:
-        part = parts.get(fault.reward in PUT_ASIDE)
-        if part:
-            report = check([faulty(fault)], SOUND[fault.reward].task)
-            part.add_fault(fault.reward, fault.what, serious(report))
-
+    try_sound_rewards(parts)
+    try_faults(parts)
     print(f"# Faults put into sound rewards\n\nWritten by `studies/check_faults.py`. {HISTORY}\n")
     for part in parts.values():
         print(f"- {part.sentence}")
