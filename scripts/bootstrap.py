@@ -75,7 +75,7 @@ def main() -> None:
             f"{python} is not supported. Use Python 3.11 to 3.14, for example "
             "make PYTHON=python3.12"
         )
-    from grpo_nb.core.words import EnvironmentProblem
+    from grpo_nb.core.problems import EnvironmentProblem
     from grpo_nb.machine.gpu import driver_cuda
 
     place = Path(os.environ.get("GRPO_NB_VENV") or ROOT / ".venv").expanduser().absolute()

@@ -19,9 +19,8 @@ from grpo_nb.config.presets import find_machine
 from grpo_nb.config.settings import Settings
 from grpo_nb.config.vllm_obstacle import has_engine, vllm_obstacle
 from grpo_nb.core.argument_types import require
+from grpo_nb.core.problems import EnvironmentProblem, warn_user
 from grpo_nb.core.tables import Shown, Table, bold
-from grpo_nb.core.user_warnings import warn_user
-from grpo_nb.core.words import EnvironmentProblem
 from grpo_nb.machine.gpu import Gpu, find_gpu, read_gpu
 from grpo_nb.machine.host import free_memory_bytes, total_memory_gib
 

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
-from grpo_nb.core.words import EnvironmentProblem, in_line
+from grpo_nb.core.problems import EnvironmentProblem
+from grpo_nb.core.words import in_line
 
 #: Bytes of the longest file name that the usual file systems hold.
 LONGEST_NAME = 255

@@ -1,4 +1,4 @@
-"""Texts for users: values shortened and safe to display, and errors that name a wrong value."""
+"""Values as texts for users: shortened, safe to display, and named in the error for a wrong one."""
 
 import difflib
 import math
@@ -10,10 +10,6 @@ from typing import Any
 # Control characters other than tab and newline. A carriage return is one of them unless a newline
 # follows: alone, it makes a terminal write over the line.
 _CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]|\r(?!\n)")
-
-
-class EnvironmentProblem(RuntimeError):
-    """This machine or its installation has a problem; the message says what to type next."""
 
 
 def shorten(text: str, limit: int) -> str:

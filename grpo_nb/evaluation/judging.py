@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_nb.core.user_warnings import warn_user
+from grpo_nb.core.problems import warn_user
 from grpo_nb.evaluation.subjects import tokenizer_of_run
 from grpo_nb.rewards.answers import SlotReward
 from grpo_nb.rewards.base import RewardFunction, reward_list, reward_name

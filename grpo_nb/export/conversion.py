@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 
 from grpo_nb.core.files import made_once
+from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.core.processes import ChildError, run_command
-from grpo_nb.core.words import EnvironmentProblem
 from grpo_nb.export.merge import WIDTHS
 from grpo_nb.export.result import ExportError, Report
 from grpo_nb.machine.host import require_disk

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.core.processes import ChildError, run_script
-from grpo_nb.core.words import EnvironmentProblem
 from grpo_nb.generation.samples import Completion
 from grpo_nb.machine.host import usable_cores
 

@@ -5,7 +5,7 @@ packages, and explain errors of the GPU. Importing this subpackage needs only th
 so it works before anything is installed. The settings of a run are in `grpo_nb.config`.
 """
 
-from grpo_nb.core.words import EnvironmentProblem
+from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.machine.checks import check_environment
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.machine.host import run_folder

@@ -7,7 +7,7 @@ lists real error messages, each with the public thread that reports the message.
 import re
 from collections.abc import Iterator
 
-from grpo_nb.core.words import EnvironmentProblem
+from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.machine.packages import BY_HAND_WITH_VLLM
 
 # Pattern of an error's text (lower case) -> cause and fix. The first matching pattern is used.

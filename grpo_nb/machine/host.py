@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from grpo_nb.core.files import nearest_existing
-from grpo_nb.core.words import EnvironmentProblem
+from grpo_nb.core.problems import EnvironmentProblem
 
 # Folder into which Colab mounts Google Drive.
 _DRIVE = Path("/content/drive")

@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.core.processes import ChildError, run_command
 from grpo_nb.core.tables import Part, Shown, bold
-from grpo_nb.core.words import EnvironmentProblem
 from grpo_nb.machine import packages
 from grpo_nb.machine.gpu import driver_cuda, is_gpu_hidden
 from grpo_nb.machine.host import how_to_get_gpu, how_to_restart, require_disk

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from grpo_nb.config.settings import EMBEDDED_MODEL
 from grpo_nb.core.files import made_once
-from grpo_nb.core.words import EnvironmentProblem
+from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.machine.host import require_disk
 from grpo_nb.models.import_unsloth import import_unsloth, without_loading_bars
 from grpo_nb.upstream.transformers import forget_quantization, silence_gguf_reader

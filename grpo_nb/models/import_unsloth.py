@@ -12,8 +12,8 @@ from typing import Any
 
 from grpo_nb.config.dtype import CPU_BF16_ENV
 from grpo_nb.config.memory import STANDBY, STANDBY_OF_KIT
+from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.core.processes import spin_default
-from grpo_nb.core.words import EnvironmentProblem
 from grpo_nb.machine.gpu import Gpu, find_gpu
 from grpo_nb.machine.host import usable_cores
 from grpo_nb.machine.packages import BY_HAND, import_order_problem

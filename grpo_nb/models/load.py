@@ -13,7 +13,7 @@ from grpo_nb.config.memory_savers import memory_advice
 from grpo_nb.config.settings import ALL_LINEAR, Settings
 from grpo_nb.config.vllm_obstacle import VllmObstacle, has_engine, vllm_obstacle
 from grpo_nb.core.argument_types import require
-from grpo_nb.core.words import EnvironmentProblem
+from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.machine.faults import find_fix, gpu_problem, is_out_of_memory, summary
 from grpo_nb.machine.gpu import Gpu, find_gpu
 from grpo_nb.models.adapter import load_adapter, read_adapter

@@ -20,7 +20,8 @@ from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from grpo_nb.core.words import EnvironmentProblem, in_line, require_number
+from grpo_nb.core.problems import EnvironmentProblem
+from grpo_nb.core.words import in_line, require_number
 from grpo_nb.rewards.async_rewards import is_async, run_coroutine
 from grpo_nb.rewards.base import Completion, Reward, completion_text, rows_of
 

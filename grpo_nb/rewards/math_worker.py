@@ -99,7 +99,7 @@ def _start(budget: Budget) -> subprocess.Popen[bytes]:
         budget.seconds_left -= json.loads(line)
         return worker
     # Imported here, because the worker itself needs nothing of the package.
-    from grpo_nb.core.words import EnvironmentProblem
+    from grpo_nb.core.problems import EnvironmentProblem
 
     raise EnvironmentProblem(
         "the process that compares expressions does not start; "

@@ -24,7 +24,7 @@ from pathlib import Path
 from subprocess import PIPE
 from typing import IO
 
-from grpo_nb.core.words import EnvironmentProblem
+from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.machine.host import usable_cores
 from grpo_nb.sandbox.jobs import Answer, Call, Candidate, Limits, Outcome, no_outcome, outcome_of
 from grpo_nb.sandbox.modules import modules_of

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from grpo_nb.core.argument_types import require
+from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.core.tables import Html, Part, Shown, Table, escaped
-from grpo_nb.core.words import EnvironmentProblem, as_score, displayable, in_line, shorten
+from grpo_nb.core.words import as_score, displayable, in_line, shorten
 from grpo_nb.rewards import base
 from grpo_nb.rewards.async_rewards import is_async
 from grpo_nb.rewards.base import Completion, RewardFunction, completion_text, reward_name

@@ -8,7 +8,8 @@ from typing import Any
 
 from grpo_nb.config.memory_savers import memory_advice
 from grpo_nb.config.settings import Settings
-from grpo_nb.core.words import EnvironmentProblem, shorten
+from grpo_nb.core.problems import EnvironmentProblem
+from grpo_nb.core.words import shorten
 from grpo_nb.machine.faults import gpu_problem, is_out_of_memory
 from grpo_nb.rewards.async_rewards import is_async, run_coroutine
 from grpo_nb.rewards.base import (

@@ -15,7 +15,7 @@ from grpo_nb.config.dtype import compute_dtype, dtype_of_model
 from grpo_nb.config.effective_table import requested_arguments
 from grpo_nb.config.settings import Settings
 from grpo_nb.config.vllm_obstacle import has_engine
-from grpo_nb.core.user_warnings import warn_user
+from grpo_nb.core.problems import warn_user
 from grpo_nb.generation.choice import EngineChoice, choose_engine
 from grpo_nb.generation.episodes import tool_template
 from grpo_nb.generation.vllm import drop_leftovers

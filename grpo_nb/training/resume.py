@@ -13,7 +13,7 @@ from grpo_nb.config.memory_savers import replacing
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.files import free_path, put_in_place, write_text
 from grpo_nb.core.locks import FolderLockedError, locked
-from grpo_nb.core.user_warnings import warn_user
+from grpo_nb.core.problems import warn_user
 from grpo_nb.runs.checkpoints import (
     NewestCheckpoint,
     best_adapters,

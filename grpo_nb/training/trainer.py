@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.core.user_warnings import warn_user
+from grpo_nb.core.problems import warn_user
 from grpo_nb.generation.episodes import tokens_of_model
 from grpo_nb.models.adapter import load_adapter, save_adapter
 from grpo_nb.models.import_unsloth import import_unsloth

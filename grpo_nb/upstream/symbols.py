@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Collection
 from typing import Any
 
-from grpo_nb.core.words import EnvironmentProblem
+from grpo_nb.core.problems import EnvironmentProblem
 
 
 def require_symbol(

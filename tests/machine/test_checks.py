@@ -12,7 +12,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from grpo_nb.core.words import EnvironmentProblem
+from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.machine import checks, host, packages
 from grpo_nb.machine.checks import Check, EnvironmentReport
 from grpo_nb.machine.gpu import Gpu, GpuState, NoGpu

@@ -18,7 +18,7 @@ from types import ModuleType
 import pip
 import pytest
 
-from grpo_nb.core.words import EnvironmentProblem
+from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.machine import installer, packages
 from grpo_nb.machine.packages import TorchBuild
 from scripts import bootstrap

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from grpo_nb.config.presets import GPUS
-from grpo_nb.core.words import EnvironmentProblem
+from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.models import import_unsloth
 from tests.conftest import ROOT
 

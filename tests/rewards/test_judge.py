@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.core.words import EnvironmentProblem
+from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.scaleout.reward_source import NotPortable, RewardSource
 from grpo_nb.scoring.calls import call_reward, make_batch
 from grpo_nb.scoring.record import differences, rebuilt, record_of

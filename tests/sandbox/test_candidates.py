@@ -29,7 +29,7 @@ from typing import Any
 import numpy
 import pytest
 
-from grpo_nb.core.words import EnvironmentProblem
+from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.rewards.code import code_tests, extract_code
 from grpo_nb.sandbox import candidates, jobs
 from grpo_nb.sandbox.candidates import holes, run_untrusted, run_untrusted_batch

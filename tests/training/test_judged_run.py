@@ -10,7 +10,7 @@ import pandas
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.core.words import EnvironmentProblem
+from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.rewards.base import completion_text
 from grpo_nb.scoring.scores import group_advantages
 from tests.support.judges import Asked

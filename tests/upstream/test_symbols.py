@@ -13,7 +13,7 @@ import torch
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 from trl import GRPOTrainer
 
-from grpo_nb.core.words import EnvironmentProblem
+from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.upstream import peft, symbols, transformers, trl, unsloth, vllm
 from tests.support.signatures import FACTS
 

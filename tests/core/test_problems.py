@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from grpo_nb.core import user_warnings
+from grpo_nb.core import problems
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -23,7 +23,7 @@ def warn_inside_kit(depth: int) -> warnings.WarningMessage:
         "exec",
     )
     # `call` stands for another library between two frames of the kit, as TRL is in a training.
-    namespace = {"warn_user": user_warnings.warn_user, "call": lambda function: function()}
+    namespace = {"warn_user": problems.warn_user, "call": lambda function: function()}
     exec(code, namespace)
     with pytest.warns(UserWarning, match="change this") as caught:
         namespace["inner"](depth)
@@ -38,11 +38,11 @@ def test_warn_user_points_to_the_line_of_the_user(depth: int) -> None:
 
 def test_warn_user_keeps_the_category() -> None:
     with pytest.warns(RuntimeWarning, match="too slow"):
-        user_warnings.warn_user("too slow", RuntimeWarning)
+        problems.warn_user("too slow", RuntimeWarning)
 
 
 def test_warn_user_without_user_code_still_warns() -> None:
-    command = "from grpo_nb.core.user_warnings import warn_user; warn_user('alone')"
+    command = "from grpo_nb.core.problems import warn_user; warn_user('alone')"
     done = subprocess.run(
         [sys.executable, "-c", command], capture_output=True, text=True, check=True, cwd=ROOT
     )

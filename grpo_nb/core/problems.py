@@ -1,4 +1,4 @@
-"""Warn users at the line of their own code, wherever in the kit the reason is found."""
+"""Tell users about problems: the error for a machine, and warnings at the line of their own code."""
 
 import os
 import sys
@@ -6,6 +6,10 @@ import warnings
 from pathlib import Path
 
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
+
+
+class EnvironmentProblem(RuntimeError):
+    """This machine or its installation has a problem; the message says what to type next."""
 
 
 def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
