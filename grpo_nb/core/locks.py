@@ -1,69 +1,67 @@
-"""Lock a folder, so that only one process at a time works in it.
+"""Lock a folder for the process that writes it, and find out later if that process is alive.
 
 The lock is `flock` on a hidden file in the folder. The operating system releases the lock when the
 process ends, also after a crash. The file names the holder, for the error of the next process. Some
 network drives have no `flock`; there, the kit works without a lock.
+
+A process id alone does not prove that a writer is alive, because another process can have the same
+id some days later. So its start time and its host are recorded as well.
 """
 
 import contextlib
 import errno
 import fcntl
 import functools
-import json
 import logging
 import os
+import platform
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.core.writers import process_identity
+from grpo_nb.core.words import displayable
 
 LOCK_FILE = ".lock"
 _log = logging.getLogger(__name__)
 # Errors of flock(2) that mean: this file system has no locks.
 _NOT_SUPPORTED = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 _READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
-# A holder's identity takes about 100 bytes. A file that the kit did not write may be of any length.
-_LONGEST_HOLDER_BYTES = 4096
-_SECONDS_BETWEEN_TRIES = 0.02
+# The name of a holder takes about 60 bytes. A file that the kit did not write may have any length.
+_LONGEST_HOLDER_BYTES = 200
+# Start times are rounded on their way through JSON and psutil.
+_SAME_START_SECONDS = 0.1
 # Descriptors of the locks that this process holds.
 _held: set[int] = set()
+# Folders that this process is writing now. A notebook kernel stays alive after its runs have ended,
+# so a kernel that is alive may have no run in progress.
+_folders_being_written: set[Path] = set()
 
 
 class FolderLockedError(ValueError):
-    """Another process, or another thread of this one, works in the folder."""
+    """Another process, or another thread of this one, works in the folder.
 
-    def __init__(self, folder: Path, holder: Mapping[str, Any]) -> None:
-        self.folder = folder
+    Attributes:
+        holder: The process that holds the lock, in words.
+    """
+
+    def __init__(self, folder: Path, holder: str) -> None:
         self.holder = holder
-        super().__init__(f"{str(folder)!r} is locked by {self.holder_sentence}.")
-
-    @property
-    def holder_sentence(self) -> str:
-        """The process that holds the lock, in words."""
-        if not self.holder:
-            return "another process"
-        get = self.holder.get
-        return f"process {get('pid')} on {get('host')!r} since {get('since')}"
+        super().__init__(f"{str(folder)!r} is locked by {holder}.")
 
 
 @contextlib.contextmanager
-def locked(folder: Path, wait_seconds: float = 0.0) -> Iterator[None]:
+def locked(folder: Path) -> Iterator[None]:
     """Hold the lock of a folder for the length of the block.
 
     A folder that cannot be written to needs no lock. On a drive without locks, the block runs
     without a lock, and a log message warns of that.
 
-    Args:
-        folder: The folder.
-        wait_seconds: How long to wait for another holder to release the lock.
-
     Raises:
         FolderLockedError: Another process, or another thread of this one, holds the lock.
     """
     file = folder / LOCK_FILE
-    descriptor = _acquire_within(file, wait_seconds)
+    descriptor = _acquire(file)
     try:
         yield
     finally:
@@ -71,19 +69,8 @@ def locked(folder: Path, wait_seconds: float = 0.0) -> Iterator[None]:
             _release(file, descriptor)
 
 
-def _acquire_within(file: Path, wait_seconds: float) -> int | None:
-    """Return the descriptor of the locked file, or None if the folder cannot be locked."""
-    deadline = time.monotonic() + wait_seconds
-    while True:
-        try:
-            return _acquire(file)
-        except FolderLockedError:
-            if time.monotonic() >= deadline:
-                raise
-        time.sleep(_SECONDS_BETWEEN_TRIES)
-
-
 def _acquire(file: Path) -> int | None:
+    """Return the descriptor of the locked file, or None if the folder cannot be locked."""
     while True:
         try:
             # A link is refused: somebody who sends a folder could overwrite other files with it.
@@ -95,9 +82,10 @@ def _acquire(file: Path) -> int | None:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            holder = _holder_of(descriptor)
+            # The text is empty if the holder has not written it yet.
+            holder = os.pread(descriptor, _LONGEST_HOLDER_BYTES, 0).decode(errors="replace")
             os.close(descriptor)
-            raise FolderLockedError(file.parent, holder) from None
+            raise FolderLockedError(file.parent, displayable(holder) or "another process") from None
         except OSError as error:
             os.close(descriptor)
             if error.errno not in _NOT_SUPPORTED:
@@ -110,16 +98,12 @@ def _acquire(file: Path) -> int | None:
         # The last holder has removed the file since `os.open`, so the loop opens a new one.
         os.close(descriptor)
     _held.add(descriptor)
-    _write_holder(descriptor)
-    return descriptor
-
-
-def _write_holder(descriptor: int) -> None:
-    identity = process_identity() | {"since": time.strftime("%Y-%m-%d %H:%M:%S")}
+    holder = f"process {os.getpid()} on {platform.node()!r} since {time.strftime('%F %T')}"
     # On a full disk, the lock still works; the file then does not name the holder.
     with contextlib.suppress(OSError):
         os.ftruncate(descriptor, 0)
-        os.write(descriptor, json.dumps(identity).encode())
+        os.write(descriptor, holder.encode())
+    return descriptor
 
 
 def _release(file: Path, descriptor: int) -> None:
@@ -137,15 +121,6 @@ def _is_at(file: Path, descriptor: int) -> bool:
         return os.path.samestat(file.stat(), os.fstat(descriptor))
     except FileNotFoundError:
         return False
-
-
-def _holder_of(descriptor: int) -> dict[str, Any]:
-    """Return the identity in a lock's file; empty if the holder has not written it yet."""
-    try:
-        holder = json.loads(os.pread(descriptor, _LONGEST_HOLDER_BYTES, 0))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return holder if isinstance(holder, dict) else {}
 
 
 @functools.cache
@@ -167,3 +142,54 @@ def _close_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_close_in_child)
+
+
+def process_identity() -> dict[str, Any]:
+    """Return id, start time and host of this process, as `run.json` stores them."""
+    pid = os.getpid()
+    return {"pid": pid, "process_start": _start_time(pid), "host": platform.node()}
+
+
+@contextlib.contextmanager
+def writing_here(path: Path) -> Iterator[None]:
+    """Record for the length of the block that this process is writing the folder at `path`."""
+    folder = path.absolute()
+    _folders_being_written.add(folder)
+    try:
+        yield
+    finally:
+        _folders_being_written.discard(folder)
+
+
+def writer_status(info: Mapping[str, Any], path: Path) -> str:
+    """Return the state of the process that was writing a folder.
+
+    Args:
+        info: Result of `process_identity` in that process.
+        path: The folder.
+
+    Returns:
+        `running`, `crashed`, or `unknown` if the process is on another machine.
+    """
+    if info["host"] != platform.node():
+        return "unknown"
+    start = _start_time(info["pid"])
+    # A record written by hand may lack the start time, and is compared by the process id alone.
+    noted_start = info.get("process_start", start)
+    is_same_process = start is not None and abs(start - noted_start) < _SAME_START_SECONDS
+    is_kernel_after_run = (
+        info["pid"] == os.getpid() and path.absolute() not in _folders_being_written
+    )
+    return "running" if is_same_process and not is_kernel_after_run else "crashed"
+
+
+def _start_time(pid: int) -> float | None:
+    """Return the start of a process in seconds after the boot, or None if there is no such process.
+
+    Counted from the boot, the start stays the same if somebody changes the clock.
+    """
+    import psutil
+
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).create_time() - psutil.boot_time()
+    return None

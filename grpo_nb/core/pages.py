@@ -5,16 +5,68 @@ in a live notebook are in `grpo_nb.core.panels`.
 """
 
 import functools
+import html
+import re
 import traceback
 from collections.abc import Sequence
 from importlib import resources
 from typing import Any
 
-from grpo_nb.core.markdown import fence, plain, span
 from grpo_nb.core.words import displayable, shorten
 
 _PARTS_TEMPLATE = "core/templates/parts.jinja"
 _MESSAGE_CHARACTERS = 600
+
+# Characters with a meaning inside a line, for CommonMark or for the mathematics of the Hub. An
+# underscore has a meaning only at the edge of a word.
+_SPECIAL = re.compile(r"([\\`*{}\[\]#!|~$^]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))")
+# Characters that start a list, a rule or a table. A `>` starts no quotation, because it becomes
+# `&gt;`.
+_LINE_START = re.compile(r"^(\d*)([-+=.):])")
+_FENCE_TICKS = 3
+
+
+def plain(text: object) -> str:
+    r"""Return a text on one line of Markdown, in which no character has a meaning.
+
+    >>> plain("a|b *c* <script>"), plain("> 5")
+    ('a\\|b \\*c\\* &lt;script&gt;', '&gt; 5')
+    """
+    line = " ".join(str(text).split())
+    line = _SPECIAL.sub(r"\\\1", line)
+    line = _LINE_START.sub(r"\1\\\2", line)
+    return html.escape(line, quote=False)
+
+
+def span(text: object) -> str:
+    r"""Return a text as a code span of Markdown, which can also be in a table.
+
+    >>> span("x | y"), span("a `b` c")
+    ('`x \\| y`', '`` a `b` c ``')
+    """
+    # A pipe would end the cell of a table.
+    line = " ".join(str(text).split())
+    line = line.replace("|", r"\|")
+    ticks = "`" * (_longest_ticks(line) + 1)
+    padding = " " if "`" in line or not line else ""
+    return f"{ticks}{padding}{line}{padding}{ticks}"
+
+
+def fence(text: str, language: str = "") -> str:
+    """Return a text as a block of code in Markdown.
+
+    >>> fence("x = 1", "python").splitlines()
+    ['```python', 'x = 1', '```']
+    """
+    ticks = "`" * max(_FENCE_TICKS, _longest_ticks(text) + 1)
+    return f"{ticks}{language}\n{text.rstrip()}\n{ticks}"
+
+
+def _longest_ticks(text: str) -> int:
+    """Return the length of the longest run of backticks, which must not close a span or a fence."""
+    lengths = [len(run) for run in re.findall("`+", text)]
+    return max(lengths, default=0)
+
 
 # What makes a value safe, by the kind of template. Jinja's autoescape covers HTML. It leaves lone
 # surrogates and NUL, which a model can write and no notebook can hold, so `displayable` runs first.
@@ -56,7 +108,7 @@ def render(template: str, **values: Any) -> str:
       lines of code come from the macros in `core/templates/parts.jinja`.
     - `*.md.jinja`: Markdown. Values become plain text, or code with the filters `span` and `fence`.
       Do not use macros there: what they return would be escaped again.
-    - `*.py.jinja`, `*.sh.jinja`, `*.yaml.jinja`: values are not escaped. The caller quotes them.
+    - `*.py.jinja`, `*.yaml.jinja`: values are not escaped. The caller quotes them.
 
     Args:
         template: Path below the package's folder, such as `lab/templates/scores.jinja`.
@@ -67,11 +119,10 @@ def render(template: str, **values: Any) -> str:
     return _environment(kind).get_template(template).render(values)
 
 
-def part(name: str, *values: Any, **more: Any) -> str:
-    """Return the result of a macro of `core/templates/parts.jinja`."""
+def macro(name: str, *values: Any) -> str:
+    """Return what a macro of `core/templates/parts.jinja` makes of some values."""
     macros = _environment().get_template(_PARTS_TEMPLATE).module
-    macro = getattr(macros, name)
-    return str(macro(*values, **more))
+    return str(getattr(macros, name)(*values))
 
 
 def style(*sheets: str) -> str:
@@ -86,12 +137,12 @@ def style(*sheets: str) -> str:
 
 def title(text: str) -> str:
     """Return the title of a panel."""
-    return part("title", text)
+    return macro("title", text)
 
 
-def code_line(line: str, label: str = "the same in code") -> str:
+def code_line(line: str) -> str:
     """Return the line of code that is shown below a view."""
-    return part("code_line", line, label)
+    return macro("code_line", line)
 
 
 def last_lines(error: BaseException, limit: int = 12) -> str:
@@ -105,7 +156,7 @@ def errors_view(errors: Sequence[BaseException]) -> str:
     views = []
     for error in errors:
         message = shorten(str(error), _MESSAGE_CHARACTERS)
-        views.append(part("error", type(error).__name__, message, last_lines(error)))
+        views.append(macro("error", type(error).__name__, message, last_lines(error)))
     return "".join(views)
 
 
@@ -118,4 +169,4 @@ def page(name: str, parts: Sequence[tuple[str, Sequence[str]]], *sheets: str) ->
         sheets: Style sheets, as for `style`.
     """
     sections = [(heading, "".join(views)) for heading, views in parts if any(views)]
-    return part("page", style(*sheets), name, sections)
+    return macro("page", style(*sheets), name, sections)

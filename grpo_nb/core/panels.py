@@ -139,7 +139,7 @@ def section(
     name: str, explanation: str, *children: widgets.Widget, flex: str = "0 0 auto"
 ) -> widgets.VBox:
     """Return a framed part of a panel with a heading."""
-    heading = widgets.HTML(pages.part("heading", name, explanation))
+    heading = widgets.HTML(pages.macro("heading", name, explanation))
     # Without the minimum width of 0, a wide table inside would widen the whole panel.
     layout = {"margin": "4px 2px", "flex": flex, "min_width": "0"}
     box = widgets.VBox([heading, *children], layout=layout)

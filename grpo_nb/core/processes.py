@@ -1,12 +1,14 @@
-"""Run programs and scripts as child processes, with a time limit and their output in the error.
+"""Run programs and scripts as child processes, whose last lines of output are in the error.
 
-A child never outlives the call. The sandbox's workers, which run untrusted code, are started in
+A child never outlives the call. The child of `run_script` runs this file, so the file imports only
+the standard library. The sandbox's workers, which run untrusted code, are started in
 `grpo_nb.sandbox` with more protection.
 """
 
 import contextlib
 import json
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -141,11 +143,21 @@ def run_script(
     Raises:
         ChildError: The script failed.
     """
-    runner = Path(__file__).with_name("child.py")
     with tempfile.TemporaryDirectory(prefix="grpo_nb-") as folder:
         request_file = Path(folder, "request.json")
         answer_file = Path(folder, "answer.json")
         request_file.write_text(json.dumps(request))
-        python = [sys.executable, "-I", "-u"]
-        run_command([*python, runner, script, request_file, answer_file], on_line=on_line)
+        this_file = [sys.executable, "-I", "-u", __file__]
+        run_command([*this_file, script, request_file, answer_file], on_line=on_line)
         return json.loads(answer_file.read_text())
+
+
+def _answer_request(script: str, request_file: str, answer_file: str) -> None:
+    """Run a script's `answer`, in the child process of `run_script`."""
+    request = json.loads(Path(request_file).read_text("utf-8"))
+    answer = runpy.run_path(script)["answer"](request)
+    Path(answer_file).write_text(json.dumps(answer), "utf-8")
+
+
+if __name__ == "__main__":
+    _answer_request(*sys.argv[1:])

@@ -49,9 +49,9 @@ from grpo_nb.core.files import (
     write_json,
     write_text,
 )
+from grpo_nb.core.locks import writer_status
 from grpo_nb.core.tables import Part, Shown, bold
 from grpo_nb.core.words import in_line
-from grpo_nb.core.writers import liveness
 from grpo_nb.runs.alert import Alert, alerts_of
 from grpo_nb.runs.checkpoints import checkpoint_folders
 from grpo_nb.runs.groups import StepGroups
@@ -233,7 +233,7 @@ class Run(Shown):
         - `unknown`: another machine was writing it, which cannot be asked.
         """
         info = self.info
-        return liveness(info, self.path) if info["status"] == "running" else info["status"]
+        return writer_status(info, self.path) if info["status"] == "running" else info["status"]
 
     @property
     def status_sentence(self) -> str:

@@ -159,7 +159,7 @@ def lock_run(folder: Path, locks: ExitStack) -> None:
     try:
         locks.enter_context(locked(folder))
     except FolderLockedError as error:
-        raise ValueError(_being_trained(folder.name, error.holder_sentence)) from None
+        raise ValueError(_being_trained(folder.name, error.holder)) from None
 
 
 def _being_trained(name: str, holder: str) -> str:

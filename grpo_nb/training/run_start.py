@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.files import write_json, write_text
+from grpo_nb.core.locks import process_identity
 from grpo_nb.core.problems import warn_user
-from grpo_nb.core.writers import process_identity
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.machine.host import total_memory_gib
 from grpo_nb.machine.packages import package_versions

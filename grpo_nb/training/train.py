@@ -14,8 +14,8 @@ from grpo_nb.config.planning import plan
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.files import put_in_place, require_writable, staged_folder
+from grpo_nb.core.locks import writing_here
 from grpo_nb.core.problems import warn_user
-from grpo_nb.core.writers import writing_here
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.machine.host import require_disk
 from grpo_nb.models.adapter import load_adapter, save_adapter

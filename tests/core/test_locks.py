@@ -1,29 +1,35 @@
-"""One process holds the lock of a folder, and its end releases the lock, however it ends."""
+"""One process holds the lock of a folder until its end, and a living writer is recognised."""
 
 from __future__ import annotations
 
 import errno
 import fcntl
-import json
 import logging
 import os
+import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from grpo_nb.core import locks
-from grpo_nb.core.locks import FolderLockedError, locked
+from grpo_nb.core.locks import (
+    FolderLockedError,
+    locked,
+    process_identity,
+    writer_status,
+    writing_here,
+)
 from tests.support.locks import holder_of
 
 
 def test_lock_names_the_process_that_holds_it(tmp_path: Path) -> None:
-    with holder_of(tmp_path) as pid:
-        with pytest.raises(FolderLockedError) as caught:
-            locked(tmp_path).__enter__()
-        assert caught.value.holder["pid"] == pid
-        assert caught.value.holder["host"] == os.uname().nodename
-        assert time.strptime(caught.value.holder["since"], "%Y-%m-%d %H:%M:%S")
+    with holder_of(tmp_path) as pid, pytest.raises(FolderLockedError) as caught:
+        locked(tmp_path).__enter__()
+    holder, _, since = caught.value.holder.partition(" since ")
+    assert holder == f"process {pid} on {os.uname().nodename!r}"
+    assert time.strptime(since, "%Y-%m-%d %H:%M:%S")
 
 
 def test_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
@@ -31,7 +37,7 @@ def test_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
         pass
     assert (tmp_path / ".lock").is_file(), "it had no time to remove its file"
     with locked(tmp_path):
-        assert json.loads((tmp_path / ".lock").read_text())["pid"] == os.getpid()
+        assert (tmp_path / ".lock").read_text().startswith(f"process {os.getpid()} on ")
 
 
 def test_lock_leaves_no_file(tmp_path: Path) -> None:
@@ -112,9 +118,62 @@ def test_lock_that_is_a_link_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "elsewhere").exists()
 
 
-def test_lock_with_deep_json_still_locks(tmp_path: Path) -> None:
-    (tmp_path / ".lock").write_text("[" * 4096)
+def test_lock_without_a_name_is_held_by_another_process(tmp_path: Path) -> None:
+    (tmp_path / ".lock").touch()
     with (tmp_path / ".lock").open("r+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         with pytest.raises(FolderLockedError, match="locked by another process"):
             locked(tmp_path).__enter__()
+
+
+def identity_of(pid: int) -> dict:
+    """Return the identity that another process would record of itself."""
+    return {**process_identity(), "pid": pid, "process_start": locks._start_time(pid)}
+
+
+@pytest.fixture
+def other_process() -> Iterator[subprocess.Popen]:
+    with subprocess.Popen(["sleep", "600"]) as process:
+        yield process
+        process.kill()
+
+
+def test_writer_status_of_living_process_is_running(other_process, tmp_path: Path) -> None:
+    assert writer_status(identity_of(other_process.pid), tmp_path) == "running"
+
+
+def test_writer_status_of_dead_process_is_crashed(other_process, tmp_path: Path) -> None:
+    identity = identity_of(other_process.pid)
+    other_process.kill()
+    other_process.wait()
+    assert writer_status(identity, tmp_path) == "crashed"
+
+
+def test_writer_status_of_reused_pid_is_crashed(other_process, tmp_path: Path) -> None:
+    identity = identity_of(other_process.pid)
+    identity["process_start"] -= 60
+    assert writer_status(identity, tmp_path) == "crashed"
+
+
+def test_writer_status_on_other_host_is_unknown(other_process, tmp_path: Path) -> None:
+    identity = identity_of(other_process.pid) | {"host": "elsewhere"}
+    identity["process_start"] -= 60
+    assert writer_status(identity, tmp_path) == "unknown"
+
+
+def test_writer_status_of_old_record_on_other_host_is_unknown(
+    other_process, tmp_path: Path
+) -> None:
+    record = {"pid": other_process.pid, "host": "elsewhere"}
+    assert writer_status(record, tmp_path) == "unknown"
+
+
+def test_writer_status_of_kernel_after_its_run_is_crashed(tmp_path: Path) -> None:
+    with writing_here(tmp_path):
+        pass
+    assert writer_status(process_identity(), tmp_path) == "crashed"
+
+
+def test_writer_status_of_kernel_during_its_run_is_running(tmp_path: Path) -> None:
+    with writing_here(tmp_path):
+        assert writer_status(process_identity(), tmp_path) == "running"

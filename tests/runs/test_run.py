@@ -7,7 +7,7 @@ import pandas
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.core.writers import writing_here
+from grpo_nb.core.locks import writing_here
 from grpo_nb.runs import run_folder as run_file
 from grpo_nb.runs.groups import StepGroups
 from grpo_nb.runs.rows import tidy_row

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.core import files, writers
+from grpo_nb.core import files, locks
 from grpo_nb.core.locks import FolderLockedError, locked
 from grpo_nb.runs import checkpoints
 from grpo_nb.runs.run_folder import new_run_folder, next_sequence
@@ -42,7 +42,7 @@ def make_info(**changes: object) -> dict:
         "status": "running",
         "pid": GONE,
         "process_start": 1.0,
-        "host": writers.process_identity()["host"],
+        "host": locks.process_identity()["host"],
         "started": "2026-01-01",
         "settings": SETTINGS.to_dict(),
         "task": TASK,
@@ -287,7 +287,7 @@ def test_resume_refuses_a_run_in_training(root: Path, settings: gn.Settings) -> 
         make_run(
             root / "a",
             pid=sleeper.pid,
-            process_start=writers.process_identity(sleeper.pid)["process_start"],
+            process_start=locks._start_time(sleeper.pid),
         )
         for resume in ("auto", "a"):
             with pytest.raises(ValueError, match="being trained right now"):
