@@ -190,8 +190,7 @@ def rewards() -> list[Any]:
 
 def loaded(request: Request, settings: gn.Settings) -> Any:
     """Load a model, yield rows on how it was loaded, and return it with its task and actions."""
-    from grpo_nb.config.dtype import compute_dtype
-    from grpo_nb.config.vllm_obstacle import has_engine
+    from grpo_nb.config.hardware import compute_dtype, has_engine
     from grpo_nb.generation.choice import choose_engine
     from grpo_nb.generation.vllm import model_runner_name
 
@@ -517,7 +516,7 @@ def main() -> int:
 
 def check(request: Request, gpu: Any) -> dict[str, list[Row]]:
     """Run all phases and return the rows of each; on a GPU, each phase has its own process."""
-    from grpo_nb.config.vllm_obstacle import vllm_obstacle
+    from grpo_nb.config.hardware import vllm_obstacle
 
     obstacle = vllm_obstacle(request.settings(), gpu)
     planned = "planned" if obstacle is None else f"not used: {obstacle}"

@@ -2,15 +2,14 @@
 
 TRL refuses an unknown name only when training starts, and Unsloth's version on a GPU drops it with
 a printed line (unsloth/models/rl_config_compat.py, `filter_config_init_kwargs`). Importing either
-takes ten seconds, so the names are written down in `grpo_config_fields`. TRL itself checks the
-values in `extra`: the trainer is built before the run has a folder.
+takes ten seconds, so the names are written down here for the pinned version, and a test compares
+them with its class. TRL itself checks the values in `extra`, when the trainer is built.
 """
 
 import re
 from collections.abc import Collection, Mapping
 from typing import Any, Literal, get_args
 
-from grpo_nb.config.grpo_config_fields import GRPO_CONFIG_FIELDS
 from grpo_nb.core.words import did_you_mean
 
 # Of the pinned TRL; a test compares them with its source. docs/reference/losses.md explains each.
@@ -18,6 +17,55 @@ LossType = Literal["bnpo", "cispo", "dapo", "dr_grpo", "grpo", "luspo", "sapo", 
 LOSS_TYPES = get_args(LossType)
 IMPORTANCE_SAMPLING_LEVELS = ("sequence", "token")
 
+#: Fields of `GRPOConfig` in trl 1.15.0 with transformers 5.17.0.
+GRPO_CONFIG_FIELDS = frozenset(
+    """
+    accelerator_config adam_beta1 adam_beta2 adam_epsilon auto_find_batch_size
+    average_tokens_across_devices batch_eval_metrics beta bf16 bf16_full_eval
+    cache_implementation cast_lm_head_to_fp32 chat_template_kwargs data_seed
+    dataloader_drop_last dataloader_in_order dataloader_multiprocessing_context
+    dataloader_num_workers dataloader_persistent_workers dataloader_pin_memory
+    dataloader_prefetch_factor ddp_backend ddp_broadcast_buffers ddp_bucket_cap_mb
+    ddp_find_unused_parameters ddp_static_graph ddp_timeout debug deepspeed delta
+    disable_dropout disable_tqdm do_eval do_predict do_train ds3_gather_for_generation
+    enable_jit_checkpoint entropy_coef entropy_coef_delta entropy_coef_max entropy_coef_min
+    entropy_target epsilon epsilon_high eval_accumulation_steps eval_delay
+    eval_do_concat_batches eval_on_start eval_steps eval_strategy eval_use_gather_object fp16
+    fp16_full_eval fsdp fsdp_config full_determinism generation_batch_size generation_kwargs
+    gradient_accumulation_steps gradient_checkpointing gradient_checkpointing_kwargs
+    greater_is_better hub_always_push hub_model_id hub_private_repo hub_revision hub_strategy
+    hub_token ignore_data_skip importance_sampling_level include_for_metrics
+    include_num_input_tokens_seen label_names label_smoothing_factor learning_rate
+    length_column_name liger_kernel_config load_best_model_at_end local_rank log_completions
+    log_completions_hub_repo log_level log_level_replica log_multimodal log_on_each_node
+    log_unique_prompts logging_first_step logging_nan_inf_filter logging_steps
+    logging_strategy loss_type lr_scheduler_kwargs lr_scheduler_type
+    mask_truncated_completions max_completion_length max_grad_norm max_steps
+    max_tool_calling_iterations metric_for_best_model min_p model_init_kwargs
+    multi_objective_aggregation neftune_noise_alpha num_completions_to_print num_generations
+    num_generations_eval num_iterations num_train_epochs off_policy_mask_threshold optim
+    optim_args optim_target_modules output_dir pad_to_multiple_of parallelism_config
+    per_device_eval_batch_size per_device_train_batch_size prediction_loss_only project
+    push_to_hub ref_model_mixup_alpha ref_model_sync_steps remove_unused_columns
+    repetition_penalty report_to restore_callback_states_from_checkpoint
+    resume_from_checkpoint reward_weights router_aux_loss_coef run_name sapo_temperature_neg
+    sapo_temperature_pos save_on_each_node save_only_model save_steps save_strategy
+    save_total_limit scale_rewards seed shuffle_dataset skip_memory_metrics
+    steps_per_generation sync_ref_model temperature tf32 top_entropy_quantile top_k top_p
+    torch_compile torch_compile_backend torch_compile_mode torch_empty_cache_steps
+    trackio_bucket_id trackio_space_id trackio_static_space_id train_sampling_strategy
+    transformers_continuous_batching_config trust_remote_code use_adaptive_entropy
+    use_bias_correction_kl use_cache use_cpu use_liger_kernel
+    use_transformers_continuous_batching use_transformers_paged use_vllm vespo_k_neg
+    vespo_k_pos vespo_lambda_neg vespo_lambda_pos vllm_enable_sleep_mode
+    vllm_gpu_memory_utilization vllm_group_port vllm_importance_sampling_cap
+    vllm_importance_sampling_clip_max vllm_importance_sampling_clip_min
+    vllm_importance_sampling_correction vllm_importance_sampling_mode vllm_max_model_length
+    vllm_mode vllm_model_impl vllm_server_base_url vllm_server_host vllm_server_port
+    vllm_server_timeout vllm_structured_outputs_regex vllm_tensor_parallel_size warmup_steps
+    weight_decay
+    """.split()  # noqa: SIM905 (189 names in 189 lines are no easier to read)
+)
 # Fields that Unsloth adds to GRPOConfig on a GPU (unsloth 2026.10.9, unsloth/models/rl.py, the
 # class template). Its CPU backend leaves TRL's class as it is, which then refuses them. Two are
 # missing: `vllm_sampling_params` is an object that no file of settings can hold, and the kit
@@ -30,7 +78,6 @@ UNSLOTH_ARGUMENTS = {
 # Names that `extra` may hold, unless `_REFUSALS` has them.
 _EXTRA_NAMES = GRPO_CONFIG_FIELDS | UNSLOTH_ARGUMENTS
 
-
 _NO_EVALUATION = (
     "TRL's evaluation does not run here, so it would do nothing: the setting is holdout_every, "
     "a held-out curve, and gn.compare(run) compares afterwards"
@@ -42,7 +89,7 @@ _PRECISION = (
 _ONLY_SCRIPTS = "transformers reads it only in its own example scripts, so it would do nothing"
 
 # Names separated by spaces -> why settings cannot have them, and what to write instead.
-_TABLE = {
+_REASONS = {
     # Arguments of GRPOConfig that the kit sets from something else, or that do nothing in its runs.
     "output_dir": "checkpoints are in the run's folder: set run_root, and name the run in "
     "gn.train(..., name=...)",
@@ -96,7 +143,7 @@ _TABLE = {
     "runs held-out episodes: task.with_tools(...)",
 }
 _REFUSALS = {}
-for _names, _reason in _TABLE.items():
+for _names, _reason in _REASONS.items():
     _REFUSALS |= dict.fromkeys(_names.split(), _reason)
 
 # With these arguments, building or ending a trainer creates a repository or a Space on the Hub, and
@@ -180,12 +227,3 @@ def _problem(name: str, kind: str, known: Collection[str]) -> str:
     if name in _EXTRA_NAMES:
         return ""
     return f"unknown {kind} {name!r}{did_you_mean(name, known)}"
-
-
-def as_keywords(values: Mapping[str, Any]) -> str:
-    """Return values as keyword arguments of a call.
-
-    >>> as_keywords({"beta": 0.1, "optim": "sgd"})
-    "beta=0.1, optim='sgd'"
-    """
-    return ", ".join(f"{name}={value!r}" for name, value in values.items())

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from grpo_nb.config.dtype import cpu_dtype
+from grpo_nb.config.hardware import cpu_dtype
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.randomness import kept_random_state
 from grpo_nb.generation.llama_cpp import answer as generate_with_llama_cpp

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from grpo_nb.config.vllm_obstacle import has_engine, vllm_obstacle
+from grpo_nb.config.hardware import has_engine, vllm_obstacle
 from grpo_nb.generation.vllm import vllm_sampling_obstacle
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.models.load_record import record_of_model

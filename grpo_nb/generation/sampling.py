@@ -18,7 +18,7 @@ import_unsloth()
 import torch
 from transformers import GenerationConfig
 
-from grpo_nb.config.vllm_obstacle import has_engine
+from grpo_nb.config.hardware import has_engine
 from grpo_nb.cpu.engine import CpuEngine
 from grpo_nb.cpu.shared_prompts import left_padded
 from grpo_nb.generation.choice import choose_engine

@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.config.vllm_obstacle import has_engine
+from grpo_nb.config.hardware import has_engine
 from grpo_nb.upstream.unsloth import hand_copies_to_vllm
 from grpo_nb.upstream.vllm import (
     drop_requests,

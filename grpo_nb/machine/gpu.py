@@ -26,6 +26,11 @@ class Gpu:
     """Memory that CUDA can use: the memory of the card minus the part that the driver reserves."""
     compute_capability: tuple[int, int]
 
+    @property
+    def has_bfloat16(self) -> bool:
+        """True if the card computes in bfloat16."""
+        return self.compute_capability >= (8, 0)
+
 
 @dataclass(frozen=True)
 class GpuState:

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-from grpo_nb.config.dtype import CPU_BF16_ENV
+from grpo_nb.config.hardware import CPU_BF16_ENV
 from grpo_nb.config.memory import STANDBY, STANDBY_OF_KIT
 from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.core.processes import spin_default

@@ -8,10 +8,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from grpo_nb.config.dtype import compute_dtype
-from grpo_nb.config.memory_savers import memory_advice
+from grpo_nb.config.hardware import VllmObstacle, compute_dtype, has_engine, vllm_obstacle
+from grpo_nb.config.planning import memory_advice
 from grpo_nb.config.settings import ALL_LINEAR, Settings
-from grpo_nb.config.vllm_obstacle import VllmObstacle, has_engine, vllm_obstacle
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.machine.faults import find_fix, gpu_problem, is_out_of_memory, summary

@@ -5,13 +5,13 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.config.dtype import compute_dtype, dtype_of_model
 from grpo_nb.config.effective_table import (
     Effect,
     EffectiveSettings,
     compare_configurations,
     requested_arguments,
 )
+from grpo_nb.config.hardware import compute_dtype, dtype_of_model
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require
 from grpo_nb.generation.choice import choose_engine

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.config.dtype import compute_dtype, dtype_of_model
 from grpo_nb.config.effective_table import requested_arguments
+from grpo_nb.config.hardware import compute_dtype, dtype_of_model, has_engine
 from grpo_nb.config.settings import Settings
-from grpo_nb.config.vllm_obstacle import has_engine
 from grpo_nb.core.problems import warn_user
 from grpo_nb.generation.choice import EngineChoice, choose_engine
 from grpo_nb.generation.episodes import tool_template

@@ -128,7 +128,7 @@ def smoke() -> Iterator[Row]:
     settings = gn.preset("cpu", load_in_4bit=True, fast_inference=True, gpu_memory_utilization=0.5)
     begun = time.monotonic()
     model, tokenizer = gn.load_model(settings, report=print)
-    from grpo_nb.config.vllm_obstacle import has_engine
+    from grpo_nb.config.hardware import has_engine
     from grpo_nb.generation.choice import choose_engine
     from grpo_nb.generation.sampling import generate
     from grpo_nb.generation.vllm import model_runner_name

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.config.arguments import is_publishing
-from grpo_nb.config.grpo_config_fields import GRPO_CONFIG_FIELDS
+from grpo_nb.config.arguments import GRPO_CONFIG_FIELDS, is_publishing
 from tests.support.run_folders import info_of
 
 # unslothai/notebooks, `Qwen3_(4B)-GRPO` and others of 2025 and 2026; the sampling parameters are an

@@ -16,7 +16,7 @@ from transformers import AutoConfig, AutoTokenizer
 import grpo_nb as gn
 from grpo_nb.config import counting, memory, planning, presets
 from grpo_nb.config.memory import PUBLISHED, sizes_of
-from grpo_nb.config.memory_savers import memory_advice
+from grpo_nb.config.planning import memory_advice
 from grpo_nb.config.presets import GPUS
 from grpo_nb.core.processes import ChildError
 from grpo_nb.machine.gpu import Gpu

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.config import vllm_obstacle
+from grpo_nb.config import hardware
 from grpo_nb.config.presets import GPUS
 from grpo_nb.generation import choice
 from grpo_nb.generation.choice import choose_engine
@@ -62,7 +62,7 @@ def test_choose_engine_without_model_predicts_a_cpu() -> None:
 
 def test_choose_engine_without_model_predicts_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "find_gpu", lambda: GPUS["t4"])
-    monkeypatch.setattr(vllm_obstacle, "installed_version", lambda name: "0.31.0")
+    monkeypatch.setattr(hardware, "installed_version", lambda name: "0.31.0")
     engine = choose_engine(None, gn.preset("t4"))
     assert engine.is_vllm
     assert engine.why_not_cpu_engine == "it is for CPUs only"

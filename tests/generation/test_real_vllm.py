@@ -19,7 +19,7 @@ import torch
 from transformers import GenerationConfig
 
 import grpo_nb as gn
-from grpo_nb.config.vllm_obstacle import has_engine
+from grpo_nb.config.hardware import has_engine
 from grpo_nb.cpu.engine import CpuEngine
 from grpo_nb.generation.choice import choose_engine
 from grpo_nb.generation.sampling import sample_with_transformers

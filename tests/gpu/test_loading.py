@@ -17,9 +17,9 @@ import torch
 from unsloth_zoo import vllm_utils
 
 import grpo_nb as gn
-from grpo_nb.config import vllm_obstacle as vllm
+from grpo_nb.config import hardware
+from grpo_nb.config.hardware import has_engine
 from grpo_nb.config.presets import GPUS
-from grpo_nb.config.vllm_obstacle import has_engine
 from grpo_nb.generation import choice
 from grpo_nb.generation.choice import choose_engine
 from grpo_nb.machine.gpu import Gpu
@@ -147,8 +147,8 @@ def on_a_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path):
     (tmp_path / "tokenizer.json").touch()
     for module in (models, choice):
         monkeypatch.setattr(module, "find_gpu", lambda: GPUS["t4"])
-    monkeypatch.setattr(vllm, "installed_version", lambda name: "0.31.0")
-    monkeypatch.setattr(vllm, "vllm_problem", lambda: None)
+    monkeypatch.setattr(hardware, "installed_version", lambda name: "0.31.0")
+    monkeypatch.setattr(hardware, "vllm_problem", lambda: None)
     monkeypatch.setattr(vllm_utils, "_build_lora_request", lambda *_: None)
     for name in ("handlers", "level", "propagate"):  # which vLLM's start configures
         monkeypatch.setattr(LOG, name, getattr(LOG, name))
@@ -213,7 +213,7 @@ def test_without_vllm_it_falls_back_and_says_so_once(on_a_gpu, monkeypatch) -> N
     assert engine_of(on_a_gpu(Loader(), fast_inference=False)[0]) == HERE, (
         "not asked for it is not missed"
     )
-    monkeypatch.setattr(vllm, "installed_version", lambda name: None)
+    monkeypatch.setattr(hardware, "installed_version", lambda name: None)
     loader = Loader()
     model, _ = on_a_gpu(
         loader,
@@ -319,7 +319,7 @@ def test_trainer_uses_an_engine_only_if_the_model_has_one(
 ) -> None:
     for place in (prepare, unsloth_first, choice):
         monkeypatch.setattr(place, "find_gpu", lambda: GPUS["t4"])
-    monkeypatch.setattr(vllm, "installed_version", lambda name: None)
+    monkeypatch.setattr(hardware, "installed_version", lambda name: None)
     model = Model()
     model.vllm_engine = engine
     arguments = prepare.grpo_arguments(gn.preset("t4"), {"r": 1.0}, tmp_path, model)

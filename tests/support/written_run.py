@@ -66,7 +66,7 @@ def write_run(
     **changes: Any,
 ) -> gn.runs.Run:
     """Write a run that looks as `train` leaves it, with weights of a few bytes."""
-    from grpo_nb.config.dtype import compute_dtype
+    from grpo_nb.config.hardware import compute_dtype
     from grpo_nb.generation.choice import choose_engine
     from grpo_nb.training.run_start import new_run_info
 

@@ -1,0 +1,128 @@
+"""Decide what hardware and packages let a run use: the dtype that it computes in, and vLLM or not.
+
+On a CPU the dtype is float32, with or without bfloat16 instructions, so that a run gives the same
+numbers on every machine. `Settings.dtype` or the variable UNSLOTH_CPU_BF16 change that, except to
+float16, whose gradients would vanish there. On a GPU it is bfloat16, or float16 where the card has
+no bfloat16, as Unsloth chooses.
+
+Before a model is loaded, `vllm_obstacle` decides about vLLM. Once it is loaded, the model has a
+vLLM engine or has none, and `generation.choose_engine` decides. Further obstacles (the model, 4
+bit, versions, a length) show when the model is loaded.
+"""
+
+import os
+from dataclasses import dataclass, field
+from typing import Any
+
+from grpo_nb.config.settings import Settings
+from grpo_nb.machine.gpu import Gpu
+from grpo_nb.machine.packages import BY_HAND_WITH_VLLM, installed_version, vllm_problem
+
+#: Unsloth's variable (unsloth_zoo/cpu/runtime.py, `cpu_bf16_supported`): 1 is bfloat16, 0 float32.
+CPU_BF16_ENV = "UNSLOTH_CPU_BF16"
+_INSTALL = f"{BY_HAND_WITH_VLLM}, then restart the kernel"
+_WITHOUT = "set fast_inference=False"
+_LEAST_CAPABILITY_FOR_VLLM = (7, 0)
+
+
+@dataclass(frozen=True)
+class ComputeDtype:
+    """Dtype of weights and activations, and the reason."""
+
+    name: str
+    """`float32`, `bfloat16` or `float16`."""
+    why: str
+
+    @property
+    def bytes_per_number(self) -> int:
+        """Bytes of one number."""
+        return 4 if self.name == "float32" else 2
+
+
+def compute_dtype(settings: Settings, gpu: Gpu | None) -> ComputeDtype:
+    """Return the dtype of a run on a GPU, or on a CPU if `gpu` is None."""
+    if gpu is None:
+        return cpu_dtype(settings.dtype)
+    if settings.dtype != "auto":
+        return ComputeDtype(settings.dtype, "As set.")
+    name = "bfloat16" if gpu.has_bfloat16 else "float16"
+    return ComputeDtype(
+        name, "A GPU computes in bfloat16 from compute capability 8.0 on, else in float16."
+    )
+
+
+def cpu_dtype(wanted: str = "auto") -> ComputeDtype:
+    """Return the dtype on a CPU for a value of `Settings.dtype`."""
+    if wanted == "float16":
+        return ComputeDtype(
+            "float32", "A CPU computes float16 slowly, and its gradients would vanish."
+        )
+    if wanted != "auto":
+        return ComputeDtype(wanted, "As set.")
+    if os.environ.get(CPU_BF16_ENV, "").strip().lower() in ("1", "true", "yes", "on"):
+        return ComputeDtype("bfloat16", f"As set by {CPU_BF16_ENV}.")
+    return ComputeDtype("float32", "On every CPU, so that a run gives the same numbers everywhere.")
+
+
+def dtype_of_model(model: Any, settings: Settings, gpu: Gpu | None) -> ComputeDtype:
+    """Return the dtype that a loaded model computes in.
+
+    On a CPU it is the dtype of the frozen weights. On a GPU the settings decide, because Unsloth
+    may hold some layers in another dtype than it computes in.
+    """
+    if gpu is not None:
+        return compute_dtype(settings, gpu)
+    return ComputeDtype(str(model.dtype).removeprefix("torch."), "As the model was loaded.")
+
+
+@dataclass(frozen=True)
+class VllmObstacle:
+    """Reason why vLLM is not used, and how to change that."""
+
+    reason: str
+    fix: str
+    last_output: str = field(default="", compare=False)
+    """Last lines that vLLM and Unsloth printed. They differ each time, so they are not compared."""
+
+    def __str__(self) -> str:
+        return f"{self.reason} ({self.fix})"
+
+
+def has_engine(model: Any) -> bool:
+    """Return whether a vLLM engine shares a loaded model's weights. Unsloth puts it on the model.
+
+    >>> has_engine(None)
+    False
+    """
+    return getattr(model, "vllm_engine", None) is not None
+
+
+def vllm_obstacle(
+    settings: Settings, gpu: Gpu | None, *, try_import: bool = True
+) -> VllmObstacle | None:
+    """Return why vLLM cannot generate for these settings on this GPU; None if nothing is known.
+
+    Args:
+        settings: Settings of the run.
+        gpu: GPU that trains; None for a CPU, on which there is no vLLM.
+        try_import: Import vLLM in another process, once per kernel, which takes some seconds.
+
+    >>> vllm_obstacle(Settings(), None).reason
+    'fast_inference is off'
+    """
+    if not settings.fast_inference:
+        return VllmObstacle(
+            "fast_inference is off", "settings.replace(fast_inference=True) turns it on"
+        )
+    if gpu is None:
+        return VllmObstacle("vLLM needs a GPU", _WITHOUT)
+    if gpu.compute_capability < _LEAST_CAPABILITY_FOR_VLLM:
+        return VllmObstacle(f"vLLM needs compute capability 7.0, and {gpu.name} has less", _WITHOUT)
+    if installed_version("vllm") is None:
+        return VllmObstacle("vLLM is not installed", _INSTALL)
+    if not try_import:
+        return None
+    problem = vllm_problem()
+    if problem is not None:
+        return VllmObstacle(f"vLLM does not load: {problem}", _INSTALL)
+    return None

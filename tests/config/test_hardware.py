@@ -1,0 +1,99 @@
+"""The dtype of a run is decided in one place, and so is why vLLM cannot run."""
+
+import pytest
+
+import grpo_nb as gn
+from grpo_nb.config import hardware
+from grpo_nb.config.hardware import CPU_BF16_ENV, compute_dtype, cpu_dtype, vllm_obstacle
+from grpo_nb.config.presets import GPUS
+from grpo_nb.machine.gpu import Gpu
+
+DTYPE_OF_GPU = {"t4": "float16", "l4": "bfloat16", "a100": "bfloat16", "h100": "bfloat16"}
+P100 = Gpu("Tesla P100-PCIE-16GB", 16.0, (6, 0))
+BROKEN = "ImportError: vllm/_C.abi3.so: undefined symbol"
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """A machine on which vLLM is installed and loads."""
+    monkeypatch.setattr(hardware, "installed_version", lambda name: "0.31.0")
+    monkeypatch.setattr(hardware, "vllm_problem", lambda: None)
+    return monkeypatch
+
+
+def test_vllm_without_fast_inference_is_off(installed) -> None:
+    obstacle = vllm_obstacle(gn.preset("t4", fast_inference=False), GPUS["t4"])
+    assert obstacle.reason == "fast_inference is off"
+
+
+@pytest.mark.parametrize(
+    ("gpu", "reason"),
+    [
+        pytest.param(None, "needs a GPU", id="cpu"),
+        pytest.param(P100, "compute capability 7.0, and Tesla P100", id="old GPU"),
+    ],
+)
+def test_vllm_on_a_wrong_machine_gives_the_reason(installed, gpu: Gpu | None, reason: str) -> None:
+    obstacle = vllm_obstacle(gn.preset("t4"), gpu)
+    assert reason in obstacle.reason
+    assert obstacle.fix
+
+
+def test_vllm_that_is_not_installed_gives_the_command(installed) -> None:
+    installed.setattr(hardware, "installed_version", lambda name: None)
+    obstacle = vllm_obstacle(gn.preset("t4"), GPUS["t4"])
+    assert "not installed" in obstacle.reason
+    assert "pip install" in obstacle.fix
+
+
+def test_vllm_that_does_not_load_gives_its_error(installed) -> None:
+    installed.setattr(hardware, "vllm_problem", lambda: BROKEN)
+    assert "undefined symbol" in vllm_obstacle(gn.preset("t4"), GPUS["t4"]).reason
+
+
+def test_vllm_that_loads_has_no_obstacle(installed) -> None:
+    assert vllm_obstacle(gn.preset("t4"), GPUS["t4"]) is None
+
+
+def test_vllm_without_import_is_not_loaded(installed) -> None:
+    installed.setattr(hardware, "vllm_problem", lambda: BROKEN)
+    assert vllm_obstacle(gn.preset("t4"), GPUS["t4"], try_import=False) is None
+
+
+@pytest.fixture(autouse=True)
+def no_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(CPU_BF16_ENV, raising=False)
+
+
+def test_dtype_on_a_cpu_is_float32() -> None:
+    assert compute_dtype(gn.preset("cpu"), None).name == "float32"
+
+
+@pytest.mark.parametrize(("name", "dtype"), DTYPE_OF_GPU.items(), ids=DTYPE_OF_GPU)
+def test_dtype_on_a_gpu_follows_its_compute_capability(name: str, dtype: str) -> None:
+    assert compute_dtype(gn.preset(name), GPUS[name]).name == dtype
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype"), [("1", "bfloat16"), ("on", "bfloat16"), ("0", "float32")]
+)
+def test_dtype_on_a_cpu_follows_the_variable(
+    value: str, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(CPU_BF16_ENV, value)
+    assert compute_dtype(gn.preset("cpu"), None).name == dtype
+
+
+@pytest.mark.parametrize(
+    ("wanted", "dtype"),
+    [
+        pytest.param("float32", "float32", id="float32"),
+        pytest.param("bfloat16", "bfloat16", id="bfloat16"),
+        pytest.param("float16", "float32", id="float16 gradients would vanish"),
+    ],
+)
+def test_dtype_setting_takes_precedence_over_variable(
+    wanted: str, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(CPU_BF16_ENV, "0")
+    assert cpu_dtype(wanted).name == dtype
