@@ -163,7 +163,7 @@ def _check_gpu(state: GpuState) -> Check:
     """Check that the installed torch can start on the GPU."""
     gpu = state.gpu
     major, minor = gpu.compute_capability
-    precision = "bf16" if gpu.compute_capability >= (8, 0) else "fp16"
+    precision = "bf16" if gpu.has_bfloat16 else "fp16"
     found = (
         f"{gpu.name} ({major}.{minor}, {precision}), {gpu.memory_gib:.0f} GiB, "
         f"driver {state.driver} for CUDA {state.cuda[0]}.{state.cuda[1]}"
@@ -172,27 +172,28 @@ def _check_gpu(state: GpuState) -> Check:
     if build is None:  # `_check_packages` reports the missing torch
         return Check("device", "ok", found)
     found += f"; torch {build.version}"
-    if build.cuda is None:
-        fix = f"Run `pip uninstall -y torch`. {_INSTALL}"
-        return Check("device", "problem", f"{found} is for the CPU: the GPU is not used", fix)
     # CUDA 13 dropped all cards before Turing; triton and bitsandbytes need 7.0 with any CUDA.
-    needed = (7, 5) if build.cuda >= (13, 0) else (7, 0)
-    if gpu.compute_capability < needed:
-        found += f", triton and bitsandbytes need {needed[0]}.{needed[1]}"
+    needed = (7, 5) if build.cuda is not None and build.cuda >= (13, 0) else (7, 0)
+    if build.cuda is None:
+        problem = " is for the CPU: the GPU is not used"
+        fix = f"Run `pip uninstall -y torch`. {_INSTALL}"
+    elif gpu.compute_capability < needed:
+        problem = f", whose kernels need compute capability {needed[0]}.{needed[1]}"
         fix = (
             "Choose another GPU (Kaggle: T4 x2 and not P100), or set CUDA_VISIBLE_DEVICES=-1 to "
             "use the CPU, and restart the kernel."
         )
-        return Check("device", "problem", found, fix)
-    # A driver runs builds for all minor versions of its CUDA (NVIDIA, "minor version
-    # compatibility").
-    if state.cuda[0] < build.cuda[0]:
+    elif state.cuda[0] < build.cuda[0]:
+        # A driver runs builds for all minor versions of its CUDA (NVIDIA, "minor version
+        # compatibility").
+        problem = f" needs CUDA {build.cuda[0]}"
         fix = (
             "Update the driver (CUDA 13: 580 or newer), or install a torch for "
             f"CUDA {state.cuda[0]} (PyTorch's web site)."
         )
-        return Check("device", "problem", f"{found} needs CUDA {build.cuda[0]}", fix)
-    return Check("device", "ok", found)
+    else:
+        return Check("device", "ok", found)
+    return Check("device", "problem", found + problem, fix)
 
 
 def _check_vllm() -> Check:

@@ -4,8 +4,8 @@ The Setup cell of each notebook calls `install`. It never replaces numpy or the 
 kernel itself. It replaces torch only to install vLLM, or if unsloth cannot use the installed torch.
 scripts/bootstrap.py fills the repository's own environment with the functions of this file.
 
-This file runs before anything is installed, so it imports only the standard library. That is why it
-parses the few forms of requirements in the kit's files itself: `name`, `name==1.0`, `name>=1.0`.
+This file runs before anything is installed, so it imports only the standard library and the parts
+of the kit that need nothing else. That is why it parses the few forms of requirements in the kit's files itself: `name`, `name==1.0`, `name>=1.0`.
 """
 
 import importlib
@@ -27,6 +27,9 @@ Report = Callable[[str], object]
 """Function that is called with a line of text, such as `print`."""
 
 _ROOT = Path(__file__).resolve().parents[2]
+# The kit needs 3.11, and unsloth 2026.10.9 does not support 3.15.
+OLDEST_PYTHON = (3, 11)
+TOO_NEW_PYTHON = (3, 15)
 # Folder into which the Setup cell clones the repository.
 CLONE = "grpo_nb_clone"
 # Command that runs pip in this kernel's environment.
@@ -111,10 +114,9 @@ def install(*, vllm: bool = True, report: Report | None = None) -> Installation:
         EnvironmentProblem: The user has to do something first, or pip failed.
     """
     report = report or (lambda line: None)
-    if not packages.is_python_supported():
+    if not OLDEST_PYTHON <= sys.version_info[:2] < TOO_NEW_PYTHON:
         raise EnvironmentProblem(
-            f"Python {sys.version.split()[0]} is not supported: use a kernel with "
-            f"{packages.SUPPORTED_PYTHONS}."
+            f"Python {sys.version.split()[0]} is not supported: use a kernel with 3.11 to 3.14."
         )
     choice = choose(_ROOT, vllm=vllm)
     requirements = [_without_bound(line) for line in choice.requirements]
@@ -151,7 +153,7 @@ def choose(folder: Path, *, vllm: bool = True) -> Choice:
     """Return the packages that pip has to install on this machine.
 
     With vLLM, the pinned torch is among them. Otherwise the installed torch stays if it runs here
-    and unsloth can use it. A torch that this kernel has loaded is never replaced.
+    and unsloth can use it.
 
     Args:
         folder: Folder with the requirements files.
@@ -161,13 +163,8 @@ def choose(folder: Path, *, vllm: bool = True) -> Choice:
         EnvironmentProblem: Nothing can be installed; gives the reason and what to do first.
     """
     requirements = _read_requirements(folder / "requirements.txt")
-    pin = next(_pin(line) for line in requirements if _name(line) == "torch")
     build = packages.read_torch_build()
     cuda = None if is_gpu_hidden() else driver_cuda()
-    # Version of the torch that this kernel has loaded; empty if it is the pinned version.
-    other_torch = packages.loaded_version("torch") or ""
-    if packages.is_same_release(pin, other_torch):
-        other_torch = ""
 
     # pip would take a torch for the CPU as the pinned version, and leave it.
     if cuda is not None and build is not None and build.cuda is None:
@@ -180,7 +177,7 @@ def choose(folder: Path, *, vllm: bool = True) -> Choice:
     # First choice on a GPU: vLLM, together with the pinned torch.
     machine = _cpu_sentence()
     if cuda is not None:
-        obstacle = _vllm_obstacle(cuda, is_wanted=vllm, pin=pin, other_torch=other_torch)
+        obstacle = _why_not_install_vllm(cuda, is_wanted=vllm)
         if not obstacle:
             gpu_requirements = _read_requirements(folder / "requirements-gpu.txt")
             return Choice(requirements + gpu_requirements, _WITH_VLLM)
@@ -191,11 +188,6 @@ def choose(folder: Path, *, vllm: bool = True) -> Choice:
         return Choice([line for line in requirements if _name(line) != "torch"], machine)
 
     # Last choice: install the pinned torch. `check_environment` reports a driver that is too old.
-    if other_torch:
-        raise EnvironmentProblem(
-            f"Nothing was installed: torch {other_torch} is loaded in this kernel, and the kit "
-            f"needs {pin}. Restart the session and run this cell before anything else."
-        )
     return Choice(requirements, machine)
 
 
@@ -205,7 +197,7 @@ def _cpu_sentence() -> str:
     return f"Training will run on the CPU: no NVIDIA GPU is visible.{hint}"
 
 
-def _vllm_obstacle(cuda: tuple[int, int], *, is_wanted: bool, pin: str, other_torch: str) -> str:
+def _why_not_install_vllm(cuda: tuple[int, int], *, is_wanted: bool) -> str:
     """Return why vLLM cannot be installed, or an empty text if it can."""
     if not is_wanted:
         return "vllm=False leaves it out"
@@ -214,11 +206,6 @@ def _vllm_obstacle(cuda: tuple[int, int], *, is_wanted: bool, pin: str, other_to
     if cuda[0] < _INDEX_CUDA:
         driver = f"this one runs {cuda[0]}.{cuda[1]}"
         return f"it needs a driver for CUDA {_INDEX_CUDA} (580 or newer; {driver})"
-    if other_torch:
-        return (
-            f"it needs torch {pin}, and this kernel has loaded {other_torch} (restart the kernel, "
-            "and run this cell first)"
-        )
     return ""
 
 

@@ -17,9 +17,6 @@ from grpo_nb.upstream.symbols import installed_version
 # Commands with which a user installs packages by hand: all that the kit needs, and torch with vLLM.
 BY_HAND = "pip install -r requirements.txt && pip install --no-deps -r requirements-no-deps.txt"
 BY_HAND_WITH_VLLM = "pip install -r requirements.txt -r requirements-gpu.txt"
-# Oldest Python that the kit supports, and the first that unsloth 2026.10.9 does not support.
-PYTHONS = ((3, 11), (3, 15))
-SUPPORTED_PYTHONS = f"3.{PYTHONS[0][1]} to 3.{PYTHONS[1][1] - 1}"
 # Packages that unsloth patches during their import, so unsloth has to be imported first.
 _PATCHED_BY_UNSLOTH = ("trl", "transformers", "peft")
 # Packages without which a training does not start.
@@ -48,11 +45,6 @@ _WATCHED = (
     "huggingface_hub",
     "tokenizers",
 )
-
-
-def is_python_supported() -> bool:
-    """Return True if the kit supports this Python."""
-    return PYTHONS[0] <= sys.version_info[:2] < PYTHONS[1]
 
 
 def package_versions() -> dict[str, str]:
