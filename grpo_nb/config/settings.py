@@ -5,11 +5,9 @@ values and `arguments.check_names` the names. TRL checks the optimizer, the sche
 in `extra` when the trainer is built, before a run has a folder.
 """
 
-import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
-from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -26,7 +24,6 @@ from pydantic import (
 from pydantic.dataclasses import dataclass
 
 from grpo_nb.config import arguments
-from grpo_nb.core.files import write_text
 from grpo_nb.core.tables import Shown, Table
 
 EMBEDDED_MODEL = "SmolLM2-135M-Instruct"
@@ -36,7 +33,7 @@ EMBEDDED_MODEL = "SmolLM2-135M-Instruct"
 ALL_LINEAR = ("all-linear",)
 _PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
-_Share = Annotated[float, Field(gt=0, le=1)]
+_AtMostOne = Annotated[float, Field(gt=0, le=1)]
 # A file of settings has a list. PEFT would read a single text as a pattern.
 _Layers = Annotated[
     tuple[str, ...],
@@ -69,7 +66,7 @@ class Settings(Shown):
     bfloat16, or float16 where the card has no bfloat16."""
     fast_inference: bool = False
     """Sample with vLLM, which needs a GPU."""
-    gpu_memory_utilization: _Share = 0.6
+    gpu_memory_utilization: _AtMostOne = 0.6
     """Share of GPU memory that vLLM takes. It holds the weights, which training also uses, and
     vLLM's cache. vLLM gives the cache back while gradients are computed (standby, which the kit
     switches on), so the presets of GPUs take more. Unused on a CPU."""
@@ -102,8 +99,9 @@ class Settings(Shown):
     training starts."""
     num_train_epochs: PositiveFloat | None = None
     """Passes over the training questions, in place of `max_steps`; `gn.plan(settings, task)` shows
-    the steps. Giving both is an error, but a `replace` with one of them drops the other."""
-    learning_rate: _Share = 1e-4
+    the steps. `preset` and `replace` refuse both at once; `replace(max_steps=...)` drops the
+    epochs."""
+    learning_rate: _AtMostOne = 1e-4
     """High, for a LoRA on a small model and a short run. Larger models need 5e-6 to 2e-5."""
     lr_scheduler_type: str = "constant_with_warmup"
     """A run this short has no time to decay."""
@@ -120,7 +118,7 @@ class Settings(Shown):
     temperature: Annotated[float, Field(ge=0.01)] = 1.0
     """Sample from the policy itself. Lower values make completions alike, and GRPO learns from
     their differences."""
-    top_p: _Share = 1.0
+    top_p: _AtMostOne = 1.0
     """1 is off, because the policy gradient assumes that no token is left out."""
     top_k: NonNegativeInt = 0
     """0 is off. The default of transformers keeps only the 50 likeliest tokens."""
@@ -240,7 +238,11 @@ class Settings(Shown):
         return self.from_dict({**vars(self), "max_steps": steps})
 
     def to_dict(self) -> dict[str, Any]:
-        """Return values for JSON, from which `Settings.from_dict` makes equal settings."""
+        """Return values for JSON, from which `Settings.from_dict` makes equal settings.
+
+        >>> Settings.from_dict(Settings(max_steps=7).to_dict()).max_steps
+        7
+        """
         values = {name: getattr(self, name) for name in _names()}
         return {**values, "lora_target_modules": list(self.lora_target_modules)}
 
@@ -252,31 +254,6 @@ class Settings(Shown):
             return cls(**values)
         except ValidationError as error:
             raise ValueError("\n".join(_problems(error))) from None
-
-    def save(self, path: str | Path) -> Path:
-        """Write the settings to a JSON file, from which `Settings.load` makes equal settings.
-
-        >>> import tempfile
-        >>> path = Path(tempfile.mkdtemp()) / "settings.json"
-        >>> Settings.load(Settings(max_steps=7).save(path)).max_steps
-        7
-        """
-        path = Path(path).expanduser()
-        write_text(path, json.dumps(self.to_dict(), indent=2) + "\n")
-        return path
-
-    @classmethod
-    def load(cls, path: str | Path) -> Self:
-        """Return the settings in the file that `save` wrote, checked as by `from_dict`.
-
-        Raises:
-            FileNotFoundError: There is no such file.
-            ValueError: The file is not JSON, or holds settings that cannot run here.
-        """
-        values = json.loads(Path(path).expanduser().read_text("utf-8"))
-        if not isinstance(values, dict):
-            raise ValueError(f"{str(path)!r} must hold settings by name, not {values!r:.80}.")
-        return cls.from_dict(values)
 
     def _parts(self) -> Iterable[Table]:
         values = {**self.to_dict(), "warmup_steps": self.warmup}

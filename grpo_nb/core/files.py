@@ -138,11 +138,11 @@ def check_target(target: Path, overwrite: bool, needed: Sequence[Path] = ()) -> 
             raise FileExistsError(
                 f"{str(target)!r} is or contains {str(path)!r}, which would be gone with it."
             )
-    _require_free(target, overwrite)
     if target.is_file():
         raise FileExistsError(
             f"{str(target)!r} is a file, and a folder cannot replace it. Choose another folder."
         )
+    _require_free(target, overwrite)
 
 
 def inside(folder: Path, name: Any) -> Path:

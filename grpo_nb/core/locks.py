@@ -24,8 +24,6 @@ from grpo_nb.core.words import displayable
 
 LOCK_FILE = ".lock"
 _log = logging.getLogger(__name__)
-# Errors of flock(2) that mean: this file system has no locks.
-_NOT_SUPPORTED = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 _READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 # The name of a holder takes about 60 bytes. A file that the kit did not write may have any length.
 _LONGEST_HOLDER_BYTES = 200
@@ -87,9 +85,8 @@ def _acquire(file: Path) -> int | None:
             os.close(descriptor)
             raise FolderLockedError(file.parent, displayable(holder) or "another process") from None
         except OSError as error:
+            # Some network drives refuse every lock, each with an error of its own.
             os.close(descriptor)
-            if error.errno not in _NOT_SUPPORTED:
-                raise
             file.unlink(missing_ok=True)
             _warn_not_supported(os.strerror(error.errno))
             return None

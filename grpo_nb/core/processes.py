@@ -80,7 +80,9 @@ def run_command(
         stderr=subprocess.STDOUT,
         # The child leads its own process group, so that `_end` can also end its children.
         start_new_session=True,
-        env=_child_environment(environment or {}),
+        # Without PYTHONUNBUFFERED, stdout and stderr of a Python program would be out of order, and
+        # its last lines would be lost when it is ended.
+        env={**spin_default(), **os.environ, "PYTHONUNBUFFERED": "1", **(environment or {})},
     )
     threading.Thread(target=_end_in_time, args=(child, seconds), daemon=True).start()
     try:
@@ -104,12 +106,6 @@ def run_command(
 def spin_default() -> dict[str, str]:
     """Return the variable with the spin count; empty if the user has chosen a wait policy."""
     return {} if WAIT_POLICY in os.environ else {SPIN_VARIABLE: SPIN_COUNT}
-
-
-def _child_environment(added: Mapping[str, str]) -> dict[str, str]:
-    # Without PYTHONUNBUFFERED, stdout and stderr of a Python program would be out of order, and its
-    # last lines would be lost when it is ended.
-    return {**spin_default(), **os.environ, "PYTHONUNBUFFERED": "1", **added}
 
 
 def _end_in_time(child: subprocess.Popen[bytes], seconds: float) -> None:

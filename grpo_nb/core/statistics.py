@@ -315,7 +315,7 @@ class RankCorrelation:
     """Spearman's rank correlation with its 95 % interval."""
 
     value: float
-    """From -1 to 1; 0 where one side has a single value."""
+    """From -0.999 to 0.999, because the interval has no ends at 1; 0 if a side is constant."""
     interval: tuple[float, float]
 
     def pairs_needed(self, level: float) -> float:

@@ -13,7 +13,7 @@ _CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]|\r(?!\n
 
 
 def shorten(text: str, limit: int) -> str:
-    """Return a text of at most `limit` characters; if it is cut, it ends with its old length."""
+    """Return a text, or its first `limit` characters with a note of its whole length."""
     if len(text) <= limit:
         return text
     return f"{text[:limit]}... ({len(text):,} characters)"
@@ -89,19 +89,13 @@ def require_number(
 
 
 def did_you_mean(name: object, known: Iterable[object]) -> str:
-    """Return `"; did you mean 'x'?"` for the most similar known name, else a list of all names."""
-    names = sorted(map(str, known))
-    match = closest_name(name, names)
-    if match is not None:
-        return f"; did you mean {match!r}?"
-    return f"; known: {shorten(', '.join(names), 600)}"
+    """Return `"; did you mean 'x'?"` for the most similar known name, else a list of all names.
 
-
-def closest_name(name: object, known: Iterable[object]) -> str | None:
-    """Return the most similar known name; None if no name is similar.
-
-    >>> closest_name("colunms", ["columns", "kind"]), closest_name("xyz", ["columns", "kind"])
-    ('columns', None)
+    >>> did_you_mean("colunms", ["columns", "kind"]), did_you_mean("xyz", ["columns", "kind"])
+    ("; did you mean 'columns'?", '; known: columns, kind')
     """
-    matches = difflib.get_close_matches(str(name), sorted(map(str, known)), n=1, cutoff=0.5)
-    return matches[0] if matches else None
+    names = sorted(map(str, known))
+    matches = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
+    if matches:
+        return f"; did you mean {matches[0]!r}?"
+    return f"; known: {shorten(', '.join(names), 600)}"

@@ -5,7 +5,8 @@ kernel itself. It replaces torch only to install vLLM, or if unsloth cannot use 
 scripts/bootstrap.py fills the repository's own environment with the functions of this file.
 
 This file runs before anything is installed, so it imports only the standard library and the parts
-of the kit that need nothing else. That is why it parses the few forms of requirements in the kit's files itself: `name`, `name==1.0`, `name>=1.0`.
+of the kit that need nothing else. That is why it parses the few forms of requirements in the kit's
+files itself: `name`, `name==1.0`, `name>=1.0`.
 """
 
 import importlib

@@ -179,6 +179,15 @@ def test_plan_of_a_card_elsewhere_has_all_its_memory(on_an_l4) -> None:
     assert plan.settings.fast_inference
 
 
+def test_plan_of_a_card_elsewhere_keeps_vllm_with_a_model_of_here() -> None:
+    config = AutoConfig.for_model("llama", **SIZES)
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(config)
+    plan = gn.plan(gn.preset("t4"), model=model, machine="t4")
+    assert plan.settings.fast_inference
+    assert not plan.why_not_vllm
+
+
 def test_plan_shows_what_is_asked_needed_and_there() -> None:
     shown = repr(gn.plan(gn.preset("t4"), machine="t4"))
     for section in ("asked, and what will run", "what it needs, estimated", "what is there"):
@@ -278,6 +287,27 @@ def test_memory_advice_names_the_setting_to_lower(
     advice = memory_advice(error, gn.Settings(**settings), phase=phase)
     keywords = ", ".join(f"{name}={value!r}" for name, value in change.items())
     assert f"Write settings = settings.replace({keywords}), in a fresh kernel" in advice
+
+
+GROUP_PER_STEP = gn.Settings(
+    per_device_train_batch_size=8, num_generations=8, extra={"steps_per_generation": 1}
+)
+
+
+def test_memory_advice_keeps_groups_whole() -> None:
+    advice = memory_advice(CUDA, GROUP_PER_STEP)
+    assert "per_device_train_batch_size" not in advice
+
+
+def test_plan_nearest_keeps_groups_whole() -> None:
+    plan = gn.plan(GROUP_PER_STEP.replace(max_completion_length=2048), machine=gpu_of(2))
+    assert "per_device_train_batch_size" not in plan.nearest
+
+
+def test_memory_advice_shortens_completions_to_the_least_length() -> None:
+    settings = gn.Settings(max_completion_length=65)
+    advice = memory_advice(CPU, settings, phase="generation")
+    assert "settings.replace(max_completion_length=64)" in advice
 
 
 def test_memory_advice_without_a_setting_names_a_smaller_model() -> None:
