@@ -51,7 +51,6 @@ def require_number(
     most: float = math.inf,
     *,
     is_whole: bool = True,
-    why: str = "",
 ) -> None:
     """Check that an argument is a finite number between two bounds, both included.
 
@@ -61,7 +60,6 @@ def require_number(
         least: Smallest value allowed.
         most: Largest value allowed.
         is_whole: If True, only whole numbers are allowed.
-        why: Reason for the bounds, as `, because ...`; it is put right after them.
 
     Raises:
         TypeError: The value is not a number, or not a whole one.
@@ -78,14 +76,14 @@ def require_number(
     # bool is a subclass of int, but True is no count.
     if isinstance(value, bool) or not isinstance(value, allowed_type):
         kind = "whole number" if is_whole else "number"
-        raise TypeError(f"{name} = {in_line(value)} must be a {kind}{why}.")
+        raise TypeError(f"{name} = {in_line(value)} must be a {kind}.")
     is_within = least <= value <= most and value < math.inf
     if not is_within:
         bounds = f"at least {least}" if most == math.inf else f"between {least} and {most}"
         is_finite = -math.inf < value < math.inf
         if not is_finite:
             bounds = "finite"
-        raise ValueError(f"{name} = {in_line(value)} must be {bounds}{why}.")
+        raise ValueError(f"{name} = {in_line(value)} must be {bounds}.")
 
 
 def did_you_mean(name: object, known: Iterable[object]) -> str:

@@ -113,28 +113,11 @@ def check_environment() -> EnvironmentReport:
 
 
 def _check_packages() -> Check:
-    """Check that the packages of a training are installed, in the pinned versions.
-
-    Unsloth patches the other packages while it is imported, so only the pinned versions are known
-    to work together. `_check_gpu` checks torch.
-    """
+    """Check that the packages of a training are installed; `_check_gpu` checks torch."""
     versions = packages.package_versions()
     missing = [name for name in packages.NEEDED if name not in versions]
     if missing:
         return Check("packages", "problem", f"missing: {', '.join(missing)}", _INSTALL)
-    misfits = packages.misfits()
-    if misfits:
-        found = "; ".join(f"{name} {reason}" for name, reason in misfits.items())
-        fix = f"Run `pip uninstall -y {' '.join(misfits)}`, then restart the kernel."
-        return Check("packages", "problem", found, fix)
-    unpinned = []
-    for name, pin in packages.pinned().items():
-        is_other = name in versions and not packages.is_same_release(pin, versions[name])
-        if is_other and name != "torch":
-            unpinned.append(f"{name} {versions[name]} instead of {pin}")
-    if unpinned:
-        found = f"{', '.join(unpinned)}, not tested with the kit"
-        return Check("packages", "warning", found, _INSTALL)
     main = [f"{name} {versions[name]}" for name in ("unsloth", "trl", "transformers", "torch")]
     return Check("packages", "ok", ", ".join(main))
 

@@ -264,8 +264,8 @@ def install_without_dependencies(folder: Path, report: Report, log: Report | Non
 
 
 def remove_misfits(report: Report, log: Report | None = None) -> None:
-    """Uninstall packages that the kit does not need and that break transformers or peft here."""
-    misfits = list(packages.misfits())
+    """Uninstall the packages that would break transformers or peft here."""
+    misfits = packages.misfits()
     if misfits:
         step = f"Removing {' and '.join(misfits)}, which would break transformers or peft"
         run_step([*PIP, "uninstall", "--yes", *misfits], step, report, log)

@@ -131,41 +131,20 @@ def minor_release(version: str) -> tuple[int, int]:
     return int(major), int(minor)
 
 
-def misfits() -> dict[str, str]:
-    """Return packages that the kit does not need and that break other packages, with the reasons.
-
-    The candidates are a torchvision for another torch, and a torchao that is too old for peft.
-    """
+def misfits() -> list[str]:
+    """Return installed packages that the kit does not need and that break transformers or peft."""
     torch = installed_version("torch")
     torchvision = installed_version("torchvision")
     torchao = installed_version("torchao")
-    reasons = {}
+    names = []
     # torchvision 0.28 belongs to torch 2.13, and so on (table in the README of pytorch/vision).
+    # With another one transformers fails (operator torchvision::nms).
     if torch and torchvision and minor_release(torchvision)[1] != minor_release(torch)[1] + 15:
-        reasons["torchvision"] = (
-            f"{torchvision} was not built for torch {torch}, and transformers fails on it "
-            "(operator torchvision::nms)"
-        )
+        names.append("torchvision")
     # With a torchao before 0.16, peft 0.21 raises ImportError when it adds a LoRA. Colab has 0.10.
     if torchao and minor_release(torchao) < (0, 16):
-        reasons["torchao"] = (
-            f"{torchao}, and peft refuses versions before 0.16 (incompatible version of torchao)"
-        )
-    return reasons
-
-
-def pinned() -> dict[str, str]:
-    """Return name and version of each package that the repository's requirements files pin.
-
-    The result is empty if the kit was installed without these files.
-    """
-    root = Path(__file__).resolve().parents[2]
-    text = ""
-    for name in ("requirements.txt", "requirements-no-deps.txt"):
-        file = root / name
-        if file.is_file():
-            text += file.read_text("utf-8")
-    return dict(re.findall(r"^([\w.-]+)==([\w.]+)$", text, re.MULTILINE))
+        names.append("torchao")
+    return names
 
 
 @functools.cache
