@@ -1,5 +1,4 @@
-"""Helpers that every subpackage needs and no user calls.
+"""Helpers that know nothing of training: files, processes, statistics, and how objects look.
 
-They cover text, files and folders, processes, random state, statistics, argument checks, and how
-objects and widgets show themselves. Some have one caller, and need no other part of the kit.
+No user calls them. They need no other part of the kit.
 """

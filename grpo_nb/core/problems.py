@@ -1,4 +1,4 @@
-"""Tell users about problems: the error for a machine, and warnings at the line of their own code."""
+"""Tell users about problems: an error for the machine, and warnings at the line of their code."""
 
 import os
 import sys

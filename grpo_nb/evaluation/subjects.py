@@ -16,14 +16,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from grpo_nb.config.hardware import cpu_dtype
 from grpo_nb.config.settings import Settings
-from grpo_nb.core.randomness import kept_random_state
 from grpo_nb.generation.llama_cpp import answer as generate_with_llama_cpp
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.models.adapter import load_adapter
 from grpo_nb.models.identity import base_identity, require_trained_on
 from grpo_nb.models.import_unsloth import import_unsloth, without_loading_bars
 from grpo_nb.models.load import load_model
-from grpo_nb.models.modes import kept_modes
+from grpo_nb.models.modes import kept_modes, kept_random_state
 from grpo_nb.models.sources import resolve_model
 from grpo_nb.models.templates import set_template_from, tokenizer_for
 from grpo_nb.runs.run_folder import Run, open_run

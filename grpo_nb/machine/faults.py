@@ -88,8 +88,8 @@ def is_out_of_memory(error: BaseException) -> bool:
 def _is_memory_error(error: BaseException) -> bool:
     if isinstance(error, MemoryError):
         return True
-    # An error of another type can come from a user's reward function, and its message may quote a
-    # completion, as that of int("out of memory") does.
+    # Other types are ignored: an error of a reward function may quote a completion, as that of
+    # int("out of memory") does.
     parts = _VLLM_TEXTS if isinstance(error, ValueError) else ()
     if isinstance(error, (RuntimeError, OSError)):
         parts = (*_OUT_OF_MEMORY_TEXTS, *_VLLM_TEXTS)

@@ -14,9 +14,8 @@ from typing import Any
 
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require
-from grpo_nb.core.randomness import kept_random_state
 from grpo_nb.models.import_unsloth import import_unsloth
-from grpo_nb.models.modes import kept_modes
+from grpo_nb.models.modes import kept_modes, kept_random_state
 from grpo_nb.rewards.base import reward_list
 from grpo_nb.runs.groups import StepGroups
 from grpo_nb.tasks.task import Task

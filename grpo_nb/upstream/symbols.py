@@ -25,7 +25,7 @@ def require_symbol(
     symbol = require_attribute(owner, name, written_for=written_for)
     if symbol is None:
         raise _changed(owner, f"{name} is missing", written_for)
-    missing = missing_parameters(symbol, parameters)
+    missing = _missing_parameters(symbol, parameters)
     if missing:
         raise _changed(owner, f"{name} no longer takes {', '.join(missing)}", written_for)
     return symbol
@@ -52,7 +52,7 @@ def _changed(owner: Any, problem: str, written_for: str) -> EnvironmentProblem:
     )
 
 
-def missing_parameters(function: Any, names: Collection[str]) -> list[str]:
+def _missing_parameters(function: Any, names: Collection[str]) -> list[str]:
     """Return the names that are no parameters of a function; empty if it takes any keyword."""
     if not names:
         return []

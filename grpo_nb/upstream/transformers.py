@@ -58,7 +58,7 @@ def attention_functions() -> MutableMapping[str, Any]:
 
     table = _require_symbol(modeling_utils, "ALL_ATTENTION_FUNCTIONS")
     if "sdpa" not in table:
-        # `sdpa` is no attribute of the table either, so the next line raises the usual error.
+        # The table has no such attribute either, so this raises the error for a missing symbol.
         _require_symbol(table, "sdpa")
     return table
 

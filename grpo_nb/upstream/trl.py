@@ -46,7 +46,7 @@ TRAINER_METHODS: dict[str, tuple[str, ...]] = {
 
 
 def require_trainer_methods(trainer_class: type) -> None:
-    """Raise unless a `GRPOTrainer` has the methods that `KitTrainer` overrides.
+    """Raise unless a `GRPOTrainer` has the methods that `KitTrainer` overrides or calls.
 
     A method that TRL renamed would be overridden without effect: a resumed run would start over, or
     tools would run without a time limit. Unsloth's class on a GPU replaces some by functions with

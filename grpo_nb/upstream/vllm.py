@@ -67,8 +67,8 @@ def drop_requests(engine: Any) -> None:
     - The next call would wait for ever. A request whose step was interrupted counts as computed,
       although its token never came, so it is not scheduled again and never ends
       (v1/core/sched/scheduler.py, `_update_after_schedule`).
-    - If the interrupt came after a step was computed, the result is still to be sampled from, and
-      the next step is refused (v1/worker/gpu_model_runner.py, `execute_model`).
+    - If the interrupt came after a step was computed, the step still awaits its sampling, and the
+      next step is refused (v1/worker/gpu_model_runner.py, `execute_model`).
     - On a GPU, a queue holds two steps at a time. If it is full, every call ends in an assertion
       (v1/engine/core.py, `step_with_batch_queue`).
 
