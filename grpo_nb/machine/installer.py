@@ -13,16 +13,14 @@ import importlib
 import re
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.core.processes import ChildError, run_command
-from grpo_nb.core.tables import Part, Shown, bold
 from grpo_nb.machine import packages
 from grpo_nb.machine.gpu import driver_cuda, is_gpu_hidden
-from grpo_nb.machine.host import how_to_get_gpu, how_to_restart, require_disk
+from grpo_nb.machine.host import require_disk
 
 Report = Callable[[str], object]
 """Function that is called with a line of text, such as `print`."""
@@ -58,10 +56,6 @@ _INDEX_CUDA = 13
 # Free disk, in GB, that an installation needs with and without vLLM.
 _DISK_GB_WITH_VLLM = 15
 _DISK_GB = 4
-_WITH_VLLM = (
-    "Training will run on the GPU, with vLLM, which samples fast. vLLM takes some 10 GB of disk, "
-    "and time at each start."
-)
 # docs/reference/settings.md shows how the hour is computed.
 _WITHOUT_VLLM = (
     "Unsloth's own generation is slower: a run with the T4 preset takes up to an hour (computed, "
@@ -71,45 +65,16 @@ _LINES_IN_ERROR = 6
 _CHARACTERS_PER_LINE = 300
 
 
-@dataclass(frozen=True, repr=False)
-class Installation(Shown):
-    """Result: `Ready` or `Restart needed`, and the device that this machine trains on."""
-
-    loaded: Mapping[str, tuple[str, str]]
-    """Packages whose loaded version is not the installed one: name to (loaded, installed)."""
-    machine: str
-    """Device that this machine trains on, with or without vLLM, and the reason."""
-
-    @property
-    def is_ready(self) -> bool:
-        """True if the next cell can be run."""
-        return not self.loaded
-
-    @property
-    def verdict(self) -> str:
-        """`Ready` or `Restart needed`, with the reason and what to click."""
-        if self.is_ready:
-            return "Ready. Go on with the next cell."
-        changes = [f"{name} {old} -> {new}" for name, (old, new) in sorted(self.loaded.items())]
-        return (
-            f"Restart needed: this kernel still has the old version of {', '.join(changes)}. "
-            f"{how_to_restart()}, then run this cell again, which then says Ready."
-        )
-
-    def _parts(self) -> Iterator[Part]:
-        yield bold(self.verdict)
-        yield self.machine
-
-
-def install(*, vllm: bool = True, report: Report | None = None) -> Installation:
-    """Install missing packages, and return whether the kernel must restart.
+def install(*, vllm: bool = True, report: Report | None = None) -> None:
+    """Install missing packages; `check_environment` then shows if the kernel must restart.
 
     A second call finds nothing to do.
 
     Args:
         vllm: If True, vLLM is installed on a Linux machine with a GPU. vLLM makes sampling several
             times faster and the installation several GB larger. In Colab it also replaces torch.
-        report: Function called with one line per step, for example `print`.
+        report: Function called with one line per step, and with the reason if a GPU gets no vLLM;
+            for example `print`.
 
     Raises:
         EnvironmentProblem: The user has to do something first, or pip failed.
@@ -119,8 +84,8 @@ def install(*, vllm: bool = True, report: Report | None = None) -> Installation:
         raise EnvironmentProblem(
             f"Python {sys.version.split()[0]} is not supported: use a kernel with 3.11 to 3.14."
         )
-    choice = choose(_ROOT, vllm=vllm)
-    requirements = [_without_bound(line) for line in choice.requirements]
+    chosen = choose_requirements(_ROOT, report, vllm=vllm)
+    requirements = [_without_bound(line) for line in chosen]
     without_dependencies = _read_requirements(_ROOT / "requirements-no-deps.txt")
     is_complete = all(is_met(line) for line in [*requirements, *without_dependencies])
     if not is_complete:
@@ -138,26 +103,17 @@ def install(*, vllm: bool = True, report: Report | None = None) -> Installation:
     if _ROOT.name == CLONE:
         link(_ROOT)
     importlib.invalidate_caches()
-    return Installation(packages.stale_versions(), choice.machine)
 
 
-@dataclass(frozen=True)
-class Choice:
-    """Packages to install on a machine."""
-
-    requirements: list[str]
-    machine: str
-    """Device that the machine will train on, with or without vLLM, and the reason."""
-
-
-def choose(folder: Path, *, vllm: bool = True) -> Choice:
-    """Return the packages that pip has to install on this machine.
+def choose_requirements(folder: Path, report: Report, *, vllm: bool = True) -> list[str]:
+    """Return the requirements that pip has to install on this machine.
 
     With vLLM, the pinned torch is among them. Otherwise the installed torch stays if it runs here
     and unsloth can use it.
 
     Args:
         folder: Folder with the requirements files.
+        report: Function called with the reason if a GPU gets no vLLM.
         vllm: If False, vLLM is not installed.
 
     Raises:
@@ -176,26 +132,18 @@ def choose(folder: Path, *, vllm: bool = True) -> Choice:
         )
 
     # First choice on a GPU: vLLM, together with the pinned torch.
-    machine = _cpu_sentence()
     if cuda is not None:
         obstacle = _why_not_install_vllm(cuda, is_wanted=vllm)
         if not obstacle:
-            gpu_requirements = _read_requirements(folder / "requirements-gpu.txt")
-            return Choice(requirements + gpu_requirements, _WITH_VLLM)
-        machine = f"Training will run on the GPU, without vLLM: {obstacle}. {_WITHOUT_VLLM}"
+            return requirements + _read_requirements(folder / "requirements-gpu.txt")
+        report(f"vLLM is not installed: {obstacle}. {_WITHOUT_VLLM}")
 
     # Second choice: keep the installed torch.
     if _is_usable(build, cuda):
-        return Choice([line for line in requirements if _name(line) != "torch"], machine)
+        return [line for line in requirements if _name(line) != "torch"]
 
     # Last choice: install the pinned torch. `check_environment` reports a driver that is too old.
-    return Choice(requirements, machine)
-
-
-def _cpu_sentence() -> str:
-    choice = how_to_get_gpu()
-    hint = f" For a GPU: {choice}, then run this cell again." if choice else ""
-    return f"Training will run on the CPU: no NVIDIA GPU is visible.{hint}"
+    return requirements
 
 
 def _why_not_install_vllm(cuda: tuple[int, int], *, is_wanted: bool) -> str:

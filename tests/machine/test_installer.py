@@ -39,10 +39,10 @@ class Machine:
 
 
 @pytest.fixture
-def choose(monkeypatch: pytest.MonkeyPatch) -> Callable[..., installer.Choice]:
-    """Return a function that chooses what to install on a made-up machine."""
+def choose(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[list[str], str]]:
+    """Return a function that chooses requirements on a made-up machine, and what it reports."""
 
-    def choose_on(machine: Machine, *, vllm: bool = True) -> installer.Choice:
+    def choose_on(machine: Machine, *, vllm: bool = True) -> tuple[list[str], str]:
         cuda_tag = re.search(r"cu(\d\d)", machine.torch)
         build_cuda = (int(cuda_tag[1]), 0) if cuda_tag else None
         build = TorchBuild(version=machine.torch, cuda=build_cuda) if machine.torch else None
@@ -53,7 +53,8 @@ def choose(monkeypatch: pytest.MonkeyPatch) -> Callable[..., installer.Choice]:
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         if machine.hidden:
             monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
-        return installer.choose(ROOT, vllm=vllm)
+        lines: list[str] = []
+        return installer.choose_requirements(ROOT, lines.append, vllm=vllm), "".join(lines)
 
     return choose_on
 
@@ -61,8 +62,8 @@ def choose(monkeypatch: pytest.MonkeyPatch) -> Callable[..., installer.Choice]:
 COLAB = "2.11.0+cu128"
 
 
-def installs(choice: installer.Choice, *requirements: str) -> bool:
-    lines = {line.partition(";")[0].strip() for line in choice.requirements}
+def installs(chosen: list[str], *requirements: str) -> bool:
+    lines = {line.partition(";")[0].strip() for line in chosen}
     return set(requirements) <= lines
 
 
@@ -75,9 +76,9 @@ def installs(choice: installer.Choice, *requirements: str) -> bool:
     ],
 )
 def test_new_driver_gets_pinned_torch_and_vllm(machine: Machine, choose) -> None:
-    choice = choose(machine)
-    assert installs(choice, "torch==2.13.0", "vllm==0.31.0", "vllm-bnb-plugin==0.0.3")
-    assert choice.machine.startswith("Training will run on the GPU, with vLLM, which samples fast")
+    chosen, reason = choose(machine)
+    assert installs(chosen, "torch==2.13.0", "vllm==0.31.0", "vllm-bnb-plugin==0.0.3")
+    assert not reason
 
 
 @pytest.mark.parametrize(
@@ -91,15 +92,10 @@ def test_new_driver_gets_pinned_torch_and_vllm(machine: Machine, choose) -> None
     ],
 )
 def test_cpu_keeps_a_usable_torch_without_vllm(machine: Machine, pins_torch: bool, choose) -> None:
-    choice = choose(machine)
-    assert installs(choice, "torch==2.13.0") is pins_torch
-    assert not installs(choice, "vllm==0.31.0")
-    assert choice.machine == "Training will run on the CPU: no NVIDIA GPU is visible."
-
-
-def test_cpu_in_colab_shows_how_to_get_a_gpu(choose, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLAB_RELEASE_TAG", "release")
-    assert "Runtime > Change runtime type > T4 GPU" in choose(Machine()).machine
+    chosen, reason = choose(machine)
+    assert installs(chosen, "torch==2.13.0") is pins_torch
+    assert not installs(chosen, "vllm==0.31.0")
+    assert not reason
 
 
 @pytest.mark.parametrize(
@@ -117,17 +113,17 @@ def test_cpu_in_colab_shows_how_to_get_a_gpu(choose, monkeypatch: pytest.MonkeyP
     ],
 )
 def test_gpu_without_vllm_keeps_torch_and_says_why(machine, vllm, reason, choose) -> None:
-    choice = choose(machine, vllm=vllm)
-    assert not installs(choice, "torch==2.13.0")
-    assert not installs(choice, "vllm==0.31.0")
-    sentence = f"GPU, without vLLM: .*{reason}.*slower: .*an hour .computed, not measured"
-    assert re.search(sentence, choice.machine)
+    chosen, reported = choose(machine, vllm=vllm)
+    assert not installs(chosen, "torch==2.13.0")
+    assert not installs(chosen, "vllm==0.31.0")
+    sentence = f"vLLM is not installed: .*{reason}.*slower: .*an hour .computed, not measured"
+    assert re.search(sentence, reported)
 
 
 def test_gpu_without_vllm_and_torch_gets_the_pinned_torch(choose) -> None:
-    choice = choose(Machine(cuda=13), vllm=False)
-    assert installs(choice, "torch==2.13.0")
-    assert not installs(choice, "vllm==0.31.0")
+    chosen, _ = choose(Machine(cuda=13), vllm=False)
+    assert installs(chosen, "torch==2.13.0")
+    assert not installs(chosen, "vllm==0.31.0")
 
 
 def test_torch_for_the_cpu_on_a_gpu_is_refused(choose) -> None:
@@ -135,14 +131,6 @@ def test_torch_for_the_cpu_on_a_gpu_is_refused(choose) -> None:
     reason = "Nothing was installed: torch 2.13.0.cpu is built for the CPU .*pip uninstall -y torch"
     with pytest.raises(EnvironmentProblem, match=reason):
         choose(machine)
-
-
-def test_installation_that_needs_a_restart_says_why() -> None:
-    result = installer.Installation({"trl": ("1.14.0", "1.15.0")}, "Training will run on the CPU.")
-    verdict, machine = repr(result).splitlines()
-    assert "trl 1.14.0 -> 1.15.0" in verdict
-    assert machine == "Training will run on the CPU."
-    assert not result.is_ready
 
 
 # The real pip, in an environment of its own, with wheels that hold one line each.
@@ -227,8 +215,8 @@ import grpo_nb.machine.installer as installer
 installer._ROOT = installer.Path({clone!r})
 installer.require_disk = lambda *_: None
 steps = []
-result = installer.install(report=steps.append)
-print(json.dumps([result.is_ready, repr(result).splitlines(), sorted(result.loaded), steps]))
+installer.install(report=steps.append)
+print(json.dumps([sorted(installer.packages.stale_versions()), steps]))
 """
 
 
@@ -271,8 +259,8 @@ class ColabSession:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    def run_install_cell(self) -> tuple[bool, list[str], list[str], list[str]]:
-        """Return if it is ready, the lines of the result, the loaded packages, and the steps."""
+    def run_install_cell(self) -> tuple[list[str], list[str]]:
+        """Return the packages that need a restart, and the steps."""
         return json.loads(self.run("-c", CELL.format(clone=str(self.clone))))
 
     def versions(self) -> dict[str, str]:
@@ -285,13 +273,8 @@ class ColabSession:
 
 def test_install_cell_in_a_new_colab_session(tmp_path: Path) -> None:
     session = ColabSession(tmp_path)
-    is_ready, lines, loaded, steps = session.run_install_cell()
-    assert not is_ready, "what was loaded and is replaced needs a restart"
-    assert loaded == ["transformers"]
-    assert "transformers 5.15.0 -> 5.17.0" in lines[0]
-    assert "Runtime > Restart session" in lines[0]
-    assert "Training will run on the CPU" in lines[1]
-    assert len(lines) == 2
+    stale, steps = session.run_install_cell()
+    assert stale == ["transformers"], "what was loaded and is replaced needs a restart"
     assert [step.split(",")[0] for step in steps] == [
         "Installing torch",
         "Installing unsloth and the small model",
@@ -304,10 +287,7 @@ def test_install_cell_in_a_new_colab_session(tmp_path: Path) -> None:
     assert versions["tyro"] == "1.5"
     assert not {"pytest", "torchao", "torchvision"} & versions.keys()
     # After the restart there is nothing to do.
-    is_ready, lines, loaded, steps = session.run_install_cell()
-    assert is_ready
-    assert lines[0] == "Ready. Go on with the next cell."
-    assert steps == []
+    assert session.run_install_cell() == [[], []]
     code = "import os; os.chdir('/'); import grpo_nb; print(grpo_nb.__file__)"
     assert session.run("-c", code).startswith(str(session.clone))
 
