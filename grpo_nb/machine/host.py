@@ -14,12 +14,10 @@ _DRIVE = Path("/content/drive")
 
 
 def find_host() -> str:
-    """Return `colab`, `kaggle`, `jupyter` (any other kernel) or `script`."""
+    """Return `colab`, `kaggle` or, for any other host, an empty text."""
     if "COLAB_RELEASE_TAG" in os.environ or "google.colab" in sys.modules:
         return "colab"
-    if "KAGGLE_KERNEL_RUN_TYPE" in os.environ:
-        return "kaggle"
-    return "jupyter" if "ipykernel" in sys.modules else "script"
+    return "kaggle" if "KAGGLE_KERNEL_RUN_TYPE" in os.environ else ""
 
 
 def how_to_restart() -> str:
@@ -99,26 +97,13 @@ def run_folder(drive: str = "", *, report: Callable[[str], object] | None = None
 
     Raises:
         EnvironmentProblem: Colab did not mount the Drive.
-        ValueError: `drive` is not a folder inside your Drive.
 
     >>> run_folder()
     'runs'
     """
-    report = report or (lambda line: None)
     folder = drive.strip().strip("/")
-    if not folder:
+    if not folder or find_host() != "colab":
         return "runs"
-    if find_host() != "colab":
-        report(
-            "There is no Google Drive here, because this is not Colab. The runs are in "
-            f"{Path('runs').absolute()}."
-        )
-        return "runs"
-    if drive.strip().startswith("/") or ".." in Path(folder).parts:
-        raise ValueError(
-            f"drive = {drive!r} is not inside your Drive, so its runs would be lost with the "
-            'machine. Write a folder such as "grpo_nb/quickstart".'
-        )
     # Only Colab has this package.
     from google.colab import drive as google_drive
 
@@ -132,5 +117,6 @@ def run_folder(drive: str = "", *, report: Callable[[str], object] | None = None
         ) from error
     mounted_folder = _DRIVE / "MyDrive" / folder
     mounted_folder.mkdir(parents=True, exist_ok=True)
-    report(f"The runs are on your Drive, in {folder}.")
+    if report is not None:
+        report(f"The runs are on your Drive, in {folder}.")
     return str(mounted_folder)

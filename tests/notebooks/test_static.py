@@ -319,8 +319,8 @@ def mounted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     ("host", "drive", "folder", "said"),
     [
         ("ANY", "", "runs", ""),
-        ("ANY", "grpo_nb/x", "runs", "There is no Google Drive here"),
-        ("KAGGLE_KERNEL_RUN_TYPE", "grpo_nb/x", "runs", "There is no Google Drive here"),
+        ("ANY", "grpo_nb/x", "runs", ""),
+        ("KAGGLE_KERNEL_RUN_TYPE", "grpo_nb/x", "runs", ""),
         ("COLAB_RELEASE_TAG", "", "runs", ""),
         ("COLAB_RELEASE_TAG", "grpo_nb/x", "{}/MyDrive/grpo_nb/x", "on your Drive, in grpo_nb/x"),
     ],
@@ -340,13 +340,11 @@ def test_drive_is_mounted_only_in_colab_and_if_asked(
     lines: list[str] = []
     assert gn.machine.run_folder(drive, report=lines.append) == folder.format(tmp_path)
     assert said in "".join(lines)
-    assert bool(lines) is bool(drive)
+    assert bool(lines) is bool(said)
     assert mounted == ([str(tmp_path)] if folder != "runs" else [])
 
 
-def test_refused_drive_and_folder_outside_of_it_are_errors(
-    tmp_path: Path, mounted: list, monkeypatch
-) -> None:
+def test_refused_drive_is_an_error(tmp_path: Path, mounted: list, monkeypatch) -> None:
     from grpo_nb.machine import host
 
     monkeypatch.setenv("COLAB_RELEASE_TAG", "1")
@@ -355,6 +353,3 @@ def test_refused_drive_and_folder_outside_of_it_are_errors(
         gn.machine.EnvironmentProblem, match=r"not mounted \(mount failed\).*leave DRIVE empty"
     ):
         gn.machine.run_folder("grpo_nb/x")
-    for drive in ("/content", "../elsewhere"):
-        with pytest.raises(ValueError, match="inside your Drive"):
-            gn.machine.run_folder(drive)
