@@ -74,14 +74,14 @@ class Sizes:
 
 
 @dataclass(frozen=True)
-class Part:
+class MemoryPart:
     """One part of the memory."""
 
     name: str
     size: float
     """Bytes."""
-    how: str
-    """Explanation of the number."""
+    explanation: str
+    """Reason for the number."""
     phase: str = "always"
     """`always`, `generation` or `training`: the peak is that of the larger phase."""
 
@@ -114,7 +114,7 @@ def _count(name: str) -> dict[str, Any]:
     return run_script(Path(__file__).with_name("counting.py"), {"model": name})
 
 
-def peak_gb(parts: Iterable[Part]) -> float:
+def peak_gb(parts: Iterable[MemoryPart]) -> float:
     """Return the memory of the larger phase, with the parts that both phases hold."""
     sums = {"always": 0.0, "generation": 0.0, "training": 0.0}
     for part in parts:
@@ -129,7 +129,7 @@ def memory_parts(
     *,
     bytes_per_number: int,
     prompt_tokens: int,
-) -> Iterator[Part]:
+) -> Iterator[MemoryPart]:
     """Estimate each part, with every completion at its longest.
 
     Args:
@@ -141,15 +141,15 @@ def memory_parts(
     """
     bits = 4 if settings.load_in_4bit else 8 * bytes_per_number
     weights = f"{sizes.parameters / 1e6:,.0f} million in {bits} bit"
-    yield Part("weights", _weights(settings, sizes, bytes_per_number), weights)
+    yield MemoryPart("weights", _weights(settings, sizes, bytes_per_number), weights)
     lora = sizes.lora_parameters(settings.lora_rank, settings.lora_target_modules)
     rank = f"rank {settings.lora_rank}: {lora / 1e6:,.1f} million in float32"
-    yield Part("LoRA", lora * _BYTES_OF_FLOAT32, rank)
-    yield Part("gradients", lora * _BYTES_OF_FLOAT32, "one for each LoRA weight", "training")
+    yield MemoryPart("LoRA", lora * _BYTES_OF_FLOAT32, rank)
+    yield MemoryPart("gradients", lora * _BYTES_OF_FLOAT32, "one for each LoRA weight", "training")
     if gpu is not None and "8bit" in settings.optim:
-        yield Part("optimizer", lora * 2, "two states, of 1 byte each")
+        yield MemoryPart("optimizer", lora * 2, "two states, of 1 byte each")
     else:
-        yield Part("optimizer", lora * 2 * _BYTES_OF_FLOAT32, "two states in float32")
+        yield MemoryPart("optimizer", lora * 2 * _BYTES_OF_FLOAT32, "two states in float32")
     if gpu is None:
         yield from _on_cpu(settings, sizes, bytes_per_number, prompt_tokens)
     else:
@@ -158,10 +158,10 @@ def memory_parts(
 
 def _on_cpu(
     settings: Settings, sizes: Sizes, bytes_per_number: int, prompt_tokens: int
-) -> Iterator[Part]:
+) -> Iterator[MemoryPart]:
     micro = settings.per_device_train_batch_size
     length = settings.max_completion_length
-    yield Part("Python and libraries", CPU_BASE, "measured with the pinned versions")
+    yield MemoryPart("Python and libraries", CPU_BASE, "measured with the pinned versions")
     yield _cache(settings, sizes, bytes_per_number, prompt_tokens)
     prompt_copies = micro
     if settings.shared_prompts:
@@ -171,11 +171,11 @@ def _on_cpu(
     per_layer = _activations(sizes, computed_tokens, attended_tokens, bytes_per_number)
     activations = sizes.layers * per_layer
     tokens = f"{computed_tokens:,} tokens in {sizes.layers} layers, micro-batch of {micro}"
-    yield Part("activations", activations, tokens, "training")
+    yield MemoryPart("activations", activations, tokens, "training")
     chunk = min(micro * length * sizes.vocabulary, _LOGIT_CHUNK)
     block = f"four copies of a block of {_LOGIT_CHUNK / 1e6:.0f} million"
     copies = chunk * _COPIES_OF_LOGIT_CHUNK * _BYTES_OF_FLOAT32
-    yield Part("logits", copies, block, "training")
+    yield MemoryPart("logits", copies, block, "training")
     if bytes_per_number == _BYTES_OF_FLOAT32 and (
         settings.shared_prompts or settings.holdout_every
     ):
@@ -183,30 +183,30 @@ def _on_cpu(
         # copy stays; otherwise only held-out sampling makes one, and frees it afterwards.
         phase = "always" if settings.shared_prompts else "generation"
         folded = "the adapter added to a copy of the linear layers"
-        yield Part("folded weights", sizes.linear * _BYTES_OF_FLOAT32, folded, phase)
+        yield MemoryPart("folded weights", sizes.linear * _BYTES_OF_FLOAT32, folded, phase)
         packed = (sizes.linear + sizes.vocabulary * sizes.hidden) * _BYTES_OF_FLOAT32
         order = "linear and output layers in the order that decoding reads"
-        yield Part("packed weights", packed, order, phase)
+        yield MemoryPart("packed weights", packed, order, phase)
 
 
 def _on_gpu(
     settings: Settings, sizes: Sizes, gpu: Gpu, bytes_per_number: int, prompt_tokens: int
-) -> Iterator[Part]:
+) -> Iterator[MemoryPart]:
     micro = settings.per_device_train_batch_size
     length = prompt_tokens + settings.max_completion_length
-    yield Part("CUDA and fragmentation", _GPU_RESERVE, "a margin, not a measurement")
+    yield MemoryPart("CUDA and fragmentation", _GPU_RESERVE, "a margin, not a measurement")
     # Unsloth's checkpointing moves the inputs of the layers to the computer's memory and recomputes
     # one layer at a time.
     tokens = micro * length
     layer = _activations(sizes, tokens, tokens, bytes_per_number)
     layer += 2 * tokens * sizes.hidden * bytes_per_number  # its input and its output
     recomputed = f"{tokens:,} tokens in one layer at a time (checkpointing)"
-    yield Part("activations", layer, recomputed, "training")
+    yield MemoryPart("activations", layer, recomputed, "training")
     # Unsloth computes at least one row at a time, and divides the vocabulary into 4 x micro chunks.
     logits_at_once = sizes.vocabulary / (_UNSLOTH_LEAST_CHUNKS * micro)
     logits = length * (logits_at_once + sizes.hidden) * _UNSLOTH_BYTES_PER_NUMBER
     smallest = "the smallest block; Unsloth takes more where memory is free"
-    yield Part("logits", logits, smallest, "training")
+    yield MemoryPart("logits", logits, smallest, "training")
     if not settings.fast_inference:
         yield _cache(settings, sizes, bytes_per_number, prompt_tokens)
         return
@@ -216,7 +216,7 @@ def _on_gpu(
         "its share of the card without the weights, which training uses too; given back in "
         "training (standby)"
     )
-    yield Part("vLLM", beside_weights, how, "generation")
+    yield MemoryPart("vLLM", beside_weights, how, "generation")
 
 
 def _weights(settings: Settings, sizes: Sizes, bytes_per_number: int) -> float:
@@ -239,11 +239,13 @@ def _activations(sizes: Sizes, computed: int, attended: int, bytes_per_number: i
     return bytes_per_number * (computed * per_computed + attended * per_attended)
 
 
-def _cache(settings: Settings, sizes: Sizes, bytes_per_number: int, prompt_tokens: int) -> Part:
+def _cache(
+    settings: Settings, sizes: Sizes, bytes_per_number: int, prompt_tokens: int
+) -> MemoryPart:
     """Return the keys and values of all rows of one generation."""
     rows = settings.generation_batch_size
     length = settings.max_completion_length
     numbers_per_token = 2 * sizes.key_value * sizes.layers
     cache = rows * (prompt_tokens + length) * numbers_per_token * bytes_per_number
     how = f"{rows} rows of {prompt_tokens} + {length} tokens"
-    return Part("KV cache", cache, how, "generation")
+    return MemoryPart("KV cache", cache, how, "generation")

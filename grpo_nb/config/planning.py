@@ -22,7 +22,7 @@ from grpo_nb.config.hardware import (
     has_engine,
     vllm_obstacle,
 )
-from grpo_nb.config.memory import CPU_BASE, Part, Sizes, memory_parts, peak_gb, sizes_of
+from grpo_nb.config.memory import CPU_BASE, MemoryPart, Sizes, memory_parts, peak_gb, sizes_of
 from grpo_nb.config.presets import find_machine
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require
@@ -55,7 +55,7 @@ class Plan(Shown):
     """Reason why vLLM does not generate although it was asked for; empty otherwise."""
 
     @functools.cached_property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[MemoryPart, ...]:
         """Memory by part."""
         parts = memory_parts(
             self.settings,
@@ -148,7 +148,7 @@ class Plan(Shown):
         yield bold("what it needs, estimated"), "", ""
         for part in self.parts:
             phase = "" if part.phase == "always" else f"; in {part.phase}"
-            yield part.name, f"{part.gb:.2f} GB", f"{part.how}{phase}"
+            yield part.name, f"{part.gb:.2f} GB", f"{part.explanation}{phase}"
         peak = "estimate: the larger of generation and training"
         yield bold("memory, peak"), bold(f"{self.memory_gb:.2f} GB"), peak
         disk = f"{self.sizes.parameters * 2 / 1e9:.2f} GB"
