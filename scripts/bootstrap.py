@@ -28,8 +28,8 @@ COSTS = {
     "cpu": "a few minutes and 4 GB of disk, more with CUDA",
     "gpu": "some minutes and 10 GB of disk or more",
 }
-# The same as in grpo_nb.machine.packages, which an older Python could not read. unsloth 2026.10.9
-# does not support 3.15.
+# The same as in grpo_nb.machine.installer, which an older Python could not read. unsloth
+# 2026.10.9 does not support 3.15.
 OLDEST_PYTHON = (3, 11)
 TOO_NEW_PYTHON = (3, 15)
 

@@ -264,7 +264,7 @@ _SAMPLING_FUNCTIONS = {"generate", "_generate"}
 def _smaller_passes(settings: Settings) -> Change:
     micro = settings.per_device_train_batch_size
     generated = settings.generation_batch_size
-    if "steps_per_generation" in settings.extra:
+    if settings.extra.get("steps_per_generation"):
         generated //= 2
     # A pass that cannot be halved stays, and groups must be whole.
     if micro % 2 or generated % settings.num_generations:
