@@ -1,8 +1,9 @@
-"""Draw docs/grpo.png, the picture of one GRPO step in the README and the first notebooks.
+"""Draw docs/grpo.png, one GRPO step, and docs/loss.png, clipping and the KL term.
 
     python scripts/schematic.py
 
-The text is grey and the background transparent, so that light and dark pages can show it.
+The README and the first notebooks show them. The text is grey and the background transparent, so
+that light and dark pages can show it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -48,7 +50,7 @@ def put_arrow(axes: Axes, tail: tuple[float, float], tip: tuple[float, float]) -
     axes.annotate("", tip, tail, arrowprops={"arrowstyle": "->", "color": GREY})
 
 
-def draw() -> Figure:
+def draw_step() -> Figure:
     """Return the picture of one step: question, model, four completions, advantages, update."""
     figure = Figure(figsize=(10, 3.4), facecolor="none")
     axes = figure.add_axes((0, 0, 1, 1))
@@ -69,5 +71,29 @@ def draw() -> Figure:
     return figure
 
 
+def draw_loss() -> Figure:
+    """Return two plots: the clipped gain of a token, and the cost of the KL term."""
+    figure = Figure(figsize=(8, 2.9), facecolor="none", layout="constrained")
+    gain, cost = figure.subplots(1, 2)
+    ratio = numpy.linspace(0.5, 1.5, 101)
+    gain.plot(ratio, numpy.minimum(ratio, 1.2), color="#0072B2")
+    gain.plot(ratio, -numpy.maximum(ratio, 0.8), color="#D55E00")
+    gain.text(0.52, 0.85, "A = +1", color="#0072B2")
+    gain.text(0.52, -0.7, "A = \N{MINUS SIGN}1", color="#D55E00")
+    gain.set(title="Clipping", xlabel="ratio \N{GREEK SMALL LETTER RHO}", ylabel="gain of a token")
+    difference = numpy.linspace(-1.5, 1.5, 101)
+    cost.plot(difference, numpy.exp(difference) - difference - 1, color="#009E73")
+    cost.set(title="KL term", xlabel=r"$d = \log\,p_{ref} - \log\,p$", ylabel="cost of a token")
+    for axes in (gain, cost):
+        axes.set_facecolor("none")
+        axes.tick_params(colors=GREY)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.spines[["left", "bottom"]].set_color(GREY)
+        for text in (axes.title, axes.xaxis.label, axes.yaxis.label):
+            text.set_color(GREY)
+    return figure
+
+
 if __name__ == "__main__":
-    draw().savefig(ROOT / "docs/grpo.png", dpi=160)
+    draw_step().savefig(ROOT / "docs/grpo.png", dpi=160)
+    draw_loss().savefig(ROOT / "docs/loss.png", dpi=160)

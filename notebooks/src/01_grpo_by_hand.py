@@ -67,6 +67,11 @@ left = [{"selector": "th, td", "props": "text-align: left"}]
 #
 # Nobody shows the model a correct answer. **It can only do more often what it already does sometimes.**
 #
+# Where does it come from? Chat models were first tuned with *RLHF*: people compared answers, a second network learnt to predict what
+# they prefer (a *reward model*), and PPO trained on its scores. For mathematics and code a program can check the answer, so no reward
+# model is needed. GRPO was published for mathematics in 2024 and became known through DeepSeek-R1 in 2025, which learnt long chains
+# of reasoning from checked answers alone.
+#
 # "How far above the average" is called the **advantage**. For completion $i$ with reward $r_i$:
 #
 # $$A_i = \frac{r_i - \text{mean}(r)}{\text{std}(r) + 0.0001}$$
@@ -137,10 +142,10 @@ def advantages_of(rewards):
 
 advantages = advantages_of(rewards)
 
-mean, std = rewards.mean(), rewards.std()
-print(
-    f"mean {mean:.4f}, standard deviation {std:.4f}, sum of advantages {advantages.sum().abs():.4f}"
-)
+mean = rewards.mean()
+std = rewards.std()
+total = advantages.sum().abs()
+print(f"mean {mean:.4f}, standard deviation {std:.4f}, sum of advantages {total:.4f}")
 print(f"completion 0: ({rewards[0]:.1f} - {mean:.4f}) / {std:.4f} = {advantages[0]:+.2f}")
 print("a group in which all rewards are 1.5:", advantages_of(torch.full((8,), 1.5)).tolist())
 table = pandas.DataFrame({"reward": rewards, "advantage": advantages, "completion": texts})
@@ -217,9 +222,8 @@ def gradient_of(loss):
 
 
 plain_gradient = gradient_of(loss)
-print(
-    f"loss {loss:.4f}, length of the gradient {plain_gradient.norm():.4f}, {len(plain_gradient):,} numbers"
-)
+length = plain_gradient.norm()
+print(f"loss {loss:.4f}, length of the gradient {length:.4f}, {len(plain_gradient):,} numbers")
 
 # %% [markdown]
 # ## The loss, complete
@@ -231,15 +235,19 @@ print(
 # 1. **Ratio.** $\rho = p_{\text{new}} / p_{\text{old}}$ is how much more likely a token is now than when it was sampled. The
 #    loss now uses $\rho$ instead of the log-probability. This corrects for samples that came from the old model.
 # 2. **Clipping.** Once a token has moved by more than 20 % in the direction that its advantage asks for, there is nothing more to
-#    gain from it: its gradient becomes zero. The 20 % are `epsilon`. An example with $A = +1$: at $\rho = 1.3$ the gain is cut at 1.2, and
-#    the gradient is zero. At $\rho = 0.7$ the token has moved the *wrong* way; nothing is cut, and it can come back.
+#    gain from it: its gradient becomes zero. The 20 % are `epsilon`. The left half of the figure below shows an example with $A = +1$:
+#    at $\rho = 1.3$ the gain is cut at 1.2, and the curve is flat, so the gradient is zero. At $\rho = 0.7$ the token has moved the
+#    *wrong* way; nothing is cut, and it can come back.
 # 3. **KL term.** The *Kullback–Leibler divergence* (KL) measures how far two probability distributions are apart: the average of
 #    $\log p - \log p_{\text{ref}}$ over what the model samples. It is 0 if they are equal. The *reference* is the model we started
 #    with, here the same model with its LoRA switched off. For each token the loss uses $e^d - d - 1$ with
-#    $d = \log p_{\text{ref}} - \log p$. That has the same average, and is 0 where both agree and positive elsewhere.
+#    $d = \log p_{\text{ref}} - \log p$. That has the same average, and is 0 where both agree and positive elsewhere (right half of the
+#    figure).
 #    `beta` says what KL costs. With 0 it costs nothing, and many recent recipes do that. With a large value the model stays where it
 #    is. The first GRPO paper used 0.04. (TRL multiplies the term by $\rho$, so that its average gradient is that of the true KL,
 #    [arXiv:2512.02556](https://arxiv.org/abs/2512.02556); the first GRPO did not.)
+#
+# ![Left: the gain of a token against the ratio. With advantage +1 it rises and is flat above 1.2; with advantage -1 it is flat below 0.8 and falls. Right: the KL cost of a token against d. It is 0 at d = 0 and positive elsewhere.](../docs/loss.png)
 #
 # **Where people stumble:** the loss at the first step is **0**. Nothing has moved yet, so $\rho = 1$ and the KL is 0. What is left
 # is the mean of the advantages, which is zero by construction. But a loss of zero is not a gradient of zero! Compare the
@@ -264,9 +272,8 @@ with torch.no_grad(), model.disable_adapter():
 first_loss = grpo_loss(log_probs, old, reference, advantages, mask)
 first_gradient = gradient_of(first_loss)
 difference = (first_gradient - plain_gradient).norm() / plain_gradient.norm()
-print(
-    f"loss {first_loss:.4f}; gradient {first_gradient.norm():.4f}, relative difference {difference:.1g}"
-)
+length = first_gradient.norm()
+print(f"loss {first_loss:.4f}; gradient {length:.4f}, relative difference {difference:.1g}")
 
 # %% [markdown]
 # ## One step
@@ -426,7 +433,8 @@ print("The last group:", *texts, sep="\n")
 
 # %%
 agrees = all(difference < 1e-4 for difference in differences)
-first, last = sum(history[:2]) / 2, sum(history[-2:]) / 2
+first = sum(history[:2]) / 2
+last = sum(history[-2:]) / 2
 print(f"Gradients agree with TRL's: {'yes' if agrees else 'no'}.")
 print(f"Mean reward: {first:.2f} in the first two steps, {last:.2f} in the last two.")
 print("It worked." if agrees and last > first else "It did not work this time: try another SEED.")
