@@ -31,7 +31,7 @@ READ_ENTRIES = (
     "back",
 )
 #: Fields of run.json that are the same for the run that is trained elsewhere.
-COPIED_FIELDS = ("number_type", "reference", "base", "generation")
+COPIED_FIELDS = ("number_type", "reference", "base")
 #: Settings that belong to this machine, or that TRL counts in another unit.
 NOT_TAKEN_BACK = {"model", "run_root", "extra", "num_train_epochs"}
 
@@ -41,13 +41,12 @@ class Project(Shown):
     """A folder that trains a run again, before or after a training in it."""
 
     path: Path
+    name: str
+    """Name of the run."""
+    changes: tuple[str, ...]
+    """A sentence for each setting that differs from the run's."""
     origin: Mapping[str, Any]
     """Content of `origin.json`."""
-
-    @property
-    def changes(self) -> tuple[str, ...]:
-        """A sentence for each setting that differs from the run's."""
-        return tuple(self.origin["changes"])
 
     @property
     def run(self) -> Run:
@@ -55,7 +54,7 @@ class Project(Shown):
 
         Raises:
             FileNotFoundError: No training was finished in the folder.
-            ValueError: The name of the run leads out of the folder.
+            ValueError: The name of the run leads out of the folder, or a file is damaged.
         """
         finished_file = self.path / "result" / "finished.json"
         if not finished_file.is_file():
@@ -64,12 +63,13 @@ class Project(Shown):
                 "there, see its README.md."
             )
         finished = finished_file.read_text("utf-8")
-        target = inside(inside(self.path, "back"), self.origin["run"])
+        target = inside(inside(self.path, "back"), self.name)
         # The run keeps a copy. File times would not do, because the clocks of two machines differ.
         made_from = target / "finished.json"
         if not made_from.is_file() or made_from.read_text("utf-8") != finished:
             with staged_folder(target) as staged:
-                _make_run(staged, self.path, self.origin, json.loads(finished))
+                with reading(self.path, " (origin.json or result/)"):
+                    _make_run(staged, self.path, self.origin, json.loads(finished))
                 shutil.copyfile(finished_file, staged / made_from.name)
                 put_in_place(staged, target)
             write_model_card(Run(target))  # after the move: the card shows the folder's name
@@ -77,7 +77,7 @@ class Project(Shown):
 
     def _parts(self) -> Iterator[Part]:
         script = shown_path(self.path / "train.py")
-        yield bold(f"{self.origin['run']}, to be trained by {script}.")
+        yield bold(f"{self.name}, to be trained by {script}.")
         yield from self.changes
 
 
@@ -86,7 +86,8 @@ def open_project(folder: str | Path) -> Project:
 
     Raises:
         FileNotFoundError: The folder has no `origin.json`.
-        ValueError: Another version of the format, or a link, path or name that leads outside.
+        ValueError: The file is damaged or of another version, or a link, path or name leads
+            outside.
 
     >>> gn.scaleout.open("anywhere").run.plot()  # doctest: +SKIP
     """
@@ -99,6 +100,9 @@ def open_project(folder: str | Path) -> Project:
         origin = parse_json(origin_file.read_text("utf-8"))
         version = origin["form"]
         model = origin["settings"]["model"]
+        project = Project(
+            path=path, name=origin["run"], changes=tuple(origin["changes"]), origin=origin
+        )
     if version != FORMAT_VERSION:
         raise ValueError(
             f"{str(path)!r} has format version {version}, but this version of grpo_nb reads "
@@ -108,7 +112,7 @@ def open_project(folder: str | Path) -> Project:
         raise ValueError(
             f"{str(origin_file)!r} names the model {model!r}, which is not a name on the Hub."
         )
-    return Project(path=path, origin=origin)
+    return project
 
 
 def _make_run(
