@@ -193,7 +193,7 @@ def loaded(request: Request, settings: gn.Settings) -> Any:
     from grpo_nb.config.dtype import compute_dtype
     from grpo_nb.config.vllm_obstacle import has_engine
     from grpo_nb.generation.choice import choose_engine
-    from grpo_nb.generation.vllm import model_runner_name
+    from grpo_nb.upstream.vllm import model_runner_class
 
     start = time.perf_counter()
     gpu = gn.machine.find_gpu()
@@ -206,7 +206,7 @@ def loaded(request: Request, settings: gn.Settings) -> Any:
     yield Row("generation", generation.startswith(wanted), generation, wanted)
     if has_engine(model):
         # A GPU uses V2 unless VLLM_USE_V2_MODEL_RUNNER=0. `make test-vllm` proves V1 on a CPU.
-        yield measured("model runner", model_runner_name(model))
+        yield measured("model runner", model_runner_class(model.vllm_engine))
     is_4bit = any(type(module).__name__ == "Linear4bit" for module in model.modules())
     found = "4 bit" if is_4bit else "16 bit"
     yield Row("weights as asked", is_4bit == settings.load_in_4bit, found)

@@ -131,8 +131,8 @@ def smoke() -> Iterator[Row]:
     from grpo_nb.config.vllm_obstacle import has_engine
     from grpo_nb.generation.choice import choose_engine
     from grpo_nb.generation.sampling import generate
-    from grpo_nb.generation.vllm import model_runner_name
     from grpo_nb.models.import_unsloth import said_last
+    from grpo_nb.upstream.vllm import model_runner_class
 
     is_vllm = has_engine(model)
     generation = str(choose_engine(model))
@@ -142,7 +142,7 @@ def smoke() -> Iterator[Row]:
     yield ["seconds to load", "measured", f"{time.monotonic() - begun:.1f}", ""]
     if not is_vllm:
         return
-    yield ["model runner", "measured", model_runner_name(model), ""]
+    yield ["model runner", "measured", model_runner_class(model.vllm_engine), ""]
     prompts = [
         [{"role": "user", "content": f"What is {number // 8} + {number % 8}?"}]
         for number in range(64)
