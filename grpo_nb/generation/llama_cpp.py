@@ -30,9 +30,9 @@ class LlamaCppError(RuntimeError):
 class Answer(Completion):
     """A completion with the tokens of its prompt and its log-probabilities, from llama.cpp."""
 
-    prompt_ids: tuple[int, ...] = field(repr=False)
+    prompt_ids: Sequence[int] = field(repr=False)
     """Token ids of the prompt, as llama.cpp read it."""
-    log_probs: tuple[float | None, ...] = field(repr=False)
+    log_probs: Sequence[float | None] = field(repr=False)
     """Log-probability of each token in nats, before temperature and the other samplers. If several
     tokens write one character, such as an emoji, llama.cpp reports only the last; the others are
     None."""
@@ -93,18 +93,7 @@ def answer(
         rows = run_script(script, request, on_line=report_count)
     except ChildError as error:
         raise LlamaCppError(f"llama.cpp on {file.name} {error}") from error
-    answers = []
-    for row in rows:
-        one = Answer(
-            text=row["text"],
-            tokens=len(row["ids"]),
-            is_cut=row["is_cut"],
-            ids=tuple(row["ids"]),
-            prompt_ids=tuple(row["prompt_ids"]),
-            log_probs=tuple(row["log_probs"]),
-        )
-        answers.append(one)
-    return answers
+    return [Answer(**row) for row in rows]
 
 
 def require_llama_cpp() -> None:

@@ -17,15 +17,15 @@ from grpo_nb.core.words import EnvironmentProblem
 from grpo_nb.machine.faults import find_fix, gpu_problem, is_out_of_memory, summary
 from grpo_nb.machine.gpu import Gpu, find_gpu
 from grpo_nb.models.adapter import load_adapter, read_adapter
-from grpo_nb.models.identity import require_trained_on, weights_here
+from grpo_nb.models.identity import local_weights_identity, require_trained_on
 from grpo_nb.models.import_unsloth import (
     import_unsloth,
-    said_last,
+    last_output_lines,
+    set_unsloth_dtype,
     silently,
-    tell_unsloth,
     without_loading_bars,
 )
-from grpo_nb.models.load_record import SHAPE, LoadRecord, keep_record
+from grpo_nb.models.load_record import LORA_SHAPE, LoadRecord, keep_record
 from grpo_nb.models.sources import resolve_model
 from grpo_nb.models.templates import set_template_from
 from grpo_nb.upstream.unsloth import hand_copies_to_vllm
@@ -113,8 +113,8 @@ def load_model(
     folder = None
     if adapter is not None:
         settings, folder, base = read_adapter(settings, adapter)
-        require_trained_on(folder, settings.model, weights_here(source))
-        shape = ", ".join(f"{name}={getattr(settings, name)}" for name in SHAPE)
+        require_trained_on(folder, settings.model, local_weights_identity(source))
+        shape = ", ".join(f"{name}={getattr(settings, name)}" for name in LORA_SHAPE)
         message = (
             f"Starting from the LoRA {str(adapter)!r}, trained on {base!r}, with its {shape}. With "
             "beta above 0 the KL is measured to this adapter as it is now, on a GPU to the base "
@@ -167,12 +167,12 @@ def _load_with_best_engine(
             if is_out_of_memory(error):
                 raise
             reason = f"vLLM did not start ({summary(error)})"
-            obstacle = VllmObstacle(reason, find_fix(error) or _SKIP_VLLM, said_last())
+            obstacle = VllmObstacle(reason, find_fix(error) or _SKIP_VLLM, last_output_lines())
         else:
             # Unsloth may print its reason and go on without vLLM.
             if not has_engine(loaded[0]):
                 reason = "Unsloth does not run this model in vLLM"
-                obstacle = VllmObstacle(reason, _SKIP_VLLM, said_last())
+                obstacle = VllmObstacle(reason, _SKIP_VLLM, last_output_lines())
     if obstacle is not None and gpu is not None and settings.fast_inference:
         _warn_once(obstacle)
     if loaded is None:
@@ -249,7 +249,7 @@ def _load(
     """
     from unsloth import FastLanguageModel
 
-    tell_unsloth(compute_dtype(settings, gpu).name)
+    set_unsloth_dtype(compute_dtype(settings, gpu).name)
     try:
         with silently(), without_loading_bars():
             arguments = loader_arguments(settings, source, gpu, use_vllm=use_vllm, **loader)

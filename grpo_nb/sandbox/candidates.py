@@ -26,7 +26,15 @@ from typing import IO
 
 from grpo_nb.core.words import EnvironmentProblem
 from grpo_nb.machine.host import usable_cores
-from grpo_nb.sandbox.jobs import Answer, Call, Candidate, Limits, Outcome, no_outcome, outcome_of
+from grpo_nb.sandbox.jobs import (
+    Call,
+    CallResult,
+    Candidate,
+    Limits,
+    Outcome,
+    no_outcome,
+    outcome_of,
+)
 from grpo_nb.sandbox.modules import modules_of
 from grpo_nb.sandbox.values import is_same_value
 
@@ -141,7 +149,7 @@ def holes() -> tuple[str, ...]:
             not_refused.append(action)
     if ended.status != "limit":
         not_refused.append("a run without end")
-    if honest_answer != Answer([7], None):
+    if honest_answer != CallResult([7], None):
         not_refused.append(f"honest code fails: {honest_answer}")
     return tuple(not_refused)
 

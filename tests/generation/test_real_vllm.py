@@ -54,7 +54,7 @@ def loaded(embedded_folder: Path) -> tuple[Any, Any, gn.tasks.Task, str]:
     """
     settings = gn.preset("cpu", model=str(embedded_folder), **SETTINGS)
     model, tokenizer = load_with_engine(settings)
-    log = import_unsloth.said_last()
+    log = import_unsloth.last_output_lines()
     torch.manual_seed(0)
     for name, weight in model.named_parameters():
         if ".lora_B." in name:
