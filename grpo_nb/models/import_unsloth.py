@@ -61,7 +61,10 @@ _SILENCE = _Silence()
 
 @contextlib.contextmanager
 def silently() -> Iterator[None]:
-    """Keep printed output and vLLM's log out of the notebook; `last_output_lines` returns its end."""
+    """Keep printed output and vLLM's log out of the notebook.
+
+    `last_output_lines` returns its end.
+    """
     _SILENCE.kept = ""
     try:
         with contextlib.redirect_stdout(_SILENCE):
