@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from grpo_nb.tasks.tools import Tools
 
 _LOG = logging.getLogger(__name__)
-#: Prompts per call of vLLM, which batches them itself. It sets how often progress is reported.
+#: Number of prompts per call of vLLM. It sets how often progress is reported.
 PROMPTS_PER_VLLM_CALL = 256
 
 
@@ -110,6 +110,7 @@ def generate(
     longest_prompt = len(prompt_ids[order[-1]])
     sample = _choose_sampler(model, config, longest_prompt + max_completion_length)
     if sample.func is sample_with_vllm:
+        # vLLM makes its own batches of the prompts of a call.
         batch_size = max(batch_size, PROMPTS_PER_VLLM_CALL)
     completions: dict[int, Completion] = {}
     with sleeping_engine_restored(model):

@@ -83,7 +83,7 @@ def sampling_arguments(config: GenerationConfig) -> dict[str, Any]:
         ValueError: The configuration sets a field that vLLM does not have under this name.
     """
     changed = config.to_diff_dict()
-    changed_names = {name for name in changed if changed[name] is not None}
+    changed_names = {name for name in changed if changed[name] is not None and name[0] != "_"}
     unknown = sorted(changed_names - NEUTRAL_SAMPLING.keys() - OTHER_FIELDS)
     if unknown:
         raise ValueError(

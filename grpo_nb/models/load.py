@@ -120,7 +120,10 @@ def load_model(
             "beta above 0 the KL is measured to this adapter as it is now, on a GPU to the base "
             "model."
         )
-        (report or warnings.warn)(message)
+        if report is None:
+            warnings.warn(message, stacklevel=2)
+        else:
+            report(message)
     model, tokenizer, obstacle = _load_with_best_engine(
         settings, source, gpu, loader, report=report or (lambda line: None)
     )

@@ -14,7 +14,7 @@ from grpo_nb.tasks.chat_template import require_tokenizer
 #: Settings that an adapter decides, if the model was loaded with one.
 LORA_SHAPE = ("lora_rank", "lora_alpha", "lora_target_modules")
 # Settings that a loaded model cannot change.
-_FIXED = ("model", "load_in_4bit", "dtype", "lora_dropout", *LORA_SHAPE)
+_SET_AT_LOADING = ("model", "load_in_4bit", "dtype", "lora_dropout", *LORA_SHAPE)
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def require_same_settings(model: Any, tokenizer: Any, settings: Settings) -> Non
     settings = as_loaded(model, settings)
     loaded = record.settings
     differences = []
-    for name in _FIXED:
+    for name in _SET_AT_LOADING:
         value = getattr(settings, name)
         value_of_model = getattr(loaded, name)
         if value != value_of_model:

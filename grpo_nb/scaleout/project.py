@@ -65,12 +65,12 @@ class Project(Shown):
         finished = finished_file.read_text("utf-8")
         target = inside(inside(self.path, "back"), self.name)
         # The run keeps a copy. File times would not do, because the clocks of two machines differ.
-        made_from = target / "finished.json"
-        if not made_from.is_file() or made_from.read_text("utf-8") != finished:
+        copy_of_finished = target / "finished.json"
+        if not copy_of_finished.is_file() or copy_of_finished.read_text("utf-8") != finished:
             with staged_folder(target) as staged:
                 with reading(self.path, " (origin.json or result/)"):
                     _make_run(staged, self.path, self.origin, json.loads(finished))
-                shutil.copyfile(finished_file, staged / made_from.name)
+                shutil.copyfile(finished_file, staged / copy_of_finished.name)
                 put_in_place(staged, target)
             write_model_card(Run(target))  # after the move: the card shows the folder's name
         return open_run(target)
@@ -116,12 +116,12 @@ def open_project(folder: str | Path) -> Project:
 
 
 def _make_run(
-    folder: Path, project: Path, origin: Mapping[str, Any], finished: Mapping[str, Any]
+    target: Path, source: Path, origin: Mapping[str, Any], finished: Mapping[str, Any]
 ) -> None:
     """Fill a folder with what was trained in a project, as `gn.train` would have left it."""
     from grpo_nb.training.recorder import completions_table
 
-    settings = _trained_settings(project, origin, finished["trainer"])
+    settings = _trained_settings(source, origin, finished["trainer"])
     processes = "1 process" if finished["processes"] == 1 else f"{finished['processes']} processes"
     machine = {"platform": finished["platform"], "gpu": None, "device": finished["device"]}
     info = RunInfo(
@@ -131,17 +131,17 @@ def _make_run(
         started=finished["started"],
         seconds=finished["seconds"],
         versions={**origin["versions"], **finished["versions"]},
-        rollout=f"trl, {processes} ({finished['strategy']}), in {project.name}",
+        rollout=f"trl, {processes} ({finished['strategy']}), in {source.name}",
         task=origin["task"],
         rewards=origin["rewards"],
         **{name: origin[name] for name in COPIED_FIELDS},
     )
-    info.write(folder / "run.json")
+    info.write(target / "run.json")
     weights = {reward["name"]: reward["weight"] for reward in origin["rewards"]}
-    completions = folder / "completions"
+    completions = target / "completions"
     completions.mkdir()
-    with (folder / "metrics.jsonl").open("w") as file:
-        for step in _read_jsonl(project / "result" / "steps.jsonl"):
+    with (target / "metrics.jsonl").open("w") as file:
+        for step in _read_jsonl(source / "result" / "steps.jsonl"):
             number = step["step"]
             row = tidy_row(step["logs"], number, settings.max_steps, settings.beta)
             # Without this metric the step reused an earlier step's completions.
@@ -151,16 +151,16 @@ def _make_run(
                 groups = [list(group) for _, group in table.groupby("group")["completion"]]
                 row |= repetition_metrics(groups)
             file.write(json.dumps(row) + "\n")
-    copy_files(project / "result" / "adapter", folder / "adapter", "adapter_*")
-    questions = [row["question"] for row in _read_jsonl(project / "train.jsonl")]
-    Run(folder).keep_questions(questions, [])
+    copy_files(source / "result" / "adapter", target / "adapter", "adapter_*")
+    questions = [row["question"] for row in _read_jsonl(source / "train.jsonl")]
+    Run(target).keep_questions(questions, [])
     for name in ("holdout.jsonl", "chat_template.jinja"):
-        if (project / name).is_file():
-            shutil.copyfile(project / name, folder / name)
+        if (source / name).is_file():
+            shutil.copyfile(source / name, target / name)
 
 
 def _trained_settings(
-    project: Path, origin: Mapping[str, Any], arguments: Mapping[str, Any]
+    source: Path, origin: Mapping[str, Any], arguments: Mapping[str, Any]
 ) -> Settings:
     """Return the settings of a training, which run.yaml and `--set` may have changed."""
     known = {field.name for field in dataclasses.fields(Settings)} - NOT_TAKEN_BACK
@@ -174,7 +174,7 @@ def _trained_settings(
         elif name not in NOT_TAKEN_BACK:
             extra[name] = value
     if settings["model"] == "base":
-        settings["model"] = str(project / "base")
+        settings["model"] = str(source / "base")
     return Settings.from_dict({**settings, "run_root": "runs", "extra": extra})
 
 
