@@ -141,7 +141,7 @@ def _make_run(
     completions = target / "completions"
     completions.mkdir()
     with (target / "metrics.jsonl").open("w") as file:
-        for step in _read_jsonl(source / "result" / "steps.jsonl"):
+        for step in read_jsonl(source / "result" / "steps.jsonl"):
             number = step["step"]
             row = tidy_row(step["logs"], number, settings.max_steps, settings.beta)
             # Without this metric the step reused an earlier step's completions.
@@ -152,7 +152,7 @@ def _make_run(
                 row |= repetition_metrics(groups)
             file.write(json.dumps(row) + "\n")
     copy_files(source / "result" / "adapter", target / "adapter", "adapter_*")
-    questions = [row["question"] for row in _read_jsonl(source / "train.jsonl")]
+    questions = [row["question"] for row in read_jsonl(source / "train.jsonl")]
     Run(target).keep_questions(questions, [])
     for name in ("holdout.jsonl", "chat_template.jinja"):
         if (source / name).is_file():
@@ -186,5 +186,6 @@ def copy_files(source: Path, target: Path, pattern: str = "*") -> None:
             shutil.copyfile(file, target / file.name)
 
 
-def _read_jsonl(file: Path) -> list[dict[str, Any]]:
+def read_jsonl(file: Path) -> list[dict[str, Any]]:
+    """Return the rows of a file of JSON lines."""
     return [json.loads(line) for line in file.read_text("utf-8").splitlines()]
