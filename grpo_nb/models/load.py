@@ -278,11 +278,18 @@ def _prepare_engine(model: Any, source: str) -> None:
     # Unsloth builds the model from config.json alone (unsloth_zoo/empty_model.py, copy_attributes),
     # which often names fewer end tokens than generation_config.json.
     with contextlib.suppress(OSError):  # not every model has that file
-        ends = set()
-        for config in (model.generation_config, GenerationConfig.from_pretrained(source)):
-            tokens = config.eos_token_id
-            ends.update(tokens if isinstance(tokens, list) else [tokens])
-        model.generation_config.eos_token_id = sorted(ends - {None})
+        published_config = GenerationConfig.from_pretrained(source)
+        end_tokens = end_tokens_of(model.generation_config, published_config)
+        model.generation_config.eos_token_id = sorted(end_tokens)
+
+
+def end_tokens_of(*owners: Any) -> set[int]:
+    """Return the end tokens of tokenizers and configurations, which have one, several or none."""
+    end_tokens = set()
+    for owner in owners:
+        tokens = owner.eos_token_id
+        end_tokens.update(tokens if isinstance(tokens, list) else [tokens])
+    return end_tokens - {None}
 
 
 @functools.cache
