@@ -98,20 +98,27 @@ class RewardSource:
         # Unwrap first: getsource then includes decorators such as lru_cache.
         original = inspect.unwrap(value) if callable(value) else value
         if isinstance(value, types.ModuleType):
-            self._add_import(name, f"import {own_name}")
+            self._add_import(name, own_name, f"import {own_name}")
         elif isinstance(original, types.FunctionType | type) and is_own_module(module):
             self._add_source(original)
             if name != original.__name__:
                 self.definitions[name] = f"{name} = {original.__name__}"
         elif own_name and getattr(sys.modules.get(module), own_name, None) is value:
-            self._add_import(name, f"from {module} import {own_name}")
+            self._add_import(name, module, f"from {module} import {own_name}")
         elif isinstance(value, re.Pattern):
             self.imports["re"] = "import re"
             self.definitions[name] = f"{name} = re.compile({value.pattern!r}, {int(value.flags)})"
         elif name not in self.definitions:
             self.definitions[name] = f"{name} = {self._expression(value, name)}"
 
-    def _add_import(self, name: str, line: str) -> None:
+    def _add_import(self, name: str, module: str, line: str) -> None:
+        # A file of the user may be importable here, even in a fresh process.
+        if is_own_module(module):
+            raise NotPortable(
+                f"{name} is from {module}, a file of your own that does not exist elsewhere. "
+                "Import the functions themselves, and their source is written along: "
+                f"from {module} import NAME."
+            )
         self.imports[name] = line if line.split()[-1] == name else f"{line} as {name}"
 
     def _add_source(self, definition: Any) -> None:

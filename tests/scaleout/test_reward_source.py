@@ -18,6 +18,7 @@ import grpo_nb as gn
 from grpo_nb.scaleout.reward_source import NotPortable, RewardSource, pinned_packages
 from grpo_nb.scaleout.writing import _write_rewards
 from grpo_nb.scoring.record import record_of
+from tests.support import tiny
 
 WORDS = re.compile(r"\w+", re.IGNORECASE)
 LIMIT, FACTOR, NAMES = 12, 2, {"a": (1, 2.5), "b": None}
@@ -38,11 +39,11 @@ class Scale:
 
 
 def varied(completions, weight=FACTOR, **columns):
-    """Uses a constant, a pattern, a function, a class, an import, the kit and a local `slider`."""
-    slider = [gn.rewards.completion_text(c) for c in completions]
+    """Uses a constant, a pattern, a function, a class, an import, the kit and a local `tiny`."""
+    tiny = [gn.rewards.completion_text(c) for c in completions]
     return [
         Scale().of(len(Counter(words_of(t)))) * weight * len(NAMES) + (SLOT.extract(t) is not None)
-        for t in slider
+        for t in tiny
     ]
 
 
@@ -182,6 +183,10 @@ def uses_a_lambda(completions, **columns):
     return [len(stripped(text)) for text in completions]
 
 
+def uses_a_file(completions, **columns):
+    return [tiny.load_tiny for _ in completions]
+
+
 @pytest.mark.parametrize(
     ("reward", "told"),
     [
@@ -189,6 +194,10 @@ def uses_a_lambda(completions, **columns):
         (functools.partial(varied, weight=3), "'varied' is not a function, so its source"),
         (reads_a_widget, "slider is .*IntSlider, which lives in this process only.*SLIDER = "),
         (uses_a_lambda, r"a <lambda> has no name of its own, .*def NAME"),
+        (
+            uses_a_file,
+            "tiny is from tests.support.tiny, a file of your own.*from .*tiny import NAME",
+        ),
     ],
 )
 def test_reward_without_source_or_data_is_refused(reward: object, told: str) -> None:

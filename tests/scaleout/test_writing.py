@@ -16,7 +16,6 @@ import yaml
 import grpo_nb as gn
 from grpo_nb.scaleout.reward_source import NotPortable
 from tests.export.test_merged import rewrite
-from tests.support import own_rewards
 from tests.support.own_rewards import hashed
 from tests.support.scale import DRIVER, said_by, signs, start, trained
 
@@ -272,15 +271,6 @@ def with_outer_variable() -> Callable:
     return signs
 
 
-def with_own_file() -> Callable:
-    """Return a reward that imports a file next to the notebook."""
-
-    def signs(completions: list, **columns: object) -> list[float]:
-        return own_rewards.hashed(completions)
-
-    return signs
-
-
 def with_other_scores() -> Callable:
     """Return a reward with the name of another one."""
 
@@ -294,10 +284,9 @@ def with_other_scores() -> Callable:
     ("reward", "message"),
     [
         (with_outer_variable(), "process of its own: NameError: .*'limit'"),
-        (with_own_file(), "process of its own: ModuleNotFoundError: .*'tests'"),
         (with_other_scores(), "'signs' gives other scores .* not the reward of the run"),
     ],
-    ids=["variable", "file", "scores"],
+    ids=["variable", "scores"],
 )
 def test_reward_that_differs_in_a_fresh_process_is_refused(
     run: gn.runs.Run, tmp_path: Path, reward: Callable, message: str
