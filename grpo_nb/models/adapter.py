@@ -68,9 +68,9 @@ def read_adapter(settings: Settings, adapter: str | Path) -> StartAdapter:
     further_options = options_beyond_plain_lora(config)
     if further_options:
         raise ValueError(
-            f"the adapter in {str(folder)!r} is no plain LoRA ({', '.join(further_options)}): merge "
-            "it into its base model (PEFT's merge_and_unload), save that, and name its folder as "
-            "the model of the settings."
+            f"the adapter in {str(folder)!r} is no plain LoRA ({', '.join(further_options)}): "
+            "merge it into its base model (PEFT's merge_and_unload), save that, and name its "
+            "folder as the model of the settings."
         )
     with safe_open(folder / _TENSORS, "pt") as file:
         names = [name for name in file.keys() if ".lora_A" in name]  # noqa: SIM118 (no mapping)
