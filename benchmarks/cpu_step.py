@@ -108,7 +108,7 @@ def rewards(gn: Any) -> list[Any]:
 def by_hand(settings: Any, out: str, steps: list[dict[str, float]]) -> list[float]:
     """Train as a practitioner would by hand, with the kit's embedded model, task and rewards."""
     import grpo_nb as gn
-    from grpo_nb.models.embedded import embedded_model_folder
+    from grpo_nb.models.sources import embedded_model_folder
 
     folder = str(embedded_model_folder())
     import unsloth  # noqa: F401

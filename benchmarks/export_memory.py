@@ -41,7 +41,7 @@ def make_model(folder: Path, layers: int) -> None:
     from safetensors.torch import save_file
     from transformers import AutoTokenizer, LlamaConfig
 
-    from grpo_nb.models.embedded import embedded_model_folder
+    from grpo_nb.models.sources import embedded_model_folder
 
     base = folder / "base"
     adapter = folder / "adapter"

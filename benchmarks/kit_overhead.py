@@ -25,7 +25,7 @@ def by_hand(steps: int) -> list[float]:
     import grpo_nb as gn
 
     settings = gn.preset("cpu", max_steps=steps, **SETTINGS)
-    from grpo_nb.models.embedded import embedded_model_folder
+    from grpo_nb.models.sources import embedded_model_folder
 
     folder = str(embedded_model_folder())
     import unsloth  # noqa: F401

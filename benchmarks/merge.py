@@ -38,7 +38,7 @@ def make_model(folder: Path, layers: int) -> None:
     from peft import LoraConfig, get_peft_model
     from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-    from grpo_nb.models.embedded import embedded_model_folder
+    from grpo_nb.models.sources import embedded_model_folder
 
     tokenizer = AutoTokenizer.from_pretrained(embedded_model_folder())
     tokenizer.save_pretrained(folder / "base")

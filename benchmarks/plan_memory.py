@@ -46,7 +46,7 @@ def make_model(shape: dict[str, int], folder: Path) -> str:
     import torch
     from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-    from grpo_nb.models.embedded import embedded_model_folder
+    from grpo_nb.models.sources import embedded_model_folder
 
     tokenizer = AutoTokenizer.from_pretrained(embedded_model_folder())
     torch.manual_seed(0)

@@ -192,7 +192,7 @@ def loaded(request: Request, settings: gn.Settings) -> Any:
     """Load a model, yield rows on how it was loaded, and return it with its task and actions."""
     from grpo_nb.config.hardware import compute_dtype, has_engine
     from grpo_nb.generation.choice import choose_engine
-    from grpo_nb.generation.vllm import model_runner_name
+    from grpo_nb.upstream.vllm import model_runner_class
 
     start = time.perf_counter()
     gpu = gn.machine.find_gpu()
@@ -205,7 +205,7 @@ def loaded(request: Request, settings: gn.Settings) -> Any:
     yield Row("generation", generation.startswith(wanted), generation, wanted)
     if has_engine(model):
         # A GPU uses V2 unless VLLM_USE_V2_MODEL_RUNNER=0. `make test-vllm` proves V1 on a CPU.
-        yield measured("model runner", model_runner_name(model))
+        yield measured("model runner", model_runner_class(model.vllm_engine))
     is_4bit = any(type(module).__name__ == "Linear4bit" for module in model.modules())
     found = "4 bit" if is_4bit else "16 bit"
     yield Row("weights as asked", is_4bit == settings.load_in_4bit, found)

@@ -115,7 +115,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 @pytest.fixture(scope="session")
 def embedded_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The converted embedded model in the user's cache, as every first use leaves it; one process converts it for all."""
-    from grpo_nb.models.embedded import embedded_model_folder
+    from grpo_nb.models.sources import embedded_model_folder
 
     made_once(tmp_path_factory, "embedded", lambda _: embedded_model_folder())
     return embedded_model_folder()

@@ -36,32 +36,15 @@ class CpuEngine:
             kept, and from the first sampling a packed copy of all linear layers, until `release`.
     """
 
+    #: Returns why a model cannot be run here, or None if it can.
+    obstacle = staticmethod(shared_prompts.shared_prompt_obstacle)
+    #: Returns why the log-probabilities of a batch cannot be computed here, or None if they can.
+    batch_obstacle = staticmethod(shared_prompts.batch_obstacle)
+
     def __init__(self, model: PreTrainedModel) -> None:
         self.model = model
         # All engines of one model share one copy of its weights.
         self._folded = FoldedLora.of(model)
-
-    @staticmethod
-    def obstacle(model: PreTrainedModel, longest_row: int | None = None) -> str | None:
-        """Return why this model cannot be run here, or None if it can.
-
-        Args:
-            model: Causal language model, plain or wrapped by PEFT.
-            longest_row: Tokens of prompt and completion together. Sliding-window layers are no
-                obstacle if every row fits into the window. Without this number they are one.
-        """
-        return shared_prompts.shared_prompt_obstacle(model, longest_row)
-
-    @staticmethod
-    def batch_obstacle(input_ids: Tensor, attention_mask: Tensor, length: int) -> str | None:
-        """Return why the log-probabilities of a batch cannot be computed here, or None.
-
-        Args:
-            input_ids: (B, P + C) token ids.
-            attention_mask: (B, P + C).
-            length: C, tokens of the completions.
-        """
-        return shared_prompts.batch_obstacle(input_ids, attention_mask, length)
 
     @staticmethod
     def sampling_obstacle(config: GenerationConfig) -> str | None:

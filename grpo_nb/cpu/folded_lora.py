@@ -100,8 +100,8 @@ class FoldedLora:
                 # memory costs ten times as much.
                 packed = torch.ops.mkldnn._reorder_linear_weight(weight, 16)
                 self._packed[layer] = packed
-            patches[layer] = _linear(weight, bias, packed)
-        with _forwards(patches):
+            patches[layer] = _linear_forward(weight, bias, packed)
+        with _patched_forwards(patches):
             yield
 
     @torch.no_grad()
@@ -113,16 +113,16 @@ class FoldedLora:
             return None
         if layer.disable_adapters and weight is base.weight:
             return weight
-        room = self._folded.get(layer)
-        if room is None or room.shape != weight.shape:
-            room = self._folded[layer] = torch.empty_like(weight)
+        memory = self._folded.get(layer)
+        if memory is None or memory.shape != weight.shape:
+            memory = self._folded[layer] = torch.empty_like(weight)
         if layer.disable_adapters:
-            # Unpacked from 4 bit; without the room each layer would hold one more copy.
-            return room.copy_(weight)
+            # Unpacked from 4 bit; without the kept memory each layer would hold one more copy.
+            return memory.copy_(weight)
         name = single_plain_adapter(layer)
         lora_a = layer.lora_A[name].weight.to(weight.dtype)
         lora_b = layer.lora_B[name].weight.to(weight.dtype)
-        return torch.addmm(weight, lora_b, lora_a, alpha=layer.scaling[name], out=room)
+        return torch.addmm(weight, lora_b, lora_a, alpha=layer.scaling[name], out=memory)
 
 
 @functools.cache
@@ -152,7 +152,7 @@ def _plain_weight(linear: torch.nn.Linear) -> Tensor:
     return dequantize_4bit(linear.weight.data, state)
 
 
-def _linear(weight: Tensor, bias: Tensor | None, packed: Tensor | None) -> Forward:
+def _linear_forward(weight: Tensor, bias: Tensor | None, packed: Tensor | None) -> Forward:
     def forward(x: Tensor, *_: Any, **__: Any) -> Tensor:
         x = x.to(weight.dtype)
         rows = x.numel() // x.shape[-1]
@@ -164,7 +164,7 @@ def _linear(weight: Tensor, bias: Tensor | None, packed: Tensor | None) -> Forwa
 
 
 @contextmanager
-def _forwards(patches: dict[torch.nn.Module, Forward]) -> Iterator[None]:
+def _patched_forwards(patches: dict[torch.nn.Module, Forward]) -> Iterator[None]:
     """Set `forward` on these modules, and put back what was there.
 
     Hooks of other libraries also put a `forward` on the instance.

@@ -16,8 +16,8 @@ from grpo_nb.core.processes import ChildError, run_command
 from grpo_nb.export.merge import WIDTHS
 from grpo_nb.export.result import ExportError, Report
 from grpo_nb.machine.host import require_disk
-from grpo_nb.models.embedded import cache_root
 from grpo_nb.models.identity import weight_files
+from grpo_nb.models.sources import cache_root
 
 #: Quantizations and their size in bytes per weight, at most. q4_k_m needs `llama-quantize`.
 QUANTIZATIONS = {"q8_0": 1.07, "f16": 2.0, "bf16": 2.0, "f32": 4.0, "q4_k_m": 0.62}

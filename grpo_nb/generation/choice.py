@@ -31,7 +31,7 @@ class EngineChoice:
     why_not_cpu_engine: str | None
     """Reason why the `CpuEngine` cannot run the model; None if it can."""
     is_vllm_missed: bool
-    """True if the model was loaded with `fast_inference`, but vLLM does not sample."""
+    """True if the model was loaded with `fast_inference`, but without vLLM."""
 
     @property
     def is_vllm(self) -> bool:
@@ -77,13 +77,11 @@ def choose_engine(
         name = "the kit's rollout on a CPU"
     else:
         name = "transformers' own generation"
-    record = None if model is None else record_of_model(model)
-    loaded_without_asked_vllm = record is not None and record.why_not_vllm != ""
     return EngineChoice(
         name=name,
         why_not_vllm=why_not_vllm,
         why_not_cpu_engine=why_not_cpu_engine,
-        is_vllm_missed=loaded_without_asked_vllm and why_not_vllm is not None,
+        is_vllm_missed=model is not None and _missed_vllm(model) != "",
     )
 
 
@@ -95,11 +93,16 @@ def _vllm_reason(model: PreTrainedModel | None, settings: Settings | None) -> st
         return None if obstacle is None else str(obstacle)
     if has_engine(model):
         return vllm_sampling_obstacle(model)
-    record = record_of_model(model)
-    if record is not None and record.why_not_vllm:
-        return record.why_not_vllm
+    if _missed_vllm(model):
+        return _missed_vllm(model)
     obstacle = None if settings is None else vllm_obstacle(settings, find_gpu())
     return "the model was loaded without vLLM" if obstacle is None else str(obstacle)
+
+
+def _missed_vllm(model: PreTrainedModel) -> str:
+    """Return why a model was loaded without the vLLM that was asked for; empty if it was not."""
+    record = record_of_model(model)
+    return "" if record is None else record.why_not_vllm
 
 
 def _cpu_engine_reason(

@@ -8,7 +8,6 @@ ready wheels; llama-cpp-python must be compiled.
 from __future__ import annotations
 
 import importlib.util
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +19,7 @@ from grpo_nb.generation.samples import Completion
 from grpo_nb.machine.host import usable_cores
 
 #: Parameters that `answer(sampling=)` accepts.
-SAMPLING_NAMES = ("top_p", "top_k", "min_p", "seed")
+SAMPLING_NAMES = {"top_p", "top_k", "min_p", "seed"}
 
 
 class LlamaCppError(RuntimeError):
@@ -31,9 +30,9 @@ class LlamaCppError(RuntimeError):
 class Answer(Completion):
     """A completion with the tokens of its prompt and its log-probabilities, from llama.cpp."""
 
-    prompt_ids: tuple[int, ...] = field(repr=False)
+    prompt_ids: Sequence[int] = field(repr=False)
     """Token ids of the prompt, as llama.cpp read it."""
-    log_probs: tuple[float | None, ...] = field(repr=False)
+    log_probs: Sequence[float | None] = field(repr=False)
     """Log-probability of each token in nats, before temperature and the other samplers. If several
     tokens write one character, such as an emoji, llama.cpp reports only the last; the others are
     None."""
@@ -82,7 +81,7 @@ def answer(
         "limit": max_completion_length,
         "sampling": _sampling(temperature, sampling or {}),
         "chat_template_kwargs": dict(chat_template_kwargs or {}),
-        "threads": _threads(),
+        "threads": usable_cores(),
     }
 
     def report_count(line: str) -> None:
@@ -94,18 +93,7 @@ def answer(
         rows = run_script(script, request, on_line=report_count)
     except ChildError as error:
         raise LlamaCppError(f"llama.cpp on {file.name} {error}") from error
-    answers = []
-    for row in rows:
-        one = Answer(
-            text=row["text"],
-            tokens=len(row["ids"]),
-            is_cut=row["is_cut"],
-            ids=tuple(row["ids"]),
-            prompt_ids=tuple(row["prompt_ids"]),
-            log_probs=tuple(row["log_probs"]),
-        )
-        answers.append(one)
-    return answers
+    return [Answer(**row) for row in rows]
 
 
 def require_llama_cpp() -> None:
@@ -122,18 +110,13 @@ def require_llama_cpp() -> None:
         )
 
 
-def _threads() -> int:
-    """Return the threads of llama.cpp. OpenMP allows a list such as "4,2", one per nested level."""
-    return int(os.environ.get("OMP_NUM_THREADS", "").split(",")[0] or usable_cores())
-
-
 def _sampling(temperature: float, changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return the sampling parameters as llama.cpp's server takes them."""
-    unknown = sorted(changes.keys() - set(SAMPLING_NAMES))
+    unknown = sorted(changes.keys() - SAMPLING_NAMES)
     if unknown:
         raise ValueError(
             f"sampling has {unknown[0]!r}, which is not a parameter for a GGUF file. "
-            f"Use {', '.join(SAMPLING_NAMES)}."
+            "Use top_p, top_k, min_p or seed."
         )
     if temperature <= 0:
         return {"temperature": 0.0}

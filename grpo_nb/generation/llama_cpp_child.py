@@ -27,7 +27,7 @@ Post = Callable[[str, dict[str, Any]], dict[str, Any]]
 
 
 def answer(request: dict[str, Any]) -> list[dict[str, Any]]:
-    """Answer every chat of a request."""
+    """Answer every chat of a request, with the fields of `llama_cpp.Answer`."""
     post = start_server(request)
     answers = []
     for number in range(len(request["prompts"])):
@@ -99,9 +99,10 @@ def complete(post: Post, request: dict[str, Any], number: int) -> dict[str, Any]
     completion = post("/completion", body)
     ids = completion["tokens"]
     return {
-        "prompt_ids": prompt_ids,
         "text": completion["content"],
+        "tokens": len(ids),
         "ids": ids,
+        "prompt_ids": prompt_ids,
         "is_cut": completion["stop_type"] == "limit",
         "log_probs": log_probs_of(ids, completion.get("completion_probabilities", [])),
     }

@@ -19,7 +19,7 @@ class Completion:
     """Number of tokens that the model wrote."""
     is_cut: bool
     """True if it is truncated: it has no end token, or the episode ends before the final answer."""
-    ids: tuple[int, ...] = field(default=(), repr=False)
+    ids: Sequence[int] = field(default=(), repr=False)
     """Token ids that the model wrote, with the end token. Rewards get them as `completion_ids`."""
     turns: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
     """Messages of an episode, with the results of tools. Empty without tools."""

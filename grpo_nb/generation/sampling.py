@@ -25,6 +25,7 @@ from grpo_nb.generation.choice import choose_engine
 from grpo_nb.generation.episodes import run_episodes, tool_template
 from grpo_nb.generation.samples import Completion
 from grpo_nb.generation.vllm import sample_with_vllm, sleeping_engine_restored
+from grpo_nb.models.load import end_tokens_of
 from grpo_nb.models.modes import kept_modes
 from grpo_nb.tasks.chat_template import fit_to_template
 from grpo_nb.upstream.trl import tool_loop_trainer
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from grpo_nb.tasks.tools import Tools
 
 _LOG = logging.getLogger(__name__)
-#: Prompts per call of vLLM, which batches them itself. It sets how often progress is reported.
+#: Number of prompts per call of vLLM. It sets how often progress is reported.
 PROMPTS_PER_VLLM_CALL = 256
 
 
@@ -97,7 +98,7 @@ def generate(
     prompt_ids = tokenizer.apply_chat_template(
         prompts, add_generation_prompt=True, tokenize=True, return_dict=True, **template_kwargs
     )["input_ids"]
-    end_tokens = _end_tokens(model, tokenizer)
+    end_tokens = end_tokens_of(tokenizer, model.generation_config)
     config = GenerationConfig(
         max_new_tokens=max_completion_length,
         pad_token_id=tokenizer.pad_token_id,
@@ -110,6 +111,7 @@ def generate(
     longest_prompt = len(prompt_ids[order[-1]])
     sample = _choose_sampler(model, config, longest_prompt + max_completion_length)
     if sample.func is sample_with_vllm:
+        # vLLM makes its own batches of the prompts of a call.
         batch_size = max(batch_size, PROMPTS_PER_VLLM_CALL)
     completions: dict[int, Completion] = {}
     with sleeping_engine_restored(model):
@@ -181,14 +183,6 @@ def _sampling_arguments(temperature: float, sampling: Mapping[str, Any] | None) 
         "top_p": 1.0,
         **(sampling or {}),
     }
-
-
-def _end_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> set[int]:
-    """Return the tokens that end a completion, of the tokenizer and of the model's own config."""
-    of_model = model.generation_config.eos_token_id
-    end_tokens = {tokenizer.eos_token_id}
-    end_tokens.update(of_model if isinstance(of_model, list) else [of_model])
-    return end_tokens - {None}
 
 
 def _completion(

@@ -17,12 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_nb.config.hardware import has_engine
 from grpo_nb.upstream.unsloth import hand_copies_to_vllm
-from grpo_nb.upstream.vllm import (
-    drop_requests,
-    is_sleeping,
-    model_runner_class,
-    put_to_sleep,
-)
+from grpo_nb.upstream.vllm import drop_requests, is_sleeping, put_to_sleep
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedModel
@@ -72,13 +67,6 @@ def vllm_sampling_obstacle(model: PreTrainedModel) -> str | None:
     return None
 
 
-def model_runner_name(model: Any) -> str:
-    """Return the class of the engine's model runner, and which of vLLM's two versions it is."""
-    name = model_runner_class(model.vllm_engine)
-    version = "V2" if name.startswith("vllm.v1.worker.gpu.") else "V1"
-    return f"{name} ({version})"
-
-
 def is_adapter_on(model: Any) -> bool:
     """Return True if the LoRA takes part, so not within PEFT's `disable_adapter()`."""
     layers = [module for module in model.modules() if hasattr(module, "lora_A")]
@@ -95,10 +83,8 @@ def sampling_arguments(config: GenerationConfig) -> dict[str, Any]:
         ValueError: The configuration sets a field that vLLM does not have under this name.
     """
     changed = config.to_diff_dict()
-    names = {
-        name for name, value in changed.items() if value is not None and not name.startswith("_")
-    }
-    unknown = sorted(names - NEUTRAL_SAMPLING.keys() - OTHER_FIELDS)
+    changed_names = {name for name in changed if changed[name] is not None and name[0] != "_"}
+    unknown = sorted(changed_names - NEUTRAL_SAMPLING.keys() - OTHER_FIELDS)
     if unknown:
         raise ValueError(
             f"vLLM does not sample with {', '.join(unknown)}. Leave it out, or load the model "

@@ -3,4 +3,4 @@
 `generation` samples from the model, and `training` changes it.
 """
 
-from grpo_nb.models.tool_calls import give_tool_template
+from grpo_nb.models.templates import give_tool_template

@@ -65,22 +65,22 @@ def read_adapter(settings: Settings, adapter: str | Path) -> StartAdapter:
             "settings = settings.replace(model=...)."
         )
     config = PeftConfig.from_pretrained(str(folder))
-    unlike = options_beyond_plain_lora(config)
-    if unlike:
+    further_options = options_beyond_plain_lora(config)
+    if further_options:
         raise ValueError(
-            f"the adapter in {str(folder)!r} is no plain LoRA ({', '.join(unlike)}): merge it into "
-            "its base model (PEFT's merge_and_unload), save that, and name its folder as the model "
-            "of the settings."
+            f"the adapter in {str(folder)!r} is no plain LoRA ({', '.join(further_options)}): "
+            "merge it into its base model (PEFT's merge_and_unload), save that, and name its "
+            "folder as the model of the settings."
         )
     with safe_open(folder / _TENSORS, "pt") as file:
         names = [name for name in file.keys() if ".lora_A" in name]  # noqa: SIM118 (no mapping)
     layers = {name.partition(".lora_A")[0].rpartition(".")[2] for name in names}
-    shaped = settings.replace(
+    adapted_settings = settings.replace(
         lora_rank=config.r,
         lora_alpha=config.lora_alpha,
         lora_target_modules=tuple(sorted(layers)),
     )
-    return StartAdapter(shaped, folder, config.base_model_name_or_path)
+    return StartAdapter(adapted_settings, folder, config.base_model_name_or_path)
 
 
 def options_beyond_plain_lora(config: Any) -> list[str]:

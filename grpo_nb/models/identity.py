@@ -85,10 +85,10 @@ def base_identity(model: Any, name: str) -> str | None:
     loaded_from = str(getattr(model.config, "_name_or_path", ""))
     # Empty for a model made in memory, which as a path would be the current folder.
     is_folder = loaded_from and (Path(loaded_from) / "config.json").is_file()
-    return weights_here(loaded_from if is_folder else name)
+    return local_weights_identity(loaded_from if is_folder else name)
 
 
-def weights_here(name: str) -> str | None:
+def local_weights_identity(name: str) -> str | None:
     """Return the identity of the weights of a folder or Hub id; None if they are not here."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError

@@ -61,7 +61,10 @@ _SILENCE = _Silence()
 
 @contextlib.contextmanager
 def silently() -> Iterator[None]:
-    """Keep printed output and vLLM's log out of the notebook; `said_last` returns its end."""
+    """Keep printed output and vLLM's log out of the notebook.
+
+    `last_output_lines` returns its end.
+    """
     _SILENCE.kept = ""
     try:
         with contextlib.redirect_stdout(_SILENCE):
@@ -69,15 +72,15 @@ def silently() -> Iterator[None]:
     finally:
         for handler in logging.getLogger("vllm").handlers:
             if getattr(handler, "stream", None) is _SILENCE:
-                handler.addFilter(_is_heard)
+                handler.addFilter(_is_shown)
 
 
-def said_last() -> str:
+def last_output_lines() -> str:
     """Return the last lines of output in the last `silently`."""
     return "\n".join([line[:300] for line in _SILENCE.kept.splitlines() if line.strip()][-8:])
 
 
-def _is_heard(record: logging.LogRecord) -> bool:
+def _is_shown(record: logging.LogRecord) -> bool:
     """Return whether a log record of vLLM is shown: all while output is kept, else warnings."""
     return sys.stdout is _SILENCE or (
         record.levelno >= logging.WARNING and record.getMessage() != _NOT_SLEEPING
@@ -206,7 +209,7 @@ def without_loading_bars() -> Iterator[None]:
             transformers_logging.enable_progress_bar()
 
 
-def tell_unsloth(dtype: str) -> None:
+def set_unsloth_dtype(dtype: str) -> None:
     """Make Unsloth use the kit's dtype on a CPU, not the one that the processor is fast in.
 
     Unsloth decides once and builds loaders and trainers by it (unsloth_zoo/cpu/runtime.py,

@@ -16,15 +16,15 @@ from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.machine.faults import find_fix, gpu_problem, is_out_of_memory, summary
 from grpo_nb.machine.gpu import Gpu, find_gpu
 from grpo_nb.models.adapter import load_adapter, read_adapter
-from grpo_nb.models.identity import require_trained_on, weights_here
+from grpo_nb.models.identity import local_weights_identity, require_trained_on
 from grpo_nb.models.import_unsloth import (
     import_unsloth,
-    said_last,
+    last_output_lines,
+    set_unsloth_dtype,
     silently,
-    tell_unsloth,
     without_loading_bars,
 )
-from grpo_nb.models.load_record import SHAPE, LoadRecord, keep_record
+from grpo_nb.models.load_record import LORA_SHAPE, LoadRecord, keep_record
 from grpo_nb.models.sources import resolve_model
 from grpo_nb.models.templates import set_template_from
 from grpo_nb.upstream.unsloth import hand_copies_to_vllm
@@ -112,14 +112,17 @@ def load_model(
     folder = None
     if adapter is not None:
         settings, folder, base = read_adapter(settings, adapter)
-        require_trained_on(folder, settings.model, weights_here(source))
-        shape = ", ".join(f"{name}={getattr(settings, name)}" for name in SHAPE)
+        require_trained_on(folder, settings.model, local_weights_identity(source))
+        shape = ", ".join(f"{name}={getattr(settings, name)}" for name in LORA_SHAPE)
         message = (
             f"Starting from the LoRA {str(adapter)!r}, trained on {base!r}, with its {shape}. With "
             "beta above 0 the KL is measured to this adapter as it is now, on a GPU to the base "
             "model."
         )
-        (report or warnings.warn)(message)
+        if report is None:
+            warnings.warn(message, stacklevel=2)
+        else:
+            report(message)
     model, tokenizer, obstacle = _load_with_best_engine(
         settings, source, gpu, loader, report=report or (lambda line: None)
     )
@@ -166,12 +169,12 @@ def _load_with_best_engine(
             if is_out_of_memory(error):
                 raise
             reason = f"vLLM did not start ({summary(error)})"
-            obstacle = VllmObstacle(reason, find_fix(error) or _SKIP_VLLM, said_last())
+            obstacle = VllmObstacle(reason, find_fix(error) or _SKIP_VLLM, last_output_lines())
         else:
             # Unsloth may print its reason and go on without vLLM.
             if not has_engine(loaded[0]):
                 reason = "Unsloth does not run this model in vLLM"
-                obstacle = VllmObstacle(reason, _SKIP_VLLM, said_last())
+                obstacle = VllmObstacle(reason, _SKIP_VLLM, last_output_lines())
     if obstacle is not None and gpu is not None and settings.fast_inference:
         _warn_once(obstacle)
     if loaded is None:
@@ -248,7 +251,7 @@ def _load(
     """
     from unsloth import FastLanguageModel
 
-    tell_unsloth(compute_dtype(settings, gpu).name)
+    set_unsloth_dtype(compute_dtype(settings, gpu).name)
     try:
         with silently(), without_loading_bars():
             arguments = loader_arguments(settings, source, gpu, use_vllm=use_vllm, **loader)
@@ -274,11 +277,18 @@ def _prepare_engine(model: Any, source: str) -> None:
     # Unsloth builds the model from config.json alone (unsloth_zoo/empty_model.py, copy_attributes),
     # which often names fewer end tokens than generation_config.json.
     with contextlib.suppress(OSError):  # not every model has that file
-        ends = set()
-        for config in (model.generation_config, GenerationConfig.from_pretrained(source)):
-            tokens = config.eos_token_id
-            ends.update(tokens if isinstance(tokens, list) else [tokens])
-        model.generation_config.eos_token_id = sorted(ends - {None})
+        published_config = GenerationConfig.from_pretrained(source)
+        end_tokens = end_tokens_of(model.generation_config, published_config)
+        model.generation_config.eos_token_id = sorted(end_tokens)
+
+
+def end_tokens_of(*owners: Any) -> set[int]:
+    """Return the end tokens of tokenizers and configurations, which have one, several or none."""
+    end_tokens = set()
+    for owner in owners:
+        tokens = owner.eos_token_id
+        end_tokens.update(tokens if isinstance(tokens, list) else [tokens])
+    return end_tokens - {None}
 
 
 @functools.cache

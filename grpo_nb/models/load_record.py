@@ -12,9 +12,9 @@ from grpo_nb.config.settings import Settings
 from grpo_nb.tasks.chat_template import require_tokenizer
 
 #: Settings that an adapter decides, if the model was loaded with one.
-SHAPE = ("lora_rank", "lora_alpha", "lora_target_modules")
+LORA_SHAPE = ("lora_rank", "lora_alpha", "lora_target_modules")
 # Settings that a loaded model cannot change.
-_FIXED = ("model", "load_in_4bit", "dtype", "lora_dropout", *SHAPE)
+_SET_AT_LOADING = ("model", "load_in_4bit", "dtype", "lora_dropout", *LORA_SHAPE)
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def as_loaded(model: Any, settings: Settings) -> Settings:
     record = record_of_model(model)
     if record is None or not record.is_shaped_by_adapter:
         return settings
-    return settings.replace(**{name: getattr(record.settings, name) for name in SHAPE})
+    return settings.replace(**{name: getattr(record.settings, name) for name in LORA_SHAPE})
 
 
 def require_same_settings(model: Any, tokenizer: Any, settings: Settings) -> None:
@@ -82,7 +82,7 @@ def require_same_settings(model: Any, tokenizer: Any, settings: Settings) -> Non
     settings = as_loaded(model, settings)
     loaded = record.settings
     differences = []
-    for name in _FIXED:
+    for name in _SET_AT_LOADING:
         value = getattr(settings, name)
         value_of_model = getattr(loaded, name)
         if value != value_of_model:

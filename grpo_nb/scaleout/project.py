@@ -31,7 +31,7 @@ READ_ENTRIES = (
     "back",
 )
 #: Fields of run.json that are the same for the run that is trained elsewhere.
-COPIED_FIELDS = ("number_type", "reference", "base", "generation")
+COPIED_FIELDS = ("number_type", "reference", "base")
 #: Settings that belong to this machine, or that TRL counts in another unit.
 NOT_TAKEN_BACK = {"model", "run_root", "extra", "num_train_epochs"}
 
@@ -41,13 +41,12 @@ class Project(Shown):
     """A folder that trains a run again, before or after a training in it."""
 
     path: Path
+    name: str
+    """Name of the run."""
+    changes: tuple[str, ...]
+    """A sentence for each setting that differs from the run's."""
     origin: Mapping[str, Any]
     """Content of `origin.json`."""
-
-    @property
-    def changes(self) -> tuple[str, ...]:
-        """A sentence for each setting that differs from the run's."""
-        return tuple(self.origin["changes"])
 
     @property
     def run(self) -> Run:
@@ -55,7 +54,7 @@ class Project(Shown):
 
         Raises:
             FileNotFoundError: No training was finished in the folder.
-            ValueError: The name of the run leads out of the folder.
+            ValueError: The name of the run leads out of the folder, or a file is damaged.
         """
         finished_file = self.path / "result" / "finished.json"
         if not finished_file.is_file():
@@ -64,20 +63,21 @@ class Project(Shown):
                 "there, see its README.md."
             )
         finished = finished_file.read_text("utf-8")
-        target = inside(inside(self.path, "back"), self.origin["run"])
+        target = inside(inside(self.path, "back"), self.name)
         # The run keeps a copy. File times would not do, because the clocks of two machines differ.
-        made_from = target / "finished.json"
-        if not made_from.is_file() or made_from.read_text("utf-8") != finished:
+        copy_of_finished = target / "finished.json"
+        if not copy_of_finished.is_file() or copy_of_finished.read_text("utf-8") != finished:
             with staged_folder(target) as staged:
-                _make_run(staged, self.path, self.origin, json.loads(finished))
-                shutil.copyfile(finished_file, staged / made_from.name)
+                with reading(self.path, " (origin.json or result/)"):
+                    _make_run(staged, self.path, self.origin, json.loads(finished))
+                shutil.copyfile(finished_file, staged / copy_of_finished.name)
                 put_in_place(staged, target)
             write_model_card(Run(target))  # after the move: the card shows the folder's name
         return open_run(target)
 
     def _parts(self) -> Iterator[Part]:
         script = shown_path(self.path / "train.py")
-        yield bold(f"{self.origin['run']}, to be trained by {script}.")
+        yield bold(f"{self.name}, to be trained by {script}.")
         yield from self.changes
 
 
@@ -86,7 +86,8 @@ def open_project(folder: str | Path) -> Project:
 
     Raises:
         FileNotFoundError: The folder has no `origin.json`.
-        ValueError: Another version of the format, or a link, path or name that leads outside.
+        ValueError: The file is damaged or of another version, or a link, path or name leads
+            outside.
 
     >>> gn.scaleout.open("anywhere").run.plot()  # doctest: +SKIP
     """
@@ -99,6 +100,9 @@ def open_project(folder: str | Path) -> Project:
         origin = parse_json(origin_file.read_text("utf-8"))
         version = origin["form"]
         model = origin["settings"]["model"]
+        project = Project(
+            path=path, name=origin["run"], changes=tuple(origin["changes"]), origin=origin
+        )
     if version != FORMAT_VERSION:
         raise ValueError(
             f"{str(path)!r} has format version {version}, but this version of grpo_nb reads "
@@ -108,16 +112,16 @@ def open_project(folder: str | Path) -> Project:
         raise ValueError(
             f"{str(origin_file)!r} names the model {model!r}, which is not a name on the Hub."
         )
-    return Project(path=path, origin=origin)
+    return project
 
 
 def _make_run(
-    folder: Path, project: Path, origin: Mapping[str, Any], finished: Mapping[str, Any]
+    target: Path, source: Path, origin: Mapping[str, Any], finished: Mapping[str, Any]
 ) -> None:
     """Fill a folder with what was trained in a project, as `gn.train` would have left it."""
     from grpo_nb.training.recorder import completions_table
 
-    settings = _trained_settings(project, origin, finished["trainer"])
+    settings = _trained_settings(source, origin, finished["trainer"])
     processes = "1 process" if finished["processes"] == 1 else f"{finished['processes']} processes"
     machine = {"platform": finished["platform"], "gpu": None, "device": finished["device"]}
     info = RunInfo(
@@ -127,17 +131,17 @@ def _make_run(
         started=finished["started"],
         seconds=finished["seconds"],
         versions={**origin["versions"], **finished["versions"]},
-        rollout=f"trl, {processes} ({finished['strategy']}), in {project.name}",
+        rollout=f"trl, {processes} ({finished['strategy']}), in {source.name}",
         task=origin["task"],
         rewards=origin["rewards"],
         **{name: origin[name] for name in COPIED_FIELDS},
     )
-    info.write(folder / "run.json")
+    info.write(target / "run.json")
     weights = {reward["name"]: reward["weight"] for reward in origin["rewards"]}
-    completions = folder / "completions"
+    completions = target / "completions"
     completions.mkdir()
-    with (folder / "metrics.jsonl").open("w") as file:
-        for step in _read_jsonl(project / "result" / "steps.jsonl"):
+    with (target / "metrics.jsonl").open("w") as file:
+        for step in read_jsonl(source / "result" / "steps.jsonl"):
             number = step["step"]
             row = tidy_row(step["logs"], number, settings.max_steps, settings.beta)
             # Without this metric the step reused an earlier step's completions.
@@ -147,16 +151,16 @@ def _make_run(
                 groups = [list(group) for _, group in table.groupby("group")["completion"]]
                 row |= repetition_metrics(groups)
             file.write(json.dumps(row) + "\n")
-    copy_files(project / "result" / "adapter", folder / "adapter", "adapter_*")
-    questions = [row["question"] for row in _read_jsonl(project / "train.jsonl")]
-    Run(folder).keep_questions(questions, [])
+    copy_files(source / "result" / "adapter", target / "adapter", "adapter_*")
+    questions = [row["question"] for row in read_jsonl(source / "train.jsonl")]
+    Run(target).keep_questions(questions, [])
     for name in ("holdout.jsonl", "chat_template.jinja"):
-        if (project / name).is_file():
-            shutil.copyfile(project / name, folder / name)
+        if (source / name).is_file():
+            shutil.copyfile(source / name, target / name)
 
 
 def _trained_settings(
-    project: Path, origin: Mapping[str, Any], arguments: Mapping[str, Any]
+    source: Path, origin: Mapping[str, Any], arguments: Mapping[str, Any]
 ) -> Settings:
     """Return the settings of a training, which run.yaml and `--set` may have changed."""
     known = {field.name for field in dataclasses.fields(Settings)} - NOT_TAKEN_BACK
@@ -170,7 +174,7 @@ def _trained_settings(
         elif name not in NOT_TAKEN_BACK:
             extra[name] = value
     if settings["model"] == "base":
-        settings["model"] = str(project / "base")
+        settings["model"] = str(source / "base")
     return Settings.from_dict({**settings, "run_root": "runs", "extra": extra})
 
 
@@ -182,5 +186,6 @@ def copy_files(source: Path, target: Path, pattern: str = "*") -> None:
             shutil.copyfile(file, target / file.name)
 
 
-def _read_jsonl(file: Path) -> list[dict[str, Any]]:
+def read_jsonl(file: Path) -> list[dict[str, Any]]:
+    """Return the rows of a file of JSON lines."""
     return [json.loads(line) for line in file.read_text("utf-8").splitlines()]

@@ -9,14 +9,13 @@ import ast
 import dataclasses
 import importlib.metadata
 import inspect
-import modulefinder
 import re
 import symtable
 import sys
 import textwrap
 import types
-from collections.abc import Callable, Mapping
-from pathlib import Path, PurePath
+from collections.abc import Callable
+from pathlib import PurePath
 from typing import Any
 
 from grpo_nb.core.words import in_line
@@ -24,8 +23,8 @@ from grpo_nb.rewards.base import Reward, reward_name
 from grpo_nb.rewards.judge_model import judge
 
 KIT = __name__.partition(".")[0]
-#: Folder that holds the kit's package.
-ROOT = Path(__file__).resolve().parents[2]
+#: Packages that the kit's rewards need, besides those of every folder.
+KIT_PACKAGES = ("lazy_loader", "math-verify", "pydantic")
 
 
 class NotPortable(ValueError):
@@ -113,6 +112,7 @@ class RewardSource:
             self.definitions[name] = f"{name} = {self._expression(value, name)}"
 
     def _add_import(self, name: str, module: str, line: str) -> None:
+        # A file of the user may be importable here, even in a fresh process.
         if is_own_module(module):
             raise NotPortable(
                 f"{name} is from {module}, a file of your own that does not exist elsewhere. "
@@ -142,27 +142,8 @@ class RewardSource:
         self.definitions[name] = ""  # Ends the recursion of a definition that uses itself.
         for used_name in sorted(used_names & namespace.keys()):
             self._add_global(used_name, namespace[used_name])
-        self._add_submodules(source, namespace)
         del self.definitions[name]
         self.definitions[name] = source
-
-    def _add_submodules(self, source: str, namespace: Mapping[str, Any]) -> None:
-        """Import the submodules that a source reaches through their package.
-
-        `import xml` alone does not load `xml.etree.ElementTree`, and in the copied files
-        `import grpo_nb` loads no subpackage.
-        """
-        for node in ast.walk(ast.parse(source)):
-            if not isinstance(node, ast.Attribute):
-                continue
-            first, *parts = ast.unparse(node).split(".")
-            if not isinstance(namespace.get(first), types.ModuleType):
-                continue
-            module = namespace[first].__name__
-            for part in parts:
-                module = f"{module}.{part}"
-                if module in sys.modules:
-                    self.imports[module] = f"import {module}"
 
 
 def is_own_module(module: str) -> bool:
@@ -189,56 +170,27 @@ def global_names(source: str) -> set[str]:
     return names
 
 
-class KitFiles(modulefinder.ModuleFinder):
-    """Files of the kit that a program imports, directly or through other files of the kit.
+def imported_modules(program: str) -> set[str]:
+    """Return the top-level modules that a program imports, also within its functions.
 
-    The kit's own `__init__.py` is left out, because it is replaced. The `__init__.py` of a
-    subpackage brings everything in it, so it is followed only if the program imports a package
-    itself, as `gn.rewards` does.
-
-    Attributes:
-        files: The files, also scripts and tables that a module opens next to its own file. Empty if
-            the program imports nothing of the kit.
+    >>> sorted(imported_modules("import os.path; from json import loads"))
+    ['json', 'os']
     """
+    names = []
+    for node in ast.walk(ast.parse(program)):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names.append(node.module or "")
+    return {name.partition(".")[0] for name in names}
 
-    def __init__(self, program: Path) -> None:
-        super().__init__(path=[str(ROOT)])
-        text = program.read_text("utf-8")
-        imported = re.findall(rf"^ *(?:import|from) ({KIT}[.\w]*)", text, re.MULTILINE)
-        self._follows_init = any(hasattr(sys.modules.get(name), "__path__") for name in imported)
-        self.run_script(str(program))
-        self.files: set[Path] = set()
-        for name, module in self.modules.items():
-            if name == "__main__" or not module.__file__:
-                continue
-            file = Path(module.__file__)
-            self.files.add(file / "__init__.py" if file.is_dir() else file)
-        for file in list(self.files):
-            for name in re.findall(r'with_name\("(.+?)"\)', file.read_text("utf-8")):
-                if file.with_name(name).is_file():
-                    self.files.add(file.with_name(name))
 
-    def find_module(self, name: str, path: Any, parent: Any = None) -> Any:
-        """Find a module of the kit; other modules count as missing and end up in `badmodules`."""
-        if path is None and name != KIT:
-            raise ImportError(name)
-        return super().find_module(name, path, parent)
-
-    def load_package(self, name: str, folder: str) -> Any:
-        """Load a package, without its `__init__.py` unless that is followed."""
-        if self._follows_init and name != KIT:
-            return super().load_package(name, folder)
-        package = self.add_module(name)
-        package.__path__ = [folder]
-        return package
-
-    def requirements(self) -> list[str]:
-        """Return the installed packages that these files import, pinned to their versions."""
-        installed = importlib.metadata.packages_distributions()
-        imported = {name.partition(".")[0] for name in self.badmodules}
-        names = sorted({installed[package][0] for package in imported & installed.keys()})
-        pins = []
-        for name in names:
-            # A local version such as 2.9.1+cpu is not on the package index.
-            pins.append(f"{name}=={importlib.metadata.version(name).partition('+')[0]}")
-        return pins
+def pinned_packages(modules: set[str]) -> list[str]:
+    """Return the installed packages of these modules, with their versions, such as `numpy==2.3`."""
+    packages = set(KIT_PACKAGES) if KIT in modules else set()
+    distributions = importlib.metadata.packages_distributions()
+    for module in modules - {KIT}:
+        packages.update(distributions.get(module, [])[:1])
+    # A local version such as 2.9.1+cpu is not on the package index.
+    versions = {name: importlib.metadata.version(name).partition("+")[0] for name in packages}
+    return [f"{name}=={versions[name]}" for name in sorted(versions)]

@@ -8,7 +8,6 @@ process.
 import json
 import shutil
 from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +16,8 @@ from grpo_nb.config.settings import EMBEDDED_MODEL
 from grpo_nb.core.files import check_target, put_in_place, staged_folder, target_of, write_json
 from grpo_nb.core.pages import render
 from grpo_nb.core.processes import ChildError, run_script
-from grpo_nb.evaluation.subjects import started_from_trained_adapter
 from grpo_nb.export.export_folder import require_same_base
 from grpo_nb.export.hub import files_with_secrets
-from grpo_nb.models.identity import weights_identity
 from grpo_nb.models.sources import resolve_model
 from grpo_nb.rewards.base import RewardFunction, reward_name
 from grpo_nb.runs.card import public_settings, published_name, without_private_parts
@@ -31,10 +28,19 @@ from grpo_nb.scaleout.project import (
     Project,
     copy_files,
     open_project,
+    read_jsonl,
 )
-from grpo_nb.scaleout.reward_source import KIT, ROOT, KitFiles, NotPortable, RewardSource
+from grpo_nb.scaleout.reward_source import (
+    KIT,
+    NotPortable,
+    RewardSource,
+    imported_modules,
+    pinned_packages,
+)
 from grpo_nb.scoring.calls import make_batch
 from grpo_nb.scoring.record import rebuilt
+from grpo_nb.tasks.dataset import columns_as_json
+from grpo_nb.training.run_start import BASE_REFERENCE
 
 #: Release that train.py is for: the first whose plain trainer takes a step on a CPU. TRL 1.15 asks
 #: for Triton there.
@@ -108,7 +114,7 @@ def write(
             shutil.copyfile(run.start_path / name, staged / name)
         if (run.path / "chat_template.jinja").is_file():
             shutil.copyfile(run.path / "chat_template.jinja", staged / "chat_template.jinja")
-        kit_files = _write_rewards(staged, run.name, source, reward_calls)
+        reward_modules = _write_rewards(staged, run.name, source, reward_calls)
         _try_rewards(staged, run, record)
         if base is not None:
             require_same_base(run, base)
@@ -117,18 +123,16 @@ def write(
         (staged / "record.jsonl").write_text(lines, "utf-8")
         _write_settings(staged, run, trainer, base)
         _write_origin(staged, run, trainer, changes, base)
-        _write_programs(staged, run, trainer, kit_files)
+        _write_programs(staged, run, trainer, reward_modules)
         _write_from_template(
             staged / "README.md",
             run=run.name,
             settings=run.settings,
             version=__version__,
             changes=changes,
-            model=run.settings.model
-            if base is None
-            else f"base (of {Path(run.settings.model).name})",
+            model=run.settings.model if base is None else "base",
             has_record=bool(record),
-            kit_files=len(kit_files.files),
+            needs_kit=KIT in reward_modules,
             has_vllm=bool(trainer.get("use_vllm")),
         )
         texts = {file.name: file for file in staged.iterdir() if file.is_file()}
@@ -169,9 +173,6 @@ def _trainer_arguments(run: Run) -> tuple[dict[str, Any], list[str]]:
     """Return the arguments for TRL's trainer in one process, and a sentence for each change."""
     settings = run.settings
     changes = []
-    for name in settings.extra:
-        if name.startswith("unsloth_"):
-            changes.append(f"{name} is left out: only Unsloth has it, and it changes no numbers.")
     arguments = dict(run.info["effective"]["arguments"])
     if arguments["loss_type"] == "bnpo":
         arguments["loss_type"] = "dapo"
@@ -201,7 +202,7 @@ def _record(run: Run) -> list[dict[str, Any]]:
     if not file.is_file() or generation_batch % settings.batch_size:
         return []
     # If a generation is for several steps, TRL shuffles its completions over them, so that losses
-    # differ although nothing is wrong. bnpo is dapo only if the step is one forward pass.
+    # differ although nothing is wrong. bnpo equals dapo only if the step is one forward pass.
     is_one_step = generation_batch == settings.batch_size
     is_one_pass = generation_batch == settings.per_device_train_batch_size
     has_same_loss = is_one_step and (settings.loss_type != "bnpo" or is_one_pass)
@@ -238,29 +239,25 @@ def _repeated(rows: Sequence[dict[str, Any]], run: Run) -> list[dict[str, Any]]:
 
 def _write_rewards(
     staged: Path, run_name: str, source: RewardSource, reward_calls: Sequence[str]
-) -> KitFiles:
-    """Write rewards.py and the files of the kit that it needs, and return these files."""
-    program = staged / "rewards.py"
-    values = {
-        "run": run_name,
-        "version": __version__,
-        "imports": sorted(set(source.imports.values())),
-        "definitions": source.definitions.values(),
-        "rewards": reward_calls,
-    }
-    _write_from_template(program, needs_kit=False, **values)
-    kit_files = KitFiles(program)
-    if kit_files.files:
-        _write_from_template(program, needs_kit=True, **values)
-        for file in kit_files.files:
-            target = staged / "kit" / file.relative_to(ROOT)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(file, target)
-        package = staged / "kit" / KIT
-        package.mkdir(parents=True, exist_ok=True)
-        docstring = f'"""The part of grpo_nb {__version__} that these rewards need."""\n'
-        (package / "__init__.py").write_text(docstring)
-    return kit_files
+) -> set[str]:
+    """Write rewards.py, and the kit if a reward needs it; return the modules that it imports."""
+    imports = sorted(set(source.imports.values()))
+    modules = imported_modules("\n".join([*imports, *source.definitions.values()]))
+    needs_kit = KIT in modules
+    _write_from_template(
+        staged / "rewards.py",
+        run=run_name,
+        version=__version__,
+        imports=imports,
+        definitions=source.definitions.values(),
+        rewards=reward_calls,
+        needs_kit=needs_kit,
+    )
+    if needs_kit:
+        package = Path(__file__).resolve().parents[1]
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(package, staged / "kit" / KIT, ignore=ignored)
+    return modules
 
 
 def _try_rewards(staged: Path, run: Run, record: Sequence[dict[str, Any]]) -> None:
@@ -314,8 +311,9 @@ def _write_settings(staged: Path, run: Run, trainer: dict[str, Any], base: Path 
         "revision": _cached_revision(run) if base is None else None,
         "dtype": run.info["number_type"],
         "load_in_4bit": run.settings.load_in_4bit,
-        "reference": "base" if _reference_is_base(run) else "start",
+        "reference": "base" if run.info["reference"] == BASE_REFERENCE else "start",
         "reward_weights": run.weights,
+        "json_columns": columns_as_json(read_jsonl(staged / "train.jsonl")),
         "trainer": trainer,
     }
     head = (
@@ -327,26 +325,11 @@ def _write_settings(staged: Path, run: Run, trainer: dict[str, Any], base: Path 
 
 
 def _cached_revision(run: Run) -> str | None:
-    """Return the commit of a Hub model in this machine's cache; None if the model is not in it.
-
-    Raises:
-        ExportError: The cached weights are not those that the run was trained on.
-    """
+    """Return the commit of a Hub model in this machine's cache; None if the model is not in it."""
     from huggingface_hub import try_to_load_from_cache
 
     config = try_to_load_from_cache(run.settings.model, "config.json")
-    if not isinstance(config, str):
-        return None
-    folder = Path(config).parent
-    if weights_identity(folder) is not None:
-        require_same_base(run, folder)
-    return folder.name
-
-
-def _reference_is_base(run: Run) -> bool:
-    """Return whether KL's reference is the bare base, not base plus starting adapter."""
-    has_own_reference = (run.path / "reference").is_dir()
-    return not has_own_reference and started_from_trained_adapter(run)
+    return Path(config).parent.name if isinstance(config, str) else None
 
 
 def _write_origin(
@@ -376,31 +359,28 @@ def _write_origin(
         "task": {**info["task"], "name": without_private_parts(info["task"]["name"])},
         "rewards": rewards,
     }
-    for name in ("started", "versions", "machine", *COPIED_FIELDS):
+    for name in ("versions", "machine", *COPIED_FIELDS):
         origin[name] = info.get(name)
     write_json(staged / "origin.json", origin)
 
 
-def _write_programs(staged: Path, run: Run, trainer: dict[str, Any], kit_files: KitFiles) -> None:
-    """Write train.py with its requirements, record.py, and configurations for accelerate."""
-    pinned = list(PINNED)
+def _write_programs(
+    staged: Path, run: Run, trainer: dict[str, Any], reward_modules: set[str]
+) -> None:
+    """Write train.py with its requirements, replay.py, and a configuration for accelerate."""
+    packages = list(PINNED)
     if run.settings.load_in_4bit or trainer["optim"].endswith("8bit"):
-        pinned.append("bitsandbytes")
+        packages.append("bitsandbytes")
     versions = run.info["versions"]
-    requirements = [f"{name}=={versions[name].partition('+')[0]}" for name in pinned]
+    requirements = [f"{name}=={versions[name].partition('+')[0]}" for name in packages]
     trl = "trl[vllm]" if trainer.get("use_vllm") else "trl"
-    requirements += [f"{trl}=={TRL}", f"pyyaml=={version('pyyaml')}"]
-    for requirement in kit_files.requirements():
-        if requirement.partition("==")[0] not in (*PINNED, "trl"):
-            requirements.append(requirement)
+    requirements.append(f"{trl}=={TRL}")
+    requirements += pinned_packages({"yaml", *reward_modules} - {"trl", *PINNED})
     _write_from_template(staged / "train.py", requirements=requirements)
-    _write_from_template(staged / "record.py")
-    _write_from_template(staged / "ddp.yaml", use_cpu="false")
-    _write_from_template(staged / "fsdp2.yaml")
-    _write_from_template(staged / "cpu2.yaml", "ddp.yaml", use_cpu="true")
+    for name in ("replay.py", "cpu2.yaml"):
+        _write_from_template(staged / name)
 
 
-def _write_from_template(file: Path, template: str = "", **values: Any) -> None:
-    """Write a file from the template of its name, or of another name."""
-    name = template or file.name
-    file.write_text(render(f"scaleout/templates/{name}.jinja", **values), "utf-8")
+def _write_from_template(file: Path, **values: Any) -> None:
+    """Write a file from the template of its name."""
+    file.write_text(render(f"scaleout/templates/{file.name}.jinja", **values), "utf-8")

@@ -19,7 +19,7 @@ from grpo_nb.generation.choice import EngineChoice, choose_engine
 from grpo_nb.generation.episodes import tool_template
 from grpo_nb.generation.vllm import drop_leftovers
 from grpo_nb.machine.gpu import find_gpu
-from grpo_nb.models.import_unsloth import import_unsloth, tell_unsloth
+from grpo_nb.models.import_unsloth import import_unsloth, set_unsloth_dtype
 from grpo_nb.models.load_record import as_loaded, require_same_settings
 from grpo_nb.rewards.base import RewardFunction, reward_list, weights_by_name
 from grpo_nb.rewards.code import code_tests
@@ -213,7 +213,7 @@ def grpo_arguments(
     # It is not enough that vLLM is installed: for a model that was loaded without vLLM, TRL would
     # start an engine of its own.
     has_vllm = choose_engine(model, settings).is_vllm
-    tell_unsloth(chosen.name)
+    set_unsloth_dtype(chosen.name)
     return {
         "logging_steps": 1,
         # A NaN in the loss is shown, not replaced by the last good value.

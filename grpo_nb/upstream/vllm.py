@@ -43,14 +43,15 @@ def put_to_sleep(engine: Any) -> None:
 
 
 def model_runner_class(engine: Any) -> str:
-    """Return module and class of an engine's model runner.
+    """Return the class of an engine's model runner, and which of vLLM's two versions it is.
 
     vLLM 0.31 uses its Model Runner V2 on a GPU and V1 on a CPU (vllm/config/vllm.py,
     `use_v2_model_runner`). The two share a class name and differ in their module.
     """
     call_in_worker = _part(engine, "llm_engine", "collective_rpc")
     (name,) = call_in_worker(_runner_class)
-    return name
+    version = "V2" if name.startswith("vllm.v1.worker.gpu.") else "V1"
+    return f"{name} ({version})"
 
 
 def _runner_class(worker: Any) -> str:

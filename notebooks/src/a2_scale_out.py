@@ -78,7 +78,7 @@ print((there / "run.yaml").read_text())
 project
 
 # %% [markdown]
-# The rewards are a file that you can read and change. The folder `kit/` has the files of the kit that the rewards need, and no others. A
+# The rewards are a file that you can read and change. The folder `kit/` has a copy of the kit, because these rewards use it. A
 # function of your own would be in `rewards.py` with everything that it uses. A function that depends on an object of this notebook, such
 # as a widget, is refused by name.
 

@@ -116,7 +116,7 @@ def look() -> Iterator[Row]:
     packed, state = functional.quantize_4bit(weights, quant_type="nf4")
     error = float((functional.dequantize_4bit(packed, state) - weights).abs().mean())
     yield ["bitsandbytes nf4, mean error", error < 0.2, f"{error:.3g}", "below 0.2"]
-    from grpo_nb.models.embedded import embedded_model_folder
+    from grpo_nb.models.sources import embedded_model_folder
 
     yield ["embedded model", "measured", str(embedded_model_folder(print)), ""]
 
@@ -131,18 +131,18 @@ def smoke() -> Iterator[Row]:
     from grpo_nb.config.hardware import has_engine
     from grpo_nb.generation.choice import choose_engine
     from grpo_nb.generation.sampling import generate
-    from grpo_nb.generation.vllm import model_runner_name
-    from grpo_nb.models.import_unsloth import said_last
+    from grpo_nb.models.import_unsloth import last_output_lines
+    from grpo_nb.upstream.vllm import model_runner_class
 
     is_vllm = has_engine(model)
     generation = str(choose_engine(model))
     if not is_vllm:
-        generation = f"{generation} / {said_last()}"
+        generation = f"{generation} / {last_output_lines()}"
     yield ["generation", is_vllm, generation, "vLLM"]
     yield ["seconds to load", "measured", f"{time.monotonic() - begun:.1f}", ""]
     if not is_vllm:
         return
-    yield ["model runner", "measured", model_runner_name(model), ""]
+    yield ["model runner", "measured", model_runner_class(model.vllm_engine), ""]
     prompts = [
         [{"role": "user", "content": f"What is {number // 8} + {number % 8}?"}]
         for number in range(64)

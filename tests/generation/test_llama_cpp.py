@@ -122,12 +122,6 @@ def test_unknown_sampling_parameter_is_refused(gguf: Path, temperature: float) -
         )
 
 
-def test_list_of_openmp_threads_is_accepted(gguf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "1,2")
-    (answer,) = llama_cpp.answer(gguf, CHATS[:1], max_completion_length=1)
-    assert answer.tokens == 1
-
-
 def test_missing_gguf_file_is_an_error_with_its_name(tmp_path: Path) -> None:
     with pytest.raises(llama_cpp.LlamaCppError, match=r"(?s)none\.gguf ended with 1.*(open|load)"):
         llama_cpp.answer(tmp_path / "none.gguf", CHATS, max_completion_length=1)

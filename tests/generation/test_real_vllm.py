@@ -24,7 +24,6 @@ from grpo_nb.cpu.engine import CpuEngine
 from grpo_nb.generation.choice import choose_engine
 from grpo_nb.generation.sampling import sample_with_transformers
 from grpo_nb.generation.vllm import (
-    model_runner_name,
     sample_with_vllm,
     sampling_arguments,
     vllm_sampling_obstacle,
@@ -32,7 +31,7 @@ from grpo_nb.generation.vllm import (
 from grpo_nb.lab.examples import sample_group
 from grpo_nb.machine.packages import vllm_problem
 from grpo_nb.models import import_unsloth
-from grpo_nb.upstream.vllm import longest_row
+from grpo_nb.upstream.vllm import longest_row, model_runner_class
 from tests.support.real_vllm import load_with_engine, needs_vllm, trained_tensors
 from tests.support.small_models import drawn_log_probs
 
@@ -55,7 +54,7 @@ def loaded(embedded_folder: Path) -> tuple[Any, Any, gn.tasks.Task, str]:
     """
     settings = gn.preset("cpu", model=str(embedded_folder), **SETTINGS)
     model, tokenizer = load_with_engine(settings)
-    log = import_unsloth.said_last()
+    log = import_unsloth.last_output_lines()
     torch.manual_seed(0)
     for name, weight in model.named_parameters():
         if ".lora_B." in name:
@@ -105,7 +104,7 @@ def test_engine_starts_in_the_kits_loader(loaded) -> None:
     assert longest_row(model.vllm_engine) == LONGEST_ROW
     assert vllm_sampling_obstacle(model) is None
     # vLLM's build for a CPU has no V2.
-    assert model_runner_name(model).endswith("(V1)")
+    assert model_runner_class(model.vllm_engine).endswith("(V1)")
 
 
 def test_loader_keeps_the_log_of_vllm(loaded) -> None:

@@ -26,6 +26,7 @@ from grpo_nb.generation.samples import Completion
 from grpo_nb.generation.sampling import generate, sample_with_transformers
 from grpo_nb.generation.vllm import sampling_arguments, vllm_sampling_obstacle
 from grpo_nb.training.prepare import build_trainer
+from grpo_nb.upstream.vllm import model_runner_class
 from tests.support.signatures import FACTS, parameters_of
 from tests.support.small_models import PROMPTS, lora_model
 
@@ -460,11 +461,11 @@ def test_stand_in_of_runner_v2_has_vllms_attributes() -> None:
     assert list(vars(RequestState(1))) == FACTS[f"{STATE_FACTS}.__init__ sets"]
 
 
-def test_model_runner_name_shows_v1_and_v2(model: Any) -> None:
-    assert vllm.model_runner_name(model) == "types.SimpleNamespace (V1)"
+def test_model_runner_class_shows_v1_and_v2(model: Any) -> None:
+    assert model_runner_class(model.vllm_engine) == "types.SimpleNamespace (V1)"
     model.vllm_engine.runner = RunnerV2(slots=1)
     expected = "vllm.v1.worker.gpu.model_runner.GPUModelRunner (V2)"
-    assert vllm.model_runner_name(model) == expected
+    assert model_runner_class(model.vllm_engine) == expected
 
 
 # Without an engine

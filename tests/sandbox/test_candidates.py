@@ -208,7 +208,7 @@ def test_attack_succeeds_without_the_rule_against_it(
             code = code.replace("PARENT,", "os.getpid(),")
             code = code.replace("os.getppid()", "os.getpid()")
         outcome = run_untrusted(code, [Call("f")], limits=SHORT)
-        is_ended = name == "signal_by_pipe" and outcome.status == "limit"
+        is_ended = name == "signal_by_pipe" and outcome.status == "lost"
         assert "GAINED" in repr(outcome) or is_ended or world.damage(), outcome
 
 
@@ -226,7 +226,7 @@ def edited_child(folder: Path, monkeypatch: pytest.MonkeyPatch, *edits: tuple[st
 
 @pytest.mark.parametrize("value", [numpy.int64(2), [numpy.ones(2)], {"a": bytearray(b"x")}])
 def test_argument_that_is_no_plain_data_is_refused(value: Any) -> None:
-    with pytest.raises(ValueError, match="which the sandbox cannot pass on"):
+    with pytest.raises(ValueError, match="is not plain data, so the sandbox cannot pass it on"):
         run_untrusted("def f(x): return 1", [Call("f", (value,))])
 
 
@@ -254,6 +254,42 @@ def test_self_test_finds_a_missing_protection(
 ) -> None:
     edited_child(tmp_path / "copy", monkeypatch, (old, new))
     assert hole in "; ".join(holes.__wrapped__())
+
+
+def test_self_test_finds_a_signal_that_is_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allowed = ("getrandom\n", "getrandom kill\n")
+    with_rights = ("        os.setresuid(user, user, user)\n", "")
+    edited_child(tmp_path / "copy", monkeypatch, allowed, with_rights)
+    assert "a signal to the notebook" in holes.__wrapped__()
+
+
+KILLED_EARLY = "def f(): os.kill(os.getpid(), 9)"
+KILLED_LATE = (
+    "import time\ndef f():\n    while time.process_time() < 0.6: pass\n    os.kill(os.getpid(), 9)"
+)
+
+
+@pytest.mark.parametrize(
+    ("code", "status"), [(KILLED_EARLY, "lost"), (KILLED_LATE, "limit")], ids=["early", "late"]
+)
+def test_kill_counts_for_the_code_after_its_limit_only(
+    code: str, status: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system kills as these candidates do, which may send signals and have no timer."""
+    monkeypatch.setattr(candidates, "holes", lambda: ())
+    allowed = ("getrandom\n", "getrandom kill\n")
+    no_timer = ('    setitimer(ITIMER_PROF, job["cpu_seconds"])\n', "")
+    edited_child(tmp_path / "copy", monkeypatch, allowed, no_timer)
+    limits = Limits(cpu_seconds=0.5)
+    assert run_untrusted("import os\n" + code, [Call("f")], limits=limits).status == status
+
+
+def test_code_that_closes_its_pipes_is_not_lost() -> None:
+    code = "import os, time\ndef f():\n    os.closerange(0, 9)\n    time.sleep(99)"
+    outcome = run_untrusted(code, [Call("f")], limits=Limits(wall_seconds=1.0))
+    assert outcome.status == "exit"
 
 
 def test_code_does_not_run_without_libseccomp(

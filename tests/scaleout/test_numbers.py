@@ -182,7 +182,9 @@ def test_replay_with_other_settings_fails(projects: dict, plain_trl: Path, tmp_p
     """Refuse a replay with a changed setting."""
     _, folder = projects["grpo", 0.04]
     copy = Path(
-        shutil.copytree(folder, tmp_path / "copy", ignore=shutil.ignore_patterns("replay*"))
+        shutil.copytree(
+            folder, tmp_path / "copy", ignore=shutil.ignore_patterns("replay", "replay-*")
+        )
     )
     told = start(copy, plain_trl, "--replay", "--set", "beta=0.5", code=1)
     assert "NOT the same numbers" in told

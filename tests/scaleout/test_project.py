@@ -36,6 +36,7 @@ def test_training_in_the_folder_is_a_run(back: gn.scaleout.Project, run: gn.runs
     assert came.status == "finished"
     assert came.name == "a-run"
     assert came.info["rollout"].startswith("trl, 1 process (")
+    assert "generation" not in came.info
     assert [row["step"] for row in came.rows] == [1, 2, 3]
     assert all("kl" in row for row in came.rows)
     here, there = ([one.completions(n) for n in (1, 2, 3)] for one in (run, came))
@@ -117,6 +118,17 @@ def test_run_can_be_compared_and_exported(
     assert gn.export_merged(back.run, tmp_path / "merged").verification["passed"]
     assert "holds a training already: move it away" in said_by(back.path, capsys)
     assert back.run.rows
+
+
+@pytest.mark.parametrize("field", ["run", "changes", "settings", "task", "versions", "base"])
+def test_damaged_origin_is_named(back: gn.scaleout.Project, tmp_path: Path, field: str) -> None:
+    ignored = shutil.ignore_patterns("back")
+    copy = Path(shutil.copytree(back.path, tmp_path / "copy", ignore=ignored))
+    origin = json.loads((copy / "origin.json").read_text())
+    del origin[field]
+    (copy / "origin.json").write_text(json.dumps(origin))
+    with pytest.raises(ValueError, match=rf"origin\.json.* damaged.*'{field}'"):
+        _ = gn.scaleout.open(copy).run
 
 
 def test_open_executes_nothing(run: gn.runs.Run, tmp_path: Path) -> None:

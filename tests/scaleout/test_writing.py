@@ -60,15 +60,6 @@ def test_folder_is_complete_and_has_nothing_private(
     assert not [word for word in private if any(word in text for text in texts)]
 
 
-def test_folder_refuses_to_publish_while_it_trains(
-    project: gn.scaleout.Project, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for asked in ("push_to_hub=true", "hub_model_id=me/x", "log_completions_hub_repo=me/x"):
-        assert "would publish while this trains" in said_by(
-            project.path, capsys, "--plan", "--set", asked
-        )
-
-
 def test_plan_never_splits_a_group(
     project: gn.scaleout.Project, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -127,7 +118,7 @@ def test_replay_without_a_record_is_refused(
 
 def test_folder_is_formatted_and_linted(project: gn.scaleout.Project) -> None:
     for options in (["check"], ["format", "--check", "--line-length", "100"]):
-        command = [sys.executable, "-m", "ruff", *options, "--isolated", "train.py", "record.py"]
+        command = [sys.executable, "-m", "ruff", *options, "--isolated", "train.py", "replay.py"]
         done = subprocess.run(command, cwd=project.path, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout
 
@@ -140,29 +131,32 @@ def test_run_whose_base_changed_is_refused(run: gn.runs.Run, tmp_path: Path) -> 
     assert not (tmp_path / "folder").exists()
 
 
-def test_accelerate_configurations_have_known_keys(project: gn.scaleout.Project) -> None:
+def test_launcher_knows_the_commands_of_the_readme(project: gn.scaleout.Project) -> None:
     from accelerate.commands.config.config_args import load_config_from_file
     from accelerate.commands.launch import launch_command_parser
 
-    known = {option.dest for option in launch_command_parser()._actions}
-    for name, kind in (("ddp", "MULTI_GPU"), ("cpu2", "MULTI_GPU"), ("fsdp2", "FSDP")):
-        config = load_config_from_file(
-            str(project.path / f"{name}.yaml")
-        )  # refuses keys of its own level
-        assert config.distributed_type.value == kind
-        assert config.num_processes == 2
-        assert config.use_cpu is (name == "cpu2")
-        assert {*config.fsdp_config} <= known, "the launcher would drop it without a word"
+    # It refuses keys that it does not know.
+    config = load_config_from_file(str(project.path / "cpu2.yaml"))
+    assert config.num_processes == 2
+    assert config.use_cpu
+    rows = (project.path / "README.md").read_text().splitlines()
+    (command,) = (row for row in rows if row.startswith("| N GPUs"))
+    options = command.partition("accelerate launch ")[2].partition("`")[0].replace("N", "4")
+    launched = launch_command_parser().parse_args(options.split())
+    assert launched.multi_gpu
+    assert launched.num_processes == 4
+    assert launched.training_script_args == ["--processes", "4"]
 
 
 # Other runs
 
 
-def rewritten(folder: Path, root: Path, rewards: list, **more: object) -> gn.scaleout.Project:
-    """Train two steps with these rewards, and write the run."""
-    return gn.scaleout.write(
-        trained(folder, root / "runs", "other", steps=2, rewards=rewards, **more), root / "folder"
-    )
+def rewritten(
+    folder: Path, root: Path, rewards: list, steps: int = 2, **more: object
+) -> gn.scaleout.Project:
+    """Train a few steps with these rewards, and write the run."""
+    run = trained(folder, root / "runs", "other", steps=steps, rewards=rewards, **more)
+    return gn.scaleout.write(run, root / "folder")
 
 
 def test_stage_and_long_generation_replay_equal_numbers(
@@ -182,13 +176,20 @@ def test_stage_and_long_generation_replay_equal_numbers(
         kept.append(gn.train(model, tokenizer, task.after(kept), rewards, settings, name=name))
     stage = gn.scaleout.write(kept[-1], tmp_path / "stage", rewards=rewards)
     assert values_of(stage)["reference"] == "start"
+    # Two generations, each for two steps.
     many = rewritten(
-        letters_folder, tmp_path, [signs], loss_type="dapo", extra={"generation_batch_size": 16}
+        letters_folder,
+        tmp_path,
+        [signs],
+        steps=4,
+        loss_type="dapo",
+        extra={"generation_batch_size": 16},
     )
     told = (plain_trl, "--replay", "--tolerance", "1e-5", str(stage.path), str(many.path))
-    first, second, _ = start(stage.path, *told, script=DRIVER).split("The same numbers in ")
+    first, second, rest = start(stage.path, *told, script=DRIVER).split("The same numbers in ")
     assert "loss: largest difference" in first
     assert "advantages: largest difference" in second
+    assert rest.startswith("2 steps")
     assert "loss:" not in second
 
 
@@ -237,7 +238,7 @@ def test_settings_of_a_gpu_run_are_written(run: gn.runs.Run, tmp_path: Path) -> 
     assert '"trl[vllm]==1.16.0"' in program
     assert values["model"] == "acme/tiny", "a model of the Hub stays there"
     assert not (project.path / "base").exists(), "a model of the Hub stays there"
-    assert "unsloth_num_chunks is left out" in (project.path / "README.md").read_text()
+    assert "unsloth_num_chunks" not in values["trainer"]
 
 
 # Refusals

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy
 import pandas
-import pyarrow
 import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Json, Value
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -22,7 +21,7 @@ from grpo_nb.scoring.correct_answers import are_correct
 from grpo_nb.tasks.answers import answers_of, is_same_answer
 from grpo_nb.tasks.chat_template import fit_to_template, merge_system_turn, prompt_lengths
 from grpo_nb.tasks.contamination import TrainedQuestions, find_contamination
-from grpo_nb.tasks.dataset import as_dataset, can_store
+from grpo_nb.tasks.dataset import as_dataset, can_store, columns_as_json
 
 ROOT = Path(__file__).parents[2]
 Rows = list[dict[str, Any]]
@@ -673,17 +672,12 @@ def test_exported_script_reads_nested_rows_as_they_were(tmp_path: Path) -> None:
     ]
     (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     script = (ROOT / "grpo_nb/scaleout/templates/train.py.jinja").read_text()
-    names: dict[str, Any] = {
-        "json": json,
-        "HERE": tmp_path,
-        "Dataset": Dataset,
-        "Features": Features,
-        "Json": Json,
-    }
-    names |= {"pyarrow": pyarrow}
-    for function in ("read_rows", "is_changed_by_arrow", "load_dataset"):
+    names: dict[str, Any] = {"json": json, "HERE": tmp_path, "Dataset": Dataset, "Json": Json}
+    for function in ("read_rows", "load_dataset"):
         exec(script[script.index(f"def {function}(") :].partition("\n\n\n")[0], names)
-    assert repr(list(names["load_dataset"]("train.jsonl"))) == repr(rows)
+    json_columns = columns_as_json(rows)
+    assert json_columns == ["a"]
+    assert repr(list(names["load_dataset"]("train.jsonl", json_columns))) == repr(rows)
 
 
 def test_list_in_a_question_column_is_text() -> None:
