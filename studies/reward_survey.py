@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import grpo_nb as gn
-from grpo_nb.checks.findings import KINDS, WHOLE_SET, Finding
+from grpo_nb.checks.report import KINDS, WHOLE_SET, Finding
 from grpo_nb.rewards.base import completion_text
 from grpo_nb.tasks import formats
 

@@ -1,12 +1,250 @@
-"""Show the findings of `check_rewards`."""
+"""Define the kinds of findings of `check_rewards`, and show them in a report.
+
+To add a kind, add an entry to `KINDS`. Its key is what users see, and what probes and the functions
+that find faults use.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
-from grpo_nb.checks.findings import KINDS, SEVERITIES, WHOLE_SET, Finding
 from grpo_nb.core.tables import Html, Part, Shown, Table, as_written, bold, escaped
+from grpo_nb.core.words import displayable, in_line
+
+Severity = Literal["critical", "warning", "note"]
+SEVERITIES: tuple[Severity, ...] = ("critical", "warning", "note")
+WHOLE_SET = "all rewards together"
+"""Used in place of a reward's name in findings about the weighted total."""
+
+
+class Kind(NamedTuple):
+    """The part of a finding that is the same for all findings of a kind."""
+
+    severity: Severity
+    effect: str
+    """Consequence for training."""
+    fix: str
+
+
+_LEARNS_LOOPHOLE = "the model learns this instead of the task"
+_READ_SLOT = "read the answer from its slot only, and refuse a completion with more than one slot"
+
+# Causes come first, and reports keep this order: an earlier kind can be the cause of a later one.
+KINDS: dict[str, Kind] = {
+    # The call
+    "breaks the contract": Kind(
+        "critical",
+        effect="the training stops at its first step",
+        fix="write def reward(completions, answer, **columns), and return a list with one float or "
+        "None per completion",
+    ),
+    "raises": Kind(
+        "critical",
+        effect="one such completion stops the training",
+        fix="read the text with gn.rewards.completion_text(completion), catch by name the "
+        "exceptions that parsing can raise, and return 0.0",
+    ),
+    "hangs": Kind(
+        "critical",
+        effect="one such completion stops the training, or makes every step that has one as slow",
+        fix="limit nested repeats such as (a+)+ in patterns, and limit the time of computations as "
+        "gn.rewards.maths does",
+    ),
+    "runs the answer as code": Kind(
+        "critical",
+        effect="code that the model writes runs with your rights: it can delete your files",
+        fix="use ast.literal_eval or json.loads instead of eval; gn.rewards.code_tests runs code "
+        "in the sandbox",
+    ),
+    "changes its inputs": Kind(
+        "critical",
+        effect="the next reward and the log see the changed text",
+        fix="work on a copy, such as text = completion[0]['content'], and never assign into "
+        "completions or columns",
+    ),
+    "unsteady": Kind(
+        "critical",
+        effect="the score of a completion depends on its place, on its neighbours or on chance",
+        fix="score each completion with its own row, zip(completions, answer, strict=True), "
+        "without globals or randomness",
+    ),
+    "depends on its group": Kind(
+        "warning",
+        effect="a score has a meaning only inside its group; a call that holds several groups, or "
+        "part of one, changes it",
+        fix="if the reward ranks the completions of a group, say so with "
+        "gn.rewards.relative(reward), and the check leaves it out; if not, score each completion "
+        "for itself",
+    ),
+    # The scores
+    "infinite score": Kind(
+        "critical",
+        effect="the total and all advantages of its group become NaN, and with them the model",
+        fix="return a finite number for a bad completion, such as -1.0",
+    ),
+    "no score": Kind(
+        "critical",
+        effect="the reward never counts on these rows",
+        fix="check which column it reads: a reward that cannot read its column usually returns "
+        "None",
+    ),
+    "constant": Kind(
+        "warning",
+        effect="no influence on any advantage; perhaps it looks for something that your data never "
+        "has",
+        fix="try it on one completion that it must reward, and print "
+        "gn.rewards.completion_text(completion)",
+    ),
+    "another format": Kind(
+        "critical",
+        effect="right answers get no reward in the format that the prompt asks for",
+        fix="give the task and the reward the same format, and match white space between tags with "
+        "\\s*",
+    ),
+    "right answer unknown": Kind(
+        "warning",
+        effect="if no answer is rewarded in training either, the model learns nothing from it",
+        fix="if right is defined by a function, as in Countdown, give a right answer per row and "
+        "check again: gn.check_rewards(rewards, task, answer=right_answer), with "
+        "def right_answer(row): return ...",
+    ),
+    "right answer refused": Kind(
+        "critical",
+        effect="the model is punished for right answers that follow the prompt",
+        fix="use re.DOTALL and \\s* in patterns, strip the answer, and read nothing but the slot",
+    ),
+    "not on every row": Kind(
+        "warning",
+        effect="the model learns no answers on these rows",
+        fix="check how the reward reads these gold answers",
+    ),
+    # Loopholes
+    "missing answer is rewarded": Kind(
+        "critical", effect=_LEARNS_LOOPHOLE, fix="return 0.0 if no answer is found"
+    ),
+    "every candidate": Kind(
+        "critical",
+        effect=_LEARNS_LOOPHOLE,
+        fix="compare the whole slot with the gold answer; do not search the gold answer in it",
+    ),
+    "answer outside the slot": Kind("critical", effect=_LEARNS_LOOPHOLE, fix=_READ_SLOT),
+    "a phrase is rewarded": Kind(
+        "critical",
+        effect=_LEARNS_LOOPHOLE,
+        fix="reward phrases only together with the right answer, or in a reward of small weight",
+    ),
+    "length is rewarded": Kind(
+        "critical",
+        effect=_LEARNS_LOOPHOLE,
+        fix="limit what length can add to well below what the right answer adds",
+    ),
+    "several answers": Kind(
+        "warning", effect="naming two answers scores as high as choosing one", fix=_READ_SLOT
+    ),
+    "near miss": Kind(
+        "warning",
+        effect="the model learns that almost right is right",
+        fix="compare the whole answer with ==, numbers as numbers, or declare the tolerance",
+    ),
+    "part credit": Kind(
+        "warning",
+        effect="the easy part is learned before the rest: the model names every candidate",
+        fix="give partial credit for steps towards the answer, never for naming it elsewhere or "
+        "among others",
+    ),
+    "repetition is rewarded": Kind(
+        "warning",
+        effect="the model repeats it up to max_completion_length",
+        fix="count up to a maximum: min(1.0, ...)",
+    ),
+    # Judges
+    "refused by its measure": Kind(
+        "critical",
+        effect="the model learns what pleases the judge, and not what you call good",
+        fix="write a clearer rubric, ask another model, or use plain checks; then measure again: "
+        "gn.checks.agreement(judge, labelled)",
+    ),
+    "never measured": Kind(
+        "warning",
+        effect="the model learns whatever the judge scores high, whether you would call it good or "
+        "not",
+        fix="score at least 20 answers yourself, in gn.RewardLab or a .csv, then call "
+        "gn.checks.agreement(judge, labelled)",
+    ),
+    "too few labels": Kind(
+        "warning",
+        effect="nobody knows yet whether the judge prefers the answers that you prefer",
+        fix="score more answers yourself, then call gn.checks.agreement(judge, labelled) again",
+    ),
+    # The weighted total
+    "nothing tells right from wrong": Kind(
+        "critical",
+        effect="the model learns the format at best; accuracy improves only by luck",
+        fix="fix the findings above, or add a reward for the answer such as "
+        "gn.rewards.correctness(). If right is defined by a function, pass one that returns a "
+        "right answer: gn.check_rewards(rewards, task, answer=lambda row: ...)",
+    ),
+    "format outweighs the answer": Kind(
+        "warning",
+        effect="a wrong answer in perfect format beats a right answer in its slot alone",
+        fix="give the answer more weight than all format rewards together",
+    ),
+    "no reward for answers": Kind(
+        "note",
+        effect="the model does not learn to answer, which may be what you want",
+        fix="add a reward for the answer such as gn.rewards.correctness()",
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One fault of a reward, with the shortest completion that shows it."""
+
+    severity: Severity
+    """`critical`: the training fails or learns the wrong thing.
+
+    `warning`: it learns less well. `note`: good to know.
+    """
+    reward: str
+    """Name of the reward, or `WHOLE_SET`."""
+    kind: str
+    """Key of `KINDS`. Code should read this, not the prose."""
+    what: str
+    """Observation, with its numbers."""
+    example: str = ""
+    effect: str = ""
+    fix: str = ""
+
+    def __repr__(self) -> str:
+        example = f"\n    example: {self.example}" if self.example else ""
+        return displayable(
+            f"{self.severity}: {self.reward}: {self.kind}: {self.what}{example}"
+            f"\n    in training: {self.effect}\n    fix: {self.fix}"
+        )
+
+
+def make_finding(kind: str, reward: str, what: str, texts: Sequence[str] = ()) -> Finding:
+    """Return a finding.
+
+    Args:
+        kind: Key of `KINDS`.
+        reward: Name of the reward, or `WHOLE_SET`.
+        what: Observation, with its numbers.
+        texts: Completions that show it. The shortest becomes the example.
+    """
+    return Finding(
+        reward=reward,
+        kind=kind,
+        what=what,
+        example=in_line(min(texts, key=len), 160) if texts else "",
+        **KINDS[kind]._asdict(),
+    )
+
+
+# ---- The report ----
 
 _TABLE_HEAD = ("reward", "severity", "finding", "shortest example")
 

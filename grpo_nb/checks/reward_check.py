@@ -3,34 +3,32 @@
 The flow in five steps:
 
 1. `rows.py` chooses rows of the task; `probes.py` writes completions to try for them.
-2. `calling.py` calls the reward with these as TRL does; `contract.py` checks that the calls work.
-3. `classifying.py` finds what the reward follows; `faults.py` finds unexpected scores.
+2. `calls.py` calls the reward with these as TRL does, and checks that the calls work.
+3. `roles.py` finds what the reward follows; `faults.py` finds unexpected scores.
 4. `total.py` checks that the weighted total of all rewards teaches right answers.
-5. `report.py` shows the findings, whose texts are in `findings.py`.
+5. `report.py` defines the findings and shows them.
 
-No model is needed. Not covered: reward models that fail only on real completions, and rewards that
-execute code.
+No model is needed. Not covered: faults that only real completions show, and rewards that execute
+code.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_nb.checks import classifying, contract, faults, probes, total
-from grpo_nb.checks.calling import Caller, ProbeRunner
-from grpo_nb.checks.classifying import Behaviour
+from grpo_nb.checks import calls, faults, probes, roles, total
+from grpo_nb.checks.calls import ProbeRunner
 from grpo_nb.checks.faults import TriedReward
-from grpo_nb.checks.findings import Finding
 from grpo_nb.checks.judge_agreement import find_unmeasured
 from grpo_nb.checks.layouts import Layout, list_layouts
 from grpo_nb.checks.probes import Probe
 from grpo_nb.checks.references import judges_in, phrases_in, texts_in
-from grpo_nb.checks.report import RewardReport, sort_findings
+from grpo_nb.checks.report import Finding, RewardReport, sort_findings
+from grpo_nb.checks.roles import Role
 from grpo_nb.checks.rows import CheckRow, CheckRows, choose_rows
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.words import require_number
 from grpo_nb.rewards import base
-from grpo_nb.rewards.base import is_relative
 from grpo_nb.tasks.formats import AnswerFormat, xml
 from grpo_nb.tasks.task import Task
 
@@ -52,17 +50,17 @@ class RewardResult:
     """Result of trying one reward."""
 
     reward: TriedReward
+    role: str
+    """Role of the reward in the report."""
     findings: list[Finding]
     completions: int
     """Number of completions with which the reward was called."""
-    role: str
-    """Role of the reward in the report."""
     limit: str
     """Part of the check that was not possible, with the reason; empty if all was."""
+    is_left_out: bool
+    """True if probes show nothing: the reward scores played episodes, or ranks a group."""
     can_count_in_total: bool
     """True if the scores show what the reward follows, or that it follows nothing."""
-    is_episode_reward: bool
-    """True if the reward scores environments of played episodes, which no probe has."""
 
 
 def check_rewards(
@@ -125,120 +123,105 @@ def check_rewards(
             findings += find_unmeasured(judge, name)
 
     # 2. Try each of the other rewards.
-    rows: CheckRows | None = None
     results: list[RewardResult] = []
     checked = []
+    limits = []
     if tried_rewards:
         rows = choose_rows(task, answer, tokenizer)
         results = [_try_reward(reward, rows, layouts, seconds_per_call) for reward in tried_rewards]
         completions = sum(result.completions for result in results)
         counts = f"{len(rows.rows)} rows, {completions:,} completions"
         checked.append(f"Checked {len(results)} reward(s) on {counts}.")
-    if judge_rewards:
-        checked.append(f"{len(judge_rewards)} reward(s) that call a judge were not called.")
     for result in results:
         findings += result.findings
-    limits = [f"{result.reward.name}: {result.limit}" for result in results if result.limit]
+        if result.limit:
+            limits.append(f"{result.reward.name}: {result.limit}")
 
     # 3. Check the weighted total, which is what the model learns from.
-    total_findings, limit = _check_total(results, judge_rewards, weights, rows)
-    findings += total_findings
-    limits += [limit] if limit else []
+    scored = [result for result in results if not result.is_left_out]
+    if judge_rewards:
+        checked.append(f"{len(judge_rewards)} reward(s) that call a judge were not called.")
+        limits.append(
+            f"the scores of {', '.join(judge_rewards)}, and with them the weighted total: a judge "
+            "would be asked about a thousand times. Measure the judge with gn.checks.agreement"
+        )
+    elif not all(result.can_count_in_total for result in scored):
+        limits.append("the weighted total: a reward has to be fixed first, or is too slow to judge")
+    elif scored:
+        findings += total.check_total([result.reward for result in scored], weights, rows)
 
     # 4. Report.
     if tokenizer is None and any("completion_ids" in texts_in(reward) for reward in tried_rewards):
         limits.append(
             "token counts: without tokenizer=, rewards that read completion_ids saw words and marks"
         )
-    roles = {result.reward.name: result.role for result in results}
+    reward_roles = {result.reward.name: result.role for result in results}
     return RewardReport(
         findings=sort_findings(findings),
-        roles={**roles, **dict.fromkeys(judge_rewards, "calls a judge")},
+        roles={**reward_roles, **dict.fromkeys(judge_rewards, "calls a judge")},
         checked=" ".join(checked),
         limits=tuple(limits),
     )
-
-
-def _check_total(
-    results: Sequence[RewardResult],
-    judge_rewards: Sequence[str],
-    weights: total.Weights,
-    rows: CheckRows | None,
-) -> tuple[list[Finding], str]:
-    """Return findings about the weighted total, or the reason why it could not be judged."""
-    if judge_rewards:
-        return [], (
-            f"the scores of {', '.join(judge_rewards)}, and with them the weighted total: a judge "
-            "would be asked about a thousand times. Measure the judge with gn.checks.agreement"
-        )
-    # A probe is no episode, so rewards for episodes add nothing to its total.
-    scored = [result for result in results if not result.is_episode_reward]
-    if not all(result.can_count_in_total for result in scored):
-        return [], "the weighted total: a reward has to be fixed first, or is too slow to judge"
-    if not scored:
-        return [], ""
-    return total.check_total([result.reward for result in scored], weights, rows), ""
 
 
 def _try_reward(
     reward: base.RewardFunction, rows: CheckRows, layouts: Sequence[Layout], seconds_per_call: float
 ) -> RewardResult:
     """Try one reward with all probes and find its faults."""
-    caller = Caller(reward, base.reward_name(reward), seconds_per_call)
-    runner = ProbeRunner(caller, rows)
-    is_episode_reward = "environments" in texts_in(reward)
+    runner = ProbeRunner(reward, rows, seconds_per_call)
+    texts = {*texts_in(reward)}
+    reason_left_out = ""
+    if "environments" in texts:
+        reason_left_out = "it scores played episodes. Play one with gn.lab.ByHand(task, row)"
+    if base.is_relative(reward):
+        reason_left_out = "it ranks the completions of a group, so single completions show nothing"
 
     # 1. Does the call work, and what does the reward follow?
-    behaviour = Behaviour(classifying.OTHER, layouts[0], {})
-    findings = contract.check_signature(caller, rows.rows[0].columns)
-    if not findings:
-        if is_relative(reward):
-            runner.set_context(layouts[0])
-        behaviour = _try_controls(runner, layouts)
-        findings = contract.find_unsteadiness(runner, _probes_to_repeat(runner, behaviour))
-    names = {*texts_in(reward)}
-    tried = TriedReward(
-        name=caller.name,
-        scores=runner.scores,
-        behaviour=behaviour,
-        columns=tuple(name for name in rows.rows[0].columns if name in names - QUESTION_COLUMNS),
-        ranks_group=is_relative(reward),
-    )
+    findings = calls.check_signature(runner)
+    role = roles.find_role(runner.table(), layouts)
+    if not findings and not base.is_relative(reward):
+        role = _try_controls(runner, layouts)
+        findings = calls.find_unsteadiness(runner, _probes_to_repeat(runner, role))
 
     # 2. If the scores mean something, try all other probes in the layout that the reward reads.
     has_scores = {"right", "wrong"} <= {probe.kind for probe in runner.scores}
-    is_usable = has_scores and not findings and not is_episode_reward
-    if is_usable:
-        detail_rows = _detail_rows(runner, behaviour)
-        runner.run(_write_probes(reward, rows, behaviour.layout, detail_rows))
-        hostile = probes.write_hostile(detail_rows[0], behaviour.layout)
-        findings += contract.find_execution(runner, hostile)
-        findings += contract.find_state(runner, [*runner.scores][:2])
+    is_judged = has_scores and not findings and not reason_left_out
+    detail_rows = _detail_rows(runner, role)
+    if is_judged:
+        runner.run(_write_probes(reward, rows, role.layout, detail_rows))
+        hostile = probes.write_hostile(detail_rows[0], role.layout)
+        findings += calls.find_execution(runner, hostile)
+        findings += calls.find_unsteadiness(runner, [*runner.scores][:2])
+    tried = TriedReward(
+        name=runner.name,
+        role=role,
+        probes=faults.with_shares(runner.table(), role),
+        columns=tuple({*rows.rows[0].columns} & texts - QUESTION_COLUMNS),
+    )
+    if is_judged:
         findings += faults.find_faults(tried, layouts)
-    findings += contract.find_failures(runner)
+    findings += calls.find_failures(runner)
 
     # 3. What could not be tried?
     is_late = any(failure.is_late for failure in runner.failures.values())
-    is_stopped = caller.is_given_up or is_late
-    limit = ""
-    if is_episode_reward:
-        limit = "it scores played episodes. Play one with gn.lab.ByHand(task, row)"
-    elif not is_usable:
+    is_stopped = runner.is_given_up or is_late
+    limit = reason_left_out
+    if not is_judged and not reason_left_out:
         limit = "its scores, because it breaks the contract, fails or is unsteady"
-    elif is_stopped:
-        limit = f"some probes, because it is slow; tried with {caller.completions} completions"
+    elif is_judged and is_stopped:
+        limit = f"some probes, because it is slow; tried with {runner.completions} completions"
     return RewardResult(
         reward=tried,
+        role=role.name if is_judged else "not judged",
         findings=findings,
-        completions=caller.completions,
-        role=behaviour.role if is_usable else "not judged",
+        completions=runner.completions,
         limit=limit,
-        can_count_in_total=is_usable and (not is_stopped or behaviour.role != classifying.OTHER),
-        is_episode_reward=is_episode_reward,
+        is_left_out=bool(reason_left_out),
+        can_count_in_total=is_judged and (not is_stopped or role.name != roles.OTHER),
     )
 
 
-def _try_controls(runner: ProbeRunner, layouts: Sequence[Layout]) -> Behaviour:
+def _try_controls(runner: ProbeRunner, layouts: Sequence[Layout]) -> Role:
     """Try right and wrong answers in all layouts, and return what the reward follows.
 
     Layouts of other prompts are tried on a few rows only. A slow reward is tried in the layout of
@@ -246,18 +229,16 @@ def _try_controls(runner: ProbeRunner, layouts: Sequence[Layout]) -> Behaviour:
     """
     first_rows = runner.rows.rows[:DETAIL_ROWS]
     own = [layout for layout in layouts if layout.is_own]
-    others = [layout for layout in layouts if not layout.is_own]
     _run_controls(runner, first_rows, own[:1])
-    if runner.caller.is_slow:
-        behaviour = classifying.classify_reward(runner.scores, layouts)
-        if behaviour.role != classifying.OTHER:
-            return behaviour
+    if runner.is_slow:
+        role = roles.find_role(runner.table(), layouts)
+        if role.name != roles.OTHER:
+            return role
     _run_controls(runner, first_rows, own[1:])
-    caller = runner.caller
-    if MIN_COMPLETIONS_PER_LIMIT * caller.seconds_per_completion < caller.seconds:
+    if MIN_COMPLETIONS_PER_LIMIT * runner.seconds_per_completion < runner.seconds:
         _run_controls(runner, runner.rows.rows[DETAIL_ROWS:], own)
-    _run_controls(runner, first_rows, others)
-    return classifying.classify_reward(runner.scores, layouts)
+    _run_controls(runner, first_rows, [layout for layout in layouts if not layout.is_own])
+    return roles.find_role(runner.table(), layouts)
 
 
 def _run_controls(runner: ProbeRunner, rows: Iterable[CheckRow], layouts: Sequence[Layout]) -> None:
@@ -269,24 +250,24 @@ def _run_controls(runner: ProbeRunner, rows: Iterable[CheckRow], layouts: Sequen
     runner.run(controls)
 
 
-def _detail_rows(runner: ProbeRunner, behaviour: Behaviour) -> list[CheckRow]:
+def _detail_rows(runner: ProbeRunner, role: Role) -> list[CheckRow]:
     """Return a few rows, those on which a right answer beats a wrong one first.
 
     On other rows a probe has nothing to be compared with.
     """
-    rows = sorted(runner.rows.rows, key=lambda row: row.index not in behaviour.margins)
+    rows = sorted(runner.rows.rows, key=lambda row: row.index not in role.margins.index)
     return rows[:DETAIL_ROWS]
 
 
-def _probes_to_repeat(runner: ProbeRunner, behaviour: Behaviour) -> list[Probe]:
+def _probes_to_repeat(runner: ProbeRunner, role: Role) -> list[Probe]:
     """Return a right and a wrong answer of a few rows that got a score."""
-    indexes = [row.index for row in _detail_rows(runner, behaviour)]
+    indexes = [row.index for row in _detail_rows(runner, role)]
     chosen: dict[tuple[int, str], Probe] = {}
     for probe in runner.scores:
-        if probe.layout == behaviour.layout.name and probe.row in indexes:
+        if probe.layout == role.layout.name and probe.row in indexes:
             chosen.setdefault((probe.row, probe.kind), probe)
     # Each is called alone twice, and takes part in two more calls.
-    count = 2 if runner.caller.is_slow else len(chosen)
+    count = 2 if runner.is_slow else len(chosen)
     return list(chosen.values())[:count]
 
 

@@ -12,8 +12,8 @@ import numpy
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.checks import calling
-from grpo_nb.checks.findings import KINDS, WHOLE_SET
+from grpo_nb.checks import calls
+from grpo_nb.checks.report import KINDS, WHOLE_SET
 from grpo_nb.checks.references import texts_in
 from grpo_nb.checks.report import RewardProblem, RewardReport
 from grpo_nb.checks.reward_check import check_rewards

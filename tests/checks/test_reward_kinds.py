@@ -10,7 +10,7 @@ import time
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.checks import calling
+from grpo_nb.checks import calls
 from grpo_nb.checks.report import RewardReport
 from grpo_nb.checks.reward_check import check_rewards
 from grpo_nb.rewards import completion_text
@@ -413,7 +413,7 @@ def test_reward_that_is_slow_with_one_completion_is_asked_little(monkeypatch) ->
 
     report = check_rewards(remote, SUMS)
     # A call that tries several completions again may be on its way when the limit is reached.
-    assert sum(asked) <= calling.MAX_SLOW_CALLS + 6
+    assert sum(asked) <= calls.MAX_SLOW_CALLS + 6
     assert report.roles == {"remote": "tells right from wrong"}
     assert f"tried with {sum(asked)} completions" in repr(report)
 

@@ -1,0 +1,330 @@
+"""Call a reward with probes as TRL does, and check that it keeps TRL's contract.
+
+`ProbeRunner` calls one reward under a time limit and keeps all scores and failures. The functions
+after it check the contract: a reward accepts TRL's arguments, gives the same completion the same
+score, leaves its inputs unchanged, and returns scores for any text, in time, without executing it.
+"""
+
+import contextlib
+import copy
+import inspect
+import io
+import math
+import re
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import pandas
+
+from grpo_nb.checks.probes import EvalTrap, Probe
+from grpo_nb.checks.report import Finding, make_finding
+from grpo_nb.checks.rows import CheckRows
+from grpo_nb.core.deadlines import run_with_deadline
+from grpo_nb.rewards.base import RewardFunction, reward_name
+from grpo_nb.scoring.calls import Batch, ReturnTypeError, call_reward, make_batch, to_floats
+
+CHUNK_SIZE = 64
+"""Completions per call, as many as in a usual training step."""
+
+MAX_LATE_CALLS = 2
+"""After two late calls a reward is given up: waiting for a third one shows nothing new."""
+
+FIRST_CALL_FACTOR = 4
+"""The first call may take four times the limit.
+
+It may import a library, which stays broken if the import is interrupted.
+"""
+
+TOTAL_TIME_FACTOR = 30
+"""All calls together may take 30 times the limit of one call: a minute if that is 2 s."""
+
+SLOW_CALL_SECONDS = 0.2
+"""A call that takes longer may ask a model or a server, which can cost money."""
+
+MAX_SLOW_CALLS = 60
+"""Number of calls of a reward of which most calls are slow.
+
+Enough for the answers of four rows and the most usual loopholes, with one completion per call.
+"""
+
+HANG_FACTOR = 4
+"""A late call is repeated with four times the limit.
+
+A slow parser with its own time limit ends within this time; a hung one does not.
+"""
+
+TRL_ARGUMENTS = (
+    "prompts",
+    "completions",
+    "completion_ids",
+    "trainer_state",
+    "log_extra",
+    "log_metric",
+)
+"""Arguments that trl 1.15 passes besides the data columns.
+
+See `GRPOTrainer._calculate_rewards`.
+"""
+
+
+@dataclass
+class CallResult:
+    """Result of one call: scores, or why there are none."""
+
+    scores: list[float] | None = None
+    error: BaseException | None = None
+    is_unreadable: bool = False
+    """True if the reward returned something that is not a list of scores."""
+    is_late: bool = False
+
+
+class ProbeRunner:
+    """Calls one reward under a time limit, and gives it up if it is too slow."""
+
+    def __init__(self, reward: RewardFunction, rows: CheckRows, seconds: float) -> None:
+        self.reward = reward
+        self.name = reward_name(reward)
+        self.rows = rows
+        self.seconds = seconds
+        self.scores: dict[Probe, float] = {}
+        """By probe, for all that the reward returned. NaN if it returned None."""
+        self.failures: dict[Probe, CallResult] = {}
+        self.completions = 0
+        self.calls = 0
+        self.slow_calls = 0
+        self.late_calls: list[Sequence[Probe]] = []
+        self.seconds_in_calls = 0.0
+        """Without the first call, because that one may load a library."""
+        self.changed_text: str | None = None
+        """Shortest completion of the first call that changed its completions."""
+
+    @property
+    def is_slow(self) -> bool:
+        """True if most calls took more than 0.2 s: one slow text makes no slow reward."""
+        return 2 * self.slow_calls > self.calls
+
+    @property
+    def seconds_per_completion(self) -> float:
+        """Mean time of a completion after the first call, which usually has one completion."""
+        return self.seconds_in_calls / max(1, self.completions - 1)
+
+    @property
+    def is_given_up(self) -> bool:
+        """True if the reward is too slow for more calls."""
+        is_over_time = self.seconds_in_calls > TOTAL_TIME_FACTOR * self.seconds
+        is_over_calls = self.is_slow and self.calls >= MAX_SLOW_CALLS
+        return len(self.late_calls) >= MAX_LATE_CALLS or is_over_time or is_over_calls
+
+    def run(self, probes: Iterable[Probe]) -> None:
+        """Try the probes that have not been tried yet, until the reward is given up."""
+        tried = {*self.scores, *self.failures}
+        new = [probe for probe in dict.fromkeys(probes) if probe not in tried]
+        while new and not self.is_given_up:
+            chunk = new[: self._chunk_size()]
+            new = new[len(chunk) :]
+            result = self.call(chunk)
+            if result.scores is not None:
+                self.scores.update(zip(chunk, result.scores, strict=True))
+            elif len(chunk) == 1:
+                self.failures[chunk[0]] = result
+            else:
+                # One by one, so that each failure belongs to one completion.
+                for probe in chunk:
+                    self.run([probe])
+
+    def _chunk_size(self) -> int:
+        """Return how many completions a call can score in half its time, and without being slow."""
+        # The second call shows whether a single completion is slow: each may cost money.
+        if self.calls < 2 or self.is_slow:
+            return 1
+        half_time = 0.5 * min(self.seconds, SLOW_CALL_SECONDS)
+        return max(1, min(CHUNK_SIZE, int(half_time / self.seconds_per_completion)))
+
+    def call(self, probes: Sequence[Probe], seconds: float | None = None) -> CallResult:
+        """Call the reward once with these probes. Its prints are suppressed."""
+        limit = seconds or self.seconds
+        if self.calls == 0:
+            limit *= FIRST_CALL_FACTOR
+        batch = self._make_batch(probes)
+        before = copy.deepcopy(batch.completions)
+        result = CallResult()
+        output = None
+        start = time.perf_counter()
+        try:
+            with contextlib.redirect_stdout(io.StringIO()):
+                output = run_with_deadline(lambda: call_reward(self.reward, batch), limit)
+            result.scores = to_floats(output, len(probes))
+        # SystemExit too: exit() in a reward would end the check, and with it the notebook's cell.
+        except (Exception, SystemExit) as error:
+            result.error = error
+            # With an output, call_reward has returned and to_floats could not read the scores.
+            result.is_unreadable = output is not None or isinstance(error, ReturnTypeError)
+        duration = time.perf_counter() - start
+        # In a thread the call cannot be stopped: it returns scores, but late.
+        result.is_late = duration >= limit
+
+        if self.calls > 0:
+            self.seconds_in_calls += duration
+        self.calls += 1
+        self.slow_calls += duration > SLOW_CALL_SECONDS
+        self.completions += len(probes)
+        if result.is_late:
+            self.late_calls.append(probes)
+        if self.changed_text is None and batch.completions != before:
+            self.changed_text = min((probe.text for probe in probes), key=len)
+        return result
+
+    def _make_batch(self, probes: Sequence[Probe]) -> Batch:
+        """Return the arguments of a call with these probes, each with the columns of its row."""
+        texts = [probe.text for probe in probes]
+        tokenizer = self.rows.tokenizer
+        token_ids = None
+        if tokenizer is None:
+            # One id per word or mark, because only the number of ids matters. They are below 1000,
+            # so that a reward may decode them with any tokenizer.
+            token_ids = [
+                [len(word) % 1000 for word in re.findall(r"\w+|\W", text)] for text in texts
+            ]
+        columns = [self.rows.rows[probe.row].columns for probe in probes]
+        return make_batch(texts, columns, completion_ids=token_ids, tokenizer=tokenizer)
+
+    def table(self) -> pandas.DataFrame:
+        """Return the probes that got a score: one row per probe, with the fields of `Probe`.
+
+        Column `returned` is the score, `score` the same if it is a finite number, else NaN.
+        """
+        table = pandas.DataFrame(list(self.scores), columns=Probe._fields)
+        table["returned"] = pandas.Series(self.scores.values(), dtype=float)
+        table["score"] = table["returned"].where(table["returned"].abs() < math.inf)
+        return table
+
+
+# ---- The contract ----
+
+
+def check_signature(runner: ProbeRunner) -> list[Finding]:
+    """Report a reward that does not accept TRL's arguments and all data columns by name."""
+    row = runner.rows.rows[0].columns
+    columns = [name for name in row if name not in ("prompt", "completion", "completion_ids")]
+    arguments = dict.fromkeys([*TRL_ARGUMENTS, *columns])
+    try:
+        inspect.signature(runner.reward).bind(**arguments)
+    except TypeError as error:
+        what = f"{error}. A trainer passes {', '.join(arguments)}"
+        return [make_finding("breaks the contract", runner.name, what)]
+    return []
+
+
+def find_unsteadiness(runner: ProbeRunner, probes: Sequence[Probe]) -> list[Finding]:
+    """Compare the first scores of some completions with those of later calls.
+
+    They are called one by one twice, together, and together in reverse order. A failure or a slow
+    reward is not reported here.
+    """
+    alone = _score_one_by_one(runner, probes)
+    if not probes or alone is None:
+        return []
+    together = runner.call(probes)
+    in_reverse = runner.call(probes[::-1])
+    if together.is_late or in_reverse.is_late:
+        return []
+    error = together.error or in_reverse.error
+    if error is not None:
+        what = f"alone, each completion gets a score; together: {error!r:.200}"
+        return [make_finding("unsteady", runner.name, what, [probes[0].text])]
+
+    first = [runner.scores[probe] for probe in probes]
+    again = _score_one_by_one(runner, probes) or alone
+    in_order = in_reverse.scores[::-1]
+    return (
+        _compare(runner, probes, alone, again, call="a call of its own")
+        or _compare(runner, probes, together.scores, in_order, call="the same call in reverse")
+        or _compare(
+            runner,
+            probes,
+            alone,
+            together.scores,
+            call="a call with others",
+            kind="depends on its group",
+        )
+        or _compare(runner, probes, first, alone, call="a later call: the reward keeps state")
+    )
+
+
+def _compare(
+    runner: ProbeRunner,
+    probes: Sequence[Probe],
+    scores: Sequence[float],
+    later_scores: Sequence[float],
+    *,
+    call: str,
+    kind: str = "unsteady",
+) -> list[Finding]:
+    """Report the first completion with another score in a later call."""
+    for probe, score, later in zip(probes, scores, later_scores, strict=True):
+        # Sums over a batch in floating point differ in the last digits.
+        is_close = math.isclose(score, later, rel_tol=1e-3, abs_tol=1e-4)
+        if not is_close and not (math.isnan(score) and math.isnan(later)):
+            what = f"the same completion gets {score:.4g} at first, and {later:.4g} in {call}"
+            return [make_finding(kind, runner.name, what, [probe.text])]
+    return []
+
+
+def _score_one_by_one(runner: ProbeRunner, probes: Sequence[Probe]) -> list[float] | None:
+    """Return the scores of completions in calls of their own; None if one fails."""
+    scores = []
+    for probe in probes:
+        result = CallResult() if runner.is_given_up else runner.call([probe])
+        if result.scores is None:
+            return None
+        scores += result.scores
+    return scores
+
+
+def find_execution(runner: ProbeRunner, hostile: Iterable[Probe]) -> list[Finding]:
+    """Try hostile probes one by one, and report a reward that executes an answer as code."""
+    executed = []
+    for probe in hostile:
+        count_before = EvalTrap.count
+        runner.run([probe])
+        if EvalTrap.count > count_before:
+            executed.append(probe.text)
+    if not executed:
+        return []
+    what = "the reward executed the answer as Python code"
+    return [make_finding("runs the answer as code", runner.name, what, executed[:1])]
+
+
+def find_failures(runner: ProbeRunner) -> list[Finding]:
+    """Report a reward that changed its inputs, hung, raised, or did not return scores."""
+    findings = _find_hang(runner)
+    if runner.changed_text is not None:
+        what = "the completions are different after a call"
+        findings.append(
+            make_finding("changes its inputs", runner.name, what, [runner.changed_text])
+        )
+    tried = len(runner.scores) + len(runner.failures)
+    failures = {probe: one for probe, one in runner.failures.items() if not one.is_late}
+    for kind, is_unreadable in (("breaks the contract", True), ("raises", False)):
+        probes = [probe for probe in failures if failures[probe].is_unreadable == is_unreadable]
+        if probes:
+            shortest = min(probes, key=lambda probe: len(probe.text))
+            error = failures[shortest].error
+            what = (
+                f"{len(probes)} of {tried} completions failed with "
+                f"{type(error).__name__}: {error!s:.200}"
+            )
+            findings.append(make_finding(kind, runner.name, what, [shortest.text]))
+    return findings
+
+
+def _find_hang(runner: ProbeRunner) -> list[Finding]:
+    if not runner.late_calls:
+        return []
+    probe = min(runner.late_calls, key=len)[0]
+    limit = HANG_FACTOR * runner.seconds
+    if not runner.call([probe], limit).is_late:
+        return []
+    what = f"a completion of {len(probe.text):,} characters had no score after {limit:g} s"
+    return [make_finding("hangs", runner.name, what, [probe.text])]

@@ -1,0 +1,176 @@
+"""Find out what a reward follows: right answers, the format, or neither.
+
+Scores are compared on the same row and in the same words, so that only the answer, or only the
+format, differs.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pandas
+
+from grpo_nb.checks.layouts import THINK_FIRST, Layout
+from grpo_nb.checks.probes import IN_SLOT
+
+ANSWER = "tells right from wrong"
+FORMAT = "rewards the format, whatever the answer"
+OTHER = "follows neither right answers nor the format, in what was tried"
+
+RELATIVE_TOLERANCE = 1e-3
+"""Scores that differ by less than this part of the reward's range are equal.
+
+Sums over a batch are not exact.
+"""
+
+SMALLEST_RANGE = 1e-3
+"""A range below this value counts as this value: a constant reward has rounding errors too."""
+
+MIN_GOLDS_FOLLOWED = 2
+"""A reward that is right for a single gold answer always rewards the same label."""
+
+MIN_PART_FOLLOWED = 0.25
+"""A reward that cannot read three of four gold answers does not tell right from wrong."""
+
+MIN_LAYOUTS_FOR_LENGTH = 6
+"""With fewer layouts tried, length cannot be told from format, so `follows_length` says no."""
+
+ANSWER_DEPENDENT_PART = 0.5
+"""A reward depends on the answer if another answer changes the score by this part of its range.
+
+A length reward changes far less, because the answers have similar lengths.
+"""
+
+CONTROL_KINDS = ["right", "wrong", "prose"]
+LENGTHENED = ["words", "steps", "the answer"]
+"""Variants of `repetition is rewarded` that only lengthen the reasoning."""
+
+
+@dataclass(frozen=True)
+class Role:
+    """What a reward follows, as its scores of right and wrong answers and of prose show it."""
+
+    name: str
+    """`ANSWER`, `FORMAT` or `OTHER`."""
+    layout: Layout
+    """Layout that the reward reads, or the task's first layout if it reads none."""
+    margins: pandas.DataFrame
+    """Rows on which the right answer scores higher than its baseline.
+
+    Columns: `baseline`, the score of the best wrong answer, or of prose for a format reward; and
+    `gain`, the score that the right answer adds. Index: the row.
+    """
+
+
+def find_role(probes: pandas.DataFrame, layouts: Sequence[Layout]) -> Role:
+    """Return what a reward follows.
+
+    `ANSWER`: in some layout, gold answers score higher than wrong answers. This must hold for most
+    gold answers. Fewer are enough (at least two, and a quarter) if no wrong answer scores higher
+    than the gold answer of its row.
+    `FORMAT`: in a layout, all right answers score higher than prose.
+    `OTHER`: neither of these. An example is a reward for short completions.
+
+    Args:
+        probes: A table of `ProbeRunner.table`.
+        layouts: The task's own layouts come first.
+    """
+    tolerance = tolerance_of(probes)
+    rights = probes[probes["kind"] == "right"]
+    golds = rights.drop_duplicates("row").set_index("row")["variant"]
+    # TRL adds up a missing score as 0.
+    score_if_missing = min(0.0, probes["score"].min())
+    for layout in layouts:
+        best = best_scores(probes, layout.name).dropna(subset="right")
+        margins = _margins(best["right"], best["wrong"].fillna(score_if_missing))
+        followed = margins[margins["gain"] > tolerance]
+        # Count gold answers, not rows: a reward for the most frequent label is right on most rows.
+        count = golds[best.index].nunique()
+        count_followed = golds[followed.index].nunique()
+        is_for_most = count_followed > count / 2
+        is_for_several = (
+            count_followed >= MIN_GOLDS_FOLLOWED
+            and count_followed >= MIN_PART_FOLLOWED * count
+            and margins["gain"].min() >= -tolerance
+        )
+        if is_for_most or is_for_several:
+            return Role(ANSWER, layout, followed)
+
+    for layout in layouts:
+        best = best_scores(probes, layout.name).dropna(subset="right")
+        margins = _margins(best["right"], best["prose"].fillna(0.0))
+        is_format = layout.is_own or layout.name == THINK_FIRST
+        is_above_prose = len(margins) and margins["gain"].min() > tolerance
+        if is_format and is_above_prose and not follows_length(probes):
+            return Role(FORMAT, layout, margins)
+    return Role(OTHER, layouts[0], _margins(pandas.Series(dtype=float), 0.0))
+
+
+def _margins(right: pandas.Series, baseline: pandas.Series | float) -> pandas.DataFrame:
+    return pandas.DataFrame({"baseline": baseline, "gain": right - baseline}, index=right.index)
+
+
+def best_scores(probes: pandas.DataFrame, layout: str) -> pandas.DataFrame:
+    """Return the best scores per row of right and wrong answers in a layout, and of prose.
+
+    Columns `right`, `wrong` and `prose`; NaN where no completion has a finite score.
+    """
+    in_layout = probes[probes["layout"].isin([layout, ""])]
+    best = in_layout.groupby(["row", "kind"])["score"].max().unstack()
+    return best.reindex(columns=CONTROL_KINDS)
+
+
+def tolerance_of(probes: pandas.DataFrame) -> float:
+    """Return the difference up to which two scores count as equal."""
+    return RELATIVE_TOLERANCE * max(SMALLEST_RANGE, score_range(probes))
+
+
+def score_range(probes: pandas.DataFrame) -> float:
+    """Return the difference between the highest and the lowest finite score."""
+    return probes["score"].max() - probes["score"].min()
+
+
+def is_answer_dependent(probes: pandas.DataFrame) -> bool:
+    """Return whether another answer in the same words changes the score by much.
+
+    It must do so on most rows, in at least one layout.
+    """
+    controls = probes[probes["kind"].isin(CONTROL_KINDS)]
+    large_change = ANSWER_DEPENDENT_PART * max(SMALLEST_RANGE, score_range(controls))
+    answers = controls[controls["kind"] != "prose"].dropna(subset="score")
+    scores = answers.groupby(["layout", "row"])["score"]
+    is_changed = scores.max() - scores.min() > large_change
+    return bool((is_changed.groupby("layout").mean() > 0.5).any())
+
+
+def is_length_dependent(probes: pandas.DataFrame) -> bool:
+    """Return whether more words of reasoning change the score of the same answer."""
+    is_longer = probes["variant"].isin(LENGTHENED) & (probes["kind"] == "repetition is rewarded")
+    return bool(score_range(probes[is_longer]) > tolerance_of(probes))
+
+
+def is_phrase_dependent(probes: pandas.DataFrame) -> bool:
+    """Return whether some phrase in the reasoning changes the score of the same answer."""
+    is_in_slot = probes["variant"].str.endswith(IN_SLOT)
+    has_phrase = (probes["kind"] == "a phrase is rewarded") & ~is_in_slot
+    return bool(score_range(probes[has_phrase]) > tolerance_of(probes))
+
+
+def follows_length(probes: pandas.DataFrame) -> bool:
+    """Return whether the length of a text alone explains the scores of right answers and prose.
+
+    Texts in the layouts of other prompts count too: a reward for the format gives them nothing,
+    though they are as long. Two levels are no evidence: a format reward also scores one layout,
+    perhaps the longest, higher than the rest.
+    """
+    texts = probes[probes["kind"].isin(["right", "prose"])]
+    if texts["layout"].nunique() <= MIN_LAYOUTS_FOR_LENGTH:  # prose is in no layout
+        return False
+    scored = texts.dropna(subset="score").assign(length=texts["text"].str.len())
+    tolerance = tolerance_of(probes)
+    for _, row in scored.groupby("row"):
+        scores = row.sort_values(["length", "score"])["score"]
+        levels = (scores / tolerance).round().nunique()
+        is_monotonic = scores.is_monotonic_increasing or scores.is_monotonic_decreasing
+        if levels <= 2 or not is_monotonic:
+            return False
+    return not scored.empty
