@@ -194,7 +194,9 @@ class ProbeRunner:
 
         Column `returned` is the score, `score` the same if it is a finite number, else NaN.
         """
-        table = pandas.DataFrame(list(self.scores), columns=Probe._fields)
+        # As objects, because pandas refuses a lone surrogate in a column of texts.
+        table = pandas.DataFrame(list(self.scores), columns=Probe._fields, dtype=object)
+        table["row"] = table["row"].astype(int)
         table["returned"] = pandas.Series(self.scores.values(), dtype=float)
         table["score"] = table["returned"].where(table["returned"].abs() < math.inf)
         return table

@@ -16,7 +16,6 @@ from grpo_nb.checks.roles import (
     ANSWER,
     OTHER,
     Role,
-    best_scores,
     is_length_dependent,
     tolerance_of,
 )
@@ -197,13 +196,13 @@ def _find_part_credit(reward: TriedReward) -> Iterable[Finding]:
 
 def _find_endless_growth(reward: TriedReward) -> Iterable[Finding]:
     """Report a score that rises with every repetition, above that of the plain right answer."""
-    right_scores = best_scores(reward.probes, reward.role.layout.name)["right"]
+    rights = reward.of_kind("right").set_index("row")["score"]
     tolerance = tolerance_of(reward.probes)
     growing = []
     examples = []
     for variant, probes in reward.of_kind("repetition is rewarded").groupby("variant", sort=False):
         scores = list(probes["returned"])
-        plain = right_scores[probes["row"].iloc[0]]
+        plain = rights[probes["row"].iloc[0]]
         if scores[-1] > plain + tolerance and _rises_without_end(scores, tolerance):
             growing.append(f"{variant}: {scores[0]:.3g} to {scores[-1]:.3g}")
             examples.append(probes[:1])

@@ -178,7 +178,7 @@ def _try_reward(
 
     # 1. Does the call work, and what does the reward follow?
     findings = calls.check_signature(runner)
-    role = roles.find_role(runner.table(), layouts)
+    role = roles.no_role(layouts[0])
     if not findings and not base.is_relative(reward):
         role = _try_controls(runner, layouts)
         findings = calls.find_unsteadiness(runner, _probes_to_repeat(runner, role))

@@ -40,7 +40,6 @@ ANSWER_DEPENDENT_PART = 0.5
 A length reward changes far less, because the answers have similar lengths.
 """
 
-CONTROL_KINDS = ["right", "wrong", "prose"]
 LENGTHENED = ["words", "steps", "the answer"]
 """Variants of `repetition is rewarded` that only lengthen the reasoning."""
 
@@ -75,48 +74,55 @@ def find_role(probes: pandas.DataFrame, layouts: Sequence[Layout]) -> Role:
         layouts: The task's own layouts come first.
     """
     tolerance = tolerance_of(probes)
-    rights = probes[probes["kind"] == "right"]
-    golds = rights.drop_duplicates("row").set_index("row")["variant"]
+    best = best_scores(probes).dropna(subset="right")
     # TRL adds up a missing score as 0.
     score_if_missing = min(0.0, probes["score"].min())
+    over_wrong = _margins(best["right"], best["wrong"].fillna(score_if_missing))
+    followed = over_wrong[over_wrong["gain"] > tolerance]
+    # Count gold answers, not rows: a reward for the most frequent label is right on most rows.
+    rights = probes[probes["kind"] == "right"].set_index(["layout", "row"])["variant"]
+    golds = rights[best.index].groupby("layout").nunique()
+    golds_followed = rights[followed.index].groupby("layout").nunique()
+    golds_followed = golds_followed.reindex(golds.index, fill_value=0)
+    is_for_most = golds_followed > golds / 2
+    is_for_several = (
+        (golds_followed >= MIN_GOLDS_FOLLOWED)
+        & (golds_followed >= MIN_PART_FOLLOWED * golds)
+        & (over_wrong["gain"].groupby("layout").min() >= -tolerance)
+    )
+    is_answer = is_for_most | is_for_several
     for layout in layouts:
-        best = best_scores(probes, layout.name).dropna(subset="right")
-        margins = _margins(best["right"], best["wrong"].fillna(score_if_missing))
-        followed = margins[margins["gain"] > tolerance]
-        # Count gold answers, not rows: a reward for the most frequent label is right on most rows.
-        count = golds[best.index].nunique()
-        count_followed = golds[followed.index].nunique()
-        is_for_most = count_followed > count / 2
-        is_for_several = (
-            count_followed >= MIN_GOLDS_FOLLOWED
-            and count_followed >= MIN_PART_FOLLOWED * count
-            and margins["gain"].min() >= -tolerance
-        )
-        if is_for_most or is_for_several:
-            return Role(ANSWER, layout, followed)
+        if is_answer.get(layout.name, False):
+            return Role(ANSWER, layout, followed.loc[layout.name])
 
+    over_prose = _margins(best["right"], best["prose"].fillna(0.0))
+    is_format = over_prose["gain"].groupby("layout").min() > tolerance
     for layout in layouts:
-        best = best_scores(probes, layout.name).dropna(subset="right")
-        margins = _margins(best["right"], best["prose"].fillna(0.0))
-        is_format = layout.is_own or layout.name == THINK_FIRST
-        is_above_prose = len(margins) and margins["gain"].min() > tolerance
-        if is_format and is_above_prose and not follows_length(probes):
-            return Role(FORMAT, layout, margins)
-    return Role(OTHER, layouts[0], _margins(pandas.Series(dtype=float), 0.0))
+        is_shown = layout.is_own or layout.name == THINK_FIRST
+        if is_shown and is_format.get(layout.name, False) and not follows_length(probes):
+            return Role(FORMAT, layout, over_prose.loc[layout.name])
+    return no_role(layouts[0])
 
 
-def _margins(right: pandas.Series, baseline: pandas.Series | float) -> pandas.DataFrame:
-    return pandas.DataFrame({"baseline": baseline, "gain": right - baseline}, index=right.index)
+def no_role(layout: Layout) -> Role:
+    """Return the role of a reward that follows nothing, or whose scores show nothing."""
+    return Role(OTHER, layout, pandas.DataFrame({"baseline": [], "gain": []}, dtype=float))
 
 
-def best_scores(probes: pandas.DataFrame, layout: str) -> pandas.DataFrame:
-    """Return the best scores per row of right and wrong answers in a layout, and of prose.
+def _margins(right: pandas.Series, baseline: pandas.Series) -> pandas.DataFrame:
+    return pandas.DataFrame({"baseline": baseline, "gain": right - baseline})
 
-    Columns `right`, `wrong` and `prose`; NaN where no completion has a finite score.
+
+def best_scores(probes: pandas.DataFrame) -> pandas.DataFrame:
+    """Return the best finite scores of right and wrong answers, and of prose.
+
+    Index: layout and row. Columns `right`, `wrong` and `prose`, the same in each layout; NaN where
+    no completion has a finite score.
     """
-    in_layout = probes[probes["layout"].isin([layout, ""])]
-    best = in_layout.groupby(["row", "kind"])["score"].max().unstack()
-    return best.reindex(columns=CONTROL_KINDS)
+    answers = probes[probes["kind"].isin(["right", "wrong"])]
+    best = answers.groupby(["layout", "row", "kind"])["score"].max().unstack()
+    prose = probes[probes["kind"] == "prose"].groupby("row")["score"].max()
+    return best.reindex(columns=["right", "wrong"]).join(prose.rename("prose"), on="row")
 
 
 def tolerance_of(probes: pandas.DataFrame) -> float:
@@ -134,7 +140,7 @@ def is_answer_dependent(probes: pandas.DataFrame) -> bool:
 
     It must do so on most rows, in at least one layout.
     """
-    controls = probes[probes["kind"].isin(CONTROL_KINDS)]
+    controls = probes[probes["kind"].isin(["right", "wrong", "prose"])]
     large_change = ANSWER_DEPENDENT_PART * max(SMALLEST_RANGE, score_range(controls))
     answers = controls[controls["kind"] != "prose"].dropna(subset="score")
     scores = answers.groupby(["layout", "row"])["score"]

@@ -1,5 +1,6 @@
 """Check the weighted total of all rewards, which is all that GRPO learns from."""
 
+import math
 from collections.abc import Mapping, Sequence
 
 import pandas
@@ -27,7 +28,7 @@ def check_total(rewards: Sequence[TriedReward], weights: Weights, rows: CheckRow
         return [_explain_total(rewards, rows)]
     layout = answer_rewards[0].role.layout.name
     margin_rows = set().union(*(reward.role.margins.index for reward in answer_rewards))
-    best = best_scores(_total_scores(rewards, weights), layout).reindex(sorted(margin_rows))
+    best = best_scores(_total_scores(rewards, weights)).loc[layout].reindex(sorted(margin_rows))
     # TRL adds up missing scores as 0.
     is_right_best = best["right"] > best["wrong"].fillna(0.0)
     if is_right_best.mean() <= 0.5:
@@ -118,15 +119,15 @@ def _find_heavy_format(
     for reward in rewards:
         weight = weights[reward.name]
         scores = reward.probes[reward.probes["row"] == row]
-        best = best_scores(scores, layout).loc[row]
+        best = scores.groupby(["kind", "layout"])["score"].agg(["min", "max"])
         if reward in answer_rewards:
             # The worst wrong answer in perfect format, compared with prose. The best one may earn
             # partial credit, which is not for the format.
-            is_wrong = (scores["kind"] == "wrong") & (scores["layout"] == layout)
-            gain = scores[is_wrong]["score"].min() - best["prose"]
+            gain = best["min"].get(("wrong", layout)) - best["max"].get(("prose", ""))
             answer_gain += weight * reward.role.margins["gain"].mean()
         else:
-            gain = best["right"] - best_scores(scores, SLOT_ONLY)["right"].get(row)
+            slot_alone = best["max"].get(("right", SLOT_ONLY), math.nan)
+            gain = best["max"].get(("right", layout)) - slot_alone
         if weight * gain > 0:  # neither negative nor NaN
             format_gain += weight * gain
 

@@ -364,7 +364,7 @@ def test_report_says_that_tokens_were_not_counted() -> None:
 
 
 def test_report_says_what_a_slow_reward_was_not_tried_with(monkeypatch) -> None:
-    monkeypatch.setattr(calling, "TOTAL_TIME_FACTOR", 10)
+    monkeypatch.setattr(calls, "TOTAL_TIME_FACTOR", 10)
 
     def slow(completions, answer, **_):
         time.sleep(0.01 * len(completions))

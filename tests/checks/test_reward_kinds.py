@@ -152,7 +152,7 @@ def test_keyword_repeated_without_end_is_found() -> None:
 
 
 def test_slow_format_reward_is_judged_by_what_was_scored(monkeypatch) -> None:
-    monkeypatch.setattr(calling, "TOTAL_TIME_FACTOR", 10)
+    monkeypatch.setattr(calls, "TOTAL_TIME_FACTOR", 10)
 
     def slow(completions, **columns):
         time.sleep(0.012 * len(completions))
@@ -403,7 +403,7 @@ def test_function_around_a_judge_is_not_called(make) -> None:
 
 
 def test_reward_that_is_slow_with_one_completion_is_asked_little(monkeypatch) -> None:
-    monkeypatch.setattr(calling, "SLOW_CALL_SECONDS", 0.01)
+    monkeypatch.setattr(calls, "SLOW_CALL_SECONDS", 0.01)
     asked = []
 
     def remote(completions, answer, **_):
