@@ -1,23 +1,17 @@
-"""Decide from sampled groups whether GRPO gets a learning signal, and what to change if not.
+"""Advise what to change before training, from the groups that a baseline has sampled.
 
 The thresholds are round numbers, not tests. Each piece of advice gives the numbers behind it and
 leaves the choice to the reader.
 """
 
-import math
+from __future__ import annotations
+
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING
 
-from grpo_nb.checks.groups import SampledGroups
-
-Verdict = Literal["signal", "weak signal", "format only", "no signal"]
-
-ENOUGH_GROUPS = 0.25
-"""Share of groups that must differ, at the lower end of the interval, for the verdict "signal".
-
-Then at most four groups are sampled for one that teaches something.
-"""
+if TYPE_CHECKING:
+    from grpo_nb.checks.learning_signal import Baseline
 
 MANY_TRUNCATED = 0.1
 """Share of truncated completions from which more room is worth its time."""
@@ -47,22 +41,7 @@ class Advice:
         return f"advice: {self.kind}: {self.reason}\n    {self.code}"
 
 
-def decide_verdict(sample: SampledGroups) -> Verdict:
-    """Return whether GRPO would get a learning signal from prompts like these.
-
-    `no signal`: no group differs. `weak signal`: some differ, but the sample does not show that one
-    in four does. `format only`: it would be a signal, but no answer is correct, and the rewards for
-    answers do not differ anywhere. `signal`: all others.
-    """
-    if sample.counts["differs"] == 0:
-        return "no signal"
-    if sample.useful_interval[0] < ENOUGH_GROUPS:
-        return "weak signal"
-    is_format_only = sample.unearned_rewards and sample.right_shares[0] == 0
-    return "format only" if is_format_only else "signal"
-
-
-def give_advice(sample: SampledGroups) -> tuple[Advice, ...]:
+def give_advice(sample: Baseline) -> tuple[Advice, ...]:
     """Return what to change before training, the most important first."""
     return (
         *_advise_format(sample),
@@ -72,7 +51,7 @@ def give_advice(sample: SampledGroups) -> tuple[Advice, ...]:
     )
 
 
-def _advise_format(sample: SampledGroups) -> Iterable[Advice]:
+def _advise_format(sample: Baseline) -> Iterable[Advice]:
     """Propose an example turn, or priming, if the model does not write the format."""
     if sample.slot_share >= FEW_SLOTS:
         return
@@ -87,96 +66,70 @@ def _advise_format(sample: SampledGroups) -> Iterable[Advice]:
             "SFTTrainer(model, args=config, train_dataset=turns).train()  # docs/guide/train.md",
         )
     else:
+        tagged = sum(sample.is_tagged)
         yield Advice(
             "example turn",
-            f"{seen}, and {_count_tagged(sample, texts) or 'none'} of {len(texts)} contain any tag "
-            f"of the format {sample.format.name!r}. The prompts show no example, which a small "
-            "model needs.",
-            _load_task('example=("a question", "short reasoning", "its answer")'),
+            f"{seen}, and {tagged or 'none'} of {len(texts)} contain any tag of the format "
+            f"{sample.format.name!r}. The prompts show no example, which a small model needs.",
+            'task = gn.load_task(..., example=("a question", "short reasoning", "its answer"))'
+            "  # the rest as before",
         )
 
 
-def _advise_difficulty(sample: SampledGroups) -> Iterable[Advice]:
+def _advise_difficulty(sample: Baseline) -> Iterable[Advice]:
     """Propose easier questions if most groups are all wrong, harder ones if they are all right."""
     groups = len(sample.groups)
     wrong = sample.counts["all wrong"]
     right = sample.counts["all right"]
-    is_format_only = decide_verdict(sample) == "format only"
+    load_others = "task = gn.load_task(..., filter=lambda row: ...)  # the rest as before"
     # Half right and half wrong is no reason for either: the questions are of different difficulty.
     is_hard = 2 * wrong >= groups and wrong > right
+    is_format_only = sample.verdict == "format only"
     if (is_hard or is_format_only) and sample.slot_share >= ENOUGH_SLOTS:
-        reason = f"in {wrong} of {groups} groups no completion earned more than an empty one"
-        if is_format_only:
-            reason = "no sampled answer is correct"
         yield Advice(
             "easier data",
-            f"the questions are too hard for a start: {reason}.",
-            _load_task("filter=lambda row: ..."),
+            f"the questions are too hard for a start: {sample.right_shares[0]:.0%} of the sampled "
+            f"answers are correct, and in {wrong} of {groups} groups no completion earned more "
+            "than an empty one.",
+            load_others,
         )
     if 2 * right >= groups and right > wrong:
         yield Advice(
             "harder data",
             f"in {right} of {groups} groups every completion is right, so there is nothing left to "
             "learn from these questions.",
-            _load_task("filter=lambda row: ..."),
+            load_others,
         )
 
 
-def _advise_length(sample: SampledGroups) -> Iterable[Advice]:
+def _advise_length(sample: Baseline) -> Iterable[Advice]:
     """Propose a higher length limit if answers that were begun are truncated."""
-    truncated = _truncated_texts(sample)
+    truncated = sum(sample.is_truncated)
     completions = len(sample.scores)
-    begun = _count_tagged(sample, truncated)
+    pairs = zip(sample.is_truncated, sample.is_tagged, strict=True)
+    begun = sum(is_truncated and is_tagged for is_truncated, is_tagged in pairs)
     # A text far from the format does not lack room: twice the room would only take twice the time.
     is_in_format = sample.slot_share >= FEW_SLOTS or begun > 0
-    is_often = len(truncated) >= MANY_TRUNCATED * completions
-    if is_often and is_in_format:
+    if truncated >= MANY_TRUNCATED * completions and is_in_format:
         limit = sample.settings.max_completion_length
         yield Advice(
             "longer completions",
-            f"{len(truncated)} of {completions} completions were truncated at {limit} tokens, "
-            f"{begun} of them after they had begun the format, so their answers are unknown. Load "
-            "the model again after this change.",
-            _replace_settings(f"max_completion_length={2 * limit}"),
+            f"{truncated} of {completions} completions were truncated at {limit} tokens, {begun} "
+            "of them after they had begun the format, so their answers are unknown. Load the model "
+            "again after this change.",
+            f"settings = settings.replace(max_completion_length={2 * limit})",
         )
 
 
-def _advise_group_size(sample: SampledGroups) -> Iterable[Advice]:
+def _advise_group_size(sample: Baseline) -> Iterable[Advice]:
     """Propose a larger group if only some groups differ."""
     groups = len(sample.groups)
     differing = sample.counts["differs"]
-    if not 0 < differing < OFTEN_DIFFERENT * groups:
-        return
-    size = 2 * sample.num_generations
-    change = f"num_generations={size}"
-    batch_size = sample.settings.batch_size
-    if batch_size % size:
-        whole_groups = math.ceil(batch_size / size) * size
-        change += f", per_device_train_batch_size={whole_groups}, gradient_accumulation_steps=1"
-    yield Advice(
-        "larger group",
-        f"{differing} of {groups} groups differ. A group of {size} completions is likelier to "
-        "contain two different scores.",
-        _replace_settings(change),
-    )
-
-
-def _truncated_texts(sample: SampledGroups) -> list[str]:
-    pairs = zip(sample.scores.completions, sample.is_truncated, strict=True)
-    return [text for text, is_truncated in pairs if is_truncated]
-
-
-def _count_tagged(sample: SampledGroups, texts: Iterable[str]) -> int:
-    """Count the texts that contain any tag of the format."""
-    count = 0
-    for text in texts:
-        count += any(tag in text for tag in sample.format.tags)
-    return count
-
-
-def _load_task(change: str) -> str:
-    return f"task = gn.load_task(..., {change})  # the rest as before"
-
-
-def _replace_settings(change: str) -> str:
-    return f"settings = settings.replace({change})"
+    if 0 < differing < OFTEN_DIFFERENT * groups:
+        size = 2 * sample.num_generations
+        yield Advice(
+            "larger group",
+            f"{differing} of {groups} groups differ. A group of {size} completions is likelier to "
+            "contain two different scores.",
+            f"settings = settings.replace(num_generations={size}, per_device_train_batch_size={size})",
+        )

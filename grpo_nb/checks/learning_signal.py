@@ -1,8 +1,9 @@
 """Sample groups of completions before training, and show whether GRPO gets a learning signal.
 
 GRPO learns only from differences within a group, so the share of groups whose totals differ is what
-counts. `groups.py` measures it, `advice.py` decides what it means, and this file samples and shows.
-Not covered: rewards that reward nonsense, which `check_rewards` looks for.
+counts. A group is the completions of one prompt. Its completions are too alike to count as
+independent, so groups, not completions, are the units of every interval. `advice.py` decides what
+to change. Not covered: rewards that reward nonsense, which `check_rewards` looks for.
 """
 
 from __future__ import annotations
@@ -11,15 +12,16 @@ import functools
 import math
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from grpo_nb.checks.advice import Advice, Verdict, decide_verdict, give_advice
-from grpo_nb.checks.groups import SampledGroups, estimate, in_groups
-from grpo_nb.checks.layouts import PLAIN, completion
+from grpo_nb.checks.advice import Advice, give_advice
+from grpo_nb.checks.probes import PLAIN, completion
 from grpo_nb.config.presets import preset
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.progress import progress_bar
+from grpo_nb.core.statistics import estimate, share_interval
 from grpo_nb.core.tables import Html, Shown, Table, bold, code
 from grpo_nb.core.words import as_score, require_number
 from grpo_nb.generation.samples import Completion, as_scored
@@ -28,12 +30,18 @@ from grpo_nb.models.modes import kept_modes
 from grpo_nb.rewards.base import RewardFunction, reward_list
 from grpo_nb.scoring.correct_answers import (
     FunctionJudge,
+    Judge,
+    are_correct,
     choose_judge,
     judge_in_words,
     judge_scores,
 )
-from grpo_nb.scoring.scores import score
+from grpo_nb.scoring.scores import NO_SPREAD, Scores, in_groups, score
+from grpo_nb.tasks.formats import AnswerFormat
 from grpo_nb.tasks.task import Task
+
+if TYPE_CHECKING:
+    import pandas
 
 COMPLETIONS_AT_ONCE = 64
 """Completions sampled together, rounded down to whole groups: a prompt is then computed once."""
@@ -48,14 +56,155 @@ REWARD_COLUMNS = {
 }
 """Columns of `by_reward` that are shown, with their headings."""
 
+GroupKind = Literal["differs", "all right", "all wrong", "all equal"]
+"""`differs`: the totals of the group differ, so it has a learning signal.
 
-class Baseline(SampledGroups, Shown):
+`all right`: every total equals that of a right answer. `all wrong`: that of an empty completion.
+`all equal`: all totals are equal, and neither of these.
+"""
+
+Verdict = Literal["signal", "weak signal", "format only", "no signal"]
+
+ENOUGH_GROUPS = 0.25
+"""Share of groups that must differ, at the lower end of the interval, for the verdict "signal".
+
+Then at most four groups are sampled for one that teaches something.
+"""
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Baseline(Shown):
     """Groups sampled before training, with the verdict and advice. Made by `baseline`."""
+
+    scores: Scores
+    """Scores of all completions, group after group."""
+    num_generations: int
+    rows: tuple[Mapping[str, Any], ...]
+    """Data row of each group."""
+    is_truncated: tuple[bool, ...]
+    """True for each completion that reached the length limit without an end token."""
+    right: Scores
+    """For each group, the scores of a right answer in the format."""
+    empty: Scores
+    """For each group, the scores of an empty completion."""
+    format: AnswerFormat
+    settings: Settings
+    judge: Judge
+    """The reward that decides whether an answer is correct."""
+    greedy: tuple[str, ...] = ()
+    """Greedy completion of each prompt. Held-out comparisons judge greedy completions."""
+    greedy_scores: tuple[float, ...] = ()
+    """Scores of `greedy` by the judge if that is a function; NaN for None."""
+    floor: tuple[str, float] | None = None
+    """Most frequent answer of the task and its share, if the answers are labels."""
+
+    @functools.cached_property
+    def groups(self) -> tuple[GroupKind, ...]:
+        """Kind of each group."""
+        totals = in_groups(self.scores.totals, self.num_generations)
+        return tuple(map(_kind_of_group, totals, self.right.totals, self.empty.totals))
+
+    @functools.cached_property
+    def counts(self) -> dict[GroupKind, int]:
+        """Number of groups of each kind."""
+        return {kind: self.groups.count(kind) for kind in get_args(GroupKind)}
+
+    @functools.cached_property
+    def useful_interval(self) -> tuple[float, float]:
+        """95 % Wilson interval of the share of groups whose totals differ."""
+        return share_interval([float(kind == "differs") for kind in self.groups])
+
+    @functools.cached_property
+    def by_reward(self) -> pandas.DataFrame:
+        """One row per reward, NaN for None.
+
+        Columns: weight, mean with its 95 % interval over groups, lowest and highest score, mean
+        spread within a group, number of groups that differ, and the mean scores of a right answer
+        in the format and of an empty completion.
+        """
+        import pandas
+
+        scores = pandas.DataFrame(self.scores.values, dtype=float)
+        # With Bessel's correction, as in TRL; 0 if fewer than two scores of a group are known.
+        deviations = scores.groupby(scores.index // self.num_generations).std().fillna(0.0)
+        means = {}
+        for name, values in self.scores.values.items():
+            means[name] = estimate(in_groups(values, self.num_generations))
+        columns = {
+            "weight": pandas.Series(self.scores.weights, dtype=float),
+            "mean": pandas.Series(means),
+            "lowest": scores.min(),
+            "highest": scores.max(),
+            "spread": deviations.mean(),
+            "groups": (deviations > NO_SPREAD).sum(),
+            "right": pandas.DataFrame(self.right.values, dtype=float).mean(),
+            "empty": pandas.DataFrame(self.empty.values, dtype=float).mean(),
+        }
+        return pandas.DataFrame(columns).loc[list(means)]
+
+    @functools.cached_property
+    def right_shares(self) -> tuple[float, float]:
+        """Share of correct answers among the sampled and among the greedy completions.
+
+        NaN for greedy completions that were not asked for.
+        """
+        sampled_scores = None
+        greedy_scores = None
+        if isinstance(self.judge, FunctionJudge):  # its scores are known, do not call it again
+            sampled_scores = self.scores.values[self.judge.name]
+            greedy_scores = self.greedy_scores
+        sampled = self._right_share(self.scores.completions, sampled_scores)
+        return sampled, self._right_share(self.greedy, greedy_scores)
+
+    def _right_share(self, texts: Sequence[str], scores: Sequence[float] | None) -> float:
+        per_row = len(texts) // len(self.rows)
+        repeated = [row for row in self.rows for _ in range(per_row)]
+        is_right = are_correct(self.judge, texts, repeated, self.format, scores=scores)
+        return sum(is_right) / len(is_right) if is_right else math.nan
+
+    @functools.cached_property
+    def slot_share(self) -> float:
+        """Share of completions with a readable answer. Rewards for answers read nothing else."""
+        has_slot = [self.format.extract(text) is not None for text in self.scores.completions]
+        return sum(has_slot) / len(has_slot)
+
+    @property
+    def is_tagged(self) -> list[bool]:
+        """True for each completion that contains any tag of the format."""
+        return [any(tag in text for tag in self.format.tags) for text in self.scores.completions]
+
+    @property
+    def has_example(self) -> bool:
+        """True if the prompts contain an assistant turn that shows the format."""
+        opening = self.format.answer_open.strip()
+        turns = self.rows[0]["prompt"]
+        return any(turn["role"] == "assistant" and opening in turn["content"] for turn in turns)
+
+    @property
+    def unearned_rewards(self) -> list[str]:
+        """Names of rewards with the same score everywhere, which would score a right answer higher.
+
+        Rewards without a weight do not count.
+        """
+        table = self.by_reward
+        is_flat = ~(table["highest"] - table["lowest"] > NO_SPREAD)
+        is_unearned = is_flat & (table["right"] > table["highest"] + NO_SPREAD)
+        return list(table.index[is_unearned & (table["weight"] != 0)])
 
     @property
     def verdict(self) -> Verdict:
-        """Verdict on the learning signal, as `advice.decide_verdict` explains it."""
-        return decide_verdict(self)
+        """Verdict on the learning signal from prompts like these.
+
+        `no signal`: no group differs. `weak signal`: some differ, but the sample does not show that
+        one in four does. `format only`: it would be a signal, but no answer is correct, and the
+        rewards for answers do not differ anywhere. `signal`: all others.
+        """
+        if self.counts["differs"] == 0:
+            return "no signal"
+        if self.useful_interval[0] < ENOUGH_GROUPS:
+            return "weak signal"
+        is_format_only = self.unearned_rewards and self.right_shares[0] == 0
+        return "format only" if is_format_only else "signal"
 
     @functools.cached_property
     def advice(self) -> tuple[Advice, ...]:
@@ -139,6 +288,19 @@ class Baseline(SampledGroups, Shown):
         return Table(rows, head, narrow=(0, 1))
 
 
+def _kind_of_group(totals: Sequence[float], right: float, empty: float) -> GroupKind:
+    known = [total for total in totals if not math.isnan(total)]
+    if len(known) > 1 and max(known) - min(known) > NO_SPREAD:
+        return "differs"
+    # Rewards that score a right answer like an empty one, such as those that run code, cannot tell
+    # what is right.
+    if not known or not right > empty + NO_SPREAD:
+        return "all equal"
+    if known[0] >= right - NO_SPREAD:
+        return "all right"
+    return "all wrong" if known[0] <= empty + NO_SPREAD else "all equal"
+
+
 def baseline(
     model: Any,
     tokenizer: Any,
@@ -217,7 +379,6 @@ def baseline(
         scores=score(rewards, **as_scored(sampled, repeated)),
         num_generations=size,
         rows=tuple(rows),
-        tokens=tuple(answer.tokens for answer in sampled),
         is_truncated=tuple(answer.is_cut for answer in sampled),
         right=right,
         empty=empty,

@@ -4,8 +4,8 @@ The flow in five steps:
 
 1. `rows.py` chooses rows of the task; `probes.py` writes completions to try for them.
 2. `calls.py` calls the reward with these as TRL does, and checks that the calls work.
-3. `roles.py` finds what the reward follows; `faults.py` finds unexpected scores.
-4. `total.py` checks that the weighted total of all rewards teaches right answers.
+3. `roles.py` finds what the reward follows: right answers, the format, or neither.
+4. `faults.py` finds unexpected scores, and a weighted total that does not teach right answers.
 5. `report.py` defines the findings and shows them.
 
 No model is needed. Not covered: faults that only real completions show, and rewards that execute
@@ -16,12 +16,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_nb.checks import calls, faults, probes, roles, total
+from grpo_nb.checks import calls, faults, probes, roles
 from grpo_nb.checks.calls import ProbeRunner
 from grpo_nb.checks.faults import TriedReward
 from grpo_nb.checks.judge_agreement import find_unmeasured
-from grpo_nb.checks.layouts import Layout, list_layouts
-from grpo_nb.checks.probes import Probe
+from grpo_nb.checks.probes import Layout, Probe, list_layouts
 from grpo_nb.checks.references import judges_in, phrases_in, texts_in
 from grpo_nb.checks.report import Finding, RewardReport, sort_findings
 from grpo_nb.checks.roles import Role
@@ -148,7 +147,7 @@ def check_rewards(
     elif not all(result.can_count_in_total for result in scored):
         limits.append("the weighted total: a reward has to be fixed first, or is too slow to judge")
     elif scored:
-        findings += total.check_total([result.reward for result in scored], weights, rows)
+        findings += faults.check_total([result.reward for result in scored], weights, rows)
 
     # 4. Report.
     if tokenizer is None and any("completion_ids" in texts_in(reward) for reward in tried_rewards):

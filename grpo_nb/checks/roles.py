@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 import pandas
 
-from grpo_nb.checks.layouts import THINK_FIRST, Layout
-from grpo_nb.checks.probes import IN_SLOT
+from grpo_nb.checks.probes import IN_SLOT, THINK_FIRST, Layout
 
 ANSWER = "tells right from wrong"
 FORMAT = "rewards the format, whatever the answer"

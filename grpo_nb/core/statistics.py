@@ -249,6 +249,53 @@ def t_interval(values: Sequence[float]) -> tuple[float, float] | None:
     return float(low), float(high)
 
 
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over groups with its 95 % interval."""
+
+    mean: float
+    interval: tuple[float, float] | None
+    """None with fewer than two groups, or if all groups have the same mean."""
+
+    def __str__(self) -> str:
+        if self.interval is None:
+            return f"{self.mean:.2f}"
+        return f"{self.mean:.2f} ({self.interval[0]:.2f} to {self.interval[1]:.2f})"
+
+
+def estimate(groups: Sequence[Sequence[float]]) -> Estimate:
+    """Return the mean over groups and its 95 % t interval. NaN scores are left out.
+
+    With eight groups, a percentile bootstrap contains the true mean less often than it promises, so
+    Student's t over the group means is used.
+
+    Args:
+        groups: Scores of each group. The groups may have different sizes.
+
+    >>> estimate([[0.0, 1.0], [1.0, 1.0], [0.0, 0.0]]).mean
+    0.5
+    """
+    scores = []
+    group_means = []
+    for group in groups:
+        known = [score for score in group if not math.isnan(score)]
+        if known:
+            scores += known
+            group_means.append(fmean(known))
+    mean = fmean(group_means) if group_means else math.nan
+    interval = t_interval(group_means)
+    if interval is None:
+        return Estimate(mean, None)
+    low, high = interval
+    # Most rewards give scores from 0 to 1 and do not declare it, so an extreme score of 0 or 1 is
+    # taken for the end of the scale.
+    if min(scores) == 0:
+        low = max(low, 0.0)
+    if max(scores) == 1:
+        high = min(high, 1.0)
+    return Estimate(mean, (low, high))
+
+
 def mann_whitney_z(before: Sequence[float], after: Sequence[float]) -> float:
     """Return how much higher `after` is than `before`, as a z-score.
 

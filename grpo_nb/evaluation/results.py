@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.checks.groups import Estimate, estimate, in_groups
-from grpo_nb.core.statistics import pass_at_k, share_interval
+from grpo_nb.core.statistics import Estimate, estimate, pass_at_k, share_interval
 from grpo_nb.core.tables import Part, Shown, Table
 from grpo_nb.core.words import displayable
 from grpo_nb.runs.rows import HELDOUT_MEASURES
+from grpo_nb.scoring.scores import in_groups
 from grpo_nb.tasks.contamination import Contamination
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from grpo_nb.checks.layouts import PLAIN
-from grpo_nb.checks.layouts import completion as write_completion
+from grpo_nb.checks.probes import PLAIN
+from grpo_nb.checks.probes import completion as write_completion
 from grpo_nb.checks.rows import make_wrong_answers
 from grpo_nb.rewards.answers import gold_answers
 from grpo_nb.tasks.chat_template import fit_to_template

@@ -9,13 +9,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from grpo_nb.checks.groups import NO_SPREAD
 from grpo_nb.core.pages import errors_view as show_tracebacks
 from grpo_nb.core.pages import last_lines, render
 from grpo_nb.core.words import as_score, shorten
 from grpo_nb.scoring.calls import RewardError
 from grpo_nb.scoring.highlights import WHOLE_TEXT, Span, spans
-from grpo_nb.scoring.scores import Scores
+from grpo_nb.scoring.scores import NO_SPREAD, Scores
 
 MESSAGE_LENGTH = 300
 """Characters shown of the message of a reward's error."""

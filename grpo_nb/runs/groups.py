@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.checks.groups import NO_SPREAD
 from grpo_nb.core.pages import render, style
 from grpo_nb.core.words import as_score, shorten
 from grpo_nb.lab.views import push
+from grpo_nb.scoring.scores import NO_SPREAD
 from grpo_nb.tasks.tools import transcript
 
 if TYPE_CHECKING:

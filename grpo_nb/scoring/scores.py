@@ -38,6 +38,9 @@ ScaleRewards = Literal["group", "batch", "none"] | bool
 # TRL adds this to the standard deviation, so that it never divides by zero.
 _EPSILON = 1e-4
 
+NO_SPREAD = 1e-6
+"""Scores closer than this are equal: next to `_EPSILON`, nothing is left of the difference."""
+
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Scores(Shown):
@@ -213,6 +216,11 @@ def _score_rows(
     if not failures:
         return (math.nan,) * len(batch), [RewardError(name, None, "", batch_error)]
     return tuple(scores), failures
+
+
+def in_groups(values: Sequence[Any], size: int) -> list[Sequence[Any]]:
+    """Split values into groups of `size`, in order."""
+    return [values[start : start + size] for start in range(0, len(values), size)]
 
 
 def group_advantages(

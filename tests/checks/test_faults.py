@@ -3,8 +3,7 @@
 import pytest
 import sympy
 
-from grpo_nb.checks.report import KINDS
-from grpo_nb.checks.report import RewardReport
+from grpo_nb.checks.report import KINDS, RewardReport
 from grpo_nb.checks.reward_check import check_rewards
 from tests.checks.test_reward_check import BROKEN, BROKEN_SETS
 from tests.support.planted_faults import FAULTS, Fault, faulty

@@ -8,7 +8,6 @@ import numpy
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.checks.groups import estimate
 from grpo_nb.checks.learning_signal import Baseline
 from grpo_nb.scoring.correct_answers import choose_judge
 
@@ -47,7 +46,6 @@ def make(groups, rewards=REWARDS, *, truncated="", example=True, **settings) -> 
         scores=gn.score(rewards, texts, {"answer": "2"}),
         num_generations=len(groups[0]),
         rows=rows,
-        tokens=tuple(len(text.split()) for text in texts),
         is_truncated=tuple(bool(truncated) and text.endswith(truncated) for text in texts),
         right=gn.score(rewards, [RIGHT] * len(groups), rows),
         empty=gn.score(rewards, [""] * len(groups), rows),
@@ -251,36 +249,6 @@ def test_baseline_group_differs_if_an_advantage_is_not_0(seed: int) -> None:
     advantages = numpy.reshape(before.scores.advantages(3), (9, 3))
     moved = (abs(advantages) > 0.01).any(axis=1)
     assert moved.sum() == before.counts["differs"]
-
-
-def test_estimate_interval_is_student_t_over_groups() -> None:
-    low, high = estimate([[1.0] * 8, [0.0] * 8] * 4).interval
-    # With 7 degrees of freedom, by hand: 2.3646 * sqrt(2 / 7) / sqrt(8).
-    half = 2.3646 * math.sqrt(2 / 7) / math.sqrt(8)
-    assert high - 0.5 == pytest.approx(half, abs=1e-3)
-    assert 0.5 - low == pytest.approx(half, abs=1e-3)
-
-
-def test_estimate_of_equal_or_single_groups_has_no_interval() -> None:
-    assert estimate([[1.0, 0.0] * 4] * 8).interval is None
-    assert estimate([[1.0]]).interval is None
-
-
-def test_estimate_interval_stays_in_the_likely_range() -> None:
-    assert estimate([[1.0], [1.0], [0.5], [0.0]]).interval == (0.0, 1.0)
-    assert estimate([[1.0], [1.0], [0.5], [-0.1]]).interval[0] < -0.1
-
-
-def test_estimate_interval_covers_the_mean_as_promised() -> None:
-    generator = numpy.random.default_rng(0)
-    intervals = []
-    for _ in range(600):
-        rates = generator.beta(1.5, 1.5, 8)
-        interval = estimate([generator.binomial(1, rate, 8).tolist() for rate in rates]).interval
-        if interval is not None:
-            intervals.append(interval)
-    covered = sum(low <= 0.5 <= high for low, high in intervals)
-    assert 0.92 <= covered / len(intervals) <= 0.98
 
 
 def test_baseline_escapes_completions() -> None:

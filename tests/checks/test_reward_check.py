@@ -13,9 +13,8 @@ import pytest
 
 import grpo_nb as gn
 from grpo_nb.checks import calls
-from grpo_nb.checks.report import KINDS, WHOLE_SET
 from grpo_nb.checks.references import texts_in
-from grpo_nb.checks.report import RewardProblem, RewardReport
+from grpo_nb.checks.report import KINDS, WHOLE_SET, RewardProblem, RewardReport
 from grpo_nb.checks.reward_check import check_rewards
 from grpo_nb.rewards import completion_text
 from grpo_nb.tasks import formats

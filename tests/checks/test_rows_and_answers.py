@@ -5,10 +5,8 @@ import math
 
 import pytest
 
-from grpo_nb.checks.report import WHOLE_SET, make_finding
-from grpo_nb.checks.report import sort_findings
-from grpo_nb.checks.rows import MAX_ROWS_TRIED, choose_rows
-from grpo_nb.checks.rows import make_near_misses
+from grpo_nb.checks.report import WHOLE_SET, make_finding, sort_findings
+from grpo_nb.checks.rows import MAX_ROWS_TRIED, choose_rows, make_near_misses
 
 
 @pytest.mark.parametrize("count", [25, 47, 71])

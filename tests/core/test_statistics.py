@@ -1,12 +1,15 @@
 """Intervals and tests agree with their definitions, with brute force and with simulation."""
 
 import itertools
+import math
 import random
 
+import numpy
 import pytest
 from scipy.stats import binomtest
 
 from grpo_nb.core.statistics import (
+    estimate,
     kendall_z,
     mann_whitney_z,
     paired_result,
@@ -201,3 +204,36 @@ def test_rank_correlation_of_a_constant_is_zero() -> None:
 
 def test_rank_correlation_of_few_pairs_shows_nothing() -> None:
     assert rank_correlation([1, 2, 3], [1, 2, 3]).interval == (-1.0, 1.0)
+
+
+# ---- Means over groups ----
+
+
+def test_estimate_interval_is_student_t_over_groups() -> None:
+    low, high = estimate([[1.0] * 8, [0.0] * 8] * 4).interval
+    # With 7 degrees of freedom, by hand: 2.3646 * sqrt(2 / 7) / sqrt(8).
+    half = 2.3646 * math.sqrt(2 / 7) / math.sqrt(8)
+    assert high - 0.5 == pytest.approx(half, abs=1e-3)
+    assert 0.5 - low == pytest.approx(half, abs=1e-3)
+
+
+def test_estimate_of_equal_or_single_groups_has_no_interval() -> None:
+    assert estimate([[1.0, 0.0] * 4] * 8).interval is None
+    assert estimate([[1.0]]).interval is None
+
+
+def test_estimate_interval_stays_in_the_likely_range() -> None:
+    assert estimate([[1.0], [1.0], [0.5], [0.0]]).interval == (0.0, 1.0)
+    assert estimate([[1.0], [1.0], [0.5], [-0.1]]).interval[0] < -0.1
+
+
+def test_estimate_interval_covers_the_mean_as_promised() -> None:
+    generator = numpy.random.default_rng(0)
+    intervals = []
+    for _ in range(600):
+        rates = generator.beta(1.5, 1.5, 8)
+        interval = estimate([generator.binomial(1, rate, 8).tolist() for rate in rates]).interval
+        if interval is not None:
+            intervals.append(interval)
+    covered = sum(low <= 0.5 <= high for low, high in intervals)
+    assert 0.92 <= covered / len(intervals) <= 0.98
