@@ -21,9 +21,7 @@ SHOWN_ELSEWHERE = {
     "too few labels",
     "refused by its measure",
     "infinite score",
-    "skips rows",
     "right answer unknown",
-    "ignores the gold answer",
     "no reward for answers",
 }
 

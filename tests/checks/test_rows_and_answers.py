@@ -26,13 +26,12 @@ def test_nan_is_no_gold_answer() -> None:
 
 @pytest.mark.parametrize("gold", ["100.00", "100.50"])
 def test_near_misses_of_decimals_keep_the_tolerance(gold: str) -> None:
-    for near in make_near_misses(gold):
-        assert abs(float(near.answer) - float(gold)) > 2
+    for answer in make_near_misses(gold).values():
+        assert abs(float(answer) - float(gold)) > 2
 
 
 def test_near_miss_of_a_signed_number_has_one_sign() -> None:
-    answers = {near.change: near.answer for near in make_near_misses("+5")}
-    assert answers["the other sign"] == "-5"
+    assert make_near_misses("+5")["the other sign"] == "-5"
 
 
 def test_findings_are_sorted_by_reward_then_cause() -> None:
@@ -41,7 +40,7 @@ def test_findings_are_sorted_by_reward_then_cause() -> None:
         ("format outweighs the answer", WHOLE_SET),
         ("every candidate", "a"),
         ("depends on its group", "b"),
-        ("skips rows", "a"),
+        ("no reward for answers", "a"),
     ]
     findings = sort_findings([make_finding(kind, reward, "seen") for kind, reward in given])
     assert [finding.kind for finding in findings] == [
@@ -49,5 +48,5 @@ def test_findings_are_sorted_by_reward_then_cause() -> None:
         "right answer refused",
         "every candidate",
         "format outweighs the answer",
-        "skips rows",
+        "no reward for answers",
     ]
