@@ -181,11 +181,8 @@ class ProbeRunner:
         tokenizer = self.rows.tokenizer
         token_ids = None
         if tokenizer is None:
-            # One id per word or mark, because only the number of ids matters. They are below 1000,
-            # so that a reward may decode them with any tokenizer.
-            token_ids = [
-                [len(word) % 1000 for word in re.findall(r"\w+|\W", text)] for text in texts
-            ]
+            # One id per word or mark, because only the number of ids matters.
+            token_ids = [[0] * len(re.findall(r"\w+|\W", text)) for text in texts]
         columns = [self.rows.rows[probe.row].columns for probe in probes]
         return make_batch(texts, columns, completion_ids=token_ids, tokenizer=tokenizer)
 

@@ -48,7 +48,7 @@ MAX_RISE = 0.1
 ROWS_SHOWN = 6
 REPLACING_PROBES = ("empty", "off topic")
 """Probes with another answer in place of the person's: they must stay below the middle."""
-PROBE_COLUMNS = ("probe", "before", "after", "change", "unscored", "fools")
+PROBE_COLUMNS = ("probe", "before", "after", "change", "fools")
 
 
 @dataclass(frozen=True, repr=False)
@@ -70,7 +70,7 @@ class Agreement(Shown):
     probes: pandas.DataFrame
     """One row per kind of probe.
 
-    Columns: mean score before and after, change, share of answers without a number, and `fools`.
+    Columns: mean score before and after, change, and `fools`.
     """
 
     def side_by_side(self, count: int | None = None) -> Table:
@@ -220,7 +220,6 @@ def _try_probes(
     )
     scores["change"] = scores["after"] - scores["before"]
     means = scores.groupby("probe", sort=False).mean().reset_index()
-    means["unscored"] = scores["after"].isna().groupby(scores["probe"], sort=False).mean().array
     is_raised = means["change"] > MAX_RISE * (high - low)
     is_high = means["after"] > (low + high) / 2
     means["fools"] = is_raised.where(~means["probe"].isin(REPLACING_PROBES), is_high)
@@ -252,12 +251,6 @@ def _decide(
             "not fit as a reward",
             f"it is fooled by what a training would find: {', '.join(fooling)}",
         )
-    silent = list(probes["probe"][probes["unscored"] > MAX_UNSCORED])
-    if silent:
-        return (
-            "not fit as a reward",
-            f"without a number for too many of these answers: {', '.join(silent)}",
-        )
     if low < ENOUGH_CORRELATION:
         needed = correlation.pairs_needed(ENOUGH_CORRELATION)
         return "too few labels to tell", f"with this correlation it takes about {needed:.0f} labels"
@@ -265,17 +258,21 @@ def _decide(
     return "fit as a reward", tried
 
 
-def find_unmeasured(judge: judge, reward: str) -> list[Finding]:
-    """Report a judge that nobody has measured, or that failed its measure.
+def find_unmeasured(judges: Sequence[judge], reward: str) -> list[Finding]:
+    """Report judges that nobody has measured, or that failed their measure.
 
     Args:
-        judge: Not called.
-        reward: Name of the reward that calls the judge.
+        judges: Not called.
+        reward: Name of the reward that calls them.
     """
-    verdict, sentence = judge.measured or ("", "nobody has compared its scores with a person's")
     kinds = {
         "": "never measured",
         "too few labels to tell": "too few labels",
         "not fit as a reward": "refused by its measure",
     }
-    return [make_finding(kinds[verdict], reward, sentence)] if verdict in kinds else []
+    findings = []
+    for measured in (judge.measured for judge in judges):
+        verdict, sentence = measured or ("", "nobody has compared its scores with a person's")
+        if verdict in kinds:
+            findings.append(make_finding(kinds[verdict], reward, sentence))
+    return findings

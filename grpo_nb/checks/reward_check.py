@@ -108,56 +108,48 @@ def check_rewards(
     layouts = list_layouts(format or (task.format if isinstance(task, Task) else xml()))
 
     # 1. Set aside rewards that call a judge: a thousand calls of it would cost time and money.
+    judge_rewards = {}
+    tried_rewards = []
     findings: list[Finding] = []
-    judge_rewards: list[str] = []
-    tried_rewards: list[base.RewardFunction] = []
     for reward in rewards:
-        judges = judges_in(reward)
-        if not judges:
-            tried_rewards.append(reward)
-            continue
         name = base.reward_name(reward)
-        judge_rewards.append(name)
-        for judge in judges:
-            findings += find_unmeasured(judge, name)
+        if judges := judges_in(reward):
+            judge_rewards[name] = "calls a judge"
+            findings += find_unmeasured(judges, name)
+        else:
+            tried_rewards.append(reward)
 
     # 2. Try each of the other rewards.
-    results: list[RewardResult] = []
+    rows = choose_rows(task, answer, tokenizer) if tried_rewards else None
+    results = [_try_reward(reward, rows, layouts, seconds_per_call) for reward in tried_rewards]
+    for result in results:
+        findings += result.findings
+
+    # 3. Check the weighted total, which is what the model learns from. Rewards that no probe can
+    # judge are left out.
+    scored = [result for result in results if not result.is_left_out]
+    is_total_known = all(result.can_count_in_total for result in scored)
+    if scored and is_total_known and not judge_rewards:
+        findings += faults.check_total([result.reward for result in scored], weights, rows)
+
+    # 4. Report.
+    limits = [f"{result.reward.name}: {result.limit}" for result in results if result.limit]
     checked = []
-    limits = []
-    if tried_rewards:
-        rows = choose_rows(task, answer, tokenizer)
-        results = [_try_reward(reward, rows, layouts, seconds_per_call) for reward in tried_rewards]
+    if rows is not None:
         completions = sum(result.completions for result in results)
         counts = f"{len(rows.rows)} rows, {completions:,} completions"
         checked.append(f"Checked {len(results)} reward(s) on {counts}.")
-    for result in results:
-        findings += result.findings
-        if result.limit:
-            limits.append(f"{result.reward.name}: {result.limit}")
-
-    # 3. Check the weighted total, which is what the model learns from.
-    scored = [result for result in results if not result.is_left_out]
     if judge_rewards:
         checked.append(f"{len(judge_rewards)} reward(s) that call a judge were not called.")
         limits.append(
             f"the scores of {', '.join(judge_rewards)}, and with them the weighted total: a judge "
             "would be asked about a thousand times. Measure the judge with gn.checks.agreement"
         )
-    elif not all(result.can_count_in_total for result in scored):
+    elif not is_total_known:
         limits.append("the weighted total: a reward has to be fixed first, or is too slow to judge")
-    elif scored:
-        findings += faults.check_total([result.reward for result in scored], weights, rows)
-
-    # 4. Report.
-    if tokenizer is None and any("completion_ids" in texts_in(reward) for reward in tried_rewards):
-        limits.append(
-            "token counts: without tokenizer=, rewards that read completion_ids saw words and marks"
-        )
-    reward_roles = {result.reward.name: result.role for result in results}
     return RewardReport(
         findings=sort_findings(findings),
-        roles={**reward_roles, **dict.fromkeys(judge_rewards, "calls a judge")},
+        roles={result.reward.name: result.role for result in results} | judge_rewards,
         checked=" ".join(checked),
         limits=tuple(limits),
     )
@@ -209,6 +201,8 @@ def _try_reward(
         limit = "its scores, because it breaks the contract, fails or is unsteady"
     elif is_judged and is_stopped:
         limit = f"some probes, because it is slow; tried with {runner.completions} completions"
+    elif "completion_ids" in texts and rows.tokenizer is None:
+        limit = "token counts: without tokenizer=, it saw words and punctuation marks"
     return RewardResult(
         reward=tried,
         role=role.name if is_judged else "not judged",

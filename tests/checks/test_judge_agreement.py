@@ -108,16 +108,6 @@ def test_agreement_names_the_probe_that_raises_the_score() -> None:
     assert probes.loc[demand, "change"] == pytest.approx(5 - probes["before"].iloc[0])
 
 
-def test_judge_without_numbers_for_probes_is_refused() -> None:
-    def only_labels(messages: list) -> str:
-        is_label = set(answer_in(messages).split()) == {"word"}
-        return words_alone(messages) if is_label else "I had rather not say."
-
-    measured = measure(only_labels)
-    assert measured.verdict == "not fit as a reward"
-    assert "without a number for too many of these answers: longer, flattered" in measured.sentence
-
-
 @pytest.mark.parametrize("count", [20, 40])
 @pytest.mark.parametrize("true", [0.0, 0.65])
 def test_agreement_interval_covers_the_truth_as_promised(true: float, count: int) -> None:
