@@ -271,8 +271,8 @@ def find_unmeasured(judges: Sequence[judge], reward: str) -> list[Finding]:
         "not fit as a reward": "refused by its measure",
     }
     findings = []
-    for measured in (judge.measured for judge in judges):
-        verdict, sentence = measured or ("", "nobody has compared its scores with a person's")
+    for one in judges:
+        verdict, sentence = one.measured or ("", "nobody has compared its scores with a person's")
         if verdict in kinds:
             findings.append(make_finding(kinds[verdict], reward, sentence))
     return findings

@@ -55,7 +55,7 @@ def example_completions(
             f"the row has no gold answer in the column {answer!r}. Name the right column: "
             "RewardLab(rewards, task, answer=...)."
         )
-    gold = golds[0].split("\n", 1)[0]
+    gold = golds[0]
     (wrong,) = make_wrong_answers(gold, [gold], 1)
     return [write_completion(format, PLAIN, gold), write_completion(format, PLAIN, wrong)]
 

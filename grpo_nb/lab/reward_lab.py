@@ -182,6 +182,7 @@ class RewardLab(Panel):
         self._show_weights(weights)
         self._show_scale()
         self._forget_report()
+        self._agreement_view.value = ""
         self._rescore()
 
     @property
@@ -563,6 +564,7 @@ class RewardLab(Panel):
         self._status.value = ""
 
     def _reweigh(self) -> None:
+        self._forget_report()
         if self.scores is None:
             self._rescore()
             return
@@ -589,7 +591,7 @@ class RewardLab(Panel):
         self._errors.value = views.errors_view([*self._failures, *errors])
 
     def _forget_report(self) -> None:
-        """Remove the report, which is about another row or other rewards."""
+        """Remove the report, which is about another row, other rewards or other weights."""
         self.report = None
         self._report_view.value = ""
 

@@ -192,6 +192,14 @@ def test_person_and_judge_are_shown_side_by_side(tmp_path: Path) -> None:
     assert text_of(lab).count("It has words.") >= 1
 
 
+def test_new_rewards_remove_the_comparison_with_the_judge(tmp_path: Path) -> None:
+    lab = make_lab(tmp_path)
+    lab.label(2)
+    click(lab, "Compare with the judge")
+    lab.update([gn.rewards.xml_tags()])
+    assert "on 1 answers" not in text_of(lab)
+
+
 def test_side_by_side_without_a_judge_says_so(tmp_path: Path) -> None:
     lab = make_lab(tmp_path)
     lab.update([gn.rewards.xml_tags()])

@@ -347,6 +347,18 @@ def test_check_shows_the_report_until_the_row_changes(lab: gn.RewardLab) -> None
     assert "Nothing found." not in text_of(lab)
 
 
+def test_new_weights_remove_the_report(lab: gn.RewardLab) -> None:
+    lab.update([correctness(), xml_format()])
+    lab.check()
+    lab.weights = {"correctness": 0.5}
+    assert lab.report is None
+
+
+def test_example_of_an_answer_in_several_lines_is_right() -> None:
+    lab = gn.RewardLab([gn.rewards.exact_text()], [{"question": "Two lines?", "answer": "a\nb"}])
+    assert lab.scores.values["exact_text"] == (1.0, 0.0)
+
+
 def test_check_shows_what_a_reward_rewards_wrongly(lab: gn.RewardLab) -> None:
     def contains(completions: list, answer: list, **columns: Any) -> list[float]:
         pairs = zip(completions, answer, strict=True)
