@@ -4,14 +4,9 @@ The thresholds are round numbers, not tests. Each piece of advice gives the numb
 leaves the choice to the reader.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from grpo_nb.checks.learning_signal import Baseline
+from typing import Any
 
 MANY_TRUNCATED = 0.1
 """Share of truncated completions from which more room is worth its time."""
@@ -41,8 +36,12 @@ class Advice:
         return f"advice: {self.kind}: {self.reason}\n    {self.code}"
 
 
-def give_advice(sample: Baseline) -> tuple[Advice, ...]:
-    """Return what to change before training, the most important first."""
+def give_advice(sample: Any) -> tuple[Advice, ...]:
+    """Return what to change before training, the most important first.
+
+    Args:
+        sample: A `Baseline`.
+    """
     return (
         *_advise_format(sample),
         *_advise_difficulty(sample),
@@ -51,7 +50,7 @@ def give_advice(sample: Baseline) -> tuple[Advice, ...]:
     )
 
 
-def _advise_format(sample: Baseline) -> Iterable[Advice]:
+def _advise_format(sample: Any) -> Iterable[Advice]:
     """Propose an example turn, or priming, if the model does not write the format."""
     if sample.slot_share >= FEW_SLOTS:
         return
@@ -76,7 +75,7 @@ def _advise_format(sample: Baseline) -> Iterable[Advice]:
         )
 
 
-def _advise_difficulty(sample: Baseline) -> Iterable[Advice]:
+def _advise_difficulty(sample: Any) -> Iterable[Advice]:
     """Propose easier questions if most groups are all wrong, harder ones if they are all right."""
     groups = len(sample.groups)
     wrong = sample.counts["all wrong"]
@@ -102,7 +101,7 @@ def _advise_difficulty(sample: Baseline) -> Iterable[Advice]:
         )
 
 
-def _advise_length(sample: Baseline) -> Iterable[Advice]:
+def _advise_length(sample: Any) -> Iterable[Advice]:
     """Propose a higher length limit if answers that were begun are truncated."""
     truncated = sum(sample.is_truncated)
     completions = len(sample.scores)
@@ -121,7 +120,7 @@ def _advise_length(sample: Baseline) -> Iterable[Advice]:
         )
 
 
-def _advise_group_size(sample: Baseline) -> Iterable[Advice]:
+def _advise_group_size(sample: Any) -> Iterable[Advice]:
     """Propose a larger group if only some groups differ."""
     groups = len(sample.groups)
     differing = sample.counts["differs"]

@@ -45,7 +45,7 @@ LENGTHENED = ["words", "steps", "the answer"]
 
 @dataclass(frozen=True)
 class Role:
-    """What a reward follows, as its scores of right and wrong answers and of prose show it."""
+    """Role of a reward, as its scores of right and wrong answers and of prose show it."""
 
     name: str
     """`ANSWER`, `FORMAT` or `OTHER`."""

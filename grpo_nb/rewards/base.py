@@ -156,7 +156,7 @@ def relative(reward: RewardFunction) -> RewardFunction:
     """Mark a reward that ranks the completions of a group, and return it.
 
     A score of such a reward has a meaning only next to the other scores of the call.
-    `check_rewards` therefore calls it with groups, never with single completions.
+    `check_rewards` therefore does not try it, and the report says so.
 
     Args:
         reward: A function with TRL's signature. A bound method is wrapped in a `functools.partial`.
