@@ -5,6 +5,8 @@ after it check the contract: a reward accepts TRL's arguments, gives the same co
 score, leaves its inputs unchanged, and returns scores for any text, in time, without executing it.
 """
 
+from __future__ import annotations
+
 import contextlib
 import copy
 import inspect
@@ -14,8 +16,7 @@ import re
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-
-import pandas
+from typing import TYPE_CHECKING
 
 from grpo_nb.checks.probes import EvalTrap, Probe
 from grpo_nb.checks.report import Finding, make_finding
@@ -23,6 +24,9 @@ from grpo_nb.checks.rows import CheckRows
 from grpo_nb.core.deadlines import run_with_deadline
 from grpo_nb.rewards.base import RewardFunction, reward_name
 from grpo_nb.scoring.calls import Batch, ReturnTypeError, call_reward, make_batch, to_floats
+
+if TYPE_CHECKING:
+    import pandas
 
 CHUNK_SIZE = 64
 """Completions per call, as many as in a usual training step."""
@@ -191,6 +195,8 @@ class ProbeRunner:
 
         Column `returned` is the score, `score` the same if it is a finite number, else NaN.
         """
+        import pandas
+
         # As objects, because pandas refuses a lone surrogate in a column of texts.
         table = pandas.DataFrame(list(self.scores), columns=Probe._fields, dtype=object)
         table["row"] = table["row"].astype(int)

@@ -6,12 +6,13 @@ wrong answer, and 1 if it scores like the right answer. `check_total` reports a 
 that GRPO learns from, that does not follow right answers.
 """
 
+from __future__ import annotations
+
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-
-import pandas
+from typing import TYPE_CHECKING
 
 from grpo_nb.checks.probes import DO_NOT_KNOW, SLOT_ONLY, THINK_FIRST, Layout, Probe
 from grpo_nb.checks.report import WHOLE_SET, Finding, make_finding
@@ -27,6 +28,9 @@ from grpo_nb.checks.roles import (
     tolerance_of,
 )
 from grpo_nb.checks.rows import CheckRows
+
+if TYPE_CHECKING:
+    import pandas
 
 REWARDED_SHARE = 0.5
 """A probe counts as rewarded above this share.
@@ -204,6 +208,8 @@ def _find_part_credit(reward: TriedReward) -> Iterable[Finding]:
 
 def _find_endless_growth(reward: TriedReward) -> Iterable[Finding]:
     """Report a score that rises with every repetition, above that of the plain right answer."""
+    import pandas
+
     rights = reward.of_kind("right").set_index("row")["score"]
     tolerance = tolerance_of(reward.probes)
     growing = []
@@ -275,6 +281,8 @@ def _total_scores(rewards: Sequence[TriedReward], weights: Weights) -> pandas.Da
 
     A NaN score is left out of the sum, as in TRL.
     """
+    import pandas
+
     parts = []
     for reward in rewards:
         scores = reward.probes.set_index(list(Probe._fields))["score"]

@@ -4,12 +4,16 @@ Scores are compared on the same row and in the same words, so that only the answ
 format, differs.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-import pandas
+from typing import TYPE_CHECKING
 
 from grpo_nb.checks.probes import IN_SLOT, THINK_FIRST, Layout
+
+if TYPE_CHECKING:
+    import pandas
 
 ANSWER = "tells right from wrong"
 FORMAT = "rewards the format, whatever the answer"
@@ -105,10 +109,14 @@ def find_role(probes: pandas.DataFrame, layouts: Sequence[Layout]) -> Role:
 
 def no_role(layout: Layout) -> Role:
     """Return the role of a reward that follows nothing, or whose scores show nothing."""
+    import pandas
+
     return Role(OTHER, layout, pandas.DataFrame({"baseline": [], "gain": []}, dtype=float))
 
 
 def _margins(right: pandas.Series, baseline: pandas.Series) -> pandas.DataFrame:
+    import pandas
+
     return pandas.DataFrame({"baseline": baseline, "gain": right - baseline})
 
 
