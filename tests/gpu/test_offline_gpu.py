@@ -7,6 +7,7 @@ import dataclasses
 import json
 import os
 import random
+import re
 import struct
 import subprocess
 import sys
@@ -16,7 +17,6 @@ from pathlib import Path
 
 import pytest
 
-from grpo_nb.machine.packages import pinned
 from scripts.offline_gpu import check, pack, unpack
 from tests.conftest import ROOT
 
@@ -193,7 +193,9 @@ def test_wheel_that_leaves_its_folder_is_refused(tmp_path: Path) -> None:
 def test_pins_of_the_pack_are_the_pins_of_the_kit() -> None:
     packed_pins = [*pack.read_pins(FOLDER / "base.txt"), *pack.read_pins(FOLDER / "vllm.txt")]
     versions = dict(pin.split("==") for pin in packed_pins)
-    wanted = pinned()
+    requirements = [ROOT / "requirements.txt", ROOT / "requirements-no-deps.txt"]
+    lines = "".join(file.read_text("utf-8") for file in requirements)
+    wanted = dict(re.findall(r"^([\w.-]+)==([\w.]+)$", lines, re.MULTILINE))
     assert versions["vllm"] == "0.26.0"  # for torch 2.11; the kit's own is for 2.13
     assert {name: versions[name] for name in versions.keys() & wanted.keys()} == {
         name: wanted[name] for name in versions.keys() & wanted.keys()
