@@ -91,9 +91,8 @@ def choose_rows(
     rows: Sequence[dict[str, Any]], limit: int | None, seed: int
 ) -> list[dict[str, Any]]:
     """Return a random sample of `limit` rows in their order, or all rows."""
-    if limit is None or limit >= len(rows):
-        return list(rows)
-    places = random.Random(seed).sample(range(len(rows)), limit)
+    count = len(rows) if limit is None else min(limit, len(rows))
+    places = random.Random(seed).sample(range(len(rows)), count)
     return [rows[place] for place in sorted(places)]
 
 
@@ -101,7 +100,7 @@ def read_answers(
     questions: Sequence[Mapping[str, Any]],
     completions: Sequence[Completion],
     format: AnswerFormat,
-    reward: Judge | None = None,
+    judge: Judge | None = None,
 ) -> list[dict[str, Any]]:
     """Judge each completion, and return a row of `Evaluation.rows` for it.
 
@@ -114,15 +113,15 @@ def read_answers(
         questions: Rows with `question` and `answer`.
         completions: One completion for each row.
         format: Format in which the questions were asked.
-        reward: Judge of the answers from `scoring.correct_answers.choose_judge`; `correctness()` if
+        judge: Judge of the answers from `scoring.correct_answers.choose_judge`; `correctness()` if
             None.
     """
-    reward = reward or correctness()
+    judge = judge or correctness()
     texts = [completion.text for completion in completions]
     scored = as_scored(completions, questions)
-    scores = judge_scores(reward, texts, questions, format, scored=scored)
-    is_correct = are_correct(reward, texts, questions, format, scores=scores)
-    is_anywhere = are_correct_anywhere(reward, texts, questions, format, is_correct)
+    scores = judge_scores(judge, texts, questions, format, scored=scored)
+    is_correct = are_correct(judge, texts, questions, format, scores=scores)
+    is_anywhere = are_correct_anywhere(judge, texts, questions, format, is_correct)
     rows = []
     for place, (question, completion) in enumerate(zip(questions, completions, strict=True)):
         row = {
@@ -136,7 +135,7 @@ def read_answers(
             "tokens": completion.tokens,
             "is_cut": completion.is_cut,
         }
-        if isinstance(reward, FunctionJudge):
+        if isinstance(judge, FunctionJudge):
             row["judge_score"] = None if math.isnan(scores[place]) else scores[place]
         rows.append(row)
     return rows
