@@ -84,7 +84,7 @@ class Exam:
         """The rows of the questions."""
         is_stored = self.questions is None
         rows = _stored_holdout(self.run) if is_stored else list(self.questions.holdout)
-        rows = choose_rows(rows, self.limit, seed=0)
+        rows = choose_rows(rows, self.limit)
         if not rows:
             raise ValueError("there are no held-out questions to ask.")
         return rows

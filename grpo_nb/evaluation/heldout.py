@@ -52,7 +52,6 @@ def load_holdout(
     format: AnswerFormat | None = None,
     columns: Mapping[str, str] | None = None,
     example: tuple[str, str, str] | None = None,
-    seed: int = 0,
     split: str = "test",
 ) -> HeldOut:
     """Load questions to evaluate on, as `load_task` reads them. Nothing is kept for training.
@@ -60,12 +59,11 @@ def load_holdout(
     Args:
         source: Path of a file, rows, a `Dataset`, or the id of a data set on the Hub. `"gsm8k"`
             stands for `openai/gsm8k`.
-        limit: Number of questions, sampled with `seed`. By default all.
+        limit: Number of questions, always the same ones. By default all.
         format: Answer format to ask in. For a model that was trained on a task, pass
             `format=task.format`.
         columns: As in `load_task`.
         example: As in `load_task`.
-        seed: Seed of the choice of questions.
         split: Split of a data set on the Hub.
 
     Raises:
@@ -80,19 +78,17 @@ def load_holdout(
     # This writes percent signs into the answers of the rows, so the user should know.
     for note in read_percentages(cleaned.rows, answer_column):
         _LOG.warning("%s: %s", read.name, note)
-    rows = choose_rows(cleaned.rows, limit, seed)
+    rows = choose_rows(cleaned.rows, limit)
     golds = [row.get(ACCEPTED, row["answer"]) for row in rows]
     format = fitting_format(format, answers_of(golds))
     holdout = as_dataset(with_prompts(rows, format, example))
     return HeldOut(name=read.name, format=format, holdout=holdout)
 
 
-def choose_rows(
-    rows: Sequence[dict[str, Any]], limit: int | None, seed: int
-) -> list[dict[str, Any]]:
-    """Return a random sample of `limit` rows in their order, or all rows."""
+def choose_rows(rows: Sequence[dict[str, Any]], limit: int | None) -> list[dict[str, Any]]:
+    """Return a random sample of `limit` rows in their order, always the same, or all rows."""
     count = len(rows) if limit is None else min(limit, len(rows))
-    places = random.Random(seed).sample(range(len(rows)), count)
+    places = random.Random(0).sample(range(len(rows)), count)
     return [rows[place] for place in sorted(places)]
 
 
