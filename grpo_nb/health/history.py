@@ -7,10 +7,11 @@ import numbers
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 from grpo_nb.config.settings import Settings
+from grpo_nb.core.statistics import mann_whitney_z
 
 CLEAR_Z = 3.0
 """z-score of a shift that causes an alert. The rules test after every step, so a z-score of 2
@@ -144,6 +145,11 @@ class RunHistory:
     blocks: int = 0
     """Number of complete blocks. The best one is a maximum, so tests of it are corrected by this
     number."""
+    last_record_block: list[float] = field(default_factory=list)
+    """Rewards of the last block that was clearly above the previous such block, at first those of
+    the first block."""
+    last_record_length: float = 0.0
+    """Median length of the completions of that block, 0 if it is not known."""
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Add one logged row."""
@@ -216,6 +222,11 @@ class RunHistory:
         if not self.best_block or fmean(block) > fmean(self.best_block):
             self.best_block = block
             self.best_row = self.reward_rows
+        record = self.last_record_block
+        if not record or mann_whitney_z(record, block) >= LIKELY_Z:
+            lengths = self.last_values("completions/mean_length", WINDOW, MIN_ROWS_PER_SIDE)
+            self.last_record_block = block
+            self.last_record_length = median(lengths) if lengths else 0.0
 
     def _repair(self, metrics: dict[str, float]) -> None:
         """Add metrics that follow from others, and remove metrics that were not measured."""

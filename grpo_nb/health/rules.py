@@ -381,12 +381,10 @@ def check_shifts(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
         yield Finding("collapse", "warning", message, advice, "entropy")
 
     # The usual GRPO loss favours long wrong answers, because it averages over the tokens of each
-    # answer (arXiv:2503.20783). The reward may follow the length, so this rule waits for 200 steps,
-    # and until the last best reward is 50 steps ago.
+    # answer (arXiv:2503.20783). The reward may follow the length, so this rule waits for 200 steps.
     then, now = _shift(history, "completions/mean_length")
-    rows_since_best = history.reward_rows - history.best_row
-    has_new_gain = trend.is_above_start and rows_since_best <= history.rows_in(LONG_WINDOW)
-    if now >= 2 * then and history.steps >= 4 * LONG_WINDOW and not has_new_gain:
+    is_longer = now >= 2 * max(then, history.last_record_length)
+    if is_longer and history.steps >= 4 * LONG_WINDOW and not _has_new_gain(history, trend):
         message = f"Completions have {now:.0f} tokens, from {then:.0f} at the start."
         advice = 'Reward brevity. The loss_type "dr_grpo" does not favour long wrong answers.'
         yield Finding("length", "warning", message, advice, "longer")
@@ -402,6 +400,16 @@ def _shift(history: RunHistory, metric: str) -> tuple[float, float]:
     if is_early or median(first) <= 1e-6 or abs(mann_whitney_z(first, last)) < CLEAR_Z:
         return math.nan, math.nan
     return median(first), median(last)
+
+
+def _has_new_gain(history: RunHistory, trend: RewardTrend) -> bool:
+    """Return True if the reward has lately been higher than before, so that length has paid off."""
+    rows_since_best = history.reward_rows - history.best_row
+    if trend.is_above_start and rows_since_best <= history.rows_in(LONG_WINDOW):
+        return True
+    last = history.last_values("reward", LONG_WINDOW, MIN_ROWS_PER_SIDE)
+    # Growing completions alone are no fault, so a smaller z-score than `LIKELY_Z` excuses them.
+    return mann_whitney_z(history.last_record_block, last) >= 1.4
 
 
 # kl_drift ----------------------------------------------------------------------------------------
