@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from grpo_nb.config.settings import Settings
-from grpo_nb.core.progress import progress_bar
 from grpo_nb.core.problems import warn_user
+from grpo_nb.core.progress import progress_bar
 from grpo_nb.evaluation.heldout import HeldOut, choose_rows, load_holdout, read_answers
 from grpo_nb.evaluation.results import REWARD, Evaluation
 from grpo_nb.evaluation.subjects import (
