@@ -3,7 +3,7 @@
 - `asking` has `evaluate`, `compare` and `ask`.
 - `subjects` finds and opens the models that are asked.
 - `heldout` loads questions, and judges the answers.
-- `judging` chooses who decides which answers are correct.
+- `exam` asks the models the questions, and chooses who decides which answers are correct.
 - `results` and `comparison` have the numbers and show them, `figure` draws them.
 """
 

@@ -9,37 +9,23 @@ from typing import Any
 
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import described, require
-from grpo_nb.core.progress import progress_bar
 from grpo_nb.core.tables import Part, Shown, Table, as_written
 from grpo_nb.evaluation.comparison import Comparison
-from grpo_nb.evaluation.heldout import HeldOut, choose_rows, load_holdout, read_answers
-from grpo_nb.evaluation.judging import HeldOutQuestions, describe_judge, judge_for
-from grpo_nb.evaluation.results import REWARD, Evaluation
+from grpo_nb.evaluation.exam import Exam, Questions, format_of, require_no_tools
+from grpo_nb.evaluation.results import Evaluation
 from grpo_nb.evaluation.subjects import (
     Decoding,
-    OpenSubject,
     RunModel,
-    Subject,
     locate_subjects,
-    model_id_of,
     name_of,
     open_subject,
     start_part,
 )
-from grpo_nb.generation.samples import Completion, as_scored
-from grpo_nb.rewards.base import RewardFunction, reward_list, weights_by_name
+from grpo_nb.generation.samples import Completion
+from grpo_nb.rewards.base import RewardFunction
 from grpo_nb.runs.card import write_model_card
-from grpo_nb.runs.rows import read_rows
-from grpo_nb.runs.run_folder import Run, open_run, trained_questions
-from grpo_nb.scoring.correct_answers import Judge, judge_remarks
-from grpo_nb.scoring.scores import score
-from grpo_nb.tasks.contamination import Contamination, find_contamination
-from grpo_nb.tasks.formats import AnswerFormat
+from grpo_nb.runs.run_folder import Run, open_run
 from grpo_nb.tasks.load import with_prompts
-from grpo_nb.tasks.read_rows import Source
-from grpo_nb.tasks.task import Task
-
-Questions = Task | HeldOut | Source
 
 
 def evaluate(
@@ -50,10 +36,8 @@ def evaluate(
     rewards: RewardFunction | Sequence[RewardFunction] = (),
     limit: int | None = None,
     samples: int = 1,
-    temperature: float | None = None,
     max_completion_length: int | None = None,
     settings: Settings | None = None,
-    seed: int | None = None,
     label: str | None = None,
     allow_contaminated: bool = False,
     correct: RewardFunction | None = None,
@@ -79,11 +63,10 @@ def evaluate(
             folder of a model its tokenizer, settings and training questions.
         rewards: Rewards whose means are reported. They may also decide which answers are correct.
         limit: Number of questions, always the same ones. By default all.
-        samples: Answers per question: 1 is the greedy answer, several are sampled for pass@k.
-        temperature: Sampling temperature. By default 0 for one answer, else that of the settings.
+        samples: Answers per question: 1 is the greedy answer, several are sampled for pass@k, with
+            the temperature and the seed of the settings.
         max_completion_length: Tokens of an answer, by default as in the settings.
         settings: Settings for length and sampling, by default those of the run or of the kit.
-        seed: Seed of the sampling, by default that of the settings.
         label: Name of the model in the result.
         allow_contaminated: If True, go on although held-out questions were trained on. The result
             reports their number.
@@ -113,24 +96,23 @@ def evaluate(
     )
     located, run = locate_subjects([subject], run)
     exam = Exam(
-        task,
-        run,
-        located,
+        task=task,
+        run=run,
+        subjects=located,
         rewards=rewards,
         limit=limit,
         samples=samples,
-        temperature=temperature,
         max_completion_length=max_completion_length,
         settings=settings,
-        seed=seed,
+        allow_contaminated=allow_contaminated,
         correct=correct,
     )
-    (evaluation,) = exam.ask_all([label or name_of(located[0])], allow_contaminated)
+    (evaluation,) = exam.ask_all([label or name_of(located[0])])
     return evaluation
 
 
 def compare(
-    subject: Any = None,
+    subject: Any,
     task: Questions | None = None,
     against: Any = None,
     *,
@@ -138,10 +120,8 @@ def compare(
     rewards: RewardFunction | Sequence[RewardFunction] = (),
     limit: int | None = None,
     samples: int = 1,
-    temperature: float | None = None,
     max_completion_length: int | None = None,
     settings: Settings | None = None,
-    seed: int | None = None,
     allow_contaminated: bool = False,
     correct: RewardFunction | None = None,
 ) -> Comparison:
@@ -160,8 +140,8 @@ def compare(
         task: Questions, as in `evaluate`.
         against: Model to compare with, for example `"base"`.
         run: Run that the models belong to, if neither is one.
-        rewards, limit, samples, temperature, max_completion_length: As in `evaluate`.
-        settings, seed, allow_contaminated, correct: As in `evaluate`.
+        rewards, limit, samples, max_completion_length: As in `evaluate`.
+        settings, allow_contaminated, correct: As in `evaluate`.
 
     Raises:
         ValueError: A held-out question was trained on, `against` is missing, there are no
@@ -202,224 +182,22 @@ def compare(
         if names[0] != names[1]:
             labels = names
     exam = Exam(
-        task,
-        run,
-        located,
+        task=task,
+        run=run,
+        subjects=located,
         rewards=rewards,
         limit=limit,
         samples=samples,
-        temperature=temperature,
         max_completion_length=max_completion_length,
         settings=settings,
-        seed=seed,
+        allow_contaminated=allow_contaminated,
         correct=correct,
     )
-    comparison = Comparison(*exam.ask_all(labels, allow_contaminated))
+    comparison = Comparison(*exam.ask_all(labels))
     if is_against_start and exam.is_complete:
         comparison = comparison.save(run.path / "comparison")
         write_model_card(run)
     return comparison
-
-
-class Exam:
-    """Held-out questions for one or several models, and how they are asked and judged.
-
-    Args:
-        task, rewards, limit, samples, temperature, max_completion_length: As in `evaluate`.
-        settings, seed, correct: As in `evaluate`.
-        run: Run that the models belong to.
-        subjects: Models to ask.
-    """
-
-    def __init__(
-        self,
-        task: Questions | None,
-        run: Run | None,
-        subjects: Sequence[Subject],
-        *,
-        rewards: RewardFunction | Sequence[RewardFunction],
-        limit: int | None,
-        samples: int,
-        temperature: float | None,
-        max_completion_length: int | None,
-        settings: Settings | None,
-        seed: int | None,
-        correct: RewardFunction | None,
-    ) -> None:
-        self.run = run
-        self.subjects = subjects
-        self.rewards = reward_list(rewards, least=0)
-        weights_by_name(self.rewards)  # raises if two rewards have the same name
-        self.task = self._load_task(task)
-        rows = _stored_holdout(run) if task is None else list(self.task.holdout)
-        rows = choose_rows(rows, limit, seed=0)
-        if not rows:
-            raise ValueError("there are no held-out questions to ask.")
-        in_memory = [subject for subject in subjects if isinstance(subject, tuple)]
-        self.questions = HeldOutQuestions(
-            rows=rows,
-            format=_format_of(run) if task is None else self.task.format,
-            task=self.task,
-            run=run,
-            tokenizer=in_memory[0][1] if in_memory else None,
-        )
-
-        # Order of precedence: argument, `settings`, settings of the run, defaults.
-        resolved = settings or (run.settings if run else Settings())
-        if max_completion_length is not None:
-            resolved = resolved.replace(max_completion_length=max_completion_length)
-        if seed is not None:
-            resolved = resolved.replace(seed=seed)
-        if temperature is None:
-            temperature = 0.0 if samples == 1 else resolved.temperature
-        if samples < 1 or (samples > 1 and temperature == 0):
-            raise ValueError(
-                f"samples = {samples!r} must be 1, or several at a temperature above 0: at "
-                "temperature 0 all samples are the same."
-            )
-        # Prompts that differ from those of the training would measure another task.
-        own_kwargs = getattr(self.task, "chat_template_kwargs", {})
-        self.decoding = Decoding(
-            max_completion_length=resolved.max_completion_length,
-            samples=samples,
-            temperature=temperature,
-            sampling=resolved.sampling if temperature else {},
-            seed=resolved.seed,
-            chat_template_kwargs=own_kwargs or (run.chat_template_kwargs if run else {}),
-            tools=getattr(self.task, "tools", None),
-        )
-        self.judge: Judge = judge_for(self.questions, correct, self.rewards)
-
-    def _load_task(self, task: Questions | None) -> Task | HeldOut | None:
-        """Return the questions as a task or held-out set, None for those stored with the run."""
-        if task is None and self.run is None:
-            raise ValueError(
-                "which questions? Give a task, gn.evaluation.load_holdout(...), or a run with its "
-                "own questions."
-            )
-        if self.run is not None and getattr(task, "tools", None) is None:
-            _require_no_tools(self.run, "pass the task: gn.compare(run, task)")
-        if task is None or isinstance(task, (Task, HeldOut)):
-            return task
-        return load_holdout(task, format=_format_of(self.run) if self.run else None)
-
-    @property
-    def is_complete(self) -> bool:
-        """True if all questions of the run get a greedy answer of full length.
-
-        Only such a comparison becomes the result that the run shows.
-        """
-        asked = [row["question"] for row in self.questions.rows]
-        own = [row["question"] for row in self.run.holdout]
-        full_length = self.run.settings.max_completion_length
-        is_full_length = self.decoding.max_completion_length >= full_length
-        return asked == own and is_full_length and self.decoding.temperature == 0
-
-    def ask_all(self, labels: Sequence[str], allow_contaminated: bool) -> list[Evaluation]:
-        """Ask one model after the other.
-
-        Raises:
-            ValueError: A question was trained on, or a run was trained with other prompts.
-        """
-        runs = {self.run.path.absolute(): self.run} if self.run else {}
-        for subject in self.subjects:
-            if isinstance(subject, RunModel):
-                runs.setdefault(subject.run.path.absolute(), subject.run)
-        contamination = self._find_contamination(list(runs.values()))
-        if contamination and not allow_contaminated:
-            contamination.require_none()
-        for run in runs.values():
-            own = run.chat_template_kwargs
-            if own != self.decoding.chat_template_kwargs:
-                raise ValueError(
-                    f"the run {run.name!r} was trained with chat_template_kwargs = {own}, and this "
-                    f"task makes other prompts: gn.load_task(..., chat_template_kwargs={own})."
-                )
-        # The judge is the same for all models, so it is described (and tried) only once.
-        judge_fields = describe_judge(self.questions, self.judge)
-        evaluations = []
-        tokenizer = None
-        for subject, label in zip(self.subjects, labels, strict=True):
-            # Only one model is in memory at a time. The first tokenizer is used for all.
-            with open_subject(subject, run=self.run, tokenizer=tokenizer) as opened:
-                completions = self._answers(opened, label)
-                tokenizer = tokenizer or opened.tokenizer
-                description = opened.description
-                # A GGUF file has no tokenizer here, but usually the template of the other model.
-                format = self._format_for(opened.tokenizer or tokenizer)
-                # Otherwise this model would stay in memory while the next one is loaded.
-                del opened
-            rows = self._judge_answers(completions, format)
-            scores = [row.get("judge_score") for row in rows]
-            evaluations.append(
-                Evaluation(
-                    label=label,
-                    rows=rows,
-                    samples=self.decoding.samples,
-                    decoding=self.decoding.to_dict(),
-                    subject=description,
-                    contamination=contamination,
-                    model_id=model_id_of(subject),
-                    remarks=judge_remarks(self.judge, scores),
-                    **judge_fields,
-                )
-            )
-        return evaluations
-
-    @property
-    def _repeated_rows(self) -> list[Any]:
-        """The rows, each once per sample."""
-        samples = range(self.decoding.samples)
-        return [row for row in self.questions.rows for _ in samples]
-
-    def _answers(self, opened: OpenSubject, label: str) -> list[Completion]:
-        rows = self._repeated_rows
-        with progress_bar(len(rows), desc=f"held-out, {label}", unit="answer") as bar:
-            return opened.ask(rows, self.decoding, lambda done: bar.update(done - bar.n))
-
-    def _format_for(self, tokenizer: Any) -> AnswerFormat:
-        # The format of a task already fits its tokenizer. That of a held-out set is adapted here.
-        if not isinstance(self.task, HeldOut) or tokenizer is None:
-            return self.questions.format
-        return self.questions.format.for_template(tokenizer, self.decoding.chat_template_kwargs)
-
-    def _judge_answers(
-        self, completions: Sequence[Completion], format: AnswerFormat
-    ) -> list[dict[str, Any]]:
-        asked = self._repeated_rows
-        rows = read_answers(asked, completions, format, self.judge)
-        if self.rewards:
-            scores = score(self.rewards, **as_scored(completions, asked)).values
-            for name, values in scores.items():
-                for row, value in zip(rows, values, strict=True):
-                    row[f"{REWARD}{name}"] = value
-        return rows
-
-    def _find_contamination(self, runs: Sequence[Run]) -> Contamination | None:
-        trained = trained_questions(getattr(self.task, "train", None), runs)
-        if not trained:
-            return None
-        return find_contamination([row["question"] for row in self.questions.rows], trained)
-
-
-def _stored_holdout(run: Run) -> list[dict[str, Any]]:
-    """Return the held-out rows of a run, with all columns that rewards may read if it kept them."""
-    rows = run.holdout
-    complete = read_rows(run.start_path / "holdout.jsonl")
-    questions = [row["question"] for row in rows]
-    return complete if [row.get("question") for row in complete] == questions else rows
-
-
-def _require_no_tools(run: Run, cure: str) -> None:
-    if run.info["task"].get("tools"):
-        raise ValueError(
-            f"the run {run.name!r} was trained with tools. Tools are Python objects and are not "
-            f"stored with the run, so {cure}."
-        )
-
-
-def _format_of(run: Run) -> AnswerFormat:
-    return AnswerFormat(**run.info["task"]["format"])
 
 
 @dataclass(frozen=True, repr=False)
@@ -469,12 +247,12 @@ def ask(
     settings = run.settings
     if max_completion_length is not None:
         settings = settings.replace(max_completion_length=max_completion_length)
-    _require_no_tools(
+    require_no_tools(
         run,
         "gn.ask, which takes no task, cannot ask this run. To see held-out answers from before and "
         "after, pass the task: gn.compare(run, task)",
     )
-    examples = run.holdout or with_prompts([{"question": ""}], _format_of(run), None)
+    examples = run.holdout or with_prompts([{"question": ""}], format_of(run), None)
     turns = shared_turns(examples)
     rows = []
     for question in questions:

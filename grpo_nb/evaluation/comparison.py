@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 from grpo_nb.core.files import refuse_links, write_bytes, write_json
 from grpo_nb.core.statistics import FEWEST_QUESTIONS, PairedResult, paired_result
 from grpo_nb.core.tables import Html, Part, Shown, Table, as_written, bold, escaped
-from grpo_nb.evaluation.judging import frequent_answer
 from grpo_nb.evaluation.results import MEASURES, REWARD, STORED_FIELDS, Evaluation
 from grpo_nb.runs.outcome import MajorityBaseline
 from grpo_nb.runs.rows import parse_json, reading
@@ -29,6 +28,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NO_DIFFERENCE = "no difference shown"
+
+FREQUENT_SHARE = 0.2
+"""Share of the questions from which one gold answer is frequent enough to be a baseline."""
+
+FREQUENT_COUNT = 3
+"""Questions that the most frequent gold answer needs at least."""
 
 EXAMPLES = 3
 """Answers that the card shows."""
@@ -109,18 +114,14 @@ class Comparison(Shown):
     def majority(self) -> MajorityBaseline | None:
         """Majority-class baseline next to the accuracy, None if no gold answer repeats often.
 
-        If a function decides what is correct, the baseline is the share of questions for which the
-        function accepts that answer. None if the function ignores the answers.
+        None also if the judge is a function that may ignore the gold answers.
         """
         golds = [group[0]["answer"] for group in self.after.groups]
-        answer = frequent_answer(golds)
-        if answer is None:
+        answer, count = Counter(golds).most_common(1)[0]
+        is_frequent = count >= max(FREQUENT_COUNT, FREQUENT_SHARE * len(golds))
+        if not is_frequent or self.after.unproven_judge:
             return None
-        share = self.after.majority_share
-        if share is None and self.after.compares_gold:
-            share = golds.count(answer) / len(golds)
-        if share is None:
-            return None
+        share = count / len(golds)
         low, high = self.after.interval
         position = "is not clearly above"
         if low > share:
@@ -443,11 +444,9 @@ def open_comparison(folder: str | Path) -> Comparison:
             if not column.startswith(REWARD):
                 answers[column] = answers[column].where(answers[column].notna(), None)
         rows = answers.to_dict("records")
-        answers_per_model = saved["before"]["questions"] * saved["before"]["samples"]
-        if len(rows) != 2 * answers_per_model:
-            raise ValueError(f"{len(rows)} answers cannot belong to 2 models")
-        before = _read_evaluation(saved["before"], rows[:answers_per_model])
-        after = _read_evaluation(saved["after"], rows[answers_per_model:])
+        middle = len(rows) // 2
+        before = _read_evaluation(saved["before"], rows[:middle])
+        after = _read_evaluation(saved["after"], rows[middle:])
         return Comparison(before, after, path=folder)
 
 

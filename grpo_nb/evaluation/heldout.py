@@ -52,7 +52,6 @@ def load_holdout(
     format: AnswerFormat | None = None,
     columns: Mapping[str, str] | None = None,
     example: tuple[str, str, str] | None = None,
-    seed: int = 0,
     split: str = "test",
 ) -> HeldOut:
     """Load questions to evaluate on, as `load_task` reads them. Nothing is kept for training.
@@ -60,12 +59,11 @@ def load_holdout(
     Args:
         source: Path of a file, rows, a `Dataset`, or the id of a data set on the Hub. `"gsm8k"`
             stands for `openai/gsm8k`.
-        limit: Number of questions, sampled with `seed`. By default all.
+        limit: Number of questions, always the same ones. By default all.
         format: Answer format to ask in. For a model that was trained on a task, pass
             `format=task.format`.
         columns: As in `load_task`.
         example: As in `load_task`.
-        seed: Seed of the choice of questions.
         split: Split of a data set on the Hub.
 
     Raises:
@@ -80,20 +78,17 @@ def load_holdout(
     # This writes percent signs into the answers of the rows, so the user should know.
     for note in read_percentages(cleaned.rows, answer_column):
         _LOG.warning("%s: %s", read.name, note)
-    rows = choose_rows(cleaned.rows, limit, seed)
+    rows = choose_rows(cleaned.rows, limit)
     golds = [row.get(ACCEPTED, row["answer"]) for row in rows]
     format = fitting_format(format, answers_of(golds))
     holdout = as_dataset(with_prompts(rows, format, example))
     return HeldOut(name=read.name, format=format, holdout=holdout)
 
 
-def choose_rows(
-    rows: Sequence[dict[str, Any]], limit: int | None, seed: int
-) -> list[dict[str, Any]]:
-    """Return a random sample of `limit` rows in their order, or all rows."""
-    if limit is None or limit >= len(rows):
-        return list(rows)
-    places = random.Random(seed).sample(range(len(rows)), limit)
+def choose_rows(rows: Sequence[dict[str, Any]], limit: int | None) -> list[dict[str, Any]]:
+    """Return a random sample of `limit` rows in their order, always the same, or all rows."""
+    count = len(rows) if limit is None else min(limit, len(rows))
+    places = random.Random(0).sample(range(len(rows)), count)
     return [rows[place] for place in sorted(places)]
 
 
@@ -101,7 +96,7 @@ def read_answers(
     questions: Sequence[Mapping[str, Any]],
     completions: Sequence[Completion],
     format: AnswerFormat,
-    reward: Judge | None = None,
+    judge: Judge | None = None,
 ) -> list[dict[str, Any]]:
     """Judge each completion, and return a row of `Evaluation.rows` for it.
 
@@ -114,15 +109,15 @@ def read_answers(
         questions: Rows with `question` and `answer`.
         completions: One completion for each row.
         format: Format in which the questions were asked.
-        reward: Judge of the answers from `scoring.correct_answers.choose_judge`; `correctness()` if
+        judge: Judge of the answers from `scoring.correct_answers.choose_judge`; `correctness()` if
             None.
     """
-    reward = reward or correctness()
+    judge = judge or correctness()
     texts = [completion.text for completion in completions]
     scored = as_scored(completions, questions)
-    scores = judge_scores(reward, texts, questions, format, scored=scored)
-    is_correct = are_correct(reward, texts, questions, format, scores=scores)
-    is_anywhere = are_correct_anywhere(reward, texts, questions, format, is_correct)
+    scores = judge_scores(judge, texts, questions, format, scored=scored)
+    is_correct = are_correct(judge, texts, questions, format, scores=scores)
+    is_anywhere = are_correct_anywhere(judge, texts, questions, format, is_correct)
     rows = []
     for place, (question, completion) in enumerate(zip(questions, completions, strict=True)):
         row = {
@@ -136,7 +131,7 @@ def read_answers(
             "tokens": completion.tokens,
             "is_cut": completion.is_cut,
         }
-        if isinstance(reward, FunctionJudge):
+        if isinstance(judge, FunctionJudge):
             row["judge_score"] = None if math.isnan(scores[place]) else scores[place]
         rows.append(row)
     return rows

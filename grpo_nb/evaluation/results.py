@@ -36,7 +36,6 @@ STORED_FIELDS = (
     "model_id",
     "remarks",
     "unproven_judge",
-    "majority_share",
 )
 """Fields of an `Evaluation` in comparison.json, besides the contamination."""
 
@@ -78,9 +77,6 @@ class Evaluation(Shown):
     """Remarks about the function that decides which answers are correct."""
     unproven_judge: str = ""
     """Name of the judge if it is a function that did not score a gold answer above a wrong one."""
-    majority_share: float | None = None
-    """Share of questions for which the most frequent gold answer is correct, None if no gold answer
-    is frequent."""
 
     @property
     def groups(self) -> list[Sequence[Mapping[str, Any]]]:
@@ -124,7 +120,7 @@ class Evaluation(Shown):
 
         A correct answer is right and in the format, unless a function decides what is correct.
         """
-        return self._mean("is_correct")
+        return self.share_of("correct")
 
     @property
     def interval(self) -> Interval:
@@ -205,11 +201,10 @@ class Evaluation(Shown):
     @property
     def asked(self) -> str:
         """Number of questions, and how they were answered, in a sentence."""
-        if not self.decoding["temperature"]:
+        if self.samples == 1:
             return f"{self.questions} questions, one greedy answer to each."
-        answers = "one answer" if self.samples == 1 else f"{self.samples} answers"
         return (
-            f"{self.questions} questions, {answers} to each, sampled at temperature "
+            f"{self.questions} questions, {self.samples} answers to each, sampled at temperature "
             f"{self.decoding['temperature']:g}."
         )
 

@@ -65,19 +65,9 @@ class Decoding:
     """Tools that may be called before the answer."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what is needed to sample the same answers again. Greedy decoding has no seed."""
-        values: dict[str, Any] = {
-            "temperature": self.temperature,
-            "max_completion_length": self.max_completion_length,
-        }
-        if self.temperature > 0:
-            values |= {"seed": self.seed, **self.sampling}
-        if self.chat_template_kwargs:
-            values["chat_template_kwargs"] = dict(self.chat_template_kwargs)
-        if self.tools is not None:
-            values["tools"] = [tool["function"]["name"] for tool in self.tools.schemas]
-            values["rounds"] = self.tools.rounds
-        return values
+        """Return what is needed to sample the same answers again, fit for JSON."""
+        names = ("temperature", "max_completion_length", "seed", "sampling", "chat_template_kwargs")
+        return {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True)
@@ -143,9 +133,8 @@ def _locate(subject: Any) -> Subject:
     if isinstance(subject, tuple) or subject in RUN_PARTS:
         return subject
     path = Path(subject).expanduser()
-    for folder in (path, Path(Settings().run_root) / path):
-        if (folder / "run.json").is_file():
-            return RunModel(open_run(folder))
+    with contextlib.suppress(FileNotFoundError):
+        return RunModel(open_run(path))
     # A folder of an export has one GGUF file next to its card and verification.
     gguf_files = list(path.glob("*.gguf"))
     if len(gguf_files) == 1 and not (path / "config.json").is_file():
@@ -190,20 +179,14 @@ def started_from_trained_adapter(run: Run) -> bool:
     """
     from safetensors import safe_open
 
-    folder = start_adapter_path(run)
-    if folder is None:
+    file = run.start_path / ADAPTER_FILE
+    if not file.is_file():
         return False
-    with safe_open(folder / ADAPTER_FILE, framework="pt") as tensors:
+    with safe_open(file, framework="pt") as tensors:
         for name in list(tensors.keys()):
             if "lora_B" in name and tensors.get_tensor(name).any():
                 return True
     return False
-
-
-def start_adapter_path(run: Run) -> Path | None:
-    """Return the folder of the adapter that a run started with, None if the run did not keep it."""
-    has_adapter = (run.start_path / ADAPTER_FILE).is_file()
-    return run.start_path if has_adapter else None
 
 
 def start_part(run: Run) -> Literal["base", "start"]:
@@ -277,8 +260,7 @@ def _describe(subject: RunModel) -> str:
 @contextlib.contextmanager
 def _start_adapter(model: Any, run: Run) -> Iterator[None]:
     """Load the adapter that a run started with, and restore the trained one bit for bit."""
-    folder = start_adapter_path(run)
-    if folder is None:
+    if not (run.start_path / ADAPTER_FILE).is_file():
         raise FileNotFoundError(
             f"the run {run.name!r} has no start/{ADAPTER_FILE}, so the model that it started from "
             'cannot be asked. Compare with the base model: gn.compare(run, task, against="base").'
@@ -289,7 +271,7 @@ def _start_adapter(model: Any, run: Run) -> Iterator[None]:
         if ".default" in name:
             trained[name] = parameter.detach().clone()
     try:
-        load_adapter(model, folder)
+        load_adapter(model, run.start_path)
         yield
     finally:
         for name, parameter in model.named_parameters():

@@ -1,10 +1,9 @@
 """Find problems of a run in its log: alerts in words, with numbers and advice.
 
-- `logs` reads rows from files, tables and printed text.
 - `history` keeps the rows that rules look back at.
 - `trend` measures whether the rewards rise.
 - `rules` has one function for each kind of problem.
-- `monitor` turns what the rules find into alerts.
+- `monitor` turns what the rules find into alerts, and replays a log.
 
 Nothing here loads torch.
 """

@@ -6,7 +6,9 @@ interrupted. The cost of a row does not grow with the run.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,11 +17,14 @@ from typing import Any, Literal
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.tables import Part, Shown, bold
 from grpo_nb.health.history import MIN_ROWS, SHORT_WINDOW, WINDOW, RunHistory
-from grpo_nb.health.logs import is_printed_log, read_log
 from grpo_nb.health.rules import RULES, Finding, check_not_finite
 from grpo_nb.health.trend import measure_trend
 from grpo_nb.runs.alert import KINDS, SEVERITIES, Alert, Severity, alert_table, worst_first
+from grpo_nb.runs.checkpoints import checkpoint_folders
+from grpo_nb.runs.rows import read_rows, reading
 from grpo_nb.runs.run_folder import Run, open_run
+
+TRAINER_STATE = "trainer_state.json"
 
 ROWS_TO_FIX = 10
 """Reward rows that a resumed run has to show that an earlier critical alert is fixed."""
@@ -30,22 +35,9 @@ class _Record:
     """The findings and the alert of one rule and subject."""
 
     last_steps: dict[Severity, int] = field(default_factory=dict)
-    """Last step at which each severity, or a worse one, was found."""
+    """Last step at which each severity was found."""
     alert: Alert | None = None
     """The latest alert."""
-
-    def add_finding(self, severity: Severity, step: int) -> None:
-        """Note a finding, which counts for all milder severities, too."""
-        position = SEVERITIES.index(severity)
-        self.last_steps.update(dict.fromkeys(SEVERITIES[: position + 1], step))
-
-    def recent_severity(self, step: int, steps: float) -> Severity | None:
-        """Return the worst severity of the last steps, None if nothing was found."""
-        for severity in reversed(SEVERITIES):
-            last_step = self.last_steps.get(severity)
-            if last_step is not None and step - last_step < steps:
-                return severity
-        return None
 
 
 class HealthMonitor:
@@ -60,9 +52,8 @@ class HealthMonitor:
         settings: Settings of the run: its group size, and its number of held-out questions.
         ranges: Lowest and highest score that each reward can give, by name.
         rows: Earlier rows of a resumed run. Their alerts are not reported again.
-        stop_on: `"critical"` sets `should_stop` at the first critical alert. In a resumed run, an
-            earlier critical alert also sets `should_stop` if its cause is still there after ten
-            more rows.
+        stop_on: `"critical"` sets `should_stop` at the first critical alert, in a resumed run only
+            after ten more rows.
 
     >>> monitor = HealthMonitor()
     >>> for step in range(1, 31):
@@ -117,7 +108,7 @@ class HealthMonitor:
             key = (finding.rule, finding.subject)
             findings[key] = finding
             record = self._records.setdefault(key, _Record())
-            record.add_finding(finding.severity, self.history.step)
+            record.last_steps[finding.severity] = self.history.step
 
         news = []
         for key, record in self._records.items():
@@ -125,7 +116,8 @@ class HealthMonitor:
             if alert is not None:
                 record.alert = alert
                 news.append(alert)
-        if self._is_time_to_stop(news):
+        severities = [finding.severity for finding in findings.values()]
+        if self._stop_on in severities and not self._has_time_to_fix:
             self.should_stop = True
         return news
 
@@ -146,9 +138,10 @@ class HealthMonitor:
         is_open = old is not None and old.is_open
         # An alert is withdrawn, or becomes milder, after 20 steps and two rows without a finding.
         steps = max(WINDOW, 2 * self.history.steps_per_row)
-        severity = record.recent_severity(step, steps)
-        if severity is None:
+        recent = [name for name, last_step in record.last_steps.items() if step - last_step < steps]
+        if not recent:
             return dataclasses.replace(old, ended=step) if is_open else None
+        severity = max(recent, key=SEVERITIES.index)
         # An alert changes only together with a finding, whose numbers it shows.
         if finding is None or (is_open and old.severity == severity):
             return None
@@ -161,17 +154,11 @@ class HealthMonitor:
             subject=finding.subject,
         )
 
-    def _is_time_to_stop(self, news: list[Alert]) -> bool:
-        if self._stop_on is None:
-            return False
-        if any(alert.kind == self._stop_on for alert in news):
-            return True
-        # In a resumed run, stop if a critical finding is still made now.
-        rows_since_resume = self.history.reward_rows - self._rows_before_resume
-        if self._rows_before_resume == 0 or rows_since_resume < ROWS_TO_FIX:
-            return False
-        last_steps = [record.last_steps.get(self._stop_on) for record in self._records.values()]
-        return self.history.step in last_steps
+    @property
+    def _has_time_to_fix(self) -> bool:
+        """True while a resumed run has to show that an earlier critical alert is fixed."""
+        new_rows = self.history.reward_rows - self._rows_before_resume
+        return self._rows_before_resume > 0 and new_rows < ROWS_TO_FIX
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -208,9 +195,8 @@ def check_health(
     """Replay a log, and report what a monitor would have reported. No model is loaded.
 
     Args:
-        rows: Rows as in metrics.jsonl or TRL's `log_history`, a pandas DataFrame, the text that
-            transformers prints, or a run. Or the name of a run, or the path of a run, a checkpoint,
-            a metrics.jsonl, a trainer_state.json, or a file with the printed text.
+        rows: Rows as in metrics.jsonl or TRL's `log_history`, or a run. Or the name of a run, or
+            the path of a run, a checkpoint, a metrics.jsonl or a trainer_state.json.
         weights: Weight of each reward, by name; a run knows its own.
         settings: Settings of the run; a run knows its own.
         ranges: Lowest and highest score of each reward, by name; a run knows those of the kit's
@@ -225,15 +211,39 @@ def check_health(
     >>> check_health(rows).ok
     True
     """
-    if isinstance(rows, (str, Path)) and not is_printed_log(rows):
-        folder = Path(rows).expanduser()
-        in_runs = Path(Settings().run_root) / folder
-        if (folder / "run.json").is_file() or (in_runs / "run.json").is_file():
-            rows = open_run(rows)
+    if isinstance(rows, (str, Path)):
+        rows = _open_log(Path(rows).expanduser())
     if isinstance(rows, Run):
         weights = weights or rows.weights
         settings = settings or rows.settings
         ranges = ranges or rows.ranges
         rows = rows.rows
-    monitor = HealthMonitor(weights=weights, settings=settings, ranges=ranges, rows=read_log(rows))
-    return monitor.report()
+    rows = list(rows)
+    if not rows:
+        raise ValueError("the log has no rows, so there is nothing to check.")
+    for row in rows:
+        if not isinstance(row, Mapping):
+            raise TypeError(
+                f"a row of the log is a {type(row).__name__}, but the metrics of a step are a "
+                "mapping from names to numbers. Pass trainer.state.log_history, or the path of a "
+                "log."
+            )
+    return HealthMonitor(weights=weights, settings=settings, ranges=ranges, rows=rows).report()
+
+
+def _open_log(path: Path) -> Run | list[dict[str, Any]]:
+    """Return the run at a path, or the rows of a file, or of the newest checkpoint in a folder."""
+    with contextlib.suppress(FileNotFoundError):
+        return open_run(path)
+    files = [path, path / "metrics.jsonl", path / TRAINER_STATE]
+    for _, checkpoint in reversed(checkpoint_folders(path)):
+        files.append(checkpoint / TRAINER_STATE)
+    file = next((file for file in files if file.is_file()), None)
+    if file is None:
+        raise FileNotFoundError(
+            f"there is no log at {str(path)!r}: neither metrics.jsonl nor {TRAINER_STATE}."
+        )
+    if file.suffix == ".jsonl":
+        return read_rows(file)
+    with reading(file):
+        return json.loads(file.read_text("utf-8"))["log_history"]

@@ -137,27 +137,24 @@ def reward_range(history: RunHistory, reward: str) -> tuple[float, float] | None
     return (0.0, 1.0) if fits and highest_std <= MAX_STD_IN_0_1 else None
 
 
-def reward_position(history: RunHistory, reward: str) -> float:
-    """Return where the mean of a reward lies in its range, from 0 (lowest) to 1 (highest)."""
-    level = history.mean(f"rewards/{reward}", LONG_WINDOW)
-    return _position(level, reward_range(history, reward))
+def reward_position(history: RunHistory, reward: str | None) -> float:
+    """Return where a mean lies in the range of a reward, from 0 (lowest) to 1 (highest).
+
+    Without a range, 0 or less is the lowest, and any other level is NaN. None is the total reward.
+    """
+    level = history.mean(f"rewards/{reward}" if reward else "reward", LONG_WINDOW)
+    scores = reward_range(history, reward) if reward else None
+    if scores is None or scores[0] == scores[1]:
+        return 0.0 if level <= 0 else math.nan
+    return (level - scores[0]) / (scores[1] - scores[0])
 
 
 def mean_position(history: RunHistory) -> float:
     """Return the mean of the positions of the rewards, or that of the total without any."""
-    if not history.rewards:
-        return _position(history.mean("reward", LONG_WINDOW), None)
-    return fmean(reward_position(history, name) for name in history.rewards)
+    return fmean(reward_position(history, name) for name in history.rewards or [None])
 
 
 def main_position(history: RunHistory) -> float:
-    """Return the position of the main reward, or of the total if no reward is the main one."""
+    """Return the position of the main reward, or the mean position if no reward is the main one."""
     main = main_reward(history)
     return mean_position(history) if main is None else reward_position(history, main)
-
-
-def _position(level: float, scores: tuple[float, float] | None) -> float:
-    """Return a position. Without a range, 0 or less is the lowest, and any other level is NaN."""
-    if scores is None or scores[0] == scores[1]:
-        return 0.0 if level <= 0 else math.nan
-    return (level - scores[0]) / (scores[1] - scores[0])

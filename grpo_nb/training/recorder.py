@@ -339,7 +339,7 @@ class HoldoutScore:
         )
         completions = answers_of_model(training.model, training.tokenizer, self._questions, greedy)
         answers = read_answers(
-            self._questions, completions, training.task.format, reward=self._judge
+            self._questions, completions, training.task.format, judge=self._judge
         )
         evaluation = Evaluation("", answers)
         measured = {}

@@ -111,7 +111,7 @@ def test_evaluate_with_samples_is_reproducible(tiny_run: gn.runs.Run, task: gn.t
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        pytest.param({"samples": 2, "temperature": 0}, "several at a temperature", id="samples"),
+        pytest.param({"samples": 0}, "samples = 0 must be at least 1", id="samples"),
         pytest.param({"limit": 0}, "there are no held-out questions", id="no questions"),
         pytest.param({"max_completion_length": 0}, "max_completion_length = 0: ", id="length"),
         pytest.param({"task": [{"question": "Hi."}]}, "no column 'answer'", id="no answers"),
@@ -333,3 +333,20 @@ def test_ask_of_a_run_with_tools_names_compare(tmp_path: Path) -> None:
     run = write_run_folder(tmp_path / "with_tools", info)
     with pytest.raises(ValueError, match=r"gn\.ask, which takes no task, cannot ask this run"):
         gn.ask(run, "Where?")
+
+
+def test_evaluate_calls_a_judge_among_the_rewards_once(
+    tiny_run: gn.runs.Run, task: gn.tasks.Task
+) -> None:
+    calls = []
+
+    def counted(completions: list, **columns: object) -> list[float | None]:
+        calls.append(len(completions))
+        return [None, *([1.0] * (len(completions) - 1))]
+
+    counted.range = (0, 1)
+    evaluation = gn.evaluate(tiny_run, task, rewards=[brevity, counted], correct=counted, limit=9)
+    # The trial on gold answers has at most eight rows.
+    assert calls.count(9) == 1
+    assert list(evaluation.rewards) == ["brevity", "counted"]
+    assert evaluation.rewards["counted"].mean == 1.0

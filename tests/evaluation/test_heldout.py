@@ -9,12 +9,12 @@ from grpo_nb.tasks.contamination import find_contamination, normalized_question
 
 
 def correct_of(
-    gold: str, texts: list[str], reward: gn.rewards.correctness | None = None
+    gold: str, texts: list[str], judge: gn.rewards.correctness | None = None
 ) -> list[bool]:
     """Return which of the texts are correct answers to one question."""
     questions = [{"question": "?", "answer": gold}] * len(texts)
     completions = [Completion(text, tokens=5, is_cut=False) for text in texts]
-    rows = read_answers(questions, completions, gn.tasks.xml(), reward=reward)
+    rows = read_answers(questions, completions, gn.tasks.xml(), judge=judge)
     return [row["is_correct"] for row in rows]
 
 

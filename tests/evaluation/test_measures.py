@@ -136,22 +136,6 @@ def test_saved_comparison_with_a_missing_score_is_shown(tmp_path: Path) -> None:
     assert repr(gn.evaluation.open_comparison(saved.path)) == repr(saved)
 
 
-def test_saved_comparison_with_an_answer_too_many_is_refused(tmp_path: Path) -> None:
-    import pandas
-
-    comparison = compared(sums(HALF, is_formatted=False), sums(MOST, is_formatted=True))
-    folder = comparison.save(tmp_path / "kept").path
-    table = pandas.read_parquet(folder / "transcripts.parquet")
-    table.head(79).to_parquet(folder / "transcripts.parquet", index=False)
-    with pytest.raises(ValueError, match="79 answers cannot belong to 2 models"):
-        gn.evaluation.open_comparison(folder)
-
-
-def test_one_sampled_answer_is_singular() -> None:
-    side = replace(answered("x", ["0"]), decoding={"temperature": 0.7})
-    assert side.asked == "1 questions, one answer to each, sampled at temperature 0.7."
-
-
 def test_comparison_of_another_version_is_named(tmp_path: Path) -> None:
     comparison = compared(sums(HALF, is_formatted=False), sums(MOST, is_formatted=True))
     folder = comparison.save(tmp_path / "old").path
@@ -162,11 +146,11 @@ def test_comparison_of_another_version_is_named(tmp_path: Path) -> None:
         gn.evaluation.open_comparison(folder)
 
 
-def test_majority_baseline_is_left_out_where_a_function_judges() -> None:
+def test_majority_baseline_of_an_unproven_judge_is_left_out() -> None:
     rows = [{**row, "answer": "spam"} for row in answered("x", sums(HALF, is_formatted=True)).rows]
     side = Evaluation("after", rows)
     assert not Comparison(side, side).majority.is_cleared
-    judged = replace(side, compares_gold=False)
+    judged = replace(side, unproven_judge="everything")
     assert Comparison(judged, judged).majority is None
 
 

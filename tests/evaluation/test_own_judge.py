@@ -165,7 +165,7 @@ def test_gain_of_a_function_that_ignores_answers_names_its_score(
     assert better.headline == "Better: the score of everything()."
 
 
-def test_majority_baseline_is_scored_by_the_function(tiny_run: gn.runs.Run) -> None:
+def test_majority_baseline_stands_next_to_a_proven_function(tiny_run: gn.runs.Run) -> None:
     rows = [
         {"question": f"Is {i} even?", "answer": "no" if i % 3 else "yes"} for i in range(100, 112)
     ]

@@ -178,7 +178,7 @@ def folder_with_habits(base_copy: Path, tmp_path: Path) -> Path:
     "arguments",
     [
         pytest.param({}, id="greedy"),
-        pytest.param({"temperature": 1.0, "samples": 2}, id="sampled"),
+        pytest.param({"samples": 2}, id="sampled"),
     ],
 )
 def test_generation_config_has_no_effect(

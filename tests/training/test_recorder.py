@@ -113,7 +113,7 @@ def test_holdout_score_uses_the_runs_own_judge(monkeypatch) -> None:
     observers = "grpo_nb.training.recorder"
     monkeypatch.setattr(f"{observers}.answers_of_model", lambda *args, **named: [])
     monkeypatch.setattr(
-        f"{observers}.read_answers", lambda *args, reward: judges.append(reward) or answers
+        f"{observers}.read_answers", lambda *args, judge: judges.append(judge) or answers
     )
     task = SimpleNamespace(
         holdout=[{"prompt": "q", "answer": "7"}] * 30,

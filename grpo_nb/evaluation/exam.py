@@ -1,0 +1,323 @@
+"""Held-out questions for one or several models: how they are asked, and who judges the answers."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from grpo_nb.config.settings import Settings
+from grpo_nb.core.problems import warn_user
+from grpo_nb.core.progress import progress_bar
+from grpo_nb.evaluation.heldout import HeldOut, choose_rows, load_holdout, read_answers
+from grpo_nb.evaluation.results import REWARD, Evaluation
+from grpo_nb.evaluation.subjects import (
+    Decoding,
+    OpenSubject,
+    RunModel,
+    Subject,
+    model_id_of,
+    open_subject,
+    tokenizer_of_run,
+)
+from grpo_nb.generation.samples import Completion, as_scored
+from grpo_nb.rewards.answers import SlotReward
+from grpo_nb.rewards.base import RewardFunction, reward_list, reward_name, weights_by_name
+from grpo_nb.runs.rows import read_rows
+from grpo_nb.runs.run_folder import Run, trained_questions
+from grpo_nb.scoring.correct_answers import (
+    FunctionJudge,
+    Judge,
+    anywhere_in_words,
+    choose_judge,
+    deciding_function,
+    function_judge,
+    judge_in_words,
+    judge_remarks,
+)
+from grpo_nb.scoring.record import rebuilt
+from grpo_nb.scoring.scores import score
+from grpo_nb.tasks.contamination import Contamination, find_contamination
+from grpo_nb.tasks.formats import AnswerFormat
+from grpo_nb.tasks.read_rows import Source
+from grpo_nb.tasks.task import Task
+
+Questions = Task | HeldOut | Source
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exam:
+    """Questions, models and options of one call of `evaluate` or `compare`.
+
+    The fields are the arguments of `evaluate`. `subjects` are as `locate_subjects` returns them.
+    """
+
+    task: Questions | None
+    run: Run | None
+    subjects: Sequence[Subject]
+    rewards: RewardFunction | Sequence[RewardFunction]
+    limit: int | None
+    samples: int
+    max_completion_length: int | None
+    settings: Settings | None
+    allow_contaminated: bool
+    correct: RewardFunction | None
+
+    @functools.cached_property
+    def questions(self) -> Task | HeldOut | None:
+        """The questions as a task or held-out set, None for those stored with the run."""
+        if self.task is None and self.run is None:
+            raise ValueError(
+                "which questions? Give a task, gn.evaluation.load_holdout(...), or a run with its "
+                "own questions."
+            )
+        if self.run is not None and getattr(self.task, "tools", None) is None:
+            require_no_tools(self.run, "pass the task: gn.compare(run, task)")
+        if self.task is None or isinstance(self.task, (Task, HeldOut)):
+            return self.task
+        return load_holdout(self.task, format=format_of(self.run) if self.run else None)
+
+    @functools.cached_property
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows of the questions."""
+        is_stored = self.questions is None
+        rows = _stored_holdout(self.run) if is_stored else list(self.questions.holdout)
+        rows = choose_rows(rows, self.limit)
+        if not rows:
+            raise ValueError("there are no held-out questions to ask.")
+        return rows
+
+    @property
+    def format(self) -> AnswerFormat:
+        """Format in which the questions are asked."""
+        return format_of(self.run) if self.questions is None else self.questions.format
+
+    @functools.cached_property
+    def decoding(self) -> Decoding:
+        """Settings with which answers are sampled."""
+        settings = self.settings or (self.run.settings if self.run else Settings())
+        if self.max_completion_length is not None:
+            settings = settings.replace(max_completion_length=self.max_completion_length)
+        if self.samples < 1:
+            raise ValueError(f"samples = {self.samples!r} must be at least 1.")
+        is_sampled = self.samples > 1
+        # Prompts that differ from those of the training would measure another task.
+        own_kwargs = getattr(self.questions, "chat_template_kwargs", {})
+        return Decoding(
+            max_completion_length=settings.max_completion_length,
+            samples=self.samples,
+            temperature=settings.temperature if is_sampled else 0.0,
+            sampling=settings.sampling if is_sampled else {},
+            seed=settings.seed,
+            chat_template_kwargs=own_kwargs or (self.run.chat_template_kwargs if self.run else {}),
+            tools=getattr(self.questions, "tools", None),
+        )
+
+    @functools.cached_property
+    def judge(self) -> Judge:
+        """The judge of the answers. The docstring of `evaluate` has the order of precedence.
+
+        Raises:
+            ValueError: `correct` is more than one function.
+        """
+        if self.correct is not None:
+            given = reward_list(self.correct)
+            if len(given) > 1:
+                raise ValueError(
+                    f"correct = {given!r:.80} is {len(given)} functions, but only one can decide "
+                    "which answers are correct."
+                )
+            if isinstance(given[0], SlotReward):
+                return given[0]
+            return function_judge(given[0], self.rows, self.format, **self._trial_arguments())
+        rewards = reward_list(self.rewards, least=0)
+        if self.run is not None and not any(isinstance(each, SlotReward) for each in rewards):
+            rewards = _rewards_of_run(self.run, rewards)
+        trial = {} if deciding_function(rewards) is None else self._trial_arguments()
+        return choose_judge(rewards, self.rows, self.format, **trial)
+
+    def _trial_arguments(self) -> dict[str, Any]:
+        """Return what a function needs besides the rows: tokenizer, and starts of episodes."""
+        in_memory = [subject for subject in self.subjects if isinstance(subject, tuple)]
+        tokenizer = in_memory[0][1] if in_memory else None
+        if tokenizer is None and self.run is not None:
+            tokenizer = tokenizer_of_run(self.run)
+        begun = self.questions.begun if isinstance(self.questions, Task) else dict
+        return {"tokenizer": tokenizer, "begun": begun}
+
+    @property
+    def is_complete(self) -> bool:
+        """True if all questions of the run get a greedy answer of full length.
+
+        Only such a comparison becomes the result that the run shows.
+        """
+        asked = [row["question"] for row in self.rows]
+        own = [row["question"] for row in self.run.holdout]
+        full_length = self.run.settings.max_completion_length
+        is_full_length = self.decoding.max_completion_length >= full_length
+        return asked == own and is_full_length and self.samples == 1
+
+    def ask_all(self, labels: Sequence[str]) -> list[Evaluation]:
+        """Ask one model after the other. Refuse wrong arguments before a model is loaded.
+
+        Raises:
+            ValueError: A question was trained on, or a run was trained with other prompts.
+        """
+        rewards = reward_list(self.rewards, least=0)
+        weights_by_name(rewards)  # raises if two rewards have the same name
+        decoding = self.decoding
+        contamination = self._check_runs()
+        # The judge is the same for all models, so it is described (and tried) only once.
+        judge_fields = self._describe_judge()
+        evaluations = []
+        tokenizer = None
+        for subject, label in zip(self.subjects, labels, strict=True):
+            # Only one model is in memory at a time. The first tokenizer is used for all.
+            with open_subject(subject, run=self.run, tokenizer=tokenizer) as opened:
+                completions = self._answers(opened, label)
+                tokenizer = tokenizer or opened.tokenizer
+                description = opened.description
+                # A GGUF file has no tokenizer here, but usually the template of the other model.
+                format = self._format_for(opened.tokenizer or tokenizer)
+                # Otherwise this model would stay in memory while the next one is loaded.
+                del opened
+            rows = self._judge_answers(completions, format, rewards)
+            scores = [row.get("judge_score") for row in rows]
+            evaluations.append(
+                Evaluation(
+                    label=label,
+                    rows=rows,
+                    samples=self.samples,
+                    decoding=decoding.to_dict(),
+                    subject=description,
+                    contamination=contamination,
+                    model_id=model_id_of(subject),
+                    remarks=judge_remarks(self.judge, scores),
+                    **judge_fields,
+                )
+            )
+        return evaluations
+
+    def _check_runs(self) -> Contamination | None:
+        """Return the questions that the runs were trained on, and check that the prompts agree."""
+        runs = {self.run.path.absolute(): self.run} if self.run else {}
+        for subject in self.subjects:
+            if isinstance(subject, RunModel):
+                runs.setdefault(subject.run.path.absolute(), subject.run)
+        trained = trained_questions(getattr(self.questions, "train", None), list(runs.values()))
+        contamination = None
+        if trained:
+            contamination = find_contamination([row["question"] for row in self.rows], trained)
+            if not self.allow_contaminated:
+                contamination.require_none()
+        for run in runs.values():
+            own = run.chat_template_kwargs
+            if own != self.decoding.chat_template_kwargs:
+                raise ValueError(
+                    f"the run {run.name!r} was trained with chat_template_kwargs = {own}, and this "
+                    f"task makes other prompts: gn.load_task(..., chat_template_kwargs={own})."
+                )
+        return contamination
+
+    def _describe_judge(self) -> dict[str, Any]:
+        """Return the fields of an `Evaluation` that say who judged and how."""
+        judge = self.judge
+        is_function = isinstance(judge, FunctionJudge)
+        # A function is proven if it gave some gold answer more than a wrong one.
+        is_unproven = is_function and not judge.separates_right_from_wrong
+        return {
+            "judged_by": judge_in_words(judge, self.rows),
+            "anywhere_note": anywhere_in_words(judge, self.rows, self.format),
+            "compares_gold": not is_function,
+            "unproven_judge": judge.name if is_unproven else "",
+        }
+
+    @property
+    def _repeated_rows(self) -> list[Any]:
+        """The rows, each once per sample."""
+        return [row for row in self.rows for _ in range(self.samples)]
+
+    def _answers(self, opened: OpenSubject, label: str) -> list[Completion]:
+        rows = self._repeated_rows
+        with progress_bar(len(rows), desc=f"held-out, {label}", unit="answer") as bar:
+            return opened.ask(rows, self.decoding, lambda done: bar.update(done - bar.n))
+
+    def _format_for(self, tokenizer: Any) -> AnswerFormat:
+        # The format of a task already fits its tokenizer. That of a held-out set is adapted here.
+        if not isinstance(self.questions, HeldOut) or tokenizer is None:
+            return self.format
+        return self.format.for_template(tokenizer, self.decoding.chat_template_kwargs)
+
+    def _judge_answers(
+        self,
+        completions: Sequence[Completion],
+        format: AnswerFormat,
+        rewards: Sequence[RewardFunction],
+    ) -> list[dict[str, Any]]:
+        """Return a row for each completion, with the score of each reward."""
+        asked = self._repeated_rows
+        rows = read_answers(asked, completions, format, self.judge)
+        # The judge has scored the answers already, and each call may cost money.
+        judge = self.judge.function if isinstance(self.judge, FunctionJudge) else None
+        others = [reward for reward in rewards if reward is not judge]
+        scores: dict[str, Sequence[float]] = {}
+        if others:
+            scores |= score(others, **as_scored(completions, asked)).values
+        if len(others) < len(rewards):
+            judge_scores = [row["judge_score"] for row in rows]
+            scores[reward_name(judge)] = [math.nan if x is None else x for x in judge_scores]
+        for name in map(reward_name, rewards):
+            for row, value in zip(rows, scores[name], strict=True):
+                row[f"{REWARD}{name}"] = value
+        return rows
+
+
+def format_of(run: Run) -> AnswerFormat:
+    """Return the answer format of a run."""
+    return AnswerFormat(**run.info["task"]["format"])
+
+
+def require_no_tools(run: Run, cure: str) -> None:
+    """Raise a `ValueError` if a run was trained with tools, which its folder does not have."""
+    if run.info["task"].get("tools"):
+        raise ValueError(
+            f"the run {run.name!r} was trained with tools. Tools are Python objects and are not "
+            f"stored with the run, so {cure}."
+        )
+
+
+def _stored_holdout(run: Run) -> list[dict[str, Any]]:
+    """Return the held-out rows of a run, with all columns that rewards may read if it kept them."""
+    rows = run.holdout
+    complete = read_rows(run.start_path / "holdout.jsonl")
+    questions = [row["question"] for row in rows]
+    return complete if [row.get("question") for row in complete] == questions else rows
+
+
+def _rewards_of_run(run: Run, rewards: Sequence[RewardFunction]) -> list[RewardFunction]:
+    """Return the rewards of a run: those of the kit from its record, functions from memory.
+
+    The folder of a run has only the source of a function. If that function would decide what is
+    correct, warn and return no rewards.
+    """
+    functions = {reward_name(reward): reward for reward in (*run.rewards, *rewards)}
+    known = []
+    missing = []
+    for record in run.info["rewards"]:
+        reward = rebuilt(record) or functions.get(record["name"])
+        if reward is None:
+            missing.append(record)
+        else:
+            known.append(reward)
+    highest_weight = max(run.weights.values(), default=0.0)
+    main = [record["name"] for record in missing if record["weight"] == highest_weight]
+    if len(main) != 1 or any(isinstance(reward, SlotReward) for reward in known):
+        return known
+    warn_user(
+        f"The main reward of the run {run.name!r} is your function {main[0]}(), but the folder of "
+        "the run has only its source. So correctness() decides which answers are correct, unless "
+        f"you write correct={main[0]}."
+    )
+    return []
