@@ -35,7 +35,7 @@ from grpo_nb.scoring.correct_answers import Judge, judge_remarks
 from grpo_nb.scoring.scores import score
 from grpo_nb.tasks.contamination import Contamination, find_contamination
 from grpo_nb.tasks.formats import AnswerFormat
-from grpo_nb.tasks.load import with_prompts
+from grpo_nb.tasks.prompts import with_prompts
 from grpo_nb.tasks.read_rows import Source
 from grpo_nb.tasks.task import Task
 

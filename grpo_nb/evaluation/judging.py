@@ -54,7 +54,7 @@ class HeldOutQuestions:
             tokenizer = tokenizer_of_run(self.run)
         return {
             "tokenizer": tokenizer,
-            "begun": self.task.begun if isinstance(self.task, Task) else dict,
+            "start_episode": self.task.start_episode if isinstance(self.task, Task) else dict,
         }
 
 
@@ -153,7 +153,7 @@ def _majority_share(questions: HeldOutQuestions, judge: Judge) -> float | None:
     if isinstance(judge, FunctionJudge):
         trial = questions.trial_arguments
         # Each call gets episodes of its own, because the function may change them.
-        episodes = [trial["begun"](row) for row in rows]
+        episodes = [trial["start_episode"](row) for row in rows]
         scored = {"completions": texts, "rows": episodes, "tokenizer": trial["tokenizer"]}
     is_right = are_correct(judge, texts, rows, questions.format, scored=scored)
     return sum(is_right) / len(is_right)
