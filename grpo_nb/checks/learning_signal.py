@@ -356,12 +356,16 @@ def baseline(
     count = min(prompts, len(task.train))
     places = sorted(random.Random(settings.seed).sample(range(len(task.train)), count))
     rows = [task.train[place] for place in places]
-    started_rows = [task.begun(row) for row in rows]
+    started_rows = [task.start_episode(row) for row in rows]
     right_texts = [completion(task.format, PLAIN, row["answer"]) for row in rows]
     right = score(rewards, right_texts, started_rows, tokenizer=tokenizer)
-    started_rows = [task.begun(row) for row in rows]  # a new episode: scoring may change the first
+    started_rows = [
+        task.start_episode(row) for row in rows
+    ]  # a new episode: scoring may change the first
     empty = score(rewards, [""] * count, started_rows, tokenizer=tokenizer)
-    judge = choose_judge(rewards, rows, task.format, tokenizer=tokenizer, begun=task.begun)
+    judge = choose_judge(
+        rewards, rows, task.format, tokenizer=tokenizer, start_episode=task.start_episode
+    )
 
     # 2. Sample the groups, and one greedy completion of each prompt.
     size = settings.num_generations

@@ -25,7 +25,7 @@ from grpo_nb.generation.samples import Completion
 from grpo_nb.rewards.base import RewardFunction
 from grpo_nb.runs.card import write_model_card
 from grpo_nb.runs.run_folder import Run, open_run
-from grpo_nb.tasks.load import with_prompts
+from grpo_nb.tasks.prompts import with_prompts
 
 
 def evaluate(

@@ -144,8 +144,9 @@ class Exam:
         tokenizer = in_memory[0][1] if in_memory else None
         if tokenizer is None and self.run is not None:
             tokenizer = tokenizer_of_run(self.run)
-        begun = self.questions.begun if isinstance(self.questions, Task) else dict
-        return {"tokenizer": tokenizer, "begun": begun}
+        task = self.questions
+        start_episode = task.start_episode if isinstance(task, Task) else dict
+        return {"tokenizer": tokenizer, "start_episode": start_episode}
 
     @property
     def is_complete(self) -> bool:

@@ -6,7 +6,6 @@ and the way answers are read change a score. For numbers of others, see docs/gui
 
 from __future__ import annotations
 
-import logging
 import math
 import random
 from collections.abc import Mapping, Sequence
@@ -22,17 +21,14 @@ from grpo_nb.scoring.correct_answers import (
     are_correct_anywhere,
     judge_scores,
 )
-from grpo_nb.tasks.answers import ACCEPTED, answers_of, read_percentages
-from grpo_nb.tasks.cleaning import clean
-from grpo_nb.tasks.dataset import as_dataset
+from grpo_nb.tasks.answers import ACCEPTED, answers_of
+from grpo_nb.tasks.cleaning import Changes, clean
 from grpo_nb.tasks.formats import AnswerFormat
-from grpo_nb.tasks.load import fitting_format, with_prompts
+from grpo_nb.tasks.prompts import fitting_format, with_prompts
 from grpo_nb.tasks.read_rows import Source, read_rows
 
 if TYPE_CHECKING:
     from datasets import Dataset
-
-_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,16 +68,13 @@ def load_holdout(
     >>> load_holdout([{"question": "1 + 1?", "answer": "2"}]).holdout[0]["answer"]
     '2'
     """
-    read = read_rows(source, split=split)
-    cleaned = clean(read, columns)
-    answer_column = cleaned.columns_of.get("answer", [""])[0]
-    # This writes percent signs into the answers of the rows, so the user should know.
-    for note in read_percentages(cleaned.rows, answer_column):
-        _LOG.warning("%s: %s", read.name, note)
-    rows = choose_rows(cleaned.rows, limit)
+    from datasets import Dataset
+
+    read = read_rows(source, split)
+    rows = choose_rows(clean(read, Changes(), columns), limit)
     golds = [row.get(ACCEPTED, row["answer"]) for row in rows]
     format = fitting_format(format, answers_of(golds))
-    holdout = as_dataset(with_prompts(rows, format, example))
+    holdout = Dataset.from_list(with_prompts(rows, format, example))
     return HeldOut(name=read.name, format=format, holdout=holdout)
 
 

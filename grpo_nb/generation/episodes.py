@@ -65,18 +65,18 @@ def run_episodes(
     sample: Callable[[Sequence[Sequence[int]]], list[list[int]]],
     end_tokens: set[int],
 ) -> list[Completion]:
-    """Run the episodes that `Tools.begin` started, and return them as completions.
+    """Run the episodes that `Tools.start` started, and return them as completions.
 
     Args:
         trainer: Trainer from `upstream.trl.tool_loop_trainer`.
         tools: Tools of the task.
         prompts: Messages of each prompt.
         prompt_ids: The same prompts as token ids.
-        columns: Environment of each episode, as `Tools.begin` returns it.
+        columns: Environment of each episode, as `Tools.start` returns it.
         sample: Return one completion for each list of token ids.
         end_tokens: Tokens that end a turn.
     """
-    tools_per_episode = [tools.of(column.get("environments")) for column in columns]
+    tools_per_episode = [tools.for_episode(column.get("environments")) for column in columns]
     result = run_tool_loop(trainer, prompts, prompt_ids, tools=tools_per_episode, sample=sample)
     completions = []
     for turns, ids, mask, column in zip(

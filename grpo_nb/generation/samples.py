@@ -40,7 +40,7 @@ class Completion:
             turns: Messages of the episode, without the prompt.
             written: Token ids that the model wrote.
             has_ended: True if the last of them is an end token.
-            columns: Environment of the episode, as `Tools.begin` returns it.
+            columns: Environment of the episode, as `Tools.start` returns it.
         """
         # An episode can stop at the limit of its rounds: after a tool result, or after a call that
         # nobody ran.

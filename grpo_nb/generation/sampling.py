@@ -27,7 +27,7 @@ from grpo_nb.generation.samples import Completion
 from grpo_nb.generation.vllm import sample_with_vllm, sleeping_engine_restored
 from grpo_nb.models.load import end_tokens_of
 from grpo_nb.models.modes import kept_modes
-from grpo_nb.tasks.chat_template import fit_to_template
+from grpo_nb.tasks.prompts import fit_to_template
 from grpo_nb.upstream.trl import tool_loop_trainer
 from grpo_nb.upstream.vllm import longest_row
 
@@ -81,7 +81,7 @@ def generate(
     columns: list[dict[str, Any]] = []
     trainer = None
     if tools is not None:
-        started = [tools.begin(row) for row in rows]
+        started = [tools.start(row) for row in rows]
         prompts = [prompt for prompt, _ in started]
         columns = [column for _, column in started]
         trainer = tool_loop_trainer(

@@ -32,10 +32,10 @@ class ByHand(Shown):
             )
         self.row: dict[str, Any] = task.train[row]
         # First messages of the episode, and its environment as the column that rewards get.
-        self.prompt, self.columns = task.tools.begin(self.row)
+        self.prompt, self.columns = task.tools.start(self.row)
         self.turns: list[dict[str, Any]] = []
         """All messages after the prompt."""
-        functions = task.tools.of(self.columns.get("environments"))
+        functions = task.tools.for_episode(self.columns.get("environments"))
         self._tools = {function.__name__: function for function in functions}
         self._chat_template_kwargs = dict(task.chat_template_kwargs)
 

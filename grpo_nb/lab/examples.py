@@ -12,8 +12,8 @@ from grpo_nb.checks.probes import PLAIN
 from grpo_nb.checks.probes import completion as write_completion
 from grpo_nb.checks.rows import make_wrong_answers
 from grpo_nb.rewards.answers import gold_answers
-from grpo_nb.tasks.chat_template import fit_to_template
 from grpo_nb.tasks.formats import AnswerFormat
+from grpo_nb.tasks.prompts import fit_to_template
 
 
 def prompt_text(

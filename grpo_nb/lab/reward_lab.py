@@ -547,7 +547,7 @@ class RewardLab(Panel):
         self.scores = None
         if self.tools is not None:
             # A new episode each time: a reward may change its environment.
-            self._row = self.task.begun(self._rows[self.row_number])
+            self._row = self.task.start_episode(self._rows[self.row_number])
         scoring = functools.partial(
             score,
             self.rewards,

@@ -9,7 +9,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from grpo_nb.config.settings import Settings
-from grpo_nb.tasks.chat_template import require_tokenizer
+from grpo_nb.tasks.prompts import require_tokenizer
 
 #: Settings that an adapter decides, if the model was loaded with one.
 LORA_SHAPE = ("lora_rank", "lora_alpha", "lora_target_modules")

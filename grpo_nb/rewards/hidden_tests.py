@@ -11,7 +11,6 @@ from typing import Any
 
 from grpo_nb.sandbox.jobs import Call
 from grpo_nb.sandbox.values import is_same_value, refuse_equal_hashes
-from grpo_nb.tasks.dataset import holds_none
 
 
 def _as_set(value: Any) -> set[Any]:
@@ -113,6 +112,13 @@ def read_tests(value: Any) -> tuple[CodeTest, ...]:
     return tuple(tests)
 
 
+def _holds_none(value: Any) -> bool:
+    """Say whether a dict at any depth of a value holds None."""
+    if isinstance(value, Mapping):
+        return any(item is None or _holds_none(item) for item in value.values())
+    return isinstance(value, (list, tuple)) and any(map(_holds_none, value))
+
+
 def _read_mapping(test: Any, *, may_hold_none: bool) -> CodeTest:
     fields = {}
     if isinstance(test, Mapping):
@@ -121,7 +127,7 @@ def _read_mapping(test: Any, *, may_hold_none: bool) -> CodeTest:
             if value is not None or key == "expected":
                 fields[key] = value
     values = [fields.get("args"), fields.get("kwargs"), fields.get("expected")]
-    if not may_hold_none and any(map(holds_none, values)):
+    if not may_hold_none and any(map(_holds_none, values)):
         raise ValueError(
             f"the test {test!r:.120} has None inside a dict. `datasets` writes None for keys that "
             "only other rows have, so the two cannot be told apart: write the tests as text, "

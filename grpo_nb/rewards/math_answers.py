@@ -33,8 +33,7 @@ from grpo_nb.rewards.math_shapes import (
 from grpo_nb.rewards.math_worker import Budget, Undecided, is_equal
 from grpo_nb.tasks.answers import folded, is_same_answer
 from grpo_nb.tasks.markup import INSIDE
-from grpo_nb.tasks.number_reading import is_same_number, read_number
-from grpo_nb.tasks.units import unit_name
+from grpo_nb.tasks.number_reading import is_same_number, read_number, unit_name
 
 BATCH_SECONDS = 10.0
 """Processor time for all expressions of one call, so that a batch of attacks has a bounded cost."""

@@ -28,7 +28,6 @@ from grpo_nb.scaleout.project import (
     Project,
     copy_files,
     open_project,
-    read_jsonl,
 )
 from grpo_nb.scaleout.reward_source import (
     KIT,
@@ -39,7 +38,6 @@ from grpo_nb.scaleout.reward_source import (
 )
 from grpo_nb.scoring.calls import make_batch
 from grpo_nb.scoring.record import rebuilt
-from grpo_nb.tasks.dataset import columns_as_json
 from grpo_nb.training.run_start import BASE_REFERENCE
 
 #: Release that train.py is for: the first whose plain trainer takes a step on a CPU. TRL 1.15 asks
@@ -313,7 +311,6 @@ def _write_settings(staged: Path, run: Run, trainer: dict[str, Any], base: Path 
         "load_in_4bit": run.settings.load_in_4bit,
         "reference": "base" if run.info["reference"] == BASE_REFERENCE else "start",
         "reward_weights": run.weights,
-        "json_columns": columns_as_json(read_jsonl(staged / "train.jsonl")),
         "trainer": trainer,
     }
     head = (

@@ -69,14 +69,14 @@ def choose_judge(
     format: AnswerFormat,
     *,
     tokenizer: Any = None,
-    begun: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
+    start_episode: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
 ) -> Judge:
     """Return the judge of a set of rewards, as described at the top.
 
     Args:
         rewards: The rewards of a training.
         rows: Data rows, with `answer`.
-        format, tokenizer, begun: As in `function_judge`.
+        format, tokenizer, start_episode: As in `function_judge`.
 
     >>> from grpo_nb.rewards import xml_tags
     >>> choose_judge([correctness(tolerance=0.1), xml_tags()], [], xml())
@@ -91,7 +91,7 @@ def choose_judge(
     function = deciding_function(rewards)
     if function is None:
         return correctness()
-    return function_judge(function, rows, format, tokenizer=tokenizer, begun=begun)
+    return function_judge(function, rows, format, tokenizer=tokenizer, start_episode=start_episode)
 
 
 def deciding_function(rewards: Iterable[RewardFunction]) -> RewardFunction | None:
@@ -129,7 +129,7 @@ def function_judge(
     format: AnswerFormat,
     *,
     tokenizer: Any = None,
-    begun: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
+    start_episode: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
 ) -> FunctionJudge:
     """Return a function as a judge, with its full score.
 
@@ -149,7 +149,7 @@ def function_judge(
         rows: Data rows, with `answer`.
         format: The format in which the questions are asked.
         tokenizer: For a function that reads `completion_ids`.
-        begun: Adds the environment of a new episode to a row (`Task.begun`).
+        start_episode: Adds the environment of a new episode to a row (`Task.start_episode`).
 
     Raises:
         RewardError: The function failed.
@@ -168,7 +168,7 @@ def function_judge(
         if not answers:
             return []
         # Each call gets new environments, because the function may change them.
-        asked = [dict(begun(row)) for row in tried]
+        asked = [dict(start_episode(row)) for row in tried]
         scores = _function_scores(function, answers, asked, tokenizer=tokenizer)
         return [-math.inf if math.isnan(value) else value for value in scores]
 

@@ -43,8 +43,6 @@ _LETTER = re.compile(
 # "B, C", "B is wrong". "B) Romeo and Juliet" is refused too, unless the question shows its options.
 _HEDGE = re.compile(r"(?i)\b(?:or|nor|and|not|but|if|wrong|maybe|either|instead|rather|[a-z])\b")
 _GLUED_UNIT = re.compile(r"^(.*\d)([A-Za-z])$", re.DOTALL)
-# Column names such as "percent_off", "Percentages", "pct", but not "percentile" or "upper center".
-_PERCENT_NAME = re.compile(r"(?i)(?<![a-z])(?:per ?cent(?:ages?)?|pct)(?![a-z])|%")
 
 
 @dataclass(frozen=True)
@@ -67,9 +65,7 @@ class Answers:
         """Text that the system prompt has in place of the answer."""
         if self.kind == "choice":
             labels = sorted(label for label, _ in self.labels)
-            has_comma = any("," in label for label in labels)
-            separator = "; " if has_comma else ", "
-            return f"one of: {separator.join(labels)}"
+            return f"one of: {', '.join(labels)}"
         if self.kind == "json":
             if not self.keys:
                 return "JSON"
@@ -117,10 +113,8 @@ def answers_of(golds: Sequence[str | Sequence[str]], kind: Kind | None = None) -
         odd_rows = [row for row in accepted if not any(map(is_of_kind, row))]
         odd[candidate] = tuple(row[0] for row in odd_rows)
     if kind is None:
-        has_long = any(len(text) > _LONGEST_LABEL for text in counts)
-        has_lines = any("\n" in text for text in counts)
-        is_label = repeats and not has_long and not has_lines
-        kind = _likely_kind(odd, len(golds), is_label)
+        are_short = all(len(text) <= _LONGEST_LABEL and "\n" not in text for text in counts)
+        kind = _likely_kind(odd, len(golds), is_label=repeats and are_short)
     # Equally frequent numbers, such as sums that each come three times, have no majority.
     has_majority = repeats and len({*counts.values()}) > 1
     labels = []
@@ -185,62 +179,6 @@ def _usual_keys(texts: Sequence[str], count: int) -> tuple[str, ...]:
         if isinstance(value, dict):
             keys.update(list(value))
     return tuple(key for key, number in keys.items() if 2 * number > count)
-
-
-# Percentages.
-
-
-def read_percentages(
-    rows: Sequence[dict[str, Any]], column: str, kind: Kind | None = None
-) -> list[str]:
-    """Write the sign after the bare numbers in a column of percentages, and return a note.
-
-    A column holds percentages if most of its numbers have a percent sign, or if its name says so.
-
-    Args:
-        rows: Rows with `answer`, which are changed.
-        column: Name of their column in the source.
-        kind: Kind of the answers, if the user set it.
-
-    >>> rows = [{"answer": "12%"}, {"answer": "0.5"}, {"answer": "40%"}]
-    >>> note = read_percentages(rows, "answer")
-    >>> rows[1]
-    {'answer': '0.5%'}
-    """
-    golds = [row["answer"] for row in rows]
-    read = [number for number in map(read_number, golds) if number is not None]
-    signed = sum(number.unit == "%" for number in read)
-    bare = [gold for gold in golds if _with_percent_sign(gold) != gold]
-    is_named = _PERCENT_NAME.search(column) is not None
-    if not bare or not (is_named or signed > len(bare)):
-        return []
-    if (kind or answers_of(golds).kind) != "number":
-        return []
-    for row in rows:
-        row["answer"] = _with_percent_sign(row["answer"])
-        if ACCEPTED in row:
-            row[ACCEPTED] = list(map(_with_percent_sign, row[ACCEPTED]))
-    return [
-        f"{len(bare)} of {len(golds)} answers are read as percentages, as the column {column!r} "
-        f"holds them: {bare[0]} is {_with_percent_sign(bare[0])}"
-    ]
-
-
-def _with_percent_sign(text: str) -> str:
-    """Return a bare number with a percent sign; any other text is unchanged.
-
-    >>> _with_percent_sign("0.50"), _with_percent_sign("**5**"), _with_percent_sign("five")
-    ('0.50%', '5%', '5%')
-    """
-    number = read_number(text)
-    if number is None or number.unit or number.name:
-        return text
-    percentage = Number(number.value / 100, unit="%")
-    # $50$% and five% are no numbers, so a sign after markup or words would not be read back.
-    for spelling in (text, strip_markup(text), str(number.value)):
-        if read_number(f"{spelling}%") == percentage:
-            return f"{spelling}%"
-    return text
 
 
 # Is an answer right?

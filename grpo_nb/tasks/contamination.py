@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# An option in a question: "B) Paris".
-_OPTION = re.compile(r"^\w\) ")
 _OPERATORS = re.compile(r"\s*([-+*/=<>^])\s*")
 # Other characters for the same operators: minus, dashes, times, dots, division.
 _SIGNS = str.maketrans(
@@ -68,13 +66,9 @@ def normalized_question(question: Any) -> str:
 def question_key(question: str) -> str:
     """Return a text that is equal for questions which must be in the same part of a task.
 
-    These are questions with the same `normalized_question`, and those that differ in capitals or in
-    the order of their options.
+    These are questions with the same `normalized_question`, and those that differ in capitals.
     """
-    lines = question.splitlines()
-    options = [_OPTION.sub("", line) for line in lines if _OPTION.match(line)]
-    stem = [line for line in lines if not _OPTION.match(line)]
-    return normalized_question(" ".join([*stem, *sorted(options)])).casefold()
+    return normalized_question(question).casefold()
 
 
 def _digest(question: Any) -> str:

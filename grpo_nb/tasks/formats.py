@@ -13,8 +13,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_nb.tasks.chat_template import require_tokenizer
-
 # Characters that may follow an answer without changing it: white space, a full stop, and closing
 # marks of Markdown and LaTeX.
 _CLOSING = " \t\r\n.$*_`\\)]}"
@@ -38,8 +36,7 @@ class AnswerFormat:
             completion must not repeat it.
 
     Raises:
-        ValueError: An `answer_open` of white space alone, half of the reasoning's pair, or a pair
-            of equal marks.
+        ValueError: An `answer_open` of white space alone.
 
     >>> xml().extract("<reasoning>\n3 + 4 = 7\n</reasoning>\n<answer>\n7\n</answer>")
     '7'
@@ -62,17 +59,6 @@ class AnswerFormat:
                 f"answer_open = {self.answer_open!r}: without a mark before it, no answer can be "
                 "found."
             )
-        if bool(self.reasoning_open) != bool(self.reasoning_close):
-            raise ValueError(
-                "reasoning_open and reasoning_close belong together: give both, or neither."
-            )
-        for part in ("reasoning", "answer"):
-            mark = getattr(self, f"{part}_open")
-            if mark and mark == getattr(self, f"{part}_close"):
-                raise ValueError(
-                    f"{part}_open and {part}_close are both {mark!r}, so no end can be found: "
-                    f'write two marks, such as {part}_open="<{part}>", {part}_close="</{part}>".'
-                )
 
     @property
     def is_bare(self) -> bool:
@@ -217,7 +203,6 @@ class AnswerFormat:
 
         It is True if the generation prompt ends with the tag that opens the reasoning.
         """
-        require_tokenizer(tokenizer, chat_template_kwargs)
         rendered = tokenizer.apply_chat_template(
             [{"role": "user", "content": "?"}],
             tokenize=False,

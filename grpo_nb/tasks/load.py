@@ -2,27 +2,36 @@
 
 import dataclasses
 import inspect
-import numbers
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import Any, get_args
 
 from grpo_nb.config.arguments import check_choice
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.words import did_you_mean, in_line
-from grpo_nb.tasks.answers import ACCEPTED, Answers, Kind, answers_of, read_percentages
-from grpo_nb.tasks.arithmetic import EXAMPLE, arithmetic_rows
-from grpo_nb.tasks.chat_template import SYSTEM_ROLES
-from grpo_nb.tasks.cleaning import Cleaned, Columns, OnConflict, RowFilter, clean
+from grpo_nb.tasks.answers import ACCEPTED, Answers, Kind, answers_of
+from grpo_nb.tasks.cleaning import Changes, Columns, OnConflict, RowFilter, clean
 from grpo_nb.tasks.contamination import question_key
-from grpo_nb.tasks.dataset import as_dataset, columns_as_json
-from grpo_nb.tasks.formats import AnswerFormat, xml
-from grpo_nb.tasks.read_rows import FILES, KNOWN, Rows, Source, is_dataset_dict, read_rows
-from grpo_nb.tasks.task import Task
+from grpo_nb.tasks.formats import AnswerFormat
+from grpo_nb.tasks.prompts import (
+    Example,
+    TaskRows,
+    example_turns,
+    fitting_format,
+    with_prompts,
+)
+from grpo_nb.tasks.read_rows import (
+    ARITHMETIC_EXAMPLE,
+    HOLDOUT_SIZE,
+    Rows,
+    Source,
+    arithmetic_rows,
+    read_rows,
+)
+from grpo_nb.tasks.task import Task, as_parts
 
-Example = tuple[str, str, str] | Sequence[Mapping[str, str]]
-TaskRows = list[dict[str, Any]]
 # Share of the rows that is held out if the user does not choose another.
 _HELD_OUT = 0.2
 
@@ -42,8 +51,6 @@ def load_task(
     seed: int | None = None,
     tokenizer: Any = None,
     chat_template_kwargs: Mapping[str, Any] | None = None,
-    split: str | None = None,
-    config: str | None = None,
     **options: Any,
 ) -> Task:
     """Make a task from your data, and show the result: answers, format, prompt, rows left out.
@@ -51,11 +58,10 @@ def load_task(
     Args:
         source: `"arithmetic"`; the path of a .csv, .tsv, .json, .jsonl, .parquet or .xlsx file; a
             DataFrame, a `Dataset` or `DatasetDict`; a list of dicts or a dict of columns;
-            `"gsm8k"` or the id of a data set on the Hub.
+            `"gsm8k"` or the id of a data set on the Hub. Of several splits, `train` is read.
         settings: For `seed` and, with `tokenizer`, `max_prompt_length`.
-        columns: The column of each part, `{"question": "Review text", "answer": "label"}`. Several
-            columns of a question are shown one below the other. A `prompt` is chat messages, or
-            text. See docs/guide/data.md for more.
+        columns: The column of each part, `{"question": "Review text", "answer": "label"}`. A
+            `prompt` is chat messages, or text. See docs/guide/data.md for more.
         kind: Kind of the answers: `number`, `choice`, `text`, `expression` or `json`. The answers
             decide if it is not given. The kind sets what the prompt asks for and how an answer is
             compared.
@@ -69,11 +75,10 @@ def load_task(
             without one it never writes a tag, all its completions score the same, and nothing is
             learned. Or chat messages, such as an episode that was played by hand,
             `gn.lab.ByHand(task, row).example(tokenizer)`.
-        holdout: Share (below 1) or number of rows kept for evaluation, 0.2 if not given;
-            `arithmetic` has the option `holdout_size` instead. Or rows of your own, from any
-            source: they are read like the training rows and all used, and a training row with one
-            of their questions is left out. Or the name of a split, `holdout="test"`, of a
-            `DatasetDict` or of a data set on the Hub.
+        holdout: Share (below 1) or number of rows kept for evaluation, 0.2 if not given, and for
+            `arithmetic` its `holdout_size`. Or rows of your own, from any source: they are read
+            like the training rows and all used, and a training row with one of their questions is
+            left out. Of several splits, `test` is read.
         on_conflict: What to do with a question that has several answers: `raise` an error, `drop`
             it, or keep the `first`.
         seed: Seed of the split and of generated data; that of `settings`, or 0, if not given.
@@ -81,9 +86,6 @@ def load_task(
             its template opens, and to show the first prompt as the model sees it.
         chat_template_kwargs: Arguments of the chat template wherever a prompt is rendered, such as
             `{"enable_thinking": False}`; those in `extra` of the settings if not given.
-        split: Split of a `DatasetDict` or of a data set on the Hub; there `train` if not given.
-        config: Configuration of the data set on the Hub: of `source` or, if only the held-out rows
-            are on the Hub, of `holdout`.
         **options: For `arithmetic`: `train_size`, `holdout_size`, `low`, `high`, `operators` and
             `terms`, the count of numbers. `gn.tasks.ARITHMETIC_LEVELS` has some, easiest first.
 
@@ -108,164 +110,140 @@ def load_task(
         extra = settings.extra if settings is not None else {}
         chat_template_kwargs = extra.get("chat_template_kwargs") or {}
 
-    # 1. Read the source, and find question and answer in each row.
+    # 1. Read the source.
     if isinstance(source, str) and source == "arithmetic":
-        source_rows, holdout = _read_arithmetic(seed, holdout, options)
-        options = {}
-        example = example if example is not None else EXAMPLE
+        _require_known(options, inspect.signature(arithmetic_rows).parameters, "'arithmetic'")
+        source_rows = Rows(
+            "arithmetic", arithmetic_rows(seed, **options), described_as="'arithmetic'"
+        )
+        holdout = options.get("holdout_size", HOLDOUT_SIZE) if holdout is None else holdout
+        example = ARITHMETIC_EXAMPLE if example is None else example
     else:
-        source_rows = read_rows(source, split, config)
-    unused_split = {} if source_rows.has_splits else {"split": split}
-    _require_no_unused(source_rows.place, {**unused_split, **options})
-    is_split = holdout is None or isinstance(holdout, numbers.Real)
-    held_rows = None if is_split else _read_holdout(holdout, source, source_rows, config)
-    _require_use_of_config(config, source_rows, held_rows)
-    cleaned = clean(source_rows, columns, on_conflict, filter, kind=kind)
-    rows = cleaned.rows
-    if held_rows is not None:
-        held = clean(held_rows, columns, on_conflict, filter, kind=kind)
-        _report_holdout(cleaned, held)
-        rows = [*_without_held_out(cleaned, held, source_rows.place), *held.rows]
-    notes = [*cleaned.notes]
+        source_rows = read_rows(source)
+        _require_known(options, (), source_rows.described_as)
 
-    # 2. Find the kind of the answers, which decides how they are asked for and compared.
-    notes += read_percentages(rows, cleaned.columns_of["answer"][0], kind)
+    # 2. Find question and answer in each row.
+    changes = Changes()
+    rows = clean(source_rows, changes, columns, on_conflict, filter, kind=kind)
+    own_holdout: TaskRows = []
+    is_split = holdout is None or isinstance(holdout, (int, float))
+    if not is_split:
+        holdout_rows = read_rows(holdout, "test")
+        holdout_rows = dataclasses.replace(
+            holdout_rows, described_as="holdout", prefix="in holdout, "
+        )
+        own_holdout = clean(holdout_rows, changes, columns, on_conflict, filter, kind=kind)
+        rows = _without_held_out(rows, own_holdout, source_rows.described_as, changes)
+    train_size = len(rows)
+    rows = [*rows, *own_holdout]
+
+    # 3. Find the kind of the answers, which decides how they are asked for and compared.
     answers = answers_of([row.get(ACCEPTED, row["answer"]) for row in rows], kind)
 
-    # 3. Make the prompts.
+    # 4. Make the prompts.
     format = fitting_format(format, answers, system)
     if tokenizer is not None:
         format = format.for_template(tokenizer, chat_template_kwargs)
-    rows = with_prompts(rows, format, example, has_own_system=system is not None)
-    # A column that only some rows have is None in the others.
-    names = dict.fromkeys(name for row in rows for name in row)
-    rows = [{**dict.fromkeys(names), **row} for row in rows]
-    notes += _notes_on_prompt(rows, answers, format)
+    rows = with_prompts(rows, format, example)
+    notes = [*changes.notes, *_notes_on_prompt(rows, answers, format)]
 
-    # 4. Split them, so that no question is in both parts.
+    # 5. Split them, so that no question is in both parts.
+    shown = _shown_questions(example_turns(example, format), own_holdout)
     if is_split:
         size = _HELD_OUT if holdout is None else holdout
-        train, test = _split(rows, size, seed, cleaned.sentence)
+        train, held_out = _split(rows, size, seed, never_held=shown, changes=changes)
     else:
-        train = rows[: -len(held.rows)]
-        test = rows[-len(held.rows) :]
-    _require_not_held_out(_turns_of(example, format), test)
+        train = rows[:train_size]
+        held_out = rows[train_size:]
 
-    # 5. Check lengths, and show the result.
-    json_columns = columns_as_json(rows)
+    # 6. Check the lengths, and show the result.
+    train_part, holdout_part = as_parts(train, held_out)
     task = Task(
         source_rows.name,
         format,
-        as_dataset(train, json_columns),
-        as_dataset(test, json_columns),
-        cleaned.left_out,
-        examples=cleaned.examples,
-        notes=tuple(notes),
+        train_part,
+        holdout_part,
+        changes.left_out,
+        examples=changes.examples,
+        notes=tuple(dict.fromkeys(notes)),
         answers=answers,
         chat_template_kwargs=dict(chat_template_kwargs),
         tokenizer=tokenizer,
     )
-    if tokenizer is not None:
-        task = task.for_template(tokenizer)
     if settings is not None:
         # Raises if the settings have other arguments of the chat template.
         task.rendered_by(settings)
-        if tokenizer is not None:
-            task = task.fit(tokenizer, settings.max_prompt_length)
-    return task
+    if tokenizer is None:
+        return task
+    if settings is None:
+        return task.for_template(tokenizer)
+    return task.fit(tokenizer, settings.max_prompt_length)
 
 
-def _read_arithmetic(seed: int, holdout: Any, options: Mapping[str, Any]) -> tuple[Rows, int]:
-    """Return generated rows, and how many of them are held out."""
-    if holdout is not None:
-        raise ValueError("for 'arithmetic', write holdout_size=96 in place of holdout=.")
-    known = set(inspect.signature(arithmetic_rows).parameters) - {"seed"}
-    unknown = {name: value for name, value in options.items() if name not in known}
-    _require_no_unused("'arithmetic'", unknown, others=known)
-    own_options = {name: value for name, value in options.items() if name in known}
-    rows, holdout_size = arithmetic_rows(seed, **own_options)
-    return Rows("arithmetic", rows, place="'arithmetic'"), holdout_size
-
-
-def _require_no_unused(
-    described_as: str, arguments: Mapping[str, Any], others: Iterable[str] = ()
-) -> None:
-    """Refuse arguments that a source has no use for, unless they are None.
-
-    Args:
-        described_as: The source's name in a sentence.
-        arguments: The arguments, by name.
-        others: Names that the source knows, in addition to those of `load_task`.
+def _require_known(options: Mapping[str, Any], known: Iterable[str], described_as: str) -> None:
+    """Refuse options that the source does not have.
 
     Raises:
         TypeError: With the argument that was probably meant.
     """
-    for name, value in arguments.items():
-        if value is not None:
-            known = {*inspect.signature(load_task).parameters, *others} - {name}
-            raise TypeError(f"{name}= means nothing for {described_as}{did_you_mean(name, known)}")
-
-
-def _require_use_of_config(config: str | None, source_rows: Rows, held_rows: Rows | None) -> None:
-    """Refuse `config` if neither the training rows nor the held-out rows are on the Hub."""
-    is_on_hub = source_rows.is_on_hub or (held_rows is not None and held_rows.is_on_hub)
-    if not is_on_hub:
-        _require_no_unused(source_rows.place, {"config": config})
-
-
-# Held-out rows of the user's own.
-
-
-def _read_holdout(holdout: Source, source: Source, source_rows: Rows, config: str | None) -> Rows:
-    """Read held-out rows from a source of their own, or from a split of the training source.
-
-    A text is a file, a data set on the Hub, or else the name of a split.
-    """
-    is_text = isinstance(holdout, str)
-    is_source = is_text and ("/" in holdout or holdout in KNOWN or holdout.lower().endswith(FILES))
-    if is_text and not is_source:
-        if not source_rows.has_splits:
-            raise ValueError(
-                f"holdout = {holdout!r} is no file to read, and the source has no splits: give a "
-                "share such as 0.2, a number of rows, a file, or rows of your own."
+    arguments = {*inspect.signature(load_task).parameters, *known}
+    for name in options:
+        if name not in known:
+            raise TypeError(
+                f"{name}= means nothing for {described_as}{did_you_mean(name, arguments)}"
             )
-        rows = read_rows(source, holdout, config)
-    else:
-        if is_dataset_dict(holdout) and "test" not in holdout:
-            raise ValueError(
-                f"the DatasetDict in holdout= has no split 'test', but {[*holdout]}: give one of "
-                f"its splits, holdout=data[{next(iter(holdout))!r}]."
-            )
-        # A configuration belongs to one data set. It is the held-out one's only if the training
-        # rows are not on the Hub.
-        is_own_config = not source_rows.is_on_hub or (is_text and holdout == source)
-        rows = read_rows(holdout, "test", config if is_own_config else None)
-    return dataclasses.replace(rows, place="holdout")
 
 
-def _report_holdout(cleaned: Cleaned, held: Cleaned) -> None:
-    """Add the report on the held-out rows to that on the training rows."""
-    for reason, count in held.left_out.items():
-        cleaned.left_out[f"in holdout, {reason}"] = count
-        cleaned.examples[f"in holdout, {reason}"] = held.examples[reason]
-    new_notes = [note for note in held.notes if note not in cleaned.notes]
-    cleaned.notes += [f"in holdout: {note}" for note in new_notes]
+# The held-out part.
 
 
-def _without_held_out(cleaned: Cleaned, held: Cleaned, described_as: str) -> TaskRows:
+def _split(
+    rows: TaskRows, holdout: float | int, seed: int, *, never_held: set[str], changes: Changes
+) -> tuple[TaskRows, TaskRows]:
+    """Return training and held-out rows; questions with the same key are in the same part."""
+    is_share = 0 < holdout < 1
+    if not is_share and holdout != int(holdout):
+        raise ValueError(
+            f"holdout = {holdout!r} is neither a share below 1 nor a number of rows. Write 0.2 for "
+            "a fifth of the rows, or 50 for 50 rows."
+        )
+    count = max(round(holdout * len(rows)), 1) if is_share else holdout
+    keys = [question_key(row["question"]) for row in rows]
+    rows_per_key = Counter(keys)
+    order = list(rows_per_key)
+    random.Random(seed).shuffle(order)
+    held_keys: set[str] = set()
+    held_count = 0
+    for key in order:
+        if held_count < count and key not in never_held:
+            held_keys.add(key)
+            held_count += rows_per_key[key]
+    if not 0 < held_count < len(rows):
+        raise ValueError(
+            f"holdout = {holdout!r} would hold out {held_count} of {len(rows)} questions, and each "
+            "part needs one. Questions that differ only in punctuation or capitals are kept "
+            f"together. Rows left out: {changes.sentence or 'none'}."
+        )
+    train = [row for row, key in zip(rows, keys, strict=True) if key not in held_keys]
+    held_out = [row for row, key in zip(rows, keys, strict=True) if key in held_keys]
+    return train, held_out
+
+
+def _without_held_out(
+    rows: TaskRows, held_out: TaskRows, described_as: str, changes: Changes
+) -> TaskRows:
     """Return the training rows whose question is not among the held-out rows.
 
     Raises:
         ValueError: There is none.
     """
-    held_keys = {question_key(row["question"]) for row in held.rows}
+    held_keys = {question_key(row["question"]) for row in held_out}
     kept = []
-    for row in cleaned.rows:
+    for row in rows:
         question = row["question"]
         if question_key(question) in held_keys:
-            reason = "whose question is held out too"
-            cleaned.left_out[reason] += 1
-            cleaned.examples.setdefault(reason, f"question={in_line(question, 80)}")
+            example = f"question={in_line(question, 80)}"
+            changes.leave_out("whose question is held out too", example)
         else:
             kept.append(row)
     if not kept:
@@ -276,77 +254,19 @@ def _without_held_out(cleaned: Cleaned, held: Cleaned, described_as: str) -> Tas
     return kept
 
 
-# Prompts.
-
-
-def fitting_format(
-    format: AnswerFormat | None, answers: Answers, system: str | None = None
-) -> AnswerFormat:
-    """Return the format with a system prompt that fits the answers, or with the given one.
+def _shown_questions(turns: Iterable[Mapping[str, str]], own_holdout: TaskRows) -> set[str]:
+    """Return the keys of the example's messages, whose questions would measure nothing.
 
     Raises:
-        ValueError: The given one is empty.
+        ValueError: One of the user's own held-out rows asks the example's question.
     """
-    format = format if format is not None else xml()
-    if system == "":
-        raise ValueError(
-            "system = '' is no system prompt: write its text, or leave system= out for the one of "
-            "the format. For prompts without one, give chat messages of your own in the column "
-            "`prompt`."
-        )
-    if system is not None:
-        return dataclasses.replace(format, instruction=system)
-    if format.answer_hint:
-        return format
-    return dataclasses.replace(format, answer_hint=answers.hint)
-
-
-def with_prompts(
-    rows: TaskRows, format: AnswerFormat, example: Example | None, has_own_system: bool = False
-) -> TaskRows:
-    """Return the rows with the chat messages that ask their question.
-
-    A row's own messages stay, with the example after their system prompt. With `has_own_system`,
-    the format's system prompt takes the place of theirs.
-
-    Raises:
-        ValueError: The example is empty, or the format cannot read its answer back.
-    """
-    system = [{"role": "system", "content": format.system_prompt()}]
-    example_turns = _turns_of(example, format)
-    prompted = []
-    for row in rows:
-        own = row.get("prompt")
-        if own is None:
-            instructions = system
-            turns = [{"role": "user", "content": row["question"]}]
-        else:
-            own_system = [turn for turn in own if turn["role"] in SYSTEM_ROLES]
-            instructions = system if has_own_system else own_system
-            turns = [turn for turn in own if turn["role"] not in SYSTEM_ROLES]
-        prompted.append({**row, "prompt": [*instructions, *example_turns, *turns]})
-    return prompted
-
-
-def _turns_of(example: Example | None, format: AnswerFormat) -> list[dict[str, str]]:
-    """Return the chat messages of an example.
-
-    Raises:
-        ValueError: The example is neither three texts nor a list of messages, or the format cannot
-            read its answer back.
-    """
-    if example is None:
-        return []
-    if all(isinstance(turn, Mapping) for turn in example):
-        return [dict(turn) for turn in example]
-    question, reasoning, answer = map(str, example)
-    reply = format.render(reasoning, answer)
-    if format.extract(reply) != answer.strip():
-        raise ValueError(
-            f"the example's answer cannot be read back in the format {format.name!r}: "
-            f"{reply!r:.160}"
-        )
-    return [{"role": "user", "content": question}, {"role": "assistant", "content": reply}]
+    shown = {question_key(turn["content"]) for turn in turns}
+    for row in own_holdout:
+        if question_key(row["question"]) in shown:
+            raise ValueError(
+                f"the example's question {row['question']!r:.80} is held out: write another."
+            )
+    return shown
 
 
 def _notes_on_prompt(rows: TaskRows, answers: Answers, format: AnswerFormat) -> list[str]:
@@ -368,47 +288,3 @@ def _notes_on_prompt(rows: TaskRows, answers: Answers, format: AnswerFormat) -> 
             "example"
         )
     return notes
-
-
-def _require_not_held_out(example_turns: Sequence[Mapping[str, str]], test: TaskRows) -> None:
-    """Refuse an example whose question is held out, because the model would have seen it."""
-    held_keys = {question_key(row["question"]) for row in test}
-    for turn in example_turns:
-        if turn["role"] == "user" and question_key(turn["content"]) in held_keys:
-            raise ValueError(
-                f"the example's question {turn['content']!r:.80} is held out: write another."
-            )
-
-
-# The split.
-
-
-def _split(
-    rows: TaskRows, holdout: float | int, seed: int, left_out: str
-) -> tuple[TaskRows, TaskRows]:
-    """Return training and held-out rows; questions with the same key are in the same part."""
-    is_share = 0 < holdout < 1
-    if isinstance(holdout, bool) or not (is_share or holdout == int(holdout)):
-        raise ValueError(
-            f"holdout = {holdout!r} is neither a share below 1 nor a number of rows. Write 0.2 for "
-            "a fifth of the rows, or 50 for 50 rows."
-        )
-    count = max(round(holdout * len(rows)), 1) if is_share else int(holdout)
-    keys = [question_key(row["question"]) for row in rows]
-    places_of: dict[str, list[int]] = {}
-    for place, key in enumerate(keys):
-        places_of.setdefault(key, []).append(place)
-    order = list(range(len(rows)))
-    random.Random(seed).shuffle(order)
-    held: set[int] = set()
-    for place in order:
-        if len(held) < count:
-            held.update(places_of[keys[place]])
-    if not 0 < len(held) < len(rows):
-        raise ValueError(
-            f"holdout = {holdout!r} would hold out {len(held)} of {len(rows)} questions, and each "
-            "part needs one. Questions that differ only in punctuation, capitals or the order of "
-            f"options are kept together. Rows left out: {left_out or 'none'}."
-        )
-    train = [row for place, row in enumerate(rows) if place not in held]
-    return train, [rows[place] for place in sorted(held)]

@@ -34,7 +34,7 @@ _AROUND = re.compile(
     re.DOTALL,
 )
 # Most answers: a number without decoration, or one word.
-PLAIN = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?|[A-Za-z]+")
+_PLAIN = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?|[A-Za-z]+")
 _PAIRS = [(mark, mark) for mark in ("$$", "$", "**", "*", "__", "_", "`", '"', "'")]
 _PAIRS += [("\\(", "\\)"), ("\\[", "\\]"), ("(", ")"), ("{", "}")]
 # Pattern -> the one spelling of what it finds.
@@ -62,7 +62,7 @@ def strip_markup(text: str) -> str:
     ('\\frac{1}{2}', '42', '142')
     """
     text = text.strip()
-    if len(text) > _LONGEST or PLAIN.fullmatch(text):
+    if len(text) > _LONGEST or _PLAIN.fullmatch(text):
         return text
     if not text.isascii():
         text = _in_ascii(text)

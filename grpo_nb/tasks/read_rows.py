@@ -1,11 +1,13 @@
-"""Read rows from any source: files, tables in memory, data sets, the Hub. Every row is kept.
+"""Read rows from any source: files, tables in memory, data sets, the Hub, generated sums.
 
-Files are read by pandas, pyarrow and json. For other files, read the file yourself and give a
-DataFrame (docs/guide/tables.md).
+For other kinds of files, read the file yourself and give a DataFrame (docs/guide/tables.md).
 """
 
 import io
+import itertools
 import json
+import operator
+import random
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,8 +19,6 @@ from grpo_nb.core.words import did_you_mean, in_line
 Row = Mapping[str, Any]
 Source = str | Path | Sequence[Row] | Mapping[str, Sequence[Any]] | Any
 FILES = (".csv", ".tsv", ".json", ".jsonl", ".parquet", ".xlsx")
-KNOWN = {"gsm8k": ("openai/gsm8k", "main"), "openai/gsm8k": ("openai/gsm8k", "main")}
-"""Names that people use, each with the id on the Hub and the configuration."""
 
 
 @dataclass(frozen=True)
@@ -28,21 +28,18 @@ class Rows:
     name: str
     rows: list[dict[str, Any]]
     notes: tuple[str, ...] = ()
-    place: str = "the data"
+    described_as: str = "the data"
     """The source's name in a sentence."""
-    has_splits: bool = False
-    """True if the source is a `DatasetDict` or on the Hub, so that `split` chooses its rows."""
-    is_on_hub: bool = False
-    """True if the source is on the Hub, so that `config` chooses one of its configurations."""
+    prefix: str = ""
+    """Start of the reasons for rows that are left out."""
 
 
-def read_rows(source: Source, split: str | None = None, config: str | None = None) -> Rows:
+def read_rows(source: Source, split: str = "train") -> Rows:
     """Read a file, a table in memory, a data set or a Hub id.
 
     Args:
         source: Any source of `load_task` other than `"arithmetic"`.
         split: Split of a `DatasetDict` or of a data set on the Hub.
-        config: Configuration of a data set on the Hub that has several.
 
     Raises:
         TypeError: The source holds no rows.
@@ -54,36 +51,27 @@ def read_rows(source: Source, split: str | None = None, config: str | None = Non
     if isinstance(source, (str, Path)):
         if str(source).lower().endswith(FILES):
             return _read_file(Path(source))
-        return _read_hub(str(source), split, config)
-    if is_dataset_dict(source):
-        chosen = split or (next(iter(source)) if len(source) == 1 else None)
-        if chosen not in source:
-            wrong = f"no split {split!r}" if split else "several splits"
+        return _read_hub(str(source), split)
+    is_mapping = isinstance(source, Mapping)
+    if is_mapping and any(hasattr(part, "features") for part in source.values()):
+        if split not in source:
             raise ValueError(
-                f"this DatasetDict has {wrong}, but {[*source]}: say which, "
-                f'split="{next(iter(source))}".'
+                f"this DatasetDict has no split {split!r}, but {[*source]}: give one of them, such "
+                f"as data[{next(iter(source))!r}]."
             )
-        rows, notes = _rows_of_dataset(source[chosen])
-        return Rows("dataset", rows, notes, has_splits=True)
-    if isinstance(source, (Mapping, pandas.DataFrame)):
-        return Rows("table", _rows_of_table(source), place="the table")
+        return read_rows(source[split])
+    if is_mapping or isinstance(source, pandas.DataFrame):
+        return Rows("table", _rows_of_table(source))
     if isinstance(source, Iterable) and not isinstance(source, bytes):
-        rows, notes = _rows_of_dataset(source)
-        return Rows("dataset" if hasattr(source, "features") else "rows", rows, notes)
+        return Rows("rows", _rows_of_dataset(source))
     raise TypeError(
         f"source = {in_line(source)}: load_task takes 'arithmetic', a file ({', '.join(FILES)}), a "
         "DataFrame, a Dataset, a list of dicts, a dict of columns or the Hub's id of one."
     )
 
 
-def is_dataset_dict(source: Any) -> bool:
-    """Say whether a source is a `DatasetDict`, or a dict of datasets."""
-    is_mapping = isinstance(source, Mapping) and bool(source)
-    return is_mapping and all(hasattr(part, "features") for part in source.values())
-
-
-def _rows_of_dataset(source: Iterable[Any]) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
-    """Return the rows of a `Dataset` or list with the names of `ClassLabel`s, and notes on these.
+def _rows_of_dataset(source: Iterable[Any]) -> list[dict[str, Any]]:
+    """Return the rows of a `Dataset` or list, with the names of `ClassLabel`s.
 
     A label of -1 stands for no label and becomes None.
 
@@ -92,19 +80,16 @@ def _rows_of_dataset(source: Iterable[Any]) -> tuple[list[dict[str, Any]], tuple
     """
     rows = _as_dicts("the data", source)
     features = getattr(source, "features", None) or {}
-    notes = []
     for name, feature in features.items():
-        if not hasattr(feature, "int2str"):
-            continue
-        notes.append(f"the column {name!r} holds labels: their names are used, not their numbers")
-        for row in rows:
-            number = row[name]
-            is_label = number is not None and number >= 0
-            row[name] = feature.int2str(number) if is_label else None
-    return rows, tuple(notes)
+        if hasattr(feature, "int2str"):
+            for row in rows:
+                number = row[name]
+                is_label = number is not None and number >= 0
+                row[name] = feature.int2str(number) if is_label else None
+    return rows
 
 
-def _as_dicts(place: str, rows: Iterable[Any]) -> list[dict[str, Any]]:
+def _as_dicts(described_as: str, rows: Iterable[Any]) -> list[dict[str, Any]]:
     """Return rows as dicts with texts as keys.
 
     Raises:
@@ -114,7 +99,7 @@ def _as_dicts(place: str, rows: Iterable[Any]) -> list[dict[str, Any]]:
     for number, row in enumerate(rows):
         if not isinstance(row, Mapping):
             raise TypeError(
-                f"{place}: row {number} is {in_line(row)}, not a dict such as "
+                f"{described_as}: row {number} is {in_line(row)}, not a dict such as "
                 '{"question": "2 + 2?"}.'
             )
         dicts.append({str(name): value for name, value in row.items()})
@@ -147,7 +132,7 @@ def _read_file(path: Path) -> Rows:
             import pyarrow.parquet
             from datasets import Dataset
 
-            rows, notes = _rows_of_dataset(Dataset(pyarrow.parquet.read_table(path)))
+            rows = _rows_of_dataset(Dataset(pyarrow.parquet.read_table(path)))
         elif ending == ".xlsx":
             import pandas
 
@@ -207,13 +192,12 @@ def _read_json(path: Path) -> list[dict[str, Any]]:
     return _as_dicts(path.name, json.loads(text))
 
 
-def _read_hub(name: str, split: str | None, config: str | None) -> Rows:
+def _read_hub(name: str, split: str) -> Rows:
     """Read a data set on the Hub, which is named by its owner: owner/name."""
+    hub_id = "openai/gsm8k" if name == "gsm8k" else name
     # The Hub is not asked for other names, because that can take half a minute.
-    path = Path(name)
-    is_path = path.exists() or path.suffix[1:].isalpha()
-    is_hub_name = re.fullmatch(r"[\w.-]+/[\w.-]+", name) is not None and not is_path
-    if name not in KNOWN and not is_hub_name:
+    is_file = Path(name).suffix[1:].isalpha()
+    if is_file or not re.fullmatch(r"[\w.-]+/[\w.-]+", hub_id):
         raise ValueError(
             f"{name!r} is no {', '.join(FILES)} file and no data set on the Hub, owner/name. For "
             "other files and for folders, give the rows: a DataFrame, or "
@@ -221,12 +205,103 @@ def _read_hub(name: str, split: str | None, config: str | None) -> Rows:
         )
     from datasets import load_dataset
 
-    hub_id, usual_config = KNOWN.get(name, (name, None))
+    config = "main" if hub_id == "openai/gsm8k" else None
     try:
-        data = load_dataset(hub_id, config or usual_config, split=split or "train")
-    except (OSError, ConnectionError, ValueError) as error:
+        data = load_dataset(hub_id, config, split=split)
+    except (OSError, ValueError) as error:
         raise ValueError(
-            f"{name!r} is no file, and the Hub has no such data set or refused it: {error!s:.300}"
+            f"{name!r} is no file, and the Hub has no such data set or refused it: "
+            f"{error!s:.300} For another split or configuration, give "
+            "datasets.load_dataset(name, config, split=...)."
         ) from error
-    rows, notes = _rows_of_dataset(data)
-    return Rows(name, rows, notes, place=name, has_splits=True, is_on_hub=True)
+    return Rows(name, _rows_of_dataset(data), described_as=name)
+
+
+# The task `arithmetic`: generated sums, differences and products.
+
+ARITHMETIC_LEVELS: tuple[dict[str, Any], ...] = (
+    {},
+    {"low": 10, "high": 99, "operators": "*"},
+    {"terms": 4, "operators": "+-*"},
+    {"low": 100, "high": 999, "operators": "*"},
+    {"low": 1000, "high": 9999, "operators": "*"},
+    {"low": 10, "high": 99, "terms": 6, "operators": "+-*"},
+)
+"""Options of `arithmetic`, easiest first.
+
+The first has sums of two numbers up to 20. Models of several billion parameters get the last ones
+wrong.
+"""
+HOLDOUT_SIZE = 96
+ARITHMETIC_EXAMPLE = ("What is 3 + 4?", "3 + 4 = 7", "7")
+"""Example turn: question, reasoning, answer. Its sum is never one of the questions."""
+_FUNCTIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul}
+# Up to this many numbers, all pairs are enumerated; above, they are sampled.
+_MOST_ENUMERATED = 101
+
+
+def arithmetic_rows(
+    seed: int,
+    train_size: int = 224,
+    holdout_size: int = HOLDOUT_SIZE,
+    low: int = 1,
+    high: int = 20,
+    operators: str = "+",
+    terms: int = 2,
+) -> list[dict[str, Any]]:
+    """Return questions with their answers.
+
+    Args:
+        seed: Seed of the choice of questions.
+        train_size: Number of training questions.
+        holdout_size: Number of held-out questions.
+        low: Smallest number in a question.
+        high: Largest number in a question.
+        operators: Some of `+-*`.
+        terms: Count of numbers in a question.
+
+    Raises:
+        ValueError: Too few distinct questions.
+    """
+    draw = random.Random(seed)
+    count = train_size + holdout_size
+    numbers = range(low, high + 1)
+    values: dict[str, int] = {}
+    if terms == 2 and len(numbers) <= _MOST_ENUMERATED:
+        for op, a, b in itertools.product(operators, numbers, numbers):
+            # Differences are never negative.
+            if op != "-" or a >= b:
+                values[f"{a} {op} {b}"] = _FUNCTIONS[op](a, b)
+    else:
+        # Most samples are new. If 100 samples per question do not suffice, the range is too small.
+        for _ in range(100 * count):
+            text, value = _expression(draw, terms, low, high, operators)
+            values[text] = value
+            if len(values) > count:
+                break
+    values.pop("3 + 4", None)  # the example
+    if len(values) < count:
+        raise ValueError(
+            f"there are {len(values)} distinct questions of train_size + holdout_size = {count}: "
+            "raise high."
+        )
+    sampled = draw.sample(list(values), count)
+    return [{"question": f"What is {text}?", "answer": str(values[text])} for text in sampled]
+
+
+def _expression(
+    draw: random.Random, terms: int, low: int, high: int, operators: str
+) -> tuple[str, int]:
+    """Return an expression of `terms` numbers, with brackets, and its value."""
+    if terms == 1:
+        number = draw.randint(low, high)
+        return str(number), number
+    left = draw.randint(1, terms - 1)
+    op = draw.choice(operators)
+    parts = [_expression(draw, size, low, high, operators) for size in (left, terms - left)]
+    if op == "-":
+        # Differences are never negative.
+        parts.sort(key=lambda part: part[1], reverse=True)
+    texts = [f"({text})" if " " in text else text for text, _ in parts]
+    values = [value for _, value in parts]
+    return f" {op} ".join(texts), _FUNCTIONS[op](*values)

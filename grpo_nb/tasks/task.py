@@ -1,7 +1,9 @@
 """A `Task`: training and held-out prompts, and the format of their answers.
 
-Training, rewards and evaluation work on it. Nothing here needs torch; a tokenizer is needed for
-lengths only.
+Training, rewards and evaluation work on it. GRPO learns nothing from a question that all
+completions of its group solve, or none, because the advantages are zero. DAPO samples until a batch
+holds no such group (arXiv:2503.14476, section 3.2), which multiplies the sampling. This kit chooses
+between runs instead, by pass rates in the middle (arXiv:2504.03380).
 """
 
 from __future__ import annotations
@@ -9,8 +11,9 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -19,14 +22,15 @@ from grpo_nb.config.settings import Settings
 from grpo_nb.core.tables import Html, Shown, Table, as_written, bold, escaped
 from grpo_nb.core.words import shorten
 from grpo_nb.tasks.answers import Answers
-from grpo_nb.tasks.chat_template import NO_SYSTEM_ROLE, fit_to_template, prompt_lengths
-from grpo_nb.tasks.curriculum import is_baseline, pass_rate, scores_by_row
-from grpo_nb.tasks.dataset import as_dataset, columns_as_json
 from grpo_nb.tasks.formats import AnswerFormat
+from grpo_nb.tasks.prompts import NO_SYSTEM_ROLE, fit_to_template, prompt_lengths
 from grpo_nb.tasks.tools import Tool, Tools
 
 if TYPE_CHECKING:
     from datasets import Dataset
+
+# A full score may be rounded to slightly below 1.
+_RIGHT = 1 - 1e-6
 
 
 @dataclass(frozen=True, repr=False)
@@ -97,20 +101,20 @@ class Task(Shown):
         tools = {"tools": self.tools.schemas} if self.tools is not None else {}
         return {**self.chat_template_kwargs, **tools}
 
-    def begun_prompts(self, rows: Dataset) -> list[Any]:
+    def starting_prompts(self, rows: Dataset) -> list[Any]:
         """Return the prompts of these rows, each with the first text of its environment."""
         if self.tools is None:
             return list(rows["prompt"])
-        return [self.tools.begin(row)[0] for row in rows]
+        return [self.tools.start(row)[0] for row in rows]
 
-    def begun(self, row: Mapping[str, Any]) -> dict[str, Any]:
+    def start_episode(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """Return a row with the environment of an episode that has just started, if any."""
-        environment = self.tools.begin(row)[1] if self.tools is not None else {}
+        environment = self.tools.start(row)[1] if self.tools is not None else {}
         return {**row, **environment}
 
     def prompt_lengths(self, rows: Dataset, tokenizer: Any) -> list[int]:
         """Return the lengths of the prompts of these rows in tokens, as a training sees them."""
-        return prompt_lengths(self.begun_prompts(rows), tokenizer, self.template_kwargs)
+        return prompt_lengths(self.starting_prompts(rows), tokenizer, self.template_kwargs)
 
     @property
     def fingerprint(self) -> str:
@@ -158,11 +162,11 @@ class Task(Shown):
         """
         task = self.for_template(tokenizer)
         parts = {}
-        questions: list[tuple[int, str]] = []
+        too_long: list[tuple[int, str]] = []
         for name in ("train", "holdout"):
             rows: Dataset = getattr(task, name)
             lengths = task.prompt_lengths(rows, tokenizer)
-            short = [i for i, length in enumerate(lengths) if length <= max_prompt_length]
+            short = [place for place, n in enumerate(lengths) if n <= max_prompt_length]
             if not short:
                 raise ValueError(
                     f"all {len(rows)} {name} prompts are longer than max_prompt_length = "
@@ -170,21 +174,20 @@ class Task(Shown):
                     "shorten the prompts."
                 )
             parts[name] = rows.select(short)
-            questions += zip(lengths, rows["question"], strict=True)
-        too_long = [entry for entry in questions if entry[0] > max_prompt_length]
+            lengths_of_questions = zip(lengths, rows["question"], strict=True)
+            too_long += [entry for entry in lengths_of_questions if entry[0] > max_prompt_length]
         if not too_long:
             return task
         longest, question = max(too_long)
-        note = (
-            f"{len(too_long)} of {len(questions)} prompts left out: "
-            f"settings.replace(max_prompt_length={longest}) keeps all"
+        example = (
+            f"{longest} tokens, settings.replace(max_prompt_length={longest}) keeps all: "
+            f"{shorten(question, 160)}"
         )
         return dataclasses.replace(
             task,
             **parts,
             dropped=task._dropped_and({"too long": len(too_long)}),
-            examples={**task.examples, "too long": f"{longest} tokens: {shorten(question, 160)}"},
-            notes=(*task.notes, note),
+            examples={**task.examples, "too long": example},
         )
 
     def for_template(self, tokenizer: Any) -> Task:
@@ -196,23 +199,19 @@ class Task(Shown):
         Raises:
             ValueError: The template refuses the messages of the first prompt.
         """
-        parts = {}
-        all_rows = [*self.train, *self.holdout]
-        for name in ("train", "holdout"):
-            rows = getattr(self, name)
-            prompts = list(rows["prompt"])
-            fitted = fit_to_template(prompts, tokenizer, self.template_kwargs)
-            # Raises if the template refuses the messages.
-            prompt_lengths(fitted[:1], tokenizer, self.template_kwargs)
-            if fitted != prompts:
-                changed = [
-                    {**row, "prompt": turns} for row, turns in zip(rows, fitted, strict=True)
-                ]
-                # Both parts get the same types.
-                parts[name] = as_dataset(changed, columns_as_json(all_rows))
-        if not parts:
+        train = list(self.train)
+        held_out = list(self.holdout)
+        prompts = [row["prompt"] for row in (*train, *held_out)]
+        fitted = fit_to_template(prompts, tokenizer, self.template_kwargs)
+        # Raises if the template refuses the messages.
+        prompt_lengths(fitted[:1], tokenizer, self.template_kwargs)
+        if fitted == prompts:
             return self
-        return dataclasses.replace(self, **parts, notes=(*self.notes, NO_SYSTEM_ROLE))
+        for row, turns in zip((*train, *held_out), fitted, strict=True):
+            row["prompt"] = turns
+        train_part, holdout_part = as_parts(train, held_out)
+        notes = (*self.notes, NO_SYSTEM_ROLE)
+        return dataclasses.replace(self, train=train_part, holdout=holdout_part, notes=notes)
 
     def curriculum(
         self, measured: Any, low: float = 0.1, high: float = 0.9, *, reward: str = "correctness"
@@ -232,12 +231,7 @@ class Task(Shown):
         Raises:
             ValueError: Nothing was measured on these questions, or no question is left.
         """
-        # A run records a prompt with the first text of its environment, a baseline without.
-        prompts = self.begun_prompts(self.train)
-        if is_baseline(measured):
-            prompts = list(self.train["prompt"])
-        scores = scores_by_row(prompts, measured, reward)
-        rates = list(map(pass_rate, scores))
+        rates = list(map(pass_rate, self.scores(measured, reward)))
         if rates.count(None) == len(rates):
             raise ValueError(
                 f"no training question of this task has a score of {reward!r}: measure this task."
@@ -271,13 +265,35 @@ class Task(Shown):
         order = list(range(len(self.train)))
         if not self.is_ordered:
             random.Random(len(runs)).shuffle(order)
-        counts = [0] * len(order)
-        prompts = self.begun_prompts(self.train)
+        counts = Counter()
         for run in runs:
-            for place, totals in enumerate(scores_by_row(prompts, run, "total")):
+            for place, totals in enumerate(self.scores(run, "total")):
                 counts[place] += len(totals)
         order.sort(key=counts.__getitem__)
         return dataclasses.replace(self, train=self.train.select(order), is_ordered=True)
+
+    def scores(self, measured: Any, reward: str) -> list[list[float]]:
+        """Return the scores of all completions of each training question.
+
+        The list of a question that was not sampled is empty.
+
+        Args:
+            measured: A `Baseline` or a `Run`.
+            reward: Name of the reward.
+        """
+        scores_of: dict[str, list[float]] = defaultdict(list)
+        if hasattr(measured, "num_generations"):
+            # A baseline records prompts without the first text of their environment.
+            prompts = self.train["prompt"]
+            size = measured.num_generations
+            scores = measured.scores.values[reward]
+            for place, row in enumerate(measured.rows):
+                scores_of[json.dumps(row["prompt"])] += scores[place * size : (place + 1) * size]
+        else:
+            prompts = self.starting_prompts(self.train)
+            for prompt, group in measured.completions().groupby("prompt", sort=False):
+                scores_of[prompt] += group[reward].tolist()
+        return [scores_of[json.dumps(prompt)] for prompt in prompts]
 
     def _dropped_and(self, more: Mapping[str, int]) -> dict[str, int]:
         # Adding counters leaves out reasons without rows.
@@ -319,3 +335,26 @@ class Task(Shown):
         if self.tools is not None:
             summary.append(("tools", ", ".join(self.tools.names)))
         return summary
+
+
+def as_parts(
+    train: Sequence[Mapping[str, Any]], held_out: Sequence[Mapping[str, Any]]
+) -> tuple[Dataset, Dataset]:
+    """Return both parts as `Dataset`s with the same columns and types."""
+    from datasets import Dataset
+
+    rows = [*train, *held_out]
+    # A column that only some rows have is None in the others.
+    empty = {name: None for row in rows for name in row}
+    data = Dataset.from_list([{**empty, **row} for row in rows])
+    return data.select(range(len(train))), data.select(range(len(train), len(rows)))
+
+
+def pass_rate(scores: Sequence[float]) -> float | None:
+    """Return the share of completions with the full score; None if none has a score.
+
+    >>> pass_rate([1.0, 0.0, float("nan")]), pass_rate([])
+    (0.5, None)
+    """
+    known = [score for score in scores if not math.isnan(score)]
+    return sum(score >= _RIGHT for score in known) / len(known) if known else None

@@ -6,7 +6,6 @@ results of its tools. A message is a dict with `role` and `content`, as in trans
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import functools
 import inspect
@@ -19,8 +18,6 @@ from grpo_nb.core.deadlines import run_with_deadline
 from grpo_nb.core.words import in_line, require_number
 
 Tool = Callable[..., Any]
-# Class attributes of these types are part of a tool set's identity.
-_CONSTANTS = (str, bool, int, float, tuple, list, dict, type(None))
 
 
 @dataclass(frozen=True)
@@ -37,19 +34,18 @@ class Tools:
     def __post_init__(self) -> None:
         require_number("rounds", self.rounds, 1)
         require_number("seconds_per_call", self.seconds_per_call, 0.01, is_whole=False)
-        _require_environment(self.environment)
-        tools = [*self.functions, *self._methods.values()]
-        for tool in tools:
+        if hasattr(self.environment, "get_reward"):  # TRL adds it after the weighted rewards
+            name = self.environment.__name__
+            raise ValueError(
+                f"TRL would add {name}.get_reward to the score, unweighted and unlogged. Rename it "
+                "_won and write a reward: "
+                "def won(environments, **_): return [float(e._won()) for e in environments]."
+            )
+        for tool in (*self.functions, *self._methods.values()):
             if inspect.iscoroutinefunction(tool):
                 raise ValueError(f"the tool {tool.__name__} is async: write it with def alone.")
-        if not tools:
+        if not self.names:
             raise ValueError("there is no tool: give functions, or methods without _.")
-        names = [tool.__name__ for tool in tools]
-        for name in sorted(names):
-            if names.count(name) > 1:
-                raise ValueError(
-                    f"two tools are called {name!r}, and a model could call only one of them."
-                )
 
     @property
     def _methods(self) -> dict[str, Tool]:
@@ -61,21 +57,12 @@ class Tools:
 
     @property
     def identity(self) -> list[str]:
-        """Texts that identify this tool set: sources, signatures, docstrings, class constants.
-
-        They are part of the task's fingerprint.
-        """
+        """Number of rounds, and the source of every tool. The fingerprint of a task has them."""
         functions = [*self.functions]
-        constants = []
         if self.environment is not None:
-            functions += [m for _, m in inspect.getmembers(self.environment, inspect.isfunction)]
-            for name, value in vars(self.environment).items():
-                if isinstance(value, _CONSTANTS) and not name.startswith("__"):
-                    constants.append(f"{name} = {value!r}")
-        described = [
-            f"{f.__name__}{inspect.signature(f)} {f.__doc__} {_source_of(f)}" for f in functions
-        ]
-        return [str(self.rounds), *described, *constants]
+            methods = inspect.getmembers(self.environment, inspect.isfunction)
+            functions += [method for _, method in methods]
+        return [str(self.rounds), *map(_source_of, functions)]
 
     @functools.cached_property
     def fresh_environment(self) -> type | None:
@@ -98,10 +85,10 @@ class Tools:
         return type(kind.__name__, (kind,), attributes)
 
     def limited(self, tool: Tool) -> Tool:
-        """Return a tool as the model calls it: under the time limit, with texts for `str`.
+        """Return a tool as the model calls it: under the time limit, with text for `str`.
 
-        A chat template may read the argument "7" as a number, so arguments that are annotated `str`
-        are passed as `str`. The environment and rewards call methods as they were written.
+        A chat template may read the argument "7" as a number, so arguments annotated `str` are
+        converted. The environment and rewards call methods as they were written.
         """
 
         @functools.wraps(tool)
@@ -113,7 +100,7 @@ class Tools:
 
         return call
 
-    def of(self, environment: Any = None) -> list[Tool]:
+    def for_episode(self, environment: Any = None) -> list[Tool]:
         """Return the tools of one episode, with the methods of its environment."""
         methods = [getattr(environment, name) for name in self._methods]
         return [self.limited(tool) for tool in (*self.functions, *methods)]
@@ -125,14 +112,14 @@ class Tools:
         from transformers.utils import get_json_schema
 
         environment = self.fresh_environment() if self.environment is not None else None
-        return [get_json_schema(tool) for tool in self.of(environment)]
+        return [get_json_schema(tool) for tool in self.for_episode(environment)]
 
     @property
     def names(self) -> list[str]:
         """The names that the model calls."""
         return [*(tool.__name__ for tool in self.functions), *self._methods]
 
-    def begin(self, row: Mapping[str, Any]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    def start(self, row: Mapping[str, Any]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         """Start an episode.
 
         Returns:
@@ -156,56 +143,30 @@ class Tools:
         """
         if self.environment is None:
             return
-        first = self._initial_state(row)
-        second = self._initial_state(row)
+        states = []
+        for _ in range(2):
+            prompt, columns = self.start(row)
+            states.append({"the prompt": prompt, **vars(columns["environments"])})
+        first, second = states
         for name, value in first.items():
             if not _is_same(value, second.get(name)):
                 raise ValueError(
-                    f"{self.environment.__name__}.reset began one row twice, and {name} was "
+                    f"{self.environment.__name__}.reset started one row twice, and {name} was "
                     f"{in_line(value)}, then {in_line(second.get(name))}: completions of a group "
                     "would play different games, and advantages would be luck. Take what is random "
                     "from the row: a column for it, or random.Random(row['question'])."
                 )
-
-    def _initial_state(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        prompt, columns = self.begin(row)
-        return {"what it says": prompt[-1]["content"], **vars(columns["environments"])}
-
-
-def _require_environment(kind: Any) -> None:
-    """Check that an environment is one class with `reset`.
-
-    Raises:
-        TypeError, ValueError: With what to write.
-    """
-    if kind is None:
-        return
-    if not (isinstance(kind, type) and hasattr(kind, "reset")):
-        raise TypeError(
-            f"environment = {in_line(kind)} must be a class, as each completion plays in an object "
-            "of its own, with def reset(self, **row), which begins an episode and is given the "
-            "columns of the row."
-        )
-    if hasattr(kind, "get_reward"):  # TRL adds it after the rewards that have weights
-        raise ValueError(
-            f"TRL would add {kind.__name__}.get_reward to the score, unweighted and unlogged. "
-            "Rename it _won and write a reward: "
-            "def won(environments, **_): return [float(e._won()) for e in environments]."
-        )
 
 
 def _source_of(function: Tool) -> str:
     try:
         return inspect.getsource(function)
     except (OSError, TypeError):  # typed at a prompt
-        return ""
+        return function.__name__
 
 
 def _is_same(value: Any, other: Any) -> bool:
-    """Say whether two values are equal, or pickled alike, or objects of one unpicklable class."""
-    with contextlib.suppress(Exception):  # arrays have no single truth value
-        if bool(value == other):
-            return True
+    """Say whether two values are pickled alike, or are of one class that cannot be pickled."""
     try:
         return pickle.dumps(value) == pickle.dumps(other)
     except Exception:  # a connection, a lock

@@ -95,7 +95,7 @@ def prepare(
     dropped = sum(fitted.dropped.values()) - sum(task.dropped.values())
     if dropped:
         warn_user(
-            f"{dropped} prompts are too long and are not trained on: {fitted.notes[-1]}.",
+            f"{dropped} prompts are too long and are not trained on: {fitted.examples['too long']}",
         )
     settings = settings.for_questions(len(fitted.train))
     weights = try_rewards(rewards, fitted, settings)
@@ -146,7 +146,9 @@ def try_rewards(
     state.is_trial = True
     for reward in rewards:
         answer = [{"role": "assistant", "content": content}]
-        batch = make_batch([answer], task.begun(row), completion_ids=[[0]], trainer_state=state)
+        batch = make_batch(
+            [answer], task.start_episode(row), completion_ids=[[0]], trainer_state=state
+        )
         call_reward(with_named_errors(reward), batch)
     return weights
 

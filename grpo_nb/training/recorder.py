@@ -314,7 +314,7 @@ class HoldoutScore:
             self._questions,
             prepared.task.format,
             tokenizer=prepared.tokenizer,
-            begun=prepared.task.begun,
+            start_episode=prepared.task.start_episode,
         )
 
     @property

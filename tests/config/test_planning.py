@@ -20,7 +20,7 @@ from grpo_nb.config.planning import memory_advice
 from grpo_nb.config.presets import GPUS
 from grpo_nb.core.processes import ChildError
 from grpo_nb.machine.gpu import Gpu
-from grpo_nb.tasks.chat_template import prompt_lengths
+from grpo_nb.tasks.prompts import prompt_lengths
 from tests.support.small_models import FAMILIES, SIZES
 
 # Configurations as their repositories publish them, and the weights in their safetensors files,

@@ -35,13 +35,6 @@ def test_correct_json_answer_may_be_written_differently() -> None:
     assert correct_of('{"a": 1}', texts) == [True, False]
 
 
-def test_holdout_reports_answers_read_as_percentages(caplog: pytest.LogCaptureFixture) -> None:
-    rows = [{"question": f"Rate {i}?", "percent": str(i)} for i in range(2, 6)]
-    held_out = gn.evaluation.load_holdout(rows, columns={"answer": "percent"})
-    assert held_out.holdout[0]["answer"] == "2%"
-    assert "4 of 4 answers are read as percentages" in caplog.text
-
-
 @pytest.mark.parametrize(
     ("one", "other", "is_same"),
     [

@@ -105,7 +105,11 @@ def curve(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, float]]:
 
     monkeypatch.setattr("grpo_nb.training.recorder.answers_of_model", answers)
     task = SimpleNamespace(
-        holdout=questions, format=gn.tasks.xml(), chat_template_kwargs={}, tools=None, begun=dict
+        holdout=questions,
+        format=gn.tasks.xml(),
+        chat_template_kwargs={},
+        tools=None,
+        start_episode=dict,
     )
     settings = gn.preset("cpu", holdout_every=1, holdout_questions=4)
     rewards = [in_text, gn.rewards.xml_tags(weight=0.5)]
@@ -135,7 +139,7 @@ def test_curve_of_a_function_that_reads_environments_starts() -> None:
     task = SimpleNamespace(
         holdout=[{"prompt": "q", "question": "1 + 1?", "answer": "2"}],
         format=gn.tasks.xml(),
-        begun=lambda row: {**row, "environments": 0.0},
+        start_episode=lambda row: {**row, "environments": 0.0},
     )
     settings = gn.preset("cpu", holdout_every=1, holdout_questions=1)
     prepared = SimpleNamespace(task=task, settings=settings, tokenizer=None, rewards=[won])

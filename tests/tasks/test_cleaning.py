@@ -40,8 +40,8 @@ def test_columns_are_mapped_and_others_kept() -> None:
     assert set(task.train.column_names) == {"prompt", "question", "answer", "extra", "mixed"}
     assert task.train[0]["extra"] == [0, 2.5]
     assert "the data's own 'answer' is not used" in repr(task)
-    assert {row["mixed"] for row in both(task)} == {1, "a", None}
-    assert "the column 'mixed'" not in repr(task)
+    assert {row["mixed"] for row in both(task)} == {"1", "a", None}
+    assert "the column 'mixed' is stored as text" in repr(task)
 
 
 @pytest.mark.parametrize(
@@ -135,9 +135,7 @@ def test_answer_after_hashes_is_split_from_its_solution() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "values", [[{"a": 1}, {"b": 1}], [{"a": 3}, {"a": 2.5}], [[{"a": None}], [{"a": 1}]]]
-)
+@pytest.mark.parametrize("values", [[{"a": 1}, {"b": 1}], [{"a": 3}, {"a": 2.5}]])
 def test_hidden_tests_reach_the_reward_unchanged(values: list) -> None:
     """Arrow gives each dict the keys of all and makes 3 to 3.0: every right function failed."""
     tests = [[{"call": "f", "args": [value], "expected": [value]}] for value in values * 2]
@@ -148,21 +146,7 @@ def test_hidden_tests_reach_the_reward_unchanged(values: list) -> None:
         repr([value]) for value in values * 2
     )
     assert all(repr(test.expected) == repr(list(test.call.args)) for test in read)
-    # None in a dict inside of a test could be one that Arrow has filled in, so these stay text.
-    has_none = values[0] == [{"a": None}]
-    assert (
-        "the column 'tests' is stored as text; non-text values as JSON" in repr(task)
-    ) == has_none
-    assert isinstance(task.train[0]["tests"], str) == has_none
-
-
-def test_question_of_several_columns_is_joined() -> None:
-    rows = [
-        {"title": f"Pan {n}", "body": f"Iron, {n}." if n else None, "kind": "ab"[n % 2]}
-        for n in range(8)
-    ]
-    task = gn.load_task(rows, columns={"question": ["title", "body"], "answer": "kind"})
-    assert {"Pan 0", "Pan 3\nIron, 3."} < answers(task).keys()
+    assert "the column 'tests' is stored as text; non-text values as JSON" in repr(task)
 
 
 def _chat(first: str) -> list[dict[str, str]]:

@@ -11,8 +11,8 @@ from datasets import Dataset
 
 import grpo_nb as gn
 from grpo_nb.runs.run_folder import Run
-from grpo_nb.tasks.curriculum import pass_rate, scores_by_row
-from grpo_nb.tasks.load import with_prompts
+from grpo_nb.tasks.prompts import with_prompts
+from grpo_nb.tasks.task import pass_rate
 from tests.checks.test_learning_signal import RIGHT, WRONG, make
 from tests.support.run_folders import info_of, write_run_folder
 
@@ -71,14 +71,14 @@ def later(task: gn.tasks.Task, tmp_path: Path) -> Run:
 
 
 def test_pass_rates_are_those_of_a_run(task: gn.tasks.Task, run: Run) -> None:
-    scores = scores_by_row(task.train["prompt"], run, "correctness")
+    scores = task.scores(run, "correctness")
     assert list(map(pass_rate, scores))[:6] == [0.0, 0.75, 1.0, 1.0, 1.0, None]
 
 
 def test_pass_rates_are_those_of_a_baseline(task: gn.tasks.Task) -> None:
     baseline = make([[RIGHT, WRONG], [WRONG, WRONG]])
     baseline = dataclasses.replace(baseline, rows=(task.train[0], task.train[1]))
-    scores = scores_by_row(task.train["prompt"], baseline, "correctness")
+    scores = task.scores(baseline, "correctness")
     assert list(map(pass_rate, scores))[:3] == [0.5, 0.0, None]
 
 

@@ -19,13 +19,6 @@ def test_render_gives_exact_text_that_is_extracted(format: formats.AnswerFormat)
     assert format.is_bare or format.tags[-1] in format.system_prompt()
 
 
-@pytest.mark.parametrize("part", ["answer", "reasoning"])
-def test_format_with_two_equal_marks_is_refused(part: str) -> None:
-    marks = {"answer_open": "<answer>", f"{part}_open": "**", f"{part}_close": "**"}
-    with pytest.raises(ValueError, match=rf"are both '\*\*'.*write two marks.*{part}_open=\"<"):
-        formats.AnswerFormat(name="stars", **marks)
-
-
 ENDLESS = ["<answer>" * 50_000, None, 0.0, False]
 CASES = [*WRITTEN["xml: text, answer, completeness, exact"], ENDLESS]
 

@@ -11,7 +11,8 @@ from typing import Any
 import numpy
 import pandas
 import pytest
-from datasets import ClassLabel, Dataset, DatasetDict, Features, Json, Value
+from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
+from jinja2 import TemplateError
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
@@ -19,9 +20,8 @@ import grpo_nb as gn
 from grpo_nb.evaluation.heldout import load_holdout
 from grpo_nb.scoring.correct_answers import are_correct
 from grpo_nb.tasks.answers import answers_of, is_same_answer
-from grpo_nb.tasks.chat_template import fit_to_template, merge_system_turn, prompt_lengths
 from grpo_nb.tasks.contamination import TrainedQuestions, find_contamination
-from grpo_nb.tasks.dataset import as_dataset, can_store, columns_as_json
+from grpo_nb.tasks.prompts import fit_to_template
 
 ROOT = Path(__file__).parents[2]
 Rows = list[dict[str, Any]]
@@ -67,12 +67,11 @@ def rows_of(golds: list[Any], **columns: list[Any]) -> Rows:
 # Answers after ####.
 
 
-def test_gsm8k_row_without_hashes_is_left_out() -> None:
+def test_gsm8k_row_without_hashes_is_noted() -> None:
     golds = [f"{n}+1={n + 1}\n#### {n + 1}" for n in range(9)] + ["9+1 is ten, so ten."]
     task = gn.load_task(rows_of(golds))
-    assert answers(task) == sorted(str(n + 1) for n in range(9))
-    assert task.dropped == {"whose answer has no #### where most rows have one": 1}
-    assert "9+1 is ten" in repr(task)
+    assert answers(task) == sorted([*(str(n + 1) for n in range(9)), "9+1 is ten, so ten."])
+    assert "1 of 10 answers are no number, such as '9+1 is ten, so ten.'" in repr(task)
 
 
 def test_gsm8k_row_with_a_plain_number_keeps_it() -> None:
@@ -115,7 +114,6 @@ def test_class_labels_keep_their_names(kind: str, tmp_path: Path) -> None:
     task = gn.load_task(source)
     assert answers(task) == ["neg"] * 4 + ["pos"] * 4
     assert task.dropped == {"with an empty answer": 1}, "-1 stands for no label"
-    assert "the column 'answer' holds labels: their names are used, not their numbers" in task.notes
 
 
 def test_rows_that_keep_leaves_out_decide_nothing() -> None:
@@ -189,26 +187,31 @@ def test_floor_counts_every_accepted_label() -> None:
 # Columns.
 
 
-def test_dict_columns_reach_rewards_as_dicts() -> None:
-    cells = [{"a": 1}, {"b": [2.5, "x"]}, {"a": 3}, None]
-    task = gn.load_task(rows_of(["p", "q", "r", "s"], facts=cells), holdout=1)
+def facts_seen_by_a_reward(cells: list[Any]) -> list[Any]:
+    task = gn.load_task(rows_of(["p", "q", "r"], facts=cells), holdout=1)
     seen: list[Any] = []
 
     def look(completions: list, facts: list[Any], **columns: Any) -> list[float]:
         seen.extend(facts)
         return [0.0] * len(facts)
 
-    gn.score(look, ["x"] * 4, both(task))
-    assert sorted(map(repr, seen)) == sorted(map(repr, cells))
-    assert not any("kept as text" in note for note in task.notes)
-    assert [row["facts"] for row in task.train.select([1, 0])] == [
-        task.train[1]["facts"],
-        task.train[0]["facts"],
-    ]
+    gn.score(look, ["x"] * 3, both(task))
+    return seen
 
 
-def test_parts_with_other_dicts_have_one_type() -> None:
-    task = gn.load_task(rows_of(["p", "q"], facts=[{"a": 1}, {"b": 1}]), holdout=1)
+def test_dict_columns_reach_rewards_as_dicts() -> None:
+    cells = [{"a": 1, "b": [2.5]}, {"a": 3, "b": []}, None]
+    assert sorted(map(repr, facts_seen_by_a_reward(cells))) == sorted(map(repr, cells))
+
+
+def test_dicts_with_other_keys_reach_rewards_as_json() -> None:
+    """Arrow gives each dict the keys of all."""
+    seen = facts_seen_by_a_reward([{"a": 1}, {"b": [2.5, "x"]}, None])
+    assert sorted(seen, key=str) == [None, '{"a": 1}', '{"b": [2.5, "x"]}']
+
+
+def test_parts_with_other_cells_have_one_type() -> None:
+    task = gn.load_task(rows_of(["p", "q"], facts=[[], ["a"]]), holdout=1)
     assert task.train.features == task.holdout.features
 
 
@@ -304,7 +307,6 @@ def test_misspelled_name_is_refused_at_once(
     ("options", "message"),
     [
         ({"hihg": 3}, "hihg= means nothing for 'arithmetic'; did you mean 'high'"),
-        ({"operators": "/"}, "operators = '/' must be a text of some of"),
         ({"low": 9, "high": 3}, "there are 0 distinct questions .* raise high"),
     ],
 )
@@ -355,15 +357,6 @@ def test_fit_merges_the_only_part_with_a_system_prompt() -> None:
     )
     fitted = task.fit(tokenizer_with(GEMMA_2), 256)
     assert [turn["role"] for turn in fitted.train[0]["prompt"]] == ["user"]
-
-
-def test_refused_messages_error_has_the_line_to_write() -> None:
-    prompts = [[{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?"}]]
-    with pytest.raises(
-        ValueError,
-        match=r"refuses these messages \(System role not supported\).*tokenizer=tokenizer",
-    ):
-        prompt_lengths(prompts, tokenizer_with(GEMMA_2))
 
 
 def test_template_with_a_system_role_keeps_the_prompt() -> None:
@@ -427,52 +420,32 @@ def test_holdout_that_is_the_training_rows_is_refused() -> None:
         gn.load_task(TRAIN, holdout=TRAIN)
 
 
-def test_holdout_names_a_split() -> None:
+def test_splits_train_and_test_of_a_dataset_dict_are_read() -> None:
     data = DatasetDict({"train": Dataset.from_list(TRAIN), "test": Dataset.from_list(TEST)})
-    assert len(gn.load_task(data, split="train", holdout="test").holdout) == 5
-    assert len(gn.load_task(TRAIN, holdout=data).holdout) == 5
-
-
-def test_holdout_that_names_no_split_is_refused() -> None:
-    data = DatasetDict({"train": Dataset.from_list(TRAIN), "test": Dataset.from_list(TEST)})
-    with pytest.raises(ValueError, match=r"has no split 'tset', but \['train', 'test'\]"):
-        gn.load_task(data, split="train", holdout="tset")
+    task = gn.load_task(data, holdout=data)
+    assert (len(task.train), len(task.holdout)) == (20, 5)
 
 
 def test_holdout_without_a_test_split_error_names_a_split() -> None:
     data = DatasetDict({"dev": Dataset.from_list(TEST)})
-    with pytest.raises(ValueError, match=r"no split 'test'.*holdout=data\['dev'\]"):
+    with pytest.raises(ValueError, match=r"no split 'test'.*such as data\['dev'\]"):
         gn.load_task(TRAIN, holdout=data)
 
 
-def test_config_belongs_to_the_training_rows_on_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
+def test_splits_train_and_test_of_the_hub_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     parts = {"train": Dataset.from_list(TRAIN), "test": Dataset.from_list(TEST)}
-
-    def load_dataset(*names: str | None, split: str) -> Dataset:
-        asked.append(names)
-        return parts[split]
-
-    monkeypatch.setattr("datasets.load_dataset", load_dataset)
-    gn.load_task("me/data", holdout="you/data", config="short")
-    gn.load_task("me/data", holdout="me/data", config="short")
-    gn.load_task(TRAIN, holdout="you/data", config="short")
-    assert asked == [
-        *[("me/data", "short"), ("you/data", None)],
-        *[("me/data", "short"), ("me/data", "short")],
-        ("you/data", "short"),
-    ]
+    monkeypatch.setattr("datasets.load_dataset", lambda *names, split: parts[split])
+    task = gn.load_task("gsm8k", holdout="gsm8k")
+    assert (len(task.train), len(task.holdout)) == (20, 5)
 
 
-def test_config_of_a_dataset_dict_is_refused() -> None:
-    data = DatasetDict({"train": Dataset.from_list(TRAIN)})
-    with pytest.raises(TypeError, match="config= means nothing for the data"):
-        gn.load_task(data, config="short")
+def test_holdout_of_arithmetic_takes_rows() -> None:
+    assert list(gn.load_task("arithmetic", holdout=TEST).holdout["answer"]) == list("01234")
 
 
-def test_empty_system_prompt_is_refused() -> None:
-    with pytest.raises(ValueError, match="system = '' is no system prompt"):
-        gn.load_task(TRAIN, system="")
+def test_empty_system_prompt_is_that_of_the_format() -> None:
+    task = gn.load_task(TRAIN, system="")
+    assert task.train["prompt"] == gn.load_task(TRAIN).train["prompt"]
 
 
 def test_prompt_of_one_message_that_names_the_format_has_no_note() -> None:
@@ -483,40 +456,9 @@ def test_prompt_of_one_message_that_names_the_format_has_no_note() -> None:
     assert not any("nothing in the prompt" in note for note in gn.load_task(rows).notes)
 
 
-def test_system_prompt_without_a_user_message_becomes_one() -> None:
-    turns = [{"role": "system", "content": "Be brief."}, {"role": "tool", "content": "7"}]
-    assert merge_system_turn(turns) == [{"role": "user", "content": "Be brief."}, turns[1]]
-
-
-def test_text_that_looks_like_null_is_not_none() -> None:
-    tests = [{"call": "f", "args": ['{"a": null}'], "expected": 1}]
-    assert can_store([tests])
-    assert not can_store([[{"call": "f", "args": [{"a": None}], "expected": 1}]])
-
-
-def test_holdout_names_a_split_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
-    parts = {"train": Dataset.from_list(TRAIN), "test": Dataset.from_list(TEST)}
-    monkeypatch.setattr("datasets.load_dataset", lambda *names, split: parts[split])
-    assert len(gn.load_task("openai/gsm8k", holdout="test").holdout) == 5
-    assert len(gn.load_task(TRAIN, holdout="gsm8k").holdout) == 5
-
-
-def test_holdout_name_of_a_known_data_set_is_no_split(monkeypatch: pytest.MonkeyPatch) -> None:
-    parts = {("me/data", "train"): TRAIN, ("openai/gsm8k", "test"): TEST}
-    monkeypatch.setattr(
-        "datasets.load_dataset", lambda *names, split: Dataset.from_list(parts[names[0], split])
-    )
-    assert len(gn.load_task("me/data", holdout="gsm8k").holdout) == 5
-
-
 def test_holdout_without_its_columns_is_refused() -> None:
     with pytest.raises(ValueError, match="holdout has no column 'question'"):
         gn.load_task(TRAIN, holdout=[{"text": "a", "label": "b"}])
-
-
-def test_arithmetic_refuses_rows_to_hold_out() -> None:
-    with pytest.raises(ValueError, match="write holdout_size=96"):
-        gn.load_task("arithmetic", holdout=TEST)
 
 
 def test_trained_questions_error_names_their_source() -> None:
@@ -587,19 +529,6 @@ def test_percent_sign_has_one_meaning_beside_a_plain_gold() -> None:
     assert gn.rewards.correctness()(completions=texts, answer=["0.5"] * 3) == [1.0, 1.0, 0.0]
 
 
-@pytest.mark.parametrize(
-    ("golds", "column"),
-    [(["12%", "0.5", "40 %", "7%"], "answer"), (["12", "0.5", "40"], "percent_off")],
-)
-def test_column_of_percentages_reads_bare_golds_in_percent(golds: list[str], column: str) -> None:
-    rows = [{"question": f"{n}?", column: gold} for n, gold in enumerate(golds)]
-    task = gn.load_task(rows, holdout=1, columns={"question": "question", "answer": column})
-    assert "0.5%" in answers(task)
-    assert any("answers are read as percentages" in note for note in task.notes)
-    texts = [f"<answer>{given}</answer>" for given in ("0.5", "0.5%", "50%")]
-    assert gn.rewards.correctness()(completions=texts, answer=["0.5%"] * 3) == [1.0, 1.0, 0.0]
-
-
 def test_tolerance_counts_points_of_percentages() -> None:
     reward = gn.rewards.correctness(tolerance=0.5)
     texts = ["<answer>50.4%</answer>", "<answer>90%</answer>"]
@@ -640,50 +569,36 @@ def test_renamed_partial_reward_has_its_own_name() -> None:
     assert dict(gn.score([graded, strict], ["a"]).values) == {"graded": (1.0,), "strict": (2.0,)}
 
 
-CELLS = [
-    [{"n": 3}, {"n": 2.5}],
-    [{"n": 1 / 3}, {"n": 0.1}],
-    [[1, "x"], []],
-    [1, "2"],
-    [{"n": "2"}, {"m": "x"}],
-    [1, 2],
-]
-
-
-@pytest.mark.parametrize("cells", CELLS, ids=str)
-def test_dataset_keeps_cells_of_rows(cells: list[Any]) -> None:
-    rows = rows_of(["p", "q"], own=cells)
-    assert repr(list(as_dataset(rows))) == repr(rows)
-    assert sorted(repr(row["own"]) for row in both(gn.load_task(rows, holdout=1))) == sorted(
-        map(repr, cells)
-    )
-
-
-def test_numbers_that_json_would_round_are_kept_as_text() -> None:
-    task = gn.load_task(rows_of(["p", "q"], own=[{"n": 1 / 3}, {"m": 0.1}]), holdout=1)
-    assert sorted(row["own"] for row in both(task)) == ['{"m": 0.1}', '{"n": 0.3333333333333333}']
-    assert "the column 'own' is stored as text; non-text values as JSON" in task.notes
+@pytest.mark.parametrize(
+    ("cells", "stored"),
+    [
+        ([{"n": 3}, {"n": 4}], [{"n": 3}, {"n": 4}]),
+        ([{"n": 3}, {"n": 2.5}], ['{"n": 3}', '{"n": 2.5}']),
+        ([{"n": 1 / 3}, {"m": 0.1}], ['{"n": 0.3333333333333333}', '{"m": 0.1}']),
+        ([[1, "x"], []], ['[1, "x"]', "[]"]),
+        ([1, "2"], ["1", "2"]),
+        ([1, 2], [1, 2]),
+    ],
+    ids=str,
+)
+def test_cells_are_stored_unchanged_or_as_text(cells: list[Any], stored: list[Any]) -> None:
+    task = gn.load_task(rows_of(["p", "q"], own=cells), holdout=1)
+    assert sorted(repr(row["own"]) for row in both(task)) == sorted(map(repr, stored))
+    is_noted = "the column 'own' is stored as text; non-text values as JSON" in task.notes
+    assert is_noted == (cells != stored)
 
 
 def test_exported_script_reads_nested_rows_as_they_were(tmp_path: Path) -> None:
     rows = [
         {**row, "prompt": [{"role": "user", "content": "?"}]}
-        for row in rows_of(["p", "q"], a=[{"n": 3}, {"m": 2.5}])
+        for row in rows_of(["p", "q"], a=[{"n": 3}, {"n": 4}])
     ]
     (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     script = (ROOT / "grpo_nb/scaleout/templates/train.py.jinja").read_text()
-    names: dict[str, Any] = {"json": json, "HERE": tmp_path, "Dataset": Dataset, "Json": Json}
+    names: dict[str, Any] = {"json": json, "HERE": tmp_path, "Dataset": Dataset}
     for function in ("read_rows", "load_dataset"):
         exec(script[script.index(f"def {function}(") :].partition("\n\n\n")[0], names)
-    json_columns = columns_as_json(rows)
-    assert json_columns == ["a"]
-    assert repr(list(names["load_dataset"]("train.jsonl", json_columns))) == repr(rows)
-
-
-def test_list_in_a_question_column_is_text() -> None:
-    rows = rows_of(["6", "9", "12"], input=["[3, 1, 2]", "[4, 5]", "[5, 7]"])
-    task = gn.load_task(rows, columns={"question": ["question", "input"]}, holdout=1)
-    assert answers(task) == ["12", "6", "9"]
+    assert repr(list(names["load_dataset"]("train.jsonl"))) == repr(rows)
 
 
 def test_text_prompt_takes_precedence_over_a_question_column() -> None:
@@ -736,21 +651,9 @@ def test_holdout_without_hashes_is_read_as_written() -> None:
     assert task.holdout["solution"] == [None]
 
 
-@pytest.mark.parametrize("holdout", [True, 1.5, -0.1])
+@pytest.mark.parametrize("holdout", [1.5, -0.1])
 def test_holdout_that_is_neither_share_nor_count_is_refused(holdout: Any) -> None:
     with pytest.raises(ValueError, match=f"holdout = {holdout} "):
-        gn.load_task(rows_of(["1", "2", "3"]), holdout=holdout)
-
-
-@pytest.mark.parametrize("holdout", ["test", "0.2"])
-def test_holdout_that_names_nothing_is_refused_at_once(
-    holdout: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def ask_hub(*_: Any, **__: Any) -> None:
-        raise AssertionError("the Hub was asked")
-
-    monkeypatch.setattr("datasets.load_dataset", ask_hub)
-    with pytest.raises(ValueError, match="a share"):
         gn.load_task(rows_of(["1", "2", "3"]), holdout=holdout)
 
 
@@ -793,22 +696,8 @@ def test_refused_messages_are_found_without_settings() -> None:
     rows = [
         {"prompt": [*turns, {"role": "user", "content": f"{n}?"}], "answer": "1"} for n in range(3)
     ]
-    with pytest.raises(ValueError, match="must alternate"):
+    with pytest.raises(TemplateError, match="must alternate"):
         gn.load_task(rows, tokenizer=tokenizer_with(GEMMA_2), holdout=1)
-
-
-@pytest.mark.parametrize("column", ["percentile", "Upper center (mm)"])
-def test_column_with_a_similar_name_holds_no_percentages(column: str) -> None:
-    rows = [{"question": f"{n}?", column: str(n)} for n in (12, 50, 99)]
-    task = gn.load_task(rows, columns={"answer": column}, holdout=1)
-    assert answers(task) == ["12", "50", "99"]
-
-
-@pytest.mark.parametrize("gold", ["$50$", "**50**", "fifty", "50"])
-def test_gold_in_markup_or_words_gets_a_percent_sign(gold: str) -> None:
-    rows = [{"question": f"{n}?", "percent": gold} for n in range(3)]
-    task = gn.load_task(rows, columns={"answer": "percent"}, holdout=1)
-    assert answers(task) == ["50%"] * 3
 
 
 def test_percent_is_read_in_any_case() -> None:
@@ -816,15 +705,9 @@ def test_percent_is_read_in_any_case() -> None:
     assert is_same_answer("42 PCT", "42%")
 
 
-def test_each_alias_in_a_column_of_percentages_gets_a_sign() -> None:
-    rows = [{"question": f"{n}?", "percent": [f"0.{n}", f".{n}"]} for n in range(1, 4)]
-    task = gn.load_task(rows, columns={"answer": "percent"}, holdout=1)
-    assert ["0.1%", ".1%"] in [row["accepted_answers"] for row in both(task)]
-
-
 def test_parts_have_one_type_after_a_lost_system_role() -> None:
     task = gn.load_task(
-        rows_of(["p", "q"], facts=[{"a": 1}, {"b": 1}]),
+        rows_of(["p", "q"], facts=[[], ["a"]]),
         holdout=1,
         tokenizer=tokenizer_with(GEMMA_2),
     )

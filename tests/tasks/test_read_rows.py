@@ -133,7 +133,7 @@ def test_broken_file_error_names_file_and_line(name: str, tmp_path: Path) -> Non
         (pandas.Series([1, 2]), TypeError, "row 0 is 1, not a dict"),
         ({"question": "2+2?", "answer": "4"}, ValueError, "all scalar values"),
         ({"question": ["a", "b"], "answer": ["1"]}, ValueError, "must be of the same length"),
-        (DatasetDict({"a": DATA, "b": DATA}), ValueError, r'\[\'a\', \'b\'\].*split="a"'),
+        (DatasetDict({"a": DATA}), ValueError, r"no split 'train', but \['a'\].*data\['a'\]"),
         ("nowhere.csv", FileNotFoundError, "there is no file 'nowhere.csv'"),
         ("folder/data.txt", ValueError, "'folder/data.txt' is no .csv"),
         ("data.txt", ValueError, "'data.txt' is no .csv.*DataFrame"),
@@ -174,10 +174,10 @@ def test_excel_file_is_read_by_pandas(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_hub_is_asked_for_name_and_configuration(hub: list) -> None:
     assert len(gn.load_task("gsm8k").train) == 6
-    gn.load_task("openai/gsm8k", split="test")
-    gn.load_task("me/reviews-1.0", config="short")
+    gn.load_task("openai/gsm8k")
+    gn.load_task("me/reviews-1.0")
     gsm8k = ("openai/gsm8k", "main")
-    assert hub == [(gsm8k, "train"), (gsm8k, "test"), (("me/reviews-1.0", "short"), "train")]
+    assert hub == [(gsm8k, "train"), (gsm8k, "train"), (("me/reviews-1.0", None), "train")]
     with pytest.raises(
         ValueError,
         match=r"'nobody/no-such-data' is no file, and the Hub has no such data set.*Couldn't reach",

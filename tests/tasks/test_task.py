@@ -9,8 +9,8 @@ from datasets import Dataset
 from transformers import AutoTokenizer
 
 import grpo_nb as gn
-from grpo_nb.tasks.chat_template import prompt_lengths
 from grpo_nb.tasks.contamination import normalized_question
+from grpo_nb.tasks.prompts import prompt_lengths
 from tests.tasks.test_answers import KINDS
 
 ROWS = [{"question": f"What is {i} + 1?", "answer": str(i + 1), "level": i % 3} for i in range(20)]
@@ -75,7 +75,6 @@ def test_arithmetic_is_right_seeded_and_split(options: dict) -> None:
             TypeError,
             "hihg= means nothing for 'arithmetic'; did you mean 'high'",
         ),
-        ("arithmetic", {"holdout": 50}, ValueError, "holdout_size=96"),
         ([], {}, ValueError, "the data has no rows: a task needs at least two"),
         (ROWS, {"kind": "numbers"}, ValueError, "did you mean 'number'"),
         (ROWS[:1], {}, ValueError, "each part needs one"),
@@ -104,12 +103,6 @@ def test_arithmetic_is_right_seeded_and_split(options: dict) -> None:
             {"columns": {"level": "question"}},
             ValueError,
             "has no part 'level'",
-        ),
-        (
-            ROWS,
-            {"columns": {"answer": ["answer", "x"]}},
-            ValueError,
-            "Only a question may be",
         ),
         (
             ROWS,
@@ -199,9 +192,20 @@ def test_own_system_format_and_hint_are_used() -> None:
     assert system_prompt_of(bare).endswith("nothing but the answer:\none of: lost, sent")
     assert not bare.notes
     assert bare.train[0]["prompt"][2] == {"role": "assistant", "content": "lost"}
-    held = bare.holdout[0]
+
+
+def test_question_of_the_example_is_not_held_out() -> None:
+    held = gn.load_task(LABELS).holdout[0]
+    example = (held["question"] + " ", "It says so.", held["answer"])
+    task = gn.load_task(LABELS, example=example)
+    assert held["question"] in questions(task.train)
+    assert len(task.holdout) == 8
+
+
+def test_example_that_own_held_out_rows_ask_is_refused() -> None:
+    example = (LABELS[0]["question"], "It says so.", "sent")
     with pytest.raises(ValueError, match="is held out"):
-        gn.load_task(LABELS, example=(held["question"] + " ", "It says so.", held["answer"]))
+        gn.load_task(LABELS[1:], holdout=LABELS[:1], example=example)
 
 
 def test_fit_counts_prompts_that_are_too_long(
@@ -220,7 +224,9 @@ def test_fit_counts_prompts_that_are_too_long(
     )
     assert short.dropped == {"too long": 2}
     assert "too long" in repr(short)
-    keeps_all = int(re.search(r"replace\(max_prompt_length=(\d+)\) keeps all", short.notes[-1])[1])
+    keeps_all = int(
+        re.search(r"replace\(max_prompt_length=(\d+)\) keeps all", short.examples["too long"])[1]
+    )
     assert task.fit(tokenizer, keeps_all) is task
     lengths = prompt_lengths([*short.train["prompt"], *short.holdout["prompt"]], tokenizer)
     exactly = task.fit(tokenizer, max(lengths))

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.tasks.curriculum import pass_rate, scores_by_row
+from grpo_nb.tasks.task import pass_rate
 from tests.support.own_rewards import hashed
 from tests.support.tiny import load_tiny
 
 
 def test_pass_rates_of_a_real_run(tiny_run: gn.runs.Run) -> None:
     task = gn.load_task("arithmetic", tiny_run.settings, train_size=20, holdout_size=10)
-    scores = scores_by_row(task.train["prompt"], tiny_run, "brevity")
+    scores = task.scores(tiny_run, "brevity")
     table = tiny_run.completions()
     table["question"] = [json.loads(prompt)[-1]["content"] for prompt in table["prompt"]]
     expected = (table["brevity"] >= 1 - 1e-6).groupby(table["question"]).mean()

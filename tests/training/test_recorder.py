@@ -120,7 +120,7 @@ def test_holdout_score_uses_the_runs_own_judge(monkeypatch) -> None:
         format=None,
         chat_template_kwargs={},
         tools=None,
-        begun=dict,
+        start_episode=dict,
     )
     settings = gn.preset("cpu", holdout_every=5, holdout_questions=20)
     paid_by = [gn.rewards.correctness(tolerance=0.5), gn.rewards.xml_tags()]

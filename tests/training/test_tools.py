@@ -14,7 +14,6 @@ import grpo_nb as gn
 from grpo_nb.evaluation.results import REWARD
 from grpo_nb.generation.samples import Completion
 from grpo_nb.models.templates import tokenizer_for
-from grpo_nb.tasks.curriculum import scores_by_row
 from tests.support.run_folders import untimed
 from tests.support.village import FORM, Village, loaded_village, progress, speak_for
 
@@ -183,7 +182,7 @@ def test_environment_that_speaks_first_matches_its_rows(whole: tuple) -> None:
         model, tokenizer, told, rewards, settings.replace(max_steps=1, holdout_every=0), name="told"
     )
     assert run.step(1).groups[0].question.endswith("? Read the notes.")
-    scores = scores_by_row(told.begun_prompts(told.train), run, "correctness")
+    scores = told.scores(run, "correctness")
     assert len(list(filter(None, scores))) == 2
     assert told.after([run]).train[0] != told.train[0]
 

@@ -9,7 +9,7 @@ import pytest
 
 import grpo_nb as gn
 from grpo_nb.scoring.calls import RewardError
-from grpo_nb.tasks.chat_template import prompt_lengths
+from grpo_nb.tasks.prompts import prompt_lengths
 from grpo_nb.training import prepare
 from tests.conftest import brevity
 from tests.support.adapters import way_back
@@ -147,7 +147,7 @@ def test_refused_training_leaves_no_files(
 def test_prompts_that_are_too_long_are_counted(tiny, tiny_settings) -> None:
     _, tokenizer, task = tiny
     most = max(prompt_lengths([*task.train["prompt"], *task.holdout["prompt"]], tokenizer))
-    said = rf" prompts left out: .*\(max_prompt_length={most}\) keeps all"
+    said = rf" are not trained on: .*\(max_prompt_length={most}\) keeps all"
     with (
         pytest.warns(UserWarning, match=said),
         pytest.raises(RewardError, match="needs the data column 'gold'"),

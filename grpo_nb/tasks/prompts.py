@@ -1,0 +1,164 @@
+"""Make prompts of questions, fit them to a tokenizer's chat template, and count their tokens.
+
+Some templates, such as Gemma 2's, have no system role. For these, the system prompt becomes the
+start of the first user message.
+"""
+
+import dataclasses
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from grpo_nb.tasks.answers import Answers
+from grpo_nb.tasks.formats import AnswerFormat, xml
+
+TaskRows = list[dict[str, Any]]
+Example = tuple[str, str, str] | Sequence[Mapping[str, str]]
+"""Question, reasoning and answer; or chat messages."""
+# Roles of messages that instruct the model. OpenAI's newer models call it "developer".
+SYSTEM_ROLES = ("system", "developer")
+NO_SYSTEM_ROLE = (
+    "the model's chat template has no system role, so the system prompt stands at the start of the "
+    "first user message"
+)
+_MARK = "system-role-check"
+
+
+def fitting_format(
+    format: AnswerFormat | None, answers: Answers, system: str | None = None
+) -> AnswerFormat:
+    """Return the format with the given system prompt, or with one that fits the answers."""
+    format = format or xml()
+    if system:
+        return dataclasses.replace(format, instruction=system)
+    return dataclasses.replace(format, answer_hint=format.answer_hint or answers.hint)
+
+
+def with_prompts(rows: TaskRows, format: AnswerFormat, example: Example | None) -> TaskRows:
+    """Return the rows with the chat messages that ask their question.
+
+    A row's own messages stay, with the example after their system prompt. An `instruction` of the
+    format takes the place of their system prompt.
+
+    Raises:
+        ValueError: The example is empty, or the format cannot read its answer back.
+    """
+    system = [{"role": "system", "content": format.system_prompt()}]
+    solved = example_turns(example, format)
+    prompted = []
+    for row in rows:
+        own = row.get("prompt")
+        if own is None:
+            instructions = system
+            turns = [{"role": "user", "content": row["question"]}]
+        else:
+            own_system = [turn for turn in own if turn["role"] in SYSTEM_ROLES]
+            instructions = system if format.instruction else own_system
+            turns = [turn for turn in own if turn["role"] not in SYSTEM_ROLES]
+        prompted.append({**row, "prompt": [*instructions, *solved, *turns]})
+    return prompted
+
+
+def example_turns(example: Example | None, format: AnswerFormat) -> list[dict[str, str]]:
+    """Return the chat messages of an example.
+
+    Raises:
+        ValueError: The example is neither three texts nor a list of messages, or the format cannot
+            read its answer back.
+    """
+    if example is None:
+        return []
+    if all(isinstance(turn, Mapping) for turn in example):
+        return [dict(turn) for turn in example]
+    question, reasoning, answer = map(str, example)
+    reply = format.render(reasoning, answer)
+    if format.extract(reply) != answer.strip():
+        raise ValueError(
+            f"the example's answer cannot be read back in the format {format.name!r}: "
+            f"{reply!r:.160}"
+        )
+    return [{"role": "user", "content": question}, {"role": "assistant", "content": reply}]
+
+
+# Chat templates.
+
+
+def require_tokenizer(
+    tokenizer: Any, chat_template_kwargs: Mapping[str, Any] | None = None
+) -> None:
+    """Check that a tokenizer has a chat template, which reads the given arguments.
+
+    Raises:
+        ValueError: There is no chat template, or it does not read one of the arguments. The
+            template would ignore such an argument without a message.
+    """
+    if getattr(tokenizer, "chat_template", "") is None:
+        raise ValueError(
+            "the tokenizer has no chat template, so nothing says how questions are put to this "
+            "model: take its instruct version, or set tokenizer.chat_template to the template of "
+            "a model of its family."
+        )
+    for name in chat_template_kwargs or ():
+        # transformers passes `tools` to every template.
+        if name == "tools":
+            continue
+        if not re.search(rf"\b{re.escape(name)}\b", str(tokenizer.chat_template)):
+            raise ValueError(
+                f"chat_template_kwargs has {name!r}, which the tokenizer's chat template does not "
+                "read: remove it from chat_template_kwargs."
+            )
+
+
+def prompt_lengths(
+    prompts: Iterable[Sequence[Mapping[str, str]]],
+    tokenizer: Any,
+    chat_template_kwargs: Mapping | None = None,
+) -> list[int]:
+    """Return the length of each prompt in tokens, as it is in training.
+
+    The chat template, the tools and the generation prompt are included.
+    """
+    require_tokenizer(tokenizer, chat_template_kwargs)
+    encoded = tokenizer.apply_chat_template(
+        fit_to_template(prompts, tokenizer, chat_template_kwargs),
+        add_generation_prompt=True,
+        tokenize=True,
+        return_dict=True,
+        # Lengths are measured here, so the tokenizer's warning of a long prompt is not needed.
+        tokenizer_kwargs={"verbose": False},
+        **(chat_template_kwargs or {}),
+    )
+    return [len(token_ids) for token_ids in encoded["input_ids"]]
+
+
+def fit_to_template(
+    prompts: Iterable[Sequence[Mapping[str, Any]]],
+    tokenizer: Any,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
+) -> list[Any]:
+    """Return prompts that the chat template can render: without a system role if it has none.
+
+    Some templates refuse a system message, and others leave it out silently. Gemma 3's own template
+    joins it and the first user message with an empty line.
+    """
+    from jinja2 import TemplateError
+
+    prompts = list(prompts)
+    if not any(turn["role"] in SYSTEM_ROLES for prompt in prompts for turn in prompt[:1]):
+        return prompts
+    turns = [{"role": "system", "content": _MARK}, {"role": "user", "content": "?"}]
+    try:
+        rendered = tokenizer.apply_chat_template(
+            turns, tokenize=False, add_generation_prompt=True, **(chat_template_kwargs or {})
+        )
+    except TemplateError:
+        rendered = ""
+    if _MARK in rendered:
+        return prompts
+    merged = []
+    for prompt in prompts:
+        system = [turn["content"] for turn in prompt if turn["role"] in SYSTEM_ROLES]
+        turns = [dict(turn) for turn in prompt if turn["role"] not in SYSTEM_ROLES]
+        turns[0]["content"] = "\n\n".join([*system, turns[0]["content"]])
+        merged.append(turns)
+    return merged
