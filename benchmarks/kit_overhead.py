@@ -105,7 +105,7 @@ def by_hand(steps: int) -> list[float]:
 def with_kit(steps: int, shared: bool) -> list[float]:
     """The same through the kit, with the live figure drawn as in a notebook."""
     import grpo_nb as gn
-    from grpo_nb.training import callback, train
+    from grpo_nb.training import train
 
     with tempfile.TemporaryDirectory() as out:
         settings = gn.preset(
