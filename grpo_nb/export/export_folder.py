@@ -122,7 +122,6 @@ def make_export(
         write_json(staged / RECORD, verification)
         put_in_place(staged, target, overwrite=overwrite)
     export = Export(target, verification, run)
-    run.record_export(str(target), kind, export.sentence)
     write_model_card(run)
     return export
 

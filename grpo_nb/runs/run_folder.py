@@ -19,13 +19,11 @@ runs/<name>/
   best/                   candidates for it: adapters of steps that had the best score so far
   figures/                PNG of the curves
   comparison/             held-out results before and after: numbers, figure, every answer
-  exports.json            path, kind and verification of each export; only after an export
   README.md               the model card
 """
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import json
 import re
@@ -46,7 +44,6 @@ from grpo_nb.core.files import (
     shown_path,
     staged_file,
     write_bytes,
-    write_json,
     write_text,
 )
 from grpo_nb.core.tables import Part, Shown, bold
@@ -66,10 +63,8 @@ from grpo_nb.runs.rows import (
     reading,
 )
 from grpo_nb.runs.run_info import (
-    EXPORT_FIELDS,
     RunInfo,
     check_comparison,
-    check_fields,
     check_row,
     read_run_info,
 )
@@ -163,15 +158,9 @@ class Run(Shown):
         return read_run_info(self._file("run.json")).to_dict()
 
     @property
-    def sort_key(self) -> tuple[int, datetime.datetime]:
-        """Sort key among the runs of a folder: the number of the run, then the time of its start.
-
-        Clocks can be set back and differ between machines, so the number comes first. A run without
-        a number was not started by `train`, and counts as the oldest.
-        """
-        info = self.info
-        started = datetime.datetime.fromisoformat(info["started"]).astimezone()
-        return int(info.get("sequence", 0)), started
+    def started(self) -> datetime.datetime:
+        """Time of the start, which orders the runs of a folder."""
+        return datetime.datetime.fromisoformat(self.info["started"]).astimezone()
 
     @property
     def settings(self) -> Settings:
@@ -407,7 +396,7 @@ class Run(Shown):
             total_range=self.total_range,
         )
 
-    # Evaluations and exports
+    # Held-out questions and results
 
     @property
     def holdout(self) -> list[dict[str, Any]]:
@@ -453,16 +442,6 @@ class Run(Shown):
             fields["answers_verdict"] = anywhere and anywhere["verdict"]
         return SimpleNamespace(**fields)
 
-    @property
-    def exports(self) -> list[SimpleNamespace]:
-        """Verified exports of this run, oldest first, each with `path`, `kind` and `sentence`."""
-        file = self._file("exports.json")
-        with reading(file):
-            entries = parse_json(file.read_text("utf-8")) if file.is_file() else []
-            for entry in entries:
-                check_fields("an export", entry, EXPORT_FIELDS)
-            return [SimpleNamespace(**entry) for entry in entries]
-
     # Writing
 
     def write_info(self, info: RunInfo) -> None:
@@ -505,12 +484,6 @@ class Run(Shown):
             (self.path / "figures").mkdir(exist_ok=True)
             write_bytes(self.path / "figures" / "training.png", png(self.plot(), dpi=150))
 
-    def record_export(self, path: str, kind: str, sentence: str) -> None:
-        """Record an export of this run, in place of an earlier one at the same path."""
-        others = [vars(other) for other in self.exports if other.path != path]
-        entry = {"path": path, "kind": kind, "sentence": sentence}
-        write_json(self.path / "exports.json", [*others, entry])
-
     # Display
 
     def _parts(self) -> Iterator[Part]:
@@ -534,8 +507,6 @@ class Run(Shown):
         comparison = self.comparison
         if comparison is not None:
             yield f"Held-out: {comparison.sentence}"
-        for export in self.exports:
-            yield f"Exported {export.kind}: {export.path} ({export.sentence})"
         yield f"Folder: {shown_path(self.path)}"
 
 
@@ -583,15 +554,6 @@ def completions_step(file: Path) -> int | None:
     """Return the step of a file of completions; None for a file with another name."""
     match = re.fullmatch(r"step_(\d{6,15})", file.stem)
     return int(match[1]) if match else None
-
-
-def next_sequence(root: Path) -> int:
-    """Return the number of a new run: one more than the highest number in its folder."""
-    numbers = [0]
-    for file in root.glob("*/run.json"):
-        with contextlib.suppress(OSError, ValueError):
-            numbers.append(Run(file.parent).info.get("sequence", 0))
-    return max(numbers) + 1
 
 
 def seconds_since_written(path: Path) -> float:

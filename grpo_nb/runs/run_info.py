@@ -68,8 +68,6 @@ class RunInfo:
     """Start of that process, in seconds after the boot of its machine."""
     host: str | None = None
     """Name of its machine."""
-    sequence: int | None = None
-    """Number of the run among those of its folder."""
     generation: str | None = None
     """Engine that samples the completions, and the reason if it is not vLLM."""
     base: str | None = None
@@ -230,4 +228,3 @@ _EVALUATION = {
     "compares_gold": Field(_is_a(bool), "true or false"),
     "model_id": _TEXT_OR_NONE,
 }
-EXPORT_FIELDS = {"path": _TEXT, "kind": _TEXT, "sentence": _TEXT}

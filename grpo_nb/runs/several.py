@@ -137,7 +137,7 @@ def list_runs(root: str | Path | None = None) -> SideBySide:
             run = open_run(file.parent)
             # Everything that the table shows is read once, to find out if it is damaged.
             _ = run.settings, run.rows, run.comparison
-            readable.append((run.sort_key, run))
+            readable.append((run.started, run))
         except (OSError, ValueError) as error:
             name = " ".join(file.parent.name.split())  # a folder's name can hold line breaks
             unreadable[name] = str(error)

@@ -35,7 +35,6 @@ def make_run(
         table = pandas.DataFrame({**scored, "total": [2.0, 0.0], "advantage": [0.7, -0.7]})
         made.write_step(row, table if row["step"] in (2, 4) else None)
     made.keep_questions(["1 + 1", "2 + 2", "3 + 3"], [HELD_OUT] * 3)
-    made.record_export("exports/a", "merged", "verified")
     compare_by_hand(made)
     return made
 
@@ -67,12 +66,8 @@ def test_run_reads_back_its_files(tmp_path: Path) -> None:
         0.75,
         [0.25, 0.75],
     )
-    run.record_export("exports/a", "gguf q8_0", "verified")
-    (export,) = run.exports
-    assert export.kind == "gguf q8_0", "what was at the same path before is there no more"
     said = repr(run)
     assert f"Held-out: {COMPARISON['sentence']}" in said
-    assert "Exported gguf q8_0: exports/a (verified)" in said
 
 
 @pytest.mark.parametrize(
@@ -113,7 +108,6 @@ READERS = {
     "holdout.jsonl": lambda run: run.holdout,
     "train_questions.txt": lambda run: run.trained_questions,
     "comparison/comparison.json": lambda run: run.comparison,
-    "exports.json": lambda run: run.exports,
     "completions/step_000002.parquet": lambda run: run.step(2),
 }
 DAMAGES = {

@@ -131,8 +131,6 @@ FILES: dict[str, tuple[str, str, str]] = {
         json.dumps(COMPARISON | {"after": COMPARISON["after"] | {"format_interval": [0.1]}}),
         r"format_interval = \[0.1\] must be two numbers",
     ),
-    "exports.json, an object": ("exports.json", '{"a": 1}', "an export = 'a' must be an object"),
-    "exports.json, no path": ("exports.json", "[{}]", "an export has no field 'path'"),
 }
 
 
@@ -150,13 +148,13 @@ def read_all(run: gn.runs.Run) -> None:
     _ = (
         run.status_sentence,
         run.settings,
-        run.sort_key,
+        run.started,
         run.weights,
         run.ranges,
         run.chat_template_kwargs,
         run.reference,
     )
-    _ = run.alerts, run.best, run.sentence, run.comparison, run.exports, run.steps
+    _ = run.alerts, run.best, run.sentence, run.comparison, run.steps
     run.plot()
     repr(run)
     model_card(run)
@@ -172,8 +170,7 @@ def assert_named(run: gn.runs.Run, file: str, said: str) -> None:
     assert "good" in [one.name for one in listed]
     shown = repr(listed)
     assert "good" in shown
-    if file != "exports.json":  # which a list does not read
-        assert "sent cannot be read: " in shown
+    assert "sent cannot be read: " in shown
 
 
 def test_whole_run_is_read(run: gn.runs.Run) -> None:
