@@ -13,8 +13,6 @@ from grpo_nb.core.words import in_line
 
 Row = Mapping[str, Any]
 ACCURACY = "holdout/accuracy"
-#: Largest whole number that a file of a run may hold: every one up to here is exact as a float.
-MAX_WHOLE = 2**53 - 1
 
 
 class HeldoutMeasure(NamedTuple):
@@ -107,31 +105,6 @@ def reading(
         ) from error
 
 
-def parse_json(text: str | bytes) -> Any:
-    """Parse JSON.
-
-    Raises:
-        ValueError: The text is not JSON, or is nested too deeply for Python.
-
-    >>> parse_json('{"step": 1}')
-    {'step': 1}
-    """
-    try:
-        return json.loads(text)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-
-
-def is_number(value: Any) -> bool:
-    """Return True if a value of a JSON file is a finite number."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def is_step(value: Any) -> bool:
-    """Return True if a value of a JSON file is a whole number from 0 that an array can hold."""
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_WHOLE
-
-
 def read_rows(file: Path) -> list[dict[str, Any]]:
     """Read a file of JSON lines, one mapping in each. A missing file has no rows.
 
@@ -150,7 +123,7 @@ def read_rows(file: Path) -> list[dict[str, Any]]:
             continue
         with reading(file, f", line {number},", "delete that line"):
             try:
-                row = parse_json(line)
+                row = json.loads(line)
             except json.JSONDecodeError:
                 if file.name == "metrics.jsonl" and number == len(lines):
                     break
@@ -194,5 +167,5 @@ def best_row(rows: Iterable[Row]) -> Row | None:
     >>> best_row([{"step": step, ACCURACY: score} for step, score in enumerate((0.5, 0.8, 0.8), 1)])
     {'step': 2, 'holdout/accuracy': 0.8}
     """
-    scored = [row for row in rows if is_number(row.get(ACCURACY))]
+    scored = [row for row in rows if isinstance(row.get(ACCURACY), (int, float))]
     return max(scored, key=lambda row: row[ACCURACY], default=None)

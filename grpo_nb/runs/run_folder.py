@@ -52,24 +52,24 @@ from grpo_nb.core.writers import liveness
 from grpo_nb.runs.alert import Alert, alerts_of
 from grpo_nb.runs.checkpoints import checkpoint_folders
 from grpo_nb.runs.groups import StepGroups
-from grpo_nb.runs.outcome import MajorityBaseline, Outcome, judge_outcome
+from grpo_nb.runs.outcome import Outcome, judge_outcome
 from grpo_nb.runs.rise import Rise, describe, reward_rise
 from grpo_nb.runs.rows import (
     HELDOUT_MEASURES,
     Row,
     best_row,
-    parse_json,
     read_rows,
     reading,
 )
 from grpo_nb.runs.run_info import (
+    COMPARISON,
+    ROW,
     RunInfo,
-    check_comparison,
-    check_row,
+    check_fields,
     read_run_info,
 )
 from grpo_nb.tasks.answers import ACCEPTED
-from grpo_nb.tasks.contamination import Contamination, TrainedQuestions, write_hashes
+from grpo_nb.tasks.contamination import TrainedQuestions, write_hashes
 
 if TYPE_CHECKING:
     import pandas
@@ -105,15 +105,6 @@ def require_run_name(name: str) -> None:
             f"{in_line(name)} cannot be the name of a run. Use up to 100 letters, digits, '.', "
             "'_' and '-', and begin with a letter or digit; 'auto' stands for the newest run."
         )
-
-
-#: Types of the parts of a saved comparison, each of which may be None.
-_PARTS_OF_COMPARISON = {
-    "before": SimpleNamespace,
-    "after": SimpleNamespace,
-    "majority": MajorityBaseline,
-    "contamination": Contamination,
-}
 
 
 class Run(Shown):
@@ -250,7 +241,8 @@ class Run(Shown):
         rows = read_rows(file)
         for row in rows:
             with reading(file, f", step {in_line(row.get('step'))},"):
-                check_row(row)
+                check_fields("the row", row, ROW)
+                alerts_of([row])
         return rows
 
     @property
@@ -432,15 +424,12 @@ class Run(Shown):
         if not file.is_file():
             return None
         with reading(file):
-            saved = parse_json(file.read_text("utf-8"))
-            check_comparison(saved)
-            fields = dict(saved)
-            for name, kind in _PARTS_OF_COMPARISON.items():
-                if saved[name] is not None:
-                    fields[name] = kind(**saved[name])
-            anywhere = saved["tests"]["anywhere"]
-            fields["answers_verdict"] = anywhere and anywhere["verdict"]
-        return SimpleNamespace(**fields)
+            text = file.read_text("utf-8")
+            check_fields("comparison.json", json.loads(text), COMPARISON)
+            comparison = json.loads(text, object_hook=lambda values: SimpleNamespace(**values))
+        test_of_answers = comparison.tests.anywhere
+        comparison.answers_verdict = test_of_answers and test_of_answers.verdict
+        return comparison
 
     # Writing
 

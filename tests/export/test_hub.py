@@ -200,10 +200,10 @@ def test_open_export_refuses_links(export: Path, tmp_path: Path, name: str) -> N
 
 
 RECORDS = {
-    "null": "verification.json = None must be an object",
-    "{}": "has no field 'kind'",
-    '{"kind": "picture"}': "kind = 'picture' must be one of merged, adapter, gguf",
-    "[" * 1000 + "]" * 1000: "it is nested too deeply",
+    "null": "verification.json = None: Input should be a valid dictionary",
+    "{}": "verification.json.kind: Field required",
+    '{"kind": "picture"}': "kind = 'picture': Input should be 'merged', 'adapter' or 'gguf'",
+    "[" * 1000 + "]" * 1000: "maximum recursion depth",
 }
 
 
