@@ -24,7 +24,7 @@ from grpo_nb.core.progress import CellOutput
 from grpo_nb.core.tables import Html, escaped
 from grpo_nb.core.words import displayable
 from grpo_nb.runs.alert import Alert, worst_first
-from grpo_nb.runs.rise import describe
+from grpo_nb.runs.outcome import describe
 from grpo_nb.runs.rows import ACCURACY, HELDOUT_MEASURES, Row
 
 #: With line styles, curves can be told apart without colour too.

@@ -52,8 +52,7 @@ from grpo_nb.core.writers import liveness
 from grpo_nb.runs.alert import Alert, alerts_of
 from grpo_nb.runs.checkpoints import checkpoint_folders
 from grpo_nb.runs.groups import StepGroups
-from grpo_nb.runs.outcome import Outcome, judge_outcome
-from grpo_nb.runs.rise import Rise, describe, reward_rise
+from grpo_nb.runs.outcome import Outcome, Rise, describe, judge_outcome, reward_rise
 from grpo_nb.runs.rows import (
     HELDOUT_MEASURES,
     Row,

@@ -12,7 +12,7 @@ from grpo_nb.config.settings import Settings
 from grpo_nb.core.files import shown_path
 from grpo_nb.core.tables import Part, Shown, Table, bold
 from grpo_nb.core.words import displayable, shorten
-from grpo_nb.runs.rise import LAST_STEPS
+from grpo_nb.runs.outcome import LAST_STEPS
 from grpo_nb.runs.rows import HELDOUT_MEASURES, mean, series
 from grpo_nb.runs.run_folder import Run, open_run
 

@@ -14,8 +14,7 @@ from grpo_nb.config.settings import EMBEDDED_MODEL, Settings
 from grpo_nb.core.files import inside, put_in_place, refuse_links, shown_path, staged_folder
 from grpo_nb.core.tables import Part, Shown, bold
 from grpo_nb.runs.card import published_name, write_model_card
-from grpo_nb.runs.repetition import repetition_metrics
-from grpo_nb.runs.rows import reading, tidy_row
+from grpo_nb.runs.rows import reading, repetition_metrics, tidy_row
 from grpo_nb.runs.run_folder import Run, open_run
 from grpo_nb.runs.run_info import RunInfo
 

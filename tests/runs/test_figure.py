@@ -28,7 +28,7 @@ from grpo_nb.runs.figure import (
     png,
     training_figure,
 )
-from grpo_nb.runs.rise import describe
+from grpo_nb.runs.outcome import describe
 
 
 def alert(

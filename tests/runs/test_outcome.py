@@ -7,8 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from grpo_nb.runs.outcome import MajorityBaseline, judge_outcome
-from grpo_nb.runs.rise import Rise
+from grpo_nb.runs.outcome import MajorityBaseline, Rise, judge_outcome
 from grpo_nb.runs.run_folder import Run
 from tests.support.written_run import COMPARISON, compare_by_hand, write_run
 
