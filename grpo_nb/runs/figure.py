@@ -23,7 +23,7 @@ from grpo_nb.core.palette import COLOURS, INK, RED
 from grpo_nb.core.progress import CellOutput
 from grpo_nb.core.tables import Html, escaped
 from grpo_nb.core.words import displayable
-from grpo_nb.runs.alert import Alert, worst_first
+from grpo_nb.runs.alert import Alert, latest_first, worst_first
 from grpo_nb.runs.outcome import describe
 from grpo_nb.runs.rows import ACCURACY, HELDOUT_MEASURES, Row
 
@@ -165,8 +165,7 @@ def _empty_figure(shown: Sequence[CurvePanel], foot: str) -> tuple[Figure, Seque
 def _foot(sentence: str, alerts: Sequence[Alert], window: int) -> str:
     """Return the text below the panels: the sentence, the worst alerts, and what the lines are."""
     texts = [sentence]
-    latest_first = sorted(alerts, key=lambda alert: -alert.step)
-    for alert in worst_first(latest_first)[:MAX_ALERTS_IN_WORDS]:
+    for alert in worst_first(latest_first(alerts))[:MAX_ALERTS_IN_WORDS]:
         texts.append(f"{alert.standing}, step {alert.step}: {alert.message}")
     if window > 1:
         texts.append(f"Strong lines: mean of the last {window} steps. Pale lines: each step.")

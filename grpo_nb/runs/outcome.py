@@ -1,4 +1,4 @@
-"""Judge a run: test whether its reward rose, describe it in a sentence, decide if it worked.
+"""Decide if a run worked, test whether its reward rose, and describe the run in one sentence.
 
 Prompts and samples differ from step to step, so a comparison of the first and last steps alone
 could show a rise that is luck. The test takes all steps.
@@ -192,7 +192,7 @@ class Outcome:
         return "\n".join(textwrap.fill(fact, COLUMNS) for fact in self.facts)
 
 
-def judge_outcome(
+def decide_outcome(
     rise: Rise,
     comparison: Any,
     obstacles: Sequence[str] = (),
@@ -209,7 +209,7 @@ def judge_outcome(
 
     >>> from types import SimpleNamespace
     >>> better = SimpleNamespace(verdict="better", answers_verdict=None, majority=None, sentence="")
-    >>> judge_outcome(Rise(first=0.2, last=0.9, p_value=0.001, steps=12), better).worked
+    >>> decide_outcome(Rise(first=0.2, last=0.9, p_value=0.001, steps=12), better).worked
     True
     """
     missing = list(obstacles)

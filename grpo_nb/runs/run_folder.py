@@ -52,7 +52,7 @@ from grpo_nb.core.writers import liveness
 from grpo_nb.runs.alert import Alert, alerts_of
 from grpo_nb.runs.checkpoints import checkpoint_folders
 from grpo_nb.runs.groups import StepGroups
-from grpo_nb.runs.outcome import Outcome, Rise, describe, judge_outcome, reward_rise
+from grpo_nb.runs.outcome import Outcome, Rise, decide_outcome, describe, reward_rise
 from grpo_nb.runs.rows import (
     HELDOUT_MEASURES,
     Row,
@@ -334,7 +334,7 @@ class Run(Shown):
                 f"{comparison!r:.80} is not a comparison. Write run.outcome(gn.compare(run, task))."
             )
         obstacles = self._obstacles(comparison) if comparison is not None else []
-        return judge_outcome(self.rise(), comparison, obstacles, self._outcome_notes(comparison))
+        return decide_outcome(self.rise(), comparison, obstacles, self._outcome_notes(comparison))
 
     def _obstacles(self, comparison: Any) -> list[str]:
         """Return reasons why a comparison cannot show that this run worked."""
