@@ -1,7 +1,8 @@
 """Show the reward lab: a widget to try rewards by hand on rows of a task.
 
-Only core ipywidgets that versions 7.7 and 8 share. Each control has a text label. Callbacks run on the kernel's main thread between cells, so
-nothing here answers while a cell runs, such as a training.
+Only core ipywidgets that versions 7.7 and 8 share. Each control has a text label. Callbacks run on
+the kernel's main thread between cells, so nothing here answers while a cell runs, such as a
+training.
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ def model_card(
         run=run,
         info=without_private_parts(info),
         kind=kind,
-        metadata=card_data(run, kind),
+        metadata=card_metadata(run, kind),
         base=published_name(settings.model),
         name_of_local_model=f"{Path(settings.model).name} ({origin})",
         embedded_model=settings.model if is_embedded else None,
@@ -147,7 +147,7 @@ def _share_with_interval(evaluation: Any, measure: HeldoutMeasure) -> str:
     return f"{share:.1%} ({low:.1%} to {high:.1%})"
 
 
-def card_data(run: Run, kind: str = "adapter") -> ModelCardData:
+def card_metadata(run: Run, kind: str = "adapter") -> ModelCardData:
     """Return the metadata of the card, as huggingface_hub's own object."""
     from huggingface_hub import ModelCardData
 

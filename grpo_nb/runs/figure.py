@@ -231,11 +231,10 @@ def _draw_heldout(axis: Axes, rows: Sequence[Row]) -> None:
         values = curve(rows, measure.key)
         if values.empty:
             continue
-        low = curve(rows, measure.low_key)
-        high = curve(rows, measure.high_key)
-        if low.index.equals(high.index):
-            colour = COLOURS[number % len(COLOURS)]
-            axis.fill_between(low.index, low, high, color=colour, alpha=0.13, linewidth=0)
+        low = curve(rows, measure.low_key).reindex(values.index)
+        high = curve(rows, measure.high_key).reindex(values.index)
+        colour = COLOURS[number % len(COLOURS)]
+        axis.fill_between(values.index, low, high, color=colour, alpha=0.13, linewidth=0)
         line = _draw_values(axis, values, 1, number)
         lines[line] = f"{measure.label} {values.iloc[-1]:.0%}"
     _label_lines(axis, lines)

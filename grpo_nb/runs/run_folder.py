@@ -274,16 +274,14 @@ class Run(Shown):
         """
         import pandas
 
-        steps = self.steps
-        if not steps:
-            raise ValueError(f"{self.name} has recorded no completions yet.")
-        if step is not None and step not in steps:
+        recorded = self.steps
+        wanted = recorded if step is None else [step]
+        if not wanted or not set(wanted) <= set(recorded):
             raise ValueError(
-                f"{self.name} has no completions of step {step}. Steps with completions: "
-                f"{in_line(steps)}."
+                f"{self.name} has no such completions. Steps with completions: {in_line(recorded)}."
             )
         tables = []
-        for number in steps if step is None else [step]:
+        for number in wanted:
             file = self._file(f"completions/step_{number:06d}.parquet")
             with reading(file):
                 tables.append(pandas.read_parquet(file))
@@ -322,17 +320,10 @@ class Run(Shown):
         Args:
             comparison: A comparison from `gn.compare`. Default: the one saved with this run.
 
-        Raises:
-            TypeError: `comparison` is not a comparison.
-
         >>> print(run.outcome(gn.compare(run, task)).sentence[:17])
         No gain is shown:
         """
         comparison = self.comparison if comparison is None else comparison
-        if comparison is not None and not hasattr(comparison, "verdict"):
-            raise TypeError(
-                f"{comparison!r:.80} is not a comparison. Write run.outcome(gn.compare(run, task))."
-            )
         obstacles = self._obstacles(comparison) if comparison is not None else []
         return decide_outcome(self.rise(), comparison, obstacles, self._outcome_notes(comparison))
 
@@ -489,9 +480,7 @@ class Run(Shown):
                 yield f"Counted as correct: {info['heldout_judge']}."
         step = self.checkpoint_step
         if step is not None and self.status not in ("finished", "running"):
-            is_found_by_name = str(self.path.parent) == info["settings"].get("run_root")
-            resume = self.name if is_found_by_name else str(self.path)
-            yield f"To resume it at step {step}: gn.train(..., resume={resume!r})"
+            yield f"To resume it at step {step}: gn.train(..., resume={str(self.path)!r})"
         comparison = self.comparison
         if comparison is not None:
             yield f"Held-out: {comparison.sentence}"

@@ -27,7 +27,7 @@ from grpo_nb.runs.run_folder import (
     seconds_since_written,
 )
 from grpo_nb.runs.run_info import RunInfo
-from grpo_nb.runs.several import list_runs
+from grpo_nb.runs.run_table import list_runs
 from grpo_nb.scoring.record import differences
 from grpo_nb.training.run_start import BASE_REFERENCE
 

@@ -11,7 +11,7 @@ from huggingface_hub import ModelCard, ModelCardData
 
 import grpo_nb as gn
 from grpo_nb.runs.card import (
-    card_data,
+    card_metadata,
     model_card,
     public_settings,
     without_private_parts,
@@ -64,7 +64,7 @@ def test_card_metadata_is_read_by_the_hub(
     run = write_run(tmp_path / "runs" / "first", model=model)
     read = ModelCard(model_card(run, kind)).data
     assert isinstance(read, ModelCardData)
-    assert read.to_dict() == card_data(run, kind).to_dict()
+    assert read.to_dict() == card_metadata(run, kind).to_dict()
     assert read.base_model == base
     assert read.get("base_model_relation") == relation
     assert read.library_name == library

@@ -147,8 +147,3 @@ def test_outcome_without_holdout_names_the_argument(tmp_path: Path) -> None:
     assert "The run has no held-out questions: gn.load_task(..., holdout=0.2)." in str(
         run.outcome()
     )
-
-
-def test_outcome_refuses_other_values(tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match=r"is not a comparison\. Write run"):
-        write_run(tmp_path / "first").outcome("better")

@@ -62,7 +62,7 @@ class SideBySide(Shown, Sequence):
     @property
     def differences(self) -> dict[str, dict[str, Any]]:
         """Settings, rewards, tasks and versions that differ: for each, its value by run."""
-        facts_of_runs = {name: _facts(run.info) for name, run in self.named.items()}
+        facts_of_runs = {name: _settings_and_versions(run.info) for name, run in self.named.items()}
         keys = dict.fromkeys(key for facts in facts_of_runs.values() for key in facts)
         differences = {}
         for key in keys:
@@ -91,7 +91,7 @@ class SideBySide(Shown, Sequence):
                 "status": run.status,
                 "steps": f"{done} of {run.settings.max_steps}",
                 "reward": mean(series(rows[-LAST_STEPS:], "reward")),
-                "held-out": "not compared" if comparison is None else _heldout(comparison),
+                "held-out": "not compared" if comparison is None else _heldout_in_words(comparison),
                 "what differs": displayable(", ".join(values)),
             }
             lines.append(line)
@@ -164,7 +164,7 @@ def side_by_side(*runs: Run | str | Path) -> SideBySide:
     return SideBySide("Runs " + ", ".join(run.name for run in opened), opened)
 
 
-def _heldout(comparison: SimpleNamespace) -> str:
+def _heldout_in_words(comparison: SimpleNamespace) -> str:
     """Return each held-out measure before and after, because the format alone may have improved."""
     parts = []
     for measure in HELDOUT_MEASURES:
@@ -175,7 +175,7 @@ def _heldout(comparison: SimpleNamespace) -> str:
     return ", ".join(parts)
 
 
-def _facts(info: Mapping[str, Any]) -> dict[str, Any]:
+def _settings_and_versions(info: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a run was made of, as values by name."""
     facts = dict(info["settings"])
     facts.pop("run_root", None)
