@@ -470,7 +470,7 @@ class Run(Shown):
         info = self.info
         rows = self.rows
         yield bold(f"Run {self.name}: {self.status_sentence}.")
-        yield describe(rows, info.get("reference", "the reference model"))
+        yield describe(rows, self.reference)
         for entry in info.get("resumed", ()):
             yield f"Resumed at step {entry['step']}. {'; '.join(entry.get('changed', ()))}".strip()
         best = best_row(rows)
