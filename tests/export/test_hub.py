@@ -53,9 +53,8 @@ def export(tmp_path: Path) -> Path:
     (folder / FIRST).write_bytes(os.urandom(3_000_000))
     (folder / SECOND).write_bytes(os.urandom(200_000))
     (folder / "config.json").write_text('{"model_type": "llama"}')
-    write_export_card(
-        write_run(tmp_path / "first"), folder, "merged", verification={"checks": {"equal": True}}
-    )
+    verification = {"checks": {"equal": True}, "sentence": "It is equal."}
+    write_export_card(write_run(tmp_path / "first"), folder, "merged", verification)
     verified(folder)
     return folder
 
