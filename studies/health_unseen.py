@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from grpo_nb.config.settings import Settings
 from grpo_nb.health.monitor import HealthMonitor, check_health
-from grpo_nb.runs.repetition import repetition_metrics
+from grpo_nb.runs.rows import repetition_metrics
 
 Row = dict[str, Any]
 Curve = Callable[[float], float]

@@ -172,7 +172,6 @@ READS = {
     "train_questions.txt": lambda run: run.trained_questions,
     "completions/step_000001.parquet": lambda run: run.completions(1),
     "comparison/comparison.json": lambda run: run.comparison,
-    "exports.json": lambda run: run.exports,
 }
 
 

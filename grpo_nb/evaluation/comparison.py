@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import functools
+import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from grpo_nb.core.statistics import FEWEST_QUESTIONS, PairedResult, paired_resul
 from grpo_nb.core.tables import Html, Part, Shown, Table, as_written, bold, escaped
 from grpo_nb.evaluation.results import MEASURES, REWARD, STORED_FIELDS, Evaluation
 from grpo_nb.runs.outcome import MajorityBaseline
-from grpo_nb.runs.rows import parse_json, reading
+from grpo_nb.runs.rows import reading
 from grpo_nb.tasks.contamination import Contamination
 
 if TYPE_CHECKING:
@@ -437,7 +438,7 @@ def open_comparison(folder: str | Path) -> Comparison:
         folder = folder / "comparison"
     refuse_links(folder)
     with reading(folder / "comparison.json"):
-        saved = parse_json((folder / "comparison.json").read_text("utf-8"))
+        saved = json.loads((folder / "comparison.json").read_text("utf-8"))
         answers = pandas.read_parquet(folder / "transcripts.parquet").astype(object)
         for column in answers:
             # A reward without a score is NaN. In other columns, an empty cell is None.

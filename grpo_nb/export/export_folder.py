@@ -111,18 +111,11 @@ def make_export(
                 " It was compared with the 16-bit base plus adapter, but trained on a 4-bit base, "
                 "so answers may differ: gn.compare(path, against=run) measures it."
             )
-        write_export_card(
-            run,
-            staged,
-            kind,
-            verification=verification,
-            verification_sentence=verification["sentence"],
-        )
+        write_export_card(run, staged, kind, verification)
         verification["files"] = recorded_files(staged)
         write_json(staged / RECORD, verification)
         put_in_place(staged, target, overwrite=overwrite)
     export = Export(target, verification, run)
-    run.record_export(str(target), kind, export.sentence)
     write_model_card(run)
     return export
 

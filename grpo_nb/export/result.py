@@ -8,15 +8,17 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field, TypeAdapter
+from typing_extensions import TypedDict
 
 from grpo_nb.config.settings import EMBEDDED_MODEL, Settings
 from grpo_nb.core.files import inside, refuse_links, sha256_of, target_of
 from grpo_nb.core.tables import Part, Shown, Table, bold, code, verdict
 from grpo_nb.models.sources import resolve_model
-from grpo_nb.runs.rows import parse_json
 from grpo_nb.runs.run_folder import Run, open_run
-from grpo_nb.runs.run_info import Field, check_fields
+from grpo_nb.runs.run_info import Text, check_fields
 
 if TYPE_CHECKING:
     import pandas
@@ -27,9 +29,20 @@ RECORD = "verification.json"
 ADAPTER = "adapter_model.safetensors"
 #: Files of an export that may be edited: the card and its figure.
 EDITABLE = {"README.md", "figures/training.png"}
-KINDS = ("merged", "adapter", "gguf")
 #: Changed files that an error names.
 MAX_SHOWN_CHANGES = 5
+
+
+class VerificationRecord(TypedDict):
+    """Fields of `verification.json` that every export has."""
+
+    kind: Literal["merged", "adapter", "gguf"]
+    run: Text
+    adapter: Text
+    sentence: Text
+    checks: dict[str, Annotated[bool, Field(strict=True)] | None]
+    measured: dict
+    files: dict
 
 
 class ExportError(RuntimeError):
@@ -181,9 +194,9 @@ def read_verification(folder: Path) -> dict[str, Any]:
     """
     record = inside(folder, RECORD)
     try:
-        verification = parse_json(record.read_text("utf-8"))
-        check_fields(RECORD, verification, _FIELDS)
-    except (OSError, ValueError) as error:
+        verification = json.loads(record.read_text("utf-8"))
+        check_fields(RECORD, verification, TypeAdapter(VerificationRecord))
+    except (OSError, ValueError, RecursionError) as error:
         raise ExportError(
             f"{str(folder)!r} is not an export: its {RECORD} is missing, damaged or of another "
             f"version ({error}). gn.export_merged(run, path) makes an export."
@@ -213,25 +226,6 @@ def changes_since_verified(folder: Path, verification: Mapping[str, Any]) -> lis
         elif current[name] != recorded[name]:
             changes.append(f"{name} has changed since it was verified")
     return changes
-
-
-_TEXT = Field(lambda value: isinstance(value, str), "a text")
-_OBJECT = Field(lambda value: isinstance(value, dict), "an object")
-_CHECKS = Field(
-    lambda value: (
-        isinstance(value, dict) and all(passed in (True, False, None) for passed in value.values())
-    ),
-    "an object of true, false and null",
-)
-_FIELDS = {
-    "kind": Field(lambda value: value in KINDS, f"one of {', '.join(KINDS)}"),
-    "run": _TEXT,
-    "adapter": _TEXT,
-    "sentence": _TEXT,
-    "checks": _CHECKS,
-    "measured": _OBJECT,
-    "files": _OBJECT,
-}
 
 
 def _run_of(verification: Mapping[str, Any]) -> Run | None:

@@ -1,7 +1,6 @@
-"""Try rewards by hand on completions, in a widget whose every view is a plain function of data.
+"""Try rewards by hand: on completions in a widget, or on an episode that you play with tools.
 
 Not here: automatic checks (`checks`), and the viewer of a run (`runs`).
 """
 
 from grpo_nb.lab.by_hand import ByHand
-from grpo_nb.lab.examples import prompt_text, sample_group

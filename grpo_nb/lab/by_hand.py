@@ -18,19 +18,19 @@ class ByHand(Shown):
 
     Args:
         task: A task with tools.
-        row: Number of the training row.
+        row_number: Number of the training row, from 0.
 
     Raises:
         ValueError: The task has no tools.
     """
 
-    def __init__(self, task: Task, row: int = 0) -> None:
+    def __init__(self, task: Task, row_number: int = 0) -> None:
         if task.tools is None:
             raise ValueError(
                 "the task has no tools, so there is no episode to play. Add them: "
                 "task = task.with_tools(...), or task.with_tools(environment=...)."
             )
-        self.row: dict[str, Any] = task.train[row]
+        self.row: dict[str, Any] = task.train[row_number]
         # First messages of the episode, and its environment as the column that rewards get.
         self.prompt, self.columns = task.tools.start(self.row)
         self.turns: list[dict[str, Any]] = []

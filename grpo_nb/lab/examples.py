@@ -1,7 +1,4 @@
-"""Get the prompt of a row, example completions for it, and a group sampled from a model.
-
-Only `sample_group` needs torch.
-"""
+"""Write the prompt of a row, and a right and a wrong completion of it."""
 
 from __future__ import annotations
 
@@ -58,46 +55,3 @@ def example_completions(
     gold = golds[0]
     (wrong,) = make_wrong_answers(gold, [gold], 1)
     return [write_completion(format, PLAIN, gold), write_completion(format, PLAIN, wrong)]
-
-
-def sample_group(
-    model: Any,
-    tokenizer: Any,
-    row: Mapping[str, Any],
-    *,
-    num_generations: int = 8,
-    temperature: float = 1.0,
-    max_completion_length: int = 48,
-    chat_template_kwargs: Mapping[str, Any] | None = None,
-) -> list[str]:
-    """Sample completions of one row's prompt.
-
-    Args:
-        model: Used as it is, with its adapter on or off.
-        tokenizer: The model's tokenizer.
-        row: A row with chat messages in `prompt`.
-        num_generations: Number of completions.
-        temperature: With 0, all completions are the same.
-        max_completion_length: Tokens after which a completion is truncated.
-        chat_template_kwargs: Arguments of the chat template, such as `task.chat_template_kwargs`.
-
-    Raises:
-        ValueError: The row has no chat messages.
-    """
-    from grpo_nb.generation.sampling import generate
-
-    prompt = row.get("prompt")
-    if not isinstance(prompt, (list, tuple)):
-        raise ValueError(
-            "the row has no chat messages in its column 'prompt', so a model cannot be asked. "
-            "load_task(rows) makes them."
-        )
-    group = generate(
-        model,
-        tokenizer,
-        [prompt] * num_generations,
-        temperature=temperature,
-        max_completion_length=max_completion_length,
-        chat_template_kwargs=chat_template_kwargs,
-    )
-    return [completion.text for completion in group]

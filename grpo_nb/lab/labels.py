@@ -12,7 +12,7 @@ from grpo_nb.core.words import require_number
 from grpo_nb.tasks.read_rows import read_rows
 
 MAX_CHOICES = 11
-"""A scale with at most this many whole numbers, such as 0 to 10, has a choice for each of them."""
+"""A scale of at most this many scores at a distance of 1, such as 0 to 10, offers each of them."""
 
 CHOICES_OF_OTHER_SCALES = 5
 """Choices on any other scale: both ends, the middle and the quarters."""
@@ -45,14 +45,12 @@ class HandLabels:
 
     @property
     def choices(self) -> list[float]:
-        """Scores to choose from."""
+        """Scores to choose from, at equal distances."""
         low, high = self.scale
-        are_whole = float(low).is_integer() and float(high).is_integer()
-        if are_whole and high - low + 1 <= MAX_CHOICES:
-            return list(range(int(low), int(high) + 1))
-        import numpy  # Colab's oldest widgets are tested without it
-
-        return numpy.linspace(low, high, CHOICES_OF_OTHER_SCALES).tolist()
+        length = float(high - low)
+        has_few_steps = length.is_integer() and length < MAX_CHOICES
+        count = int(length) + 1 if has_few_steps else CHOICES_OF_OTHER_SCALES
+        return [low + length * step / (count - 1) for step in range(count)]
 
     def scores_of(self, question: str, completions: Sequence[str]) -> list[float | None]:
         """Return the score of each completion of a question; None for one without a score."""
@@ -68,14 +66,10 @@ class HandLabels:
         Raises:
             ValueError: The score is not on the scale.
         """
-        self.check(score)
+        require_number("score", score, *self.scale, is_whole=False)
         self.rows.append({"question": question, "completion": completion, "score": float(score)})
         self._added += 1
         self._save()
-
-    def check(self, score: float) -> None:
-        """Raise ValueError if a score is not on the scale."""
-        require_number("score", score, *self.scale, is_whole=False)
 
     def undo(self) -> None:
         """Remove the latest score and save the others. Scores read from the file stay.

@@ -1,11 +1,8 @@
 """Show the reward lab: a widget to try rewards by hand on rows of a task.
 
-Here are only controls and their callbacks. What they show is computed by `views.py`, `examples.py`,
-`labels.py`, `gn.score` and `gn.check_rewards`, which all work without a widget.
-
-Core ipywidgets that versions 7.7 and 8 share: tabs are named with `set_title`, each control has a
-text label, rows wrap on a narrow page. Callbacks run on the kernel's main thread between cells, so
-nothing here answers while a cell runs, such as a training.
+Only core ipywidgets that versions 7.7 and 8 share. Each control has a text label. Callbacks run on
+the kernel's main thread between cells, so nothing here answers while a cell runs, such as a
+training.
 """
 
 from __future__ import annotations
@@ -17,7 +14,6 @@ from typing import Any
 
 import ipywidgets as widgets
 
-from grpo_nb.checks.judge_agreement import agreement
 from grpo_nb.checks.references import judges_in
 from grpo_nb.checks.report import RewardReport
 from grpo_nb.checks.reward_check import check_rewards
@@ -25,30 +21,31 @@ from grpo_nb.checks.rows import rows_of
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.deadlines import run_with_deadline
+from grpo_nb.core.pages import render
 from grpo_nb.core.panels import Panel, above, button, in_panel, label, line, section, view
-from grpo_nb.core.tables import bold, html_of
 from grpo_nb.core.words import as_score, displayable
 from grpo_nb.lab import views
-from grpo_nb.lab.examples import example_completions, prompt_text, sample_group
+from grpo_nb.lab.examples import example_completions, prompt_text
 from grpo_nb.lab.labels import DEFAULT_SCALE, HandLabels
 from grpo_nb.rewards.answers import gold_answers
 from grpo_nb.rewards.base import RewardFunction, changed_weights, reward_list, weights_by_name
-from grpo_nb.rewards.judge_model import judge
 from grpo_nb.scoring.scores import Scores, reweight, score
 from grpo_nb.tasks.formats import AnswerFormat, xml
 from grpo_nb.tasks.task import Task
 
+#: Time after which scoring is stopped with an error, because a notebook cannot stop a callback.
+MAX_SECONDS_PER_SCORING = 20.0
 NO_MODEL = (
     '<span class="gn-soft gn-why">Sampling needs '
     "<code>gn.RewardLab(rewards, task, model, tokenizer)</code>.</span>"
 )
 
 
-class Entry(widgets.VBox):
+class CompletionEntry(widgets.VBox):
     """Text box of one completion, which reports a change when it is left, and its remove button."""
 
-    def __init__(self) -> None:
-        self.box = above(widgets.Textarea(continuous_update=False, rows=4), "100%")
+    def __init__(self, text: str) -> None:
+        self.box = above(widgets.Textarea(text, continuous_update=False, rows=4), "100%")
         self.box.add_class("gn-text")
         self.remove = button("Remove")
         self.remove.add_class("gn-remove")
@@ -78,7 +75,6 @@ class RewardLab(Panel):
         settings: Completion length, and the group size and temperature to start with.
         answer: Column with the gold answer.
         format: Format of the answer if `task` is rows. Default: `xml()`.
-        seconds_per_call: Time after which scoring is stopped with an error.
         labels: The .csv file with scores by hand. It is read if it exists. Default: a file named
             after the task, in the current folder.
 
@@ -104,7 +100,6 @@ class RewardLab(Panel):
         *,
         answer: str = "answer",
         format: AnswerFormat | None = None,
-        seconds_per_call: float = 20.0,
         labels: str | Path | None = None,
     ) -> None:
         require(
@@ -123,10 +118,10 @@ class RewardLab(Panel):
                 "RewardLab(rewards, task, model, tokenizer)."
             )
         rewards = reward_list(rewards)
-        self._rows = rows_of(task)
-        self._row = dict(self._rows[0])
+        rows = rows_of(task)
+        if not isinstance(task, Task):
+            task = Task("rows", format or xml(), rows, [])
         super().__init__()
-        is_task = isinstance(task, Task)
         self.rewards: list[RewardFunction] = rewards
         """Rewards in use. `update` replaces them."""
         self.task = task
@@ -134,25 +129,22 @@ class RewardLab(Panel):
         self.tokenizer = tokenizer
         self.settings = settings or Settings()
         self.answer = answer
-        self.format = format or (task.format if is_task else xml())
-        self.tools = task.tools if is_task else None
-        self.chat_template_kwargs = task.chat_template_kwargs if is_task else {}
-        self.seconds_per_call = seconds_per_call
+        self.format = format or task.format
         self.scores: Scores | None = None
         """Scores shown, with the weights shown; None if scoring itself failed."""
         self.report: RewardReport | None = None
         """Latest result of the check on this row; None before the first check."""
-        name = task.name.replace("/", "_") if is_task else "rows"
-        self._labels = HandLabels(Path(labels or f"{name}.labels.csv"))
-        # Kept for `update`: a reward's own weight may have been changed in place.
-        self._default_weights = weights_by_name(rewards)
+        file_name = f"{task.name.replace('/', '_')}.labels.csv"
+        self._labels = HandLabels(Path(labels or file_name))
+        self._rows = rows
+        self._row: dict[str, Any] = {}
         self._shows_examples = False
 
         self._make_views()
         self._make_controls()
         self._lay_out()
         self._show_scale()
-        self._show_weights(self._default_weights)
+        self._show_weights(weights_by_name(rewards))
         with self.showing_errors():
             self._show_row()
             if gold_answers(self.row.get(answer)):
@@ -163,22 +155,14 @@ class RewardLab(Panel):
     # ---- For a cell: read, set and call ----
 
     def update(self, rewards: RewardFunction | Sequence[RewardFunction]) -> None:
-        """Replace the rewards and score the same completions again.
-
-        A weight set in the lab is kept if the new reward of the same name has the same default
-        weight as the old one.
+        """Replace the rewards and score the same completions again, with the rewards' own weights.
 
         Raises:
             ValueError, TypeError: As for the constructor. The lab then keeps its rewards.
         """
         rewards = reward_list(rewards)
-        defaults = weights_by_name(rewards)
-        weights = dict(defaults)
-        for name, weight in self.weights.items():
-            if defaults.get(name) == self._default_weights[name]:
-                weights[name] = weight
+        weights = weights_by_name(rewards)
         self.rewards = rewards
-        self._default_weights = defaults
         self._show_weights(weights)
         self._show_scale()
         self._forget_report()
@@ -248,7 +232,6 @@ class RewardLab(Panel):
             ValueError: The score is not on the scale of the judge, or from 1 to 5 without a judge.
                 Or each completion has a score.
         """
-        self._labels.check(score)
         existing = self._labels.scores_of(self._question, self.completions)
         if None not in existing:
             raise ValueError(
@@ -271,9 +254,11 @@ class RewardLab(Panel):
         """Replace the completions by a group sampled from the model.
 
         Raises:
-            ValueError: The task has tools, or there is no model.
+            ValueError: The task has tools, there is no model, or the row has no chat messages.
         """
-        if self.tools is not None:
+        from grpo_nb.generation.sampling import generate  # imports torch, which the rest does not
+
+        if self.task.tools is not None:
             raise ValueError(
                 "an episode with tools does not fit into a text box. Play one with "
                 "gn.lab.ByHand(task, row)."
@@ -283,24 +268,27 @@ class RewardLab(Panel):
                 "there is no model to sample from. Write "
                 "RewardLab(rewards, task, model, tokenizer)."
             )
+        if "prompt" not in self.row:
+            raise ValueError(
+                "the row has no chat messages in its column 'prompt', so a model cannot be asked. "
+                "load_task(rows) makes them."
+            )
         size = self._size_box.value
         self._status.value = (
             f"Sampling {size} completions from the model. The kernel is busy until they are there."
         )
         try:
-            group = sample_group(
+            group = generate(
                 self.model,
                 self.tokenizer,
-                self.row,
-                num_generations=size,
+                [self.row["prompt"]] * size,
                 temperature=self._temperature_box.value,
                 max_completion_length=self.settings.max_completion_length,
-                chat_template_kwargs=self.chat_template_kwargs,
+                chat_template_kwargs=self.task.chat_template_kwargs,
             )
         finally:
             self._status.value = ""
-        self._set_completions(group)
-        self._status.value = f"Sampled {size} completions for row {self.row_number}."
+        self._set_completions([completion.text for completion in group])
 
     def check(self) -> None:
         """Run `gn.check_rewards` on the row shown, with the weights shown.
@@ -317,7 +305,8 @@ class RewardLab(Panel):
             tokenizer=self.tokenizer,
             weights=self.weights,
         )
-        self._report_view.value = _framed(self.report._repr_html_())
+        report = self.report._repr_html_()
+        self._report_view.value = f'<div class="gn-scroll gn-report">{report}</div>'
 
     def __repr__(self) -> str:
         totals = "not scored"
@@ -337,7 +326,6 @@ class RewardLab(Panel):
         self._table = view()
         self._marks = view()
         self._label_view = view()
-        self._agreement_view = view()
         self._report_view = view()
         self._pictured = [
             ("The row", [self._row_view]),
@@ -345,7 +333,7 @@ class RewardLab(Panel):
             ("Scores", [self._table]),
             ("Where it came from", [self._marks]),
             ("The check", [self._report_view]),
-            ("Scores by hand", [self._label_view, self._agreement_view]),
+            ("Scores by hand", [self._label_view]),
         ]
 
     def _make_controls(self) -> None:
@@ -413,7 +401,6 @@ class RewardLab(Panel):
                 "to compare with a judge",
                 self._label_view,
                 self._label_buttons,
-                self._agreement_view,
             ),
             section(
                 "The check",
@@ -434,13 +421,8 @@ class RewardLab(Panel):
             callback()
 
     def _call_on_change(self, control: widgets.Widget, callback: Callable[[], object]) -> None:
-        """Call `callback` whenever the control's value changes, except inside `_quietly()`."""
-
-        def on_change(_: Any) -> None:
-            if not self._is_quiet:
-                self._call(callback)
-
-        control.observe(on_change, "value")
+        """Call `callback` whenever the control's value changes."""
+        control.observe(lambda _: self._call(callback), "value")
 
     def _show_weights(self, weights: Mapping[str, float]) -> None:
         self._weight_boxes = {}
@@ -450,22 +432,15 @@ class RewardLab(Panel):
             self._weight_boxes[name] = above(box, "130px")
         self._weight_line.children = list(self._weight_boxes.values())
 
-    @property
-    def _judges(self) -> list[judge]:
-        """Judges that the rewards are or call."""
-        return [found for reward in self.rewards for found in judges_in(reward)]
-
     def _show_scale(self) -> None:
         """Show a button for each score of the first judge's scale."""
-        self._labels.scale = DEFAULT_SCALE
-        if self._judges:
-            self._labels.scale = self._judges[0].scale
+        judges = [judge for reward in self.rewards for judge in judges_in(reward)]
+        self._labels.scale = judges[0].scale if judges else DEFAULT_SCALE
         buttons = []
         for choice in self._labels.choices:
             buttons.append(self._button(f"{choice:g}", functools.partial(self.label, choice)))
         undo = self._button("Undo the last score", self.undo_label)
-        compare = self._button("Compare with the judge", self._show_agreement, "primary")
-        self._label_buttons.children = [*buttons, undo, compare]
+        self._label_buttons.children = [*buttons, undo]
 
     # ---- Rows and completions ----
 
@@ -485,19 +460,13 @@ class RewardLab(Panel):
     @in_panel
     def _show_row(self) -> None:
         self._row = dict(self._rows[self.row_number])
-
-        def show(prompt: str) -> None:
-            self._row_view.value = views.row_view(
-                self.row.get("question", ""),
-                self.row.get(self.answer, f"(no column {self.answer!r})"),
-                prompt,
-                has_tokenizer=self.tokenizer is not None,
-            )
-
-        show("")  # the template may raise below; question and gold answer are then shown anyway
-        is_episode = self.tools is not None and self.tokenizer is not None
-        kwargs = self.task.template_kwargs if is_episode else self.chat_template_kwargs
-        show(prompt_text(self.row, self.tokenizer, kwargs))
+        self._row_view.value = render(
+            "lab/templates/row.jinja",
+            question=self.row.get("question", ""),
+            gold=self.row.get(self.answer, f"(no column {self.answer!r})"),
+            prompt=prompt_text(self.row, self.tokenizer, self.task.template_kwargs),
+            has_tokenizer=self.tokenizer is not None,
+        )
 
     @in_panel
     def _show_examples(self) -> None:
@@ -505,24 +474,17 @@ class RewardLab(Panel):
         self._set_completions(texts, are_examples=True)
 
     def _set_completions(self, texts: Sequence[str], *, are_examples: bool = False) -> None:
-        with self._quietly():
-            # Boxes are reused, so that the browser keeps their size and the cursor.
-            entries = list(self._entries.children[: len(texts)])
-            for _ in texts[len(entries) :]:
-                entries.append(self._new_entry())
-            for entry, text in zip(entries, texts, strict=True):
-                entry.box.value = displayable(text)
-        self._show_entries(entries)
+        self._show_entries([self._new_entry(text) for text in texts])
         self._shows_examples = are_examples
         self._rescore()
 
-    def _new_entry(self) -> Entry:
-        entry = Entry()
+    def _new_entry(self, text: str) -> CompletionEntry:
+        entry = CompletionEntry(displayable(text))
         self._call_on_change(entry.box, self._edited)
         entry.remove.on_click(lambda _: self._remove(entry))
         return entry
 
-    def _show_entries(self, entries: Sequence[Entry]) -> None:
+    def _show_entries(self, entries: Sequence[CompletionEntry]) -> None:
         for number, entry in enumerate(entries, 1):
             entry.box.description = f"Completion {number}"
             entry.remove.tooltip = f"Remove completion {number}"
@@ -534,9 +496,10 @@ class RewardLab(Panel):
         self._rescore()
 
     def _add(self) -> None:
-        self._set_completions([*self.completions, ""])
+        self._show_entries([*self._entries.children, self._new_entry("")])
+        self._edited()
 
-    def _remove(self, removed: Entry) -> None:
+    def _remove(self, removed: CompletionEntry) -> None:
         self._show_entries([entry for entry in self._entries.children if entry is not removed])
         self._edited()
 
@@ -545,9 +508,8 @@ class RewardLab(Panel):
     @in_panel
     def _rescore(self) -> None:
         self.scores = None
-        if self.tools is not None:
-            # A new episode each time: a reward may change its environment.
-            self._row = self.task.start_episode(self._rows[self.row_number])
+        # A new episode each time: a reward may change its environment.
+        self._row = self.task.start_episode(self._rows[self.row_number])
         scoring = functools.partial(
             score,
             self.rewards,
@@ -558,7 +520,7 @@ class RewardLab(Panel):
             on_error="record",
         )
         try:
-            self.scores = run_with_deadline(scoring, self.seconds_per_call)
+            self.scores = run_with_deadline(scoring, MAX_SECONDS_PER_SCORING)
         finally:
             self._show_scores()
         self._status.value = ""
@@ -602,19 +564,11 @@ class RewardLab(Panel):
         return str(self.row.get("question") or prompt_text(self.row))
 
     def _show_labels(self) -> None:
-        existing = self._labels.scores_of(self._question, self.completions)
-        self._label_view.value = views.labels_view(
-            self.completions, existing, len(self.labels), self.labels_file
+        self._label_view.value = render(
+            "lab/templates/labels.jinja",
+            texts=self.completions,
+            given=self._labels.scores_of(self._question, self.completions),
+            count=len(self.labels),
+            file=self.labels_file,
+            number=as_score,
         )
-
-    def _show_agreement(self) -> None:
-        parts = []
-        for one in self._judges:
-            measured = agreement(one, self.labels, probe=False)
-            parts += [bold(measured.sentence), measured.side_by_side()]
-        html = html_of(parts) or "None of these rewards is a judge."
-        self._agreement_view.value = _framed(html)
-
-
-def _framed(html: str) -> str:
-    return f'<div class="gn-scroll gn-report">{html}</div>'

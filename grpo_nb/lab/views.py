@@ -31,17 +31,6 @@ def push(advantage: float) -> str:
     return "more likely" if advantage > 0 else "less likely"
 
 
-def row_view(question: str, gold: str, prompt: str, *, has_tokenizer: bool) -> str:
-    """Return question, gold answer and prompt of a row."""
-    return render(
-        "lab/templates/row.jinja",
-        question=question,
-        gold=gold,
-        prompt=prompt,
-        has_tokenizer=has_tokenizer,
-    )
-
-
 def scores_view(scores: Scores, advantages: Sequence[float]) -> str:
     """Return a table with every score, total and advantage, one line per completion."""
     lines = []
@@ -83,27 +72,6 @@ def _note_on_group(scores: Scores) -> str:
             "All totals are equal, so every advantage is 0 and GRPO learns nothing from this group."
         )
     return ""
-
-
-def labels_view(
-    texts: Sequence[str], given: Sequence[float | None], count: int, file: object
-) -> str:
-    """Return the first completion without a score by hand, and the scores of the others.
-
-    Args:
-        texts: The completions shown.
-        given: Score by hand of each, or None.
-        count: Number of scores in the file.
-        file: Name of the file.
-    """
-    return render(
-        "lab/templates/labels.jinja",
-        texts=texts,
-        given=given,
-        count=count,
-        file=file,
-        number=as_score,
-    )
 
 
 def errors_view(errors: Sequence[BaseException]) -> str:

@@ -5,5 +5,5 @@ Nothing here trains or loads a model. The rules that judge a run are in `health`
 
 from grpo_nb.runs.alert import Alert
 from grpo_nb.runs.run_folder import Run, open_run
-from grpo_nb.runs.several import list_runs as list
-from grpo_nb.runs.several import side_by_side
+from grpo_nb.runs.run_table import list_runs as list
+from grpo_nb.runs.run_table import side_by_side

@@ -47,6 +47,12 @@ class Alert(Shown):
     subject: str = ""
     ended: int | None = None
 
+    def __post_init__(self) -> None:
+        if self.severity not in SEVERITIES:
+            raise ValueError(
+                f"severity = {in_line(self.severity)} must be one of {', '.join(SEVERITIES)}"
+            )
+
     @property
     def is_open(self) -> bool:
         """True if the alert was not withdrawn."""
@@ -86,20 +92,6 @@ def alert_table(alerts: Iterable[Alert]) -> Html:
     return Html("\n".join(texts), Table(rows, head).html())
 
 
-def alert_from(values: Mapping[str, Any]) -> Alert:
-    """Return the alert that is stored in a row of a run.
-
-    Raises:
-        TypeError, ValueError: A field is missing or unknown, or the severity is.
-    """
-    alert = Alert(**values)
-    if alert.severity not in SEVERITIES:
-        raise ValueError(
-            f"severity = {in_line(alert.severity)} must be one of {', '.join(SEVERITIES)}"
-        )
-    return alert
-
-
 def worst_first(alerts: Iterable[Alert]) -> list[Alert]:
     """Sort by severity, withdrawn alerts last. Alerts of one severity keep their order."""
     return sorted(alerts, key=lambda alert: -KINDS.index(alert.kind))
@@ -120,10 +112,13 @@ def alerts_of(rows: Iterable[Mapping[str, Any]]) -> list[Alert]:
 
     A row holds the alerts that came, changed their severity or were withdrawn at its step. A later
     one replaces an earlier one of the same rule and subject.
+
+    Raises:
+        TypeError, ValueError: A field of an alert is missing or unknown, or the severity is.
     """
     latest: dict[tuple[str, str], Alert] = {}
     for row in rows:
         for values in row.get("alerts", ()):
-            alert = alert_from(values)
+            alert = Alert(**values)
             latest[alert.rule, alert.subject] = alert
     return list(latest.values())

@@ -78,9 +78,7 @@ def write_export_card(
     run: Run,
     folder: str | Path,
     kind: str,
-    *,
     verification: Mapping[str, Any] | None = None,
-    verification_sentence: str = "",
 ) -> Path:
     """Write the card of an export with its figure into the export's folder; return the card's path.
 
@@ -88,8 +86,7 @@ def write_export_card(
         run: The run that was exported.
         folder: The folder of the export.
         kind: "adapter", "merged" or "gguf".
-        verification: The checks that were made of the export.
-        verification_sentence: The result of the verification in words.
+        verification: Content of the export's `verification.json`.
     """
     figure = run.path / FIGURE
     if figure.is_file():
@@ -97,21 +94,14 @@ def write_export_card(
         target.parent.mkdir(exist_ok=True)
         shutil.copyfile(figure, target)
     card = Path(folder) / "README.md"
-    card.write_text(
-        model_card(
-            run, kind, verification=verification, verification_sentence=verification_sentence
-        ),
-        "utf-8",
-    )
+    card.write_text(model_card(run, kind, verification), "utf-8")
     return card
 
 
 def model_card(
     run: Run,
     kind: str = "adapter",
-    *,
     verification: Mapping[str, Any] | None = None,
-    verification_sentence: str = "",
 ) -> str:
     """Return the model card in Markdown, with metadata that the Hub accepts.
 
@@ -124,21 +114,20 @@ def model_card(
     origin = "local"
     if is_embedded:
         origin = f"the model embedded in grpo_nb: {ORIGIN_OF_EMBEDDED_MODEL} in 4 bit, dequantised"
-    comparison = run.comparison
     has_figure = (run.path / FIGURE).is_file()
     card = render(
         "runs/templates/card.md.jinja",
         run=run,
         info=without_private_parts(info),
         kind=kind,
-        metadata=card_data(run, kind),
+        metadata=card_metadata(run, kind),
         base=published_name(settings.model),
         name_of_local_model=f"{Path(settings.model).name} ({origin})",
         embedded_model=settings.model if is_embedded else None,
-        heldout_table=heldout_table(comparison) if comparison is not None else "",
-        heldout_note=comparison.after.anywhere_note if comparison is not None else "",
+        comparison=run.comparison,
+        measures=HELDOUT_MEASURES,
+        share_with_interval=_share_with_interval,
         verification=verification,
-        verification_sentence=verification_sentence,
         figure=FIGURE if has_figure else None,
         answer_format=AnswerFormat(**info["task"]["format"]),
         settings=public_settings({**settings.to_dict(), **settings.extra}),
@@ -147,33 +136,9 @@ def model_card(
     return displayable(without_private_parts(f"{card}\n"))
 
 
-def heldout_table(comparison: Any) -> str:
-    """Return the held-out results as a Markdown table: three measures before and after.
-
-    Args:
-        comparison: `Run.comparison`.
-    """
-    columns = {"before": comparison.before, "after": comparison.after}
-    is_gold = comparison.after.compares_gold
-    meaning = "right, and in the format" if is_gold else "as a reward function decides"
-    labels = (
-        f"correct ({meaning})",
-        "in the format",
-        "correct answer anywhere in the completion",
-    )
-    lines = [
-        f"| held-out, 95 % interval | {' | '.join(columns)} |",
-        "| --- |" + " --- |" * len(columns),
-    ]
-    for measure, label in zip(HELDOUT_MEASURES, labels, strict=True):
-        cells = [_share_in_words(side, measure) for side in columns.values()]
-        lines.append(f"| {label} | {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
-def _share_in_words(side: Any, measure: HeldoutMeasure) -> str:
-    share = getattr(side, measure.share_field)
-    interval = getattr(side, measure.interval_field)
+def _share_with_interval(evaluation: Any, measure: HeldoutMeasure) -> str:
+    share = getattr(evaluation, measure.share_field)
+    interval = getattr(evaluation, measure.interval_field)
     if share is None:
         return "not measured"
     if interval is None:
@@ -182,7 +147,7 @@ def _share_in_words(side: Any, measure: HeldoutMeasure) -> str:
     return f"{share:.1%} ({low:.1%} to {high:.1%})"
 
 
-def card_data(run: Run, kind: str = "adapter") -> ModelCardData:
+def card_metadata(run: Run, kind: str = "adapter") -> ModelCardData:
     """Return the metadata of the card, as huggingface_hub's own object."""
     from huggingface_hub import ModelCardData
 

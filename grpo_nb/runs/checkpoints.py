@@ -17,7 +17,6 @@ from typing import NamedTuple
 
 from grpo_nb.core.files import inside, put_in_place, sha256_of, staged_folder
 from grpo_nb.machine.faults import error_chain
-from grpo_nb.runs.rows import parse_json
 
 MANIFEST = "manifest.json"
 #: A disk with less free space counts as full.
@@ -85,12 +84,12 @@ def find_damage(folder: Path) -> str | None:
     """
     try:
         # A checkpoint that was not finished has no manifest.
-        manifest = parse_json((folder / MANIFEST).read_bytes())
+        manifest = json.loads((folder / MANIFEST).read_bytes())
         for name, expected in manifest["files"].items():
             file = inside(folder, name)
             if not file.is_file() or sha256_of(file) != expected["sha256"]:
                 return f"{name} is not what was written"
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         return f"its manifest cannot be read ({error})"
     except OSError as error:
         if error.errno not in NO_SUCH_FILE:

@@ -1,14 +1,155 @@
-"""Decide whether a run worked, from its reward, its held-out comparison and the baseline."""
+"""Decide if a run worked, test whether its reward rose, and describe the run in one sentence.
 
+Prompts and samples differ from step to step, so a comparison of the first and last steps alone
+could show a rise that is luck. The test takes all steps.
+"""
+
+import math
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_nb.runs.rise import Rise
+from grpo_nb.core.statistics import rise_p_value
+from grpo_nb.runs.rows import Row, mean, series
 
+#: Significance level: of 100 runs that learn nothing, one would be called a rise.
+LEVEL = 0.01
+#: Fewest steps that can show a rise. Four values have 24 orders, so even a steady rise of four
+#: steps has p = 1/24, above `LEVEL`.
+MIN_STEPS = 5
+#: Steps at the end of a run that KL, truncation and the reward in tables are averaged over.
+LAST_STEPS = 10
 #: Notebooks break longer printed lines in the middle of a word.
 COLUMNS = 88
+
+
+@dataclass(frozen=True)
+class Rise:
+    """Result of the test.
+
+    Attributes:
+        first: Mean reward over the first third of the steps.
+        last: Mean reward over the last third of the steps.
+        p_value: Probability that a model which learns nothing shows a rise at least as clear; 1
+            with too few steps.
+        steps: Number of steps with a finite reward.
+    """
+
+    first: float
+    last: float
+    p_value: float
+    steps: int
+
+    @property
+    def is_clear(self) -> bool:
+        """True if `p_value` is below `LEVEL`, and the last steps have the higher mean.
+
+        The test counts rising pairs of steps, so a high outlier at the start counts only by rank.
+        """
+        return self.p_value < LEVEL and self.last > self.first
+
+    @property
+    def claim(self) -> str:
+        """Beginning of every sentence about the reward of a run, so that all sentences agree."""
+        if self.steps == 0:
+            return "No step has a reward"
+        if self.steps == 1:
+            return f"The reward of the only step is {self.first:.2f}"
+        third = f" {self.steps // 3}" if self.steps >= 6 else ""
+        start = f"{self.first:.2f} (first{third} of {self.steps} steps)"
+        end = f"{self.last:.2f} (last{third})"
+        if self.is_clear:
+            return f"The reward rose from {start} to {end}"
+        if self.steps >= MIN_STEPS:
+            return f"The reward did not rise clearly: it went from {start} to {end}"
+        return f"The reward went from {start} to {end}"
+
+    @property
+    def sentence(self) -> str:
+        """Result in words, with what to do if the reward did not rise."""
+        if self.is_clear:
+            runs = 10 ** math.floor(-math.log10(max(self.p_value, 1e-9)))
+            return (
+                f"{self.claim}. A model that learns nothing would show such a rise less than once "
+                f"in {runs:,} runs."
+            )
+        if self.steps == 0:
+            return f"{self.claim} that is a finite number. run.metrics has what was logged."
+        if self.steps < MIN_STEPS:
+            return (
+                f"{self.claim}. Train at least {MIN_STEPS} steps: fewer are too few to show a rise."
+            )
+        # The p-value is about rises, so it says nothing where the last steps are not higher.
+        share = ""
+        if self.last > self.first:
+            share = (
+                f" {self.p_value:.0%} of the runs of a model that learns nothing would look the "
+                "same."
+            )
+        return (
+            f"{self.claim}.{share} run.plot() and run.alerts show what was missing; more steps or "
+            "an easier task make a rise clearer."
+        )
+
+    def __repr__(self) -> str:
+        return self.sentence
+
+
+def reward_rise(rows: Sequence[Row]) -> Rise:
+    """Test whether the reward rises over the steps of a run (Mann-Kendall test, one-sided).
+
+    Each step of a model that learns nothing samples other prompts and completions, so all orders of
+    its means are equally likely.
+
+    Args:
+        rows: Rows of a run. Steps without a finite reward are left out.
+
+    >>> rewards = [0.2, 0.4, 0.3, 0.9, 1.1, 1.2, 1.4]
+    >>> rows = [{"step": step, "reward": reward} for step, reward in enumerate(rewards, 1)]
+    >>> reward_rise(rows).is_clear
+    True
+    """
+    values = [value for value in series(rows, "reward") if math.isfinite(value)]
+    third = max(1, len(values) // 3)
+    p_value = rise_p_value(values) if len(values) >= MIN_STEPS else 1.0
+    return Rise(
+        first=mean(values[:third]),
+        last=mean(values[-third:]),
+        p_value=p_value,
+        steps=len(values),
+    )
+
+
+def describe(rows: Sequence[Row], reference: str = "the reference model") -> str:
+    """Describe a run so far in one sentence: reward, KL, and truncated completions.
+
+    Args:
+        rows: Rows of the run.
+        reference: Description of the model that the KL is measured against.
+    """
+    if not rows:
+        return "No step has been logged yet."
+    rise = reward_rise(rows)
+    if not rise.steps:
+        return (
+            f"{rise.claim} that is a finite number. gn.check_rewards(rewards, task) shows whether "
+            "a reward causes this."
+        )
+    with_reward = [row for row in rows if "reward" in row]
+    parts = [rise.claim]
+    broken = len(with_reward) - rise.steps
+    if broken:
+        parts.append(f"it was NaN or infinite at {broken} more")
+    # In a short run at most a third of the steps, so the mean describes the end only.
+    last = with_reward[-min(LAST_STEPS, max(1, rise.steps // 3)) :]
+    kl = mean(series(last, "kl"))
+    parts.append("KL not measured" if math.isnan(kl) else f"KL to {reference} {kl:.3f}")
+    truncated = mean(series(last, "completions/clipped_ratio"))
+    if not math.isnan(truncated):
+        span = f" (last {len(last)} steps)" if len(last) > 1 else ""
+        parts.append(f"{truncated:.0%} of the completions truncated{span}")
+    return "; ".join(parts) + "."
 
 
 @dataclass(frozen=True)
@@ -51,7 +192,7 @@ class Outcome:
         return "\n".join(textwrap.fill(fact, COLUMNS) for fact in self.facts)
 
 
-def judge_outcome(
+def decide_outcome(
     rise: Rise,
     comparison: Any,
     obstacles: Sequence[str] = (),
@@ -68,7 +209,7 @@ def judge_outcome(
 
     >>> from types import SimpleNamespace
     >>> better = SimpleNamespace(verdict="better", answers_verdict=None, majority=None, sentence="")
-    >>> judge_outcome(Rise(first=0.2, last=0.9, p_value=0.001, steps=12), better).worked
+    >>> decide_outcome(Rise(first=0.2, last=0.9, p_value=0.001, steps=12), better).worked
     True
     """
     missing = list(obstacles)

@@ -4,8 +4,10 @@ import contextlib
 import json
 import math
 import numbers
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from grpo_nb.core.files import shown_path
@@ -13,8 +15,6 @@ from grpo_nb.core.words import in_line
 
 Row = Mapping[str, Any]
 ACCURACY = "holdout/accuracy"
-#: Largest whole number that a file of a run may hold: every one up to here is exact as a float.
-MAX_WHOLE = 2**53 - 1
 
 
 class HeldoutMeasure(NamedTuple):
@@ -107,31 +107,6 @@ def reading(
         ) from error
 
 
-def parse_json(text: str | bytes) -> Any:
-    """Parse JSON.
-
-    Raises:
-        ValueError: The text is not JSON, or is nested too deeply for Python.
-
-    >>> parse_json('{"step": 1}')
-    {'step': 1}
-    """
-    try:
-        return json.loads(text)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-
-
-def is_number(value: Any) -> bool:
-    """Return True if a value of a JSON file is a finite number."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def is_step(value: Any) -> bool:
-    """Return True if a value of a JSON file is a whole number from 0 that an array can hold."""
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_WHOLE
-
-
 def read_rows(file: Path) -> list[dict[str, Any]]:
     """Read a file of JSON lines, one mapping in each. A missing file has no rows.
 
@@ -150,7 +125,7 @@ def read_rows(file: Path) -> list[dict[str, Any]]:
             continue
         with reading(file, f", line {number},", "delete that line"):
             try:
-                row = parse_json(line)
+                row = json.loads(line)
             except json.JSONDecodeError:
                 if file.name == "metrics.jsonl" and number == len(lines):
                     break
@@ -171,6 +146,46 @@ def tidy_row(logs: Mapping[str, Any], step: int, max_steps: int, beta: float) ->
     # A reward can log under any name (TRL's `log_metric`), also under those that every row has.
     measured.pop("alerts", None)
     return measured | {"step": step, "max_steps": max_steps}
+
+
+def repetition_metrics(groups: Iterable[Sequence[str]]) -> dict[str, float]:
+    """Return metrics of how alike the completions of one step are.
+
+    Texts that differ only in whitespace count as equal.
+
+    Args:
+        groups: The completions of one step, one group for each prompt.
+
+    Returns:
+        Two shares between 0 and 1.
+
+        - `completions/duplicates`: For a group of `n` completions with `d` different texts, the
+          share is `(n - d) / (n - 1)`: 0 if all differ, 1 if all are equal. The metric is the mean
+          over the groups. It is missing if every group has a single completion.
+        - `completions/same_answer`: Share of the step's completions that have its most common text.
+          It is missing if the step has a single prompt.
+
+    >>> repetition_metrics([["a", "a "], ["b", "c"]])
+    {'completions/duplicates': 0.5, 'completions/same_answer': 0.5}
+    """
+    group_count = 0
+    all_texts: list[str] = []
+    duplicate_shares: list[float] = []
+    for group in groups:
+        texts = [" ".join(completion.split()) for completion in group]
+        group_count += 1
+        all_texts.extend(texts)
+        if len(texts) > 1:
+            duplicates = len(texts) - len(set(texts))
+            duplicate_shares.append(duplicates / (len(texts) - 1))
+
+    metrics = {}
+    if duplicate_shares:
+        metrics["completions/duplicates"] = fmean(duplicate_shares)
+    if group_count > 1:
+        highest_count = max(Counter(all_texts).values())
+        metrics["completions/same_answer"] = highest_count / len(all_texts)
+    return metrics
 
 
 def series(rows: Sequence[Row], key: str) -> list[float]:
@@ -194,5 +209,5 @@ def best_row(rows: Iterable[Row]) -> Row | None:
     >>> best_row([{"step": step, ACCURACY: score} for step, score in enumerate((0.5, 0.8, 0.8), 1)])
     {'step': 2, 'holdout/accuracy': 0.8}
     """
-    scored = [row for row in rows if is_number(row.get(ACCURACY))]
+    scored = [row for row in rows if isinstance(row.get(ACCURACY), (int, float))]
     return max(scored, key=lambda row: row[ACCURACY], default=None)

@@ -19,13 +19,11 @@ runs/<name>/
   best/                   candidates for it: adapters of steps that had the best score so far
   figures/                PNG of the curves
   comparison/             held-out results before and after: numbers, figure, every answer
-  exports.json            path, kind and verification of each export; only after an export
   README.md               the model card
 """
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import json
 import re
@@ -33,7 +31,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require
@@ -46,7 +44,6 @@ from grpo_nb.core.files import (
     shown_path,
     staged_file,
     write_bytes,
-    write_json,
     write_text,
 )
 from grpo_nb.core.locks import writer_status
@@ -55,26 +52,23 @@ from grpo_nb.core.words import in_line
 from grpo_nb.runs.alert import Alert, alerts_of
 from grpo_nb.runs.checkpoints import checkpoint_folders
 from grpo_nb.runs.groups import StepGroups
-from grpo_nb.runs.outcome import MajorityBaseline, Outcome, judge_outcome
-from grpo_nb.runs.rise import Rise, describe, reward_rise
+from grpo_nb.runs.outcome import Outcome, Rise, decide_outcome, describe, reward_rise
 from grpo_nb.runs.rows import (
     HELDOUT_MEASURES,
     Row,
     best_row,
-    parse_json,
     read_rows,
     reading,
 )
 from grpo_nb.runs.run_info import (
-    EXPORT_FIELDS,
+    COMPARISON,
+    ROW,
     RunInfo,
-    check_comparison,
     check_fields,
-    check_row,
     read_run_info,
 )
 from grpo_nb.tasks.answers import ACCEPTED
-from grpo_nb.tasks.contamination import Contamination, TrainedQuestions, write_hashes
+from grpo_nb.tasks.contamination import TrainedQuestions, write_hashes
 
 if TYPE_CHECKING:
     import pandas
@@ -110,15 +104,6 @@ def require_run_name(name: str) -> None:
             f"{in_line(name)} cannot be the name of a run. Use up to 100 letters, digits, '.', "
             "'_' and '-', and begin with a letter or digit; 'auto' stands for the newest run."
         )
-
-
-#: Types of the parts of a saved comparison, each of which may be None.
-_PARTS_OF_COMPARISON = {
-    "before": SimpleNamespace,
-    "after": SimpleNamespace,
-    "majority": MajorityBaseline,
-    "contamination": Contamination,
-}
 
 
 class Run(Shown):
@@ -163,15 +148,9 @@ class Run(Shown):
         return read_run_info(self._file("run.json")).to_dict()
 
     @property
-    def sort_key(self) -> tuple[int, datetime.datetime]:
-        """Sort key among the runs of a folder: the number of the run, then the time of its start.
-
-        Clocks can be set back and differ between machines, so the number comes first. A run without
-        a number was not started by `train`, and counts as the oldest.
-        """
-        info = self.info
-        started = datetime.datetime.fromisoformat(info["started"]).astimezone()
-        return int(info.get("sequence", 0)), started
+    def started(self) -> datetime.datetime:
+        """Time of the start, which orders the runs of a folder."""
+        return datetime.datetime.fromisoformat(self.info["started"]).astimezone()
 
     @property
     def settings(self) -> Settings:
@@ -261,7 +240,8 @@ class Run(Shown):
         rows = read_rows(file)
         for row in rows:
             with reading(file, f", step {in_line(row.get('step'))},"):
-                check_row(row)
+                check_fields("the row", row, ROW)
+                alerts_of([row])
         return rows
 
     @property
@@ -294,16 +274,14 @@ class Run(Shown):
         """
         import pandas
 
-        steps = self.steps
-        if not steps:
-            raise ValueError(f"{self.name} has recorded no completions yet.")
-        if step is not None and step not in steps:
+        recorded = self.steps
+        wanted = recorded if step is None else [step]
+        if not wanted or not set(wanted) <= set(recorded):
             raise ValueError(
-                f"{self.name} has no completions of step {step}. Steps with completions: "
-                f"{in_line(steps)}."
+                f"{self.name} has no such completions. Steps with completions: {in_line(recorded)}."
             )
         tables = []
-        for number in steps if step is None else [step]:
+        for number in wanted:
             file = self._file(f"completions/step_{number:06d}.parquet")
             with reading(file):
                 tables.append(pandas.read_parquet(file))
@@ -342,19 +320,12 @@ class Run(Shown):
         Args:
             comparison: A comparison from `gn.compare`. Default: the one saved with this run.
 
-        Raises:
-            TypeError: `comparison` is not a comparison.
-
         >>> print(run.outcome(gn.compare(run, task)).sentence[:17])
         No gain is shown:
         """
         comparison = self.comparison if comparison is None else comparison
-        if comparison is not None and not hasattr(comparison, "verdict"):
-            raise TypeError(
-                f"{comparison!r:.80} is not a comparison. Write run.outcome(gn.compare(run, task))."
-            )
         obstacles = self._obstacles(comparison) if comparison is not None else []
-        return judge_outcome(self.rise(), comparison, obstacles, self._outcome_notes(comparison))
+        return decide_outcome(self.rise(), comparison, obstacles, self._outcome_notes(comparison))
 
     def _obstacles(self, comparison: Any) -> list[str]:
         """Return reasons why a comparison cannot show that this run worked."""
@@ -394,13 +365,8 @@ class Run(Shown):
             return f"{part} of {self.name}"
         return f"{part} {sha256_of(file)[:16]}"
 
-    def plot(self, panels: Literal["main", "all"] = "main") -> Figure:
-        """Draw the training curves, as they are shown live.
-
-        Args:
-            panels: "main" draws total reward, each reward and held-out scores; "all" adds KL,
-                completion length and seven more, as far as they were measured.
-        """
+    def plot(self) -> Figure:
+        """Draw the training curves, as they are shown live."""
         # Imported here, so that reading the numbers of a run loads no matplotlib.
         from grpo_nb.runs.figure import training_figure
 
@@ -410,10 +376,9 @@ class Run(Shown):
             self.reference,
             alerts=self.alerts,
             total_range=self.total_range,
-            panels=panels,
         )
 
-    # Evaluations and exports
+    # Held-out questions and results
 
     @property
     def holdout(self) -> list[dict[str, Any]]:
@@ -449,25 +414,12 @@ class Run(Shown):
         if not file.is_file():
             return None
         with reading(file):
-            saved = parse_json(file.read_text("utf-8"))
-            check_comparison(saved)
-            fields = dict(saved)
-            for name, kind in _PARTS_OF_COMPARISON.items():
-                if saved[name] is not None:
-                    fields[name] = kind(**saved[name])
-            anywhere = saved["tests"]["anywhere"]
-            fields["answers_verdict"] = anywhere and anywhere["verdict"]
-        return SimpleNamespace(**fields)
-
-    @property
-    def exports(self) -> list[SimpleNamespace]:
-        """Verified exports of this run, oldest first, each with `path`, `kind` and `sentence`."""
-        file = self._file("exports.json")
-        with reading(file):
-            entries = parse_json(file.read_text("utf-8")) if file.is_file() else []
-            for entry in entries:
-                check_fields("an export", entry, EXPORT_FIELDS)
-            return [SimpleNamespace(**entry) for entry in entries]
+            text = file.read_text("utf-8")
+            check_fields("comparison.json", json.loads(text), COMPARISON)
+            comparison = json.loads(text, object_hook=lambda values: SimpleNamespace(**values))
+        test_of_answers = comparison.tests.anywhere
+        comparison.answers_verdict = test_of_answers and test_of_answers.verdict
+        return comparison
 
     # Writing
 
@@ -511,12 +463,6 @@ class Run(Shown):
             (self.path / "figures").mkdir(exist_ok=True)
             write_bytes(self.path / "figures" / "training.png", png(self.plot(), dpi=150))
 
-    def record_export(self, path: str, kind: str, sentence: str) -> None:
-        """Record an export of this run, in place of an earlier one at the same path."""
-        others = [vars(other) for other in self.exports if other.path != path]
-        entry = {"path": path, "kind": kind, "sentence": sentence}
-        write_json(self.path / "exports.json", [*others, entry])
-
     # Display
 
     def _parts(self) -> Iterator[Part]:
@@ -524,7 +470,7 @@ class Run(Shown):
         info = self.info
         rows = self.rows
         yield bold(f"Run {self.name}: {self.status_sentence}.")
-        yield describe(rows, info.get("reference", "the reference model"))
+        yield describe(rows, self.reference)
         for entry in info.get("resumed", ()):
             yield f"Resumed at step {entry['step']}. {'; '.join(entry.get('changed', ()))}".strip()
         best = best_row(rows)
@@ -534,14 +480,10 @@ class Run(Shown):
                 yield f"Counted as correct: {info['heldout_judge']}."
         step = self.checkpoint_step
         if step is not None and self.status not in ("finished", "running"):
-            is_found_by_name = str(self.path.parent) == info["settings"].get("run_root")
-            resume = self.name if is_found_by_name else str(self.path)
-            yield f"To resume it at step {step}: gn.train(..., resume={resume!r})"
+            yield f"To resume it at step {step}: gn.train(..., resume={str(self.path)!r})"
         comparison = self.comparison
         if comparison is not None:
             yield f"Held-out: {comparison.sentence}"
-        for export in self.exports:
-            yield f"Exported {export.kind}: {export.path} ({export.sentence})"
         yield f"Folder: {shown_path(self.path)}"
 
 
@@ -589,15 +531,6 @@ def completions_step(file: Path) -> int | None:
     """Return the step of a file of completions; None for a file with another name."""
     match = re.fullmatch(r"step_(\d{6,15})", file.stem)
     return int(match[1]) if match else None
-
-
-def next_sequence(root: Path) -> int:
-    """Return the number of a new run: one more than the highest number in its folder."""
-    numbers = [0]
-    for file in root.glob("*/run.json"):
-        with contextlib.suppress(OSError, ValueError):
-            numbers.append(Run(file.parent).info.get("sequence", 0))
-    return max(numbers) + 1
 
 
 def seconds_since_written(path: Path) -> float:

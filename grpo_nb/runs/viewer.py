@@ -10,8 +10,7 @@ from typing import ClassVar
 import ipywidgets as widgets
 
 from grpo_nb.core.pages import code_line, style, title
-from grpo_nb.core.panels import Panel, above, button, in_panel, line, section
-from grpo_nb.core.panels import view as html_box
+from grpo_nb.core.panels import Panel, above, button, in_panel, line, section, view
 from grpo_nb.runs.alert import latest_first
 from grpo_nb.runs.figure import base64_png
 from grpo_nb.runs.groups import StepGroups, render_view
@@ -44,9 +43,9 @@ class RunViewer(Panel):
         super().__init__()
         self.run = open_run(run)
         self.logged: StepGroups | None = None
-        self._title = html_box()
-        self._curves_view = html_box()
-        self._step_view = html_box()
+        self._title = view()
+        self._curves_view = view()
+        self._step_view = view()
         self._refresh_button = button(
             "Read again", tooltip="Read what a running training has written since"
         )
@@ -75,13 +74,12 @@ class RunViewer(Panel):
 
     @property
     def step(self) -> int | None:
-        """Step that is shown. Setting it shows that step, or the nearest one with completions."""
+        """Step that is shown; None if the run has no completions yet. Set it to show another."""
         return self._slider.value if self._slider.value >= 0 else None
 
     @step.setter
     def step(self, step: int) -> None:
-        steps = [recorded for _, recorded in self._slider.options]
-        self._slider.value = min(steps, key=lambda recorded: abs(recorded - step))
+        self._slider.value = step
 
     @in_panel
     def refresh(self) -> None:

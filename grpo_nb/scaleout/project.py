@@ -14,8 +14,7 @@ from grpo_nb.config.settings import EMBEDDED_MODEL, Settings
 from grpo_nb.core.files import inside, put_in_place, refuse_links, shown_path, staged_folder
 from grpo_nb.core.tables import Part, Shown, bold
 from grpo_nb.runs.card import published_name, write_model_card
-from grpo_nb.runs.repetition import repetition_metrics
-from grpo_nb.runs.rows import parse_json, reading, tidy_row
+from grpo_nb.runs.rows import reading, repetition_metrics, tidy_row
 from grpo_nb.runs.run_folder import Run, open_run
 from grpo_nb.runs.run_info import RunInfo
 
@@ -97,7 +96,7 @@ def open_project(folder: str | Path) -> Project:
             refuse_links(path / name, within=path)
     origin_file = path / "origin.json"
     with reading(origin_file):
-        origin = parse_json(origin_file.read_text("utf-8"))
+        origin = json.loads(origin_file.read_text("utf-8"))
         version = origin["form"]
         model = origin["settings"]["model"]
         project = Project(

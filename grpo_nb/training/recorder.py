@@ -34,8 +34,7 @@ from grpo_nb.runs.alert import Alert
 from grpo_nb.runs.checkpoints import best_adapter, keep_best
 from grpo_nb.runs.figure import LivePlot
 from grpo_nb.runs.groups import transcripts
-from grpo_nb.runs.repetition import repetition_metrics
-from grpo_nb.runs.rows import ACCURACY, HELDOUT_MEASURES, best_row, tidy_row
+from grpo_nb.runs.rows import ACCURACY, HELDOUT_MEASURES, best_row, repetition_metrics, tidy_row
 from grpo_nb.runs.run_folder import Run
 from grpo_nb.scoring.correct_answers import choose_judge, judge_in_words
 from grpo_nb.upstream.trl import last_generation

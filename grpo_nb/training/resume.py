@@ -27,7 +27,7 @@ from grpo_nb.runs.run_folder import (
     seconds_since_written,
 )
 from grpo_nb.runs.run_info import RunInfo
-from grpo_nb.runs.several import list_runs
+from grpo_nb.runs.run_table import list_runs
 from grpo_nb.scoring.record import differences
 from grpo_nb.training.run_start import BASE_REFERENCE
 
@@ -324,7 +324,6 @@ def continued_info(resumption: Resumption, info: RunInfo) -> RunInfo:
     return dataclasses.replace(
         info,
         started=before["started"],
-        sequence=before.get("sequence"),
         reference=before.get("reference", BASE_REFERENCE),
         resumed=[*before.get("resumed", ()), entry],
     )
@@ -352,9 +351,9 @@ def go_back(resumption: Resumption) -> Path:
             shutil.rmtree(partial_file)
         else:
             partial_file.unlink()
-    # Comparisons and exports belong to the earlier adapter, not to the one that the run will have.
-    for old in (run.path / "comparison", run.path / "exports.json"):
-        if old.exists():
-            put_in_place(old, old.with_name(f"{old.stem}-step-{step}{old.suffix}"))
+    # A comparison belongs to the earlier adapter, not to the one that the run will have.
+    comparison = run.path / "comparison"
+    if comparison.exists():
+        put_in_place(comparison, run.path / f"comparison-step-{step}")
     set_damaged_aside(run.path / "checkpoints", resumption.checkpoint)
     return run.path

@@ -26,7 +26,7 @@ from grpo_nb.rewards.base import RewardFunction
 from grpo_nb.runs.card import write_model_card
 from grpo_nb.runs.checkpoints import best_adapter, keep_newest, newest_checkpoint
 from grpo_nb.runs.rows import best_row
-from grpo_nb.runs.run_folder import Run, new_run_folder, next_sequence, require_run_name
+from grpo_nb.runs.run_folder import Run, new_run_folder, require_run_name
 from grpo_nb.runs.run_info import RunInfo
 from grpo_nb.tasks.task import Task
 from grpo_nb.training.effective import effective_settings, stock_configuration
@@ -212,9 +212,7 @@ def _finished_run(resumption: Resumption, prepared: Prepared) -> Run:
 
 def _new_run(prepared: Prepared, name: str | None, info: RunInfo, locks: ExitStack) -> Path:
     """Make the folder of a new run with its `run.json`, and lock it until `locks` is closed."""
-    root = Path(prepared.settings.run_root)
-    info.sequence = next_sequence(root)
-    run = Run(new_run_folder(root, name))
+    run = Run(new_run_folder(prepared.settings.run_root, name))
     lock_run(run.path, locks)
     run.write_info(info)  # first of all files, because it makes the folder a run
     return run.path

@@ -53,9 +53,8 @@ def export(tmp_path: Path) -> Path:
     (folder / FIRST).write_bytes(os.urandom(3_000_000))
     (folder / SECOND).write_bytes(os.urandom(200_000))
     (folder / "config.json").write_text('{"model_type": "llama"}')
-    write_export_card(
-        write_run(tmp_path / "first"), folder, "merged", verification={"checks": {"equal": True}}
-    )
+    verification = {"checks": {"equal": True}, "sentence": "It is equal."}
+    write_export_card(write_run(tmp_path / "first"), folder, "merged", verification)
     verified(folder)
     return folder
 
@@ -200,10 +199,10 @@ def test_open_export_refuses_links(export: Path, tmp_path: Path, name: str) -> N
 
 
 RECORDS = {
-    "null": "verification.json = None must be an object",
-    "{}": "has no field 'kind'",
-    '{"kind": "picture"}': "kind = 'picture' must be one of merged, adapter, gguf",
-    "[" * 1000 + "]" * 1000: "it is nested too deeply",
+    "null": "verification.json = None: Input should be a valid dictionary",
+    "{}": "verification.json.kind: Field required",
+    '{"kind": "picture"}': "kind = 'picture': Input should be 'merged', 'adapter' or 'gguf'",
+    "[" * 1000 + "]" * 1000: "maximum recursion depth",
 }
 
 

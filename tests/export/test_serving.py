@@ -92,7 +92,7 @@ def shell_line(export: Export, program: str, port: int) -> list[str]:
 def quick(quickstart: tuple[Path, gn.runs.Run]) -> Export:
     """The quickstart's merged model."""
     run = quickstart[1]
-    return gn.export.open(run.path.parent.parent / run.exports[0].path, run=run.path)
+    return gn.export.open(run.path.parent.parent / "exports" / "quickstart", run=run.path)
 
 
 def chats(export: Export) -> list[list[dict[str, str]]]:

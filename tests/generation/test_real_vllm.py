@@ -22,13 +22,12 @@ import grpo_nb as gn
 from grpo_nb.config.hardware import has_engine
 from grpo_nb.cpu.engine import CpuEngine
 from grpo_nb.generation.choice import choose_engine
-from grpo_nb.generation.sampling import sample_with_transformers
+from grpo_nb.generation.sampling import generate, sample_with_transformers
 from grpo_nb.generation.vllm import (
     sample_with_vllm,
     sampling_arguments,
     vllm_sampling_obstacle,
 )
-from grpo_nb.lab.examples import sample_group
 from grpo_nb.machine.packages import vllm_problem
 from grpo_nb.models import import_unsloth
 from grpo_nb.upstream.vllm import longest_row, model_runner_class
@@ -267,9 +266,8 @@ def test_evaluation_baseline_and_lab_ask_the_engine(
     first = gn.baseline(model, tokenizer, task, rewards, settings, prompts=2)
     again = gn.baseline(model, tokenizer, task, rewards, settings, prompts=2)
     assert again.tokens == first.tokens, "the same seed gives the same sample"
-    group = sample_group(
-        model, tokenizer, task.train[0], num_generations=4, max_completion_length=LENGTH
-    )
-    assert len(set(group)) > 1
+    prompts = [task.train[0]["prompt"]] * 4
+    group = generate(model, tokenizer, prompts, temperature=1.0, max_completion_length=LENGTH)
+    assert len({completion.text for completion in group}) > 1
     sizes = [len(call.args[0]) for call in fast_generate.call_args_list]
     assert sizes == [6, 8, 2, 8, 2, 4]

@@ -11,7 +11,7 @@ from huggingface_hub import ModelCard, ModelCardData
 
 import grpo_nb as gn
 from grpo_nb.runs.card import (
-    card_data,
+    card_metadata,
     model_card,
     public_settings,
     without_private_parts,
@@ -64,7 +64,7 @@ def test_card_metadata_is_read_by_the_hub(
     run = write_run(tmp_path / "runs" / "first", model=model)
     read = ModelCard(model_card(run, kind)).data
     assert isinstance(read, ModelCardData)
-    assert read.to_dict() == card_data(run, kind).to_dict()
+    assert read.to_dict() == card_metadata(run, kind).to_dict()
     assert read.base_model == base
     assert read.get("base_model_relation") == relation
     assert read.library_name == library
@@ -170,10 +170,8 @@ def test_export_card_copies_its_figure(run: gn.runs.Run, tmp_path: Path) -> None
     folder = tmp_path / "export"
     folder.mkdir()
     checks = {"tensors finite and complete": True, "text | equal": False}
-    verification = {"passed": False, "checks": checks}
-    text = write_export_card(
-        run, folder, "merged", verification=verification, verification_sentence="not verified"
-    ).read_text()
+    verification = {"passed": False, "checks": checks, "sentence": "not verified"}
+    text = write_export_card(run, folder, "merged", verification).read_text()
     assert (folder / "figures" / "training.png").read_bytes() == (
         run.path / "figures" / "training.png"
     ).read_bytes()
@@ -187,30 +185,24 @@ def test_card_has_the_three_heldout_measures(run: gn.runs.Run) -> None:
     compare_by_hand(run, after=after)
     card = model_card(run)
     assert "| held-out, 95 % interval | before | after |" in card
-    assert (
-        "| correct (right, and in the format) | 25.0% (10.0% to 47.0%) | 75.0% (53.0% to 89.0%) |"
-        in card
-    )
+    assert "| correct | 25.0% (10.0% to 47.0%) | 75.0% (53.0% to 89.0%) |" in card
     assert "| in the format | 50.0% | 100.0% (90.0% to 100.0%) |" in card
-    assert (
-        "| correct answer anywhere in the completion | not measured | 80.0% (60.0% to 90.0%) |"
-        in card
-    )
-    assert "Correct answer anywhere in the completion: the last number in the text." in card
+    assert "| correct anywhere | not measured | 80.0% (60.0% to 90.0%) |" in card
+    assert "Correct anywhere in the completion: the last number in the text." in card
 
 
 def test_card_says_which_measure_was_not_taken(run: gn.runs.Run) -> None:
     compare_by_hand(run)
     card = model_card(run)
-    assert "| correct answer anywhere in the completion | not measured | not measured |" in card
+    assert "| correct anywhere | not measured | not measured |" in card
 
 
 def test_card_does_not_say_right_and_in_the_format_of_a_function(tmp_path: Path) -> None:
     run = write_run(tmp_path / "first")
     compare_by_hand(run, after=COMPARISON["after"] | {"compares_gold": False})
-    assert "| correct (as a reward function decides) | 25.0%" in model_card(run)
+    assert "Correct: as a reward function decides." in model_card(run)
     compare_by_hand(run)
-    assert "| correct (right, and in the format) | 25.0%" in model_card(run)
+    assert "Correct: right, and in the format." in model_card(run)
 
 
 @pytest.mark.parametrize("name", ["hub_token", "HUB_TOKEN", "Api_Key", "Run_Root"])

@@ -78,9 +78,6 @@ def sent(folder: Path, text: str) -> gn.runs.Run:
     rows[2]["alerts"] = [alert]
     (run.path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     compare_by_hand(run, sentence=text, verdict=text)
-    (run.path / "exports.json").write_text(
-        json.dumps([{"path": text, "kind": text, "sentence": text}])
-    )
     return run
 
 

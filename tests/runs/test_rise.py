@@ -5,7 +5,7 @@ import math
 import numpy
 import pytest
 
-from grpo_nb.runs.rise import LEVEL, describe, reward_rise
+from grpo_nb.runs.outcome import LEVEL, describe, reward_rise
 
 
 def rows(values: list[float]) -> list[dict[str, float]]:

@@ -14,7 +14,7 @@ from statistics import fmean
 from typing import Any
 
 from grpo_nb.config.settings import Settings
-from grpo_nb.runs.repetition import repetition_metrics
+from grpo_nb.runs.rows import repetition_metrics
 from tests.support.health_logs import Rows, healthy_log
 
 WEIGHTS = {"right": 2.0, "form": 1.0}

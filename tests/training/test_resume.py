@@ -16,7 +16,7 @@ import grpo_nb as gn
 from grpo_nb.core import files, locks
 from grpo_nb.core.locks import FolderLockedError, locked
 from grpo_nb.runs import checkpoints
-from grpo_nb.runs.run_folder import new_run_folder, next_sequence
+from grpo_nb.runs.run_folder import new_run_folder
 from grpo_nb.runs.run_info import RunInfo
 from grpo_nb.training.resume import Resumption, continued_info, go_back
 from grpo_nb.training.resume import find_run as find
@@ -265,7 +265,6 @@ def test_go_back_removes_later_files(root: Path) -> None:
     run = make_run(root / "a", steps=6)
     put(run.path / "completions" / ".step_000003.parquet.partial-0.0.1.None.0", b"")
     put(run.path / "comparison" / "new", b"")
-    put(run.path / "exports.json", b"[1]")
     put(run.path / "comparison-step-4" / "old", b"of a resume before")
     (write(run.path / "checkpoints", 6) / "manifest.json").unlink()
     for _ in range(2):  # a kill can come at any moment, and then it is done again
@@ -275,7 +274,6 @@ def test_go_back_removes_later_files(root: Path) -> None:
             int(f.stem.split("_")[1]) for f in sorted((run.path / "completions").iterdir())
         ] == [1, 2, 3, 4]
         assert not (run.path / "comparison").exists()
-        assert (run.path / "exports-step-4.json").read_text() == "[1]"
         assert [file.name for file in (run.path / "comparison-step-4").iterdir()] == ["new"]
         kept = sorted(folder.name for folder in (run.path / "checkpoints").iterdir())
         assert kept == ["checkpoint-2", "checkpoint-4", "damaged-6"]
@@ -344,33 +342,12 @@ def test_lock_file_does_not_count_as_fresh_write(root: Path, settings: gn.Settin
     assert find_run(settings, None, "auto") is not None
 
 
-def test_auto_takes_the_higher_number_when_the_clock_went_back(
-    root: Path, settings: gn.Settings
-) -> None:
-    make_run(root / "first", started="2026-01-01T03:30:00+0000", sequence=1)
-    second = make_run(root / "second", started="2026-01-01T02:30:00+0000", sequence=2)
-    assert find_run(settings, None, "auto").run.path == second.path
-    assert [run.name for run in gn.runs.list(root)] == ["first", "second"]
-
-
-def test_next_sequence_follows_the_highest_number(root: Path) -> None:
-    assert next_sequence(root) == 1
-    make_run(root / "old")
-    make_run(root / "new", sequence=4)
-    put(root / "damaged" / "run.json", b"{}")
-    assert next_sequence(root) == 5
-
-
-def test_resumed_run_keeps_its_sequence(root: Path) -> None:
-    assert continued(make_run(root / "a", sequence=3), sequence=9)["sequence"] == 3
-
-
 def test_auto_warns_of_a_damaged_run(root: Path, settings: gn.Settings) -> None:
     run = make_run(root / "a")
     put(root / "b" / "run.json", b'{"status": "running", "pid": "x"}')
-    with pytest.warns(UserWarning, match=r"'b' cannot be resumed: .*has no field 'started'"):
+    with pytest.warns(UserWarning, match=r"'b' cannot be resumed: .*started: Field required"):
         assert find_run(settings, None, "auto").run.path == run.path
-    with pytest.raises(ValueError, match="has no field 'started'"):
+    with pytest.raises(ValueError, match="started: Field required"):
         find_run(settings, "b", "auto")
 
 

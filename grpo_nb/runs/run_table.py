@@ -12,7 +12,7 @@ from grpo_nb.config.settings import Settings
 from grpo_nb.core.files import shown_path
 from grpo_nb.core.tables import Part, Shown, Table, bold
 from grpo_nb.core.words import displayable, shorten
-from grpo_nb.runs.rise import LAST_STEPS
+from grpo_nb.runs.outcome import LAST_STEPS
 from grpo_nb.runs.rows import HELDOUT_MEASURES, mean, series
 from grpo_nb.runs.run_folder import Run, open_run
 
@@ -62,7 +62,7 @@ class SideBySide(Shown, Sequence):
     @property
     def differences(self) -> dict[str, dict[str, Any]]:
         """Settings, rewards, tasks and versions that differ: for each, its value by run."""
-        facts_of_runs = {name: _facts(run.info) for name, run in self.named.items()}
+        facts_of_runs = {name: _settings_and_versions(run.info) for name, run in self.named.items()}
         keys = dict.fromkeys(key for facts in facts_of_runs.values() for key in facts)
         differences = {}
         for key in keys:
@@ -91,7 +91,7 @@ class SideBySide(Shown, Sequence):
                 "status": run.status,
                 "steps": f"{done} of {run.settings.max_steps}",
                 "reward": mean(series(rows[-LAST_STEPS:], "reward")),
-                "held-out": "not compared" if comparison is None else _heldout(comparison),
+                "held-out": "not compared" if comparison is None else _heldout_in_words(comparison),
                 "what differs": displayable(", ".join(values)),
             }
             lines.append(line)
@@ -137,7 +137,7 @@ def list_runs(root: str | Path | None = None) -> SideBySide:
             run = open_run(file.parent)
             # Everything that the table shows is read once, to find out if it is damaged.
             _ = run.settings, run.rows, run.comparison
-            readable.append((run.sort_key, run))
+            readable.append((run.started, run))
         except (OSError, ValueError) as error:
             name = " ".join(file.parent.name.split())  # a folder's name can hold line breaks
             unreadable[name] = str(error)
@@ -164,7 +164,7 @@ def side_by_side(*runs: Run | str | Path) -> SideBySide:
     return SideBySide("Runs " + ", ".join(run.name for run in opened), opened)
 
 
-def _heldout(comparison: SimpleNamespace) -> str:
+def _heldout_in_words(comparison: SimpleNamespace) -> str:
     """Return each held-out measure before and after, because the format alone may have improved."""
     parts = []
     for measure in HELDOUT_MEASURES:
@@ -175,7 +175,7 @@ def _heldout(comparison: SimpleNamespace) -> str:
     return ", ".join(parts)
 
 
-def _facts(info: Mapping[str, Any]) -> dict[str, Any]:
+def _settings_and_versions(info: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a run was made of, as values by name."""
     facts = dict(info["settings"])
     facts.pop("run_root", None)

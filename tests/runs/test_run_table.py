@@ -106,4 +106,4 @@ def test_damaged_comparison_hides_no_other_run(root: Path) -> None:
     )
     listed = gn.runs.list(root)
     assert [run.name for run in listed] == ["other"]
-    assert "format_share = 'most' must be a number" in listed.unreadable["plain"]
+    assert "format_share = 'most': Input should be a valid number" in listed.unreadable["plain"]
