@@ -1,7 +1,8 @@
 """Draw the curves of a run from its rows: live in a cell, once, or of several runs in one figure.
 
-A figure has three panels: the total reward, each reward, and the held-out scores. A panel of
-something that was not measured is left out. Background and ink work on light and dark pages.
+By default a figure has three panels: the total reward, each reward, and the held-out scores. A
+panel of something that was not measured is left out. Background and ink work on light and dark
+pages.
 """
 
 import base64
@@ -10,7 +11,7 @@ import textwrap
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy
 import pandas
@@ -46,6 +47,7 @@ MAX_RUN_NAME = 40
 WIDTH_INCHES = 10.0
 PANEL_INCHES = 2.7
 FOOT_LINE_INCHES = 0.2
+COLUMNS = 3
 #: Distance between the labels of lines, as a share of the panel's height.
 LABEL_DISTANCE = 0.13
 
@@ -71,6 +73,18 @@ TOTAL = CurvePanel("Total reward", "reward", "weighted sum")
 EACH = CurvePanel("Each reward", "rewards/", "mean, unweighted")
 HOLDOUT = CurvePanel("Held-out questions", ACCURACY, "share, 95 % interval", is_share=True)
 KL = CurvePanel("KL", "kl", "nats")
+MAIN_PANELS = (TOTAL, EACH, HOLDOUT)
+OTHER_PANELS = (
+    KL,
+    CurvePanel("Completion length", "completions/mean_length", "tokens, mean"),
+    CurvePanel("Truncated", "completions/clipped_ratio", "share of completions", is_share=True),
+    CurvePanel("No learning signal", "frac_reward_zero_std", "share of groups", is_share=True),
+    CurvePanel("Entropy", "entropy", "nats"),
+    CurvePanel("Gradient norm", "grad_norm", "before clipping"),
+    CurvePanel("Learning rate", "learning_rate", ""),
+    CurvePanel("Time per step", "step_time", "seconds"),
+    CurvePanel("Tool calls", "tools/call_frequency", "per completion"),
+)
 
 
 def curve(rows: Sequence[Row], metric: str) -> pandas.Series:
@@ -101,6 +115,7 @@ def training_figure(
     *,
     alerts: Sequence[Alert] = (),
     total_range: tuple[float, float] | None = None,
+    panels: Literal["main", "all"] = "main",
 ) -> Figure:
     """Draw the curves of a run, with one sentence about it below.
 
@@ -115,12 +130,20 @@ def training_figure(
             written below.
         total_range: The lowest and highest total reward that is possible, to which the band of
             one standard deviation is clipped; None if it is not known.
+        panels: "main" draws total reward, each reward and held-out scores; "all" also KL, length,
+            truncation, learning signal, entropy, gradient, learning rate and time.
+
+    Raises:
+        ValueError: `panels` is neither "main" nor "all".
 
     >>> figure = training_figure([{"step": 1, "reward": 0.5}, {"step": 2, "reward": 0.75}])
     >>> figure.axes[0].get_title(loc="left")
     'Total reward'
     """
-    shown = [panel for panel in (TOTAL, EACH, HOLDOUT) if _is_measured(panel, rows)]
+    if panels not in ("main", "all"):
+        raise ValueError(f"panels = {panels!r:.40} must be 'main' or 'all'.")
+    candidates = MAIN_PANELS if panels == "main" else MAIN_PANELS + OTHER_PANELS
+    shown = [panel for panel in candidates if _is_measured(panel, rows)]
     window = window_of(rows)
     sentence = describe(rows, reference)
     figure, axes = _empty_figure(shown, _foot(sentence, alerts, window))
@@ -129,11 +152,15 @@ def training_figure(
         if panel is TOTAL:
             _draw_deviation(axis, rows, window, total_range)
             _mark_alerts(axis, alerts)
-            _draw_values(axis, curve(rows, TOTAL.metric), window)
-        elif panel is EACH:
+        if panel is EACH:
             _draw_each_reward(axis, rows, window, weights or {})
-        else:
+        elif panel is HOLDOUT:
             _draw_heldout(axis, rows)
+        else:
+            values = curve(rows, panel.metric)
+            _draw_values(axis, values, window)
+            if panel is not TOTAL and not panel.is_share and values.min() >= 0:
+                axis.set_ylim(bottom=0)
     return figure
 
 
@@ -146,8 +173,9 @@ def _is_measured(panel: CurvePanel, rows: Sequence[Row]) -> bool:
 
 def _empty_figure(shown: Sequence[CurvePanel], foot: str) -> tuple[Figure, Sequence[Axes]]:
     """Return a figure with empty panels and text below them, and the axes of the panels."""
+    row_count = -(-len(shown) // COLUMNS)
     foot_inches = FOOT_LINE_INCHES * (foot.count("\n") + 1.5)
-    height = foot_inches + (PANEL_INCHES if shown else 0)
+    height = PANEL_INCHES * row_count + foot_inches
     share = foot_inches / height
     figure = Figure(figsize=(WIDTH_INCHES, height), facecolor="none", layout="constrained")
     figure.get_layout_engine().set(rect=(0, share, 1, 1 - share))
@@ -156,7 +184,7 @@ def _empty_figure(shown: Sequence[CurvePanel], foot: str) -> tuple[Figure, Seque
     )
     axes = []
     for number, panel in enumerate(shown):
-        axis = figure.add_subplot(1, len(shown), number + 1)
+        axis = figure.add_subplot(row_count, min(COLUMNS, len(shown)), number + 1)
         _frame(axis, panel)
         axes.append(axis)
     return figure, axes

@@ -31,7 +31,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require
@@ -365,8 +365,13 @@ class Run(Shown):
             return f"{part} of {self.name}"
         return f"{part} {sha256_of(file)[:16]}"
 
-    def plot(self) -> Figure:
-        """Draw the training curves, as they are shown live."""
+    def plot(self, panels: Literal["main", "all"] = "main") -> Figure:
+        """Draw the training curves, as they are shown live.
+
+        Args:
+            panels: "main" draws total reward, each reward and held-out scores; "all" adds KL,
+                completion length and seven more, as far as they were measured.
+        """
         # Imported here, so that reading the numbers of a run loads no matplotlib.
         from grpo_nb.runs.figure import training_figure
 
@@ -376,6 +381,7 @@ class Run(Shown):
             self.reference,
             alerts=self.alerts,
             total_range=self.total_range,
+            panels=panels,
         )
 
     # Held-out questions and results

@@ -30,6 +30,19 @@ from grpo_nb.runs.figure import (
 )
 from grpo_nb.runs.outcome import describe
 
+TITLES_OF_ALL = [
+    "Total reward",
+    "Each reward",
+    "KL",
+    "Completion length",
+    "Truncated",
+    "No learning signal",
+    "Entropy",
+    "Gradient norm",
+    "Learning rate",
+    "Time per step",
+]
+
 
 def alert(
     step: int, severity: str = "critical", rule: str = "kl_drift", message: str = "KL went up."
@@ -105,9 +118,18 @@ def test_figure_default_has_three_panels() -> None:
     assert list(panels(rows)) == ["Total reward", "Each reward", "Held-out questions"]
 
 
+def test_figure_all_has_every_measured_panel() -> None:
+    assert list(panels(made_rows(), panels="all")) == TITLES_OF_ALL
+
+
+def test_figure_refuses_other_choice_of_panels() -> None:
+    with pytest.raises(ValueError, match="panels = 'kl' must be 'main' or 'all'"):
+        training_figure(made_rows(), panels="kl")
+
+
 def test_figure_leaves_out_what_was_not_measured() -> None:
     rows = [{"step": row["step"], "reward": row["reward"]} for row in made_rows()]
-    assert list(panels(rows)) == ["Total reward"]
+    assert list(panels(rows, panels="all")) == ["Total reward"]
 
 
 def test_figure_without_rows_has_no_panel_and_says_so() -> None:
@@ -169,32 +191,33 @@ def test_heldout_panel_shows_three_measures_with_intervals() -> None:
 
 
 def test_every_panel_has_units_on_both_axes() -> None:
-    shown = panels([row | heldout(0.5) for row in made_rows()])
+    shown = panels([row | heldout(0.5) for row in made_rows()], panels="all")
     for name, axis in shown.items():
         assert axis.get_xlabel() == "optimizer step", name
     without_unit = [name for name, axis in shown.items() if not axis.texts[0].get_text()]
-    assert without_unit == []
+    assert without_unit == ["Learning rate"]
 
 
 def test_values_that_are_not_numbers_are_counted() -> None:
     rows = made_rows(20)
-    rows[6]["reward"] = math.nan
-    rows[9]["reward"] = math.inf
-    rows[3]["rewards/form/mean"] = math.nan
-    shown = panels(rows)
-    assert "NaN at 2 steps" in texts_of(shown["Total reward"])
-    assert "NaN at 1 step" in texts_of(shown["Each reward"])
+    rows[6]["grad_norm"] = math.nan
+    rows[9]["grad_norm"] = math.inf
+    rows[3]["kl"] = math.nan
+    shown = panels(rows, panels="all")
+    assert "NaN at 2 steps" in texts_of(shown["Gradient norm"])
+    assert "NaN at 1 step" in texts_of(shown["KL"])
+    assert "NaN at 1 step" not in texts_of(shown["Entropy"])
 
 
 def test_metric_that_is_never_a_number_keeps_its_panel() -> None:
-    shown = panels(made_rows(20, reward=math.nan))
-    assert "NaN at 20 steps" in texts_of(shown["Total reward"])
+    shown = panels(made_rows(20, kl=math.nan), panels="all")
+    assert "NaN at 20 steps" in texts_of(shown["KL"])
 
 
 def test_alerts_are_marked_at_the_total_reward() -> None:
     warnings = [alert(step, "warning", "no_spread", f"n{step}") for step in range(1, 5)]
     over = dataclasses.replace(alert(5, message="cut", rule="truncation"), ended=9)
-    shown = panels(made_rows(20), alerts=[*warnings, over, alert(12)])
+    shown = panels(made_rows(20), alerts=[*warnings, over, alert(12)], panels="all")
     assert marked_steps(shown["Total reward"], "v") == [12]
     assert marked_steps(shown["Total reward"], "D") == [1, 2, 3, 4]
     assert marked_steps(shown["Total reward"], "1") == [5]
@@ -215,17 +238,18 @@ def test_withdrawn_alert_is_written_as_withdrawn() -> None:
     assert "withdrawn at step 9 (was critical), step 5: cut" in foot
 
 
+@pytest.mark.parametrize("choice", ["main", "all"])
 @pytest.mark.parametrize("count", [3, 14, 200, 20_000])
-def test_figure_text_neither_overlaps_nor_leaves_the_page(count: int) -> None:
+def test_figure_text_neither_overlaps_nor_leaves_the_page(count: int, choice: str) -> None:
     rows = made_rows(count, **heldout(0.5), **{"rewards/W" + 30 * "W" + "/mean": 0.5})
-    rows[-1]["rewards/form/mean"] = math.nan
+    rows[-1]["grad_norm"] = math.nan
     message = (
         "All completions of 5 of 8 groups got the same total reward, so these groups teach nothing."
     )
     alerts = [alert(count - 1, rule="kl_drift", message=message), alert(count, message=message)]
     weights = {"right": 2.0, "W" + 30 * "W": 0.25}
     reference = "the adapter it started from"
-    figure = training_figure(rows, weights, reference, alerts=alerts)
+    figure = training_figure(rows, weights, reference, alerts=alerts, panels=choice)
     boxes = boxes_of_texts(figure)
     width, height = figure.get_size_inches() * figure.dpi
     for text, box in boxes:

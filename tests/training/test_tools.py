@@ -68,6 +68,8 @@ def test_rewards_score_the_last_turn_of_an_episode(whole: tuple) -> None:
     assert "→" in shown._repr_html_()
     assert "Tool fly" in shown._repr_html_()
     assert run.plot().axes[0].get_title(loc="left").strip() == "Total reward"
+    titles = [axis.get_title(loc="left").strip() for axis in run.plot("all").axes]
+    assert "Tool calls" in titles
     assert run.info["task"]["tools"][0]["function"]["name"] == "read"
 
 
