@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_nb.core.files import write_json
 from grpo_nb.core.progress import progress_bar
-from grpo_nb.export.result import ADAPTER, ExportError, Report
+from grpo_nb.export.result import ADAPTER, ExportError
 from grpo_nb.machine.host import require_disk
 from grpo_nb.models.adapter import options_beyond_plain_lora
 from grpo_nb.models.identity import weight_files
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 MIN_RETAINED = 0.95
 #: Bytes of a value in each dtype.
 WIDTHS = {"bfloat16": 2, "float16": 2, "float32": 4}
-#: Bytes of an output file, at most. safetensors holds a file twice in memory while it writes.
-MAX_FILE_BYTES = 2**29
+#: Bytes of an output file, at most. safetensors writes a file from tensors that are in memory.
+MAX_FILE_BYTES = 2**28
 #: File that names the file of each tensor, in a model of several files.
 INDEX = "model.safetensors.index.json"
 LORA_TENSOR = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.weight")
@@ -83,7 +83,7 @@ def read_lora(adapter: Path, weights: Iterable[str]) -> Lora:
     return Lora(matrices, config.lora_alpha / config.r)
 
 
-def merge(base: Path, adapter: Path, target: Path, *, dtype: str, report: Report) -> dict[str, Any]:
+def merge(base: Path, adapter: Path, target: Path, *, dtype: str) -> dict[str, Any]:
     """Save base plus adapter to a folder, rounded once.
 
     Args:
@@ -91,7 +91,6 @@ def merge(base: Path, adapter: Path, target: Path, *, dtype: str, report: Report
         adapter: Folder of the adapter.
         target: An empty folder.
         dtype: "auto", "bfloat16", "float16" or "float32".
-        report: Called with one line for each stage.
 
     Returns:
         `dtype`, and `retained_change`: the share of the adapter's change that the rounded weights
@@ -111,7 +110,6 @@ def merge(base: Path, adapter: Path, target: Path, *, dtype: str, report: Report
         )
     places = tensor_places(base)
     lora = read_lora(adapter, places)
-    report("merging file by file")
     candidates = list(WIDTHS) if dtype == "auto" else [dtype]
     retained = retained_shares(_changes(places, lora), candidates)
     sufficient = [name for name, share in retained.items() if share >= MIN_RETAINED]
@@ -123,7 +121,6 @@ def merge(base: Path, adapter: Path, target: Path, *, dtype: str, report: Report
             "gn.export.export_adapter."
         )
     chosen = sufficient[0]
-    report(f"writing {chosen}, which holds {retained[chosen]:.1%} of the training's change")
     write_merged(target, places, lora, chosen)
     # Copied as it is, because transformers 5.17 refuses to write some values that it reads.
     if (base / "generation_config.json").is_file():
@@ -239,8 +236,10 @@ def write_merged(target: Path, places: Mapping[str, Path], lora: Lora, dtype: st
     require_disk(target, split.metadata["total_size"], f"The merged model in {dtype}")
     files = split.filename_to_tensors.items()
     for file_name, names in progress_bar(iterable=files, desc="merging", unit=" files"):
-        tensors = {name: merged(name) for name in names}
-        save_file(tensors, target / file_name, metadata={"format": "pt"})
+        # Without a variable, the tensors of a file are freed before those of the next are made.
+        save_file(
+            {name: merged(name) for name in names}, target / file_name, metadata={"format": "pt"}
+        )
     if split.is_sharded:
         index = {"metadata": split.metadata, "weight_map": split.tensor_to_filename}
         write_json(target / INDEX, index)

@@ -7,13 +7,12 @@ from grpo_nb.core.argument_types import require
 from grpo_nb.export.export_folder import (
     Limits,
     make_export,
-    report_nothing,
     run_check,
     verification_request,
     weights_folder,
 )
 from grpo_nb.export.merge import WIDTHS, merge
-from grpo_nb.export.result import Export, ExportError, Report
+from grpo_nb.export.result import Export, ExportError
 from grpo_nb.models.templates import template_of, tokenizer_for
 from grpo_nb.runs.run_folder import Run, open_run
 
@@ -27,7 +26,6 @@ def export_merged(
     *,
     dtype: str = "auto",
     overwrite: bool = False,
-    report: Report | None = None,
 ) -> Export:
     """Merge the run's adapter into the 16-bit base, save it as safetensors, and verify the files.
 
@@ -47,7 +45,6 @@ def export_merged(
         path: The folder to make.
         dtype: "auto", "bfloat16", "float16" or "float32".
         overwrite: If True, replace an existing folder once the new one is verified.
-        report: Called with one line for each stage.
 
     Raises:
         FileExistsError: The folder exists and `overwrite` is False.
@@ -64,7 +61,6 @@ def export_merged(
         raise ValueError(f"dtype = {dtype!r} is not one of 'auto', {', '.join(map(repr, WIDTHS))}.")
     require('gn.export_merged(run, "exports/name")', run=run)
     run = open_run(run)
-    report = report or report_nothing
 
     def make(staged: Path) -> dict[str, Any]:
         if not run.holdout:
@@ -73,9 +69,8 @@ def export_merged(
                 "Use gn.export.export_adapter."
             )
         base = weights_folder(run)
-        verification = merge(base, run.adapter_path, staged, dtype=dtype, report=report)
+        verification = merge(base, run.adapter_path, staged, dtype=dtype)
         tokenizer_for(run.path, base).save_pretrained(staged)
-        report("verifying the merged model in a process of its own")
         request = {
             "check": "merged",
             "base": str(base),

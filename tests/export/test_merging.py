@@ -55,7 +55,7 @@ def base_and_adapter(
 
 def merged(pair: Pair, target: Path, dtype: str = "auto") -> dict:
     target.mkdir(exist_ok=True)
-    return merge(*pair, target, dtype=dtype, report=str)
+    return merge(*pair, target, dtype=dtype)
 
 
 def tensors_in(folder: Path) -> dict[str, torch.Tensor]:
@@ -184,7 +184,7 @@ def most():
 
 base, adapter, merged = (Path(sys.argv[1], name) for name in ("base", "adapter", "merged"))
 before = most()
-merge(base, adapter, merged, dtype="bfloat16", report=lambda line: None)
+merge(base, adapter, merged, dtype="bfloat16")
 print(most() - before)
 reference = verify.PeftModel.from_pretrained(verify.load_model(base, None), adapter)
 assert not verify.weight_problems(merged, base, reference)
