@@ -33,7 +33,7 @@ from grpo_nb.training.run_start import BASE_REFERENCE
 
 #: Settings that may change when a run is resumed, because the next step does not depend on them.
 #: Their changes are reported.
-MAY_CHANGE = (
+CHANGEABLE_SETTINGS = (
     "max_steps",
     "num_train_epochs",
     "save_steps",
@@ -163,7 +163,7 @@ def _checked(
             "resume=None and another name."
         )
     changes = [
-        *_changed_values(recorded["settings"], requested["settings"], MAY_CHANGE),
+        *_changed_values(recorded["settings"], requested["settings"], CHANGEABLE_SETTINGS),
         *reward_changes,
         *_changed_values(recorded["versions"], requested["versions"], recorded["versions"]),
         *_changed_values(recorded, requested, MACHINE_PARTS),
@@ -198,7 +198,9 @@ def _meant_run(root: Path, name: str | None, resume: str | Path | None) -> Run |
         return None
     if resume == "auto":
         return _newest_run(root, name)
-    run = _named_run(root, Path(resume).expanduser())
+    path = Path(resume).expanduser()
+    is_path = (path / "run.json").is_file()
+    run = open_run(path if is_path else root / path)
     if name not in (None, run.name):
         raise ValueError(
             f"resume={str(resume)!r} is the run {run.name!r}, not {name!r}. Leave out name=, or "
@@ -240,11 +242,6 @@ def _remove_unstarted(folder: Path) -> None:
             shutil.rmtree(folder)
 
 
-def _named_run(root: Path, path: Path) -> Run:
-    is_path = (path / "run.json").is_file()
-    return open_run(path if is_path else root / path)
-
-
 def _require_silence(run: Run) -> None:
     """Raise if another machine, which cannot be asked, wrote the run a moment ago."""
     if run.status == "unknown" and seconds_since_written(run.path) < SILENCE_SECONDS:
@@ -259,7 +256,7 @@ def _differences_in_training(before: Mapping[str, Any], now: Mapping[str, Any]) 
     """Return sentences on what makes two trainings different, with the line that restores it."""
     changed = {}
     for key, value in before["settings"].items():
-        is_fixed = key not in (*MAY_CHANGE, "run_root")
+        is_fixed = key not in (*CHANGEABLE_SETTINGS, "run_root")
         if is_fixed and value != now["settings"].get(key):
             changed[key] = value
     sentences = []
