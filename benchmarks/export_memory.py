@@ -181,7 +181,7 @@ def merge_it(folder: Path) -> str:
     from grpo_nb.models.import_unsloth import import_unsloth
 
     import_unsloth()  # as an export does first of all
-    from grpo_nb.export.merge import merge
+    from grpo_nb.export.merged import merge
 
     base = folder / "base"
     merged = folder / "merged"

@@ -74,7 +74,7 @@ def merge_once(way: str, folder: Path, target: Path) -> None:
     from safetensors.torch import load_file
     from transformers import AutoModelForCausalLM
 
-    from grpo_nb.export.merge import merge
+    from grpo_nb.export.merged import merge
 
     torch.set_num_threads(1)
     target.mkdir(exist_ok=way == "verify")

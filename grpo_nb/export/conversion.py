@@ -13,7 +13,7 @@ from pathlib import Path
 from grpo_nb.core.files import made_once
 from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.core.processes import ChildError, run_command
-from grpo_nb.export.merge import WIDTHS
+from grpo_nb.export.merged import BYTES_PER_VALUE
 from grpo_nb.export.result import ExportError
 from grpo_nb.machine.host import require_disk
 from grpo_nb.models.identity import weight_files
@@ -108,13 +108,15 @@ def convert(
         ExportError: The converter or the quantizer failed; the message has its last lines.
     """
     intermediate = file.with_name(f".{file.name}.between")
-    weights = sum(part.stat().st_size for part in weight_files(folder, "model")) / WIDTHS[dtype]
+    weights = (
+        sum(part.stat().st_size for part in weight_files(folder, "model")) / BYTES_PER_VALUE[dtype]
+    )
     bytes_per_weight = BYTES_PER_WEIGHT[quantization]
     if quantizer is None:
         commands = [_conversion(converter, quantization, file, folder)]
     else:
         outtype = INTERMEDIATE_TYPE[dtype]
-        bytes_per_weight += WIDTHS[dtype]
+        bytes_per_weight += BYTES_PER_VALUE[dtype]
         quantize = [quantizer, str(intermediate), str(file), quantization.upper()]
         commands = [_conversion(converter, outtype, intermediate, folder), quantize]
     require_disk(file, int(weights * bytes_per_weight), "The GGUF file")

@@ -14,7 +14,7 @@ import grpo_nb as gn
 from grpo_nb.core.processes import ChildError
 from grpo_nb.export import conversion, verify_child
 from grpo_nb.export import gguf as gguf_export
-from grpo_nb.export.merge import retained_shares
+from grpo_nb.export.merged import retained_shares
 from grpo_nb.export.result import Export, ExportError
 from tests.export.test_merged import rewrite
 

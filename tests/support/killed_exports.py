@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import grpo_nb as gn
-from grpo_nb.export import export_folder, merge, merged
+from grpo_nb.export import export_folder, merged
 from grpo_nb.models.import_unsloth import import_unsloth
 from tests.support.forks import in_child
 
@@ -34,8 +34,8 @@ def after(function: Callable) -> Callable:
 
 # Moments of an export: the function of a module, and what takes its place.
 MOMENTS = {
-    "merging": (merge, "read_lora", die),
-    "writing": (merge, "write_merged", die),
+    "merging": (merged, "read_lora", die),
+    "writing": (merged, "write_merged", die),
     "verifying": (merged, "run_check", die),
     "all is verified": (export_folder, "write_export_card", die),
     "the card is written": (
