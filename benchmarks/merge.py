@@ -26,7 +26,7 @@ SHARD = "500MB"
 WAYS = {
     "imports": "Python with torch, unsloth, transformers and peft, no model",
     "peft": "`merge_and_unload` + `save_pretrained`, bfloat16",
-    "file": "the kit, in files of at most 256 MB",
+    "file": "the kit, in files of at most 128 MB",
     "file_auto": 'the same, and the number type measured (`dtype="auto"`)',
     "verify": "the verification of an export, a process of its own",
 }

@@ -41,12 +41,12 @@ MIN_RETAINED = 0.95
 #: Bytes of a value in each dtype.
 BYTES_PER_VALUE = {"bfloat16": 2, "float16": 2, "float32": 4}
 #: Bytes of an output file, at most. safetensors writes a file from tensors that are in memory.
-MAX_FILE_BYTES = 2**28
+MAX_FILE_BYTES = 2**27
 #: File that names the file of each tensor, in a model of several files.
 INDEX = "model.safetensors.index.json"
 LORA_TENSOR = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.weight")
 #: Rows of a weight that are measured at once.
-ROWS_AT_ONCE = 512
+ROWS_AT_ONCE = 64
 #: Limits of the check of tokens, which is made in float32.
 LIMITS = Limits(min_effect=0.85, max_effect=1.15, max_nats=0.05, min_same_top=0.97)
 
