@@ -106,14 +106,14 @@ def find_run(
         return None
     with ExitStack() as lock:
         lock_run(run.path, lock)
-        resumption = _checked(run, settings, name, resume, info)
+        resumption = _resumption_of(run, settings, name, resume, info)
         if resumption is not None:
             # Otherwise the lock ends here, because a new run starts in another folder.
             locks.enter_context(lock.pop_all())
     return resumption
 
 
-def _checked(
+def _resumption_of(
     run: Run, settings: Settings, name: str | None, resume: str | Path | None, info: RunInfo
 ) -> Resumption | None:
     """Return how a run is resumed or returned; None if a new run starts. See `find_run`."""
