@@ -181,14 +181,12 @@ def merge_it(folder: Path) -> str:
     from grpo_nb.models.import_unsloth import import_unsloth
 
     import_unsloth()  # as an export does first of all
-    from grpo_nb.export.merge import merge
+    from grpo_nb.export.merged import merge
 
     base = folder / "base"
     merged = folder / "merged"
     merged.mkdir()
-    found = merge(
-        base, folder / "adapter", merged, dtype=os.environ["DTYPE"], report=lambda line: None
-    )
+    found = merge(base, folder / "adapter", merged, dtype=os.environ["DTYPE"])
     for file in (*base.glob("*token*"), base / "chat_template.jinja"):
         shutil.copy(file, merged)
     return f"{found['dtype']}, {found['retained_change']:.1%} kept"
@@ -222,7 +220,7 @@ def gguf(folder: Path) -> str:
     from grpo_nb.export.conversion import convert, find_converter
 
     dtype = json.loads((folder / "merged" / "config.json").read_text())["dtype"]
-    convert(folder / "merged", dtype, folder / "q8_0.gguf", "q8_0", find_converter(None, str), None)
+    convert(folder / "merged", dtype, folder / "q8_0.gguf", "q8_0", find_converter(), None)
     return f"{(folder / 'q8_0.gguf').stat().st_size / 1e9:.2f} GB"
 
 

@@ -64,7 +64,7 @@ def export_adapter(run: Run | str | Path, path: str | Path, *, overwrite: bool =
             "measured": {},
             "base": base_name,
             "base_weights": weights_identity(base),
-            "rank": max([config["r"], *config.get("rank_pattern", {}).values()]),
+            "rank": config["r"],
             "sentence": f"All {len(tensors)} tensors for {base_name} are the run's, byte for byte.",
         }
         require_passed(verification, "the copied adapter")

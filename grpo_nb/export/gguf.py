@@ -7,17 +7,15 @@ from typing import Any
 
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.files import target_of
-from grpo_nb.export.conversion import QUANTIZATIONS, convert, find_converter, find_quantizer
+from grpo_nb.export.conversion import convert, find_converter, find_quantizer
 from grpo_nb.export.export_folder import (
     Limits,
     make_export,
-    report_nothing,
     run_check,
     verification_request,
     weights_folder,
 )
-from grpo_nb.export.merged import LIMITS as MERGED_LIMITS
-from grpo_nb.export.result import Export, ExportError, Report, existing_folder, open_export
+from grpo_nb.export.result import Export, ExportError, existing_folder, open_export
 from grpo_nb.generation.llama_cpp import LlamaCppError, require_llama_cpp
 from grpo_nb.generation.llama_cpp import answer as llama_cpp_answer
 from grpo_nb.runs.run_folder import Run
@@ -26,9 +24,6 @@ from grpo_nb.runs.run_folder import Run
 SMALLEST_CONTEXT = 4096
 #: Limits of a file, by quantization.
 LIMITS = {
-    "f16": MERGED_LIMITS,
-    "bf16": MERGED_LIMITS,
-    "f32": MERGED_LIMITS,
     "q8_0": Limits(min_effect=0.7, max_effect=1.3, max_nats=0.05, min_same_top=0.95),
     "q4_k_m": Limits(min_effect=0.5, max_effect=1.5, max_nats=0.3, min_same_top=0.9),
 }
@@ -41,7 +36,6 @@ def export_gguf(
     quantization: str = "q8_0",
     overwrite: bool = False,
     converter: str | Path | None = None,
-    report: Report | None = None,
 ) -> Export:
     """Make a GGUF file for llama.cpp, Ollama and LM Studio, with a Modelfile, and verify the file.
 
@@ -53,12 +47,11 @@ def export_gguf(
     Args:
         merged: An export from `export_merged`, or its folder.
         path: The folder to make. The file in it is named after the folder and the quantization.
-        quantization: "q8_0", "f16", "bf16" or "f32", made by llama.cpp's converter; or "q4_k_m", if
-            llama.cpp's program `llama-quantize` is on the PATH.
+        quantization: "q8_0", made by llama.cpp's converter; or "q4_k_m", if llama.cpp's program
+            `llama-quantize` is on the PATH.
         overwrite: If True, replace an existing folder once the new one is verified.
         converter: Path of a `convert_hf_to_gguf.py`. Default: the package from the registry, which
             is kept in the kit's cache.
-        report: Called with one line for each stage.
 
     Raises:
         FileExistsError: The folder exists and `overwrite` is False.
@@ -74,11 +67,28 @@ def export_gguf(
     >>> gn.export_gguf(merged, "exports/first-gguf")  # doctest: +SKIP
     """
     require('gn.export_gguf(merged, "exports/name")', merged=merged)
-    check_quantization(quantization)
+    if quantization not in list(LIMITS):
+        raise ValueError(
+            f"quantization = {quantization!r} is not one of {', '.join(map(repr, LIMITS))}. An "
+            "export holds one GGUF file: call export_gguf once for each quantization, with a "
+            "folder of its own."
+        )
     target = target_of(path)
-    report = report or report_nothing
-    export = open_merged(merged)
+    run = merged.run if isinstance(merged, Export) else None
+    export = open_export(existing_folder(merged), run=run)
+    if export.kind != "merged":
+        raise ValueError(
+            f"a GGUF file is made from a merged model, but {str(export.path)!r} holds "
+            f"{export.kind} files. Merge the run {export.verification['run']!r} first: "
+            "gn.export_merged(run, path)."
+        )
     run = export.run
+    if run is None:
+        raise ValueError(
+            f"the run of the export {str(export.path)!r} is not known, and its held-out questions "
+            "verify the GGUF file. Open the export with it: "
+            "gn.export.open(path, run='runs/<name>')."
+        )
     if run.info["task"].get("tools"):
         raise ValueError(
             f"the run {run.name!r} was trained with tools, and llama.cpp, which would verify the "
@@ -90,12 +100,11 @@ def export_gguf(
     def make(staged: Path) -> dict[str, Any]:
         from transformers import AutoTokenizer
 
-        command = find_converter(converter, report)
+        command = find_converter(converter)
         file = staged / f"{target.name}-{quantization}.gguf"
-        report(f"converting to {quantization}")
         dtype = export.verification["dtype"]
         convert(export.path, dtype, file, quantization, command, quantizer)
-        verification = verify_gguf(run, export.path, file, quantization, report)
+        verification = verify_gguf(run, export.path, file, quantization)
         text = modelfile(
             file.name,
             AutoTokenizer.from_pretrained(export.path),
@@ -115,54 +124,13 @@ def export_gguf(
     return make_export(run, "gguf", target, make, overwrite=overwrite)
 
 
-def open_merged(merged: Export | str | Path) -> Export:
-    """Return a merged export with its run, whose files are as they were verified.
-
-    Raises:
-        ExportError: It is damaged, or a file has changed.
-        ValueError: It is not a merged model, or its run is not known.
-    """
-    run = merged.run if isinstance(merged, Export) else None
-    export = open_export(existing_folder(merged), run=run)
-    if export.kind != "merged":
-        raise ValueError(
-            f"a GGUF file is made from a merged model, but {str(export.path)!r} holds "
-            f"{export.kind} files. Merge the run {export.verification['run']!r} first: "
-            "gn.export_merged(run, path)."
-        )
-    if export.run is None:
-        raise ValueError(
-            f"the run of the export {str(export.path)!r} is not known, and its held-out questions "
-            "verify the GGUF file. Open the export with it: "
-            "gn.export.open(path, run='runs/<name>')."
-        )
-    return export
-
-
-def check_quantization(quantization: Any) -> None:
-    """Raise if the value is not the name of one quantization.
-
-    Raises:
-        ValueError: It is another value, or a list of names.
-    """
-    if not isinstance(quantization, str) or quantization not in QUANTIZATIONS:
-        known = ", ".join(map(repr, QUANTIZATIONS))
-        raise ValueError(
-            f"quantization = {quantization!r} is not one of {known}. An export holds one GGUF "
-            "file: call export_gguf once for each quantization, with a folder of its own."
-        )
-
-
-def verify_gguf(
-    run: Run, merged: Path, file: Path, quantization: str, report: Report
-) -> dict[str, Any]:
+def verify_gguf(run: Run, merged: Path, file: Path, quantization: str) -> dict[str, Any]:
     """Compare a GGUF file with the merged model that it was made of.
 
     Raises:
         ExportError: The file is not that model, or llama.cpp cannot read it.
     """
     request = verification_request(run)
-    report(f"llama.cpp answers {len(request['prompts'])} prompts with {file.name}")
     try:
         answers = llama_cpp_answer(
             file,
@@ -174,7 +142,6 @@ def verify_gguf(
         raise ExportError(
             f"the GGUF file could not be verified, so it was not kept: {error}"
         ) from error
-    report("comparing it with the merged model")
     request |= {
         "check": "gguf",
         "file": str(file),
@@ -200,7 +167,16 @@ def modelfile(
         chats: The task's prompts.
         context: Tokens of prompt and answer together.
     """
-    lines = [f"FROM ./{file_name}", *_shared_messages(chats)]
+    lines = [f"FROM ./{file_name}"]
+    first_messages = [chat[0] for chat in chats]
+    is_shared = all(message == first_messages[0] for message in first_messages)
+    if is_shared and first_messages[0]["role"] == "system":
+        system = first_messages[0]["content"]
+        if '"""' in system:
+            # A Modelfile has no way to write these quotes.
+            lines.append("# The system prompt of the training contains quotes: send it yourself.")
+        else:
+            lines.append(f'SYSTEM """{system}"""')
     if tokenizer.eos_token:
         lines.append(f'PARAMETER stop "{tokenizer.eos_token}"')
     lines.append(f"PARAMETER num_ctx {max(context, SMALLEST_CONTEXT)}")
@@ -208,23 +184,3 @@ def modelfile(
     lines.append("PARAMETER temperature 0")
     lines.append("PARAMETER repeat_penalty 1")
     return "\n".join(lines) + "\n"
-
-
-def _shared_messages(chats: Sequence[Sequence[Mapping[str, str]]]) -> list[str]:
-    """Return SYSTEM and MESSAGE lines for the messages that all prompts start with."""
-    shared = []
-    for messages in zip(*[chat[:-1] for chat in chats], strict=False):
-        if any(message != messages[0] for message in messages):
-            break
-        shared.append(messages[0])
-    if any('"""' in message["content"] for message in shared):
-        # A Modelfile has no way to write these quotes.
-        return [
-            '# No SYSTEM: the prompts of the training contain """. Send the messages that they '
-            "start with along with every question."
-        ]
-    lines = []
-    for message in shared:
-        instruction = "SYSTEM" if message["role"] == "system" else f"MESSAGE {message['role']}"
-        lines.append(f'{instruction} """{message["content"]}"""')
-    return lines

@@ -1,22 +1,52 @@
-"""Export a run as a merged model: the 16-bit base plus the adapter, verified weight by weight."""
+"""Export a run as a merged model: the 16-bit base plus the adapter, verified weight by weight.
 
+The adapter is merged one tensor and one output file at a time, so the model need not fit into
+memory. Adapters that are more than a plain LoRA on linear layers (DoRA, trained biases, whole
+modules, experts) are refused.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from grpo_nb.core.argument_types import require
+from grpo_nb.core.files import write_json
+from grpo_nb.core.progress import progress_bar
 from grpo_nb.export.export_folder import (
     Limits,
     make_export,
-    report_nothing,
     run_check,
     verification_request,
     weights_folder,
 )
-from grpo_nb.export.merge import WIDTHS, merge
-from grpo_nb.export.result import Export, ExportError, Report
+from grpo_nb.export.result import ADAPTER, Export, ExportError
+from grpo_nb.machine.host import require_disk
+from grpo_nb.models.adapter import options_beyond_plain_lora
+from grpo_nb.models.identity import weight_files
 from grpo_nb.models.templates import template_of, tokenizer_for
 from grpo_nb.runs.run_folder import Run, open_run
 
+if TYPE_CHECKING:
+    import torch
+
+#: Share of the adapter's change that must survive the rounding of the merged weights.
+MIN_RETAINED = 0.95
+#: Bytes of a value in each dtype.
+BYTES_PER_VALUE = {"bfloat16": 2, "float16": 2, "float32": 4}
+#: Bytes of an output file, at most. safetensors writes a file from tensors that are in memory.
+MAX_FILE_BYTES = 2**27
+#: File that names the file of each tensor, in a model of several files.
+INDEX = "model.safetensors.index.json"
+LORA_TENSOR = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.weight")
+#: Rows of a weight that are measured at once.
+ROWS_AT_ONCE = 64
 #: Limits of the check of tokens, which is made in float32.
 LIMITS = Limits(min_effect=0.85, max_effect=1.15, max_nats=0.05, min_same_top=0.97)
 
@@ -27,7 +57,6 @@ def export_merged(
     *,
     dtype: str = "auto",
     overwrite: bool = False,
-    report: Report | None = None,
 ) -> Export:
     """Merge the run's adapter into the 16-bit base, save it as safetensors, and verify the files.
 
@@ -47,7 +76,6 @@ def export_merged(
         path: The folder to make.
         dtype: "auto", "bfloat16", "float16" or "float32".
         overwrite: If True, replace an existing folder once the new one is verified.
-        report: Called with one line for each stage.
 
     Raises:
         FileExistsError: The folder exists and `overwrite` is False.
@@ -60,11 +88,12 @@ def export_merged(
 
     >>> gn.export_merged(gn.open_run("runs/first"), "exports/first")  # doctest: +SKIP
     """
-    if dtype not in ("auto", *WIDTHS):
-        raise ValueError(f"dtype = {dtype!r} is not one of 'auto', {', '.join(map(repr, WIDTHS))}.")
+    if dtype not in ("auto", *BYTES_PER_VALUE):
+        raise ValueError(
+            f"dtype = {dtype!r} is not one of 'auto', {', '.join(map(repr, BYTES_PER_VALUE))}."
+        )
     require('gn.export_merged(run, "exports/name")', run=run)
     run = open_run(run)
-    report = report or report_nothing
 
     def make(staged: Path) -> dict[str, Any]:
         if not run.holdout:
@@ -73,9 +102,8 @@ def export_merged(
                 "Use gn.export.export_adapter."
             )
         base = weights_folder(run)
-        verification = merge(base, run.adapter_path, staged, dtype=dtype, report=report)
+        verification = merge(base, run.adapter_path, staged, dtype=dtype)
         tokenizer_for(run.path, base).save_pretrained(staged)
-        report("verifying the merged model in a process of its own")
         request = {
             "check": "merged",
             "base": str(base),
@@ -95,3 +123,210 @@ def export_merged(
         return verification
 
     return make_export(run, "merged", path, make, overwrite=overwrite)
+
+
+@dataclass(frozen=True)
+class Lora:
+    """The change that a plain LoRA adds to the weights of the base."""
+
+    matrices: Mapping[str, Mapping[str, torch.Tensor]]
+    """A and B in float32, by the name of the weight."""
+    scaling: float
+
+    def change(self, name: str, rows: slice = slice(None)) -> torch.Tensor:
+        """Return the change of these rows of a weight, in float32."""
+        pair = self.matrices[name]
+        return (pair["B"][rows] @ pair["A"]).mul_(self.scaling)
+
+
+def read_lora(adapter: Path, weights: Iterable[str]) -> Lora:
+    """Read an adapter.
+
+    Args:
+        adapter: Folder of the adapter.
+        weights: Names of the base's weights.
+
+    Raises:
+        ExportError: The adapter is no plain LoRA, or is one of another base.
+    """
+    from peft import PeftConfig
+    from safetensors.torch import load_file
+
+    config = PeftConfig.from_pretrained(str(adapter))
+    obstacles = options_beyond_plain_lora(config)
+    matrices: dict[str, dict[str, torch.Tensor]] = {}
+    for name, tensor in load_file(adapter / ADAPTER).items():
+        match = LORA_TENSOR.fullmatch(name)
+        weight = f"{match[1]}.weight" if match else ""
+        if weight in weights:
+            matrices.setdefault(weight, {})[match[2]] = tensor.float()
+        else:
+            obstacles.append(f"{name}, which belongs to no weight of the base's files")
+    if obstacles:
+        raise ExportError(
+            f"the adapter has {obstacles[0]}, and only a plain LoRA is merged. Use "
+            "gn.export.export_adapter, or PEFT's merge_and_unload without a verification."
+        )
+    return Lora(matrices, config.lora_alpha / config.r)
+
+
+def merge(base: Path, adapter: Path, target: Path, *, dtype: str) -> dict[str, Any]:
+    """Save base plus adapter to a folder, rounded once.
+
+    Args:
+        base: Folder of the 16-bit base model.
+        adapter: Folder of the adapter.
+        target: An empty folder.
+        dtype: "auto", "bfloat16", "float16" or "float32".
+
+    Returns:
+        `dtype`, and `retained_change`: the share of the adapter's change that the rounded weights
+        hold.
+
+    Raises:
+        EnvironmentProblem: There is too little disk.
+        ExportError: Rounding would lose too much, the base is stored quantized, or the adapter is
+            no plain LoRA.
+    """
+    config = json.loads((base / "config.json").read_text())
+    if "quantization_config" in config:
+        raise ExportError(
+            f"the base {base.name!r} is stored quantized, so the 16-bit weights that the adapter "
+            "belongs to are not in it. Train with the name of the 16-bit model and "
+            "load_in_4bit=True (it is quantized while it loads), or use export_adapter."
+        )
+    places = tensor_places(base)
+    lora = read_lora(adapter, places)
+    candidates = list(BYTES_PER_VALUE) if dtype == "auto" else [dtype]
+    retained = retained_shares(_changes(places, lora), candidates)
+    sufficient = [name for name, share in retained.items() if share >= MIN_RETAINED]
+    if not sufficient:
+        measured = ", ".join(f"{name} {share:.1%}" for name, share in retained.items())
+        raise ExportError(
+            "rounding the merged weights would lose a part of the training (share kept: "
+            f"{measured}; at least {MIN_RETAINED:.0%} is needed). Write dtype='float32', or use "
+            "gn.export.export_adapter."
+        )
+    chosen = sufficient[0]
+    write_merged(target, places, lora, chosen)
+    # Copied as it is, because transformers 5.17 refuses to write some values that it reads.
+    if (base / "generation_config.json").is_file():
+        shutil.copy(base / "generation_config.json", target)
+    config.pop("_name_or_path", None)  # a folder of this machine
+    write_json(target / "config.json", config | {"dtype": chosen, "torch_dtype": chosen})
+    return {"dtype": chosen, "retained_change": retained[chosen]}
+
+
+def retained_shares(
+    changes: Iterable[tuple[torch.Tensor, torch.Tensor]], dtypes: Sequence[str]
+) -> dict[str, float]:
+    """Return the share of a change that is left after rounding, for each dtype.
+
+    The share is the projection of the rounded change onto the exact change, over all weights.
+
+    Args:
+        changes: Pairs of a weight and its change, in float32 and of equal shape.
+        dtypes: Names of the dtypes to round to.
+
+    Returns:
+        The share for each dtype, at most 1 and at least 0; 0 also if a weight is too large for it.
+
+    Raises:
+        ExportError: There is no change at all, or base or adapter have values that are not finite.
+    """
+    import torch
+
+    projections = dict.fromkeys(dtypes, 0.0)
+    squared_change = 0.0
+    for weight, change in changes:
+        total = weight + change
+        if not total.isfinite().all():
+            raise ExportError(
+                "base or adapter has values that are not finite, so there is no model to merge."
+            )
+        squared_change += (change * change).sum().item()
+        for name in projections:
+            rounded = total.to(getattr(torch, name)).float()
+            projection = ((rounded - weight) * change).sum().item()
+            # An overflow makes the projection infinite, or NaN where nothing changed.
+            projections[name] += projection if math.isfinite(projection) else -math.inf
+    if squared_change == 0:
+        raise ExportError(
+            "the adapter changes nothing: all its B matrices are zero. Train it first."
+        )
+    shares = {}
+    for name, projection in projections.items():
+        # Rounding can also exaggerate the change, which counts as much as losing a part of it.
+        error = abs(1 - projection / squared_change)
+        shares[name] = max(0.0, 1 - error)
+    return shares
+
+
+def _changes(places: Mapping[str, Path], lora: Lora) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Yield each changed weight and its change, some rows at a time, in float32."""
+    for name in lora.matrices:
+        weight = read_tensor(places[name], name)
+        for start in range(0, len(weight), ROWS_AT_ONCE):
+            rows = slice(start, start + ROWS_AT_ONCE)
+            yield weight[rows].float(), lora.change(name, rows)
+
+
+def tensor_places(folder: Path) -> dict[str, Path]:
+    """Return the file of each tensor of a model."""
+    from safetensors import safe_open
+
+    places: dict[str, Path] = {}
+    for file in weight_files(folder, "model"):
+        with safe_open(file, framework="pt") as opened:
+            places |= dict.fromkeys(opened.keys(), file)
+    return places
+
+
+def read_tensor(file: Path, name: str) -> torch.Tensor:
+    """Return a tensor that is mapped from its file.
+
+    The file is opened for each tensor, because the pages of an open file count as memory of this
+    process.
+    """
+    from safetensors import safe_open
+
+    with safe_open(file, framework="pt") as opened:
+        return opened.get_tensor(name)
+
+
+def write_merged(target: Path, places: Mapping[str, Path], lora: Lora, dtype: str) -> None:
+    """Write the files of the merged model.
+
+    Raises:
+        EnvironmentProblem: There is too little disk.
+    """
+    import torch
+    from huggingface_hub import split_torch_state_dict_into_shards
+    from safetensors.torch import save_file
+
+    def merged_dtype(weight: torch.Tensor) -> torch.dtype:
+        return getattr(torch, dtype) if weight.is_floating_point() else weight.dtype
+
+    def merged(name: str) -> torch.Tensor:
+        weight = read_tensor(places[name], name)
+        kept = merged_dtype(weight)
+        if name in lora.matrices:
+            weight = lora.change(name).add_(weight)
+        return weight.to(kept)
+
+    # Tensors without memory, which have a size.
+    sizes = {}
+    for name, file in places.items():
+        weight = read_tensor(file, name)
+        sizes[name] = weight.to("meta", merged_dtype(weight))
+    split = split_torch_state_dict_into_shards(sizes, max_shard_size=MAX_FILE_BYTES)
+    require_disk(target, split.metadata["total_size"], f"The merged model in {dtype}")
+    files = split.filename_to_tensors.items()
+    for file_name, names in progress_bar(iterable=files, desc="merging", unit=" files"):
+        # Without a variable, the tensors of a file are freed before those of the next are made.
+        save_file(
+            {name: merged(name) for name in names}, target / file_name, metadata={"format": "pt"}
+        )
+    if split.is_sharded:
+        index = {"metadata": split.metadata, "weight_map": split.tensor_to_filename}
+        write_json(target / INDEX, index)

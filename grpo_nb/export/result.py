@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shlex
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -23,8 +23,6 @@ from grpo_nb.runs.run_info import Text, check_fields
 if TYPE_CHECKING:
     import pandas
 
-#: Called with one line for each stage of an export.
-Report = Callable[[str], None]
 RECORD = "verification.json"
 ADAPTER = "adapter_model.safetensors"
 #: Files of an export that may be edited: the card and its figure.
@@ -233,8 +231,9 @@ def _run_of(verification: Mapping[str, Any]) -> Run | None:
     name = verification["run"]
     root = Path(Settings().run_root)
     folder = root / name
-    # The recorded name is untrusted: only a symlink directly in runs/ may lead outside.
-    if not folder.is_symlink() or Path(name).name != name:
+    # The recorded name is untrusted. A link directly in runs/ is the user's own.
+    is_direct_link = folder.is_symlink() and Path(name).name == name
+    if not is_direct_link:
         folder = inside(root, name)
     if not (folder / "run.json").is_file() or not _has_exported_adapter(folder, verification):
         return None

@@ -14,7 +14,6 @@ before, in another process.
 
 import gc
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from gguf import GGUFReader
 from peft import PeftModel
 from peft.tuners.lora import LoraLayer
 from safetensors import safe_open
-from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 #: Check name -> (passed, or None if the check was not made; measurement in words).
 Checks = dict[str, tuple[bool | None, str]]
@@ -51,7 +50,6 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         "checks": {name: passed for name, (passed, _) in checks.items()},
         "measured": measured,
         "tokens": ", ".join(text for name, text in measured.items() if name.startswith("tokens")),
-        "imported_unsloth_or_kit": sorted({"unsloth", "grpo_nb"} & set(sys.modules)),
     }
 
 
@@ -86,22 +84,7 @@ def verify_merged(request: dict[str, Any]) -> Checks:
         return checks | NOT_COMPARED
     if weights or texts:
         return checks
-    # What a user does with the folder: plain transformers, without the kit.
-    chat = pipeline(
-        "text-generation",
-        model=load_model(folder, device),
-        tokenizer=str(folder),
-        device=device,
-    )
-    merged_logprobs, is_top = token_logprobs(chat.model.eval(), prompts, answers)
-    reply = chat(
-        chats[0],
-        max_new_tokens=8,
-        do_sample=False,
-        tokenizer_encode_kwargs=dict(template_kwargs),
-    )
-    is_answer = reply[0]["generated_text"][-1]["role"] == "assistant"
-    checks["a pipeline answers"] = (is_answer, "")
+    merged_logprobs, is_top = token_logprobs(load_model(folder, device), prompts, answers)
     return checks | token_checks(
         request["limits"], base_logprobs, adapter_logprobs, merged_logprobs, is_top
     )
@@ -234,7 +217,7 @@ def count_wrong(tensor: torch.Tensor, terms: Sequence[torch.Tensor]) -> int:
     for values, *parts in zip(*blocks, strict=True):
         exact = sum(part.float().cpu() for part in parts)
         is_close = (values.float() - exact).abs() <= exact.abs() * rounding + SMALLEST_STEP
-        # "not close" instead of "far", so that NaN counts as wrong.
+        # NaN is not close, so it counts.
         wrong_values += int((~is_close).sum())
     return wrong_values
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from grpo_nb.core.pages import render, style
 from grpo_nb.core.words import as_score, shorten
 from grpo_nb.lab.views import push
+from grpo_nb.rewards.base import completion_text
 from grpo_nb.scoring.scores import NO_SPREAD
 from grpo_nb.tasks.tools import transcript
 
@@ -28,6 +29,49 @@ def transcripts(table: pandas.DataFrame) -> pandas.Series:
     if "turns" in table:
         return table["turns"].map(json.loads).map(transcript)
     return table["completion"]
+
+
+def completions_table(
+    logs: Mapping[str, Any],
+    step: int,
+    group_size: int,
+    weights: Mapping[str, float],
+    has_tools: bool = False,
+) -> pandas.DataFrame:
+    """Return the last generation batch of a trainer as the table that `Run.completions` gives.
+
+    Args:
+        logs: TRL's record of the batch (`upstream.trl.last_generation`).
+        step: The trainer's step.
+        group_size: Completions per prompt. The rows of a group are consecutive, because TRL's
+            RepeatSampler repeats each prompt `num_generations` times.
+        weights: The weight of each reward by name.
+        has_tools: True if a completion is an episode, of which every turn is kept.
+    """
+    import pandas
+
+    scores = pandas.DataFrame({name: list(values) for name, values in logs["rewards"].items()})
+    prompts = [
+        prompt if isinstance(prompt, str) else json.dumps(prompt) for prompt in logs["prompt"]
+    ]
+    columns: dict[str, Any] = {
+        "step": step,
+        "group": scores.index // group_size,
+        "prompt": prompts,
+        "completion": [completion_text(completion) for completion in logs["completion"]],
+    }
+    if has_tools:
+        columns["turns"] = [json.dumps(turns, default=str) for turns in logs["completion"]]
+    columns |= dict(scores)
+    # Sum only the numeric scores, as TRL does; the total is NaN where no reward gave a number.
+    columns["total"] = (scores * pandas.Series(weights)).sum(axis=1, min_count=1)
+    columns["advantage"] = list(logs["advantages"])
+    # What rewards log for each completion (TRL's `log_extra`), such as a judge's reasons.
+    for name, words in logs.get("extra", {}).items():
+        if name not in columns:
+            columns[name] = pandas.Series([str(word) for word in words])
+    # Built at once: a table that grows by columns takes twice as long.
+    return pandas.DataFrame(columns)
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,6 +14,7 @@ from grpo_nb.config.settings import EMBEDDED_MODEL, Settings
 from grpo_nb.core.files import inside, put_in_place, refuse_links, shown_path, staged_folder
 from grpo_nb.core.tables import Part, Shown, bold
 from grpo_nb.runs.card import published_name, write_model_card
+from grpo_nb.runs.groups import completions_table
 from grpo_nb.runs.rows import reading, repetition_metrics, tidy_row
 from grpo_nb.runs.run_folder import Run, open_run
 from grpo_nb.runs.run_info import RunInfo
@@ -118,8 +119,6 @@ def _make_run(
     target: Path, source: Path, origin: Mapping[str, Any], finished: Mapping[str, Any]
 ) -> None:
     """Fill a folder with what was trained in a project, as `gn.train` would have left it."""
-    from grpo_nb.training.recorder import completions_table
-
     settings = _trained_settings(source, origin, finished["trainer"])
     processes = "1 process" if finished["processes"] == 1 else f"{finished['processes']} processes"
     machine = {"platform": finished["platform"], "gpu": None, "device": finished["device"]}

@@ -11,7 +11,7 @@ import lazy_loader
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
-        "effective": ["effective_settings"],
+        "prepare": ["effective_settings"],
         "recorder": ["Observer"],
     },
 )

@@ -17,7 +17,7 @@ from grpo_nb.core.argument_types import require
 from grpo_nb.models.import_unsloth import import_unsloth
 from grpo_nb.models.modes import kept_modes, kept_random_state
 from grpo_nb.rewards.base import reward_list
-from grpo_nb.runs.groups import StepGroups
+from grpo_nb.runs.groups import StepGroups, completions_table
 from grpo_nb.tasks.task import Task
 from grpo_nb.upstream.trl import last_generation
 
@@ -27,7 +27,6 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from grpo_nb.training.prepare import CALL_EXAMPLE, build_trainer, prepare, reference_adapter_removed
-from grpo_nb.training.recorder import completions_table
 from grpo_nb.training.trainer import KitTrainer, stateful_holders
 
 

@@ -23,8 +23,7 @@ from grpo_nb.runs.checkpoints import is_disk_full
 from grpo_nb.scoring.calls import RewardError, to_floats
 from grpo_nb.scoring.scores import score
 
-#: Only these errors of a reward can report missing memory. The text of any other error may quote a
-#: completion.
+#: Errors of a reward that are searched for an out-of-memory text. Others may quote a completion.
 MACHINE_ERRORS = (RuntimeError, MemoryError)
 #: Keywords that TRL passes to a reward in addition to the columns of the data.
 TRL_KEYWORDS = (
@@ -86,7 +85,7 @@ def _raise_for_row(reward: RewardFunction, keywords: Mapping[str, Any]) -> None:
     columns = {key: values for key, values in keywords.items() if key not in TRL_KEYWORDS}
     values_by_row = zip(*columns.values(), strict=True)
     rows = [dict(zip(columns, values, strict=True)) for values in values_by_row]
-    # `score` splits these itself.
+    # `score` takes these as arguments of their own.
     repeated = {key: keywords.get(key) for key in ("prompts", "completion_ids", "trainer_state")}
     score(reward, keywords["completions"], rows or None, **repeated)
 

@@ -1,9 +1,11 @@
 """Check everything that a training needs before anything slow starts, and build the trainer.
 
-A training and a dry run use the same functions.
+A training and a dry run use the same functions. `effective_settings` shows what the built
+configuration makes of the settings.
 """
 
 import contextlib
+import dataclasses
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -11,15 +13,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.config.effective_table import requested_arguments
-from grpo_nb.config.hardware import compute_dtype, dtype_of_model, has_engine
+from grpo_nb.config.effective_table import (
+    Effect,
+    EffectiveSettings,
+    compare_configurations,
+    requested_arguments,
+)
+from grpo_nb.config.hardware import ComputeDtype, compute_dtype, dtype_of_model, has_engine
 from grpo_nb.config.settings import Settings
+from grpo_nb.core.argument_types import require
 from grpo_nb.core.problems import warn_user
 from grpo_nb.generation.choice import EngineChoice, choose_engine
 from grpo_nb.generation.episodes import tool_template
 from grpo_nb.generation.vllm import drop_leftovers
 from grpo_nb.machine.gpu import find_gpu
-from grpo_nb.models.import_unsloth import import_unsloth, set_unsloth_dtype
+from grpo_nb.models.import_unsloth import import_unsloth, set_unsloth_dtype, silently
 from grpo_nb.models.load_record import as_loaded, require_same_settings
 from grpo_nb.rewards.base import RewardFunction, reward_list, weights_by_name
 from grpo_nb.rewards.code import code_tests
@@ -53,7 +61,8 @@ class Prepared:
         settings: The settings, with the task's arguments for the chat template, so that the trainer
             renders the same prompts, and with the steps that `num_train_epochs` amounts to.
         weights: The weight of each reward by name.
-        engine: The engine that samples. Prompts are shared if `engine.can_share_prompts`.
+        engine_choice: Which engine samples, and why. Prompts are shared if
+            `engine_choice.can_share_prompts`.
     """
 
     model: Any
@@ -62,7 +71,7 @@ class Prepared:
     rewards: list[RewardFunction]
     settings: Settings
     weights: dict[str, float]
-    engine: EngineChoice
+    engine_choice: EngineChoice
 
 
 def prepare(
@@ -99,12 +108,12 @@ def prepare(
         )
     settings = settings.for_questions(len(fitted.train))
     weights = try_rewards(rewards, fitted, settings)
-    engine = choose_engine(model, settings)
-    is_slow = settings.shared_prompts and not engine.can_share_prompts
+    engine_choice = choose_engine(model, settings)
+    is_slow = settings.shared_prompts and not engine_choice.can_share_prompts
     if is_slow and find_gpu() is None:
         warn_user(
             "The completions of a group do not share their prompt, so a step takes about three "
-            f"times as long: {engine.why_not_cpu_engine}.",
+            f"times as long: {engine_choice.why_not_cpu_engine}.",
         )
     return Prepared(
         model=model,
@@ -113,7 +122,7 @@ def prepare(
         rewards=rewards,
         settings=settings,
         weights=weights,
-        engine=engine,
+        engine_choice=engine_choice,
     )
 
 
@@ -164,7 +173,7 @@ def build_trainer(prepared: Prepared, trainer_class: type[KitTrainer] = KitTrain
     if has_engine(model):
         hand_copies_to_vllm()  # also for a model that grpo_nb did not load
     drop_leftovers(model)
-    can_share_prompts = prepared.engine.can_share_prompts
+    can_share_prompts = prepared.engine_choice.can_share_prompts
     engine = CpuEngine(model) if can_share_prompts else None
     # transformers creates its output folder at once, so a temporary folder stands in for it.
     with (
@@ -198,6 +207,12 @@ def build_trainer(prepared: Prepared, trainer_class: type[KitTrainer] = KitTrain
     return trainer
 
 
+def dtype_of_training(settings: Settings, model: Any = None) -> ComputeDtype:
+    """Return the dtype of a loaded model; without one, the dtype that it would be loaded in."""
+    gpu = find_gpu()
+    return compute_dtype(settings, gpu) if model is None else dtype_of_model(model, settings, gpu)
+
+
 def grpo_arguments(
     settings: Settings, weights: dict[str, float], folder: Path, model: Any = None
 ) -> dict[str, Any]:
@@ -210,12 +225,11 @@ def grpo_arguments(
         model: The loaded model; None gives the arguments for a model as it would be loaded.
     """
     gpu = find_gpu()
-    has_model = model is not None
-    chosen = dtype_of_model(model, settings, gpu) if has_model else compute_dtype(settings, gpu)
+    dtype = dtype_of_training(settings, model)
     # It is not enough that vLLM is installed: for a model that was loaded without vLLM, TRL would
     # start an engine of its own.
     has_vllm = choose_engine(model, settings).is_vllm
-    set_unsloth_dtype(chosen.name)
+    set_unsloth_dtype(dtype.name)
     return {
         "logging_steps": 1,
         # A NaN in the loss is shown, not replaced by the last good value.
@@ -223,10 +237,50 @@ def grpo_arguments(
         "save_strategy": "no",
         "report_to": "none",
         "disable_tqdm": True,
-        **requested_arguments(settings, gpu=gpu, dtype=chosen.name, has_vllm=has_vllm),
+        **requested_arguments(settings, gpu=gpu, dtype=dtype.name, has_vllm=has_vllm),
         "output_dir": str(folder / "checkpoints"),
         "reward_weights": list(weights.values()),
     }
+
+
+def effective_settings(settings: Settings, model: Any = None) -> EffectiveSettings:
+    """Return the settings that will not run as written here, what will run instead, and why.
+
+    The configuration is built as for a training and compared with the settings.
+
+    Args:
+        settings: The settings of the run.
+        model: The loaded model. It decides the dtype, whether vLLM generates, and whether the
+            completions of a group share their prompt.
+
+    Raises:
+        ValueError: TRL refuses the settings.
+
+    >>> effective_settings(Settings(optim="adamw_8bit")).changed["optim"].runs  # on a CPU
+    'adamw_torch_fused'
+    """
+    require("gn.training.effective_settings(settings, model)", settings=settings)
+    gpu = find_gpu()
+    dtype = dtype_of_training(settings, model)
+    engine_choice = choose_engine(model, settings)
+    has_vllm = engine_choice.is_vllm
+    requested = requested_arguments(settings, gpu=gpu, dtype=dtype.name, has_vllm=has_vllm)
+    # Unsloth's class on a GPU inherits from TRL's and has the same name.
+    trl_class = [cls for cls in GRPOConfig.__mro__ if cls.__name__ == "GRPOConfig"][-1]
+    # Only Unsloth knows all values of `optim`.
+    known = {field.name for field in dataclasses.fields(trl_class)} - {"optim"}
+    # The returned table replaces what Unsloth prints about its changes.
+    with tempfile.TemporaryDirectory() as folder, silently():
+        arguments = grpo_arguments(settings, {}, Path(folder), model)
+        trl_alone = trl_class(**{name: arguments[name] for name in known & arguments.keys()})
+        built = GRPOConfig(**arguments)
+    result = compare_configurations(settings, requested, built, trl_alone)
+    changed = {"dtype": Effect(settings.dtype, dtype.name, dtype.why)}
+    if settings.fast_inference and engine_choice.why_not_vllm is not None:
+        changed["fast_inference"] = Effect(True, False, engine_choice.why_not_vllm)
+    if settings.shared_prompts and not engine_choice.can_share_prompts:
+        changed["shared_prompts"] = Effect(True, False, engine_choice.why_not_cpu_engine)
+    return EffectiveSettings({**changed, **result.changed}, result.arguments)
 
 
 @contextlib.contextmanager

@@ -29,11 +29,10 @@ from grpo_nb.evaluation.subjects import Decoding, answers_of_model
 from grpo_nb.health.monitor import HealthMonitor
 from grpo_nb.models.adapter import save_adapter
 from grpo_nb.models.import_unsloth import import_unsloth
-from grpo_nb.rewards.base import completion_text
 from grpo_nb.runs.alert import Alert
 from grpo_nb.runs.checkpoints import best_adapter, keep_best
 from grpo_nb.runs.figure import LivePlot
-from grpo_nb.runs.groups import transcripts
+from grpo_nb.runs.groups import completions_table, transcripts
 from grpo_nb.runs.rows import ACCURACY, HELDOUT_MEASURES, best_row, repetition_metrics, tidy_row
 from grpo_nb.runs.run_folder import Run
 from grpo_nb.scoring.correct_answers import choose_judge, judge_in_words
@@ -245,47 +244,6 @@ class Recorder(TrainerCallback):
             alerts = self.health.alerts
             self._show(partial(self._plot.update, self.rows, alerts=alerts, is_last=True))
         self.run.save_figure()
-
-
-def completions_table(
-    logs: Mapping[str, Any],
-    step: int,
-    group_size: int,
-    weights: Mapping[str, float],
-    has_tools: bool = False,
-) -> pandas.DataFrame:
-    """Return the last generation batch of a trainer as the table that `Run.completions` gives.
-
-    Args:
-        logs: TRL's record of the batch (`upstream.trl.last_generation`).
-        step: The trainer's step.
-        group_size: Completions per prompt. The rows of a group are consecutive, because TRL's
-            RepeatSampler repeats each prompt `num_generations` times.
-        weights: The weight of each reward by name.
-        has_tools: True if a completion is an episode, of which every turn is kept.
-    """
-    scores = pandas.DataFrame({name: list(values) for name, values in logs["rewards"].items()})
-    prompts = [
-        prompt if isinstance(prompt, str) else json.dumps(prompt) for prompt in logs["prompt"]
-    ]
-    columns: dict[str, Any] = {
-        "step": step,
-        "group": scores.index // group_size,
-        "prompt": prompts,
-        "completion": [completion_text(completion) for completion in logs["completion"]],
-    }
-    if has_tools:
-        columns["turns"] = [json.dumps(turns, default=str) for turns in logs["completion"]]
-    columns |= dict(scores)
-    # Sum only the numeric scores, as TRL does; the total is NaN where no reward gave a number.
-    columns["total"] = (scores * pandas.Series(weights)).sum(axis=1, min_count=1)
-    columns["advantage"] = list(logs["advantages"])
-    # What rewards log for each completion (TRL's `log_extra`), such as a judge's reasons.
-    for name, words in logs.get("extra", {}).items():
-        if name not in columns:
-            columns[name] = pandas.Series([str(word) for word in words])
-    # Built at once: a table that grows by columns takes twice as long.
-    return pandas.DataFrame(columns)
 
 
 class HoldoutScore:

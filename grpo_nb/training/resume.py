@@ -33,7 +33,7 @@ from grpo_nb.training.run_start import BASE_REFERENCE
 
 #: Settings that may change when a run is resumed, because the next step does not depend on them.
 #: Their changes are reported.
-MAY_CHANGE = (
+CHANGEABLE_SETTINGS = (
     "max_steps",
     "num_train_epochs",
     "save_steps",
@@ -76,6 +76,7 @@ def find_run(
     | -------------------------------- | ------------------ | -------------- | ------- |
     | none                             | new run            | new run        | error   |
     | finished, same training          | returned           | returned       | error   |
+    | the same, its adapter is missing | restored           | restored       | restored |
     | the same, and larger `max_steps` | resumed            | resumed        | resumed |
     | finished, another training       | new run            | error          | error   |
     | unfinished, same training        | resumed            | resumed        | resumed |
@@ -90,8 +91,8 @@ def find_run(
         name: The name that was given to `train`.
         resume: None, "auto", or the path or name of a run, as given to `train`.
         info: The `RunInfo` of a new run that would start now.
-        locks: Takes the lock of the run that is found. It is held until the caller closes `locks`,
-            so that no other process can resume the run between now and its end.
+        locks: Takes the lock of the run that is resumed or returned. The lock is held until the
+            caller closes `locks`, so that no other process can resume the run before its end.
 
     Returns:
         The run and its checkpoint; None if a new run starts.
@@ -103,19 +104,31 @@ def find_run(
     run = _meant_run(Path(settings.run_root), name, resume)
     if run is None:
         return None
+    with ExitStack() as lock:
+        lock_run(run.path, lock)
+        resumption = _resumption_of(run, settings, name, resume, info)
+        if resumption is not None:
+            # Otherwise the lock ends here, because a new run starts in another folder.
+            locks.enter_context(lock.pop_all())
+    return resumption
+
+
+def _resumption_of(
+    run: Run, settings: Settings, name: str | None, resume: str | Path | None, info: RunInfo
+) -> Resumption | None:
+    """Return how a run is resumed or returned; None if a new run starts. See `find_run`."""
     is_auto = resume == "auto"
-    lock_run(run.path, locks)
     recorded = run.info
     # Through JSON, so that tuples are lists, as in the file.
     requested = json.loads(json.dumps(info.to_dict(), default=str))
     if run.status == "running":
         # The lock was free, but the process lives: the drive has no locks.
         raise ValueError(_being_trained(run.name, f"process {recorded['pid']} of this machine"))
-    is_done = is_auto and run.status == "finished"
+    is_auto_and_finished = is_auto and run.status == "finished"
 
     other_training = _differences_in_training(recorded, requested)
     reward_changes = _changes_in_rewards(recorded, requested)
-    if is_done and name is None:
+    if is_auto_and_finished and name is None:
         if other_training:
             return None
         if reward_changes:
@@ -124,7 +137,7 @@ def find_run(
                 f"new run starts. gn.open_run({run.name!r}) opens the finished run."
             )
             return None
-    blocking = other_training + (reward_changes if is_done else [])
+    blocking = other_training + (reward_changes if is_auto_and_finished else [])
     if blocking:
         raise ValueError(
             f"the run {run.name!r} was another training: {'; '.join(blocking)}. Resume it with "
@@ -132,16 +145,25 @@ def find_run(
         )
 
     checkpoint = newest_checkpoint(run.path / "checkpoints")
-    is_complete = settings.max_steps == recorded["settings"]["max_steps"]
+    asks_same_steps = settings.max_steps == recorded["settings"]["max_steps"]
     has_adapter = any(run.adapter_path.glob("*.safetensors"))
-    if is_done and is_complete and has_adapter:
+    if is_auto_and_finished and asks_same_steps and has_adapter:
         return Resumption(run, checkpoint, [], is_finished=True)
     if checkpoint.path is None:
         _set_aside_or_refuse(run, checkpoint, is_auto)
         return None
-    _require_steps_left(settings, run, checkpoint)
+    # A finished run without an adapter gets it from its last checkpoint.
+    is_complete = run.status == "finished" and has_adapter
+    needed_steps = checkpoint.step + 1 if is_complete else checkpoint.step
+    if settings.max_steps < needed_steps:
+        raise ValueError(
+            f"the run {run.name!r} has already done {checkpoint.step} steps, and max_steps = "
+            f"{settings.max_steps}. To train it further, write settings = "
+            f"settings.replace(max_steps={checkpoint.step * 2}). To start a new run, pass "
+            "resume=None and another name."
+        )
     changes = [
-        *_changed_values(recorded["settings"], requested["settings"], MAY_CHANGE),
+        *_changed_values(recorded["settings"], requested["settings"], CHANGEABLE_SETTINGS),
         *reward_changes,
         *_changed_values(recorded["versions"], requested["versions"], recorded["versions"]),
         *_changed_values(recorded, requested, MACHINE_PARTS),
@@ -176,7 +198,9 @@ def _meant_run(root: Path, name: str | None, resume: str | Path | None) -> Run |
         return None
     if resume == "auto":
         return _newest_run(root, name)
-    run = _named_run(root, Path(resume).expanduser())
+    path = Path(resume).expanduser()
+    is_path = (path / "run.json").is_file()
+    run = open_run(path if is_path else root / path)
     if name not in (None, run.name):
         raise ValueError(
             f"resume={str(resume)!r} is the run {run.name!r}, not {name!r}. Leave out name=, or "
@@ -218,11 +242,6 @@ def _remove_unstarted(folder: Path) -> None:
             shutil.rmtree(folder)
 
 
-def _named_run(root: Path, path: Path) -> Run:
-    is_path = (path / "run.json").is_file()
-    return open_run(path if is_path else root / path)
-
-
 def _require_silence(run: Run) -> None:
     """Raise if another machine, which cannot be asked, wrote the run a moment ago."""
     if run.status == "unknown" and seconds_since_written(run.path) < SILENCE_SECONDS:
@@ -237,7 +256,7 @@ def _differences_in_training(before: Mapping[str, Any], now: Mapping[str, Any]) 
     """Return sentences on what makes two trainings different, with the line that restores it."""
     changed = {}
     for key, value in before["settings"].items():
-        is_fixed = key not in (*MAY_CHANGE, "run_root")
+        is_fixed = key not in (*CHANGEABLE_SETTINGS, "run_root")
         if is_fixed and value != now["settings"].get(key):
             changed[key] = value
     sentences = []
@@ -264,17 +283,6 @@ def _changes_in_rewards(before: Mapping[str, Any], now: Mapping[str, Any]) -> li
         if difference:
             sentences.append(f"the reward {old['name']!r} has changed: {difference}")
     return sentences
-
-
-def _require_steps_left(settings: Settings, run: Run, checkpoint: NewestCheckpoint) -> None:
-    is_done = run.status == "finished" and settings.max_steps == checkpoint.step
-    if settings.max_steps < checkpoint.step or is_done:
-        raise ValueError(
-            f"the run {run.name!r} has already done {checkpoint.step} steps, and max_steps = "
-            f"{settings.max_steps}. To train it further, write settings = "
-            f"settings.replace(max_steps={checkpoint.step * 2}). To start a new run, pass "
-            "resume=None and another name."
-        )
 
 
 def _set_aside_or_refuse(run: Run, checkpoint: NewestCheckpoint, is_auto: bool) -> None:

@@ -18,9 +18,9 @@ import os
 import platform
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from grpo_nb.config.hardware import dtype_of_model
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.files import write_json, write_text
 from grpo_nb.core.locks import process_identity
@@ -29,6 +29,8 @@ from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.machine.host import total_memory_gib
 from grpo_nb.machine.packages import package_versions
 from grpo_nb.models.adapter import save_adapter
+from grpo_nb.models.identity import base_identity
+from grpo_nb.models.load_record import record_of_model
 from grpo_nb.rewards.base import RewardFunction, range_of
 from grpo_nb.runs.run_folder import Run
 from grpo_nb.runs.run_info import RunInfo
@@ -46,15 +48,13 @@ START_REFERENCE = "the adapter it started from"
 MAX_TASK_BYTES = 100_000_000
 
 
-def new_run_info(prepared: Prepared, number_type: str) -> RunInfo:
-    """Return the `RunInfo` of a run that starts now, without what only a loaded model knows.
-
-    Args:
-        prepared: The checked parts of the training.
-        number_type: The dtype that the loaded model computes in.
-    """
+def new_run_info(prepared: Prepared) -> RunInfo:
+    """Return the `RunInfo` of a run that starts now."""
     gpu = find_gpu()
-    why_not_shared = prepared.engine.why_not_cpu_engine
+    model = prepared.model
+    settings = prepared.settings
+    load_record = record_of_model(model)
+    why_not_shared = prepared.engine_choice.why_not_cpu_engine
     rewards = []
     for reward, (name, weight) in zip(prepared.rewards, prepared.weights.items(), strict=True):
         rewards.append(_reward_record(reward, name, weight))
@@ -62,7 +62,7 @@ def new_run_info(prepared: Prepared, number_type: str) -> RunInfo:
         status="running",
         **process_identity(),
         started=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        settings=prepared.settings.to_dict(),
+        settings=settings.to_dict(),
         task=_task_record(prepared.task),
         rewards=rewards,
         machine={
@@ -71,10 +71,12 @@ def new_run_info(prepared: Prepared, number_type: str) -> RunInfo:
             "memory_gib": round(total_memory_gib(), 1),
             "gpu": dataclasses.asdict(gpu) if gpu else None,
         },
-        number_type=number_type,
+        number_type=dtype_of_model(model, settings, gpu).name,
         versions=package_versions(),
         rollout=f"stock ({why_not_shared})" if why_not_shared else "shared prompts",
-        generation=str(prepared.engine),
+        generation=str(prepared.engine_choice),
+        base=base_identity(model, settings.model),
+        loader={} if load_record is None else load_record.loader,
     )
 
 
@@ -136,15 +138,12 @@ def reference_of(model: Any, settings: Settings) -> str:
 def write_start(run: Run, model: Any, task: Task) -> None:
     """Write the adapter and the rows that a new run starts from."""
     save_adapter(model, run.start_path)
-    if task.train.data.nbytes + task.holdout.data.nbytes <= MAX_TASK_BYTES:
-        write_task(run.start_path, task)
-
-
-def write_task(folder: Path, task: Task) -> None:
-    """Write the rows of a task as JSON lines; values that JSON does not know become text."""
+    if task.train.data.nbytes + task.holdout.data.nbytes > MAX_TASK_BYTES:
+        return
     for name, rows in (("train", task.train), ("holdout", task.holdout)):
+        # Values that JSON does not know become text.
         lines = [json.dumps(row, default=str) + "\n" for row in rows]
-        write_text(folder / f"{name}.jsonl", "".join(lines))
+        write_text(run.start_path / f"{name}.jsonl", "".join(lines))
 
 
 def write_generation(

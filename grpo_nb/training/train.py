@@ -9,18 +9,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.config.hardware import dtype_of_model
 from grpo_nb.config.planning import plan
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.files import put_in_place, require_writable, staged_folder
 from grpo_nb.core.locks import writing_here
 from grpo_nb.core.problems import warn_user
-from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.machine.host import require_disk
 from grpo_nb.models.adapter import load_adapter, save_adapter
-from grpo_nb.models.identity import base_identity
-from grpo_nb.models.load_record import record_of_model
 from grpo_nb.models.templates import keep_template
 from grpo_nb.rewards.base import RewardFunction
 from grpo_nb.runs.card import write_model_card
@@ -29,12 +25,12 @@ from grpo_nb.runs.rows import best_row
 from grpo_nb.runs.run_folder import Run, new_run_folder, require_run_name
 from grpo_nb.runs.run_info import RunInfo
 from grpo_nb.tasks.task import Task
-from grpo_nb.training.effective import effective_settings, stock_configuration
 from grpo_nb.training.errors import explaining_machine_faults
 from grpo_nb.training.prepare import (
     CALL_EXAMPLE,
     Prepared,
     build_trainer,
+    effective_settings,
     prepare,
     reference_adapter_removed,
 )
@@ -136,7 +132,7 @@ def train(
     settings = prepared.settings
     root = Path(settings.run_root)
     _require_memory(prepared)
-    info = _info_of_new_run(prepared)
+    info = new_run_info(prepared)
     with ExitStack() as locks:
         # 1. Find the run to resume.
         resumption = find_run(settings, name, resume, info, locks)
@@ -151,11 +147,10 @@ def train(
             info = continued_info(resumption, info)
         with reference_adapter_removed(model):
             # 2. Build the trainer before the run has a folder, so that nothing is left behind if
-            # TRL refuses.
-            stock = stock_configuration(settings, model)
+            # TRL refuses. The effective settings come first, because building a configuration
+            # resets accelerate's global state (transformers, `TrainingArguments._setup_devices`).
+            info.effective = effective_settings(settings, model).to_dict()
             trainer = build_trainer(prepared)
-            effective = effective_settings(settings, model, trained_with=trainer.args, stock=stock)
-            info.effective = effective.to_dict()
             if settings.holdout_every:
                 score = HoldoutScore(prepared)
                 info.heldout_judge = score.judged_by
@@ -176,20 +171,10 @@ def train(
 
 def _require_memory(prepared: Prepared) -> None:
     """Raise if the run does not fit this machine, with or without shared prompts as it will run."""
-    can_share_prompts = prepared.engine.can_share_prompts
+    can_share_prompts = prepared.engine_choice.can_share_prompts
     settings = prepared.settings.replace(shared_prompts=can_share_prompts)
     estimate = plan(settings, prepared.task, model=prepared.model, tokenizer=prepared.tokenizer)
     estimate.require_fit()
-
-
-def _info_of_new_run(prepared: Prepared) -> RunInfo:
-    model = prepared.model
-    settings = prepared.settings
-    info = new_run_info(prepared, dtype_of_model(model, settings, find_gpu()).name)
-    info.base = base_identity(model, settings.model)
-    load_record = record_of_model(model)
-    info.loader = {} if load_record is None else load_record.loader
-    return info
 
 
 def _finished_run(resumption: Resumption, prepared: Prepared) -> Run:

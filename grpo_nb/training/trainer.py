@@ -1,7 +1,7 @@
 """TRL's trainer (1.15) with checkpoints that resume bit by bit, a CPU engine, and limits for tools.
 
 On a GPU `GRPOTrainer` is the class that Unsloth made of TRL's. Without a `CpuEngine` the methods of
-the second part pass on to it.
+part 2 call TRL's.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from grpo_nb.upstream.trl import micro_batch_count, require_trainer_methods
 import_unsloth()
 
 import torch
-from peft import PeftModel
 from torch import Tensor
 from trl import GRPOTrainer
 
@@ -56,7 +55,7 @@ class KitTrainer(GRPOTrainer):
         stateful: Rewards and observers that remember something from step to step, by name. Set it
             before `train()`.
         record_generation: Called with the first generations, see `run_start.write_generation`.
-        stock_reason: Why a batch took TRL's own path, or None if none did.
+        why_trl_path: Why a batch took TRL's own path, or None if none did.
     """
 
     def __init__(
@@ -72,7 +71,7 @@ class KitTrainer(GRPOTrainer):
         self.task_tools = task_tools
         self.stateful: Mapping[str, Any] = {}
         self.record_generation: RecordGeneration | None = None
-        self.stock_reason: str | None = None
+        self.why_trl_path: str | None = None
         self._resumed_from: Path | None = None
         self._saved_step = 0
         self._saved_at = 0.0
@@ -83,7 +82,7 @@ class KitTrainer(GRPOTrainer):
         self._tool_masks: list[list[int]] = []
         obstacle = None if engine is None else engine.sampling_obstacle(self.generation_config)
         if obstacle is not None:
-            self._warn_of_stock_path(obstacle)
+            self._warn_of_trl_path(obstacle)
             self.engine = None
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
@@ -136,14 +135,7 @@ class KitTrainer(GRPOTrainer):
             is_due = time.monotonic() - self._saved_at >= SECONDS_BETWEEN_SAVES
         return is_due and self.is_between_generations
 
-    @property
-    def _trains_adapter(self) -> bool:
-        return isinstance(self.accelerator.unwrap_model(self.model), PeftModel)
-
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        if not self._trains_adapter:  # `gn.train` refuses such a model; TRL saves it
-            super()._save_checkpoint(model, trial)
-            return
         root = Path(self.args.output_dir)
         metrics = root.parent / "metrics.jsonl"
         if metrics.is_file():
@@ -172,9 +164,6 @@ class KitTrainer(GRPOTrainer):
             torch.save(self._buffered_inputs, folder / "generation.pt")
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        if not self._trains_adapter:
-            super()._load_from_checkpoint(resume_from_checkpoint, model)
-            return
         folder = Path(resume_from_checkpoint)
         model = self.accelerator.unwrap_model(self.model)
         load_adapter(model, folder)
@@ -250,7 +239,7 @@ class KitTrainer(GRPOTrainer):
             log_probs, entropies = self._log_probs_from_engine(*batch)
             aux_loss = None
         else:
-            self._warn_of_stock_path(reason)
+            self._warn_of_trl_path(reason)
             log_probs, entropies, aux_loss = super()._get_per_token_logps_and_entropies(
                 *batch, *args, **kwargs
             )
@@ -278,9 +267,9 @@ class KitTrainer(GRPOTrainer):
     def _has_entropy_term(self) -> bool:
         return self._entropy_bonus_enabled or self.top_entropy_quantile != 1.0
 
-    def _warn_of_stock_path(self, reason: str) -> None:
-        if self.stock_reason is None:
-            self.stock_reason = reason
+    def _warn_of_trl_path(self, reason: str) -> None:
+        if self.why_trl_path is None:
+            self.why_trl_path = reason
             warn_user(f"Some batches take TRL's own, slower path: {reason}.")
 
     # 3. Tools and rewards. Calls of tools are limited in time, and rewards get the tokens that the

@@ -14,7 +14,7 @@ import grpo_nb as gn
 from grpo_nb.core.processes import ChildError
 from grpo_nb.export import conversion, verify_child
 from grpo_nb.export import gguf as gguf_export
-from grpo_nb.export.merge import retained_shares
+from grpo_nb.export.merged import retained_shares
 from grpo_nb.export.result import Export, ExportError
 from tests.export.test_merged import rewrite
 
@@ -57,7 +57,7 @@ def test_open_finds_a_run_that_is_a_link(
 
 def test_converter_that_is_not_a_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="is not a file"):
-        conversion.find_converter(tmp_path / "convert.py", print)
+        conversion.find_converter(tmp_path / "convert.py")
 
 
 def test_converter_in_the_home_folder_is_found(
@@ -65,7 +65,7 @@ def test_converter_in_the_home_folder_is_found(
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "convert.py").touch()
-    command = conversion.find_converter("~/convert.py", print)
+    command = conversion.find_converter("~/convert.py")
     assert command[-1] == str(tmp_path / "convert.py")
 
 
@@ -78,7 +78,7 @@ def test_converter_that_cannot_be_fetched_says_what_to_do(
     monkeypatch.setattr(conversion, "run_command", run_command)
     monkeypatch.setattr(conversion, "cache_root", lambda: tmp_path)
     with pytest.raises(gn.machine.EnvironmentProblem, match="python -m ensurepip"):
-        conversion.find_converter(None, str)
+        conversion.find_converter()
 
 
 def test_retained_share_is_never_negative() -> None:

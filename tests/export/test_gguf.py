@@ -21,14 +21,10 @@ from tests.support.checks import run_script_here
 pytestmark = pytest.mark.begins(50)
 
 
-def silent(line: str) -> None:
-    """Ignore a line of progress."""
-
-
 @pytest.fixture(scope="module")
 def converter() -> list[str]:
     try:
-        return conversion.find_converter(None, silent)
+        return conversion.find_converter()
     except gn.machine.EnvironmentProblem as problem:
         pytest.skip(f"llama.cpp's converter is neither cached here nor to be fetched: {problem}")
 
@@ -37,15 +33,12 @@ def converter() -> list[str]:
 def exported(
     merged: Export, converter: list[str], tmp_path_factory: pytest.TempPathFactory
 ) -> Export:
-    lines: list[str] = []
     again = gn.export.open(merged.path, run=merged.run.path)  # as after a restart
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             "grpo_nb.export.export_folder.run_script", run_script_here
         )  # notebooks/06_export has it checked apart
-        made = gn.export_gguf(again, tmp_path_factory.mktemp("gguf") / "tiny", report=lines.append)
-    assert [line.split()[0] for line in lines] == ["converting", "llama.cpp", "comparing"]
-    return made
+        return gn.export_gguf(again, tmp_path_factory.mktemp("gguf") / "tiny")
 
 
 def test_gguf_export_is_verified_through_llama_cpp(exported: Export, tiny_run: gn.runs.Run) -> None:
@@ -75,7 +68,7 @@ def test_gguf_verification_refuses_other_files(
 ) -> None:
     def refused(file: Path) -> str:
         with pytest.raises(ExportError) as caught:
-            gguf_export.verify_gguf(tiny_run, merged.path, file, "q8_0", silent)
+            gguf_export.verify_gguf(tiny_run, merged.path, file, "q8_0")
         return str(caught.value)
 
     def rewritten(name: str, *options: str) -> Path:
@@ -121,9 +114,12 @@ def test_gguf_verification_refuses_other_files(
 
 
 @pytest.mark.parametrize("quantization", [["q8_0", "f16"], ("q8_0",), {"q8_0"}, {}, None, 8])
-def test_gguf_of_several_quantizations_says_one_call_each(quantization: object) -> None:
+def test_gguf_of_several_quantizations_says_one_call_each(
+    quantization: object, tmp_path: Path
+) -> None:
+    export = Export(tmp_path, {"kind": "merged"})
     with pytest.raises(ValueError, match=r"is not one of 'q8_0'.*once for each quantization"):
-        gguf_export.check_quantization(quantization)
+        gn.export_gguf(export, tmp_path / "out", quantization=quantization)
 
 
 def test_usage_of_a_gguf_file_names_llama_cpp_and_ollama(tmp_path: Path) -> None:
@@ -137,7 +133,8 @@ def test_gguf_of_a_run_with_tools_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = SimpleNamespace(name="first", info={"task": {"tools": ["look_up"]}})
-    monkeypatch.setattr(gguf_export, "open_merged", lambda merged: SimpleNamespace(run=run))
+    export = SimpleNamespace(run=run, kind="merged")
+    monkeypatch.setattr(gguf_export, "open_export", lambda *_, **__: export)
     with pytest.raises(ValueError, match=r"was trained with tools, and llama\.cpp, which"):
         gn.export_gguf(tmp_path, tmp_path / "out")
 
@@ -199,7 +196,7 @@ def test_real_quantizer_makes_a_verified_file(
     tool = conversion.find_quantizer("q4_k_m")
     conversion.convert(Path(tiny_run.settings.model), "bfloat16", file, "q4_k_m", converter, tool)
     with pytest.raises(ExportError, match=r"Failed: .*times the training's effect"):
-        gguf_export.verify_gguf(tiny_run, merged.path, file, "q4_k_m", silent)
+        gguf_export.verify_gguf(tiny_run, merged.path, file, "q4_k_m")
 
 
 CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2 + 3?"}]
@@ -209,16 +206,13 @@ LONGER = [*CHAT, {"role": "assistant", "content": "5"}, {"role": "user", "conten
 @pytest.mark.parametrize(
     ("chats", "begins"),
     [
-        (
-            [LONGER, LONGER],
-            ['SYSTEM """Be brief."""', 'MESSAGE user """2 + 3?"""', 'MESSAGE assistant """5"""'],
-        ),
         ([LONGER, CHAT], ['SYSTEM """Be brief."""']),
         ([CHAT, CHAT[1:]], []),
-        ([[{"role": "system", "content": 'Three: """'}, CHAT[1]]], ["# No SYSTEM"]),
+        ([CHAT[1:]], []),
+        ([[{"role": "system", "content": 'Three: """'}, CHAT[1]]], ["# The system prompt"]),
     ],
 )
-def test_modelfile_has_the_messages_of_all_prompts(
+def test_modelfile_has_the_system_prompt_of_all_prompts(
     chats: list, begins: list[str], embedded_folder: Path
 ) -> None:
     tokenizer = AutoTokenizer.from_pretrained(embedded_folder)

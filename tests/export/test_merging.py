@@ -11,7 +11,7 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from grpo_nb.export.merge import merge
+from grpo_nb.export.merged import merge
 from grpo_nb.export.result import ExportError
 from grpo_nb.export.verify_child import weight_problems
 from tests.support.small_models import SIZES
@@ -55,7 +55,7 @@ def base_and_adapter(
 
 def merged(pair: Pair, target: Path, dtype: str = "auto") -> dict:
     target.mkdir(exist_ok=True)
-    return merge(*pair, target, dtype=dtype, report=str)
+    return merge(*pair, target, dtype=dtype)
 
 
 def tensors_in(folder: Path) -> dict[str, torch.Tensor]:
@@ -91,7 +91,7 @@ def test_merge_equals_peft_rounded_once(
     kind: str, dtype: str, how: dict, shards: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if shards == "60KB":
-        monkeypatch.setattr("grpo_nb.export.merge.MAX_FILE_BYTES", 60_000)
+        monkeypatch.setattr("grpo_nb.export.merged.MAX_FILE_BYTES", 60_000)
     pair = base_and_adapter(tmp_path, kind, shards=shards, **how)
     out = tmp_path / "out"
     found = merged(pair, out, dtype)
@@ -174,8 +174,8 @@ MEASURE = """
 import resource, sys
 from pathlib import Path
 from grpo_nb.export import verify_child as verify
-from grpo_nb.export import merge as merging
-from grpo_nb.export.merge import merge
+from grpo_nb.export import merged as merging
+from grpo_nb.export.merged import merge
 
 merging.MAX_FILE_BYTES = 2**20
 
@@ -184,7 +184,7 @@ def most():
 
 base, adapter, merged = (Path(sys.argv[1], name) for name in ("base", "adapter", "merged"))
 before = most()
-merge(base, adapter, merged, dtype="bfloat16", report=lambda line: None)
+merge(base, adapter, merged, dtype="bfloat16")
 print(most() - before)
 reference = verify.PeftModel.from_pretrained(verify.load_model(base, None), adapter)
 assert not verify.weight_problems(merged, base, reference)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import grpo_nb as gn
-from grpo_nb.export import export_folder
+from grpo_nb.export import export_folder, merged
 from grpo_nb.models.import_unsloth import import_unsloth
 from tests.support.forks import in_child
 
@@ -32,12 +32,18 @@ def after(function: Callable) -> Callable:
     return done
 
 
-# Moments of an export: a stage that is told, or what is put in whose place.
-STAGES = ("merging", "writing", "verifying")
+# Moments of an export: the function of a module, and what takes its place.
 MOMENTS = {
-    "all is verified": ("write_export_card", die),
-    "the card is written": ("write_export_card", after(export_folder.write_export_card)),
-    "it is in its place": ("put_in_place", after(export_folder.put_in_place)),
+    "merging": (merged, "read_lora", die),
+    "writing": (merged, "write_merged", die),
+    "verifying": (merged, "run_check", die),
+    "all is verified": (export_folder, "write_export_card", die),
+    "the card is written": (
+        export_folder,
+        "write_export_card",
+        after(export_folder.write_export_card),
+    ),
+    "it is in its place": (export_folder, "put_in_place", after(export_folder.put_in_place)),
 }
 
 
@@ -59,15 +65,11 @@ def main(run_folder: str, where: str) -> None:
     (target / "old").touch()
 
     def export_until(moment: str | None) -> None:
-        def report(line: str) -> None:
-            if moment in STAGES and moment in line:
-                die()
-
         if moment in MOMENTS:
-            setattr(export_folder, *MOMENTS[moment])
-        gn.export_merged(run, target, overwrite=True, report=report)
+            setattr(*MOMENTS[moment])
+        gn.export_merged(run, target, overwrite=True)
 
-    for moment in (*STAGES, *MOMENTS, None):
+    for moment in (*MOMENTS, None):
         assert in_child(lambda moment=moment: export_until(moment)) == (moment is not None), moment
         found = {
             path.name: sorted(file.name for file in path.iterdir())

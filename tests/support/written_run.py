@@ -58,6 +58,13 @@ COMPARISON = {
 }
 
 
+class FakeModel:
+    """A model as `new_run_info` sees it."""
+
+    dtype = "torch.float32"
+    config = None
+
+
 def write_run(
     folder: Path,
     *,
@@ -66,7 +73,6 @@ def write_run(
     **changes: Any,
 ) -> gn.runs.Run:
     """Write a run that looks as `train` leaves it, with weights of a few bytes."""
-    from grpo_nb.config.hardware import compute_dtype
     from grpo_nb.generation.choice import choose_engine
     from grpo_nb.training.run_start import new_run_info
 
@@ -83,11 +89,10 @@ def write_run(
         task=task,
         rewards=rewards,
         weights=weights,
-        engine=choose_engine(None, settings),
+        engine_choice=choose_engine(None, settings),
+        model=FakeModel(),
     )
-    info = new_run_info(prepared, compute_dtype(settings, None).name).to_dict() | {
-        "status": "finished"
-    }
+    info = new_run_info(prepared).to_dict() | {"status": "finished", "base": None}
     rows = [
         {"step": i, "max_steps": 20, "reward": i / 10, "kl": 0.01, "completions/clipped_ratio": 0.0}
         for i in range(1, 21)

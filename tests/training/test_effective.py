@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import grpo_nb as gn
+from grpo_nb.config.effective_table import EffectiveSettings
 from tests.conftest import brevity
 
 UNLIKE_ASKED = {
@@ -22,7 +23,7 @@ UNLIKE_ASKED = {
 
 
 @pytest.fixture(scope="module")
-def table() -> gn.training.effective.EffectiveSettings:
+def table() -> EffectiveSettings:
     settings = gn.preset(
         "cpu",
         optim="adamw_8bit",

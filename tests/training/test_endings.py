@@ -1,5 +1,6 @@
 """Ends of a training that are easily missed: the last step, spent budgets, lost files."""
 
+import shutil
 import signal
 from functools import partial
 from pathlib import Path
@@ -62,6 +63,16 @@ def test_run_lost_after_its_last_step_restores_rewards(tiny, tiny_settings) -> N
     again = Counted()
     gn.train(*tiny, [again], tiny_settings, resume="a")
     assert again.calls == first.calls
+
+
+def test_finished_run_gets_its_missing_adapter_back(tiny, tiny_settings) -> None:
+    run = gn.train(*tiny, [brevity], tiny_settings, name="a")
+    written = (run.adapter_path / "adapter_model.safetensors").read_bytes()
+    shutil.rmtree(run.adapter_path)
+    again = gn.train(*tiny, [brevity], tiny_settings, name="a", resume="auto")
+    assert (again.adapter_path / "adapter_model.safetensors").read_bytes() == written
+    assert again.status == "finished"
+    assert len(again.rows) == tiny_settings.max_steps
 
 
 def test_disk_of_the_resumed_run_is_checked(tiny, tiny_settings, tmp_path, monkeypatch) -> None:

@@ -125,7 +125,8 @@ def test_auto_resumes_the_newest_run(root: Path, settings: gn.Settings) -> None:
 
 
 def test_finished_run_resumes_only_for_more_steps(root: Path, settings: gn.Settings) -> None:
-    make_run(root / "a", status="finished")
+    run = make_run(root / "a", status="finished")
+    put(run.path / "adapter" / "adapter_model.safetensors", b"weights")
     for steps in (3, 4):
         with pytest.raises(ValueError, match=r"has already done 4 steps.*max_steps=8"):
             find_run(settings.replace(max_steps=steps), None, "a")
@@ -158,6 +159,25 @@ def test_auto_returns_a_finished_run_of_the_same_training(
                 ValueError, match=r"'a' was another training: (seed|fingerprint|the reward 'short')"
             ):
                 find_run(changed, name, "auto", **now)
+
+
+@pytest.mark.parametrize("resume", ["auto", "a"])
+def test_finished_run_without_adapter_is_restored(
+    root: Path, settings: gn.Settings, resume: str
+) -> None:
+    make_run(root / "a", steps=9, saved=(9,), status="finished")
+    found = find_run(settings, None, resume)
+    assert found.checkpoint.step == 9
+    assert not found.is_finished, "train writes the adapter of the checkpoint"
+
+
+def test_find_run_without_a_run_to_resume_holds_no_lock(root: Path, settings: gn.Settings) -> None:
+    run = make_run(root / "a", status="finished")
+    with ExitStack() as locks:
+        info = RunInfo(**make_info(settings=settings.replace(seed=7).to_dict()))
+        assert find(settings.replace(seed=7), None, "auto", info, locks) is None
+        with locked(run.path):
+            assert (run.path / ".lock").is_file()
 
 
 def test_auto_waits_for_a_run_of_another_machine(root: Path, settings: gn.Settings) -> None:

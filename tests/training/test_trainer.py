@@ -114,7 +114,7 @@ def assert_same_runs(
     """The logged metrics (but some) and the change of every tensor are the same on both paths."""
     ours, our_change, trainer = run(base, KitTrainer, tmp_path / "ours", **arguments)
     theirs, their_change, _ = run(base, GRPOTrainer, tmp_path / "theirs", **arguments)
-    assert trainer.stock_reason is None
+    assert trainer.why_trl_path is None
     assert len(ours) == len(theirs) == arguments.get("max_steps", 2)
     for mine, other in zip(ours, theirs, strict=True):
         for key in other.keys() - {"step_time", *but}:
@@ -241,42 +241,3 @@ def test_beam_search_is_left_to_trls_own_generation(base, tmp_path) -> None:
     theirs, _, _ = run(base, GRPOTrainer, tmp_path / "theirs", **asked)
     assert ours[0]["completions/mean_length"] == theirs[0]["completions/mean_length"]
     assert ours[0]["reward"] == theirs[0]["reward"]
-
-
-def whole_model_trainer(model: str, folder, max_steps: int) -> KitTrainer:
-    """Return a trainer of all weights, built from TRL's arguments alone."""
-    arguments = GRPOConfig(
-        output_dir=str(folder),
-        max_steps=max_steps,
-        save_steps=1,
-        per_device_train_batch_size=8,
-        num_generations=4,
-        max_completion_length=4,
-        learning_rate=1e-3,
-        lr_scheduler_type="constant",
-        bf16=False,
-        use_cpu=True,
-        report_to="none",
-        disable_tqdm=True,
-    )
-    prompts = [[{"role": "user", "content": text}] for text in PROMPTS]
-    return KitTrainer(
-        model=model,
-        reward_funcs=letters,
-        args=arguments,
-        train_dataset=Dataset.from_dict({"prompt": prompts}),
-    )
-
-
-def test_trainer_of_a_whole_model_saves_and_resumes_as_trl(tiny_folder, tmp_path) -> None:
-    uninterrupted = whole_model_trainer(str(tiny_folder), tmp_path / "all", max_steps=2)
-    uninterrupted.train()
-    first = tmp_path / "all" / "checkpoint-1"
-    assert (first / "model.safetensors").is_file()
-
-    resumed = whole_model_trainer(str(tiny_folder), tmp_path / "resumed", max_steps=2)
-    resumed.train(resume_from_checkpoint=str(first))
-    assert resumed.state.global_step == 2
-    expected = dict(uninterrupted.model.named_parameters())
-    for name, parameter in resumed.model.named_parameters():
-        assert torch.equal(parameter, expected[name]), name
