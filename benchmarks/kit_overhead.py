@@ -105,7 +105,7 @@ def by_hand(steps: int) -> list[float]:
 def with_kit(steps: int, shared: bool) -> list[float]:
     """The same through the kit, with the live figure drawn as in a notebook."""
     import grpo_nb as gn
-    from grpo_nb.training import train
+    from grpo_nb.training import recorder, train
 
     with tempfile.TemporaryDirectory() as out:
         settings = gn.preset(
@@ -116,7 +116,7 @@ def with_kit(steps: int, shared: bool) -> list[float]:
         rewards = [gn.rewards.correctness(), gn.rewards.xml_format(), gn.rewards.xml_tags()]
         at: list[float] = []
 
-        class Clock(callback.TrainerCallback):
+        class Clock(recorder.TrainerCallback):
             def on_step_begin(self, *args: object, **kwargs: object) -> None:
                 at.append(time.perf_counter())
 
@@ -128,10 +128,9 @@ def with_kit(steps: int, shared: bool) -> list[float]:
 
         import IPython.display
 
-        IPython.display.display = lambda *args, **kwargs: (
-            Handle()
-        )  # drawn and encoded, shown to nobody
-        train.is_notebook = callback.is_notebook = lambda: True
+        # The figure is drawn and encoded, but shown to nobody.
+        IPython.display.display = lambda *args, **kwargs: Handle()
+        recorder.is_notebook = lambda: True
         build = train.build_trainer
 
         def with_clock(*args: object) -> object:
