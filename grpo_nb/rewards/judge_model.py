@@ -21,8 +21,14 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from grpo_nb.core.words import EnvironmentProblem, in_line, require_number
-from grpo_nb.rewards.async_rewards import is_async, run_coroutine
-from grpo_nb.rewards.base import Completion, Reward, completion_text, rows_of
+from grpo_nb.rewards.base import (
+    Completion,
+    Reward,
+    completion_text,
+    is_async,
+    rows_of,
+    run_coroutine,
+)
 
 Messages = list[dict[str, str]]
 Ask = Callable[[Messages], str | Awaitable[str]]

@@ -14,8 +14,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_nb.rewards.async_rewards import is_async, run_coroutine
-from grpo_nb.rewards.base import Completion, Reward, RewardFunction, completion_text, with_last_word
+from grpo_nb.rewards.base import (
+    Completion,
+    Reward,
+    RewardFunction,
+    completion_text,
+    is_async,
+    run_coroutine,
+    with_last_word,
+)
 
 # Columns for which TRL passes its own values.
 _REPLACED_BY_TRL = ("prompt", "completion", "completion_ids")

@@ -19,8 +19,7 @@ from grpo_nb.core.argument_types import require
 from grpo_nb.core.tables import Html, Part, Shown, Table, escaped
 from grpo_nb.core.words import EnvironmentProblem, as_score, displayable, in_line, shorten
 from grpo_nb.rewards import base
-from grpo_nb.rewards.async_rewards import is_async
-from grpo_nb.rewards.base import Completion, RewardFunction, completion_text, reward_name
+from grpo_nb.rewards.base import Completion, RewardFunction, completion_text, is_async, reward_name
 from grpo_nb.scoring.calls import (
     FLOAT32_MAX,
     Batch,

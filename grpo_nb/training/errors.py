@@ -10,12 +10,13 @@ from grpo_nb.config.memory_savers import memory_advice
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.words import EnvironmentProblem, shorten
 from grpo_nb.machine.faults import gpu_problem, is_out_of_memory
-from grpo_nb.rewards.async_rewards import is_async, run_coroutine
 from grpo_nb.rewards.base import (
     Completion,
     RewardFunction,
     completion_text,
+    is_async,
     reward_name,
+    run_coroutine,
     with_last_word,
 )
 from grpo_nb.runs.checkpoints import is_disk_full
