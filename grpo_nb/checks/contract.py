@@ -13,7 +13,7 @@ from grpo_nb.checks.calling import Caller, ProbeRunner
 from grpo_nb.checks.findings import Finding, make_finding
 from grpo_nb.checks.probes import EvalTrap, Probe
 from grpo_nb.rewards.base import completion_text, is_relative
-from grpo_nb.scoring.calls import Batch
+from grpo_nb.scoring.scores import Batch
 
 TRL_ARGUMENTS = (
     "prompts",

@@ -13,9 +13,8 @@ from grpo_nb.checks.groups import NO_SPREAD
 from grpo_nb.core.pages import errors_view as show_tracebacks
 from grpo_nb.core.pages import last_lines, render
 from grpo_nb.core.words import as_score, shorten
-from grpo_nb.scoring.calls import RewardError
 from grpo_nb.scoring.highlights import WHOLE_TEXT, Span, spans
-from grpo_nb.scoring.scores import Scores
+from grpo_nb.scoring.scores import RewardError, Scores
 
 MESSAGE_LENGTH = 300
 """Characters shown of the message of a reward's error."""

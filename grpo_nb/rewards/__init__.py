@@ -8,7 +8,6 @@ from grpo_nb.rewards.answers import (
     SlotReward,
     correctness,
     exact_text,
-    json_answer,
     multiple_choice,
 )
 from grpo_nb.rewards.base import Reward, completion_text, relative, reward_name, weights_by_name

@@ -33,8 +33,8 @@ from grpo_nb.scaleout.project import (
     open_project,
 )
 from grpo_nb.scaleout.reward_source import KIT, ROOT, KitFiles, NotPortable, RewardSource
-from grpo_nb.scoring.calls import make_batch
 from grpo_nb.scoring.record import rebuilt
+from grpo_nb.scoring.scores import make_batch
 
 #: Release that train.py is for: the first whose plain trainer takes a step on a CPU. TRL 1.15 asks
 #: for Triton there.

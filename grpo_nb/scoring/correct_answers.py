@@ -30,9 +30,8 @@ from grpo_nb.rewards.base import (
     weights_by_name,
 )
 from grpo_nb.rewards.code import code_tests
-from grpo_nb.scoring.calls import first_step_state
 from grpo_nb.scoring.last_answer import IN_WORDS, CandidateKind, kind_of, labels_of, last_candidate
-from grpo_nb.scoring.scores import score
+from grpo_nb.scoring.scores import first_step_state, score
 from grpo_nb.tasks.answers import ACCEPTED, folded
 from grpo_nb.tasks.formats import AnswerFormat, bare, xml
 

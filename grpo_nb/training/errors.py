@@ -20,8 +20,7 @@ from grpo_nb.rewards.base import (
     with_last_word,
 )
 from grpo_nb.runs.checkpoints import is_disk_full
-from grpo_nb.scoring.calls import RewardError, to_floats
-from grpo_nb.scoring.scores import score
+from grpo_nb.scoring.scores import RewardError, score, to_floats
 
 #: Only these errors of a reward can report missing memory. The text of any other error may quote a
 #: completion.

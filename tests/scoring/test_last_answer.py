@@ -8,7 +8,6 @@ import pytest
 from grpo_nb.rewards import (
     correctness,
     exact_text,
-    json_answer,
     maths,
     multiple_choice,
 )
@@ -125,8 +124,8 @@ def test_option_named_last_decides(text: str, expected: bool) -> None:
         ("so $y = 1 + x$ holds", "x + 1", maths(), True),
         ("first $x+1$, then $x+2$", "x + 1", maths(), False),
         ("y = a = 1 + x", "x + 1", maths(), True),
-        ('Here: {"a": 1.0} as asked', '{"a": 1}', json_answer(), True),
-        ('{"a": 1} or {"a": 2}', '{"a": 1}', json_answer(), False),
+        ('Here: {"a": 1.0} as asked', '{"a": 1}', correctness(), True),
+        ('{"a": 1} or {"a": 2}', '{"a": 1}', correctness(), False),
         ("It is Paris.", "Paris", exact_text(), True),
         ("It is paris.", "Paris", exact_text(), False),
         ("Paris? It is Rome.", "Paris", correctness(), False),
