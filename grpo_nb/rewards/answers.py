@@ -11,7 +11,7 @@ import re
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from grpo_nb.rewards.base import Reward, completion_text
 from grpo_nb.tasks.answers import (
@@ -44,7 +44,6 @@ class SlotReward(Reward):
     weight: float = 2.0
     column: str = "answer"
     """Data column with the gold answer. If it holds a list, any answer in the list is right."""
-    looks_at: ClassVar[str] = "slot"
 
     def score_text(self, text: str, row: dict[str, Any]) -> float | None:
         golds = self.golds(row)

@@ -90,8 +90,6 @@ class Reward:
     """Name in TRL's logs; the name of the class if empty."""
     range: ClassVar[tuple[float, float]] = (0.0, 1.0)
     """Lowest and highest possible score, before the weight."""
-    looks_at: ClassVar[str] = "text"
-    """Part of a completion that the lab highlights: `slot`, `tags` or `text`."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -164,7 +162,8 @@ def relative(reward: RewardFunction) -> RewardFunction:
     >>> is_relative(relative(shortest_first))
     True
     """
-    reward.is_relative = True
+    # Rewards of the kit are frozen.
+    object.__setattr__(reward, "is_relative", True)
     return reward
 
 
