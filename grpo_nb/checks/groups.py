@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.statistics import share_interval, t_interval
-from grpo_nb.scoring.correct_answers import FunctionJudge, Judge, are_correct
+from grpo_nb.scoring.correct_answers import FunctionGrader, Grader, are_correct
 from grpo_nb.scoring.scores import Scores
 from grpo_nb.tasks.formats import AnswerFormat
 
@@ -110,7 +110,7 @@ class SampledGroups:
     """For each group, the scores of an empty completion."""
     format: AnswerFormat
     settings: Settings
-    judge: Judge
+    judge: Grader
     """The reward that decides whether an answer is correct."""
     greedy: tuple[str, ...] = ()
     """Greedy completion of each prompt. Held-out comparisons judge greedy completions."""
@@ -171,7 +171,7 @@ class SampledGroups:
         """
         sampled_scores = None
         greedy_scores = None
-        if isinstance(self.judge, FunctionJudge):  # its scores are known, do not call it again
+        if isinstance(self.judge, FunctionGrader):  # its scores are known, do not call it again
             sampled_scores = self.scores.values[self.judge.name]
             greedy_scores = self.greedy_scores
         sampled = self._right_share(self.scores.completions, sampled_scores)

@@ -27,10 +27,10 @@ from grpo_nb.models.load_record import require_same_settings
 from grpo_nb.models.modes import kept_modes
 from grpo_nb.rewards.base import RewardFunction, reward_list
 from grpo_nb.scoring.correct_answers import (
-    FunctionJudge,
-    choose_judge,
-    judge_in_words,
-    judge_scores,
+    FunctionGrader,
+    choose_grader,
+    grader_in_words,
+    grader_scores,
 )
 from grpo_nb.scoring.scores import score
 from grpo_nb.tasks.task import Task
@@ -117,7 +117,7 @@ class Baseline(SampledGroups, Shown):
                 "answer can be read",
                 f"{self.slot_share * count:.0f} of {count} completions ({self.slot_share:.0%})",
             ),
-            ("correct", f"{right}; counted as correct: {judge_in_words(self.judge, self.rows)}"),
+            ("correct", f"{right}; counted as correct: {grader_in_words(self.judge)}"),
             (
                 "truncated",
                 f"{sum(self.is_truncated)} of {count} completions, at the limit of "
@@ -199,7 +199,7 @@ def baseline(
     right = score(rewards, right_texts, started_rows, tokenizer=tokenizer)
     started_rows = [task.begun(row) for row in rows]  # a new episode: scoring may change the first
     empty = score(rewards, [""] * count, started_rows, tokenizer=tokenizer)
-    judge = choose_judge(rewards, rows, task.format, tokenizer=tokenizer, begun=task.begun)
+    judge = choose_grader(rewards, rows, task.format, tokenizer=tokenizer, start_episode=task.begun)
 
     # 2. Sample the groups, and one greedy completion of each prompt.
     size = settings.num_generations
@@ -209,10 +209,10 @@ def baseline(
 
     # 3. Score them.
     greedy_scores: Sequence[float] = ()
-    if isinstance(judge, FunctionJudge):
+    if isinstance(judge, FunctionGrader):
         texts = [answer.text for answer in greedy]
         scored = as_scored(greedy, rows)
-        greedy_scores = judge_scores(judge, texts, rows, task.format, scored=scored)
+        greedy_scores = grader_scores(judge, texts, rows, task.format, scored=scored)
     return Baseline(
         scores=score(rewards, **as_scored(sampled, repeated)),
         num_generations=size,

@@ -31,7 +31,7 @@ from grpo_nb.rewards.base import RewardFunction, reward_list, weights_by_name
 from grpo_nb.runs.card import write_model_card
 from grpo_nb.runs.rows import read_rows
 from grpo_nb.runs.run_folder import Run, open_run, trained_questions
-from grpo_nb.scoring.correct_answers import Judge, judge_remarks
+from grpo_nb.scoring.correct_answers import Grader, grader_remarks
 from grpo_nb.scoring.scores import score
 from grpo_nb.tasks.contamination import Contamination, find_contamination
 from grpo_nb.tasks.formats import AnswerFormat
@@ -288,7 +288,7 @@ class Exam:
             chat_template_kwargs=own_kwargs or (run.chat_template_kwargs if run else {}),
             tools=getattr(self.task, "tools", None),
         )
-        self.judge: Judge = judge_for(self.questions, correct, self.rewards)
+        self.judge: Grader = judge_for(self.questions, correct, self.rewards)
 
     def _load_task(self, task: Questions | None) -> Task | HeldOut | None:
         """Return the questions as a task or held-out set, None for those stored with the run."""
@@ -360,7 +360,7 @@ class Exam:
                     subject=description,
                     contamination=contamination,
                     model_id=model_id_of(subject),
-                    remarks=judge_remarks(self.judge, scores),
+                    remarks=grader_remarks(self.judge, scores),
                     **judge_fields,
                 )
             )

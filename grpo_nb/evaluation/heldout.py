@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 from grpo_nb.generation.samples import Completion, as_scored
 from grpo_nb.rewards.answers import correctness
 from grpo_nb.scoring.correct_answers import (
-    FunctionJudge,
-    Judge,
+    FunctionGrader,
+    Grader,
     are_correct,
     are_correct_anywhere,
-    judge_scores,
+    grader_scores,
 )
 from grpo_nb.tasks.answers import ACCEPTED, answers_of, read_percentages
 from grpo_nb.tasks.cleaning import clean
@@ -101,7 +101,7 @@ def read_answers(
     questions: Sequence[Mapping[str, Any]],
     completions: Sequence[Completion],
     format: AnswerFormat,
-    reward: Judge | None = None,
+    reward: Grader | None = None,
 ) -> list[dict[str, Any]]:
     """Judge each completion, and return a row of `Evaluation.rows` for it.
 
@@ -114,13 +114,13 @@ def read_answers(
         questions: Rows with `question` and `answer`.
         completions: One completion for each row.
         format: Format in which the questions were asked.
-        reward: Judge of the answers from `scoring.correct_answers.choose_judge`; `correctness()` if
+        reward: Judge of the answers from `scoring.correct_answers.choose_grader`; `correctness()` if
             None.
     """
     reward = reward or correctness()
     texts = [completion.text for completion in completions]
     scored = as_scored(completions, questions)
-    scores = judge_scores(reward, texts, questions, format, scored=scored)
+    scores = grader_scores(reward, texts, questions, format, scored=scored)
     is_correct = are_correct(reward, texts, questions, format, scores=scores)
     is_anywhere = are_correct_anywhere(reward, texts, questions, format, is_correct)
     rows = []
@@ -136,7 +136,7 @@ def read_answers(
             "tokens": completion.tokens,
             "is_cut": completion.is_cut,
         }
-        if isinstance(reward, FunctionJudge):
+        if isinstance(reward, FunctionGrader):
             row["judge_score"] = None if math.isnan(scores[place]) else scores[place]
         rows.append(row)
     return rows

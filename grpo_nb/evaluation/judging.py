@@ -13,14 +13,14 @@ from grpo_nb.rewards.answers import SlotReward
 from grpo_nb.rewards.base import RewardFunction, reward_list, reward_name
 from grpo_nb.runs.run_folder import Run
 from grpo_nb.scoring.correct_answers import (
-    FunctionJudge,
-    Judge,
+    FunctionGrader,
+    Grader,
     anywhere_in_words,
     are_correct,
-    choose_judge,
+    choose_grader,
     deciding_function,
-    function_judge,
-    judge_in_words,
+    function_grader,
+    grader_in_words,
 )
 from grpo_nb.scoring.record import rebuilt
 from grpo_nb.tasks.formats import AnswerFormat
@@ -54,7 +54,7 @@ class HeldOutQuestions:
             tokenizer = tokenizer_of_run(self.run)
         return {
             "tokenizer": tokenizer,
-            "begun": self.task.begun if isinstance(self.task, Task) else dict,
+            "start_episode": self.task.begun if isinstance(self.task, Task) else dict,
         }
 
 
@@ -62,7 +62,7 @@ def judge_for(
     questions: HeldOutQuestions,
     correct: RewardFunction | None,
     rewards: Sequence[RewardFunction],
-) -> Judge:
+) -> Grader:
     """Return the judge of an evaluation. The docstring of `evaluate` has the order of precedence.
 
     Args:
@@ -84,11 +84,11 @@ def judge_for(
             )
         if isinstance(given[0], SlotReward):
             return given[0]
-        return function_judge(given[0], rows, format, **questions.trial_arguments)
+        return function_grader(given[0], rows, format, **questions.trial_arguments)
     if questions.run is not None and not any(isinstance(each, SlotReward) for each in rewards):
         rewards = _rewards_of_run(questions.run, rewards)
     trial_arguments = {} if deciding_function(rewards) is None else questions.trial_arguments
-    return choose_judge(rewards, rows, format, **trial_arguments)
+    return choose_grader(rewards, rows, format, **trial_arguments)
 
 
 def _rewards_of_run(run: Run, rewards: Sequence[RewardFunction]) -> list[RewardFunction]:
@@ -118,14 +118,14 @@ def _rewards_of_run(run: Run, rewards: Sequence[RewardFunction]) -> list[RewardF
     return []
 
 
-def describe_judge(questions: HeldOutQuestions, judge: Judge) -> dict[str, Any]:
+def describe_judge(questions: HeldOutQuestions, judge: Grader) -> dict[str, Any]:
     """Return the fields of an `Evaluation` that say who judged and how."""
-    is_function = isinstance(judge, FunctionJudge)
+    is_function = isinstance(judge, FunctionGrader)
     # A function is proven if it gave some gold answer more than a wrong one.
     is_unproven = is_function and not judge.separates_right_from_wrong
     return {
-        "judged_by": judge_in_words(judge, questions.rows),
-        "anywhere_note": anywhere_in_words(judge, questions.rows, questions.format),
+        "judged_by": grader_in_words(judge),
+        "anywhere_note": anywhere_in_words(judge, questions.rows),
         "compares_gold": not is_function,
         "unproven_judge": judge.name if is_unproven else "",
         "majority_share": None if is_unproven else _majority_share(questions, judge),
@@ -142,7 +142,7 @@ def frequent_answer(golds: Sequence[str]) -> str | None:
     return answer if count >= max(FREQUENT_COUNT, FREQUENT_SHARE * len(golds)) else None
 
 
-def _majority_share(questions: HeldOutQuestions, judge: Judge) -> float | None:
+def _majority_share(questions: HeldOutQuestions, judge: Grader) -> float | None:
     """Return the share of questions on which the most frequent gold answer is correct."""
     rows = questions.rows
     frequent = frequent_answer([str(row["answer"]) for row in rows])
@@ -150,10 +150,10 @@ def _majority_share(questions: HeldOutQuestions, judge: Judge) -> float | None:
         return None
     texts = [questions.format.render("reasoning", frequent)] * len(rows)
     scored = None
-    if isinstance(judge, FunctionJudge):
+    if isinstance(judge, FunctionGrader):
         trial = questions.trial_arguments
         # Each call gets episodes of its own, because the function may change them.
-        episodes = [trial["begun"](row) for row in rows]
+        episodes = [trial["start_episode"](row) for row in rows]
         scored = {"completions": texts, "rows": episodes, "tokenizer": trial["tokenizer"]}
     is_right = are_correct(judge, texts, rows, questions.format, scored=scored)
     return sum(is_right) / len(is_right)
