@@ -263,58 +263,49 @@ class code_tests(Reward):
                 ) from error
 
     def score_batch(self, texts: list[str], rows: list[dict[str, Any]]) -> list[float | None]:
-        tests_of_rows = [read_tests(self.column_of(row, self.column)) for row in rows]
-        runs_of_texts: list[list[_TestRun]] = []
-        for text, tests in zip(texts, tests_of_rows, strict=True):
+        groups_of_rows = []
+        candidates_of_rows = []
+        for text, row in zip(texts, rows, strict=True):
+            groups = _groups_of(read_tests(self.column_of(row, self.column)))
+            groups_of_rows.append(groups)
             code = extract_code(text, self.format)
-            runs_of_texts.append([] if code is None else _plan_runs(code, tests))
+            candidates = [] if code is None else [_candidate(code, group) for group in groups]
+            candidates_of_rows.append(candidates)
         # One batch for all completions, so that several endless loops run out of time together.
-        outcomes_of_texts = run_untrusted_batch(
-            [[run.candidate for run in runs] for runs in runs_of_texts], limits=self.limits
-        )
+        outcomes_of_rows = run_untrusted_batch(candidates_of_rows, limits=self.limits)
         scores: list[float | None] = []
-        for tests, runs, outcomes in zip(
-            tests_of_rows, runs_of_texts, outcomes_of_texts, strict=True
-        ):
-            passed = 0
-            for run, outcome in zip(runs, outcomes, strict=True):
-                passed += _count_passed(run.tests, outcome)
+        for groups, outcomes in zip(groups_of_rows, outcomes_of_rows, strict=True):
+            count = sum(map(len, groups))
+            # A completion without code has no outcomes.
+            passed = sum(map(_count_passed, groups, outcomes))
             if any(outcome.status == "lost" for outcome in outcomes):
                 # The machine failed, which says nothing about the code: TRL leaves a None out.
                 scores.append(None)
             elif self.all_or_nothing:
-                scores.append(float(passed == len(tests)))
+                scores.append(float(passed == count))
             else:
-                scores.append(passed / len(tests))
+                scores.append(passed / count)
         return scores
 
 
-@dataclass(frozen=True)
-class _TestRun:
-    """One process in the sandbox, and the tests that its outcome decides."""
-
-    candidate: Candidate
-    tests: list[CodeTest]
-
-
-def _plan_runs(code: str, tests: Sequence[CodeTest]) -> list[_TestRun]:
-    """Return one run for all tests that call a function, and one for each with standard input."""
-    runs = []
-    call_tests = [test for test in tests if test.call is not None]
-    if call_tests:
-        candidate = Candidate(code=code, calls=[test.call for test in call_tests])
-        runs.append(_TestRun(candidate, call_tests))
-    for test in tests:
-        if test.call is None:
-            runs.append(_TestRun(Candidate(code=code, stdin=test.stdin), [test]))
-    return runs
+def _groups_of(tests: Sequence[CodeTest]) -> list[list[CodeTest]]:
+    """Return groups of tests that share a process: all calls, and each test through stdin alone."""
+    calls = [test for test in tests if test.call is not None]
+    programs = [[test] for test in tests if test.call is None]
+    return [calls, *programs] if calls else programs
 
 
-def _count_passed(tests: Sequence[CodeTest], outcome: Outcome) -> int:
-    if tests[0].call is None:
-        return int(outcome.status == "ok" and tests[0].prints(outcome.stdout))
+def _candidate(code: str, group: Sequence[CodeTest]) -> Candidate:
+    if group[0].call is None:
+        return Candidate(code=code, stdin=group[0].stdin)
+    return Candidate(code=code, calls=[test.call for test in group])
+
+
+def _count_passed(group: Sequence[CodeTest], outcome: Outcome) -> int:
+    if group[0].call is None:
+        return int(outcome.status == "ok" and group[0].prints(outcome.stdout))
     passed = 0
-    for test, answer in zip(tests, outcome.answers, strict=True):
+    for test, answer in zip(group, outcome.answers, strict=True):
         if answer.is_value and test.passes(answer.value):
             passed += 1
     return passed
