@@ -23,7 +23,7 @@ from grpo_nb.checks.report import Finding, make_finding
 from grpo_nb.checks.rows import CheckRows
 from grpo_nb.core.deadlines import run_with_deadline
 from grpo_nb.rewards.base import RewardFunction, reward_name
-from grpo_nb.scoring.calls import Batch, ReturnTypeError, call_reward, make_batch, to_floats
+from grpo_nb.scoring.scores import Batch, ReturnTypeError, call_reward, make_batch, to_floats
 
 if TYPE_CHECKING:
     import pandas

@@ -29,12 +29,12 @@ from grpo_nb.models.load_record import require_same_settings
 from grpo_nb.models.modes import kept_modes
 from grpo_nb.rewards.base import RewardFunction, reward_list
 from grpo_nb.scoring.correct_answers import (
-    FunctionJudge,
-    Judge,
+    FunctionGrader,
+    Grader,
     are_correct,
-    choose_judge,
-    judge_in_words,
-    judge_scores,
+    choose_grader,
+    grader_in_words,
+    grader_scores,
 )
 from grpo_nb.scoring.scores import NO_SPREAD, Scores, in_groups, score
 from grpo_nb.tasks.formats import AnswerFormat
@@ -89,7 +89,7 @@ class Baseline(Shown):
     """For each group, the scores of an empty completion."""
     format: AnswerFormat
     settings: Settings
-    judge: Judge
+    judge: Grader
     """The reward that decides whether an answer is correct."""
     greedy: tuple[str, ...] = ()
     """Greedy completion of each prompt. Held-out comparisons judge greedy completions."""
@@ -150,7 +150,7 @@ class Baseline(Shown):
         """
         sampled_scores = None
         greedy_scores = None
-        if isinstance(self.judge, FunctionJudge):  # its scores are known, do not call it again
+        if isinstance(self.judge, FunctionGrader):  # its scores are known, do not call it again
             sampled_scores = self.scores.values[self.judge.name]
             greedy_scores = self.greedy_scores
         sampled = self._right_share(self.scores.completions, sampled_scores)
@@ -266,7 +266,7 @@ class Baseline(Shown):
                 "answer can be read",
                 f"{self.slot_share * count:.0f} of {count} completions ({self.slot_share:.0%})",
             ),
-            ("correct", f"{right}; counted as correct: {judge_in_words(self.judge, self.rows)}"),
+            ("correct", f"{right}; counted as correct: {grader_in_words(self.judge)}"),
             (
                 "truncated",
                 f"{sum(self.is_truncated)} of {count} completions, at the limit of "
@@ -363,7 +363,7 @@ def baseline(
         task.start_episode(row) for row in rows
     ]  # a new episode: scoring may change the first
     empty = score(rewards, [""] * count, started_rows, tokenizer=tokenizer)
-    judge = choose_judge(
+    judge = choose_grader(
         rewards, rows, task.format, tokenizer=tokenizer, start_episode=task.start_episode
     )
 
@@ -375,10 +375,10 @@ def baseline(
 
     # 3. Score them.
     greedy_scores: Sequence[float] = ()
-    if isinstance(judge, FunctionJudge):
+    if isinstance(judge, FunctionGrader):
         texts = [answer.text for answer in greedy]
         scored = as_scored(greedy, rows)
-        greedy_scores = judge_scores(judge, texts, rows, task.format, scored=scored)
+        greedy_scores = grader_scores(judge, texts, rows, task.format, scored=scored)
     return Baseline(
         scores=score(rewards, **as_scored(sampled, repeated)),
         num_generations=size,

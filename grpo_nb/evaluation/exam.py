@@ -28,14 +28,14 @@ from grpo_nb.rewards.base import RewardFunction, reward_list, reward_name, weigh
 from grpo_nb.runs.rows import read_rows
 from grpo_nb.runs.run_folder import Run, trained_questions
 from grpo_nb.scoring.correct_answers import (
-    FunctionJudge,
-    Judge,
+    FunctionGrader,
+    Grader,
     anywhere_in_words,
-    choose_judge,
+    choose_grader,
     deciding_function,
-    function_judge,
-    judge_in_words,
-    judge_remarks,
+    function_grader,
+    grader_in_words,
+    grader_remarks,
 )
 from grpo_nb.scoring.record import rebuilt
 from grpo_nb.scoring.scores import score
@@ -116,7 +116,7 @@ class Exam:
         )
 
     @functools.cached_property
-    def judge(self) -> Judge:
+    def judge(self) -> Grader:
         """The judge of the answers. The docstring of `evaluate` has the order of precedence.
 
         Raises:
@@ -131,12 +131,12 @@ class Exam:
                 )
             if isinstance(given[0], SlotReward):
                 return given[0]
-            return function_judge(given[0], self.rows, self.format, **self._trial_arguments())
+            return function_grader(given[0], self.rows, self.format, **self._trial_arguments())
         rewards = reward_list(self.rewards, least=0)
         if self.run is not None and not any(isinstance(each, SlotReward) for each in rewards):
             rewards = _rewards_of_run(self.run, rewards)
         trial = {} if deciding_function(rewards) is None else self._trial_arguments()
-        return choose_judge(rewards, self.rows, self.format, **trial)
+        return choose_grader(rewards, self.rows, self.format, **trial)
 
     def _trial_arguments(self) -> dict[str, Any]:
         """Return what a function needs besides the rows: tokenizer, and starts of episodes."""
@@ -195,7 +195,7 @@ class Exam:
                     subject=description,
                     contamination=contamination,
                     model_id=model_id_of(subject),
-                    remarks=judge_remarks(self.judge, scores),
+                    remarks=grader_remarks(self.judge, scores),
                     **judge_fields,
                 )
             )
@@ -225,12 +225,12 @@ class Exam:
     def _describe_judge(self) -> dict[str, Any]:
         """Return the fields of an `Evaluation` that say who judged and how."""
         judge = self.judge
-        is_function = isinstance(judge, FunctionJudge)
+        is_function = isinstance(judge, FunctionGrader)
         # A function is proven if it gave some gold answer more than a wrong one.
         is_unproven = is_function and not judge.separates_right_from_wrong
         return {
-            "judged_by": judge_in_words(judge, self.rows),
-            "anywhere_note": anywhere_in_words(judge, self.rows, self.format),
+            "judged_by": grader_in_words(judge),
+            "anywhere_note": anywhere_in_words(judge, self.rows),
             "compares_gold": not is_function,
             "unproven_judge": judge.name if is_unproven else "",
         }
@@ -261,7 +261,7 @@ class Exam:
         asked = self._repeated_rows
         rows = read_answers(asked, completions, format, self.judge)
         # The judge has scored the answers already, and each call may cost money.
-        judge = self.judge.function if isinstance(self.judge, FunctionJudge) else None
+        judge = self.judge.function if isinstance(self.judge, FunctionGrader) else None
         others = [reward for reward in rewards if reward is not judge]
         scores: dict[str, Sequence[float]] = {}
         if others:

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 from grpo_nb.generation.samples import Completion, as_scored
 from grpo_nb.rewards.answers import correctness
 from grpo_nb.scoring.correct_answers import (
-    FunctionJudge,
-    Judge,
+    FunctionGrader,
+    Grader,
     are_correct,
     are_correct_anywhere,
-    judge_scores,
+    grader_scores,
 )
 from grpo_nb.tasks.answers import ACCEPTED, answers_of
 from grpo_nb.tasks.cleaning import Changes, clean
@@ -89,7 +89,7 @@ def read_answers(
     questions: Sequence[Mapping[str, Any]],
     completions: Sequence[Completion],
     format: AnswerFormat,
-    judge: Judge | None = None,
+    judge: Grader | None = None,
 ) -> list[dict[str, Any]]:
     """Judge each completion, and return a row of `Evaluation.rows` for it.
 
@@ -102,13 +102,13 @@ def read_answers(
         questions: Rows with `question` and `answer`.
         completions: One completion for each row.
         format: Format in which the questions were asked.
-        judge: Judge of the answers from `scoring.correct_answers.choose_judge`; `correctness()` if
+        judge: Judge of the answers from `scoring.correct_answers.choose_grader`; `correctness()` if
             None.
     """
     judge = judge or correctness()
     texts = [completion.text for completion in completions]
     scored = as_scored(completions, questions)
-    scores = judge_scores(judge, texts, questions, format, scored=scored)
+    scores = grader_scores(judge, texts, questions, format, scored=scored)
     is_correct = are_correct(judge, texts, questions, format, scores=scores)
     is_anywhere = are_correct_anywhere(judge, texts, questions, format, is_correct)
     rows = []
@@ -124,7 +124,7 @@ def read_answers(
             "tokens": completion.tokens,
             "is_cut": completion.is_cut,
         }
-        if isinstance(judge, FunctionJudge):
+        if isinstance(judge, FunctionGrader):
             row["judge_score"] = None if math.isnan(scores[place]) else scores[place]
         rows.append(row)
     return rows

@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 from grpo_nb.core.pages import errors_view as show_tracebacks
 from grpo_nb.core.pages import last_lines, render
 from grpo_nb.core.words import as_score, shorten
-from grpo_nb.scoring.calls import RewardError
-from grpo_nb.scoring.highlights import WHOLE_TEXT, Span, spans
-from grpo_nb.scoring.scores import NO_SPREAD, Scores
+from grpo_nb.rewards.answers import SlotReward
+from grpo_nb.rewards.base import RewardFunction, unwrapped
+from grpo_nb.rewards.format_and_length import xml_format, xml_tags
+from grpo_nb.scoring.scores import NO_SPREAD, RewardError, Scores
 
 MESSAGE_LENGTH = 300
 """Characters shown of the message of a reward's error."""
@@ -108,6 +109,15 @@ class Piece(NamedTuple):
     """Rewards that looked at the piece; empty for text that none looked at."""
 
 
+class Span(NamedTuple):
+    """A part of a completion that a reward reads."""
+
+    start: int
+    end: int
+    what: str
+    """`tag` or `answer slot`."""
+
+
 class Mark(NamedTuple):
     """A part of a completion that a reward looked at."""
 
@@ -124,12 +134,30 @@ def marks_view(scores: Scores, rewards: Mapping[str, Callable[..., Any]]) -> str
         marks = []
         for name, reward in rewards.items():
             earned = scores.weights[name] * scores.values[name][i]
-            for span in spans(reward, text):
-                # A reward that looks at the whole text would mark all of it.
-                if span.what != WHOLE_TEXT:
-                    marks.append(Mark(span, earned, name))
+            marks += [Mark(span, earned, name) for span in spans_read(reward, text)]
         completions.append(split_at_marks(text, marks))
     return render("lab/templates/marks.jinja", completions=completions)
+
+
+def spans_read(reward: RewardFunction, text: str) -> list[Span]:
+    """Return the answer slot for a reward for the answer, and the tags for one for the format.
+
+    Any other reward may read anything, so nothing is marked for it.
+
+    >>> from grpo_nb.rewards import correctness
+    >>> spans_read(correctness(), "<answer>7</answer>"), spans_read(correctness(), "7")
+    ([Span(start=8, end=9, what='answer slot')], [])
+    """
+    reward = unwrapped(reward)
+    if isinstance(reward, (xml_format, xml_tags)):
+        tags = [tag for tag in reward.format.tag_spans(text) if tag is not None]
+        return [Span(start, end, "tag") for start, end in tags]
+    answer = reward.format.extract_last(text) if isinstance(reward, SlotReward) else None
+    if answer is None:
+        return []
+    opening = text.find(reward.format.answer_open)
+    start = text.find(answer, opening + len(reward.format.answer_open))
+    return [Span(start, start + len(answer), "answer slot")]
 
 
 def split_at_marks(text: str, marks: Sequence[Mark]) -> list[Piece]:

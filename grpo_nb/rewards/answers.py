@@ -11,15 +11,13 @@ import re
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from grpo_nb.rewards.base import Reward, completion_text
 from grpo_nb.tasks.answers import (
     ACCEPTED,
     folded,
     is_same_answer,
-    is_same_json,
-    read_json,
     read_letter,
 )
 from grpo_nb.tasks.markup import strip_markup
@@ -46,7 +44,6 @@ class SlotReward(Reward):
     weight: float = 2.0
     column: str = "answer"
     """Data column with the gold answer. If it holds a list, any answer in the list is right."""
-    looks_at: ClassVar[str] = "slot"
 
     def score_text(self, text: str, row: dict[str, Any]) -> float | None:
         golds = self.golds(row)
@@ -81,15 +78,15 @@ def gold_answers(value: Any) -> list[str]:
     >>> gold_answers(["1/2", 0.5]), gold_answers(None)
     (['1/2', '0.5'], [])
     """
-    value = _without_numpy(value)
+    if hasattr(value, "tolist"):
+        # An array or number of numpy.
+        value = value.tolist()
     values = value if isinstance(value, (list, tuple)) else [value]
-    texts = [str(one).strip() for one in values if not _is_empty(one)]
+    texts = []
+    for one in values:
+        if not _is_empty(one):
+            texts.append(json.dumps(one) if isinstance(one, dict) else str(one).strip())
     return [text for text in texts if text]
-
-
-def _without_numpy(value: Any) -> Any:
-    """Return an array or number of numpy, which a cell of pandas may hold, as a list or number."""
-    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def _is_empty(value: Any) -> bool:
@@ -242,49 +239,6 @@ def _letter_of(text: str, options: Mapping[str, str]) -> str | None:
         return letter if is_option else None
     letters = [letter for letter, option in options.items() if folded(option) == folded(text)]
     return letters[0] if len(letters) == 1 else None
-
-
-@dataclass(frozen=True, kw_only=True)
-class json_answer(SlotReward):
-    """1.0 if the answer slot holds the gold JSON value, else 0.0.
-
-    Values are compared as JSON: the order of keys does not matter, 1 is 1.0, and true is not 1. A
-    gold answer such as `n/a`, which is no JSON, is compared as text.
-
-    Args:
-        weight: Weight in the total reward.
-        format: Where the answer is written; `xml()` if not given.
-        column: The data column with the gold value, as JSON text or as an object.
-        name: Name in TRL's logs.
-
-    >>> completions = ['<answer>{"b": 1.0}</answer>', "<answer>{'b': 1}</answer>"]
-    >>> json_answer()(completions=completions, answer=['{"b": 1}', '{"b": 1}'])
-    [1.0, 0.0]
-    """
-
-    def golds(self, row: dict[str, Any]) -> list[str]:
-        gold = _without_numpy(self.column_of(row, self.column))
-        is_text = isinstance(gold, str)
-        text = gold if is_text else json.dumps(gold, default=_as_json)
-        is_words = is_text and text.strip() and not text.lstrip().startswith(("{", "[", "`"))
-        # Broken JSON is no gold answer, and neither is a value with NaN or infinity in it.
-        if _is_empty(gold) or not (is_words or read_json(text)[1]):
-            return []
-        accepted = gold_answers(row.get(ACCEPTED)) if self.column == "answer" else []
-        return [text, *accepted]
-
-    def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
-        gold_value, is_gold_json = read_json(gold)
-        if not is_gold_json:
-            return folded(given) == folded(gold)
-        value, is_json = read_json(given)
-        return is_json and is_same_json(value, gold_value)
-
-
-def _as_json(value: Any) -> Any:
-    """Return a value that JSON does not have, such as a date, as a text."""
-    plain_value = _without_numpy(value)
-    return str(value) if plain_value is value else plain_value
 
 
 def is_copied(given: str, gold: str, row: Mapping[str, Any]) -> bool:

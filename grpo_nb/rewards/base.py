@@ -1,14 +1,19 @@
-"""The parts that every reward shares: TRL's signature, a name, a weight and a range.
+"""The class of the kit's rewards, and what the kit asks of any reward function.
 
-The first half is the class `Reward`. The second half is for lists of rewards of any kind, also
-plain functions: their names, their weights and the checks that a run needs before it calls them.
+`Reward` gives a subclass TRL's signature, a name, a weight and a range. The functions after it
+return name, weight and range of any reward, also of a plain function, and run async rewards.
 """
 
+import asyncio
 import dataclasses
 import functools
+import inspect
 import math
 import numbers
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import os
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -18,6 +23,10 @@ from grpo_nb.tasks.tools import final_text
 Completion = str | Sequence[Mapping[str, Any]]
 RewardFunction = Callable[..., Sequence[float | None]]
 _XML = xml()
+_ASYNC_THREAD = "async rewards"
+# A judge that is not a coroutine function takes one thread per call. The default pool of asyncio
+# has only four more threads than the machine has cores.
+_ASYNC_POOL_THREADS = 64
 
 
 def completion_text(completion: Completion) -> str:
@@ -81,8 +90,6 @@ class Reward:
     """Name in TRL's logs; the name of the class if empty."""
     range: ClassVar[tuple[float, float]] = (0.0, 1.0)
     """Lowest and highest possible score, before the weight."""
-    looks_at: ClassVar[str] = "text"
-    """Part of a completion that the lab highlights: `slot`, `tags` or `text`."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -114,11 +121,7 @@ class Reward:
             text: The completion.
             row: Value of each data column for this completion.
         """
-        if type(self).score_batch is Reward.score_batch:
-            raise NotImplementedError(
-                f"{type(self).__name__} defines neither score_text nor score_batch"
-            )
-        return self.score_batch([text], [row])[0]
+        raise NotImplementedError
 
     def score_batch(self, texts: list[str], rows: list[dict[str, Any]]) -> list[float | None]:
         """Return the scores of several completions; one by one unless a subclass overrides this."""
@@ -126,16 +129,7 @@ class Reward:
 
     def __call__(self, *, completions: Sequence[Completion], **columns: Any) -> list[float | None]:
         texts = [completion_text(completion) for completion in completions]
-        rows = rows_of(columns, len(texts))
-        column = getattr(self, "column", None)
-        if rows and column in columns and column not in rows[0]:
-            # A list of another length, or one value for all.
-            raise ValueError(
-                f"the column {column!r} of the reward {self.__name__!r} is "
-                f"{columns[column]!r:.60}, but it needs a list with one value for each of the "
-                f"{len(texts)} completions."
-            )
-        return self.score_batch(texts, rows)
+        return self.score_batch(texts, rows_of(columns, len(texts)))
 
     def column_of(self, row: Mapping[str, Any], column: str) -> Any:
         """Return the value of a data column that this reward needs.
@@ -146,8 +140,9 @@ class Reward:
         if column not in row:
             known = sorted(row) or "no columns"
             raise ValueError(
-                f"the reward {self.__name__!r} needs the data column {column!r}, but the data has "
-                f"{known}; write {type(self).__name__}(column=...)."
+                f"the reward {self.__name__!r} needs the data column {column!r}, with one value "
+                f"for each completion, but the data has {known}; write "
+                f"{type(self).__name__}(column=...)."
             )
         return row[column]
 
@@ -159,7 +154,7 @@ def relative(reward: RewardFunction) -> RewardFunction:
     `check_rewards` therefore does not try it, and the report says so.
 
     Args:
-        reward: A function with TRL's signature. A bound method is wrapped in a `functools.partial`.
+        reward: A function with TRL's signature, or an object that can be called so.
 
     >>> def shortest_first(completions, **columns):
     ...     lengths = sorted(map(len, completions))
@@ -167,18 +162,14 @@ def relative(reward: RewardFunction) -> RewardFunction:
     >>> is_relative(relative(shortest_first))
     True
     """
-    try:
-        object.__setattr__(reward, "is_relative", True)
-    except (AttributeError, TypeError):
-        # A bound method or a builtin takes no attributes.
-        reward = functools.partial(reward)
-        reward.is_relative = True
+    # Rewards of the kit are frozen.
+    object.__setattr__(reward, "is_relative", True)
     return reward
 
 
 def is_relative(reward: RewardFunction) -> bool:
     """Return True if a reward was marked with `relative`."""
-    return getattr(reward, "is_relative", False) is True
+    return getattr(reward, "is_relative", False)
 
 
 def check_weight(weight: Any, name: str) -> float:
@@ -288,3 +279,46 @@ def changed_weights(weights: Mapping[str, float], changed: Mapping[str, float]) 
         names = ", ".join(map(repr, unknown))
         raise ValueError(f"weights names {names}, but the rewards are {list(weights)}.")
     return {name: check_weight(changed.get(name, weight), name) for name, weight in weights.items()}
+
+
+def is_async(reward: Callable[..., Any]) -> bool:
+    """Return True if TRL awaits this reward: it or its `__call__` is a coroutine function."""
+    function = unwrapped(reward)
+    call = getattr(function, "__call__", None)  # noqa: B004
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
+
+
+def run_coroutine(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """Run a coroutine in the event loop of all async rewards and return its result.
+
+    If the caller stops waiting, for example after a time limit, the coroutine is cancelled.
+
+    Raises:
+        RuntimeError: It was called by an async reward itself, which would wait for itself.
+    """
+    if threading.current_thread().name == _ASYNC_THREAD:
+        coroutine.close()
+        raise RuntimeError(
+            "an async reward that calls a judge would wait for itself: write def, not async def."
+        )
+    future = asyncio.run_coroutine_threadsafe(coroutine, _event_loop(os.getpid()))
+    try:
+        return future.result()
+    finally:
+        future.cancel()
+
+
+@functools.cache
+def _event_loop(process: int) -> asyncio.AbstractEventLoop:
+    """Return the event loop of a process for all async rewards.
+
+    There is only one, because a connection belongs to the loop in which it was opened.
+
+    Args:
+        process: Its id. A forked process has the loop of its parent, but not the thread that runs
+            it.
+    """
+    loop = asyncio.new_event_loop()
+    loop.set_default_executor(ThreadPoolExecutor(_ASYNC_POOL_THREADS))
+    threading.Thread(target=loop.run_forever, name=_ASYNC_THREAD, daemon=True).start()
+    return loop

@@ -1,11 +1,12 @@
-"""A reward for code that passes hidden tests.
+"""The reward for code that passes hidden tests: its tests, its class, and the code of a completion.
 
-The tests run in the sandbox, and their results are compared here.
-
-The generated code never sees an expected value and never runs in this process. See
-`grpo_nb.sandbox.candidates`.
+The generated code runs in the sandbox (`grpo_nb.sandbox.candidates`). It never sees an expected
+value and never runs in this process: results come back as plain data and are compared here. Asserts
+are parsed and never run.
 """
 
+import ast
+import json
 import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,15 +14,206 @@ from dataclasses import dataclass
 from typing import Any
 
 from grpo_nb.rewards.base import Reward
-from grpo_nb.rewards.hidden_tests import CodeTest, read_tests
 from grpo_nb.sandbox.candidates import run_untrusted_batch
-from grpo_nb.sandbox.jobs import Candidate, Limits, Outcome
+from grpo_nb.sandbox.jobs import Call, Candidate, Limits, Outcome
+from grpo_nb.sandbox.values import is_same_value, refuse_equal_hashes
 from grpo_nb.tasks.formats import AnswerFormat
 
 _PYTHON = ("", "python", "python3", "py")
 """Languages after the opening fence of a block that count as Python."""
 # ```x``` on one line is no fence.
 _FENCE = re.compile(r"^[ \t]*```([^`\n]*)$", re.MULTILINE)
+
+
+def _as_set(value: Any) -> set[Any]:
+    items = list(value)
+    refuse_equal_hashes(items)
+    return set(items)
+
+
+# Functions that an assert may apply to the call. They are applied here, to plain data.
+_WRAPPERS = {
+    "set": _as_set,
+    "sorted": sorted,
+    "list": list,
+    "tuple": tuple,
+    "len": len,
+    "bool": bool,
+}
+_OPTIONAL_KEYS = {"args", "kwargs", "tolerance"}
+_FORMS = '{"call": "f", "args": [1, 2], "expected": 3}, {"stdin": "...", "stdout": "..."}'
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodeTest:
+    """One hidden test: a call and its expected value, or standard input and the expected output."""
+
+    call: Call | None = None
+    expected: Any = None
+    tolerance: float = 0.0
+    """Largest accepted difference of numbers."""
+    wrapper: str = ""
+    """Function that is applied to the result first, as in `assert sorted(f(x)) == [1, 2]`."""
+    compares_types: bool = True
+    """True if `1`, `1.0` and `True` differ. The `==` of an assert does not tell them apart."""
+    stdin: str | None = None
+    stdout: str = ""
+
+    def passes(self, value: Any) -> bool:
+        """Return True if `value`, plain data from the sandbox, is the expected value."""
+        try:
+            if self.wrapper:
+                value = _WRAPPERS[self.wrapper](value)
+            if self.tolerance:
+                return not isinstance(value, bool) and abs(value - self.expected) <= self.tolerance
+        except (TypeError, ValueError, OverflowError):
+            return False
+        return is_same_value(value, self.expected, exact_types=self.compares_types)
+
+    def prints(self, stdout: str) -> bool:
+        """Return True if `stdout` is the expected output, apart from trailing white space."""
+        return _lines(stdout) == _lines(self.stdout)
+
+
+def _lines(text: str) -> list[str]:
+    return [line.rstrip() for line in text.strip().splitlines()]
+
+
+def read_tests(value: Any) -> tuple[CodeTest, ...]:
+    """Return the hidden tests in one cell of a data set.
+
+    A cell is one test or a list of tests, also as JSON text. A test is one of:
+
+    * `{"call": "f", "args": [...], "kwargs": {...}, "expected": ..., "tolerance": 0.1}`;
+    * `{"stdin": "...", "stdout": "..."}`;
+    * an assert as in MBPP: `assert f(1) == 2`, `assert f(x) is None`, `assert not f(x)` or
+      `assert f(x)`, with `sorted`, `set`, `list`, `tuple` or `len` around the call.
+
+    A dict with `call` compares types too: 3 is not 3.0, and a list is not a tuple. An assert
+    compares as Python does.
+
+    Raises:
+        ValueError: Anything else. The message shows what to write instead.
+
+    >>> [test.expected for test in read_tests(["assert add(1, 2) == 3"])]
+    [3]
+    """
+    is_json = isinstance(value, str) and value.strip().startswith(("[", "{"))
+    try:
+        cells = json.loads(value) if is_json else value
+    except ValueError as error:
+        raise ValueError(
+            f"the tests {value!r:.120} are not valid JSON ({error}): write them with "
+            "json.dumps(tests), or as a list."
+        ) from error
+    if isinstance(cells, (str, Mapping)):
+        cells = [cells]
+    if not isinstance(cells, Iterable):
+        raise ValueError(
+            f"the tests are {cells!r:.80}: write a list of tests, or a text of asserts."
+        )
+    tests: list[CodeTest] = []
+    for cell in cells:
+        if isinstance(cell, str):
+            tests += _read_asserts(cell)
+        else:
+            tests.append(_read_mapping(cell, may_hold_none=is_json))
+    if not tests:
+        raise ValueError(
+            "a row has no tests, so no code could score there. Remove the row or add a test."
+        )
+    return tuple(tests)
+
+
+def _holds_none(value: Any) -> bool:
+    """Return True if a dict at any depth of a value holds None."""
+    if isinstance(value, Mapping):
+        return any(item is None or _holds_none(item) for item in value.values())
+    return isinstance(value, (list, tuple)) and any(map(_holds_none, value))
+
+
+def _read_mapping(test: Any, *, may_hold_none: bool) -> CodeTest:
+    fields = {}
+    if isinstance(test, Mapping):
+        for key, value in test.items():
+            # Arrow fills keys that only other rows have with None. `expected` may really be None.
+            if value is not None or key == "expected":
+                fields[key] = value
+    values = [fields.get("args"), fields.get("kwargs"), fields.get("expected")]
+    if not may_hold_none and any(map(_holds_none, values)):
+        raise ValueError(
+            f"the test {test!r:.120} has None inside a dict. `datasets` writes None for keys that "
+            "only other rows have, so the two cannot be told apart: write the tests as text, "
+            "json.dumps(tests)."
+        )
+    match fields:
+        case {"stdin": str(stdin), "stdout": str(stdout), **rest} if rest.keys() <= {"expected"}:
+            return CodeTest(stdin=stdin, stdout=stdout)
+        case {"call": str(name), "expected": expected, **rest} if rest.keys() <= _OPTIONAL_KEYS:
+            args = rest.get("args", [])
+            kwargs = rest.get("kwargs", {})
+            tolerance = rest.get("tolerance", 0)
+            has_arguments = isinstance(args, (list, tuple)) and isinstance(kwargs, Mapping)
+            is_distance = isinstance(tolerance, (int, float)) and tolerance >= 0
+            is_usable = tolerance == 0 or isinstance(expected, (int, float))
+            if has_arguments and is_distance and is_usable:
+                call = Call(name, tuple(args), dict(kwargs))
+                return CodeTest(call=call, expected=expected, tolerance=tolerance)
+    raise ValueError(
+        f"the test {test!r:.120} must be {_FORMS} or an assert; "
+        "gn.rewards.read_tests describes the other fields."
+    )
+
+
+def _read_asserts(text: str) -> list[CodeTest]:
+    try:
+        return [_read_assert(statement) for statement in ast.parse(text).body]
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError) as error:
+        raise ValueError(
+            f"the test {text!r:.160} cannot be read ({error}). Write call and value out, "
+            '"assert f(1) == 3", or as data, with "tolerance": 0.01 for inexact numbers.'
+        ) from error
+
+
+def _read_assert(statement: ast.stmt) -> CodeTest:
+    match statement:
+        case ast.Assert(
+            test=ast.Compare(left=node, ops=[ast.Eq() | ast.Is() as operator], comparators=[right])
+        ):
+            return _read_call(node, _literal(right), compares_types=isinstance(operator, ast.Is))
+        case ast.Assert(test=ast.UnaryOp(op=ast.Not(), operand=ast.Call() as node)):
+            return _read_call(node, False, wrapper="bool")
+        case ast.Assert(test=ast.Call() as node):
+            return _read_call(node, True, wrapper="bool")
+    raise ValueError(
+        "it is not an assert of a call, with == or `is` and a value, or with `not` before the call"
+    )
+
+
+def _read_call(
+    node: ast.expr, expected: Any, *, wrapper: str = "", compares_types: bool = False
+) -> CodeTest:
+    match node:
+        case ast.Call(func=ast.Name(id=name), args=[argument], keywords=[]) if (
+            name in _WRAPPERS and not wrapper
+        ):
+            wrapper = name
+            node = argument
+    if not isinstance(node, ast.Call):
+        raise ValueError("there is no call of the candidate's function")
+    kwargs = {keyword.arg: _literal(keyword.value) for keyword in node.keywords}
+    if None in kwargs:
+        raise ValueError("** is not a value")
+    call = Call(ast.unparse(node.func), tuple(map(_literal, node.args)), kwargs)
+    return CodeTest(call=call, expected=expected, wrapper=wrapper, compares_types=compares_types)
+
+
+def _literal(node: ast.expr) -> Any:
+    """Return the value of a literal, or of a literal in `set([1, 2])` and the like."""
+    match node:
+        case ast.Call(func=ast.Name(id=name), args=[argument], keywords=[]) if name in _WRAPPERS:
+            return _WRAPPERS[name](ast.literal_eval(argument))
+    return ast.literal_eval(node)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,58 +270,49 @@ class code_tests(Reward):
                 ) from error
 
     def score_batch(self, texts: list[str], rows: list[dict[str, Any]]) -> list[float | None]:
-        tests_of_rows = [read_tests(self.column_of(row, self.column)) for row in rows]
-        runs_of_texts: list[list[_TestRun]] = []
-        for text, tests in zip(texts, tests_of_rows, strict=True):
+        groups_of_rows = []
+        candidates_of_rows = []
+        for text, row in zip(texts, rows, strict=True):
+            groups = _groups_of(read_tests(self.column_of(row, self.column)))
+            groups_of_rows.append(groups)
             code = extract_code(text, self.format)
-            runs_of_texts.append([] if code is None else _plan_runs(code, tests))
+            candidates = [] if code is None else [_candidate(code, group) for group in groups]
+            candidates_of_rows.append(candidates)
         # One batch for all completions, so that several endless loops run out of time together.
-        outcomes_of_texts = run_untrusted_batch(
-            [[run.candidate for run in runs] for runs in runs_of_texts], limits=self.limits
-        )
+        outcomes_of_rows = run_untrusted_batch(candidates_of_rows, limits=self.limits)
         scores: list[float | None] = []
-        for tests, runs, outcomes in zip(
-            tests_of_rows, runs_of_texts, outcomes_of_texts, strict=True
-        ):
-            passed = 0
-            for run, outcome in zip(runs, outcomes, strict=True):
-                passed += _count_passed(run.tests, outcome)
+        for groups, outcomes in zip(groups_of_rows, outcomes_of_rows, strict=True):
+            count = sum(map(len, groups))
+            # A completion without code has no outcomes.
+            passed = sum(map(_count_passed, groups, outcomes))
             if any(outcome.status == "lost" for outcome in outcomes):
                 # The machine failed, which says nothing about the code: TRL leaves a None out.
                 scores.append(None)
             elif self.all_or_nothing:
-                scores.append(float(passed == len(tests)))
+                scores.append(float(passed == count))
             else:
-                scores.append(passed / len(tests))
+                scores.append(passed / count)
         return scores
 
 
-@dataclass(frozen=True)
-class _TestRun:
-    """One process in the sandbox, and the tests that its outcome decides."""
-
-    candidate: Candidate
-    tests: list[CodeTest]
-
-
-def _plan_runs(code: str, tests: Sequence[CodeTest]) -> list[_TestRun]:
-    """Return one run for all tests that call a function, and one for each with standard input."""
-    runs = []
-    call_tests = [test for test in tests if test.call is not None]
-    if call_tests:
-        candidate = Candidate(code=code, calls=[test.call for test in call_tests])
-        runs.append(_TestRun(candidate, call_tests))
-    for test in tests:
-        if test.call is None:
-            runs.append(_TestRun(Candidate(code=code, stdin=test.stdin), [test]))
-    return runs
+def _groups_of(tests: Sequence[CodeTest]) -> list[list[CodeTest]]:
+    """Return groups of tests that share a process: all calls, and each test through stdin alone."""
+    calls = [test for test in tests if test.call is not None]
+    programs = [[test] for test in tests if test.call is None]
+    return [calls, *programs] if calls else programs
 
 
-def _count_passed(tests: Sequence[CodeTest], outcome: Outcome) -> int:
-    if tests[0].call is None:
-        return int(outcome.status == "ok" and tests[0].prints(outcome.stdout))
+def _candidate(code: str, group: Sequence[CodeTest]) -> Candidate:
+    if group[0].call is None:
+        return Candidate(code=code, stdin=group[0].stdin)
+    return Candidate(code=code, calls=[test.call for test in group])
+
+
+def _count_passed(group: Sequence[CodeTest], outcome: Outcome) -> int:
+    if group[0].call is None:
+        return int(outcome.status == "ok" and group[0].prints(outcome.stdout))
     passed = 0
-    for test, answer in zip(tests, outcome.answers, strict=True):
+    for test, answer in zip(group, outcome.answers, strict=True):
         if answer.is_value and test.passes(answer.value):
             passed += 1
     return passed

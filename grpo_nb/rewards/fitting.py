@@ -1,12 +1,12 @@
 """The rewards that fit a task."""
 
-from grpo_nb.rewards.answers import correctness, exact_text, json_answer, multiple_choice
+from grpo_nb.rewards.answers import correctness, exact_text, multiple_choice
 from grpo_nb.rewards.base import Reward
 from grpo_nb.rewards.format_and_length import xml_format, xml_tags
 from grpo_nb.rewards.math_answers import maths
 from grpo_nb.tasks.task import Task
 
-_BY_KIND = {"expression": maths, "json": json_answer, "choice": multiple_choice}
+_BY_KIND = {"expression": maths, "choice": multiple_choice}
 
 
 def rewards_for(task: Task, *, weight: float = 2.0) -> list[Reward]:
@@ -15,8 +15,8 @@ def rewards_for(task: Task, *, weight: float = 2.0) -> list[Reward]:
     The answer weighs more than both format rewards together. With `bare()` there is no format
     reward, because every text is in that format.
 
-    Numbers and text are scored by `correctness`, single letters by `multiple_choice`, other labels
-    by `exact_text` without regard to case, expressions by `maths`, and JSON by `json_answer`.
+    Single letters are scored by `multiple_choice`, other labels by `exact_text` without regard to
+    case, expressions by `maths`, and all other answers by `correctness`.
 
     Args:
         task: The task; its `answers` and its `format` decide.

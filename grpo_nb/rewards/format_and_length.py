@@ -6,7 +6,7 @@ more rewards for style.
 
 import re
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from grpo_nb.rewards.base import Reward
 
@@ -21,8 +21,6 @@ class xml_format(Reward):
     >>> xml_format()(completions=["<reasoning>r</reasoning><answer>7</answer>", "7"])
     [1.0, 0.0]
     """
-
-    looks_at: ClassVar[str] = "tags"
 
     def score_text(self, text: str, row: dict[str, Any]) -> float:
         return float(self.format.is_exact(text))
@@ -39,8 +37,6 @@ class xml_tags(Reward):
     >>> xml_tags()(completions=["<answer>7</answer>"])
     [0.5]
     """
-
-    looks_at: ClassVar[str] = "tags"
 
     def score_text(self, text: str, row: dict[str, Any]) -> float:
         return self.format.completeness(text)

@@ -10,11 +10,9 @@ for a reason first and marks the answer as data. Whether a judge can be trusted 
 import asyncio
 import contextlib
 import hashlib
-import inspect
 import json
 import math
 import re
-import warnings
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
@@ -22,8 +20,14 @@ from typing import Any, Literal, NamedTuple
 
 from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.core.words import in_line, require_number
-from grpo_nb.rewards.async_rewards import is_async, run_coroutine
-from grpo_nb.rewards.base import Completion, Reward, completion_text, rows_of
+from grpo_nb.rewards.base import (
+    Completion,
+    Reward,
+    completion_text,
+    is_async,
+    rows_of,
+    run_coroutine,
+)
 
 Messages = list[dict[str, str]]
 Ask = Callable[[Messages], str | Awaitable[str]]
@@ -58,7 +62,7 @@ write it.
 Now write your sentences, and then the last line, Score: N"""
 
 
-class Judged(NamedTuple):
+class JudgeReply(NamedTuple):
     """A judge's reply about one answer."""
 
     score: float | None
@@ -164,7 +168,7 @@ class judge(Reward):
         score = float(match[1])
         return score if self.scale[0] <= score <= self.scale[1] else None
 
-    def judged(self, texts: Sequence[str], rows: Sequence[dict[str, Any]]) -> list[Judged]:
+    def judged(self, texts: Sequence[str], rows: Sequence[dict[str, Any]]) -> list[JudgeReply]:
         """Return score and reply for each answer. Answers without a kept reply are sent together.
 
         Args:
@@ -182,11 +186,11 @@ class judge(Reward):
             messages = self.messages(_question(row), text)
             key = self._key(messages)
             keys.append(key)
-            if key not in self.replies.known():
+            if key not in self.replies:
                 new_requests[key] = messages
         failures = run_coroutine(self._send(new_requests)) if new_requests else {}
-        # One lost reply next to kept ones may be an accident. All of several
-        # new ones, or a whole batch, are not.
+        # One lost reply next to kept ones may be an accident. If all of several new replies are lost,
+        # or all of a batch, the server does not work.
         is_whole_batch = len(failures) == len(set(keys))
         if failures and (is_whole_batch or len(failures) == len(new_requests) > 1):
             error = next(iter(failures.values()))
@@ -199,10 +203,10 @@ class judge(Reward):
         for key in keys:
             if key in failures:
                 # Only the type: the message of an error may contain the address, and with it a key.
-                results.append(Judged(None, f"(no reply: {type(failures[key]).__name__})"))
+                results.append(JudgeReply(None, f"(no reply: {type(failures[key]).__name__})"))
             else:
-                reply = self.replies.known()[key]
-                results.append(Judged(self.read(reply), reply))
+                reply = self.replies[key]
+                results.append(JudgeReply(self.read(reply), reply))
         return results
 
     async def _send(self, requests: Mapping[str, Messages]) -> dict[str, Exception]:
@@ -217,8 +221,6 @@ class judge(Reward):
                         reply = await self.ask(messages)
                     else:
                         reply = await asyncio.to_thread(self.ask, messages)
-                    if inspect.isawaitable(reply):
-                        reply = await reply
                 except Exception as error:
                     # Clients raise errors of any type.
                     failures[key] = error
@@ -229,8 +231,6 @@ class judge(Reward):
         return failures
 
     def __call__(self, *, completions: Sequence[Completion], **columns: Any) -> list[float | None]:
-        if getattr(columns.get("trainer_state"), "is_trial", False):
-            self._warn_if_unproven()
         texts = [completion_text(completion) for completion in completions]
         judged = self.judged(texts, rows_of(columns, len(texts)))
         if columns.get("log_extra") is not None:
@@ -240,21 +240,10 @@ class judge(Reward):
         low, high = self.scale
         return [None if one.score is None else (one.score - low) / (high - low) for one in judged]
 
-    def _warn_if_unproven(self) -> None:
-        if self.measured is None:
-            finding = "was never measured."
-        elif self.measured[0] != "fit as a reward":
-            finding = f"was measured: {self.measured[1]}"
-        else:
-            return
-        warnings.warn(
-            f"The judge {self.__name__!r} {finding} See gn.checks.agreement.", stacklevel=3
-        )
-
     @property
     def measured(self) -> tuple[JudgeVerdict, str] | None:
         """Verdict and sentence of the last `gn.checks.agreement` with this rubric and model."""
-        kept = self.replies.known().get(self._key("measured"))
+        kept = self.replies.get(self._key("measured"))
         return None if kept is None else tuple(json.loads(kept))
 
     def remember(self, verdict: JudgeVerdict, sentence: str) -> None:
@@ -280,27 +269,21 @@ def _question(row: Mapping[str, Any]) -> str:
     return str(prompt if isinstance(prompt, str) else prompt[-1]["content"])
 
 
-class _Replies:
+class _Replies(dict[str, str]):
     """Replies by key, in memory and in a file."""
 
     def __init__(self, file: str | Path | None) -> None:
+        super().__init__()
         self.file = Path(file) if file else None
-        self._known: dict[str, str] | None = None
-
-    def known(self) -> dict[str, str]:
-        """Return the replies that are kept, read from the file the first time."""
-        if self._known is None:
-            self._known = {}
-            if self.file is not None and self.file.is_file():
-                for line in self.file.read_text("utf-8").splitlines():
-                    # A process that was killed leaves an incomplete line.
-                    with contextlib.suppress(ValueError):
-                        self._known.update([json.loads(line)])
-        return self._known
+        if self.file is not None and self.file.is_file():
+            for line in self.file.read_text("utf-8").splitlines():
+                # A process that was killed leaves an incomplete line.
+                with contextlib.suppress(ValueError):
+                    self.update([json.loads(line)])
 
     def keep(self, key: str, reply: str) -> None:
         """Keep a reply."""
-        self.known()[key] = reply
+        self[key] = reply
         if self.file is not None:
             self.file.parent.mkdir(parents=True, exist_ok=True)
             with self.file.open("a", encoding="utf-8") as file:

@@ -25,10 +25,10 @@ from grpo_nb.rewards.math_shapes import (
     TUPLE,
     UNION,
     Shape,
-    bare,
     boxed_answers,
-    spelled,
+    normalize_latex,
     split_name,
+    without_spaces,
 )
 from grpo_nb.rewards.math_worker import Budget, Undecided, is_equal
 from grpo_nb.tasks.answers import folded, is_same_answer
@@ -175,15 +175,15 @@ def is_answer(given: str, gold: str, are_equal: EqualityTest) -> bool:
         return True
     if len(given) > _LONGEST or _NOT_AN_EXPRESSION.fullmatch(gold):
         return False
-    return _same_value(spelled(given), spelled(gold), are_equal)
+    return _same_value(normalize_latex(given), normalize_latex(gold), are_equal)
 
 
 def _same_value(given: str, gold: str, are_equal: EqualityTest) -> bool:
-    """Return True if two spelled answers are the same number, words, expression or parts."""
+    """Return True if two normalised answers are the same number, words, expression or parts."""
     if split_name(gold)[0]:
         # 2 = x is x = 2.
         given = _NAME_AFTER.sub(r"\2 = \1", given)
-    if bare(given) == bare(gold):
+    if without_spaces(given) == without_spaces(gold):
         return True
     gold_number = read_number(gold)
     if gold_number is not None:
@@ -200,9 +200,9 @@ def _same_parts(given: str, gold: str, are_equal: EqualityTest) -> bool:
     shape = Shape.of(given)
     if shape.kind == LIST and len(shape.parts) > len(gold_shape.parts):
         # A list may name a part twice.
-        shape = replace(shape, parts=list(dict.fromkeys(map(bare, shape.parts))))
+        shape = replace(shape, parts=list(dict.fromkeys(map(without_spaces, shape.parts))))
     have_names = bool(shape.name and gold_shape.name)
-    if have_names and bare(shape.name) != bare(gold_shape.name):
+    if have_names and without_spaces(shape.name) != without_spaces(gold_shape.name):
         return False
     one_is_expression = EXPRESSION in (shape.kind, gold_shape.kind)
     are_relations = bool(_RELATION.search(given) and _RELATION.search(gold))

@@ -1,8 +1,8 @@
-r"""The spelling and the shape of a mathematical answer.
+r"""Write a mathematical answer in one kind of LaTeX, and split it into its parts.
 
-`spelled` writes an answer in one kind of LaTeX, without a change of meaning: `\leq`, `<=` and the
-sign itself become `\le`. `Shape.of` then reads what the answer consists of: one expression, or the
-parts of a list, tuple, interval, union or ratio. `x < 1 or x > 3` becomes a union of two intervals.
+`normalize_latex` changes no meaning: `\leq`, `<=` and the sign itself become `\le`. `Shape.of` then
+reads what the answer consists of: one expression, or the parts of a list, tuple, interval, union or
+ratio. `x < 1 or x > 3` becomes a union of two intervals.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _one_command(match: re.Match[str]) -> str:
 
 
 # The order matters: each pattern sees the result of the ones before.
-_SPELLINGS: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
+_REWRITES: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
     # $x$ is x.
     (r"(?<!\\)\$\$?((?:[^$\\]|\\.)*+)\$\$?", r" \1 "),
     # \mathbf{x} is x, and \mathrm{e} is e.
@@ -79,9 +79,8 @@ _SPELLINGS: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
     (r"\\(begin|end)\s*\{[bB]?(?:small)?(?:matrix|array)\}(?:\{[clr|]*\})?", r"\\\1{pmatrix}"),
     # x**2 is x^2.
     (r"(?<=[\w)}])\s*\*\*\s*(?=[\w({-])", "^"),
-    # x_1 is x_{1}, and x1 = 2 is x_{1} = 2.
+    # x_1 is x_{1}.
     (r"_\s*([0-9]+|[A-Za-z])", r"_{\1}"),
-    (r"(?<![\w\\}])([A-Za-z])([0-9])(?=\s*=(?!=))", r"\1_{\2}"),
     # sin x is \sin x.
     (rf"(?<![\\A-Za-z])(?=(?:{_FUNCTIONS})(?![A-Za-z]))", r"\\"),
     # \sqrt2 and \sqrt(2) are \sqrt{2}.
@@ -92,7 +91,6 @@ _SPELLINGS: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
         r"\\frac{\1}{\2}",
     ),
 ]
-_COMPILED_SPELLINGS = [(re.compile(pattern), spelling) for pattern, spelling in _SPELLINGS]
 
 _LETTER = r"(?:[A-Za-z]|\\[a-z]+)(?:_\{\w+\})?'?"
 # x, f(x) and (x, y) are names.
@@ -135,10 +133,10 @@ def boxed_answers(text: str) -> str:
 
 
 @lru_cache(maxsize=4_096)
-def spelled(text: str) -> str:
+def normalize_latex(text: str) -> str:
     r"""Return an answer in one kind of LaTeX, without wrappers that change nothing.
 
-    >>> spelled("x\u00b2 \u2264 4"), spelled(r"$\boxed{\dfrac12}$."), spelled("2/3\u03c0")
+    >>> normalize_latex("x\u00b2 \u2264 4"), normalize_latex(r"$\boxed{\dfrac12}$."), normalize_latex("2/3\u03c0")
     ('x^{2} \\le 4', '\\frac{1}{2}', '\\frac{2}{3}\\pi')
     """
     if "\\\\" in text and "\\begin" not in text:
@@ -150,15 +148,15 @@ def spelled(text: str) -> str:
     text = _BOX.sub(r"\n\1\n", text)
     if "\\begin" in text:
         text = " ".join(text.split())
-    for pattern, spelling in _COMPILED_SPELLINGS:
-        text = pattern.sub(spelling, text)
+    for pattern, replacement in _REWRITES:
+        text = re.sub(pattern, replacement, text)
     return strip_markup(text)
 
 
-def bare(text: str) -> str:
-    r"""Return a spelled text without white space and multiplication signs.
+def without_spaces(text: str) -> str:
+    r"""Return a normalised text without white space and multiplication signs.
 
-    >>> bare(r"(\frac{1}{2}, 3 \cdot x)")
+    >>> without_spaces(r"(\frac{1}{2}, 3 \cdot x)")
     '(\\frac{1}{2},3x)'
     """
     # Before the spaces go: one may end the name of the command.
@@ -210,7 +208,7 @@ def in_brackets(text: str) -> tuple[str, str, str] | None:
     return brackets[0][0], content, brackets[-1][0]
 
 
-def parts_at(text: str, separator: str) -> list[str]:
+def split_outside_brackets(text: str, separator: str) -> list[str]:
     """Split a text at a pattern, but not inside brackets.
 
     The two brackets of an interval need not be alike, so any bracket closes any other.
@@ -240,7 +238,7 @@ def split_list(text: str) -> list[str]:
     brackets = in_brackets(text)
     if brackets and brackets[0] in ("\\{", "{", "["):
         text = brackets[1]
-    parts = parts_at(text, _SEPARATOR)
+    parts = split_outside_brackets(text, _SEPARATOR)
     if len(parts) == 1 and "\\pm" in text:
         return [re.sub(r"\\pm(?![A-Za-z])\s*", sign, text) for sign in "+-"]
     return parts
@@ -258,13 +256,13 @@ class Shape:
 
     @classmethod
     def of(cls, text: str) -> Shape:
-        """Return the shape of a spelled text."""
+        """Return the shape of a normalised text."""
         intervals = _intervals(text)
         if intervals is not None:
             return intervals
         brackets = in_brackets(text)
         if brackets and brackets[0] in "([" and brackets[2] in ")]":
-            parts = parts_at(brackets[1], "[,;]")
+            parts = split_outside_brackets(brackets[1], "[,;]")
             if len(parts) > 1:
                 return cls("", brackets[0] + brackets[2], parts)
         parts = split_list(text)
@@ -277,7 +275,7 @@ class Shape:
         if name:
             return replace(cls.of(rest), name=name)
         for kind, sign in ((UNION, _UNION_SIGN), (RATIO, ":")):
-            parts = parts_at(text, sign)
+            parts = split_outside_brackets(text, sign)
             if len(parts) > 1:
                 return cls("", kind, parts)
         return cls.whole(text)
@@ -296,7 +294,7 @@ class Shape:
 
 def _intervals(text: str) -> Shape | None:
     """Return `x > 3` as an interval, and `x < 1 or x > 3` as a union; None for other texts."""
-    intervals = [_interval(part.rstrip(", ")) for part in parts_at(text, _OR)]
+    intervals = [_interval(part.rstrip(", ")) for part in split_outside_brackets(text, _OR)]
     if len(intervals) == 1:
         return intervals[0]
     if None in intervals or len({interval.name for interval in intervals}) > 1:

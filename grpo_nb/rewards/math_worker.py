@@ -136,7 +136,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_reset_after_fork)
 
 
-def _judge(gold: str, given: str) -> bool:
+def _are_equal(gold: str, given: str) -> bool:
     """Return True if math-verify calls two expressions equal and their difference is small."""
     from latex2sympy2_extended import NormalizationConfig
     from math_verify import LatexExtractionConfig, parse, verify
@@ -194,7 +194,7 @@ def _serve() -> None:
         hard_limit = resource.getrlimit(resource.RLIMIT_AS)[1]
         resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, hard_limit))
     # The first comparison imports the modules that sympy loads late.
-    _judge("x^{2}+\\frac{1}{2}\\sqrt{3}", "\\frac{\\sqrt{3}}{2}+x^{2}")
+    _are_equal("x^{2}+\\frac{1}{2}\\sqrt{3}", "\\frac{\\sqrt{3}}{2}+x^{2}")
     sys.stdin.readline()
     print(json.dumps(time.process_time()), file=answers, flush=True)
     for line in sys.stdin:
@@ -203,7 +203,7 @@ def _serve() -> None:
         signal.setitimer(signal.ITIMER_PROF, seconds)
         signal.setitimer(signal.ITIMER_REAL, _CLOCK_PER_PROCESSOR_TIME * seconds)
         try:
-            verdict = bool(_judge(gold, given))
+            verdict = bool(_are_equal(gold, given))
         except MemoryError:
             verdict = None
         except Exception:

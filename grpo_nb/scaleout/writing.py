@@ -36,8 +36,8 @@ from grpo_nb.scaleout.reward_source import (
     imported_modules,
     pinned_packages,
 )
-from grpo_nb.scoring.calls import make_batch
 from grpo_nb.scoring.record import rebuilt
+from grpo_nb.scoring.scores import make_batch
 from grpo_nb.training.run_start import BASE_REFERENCE
 
 #: Release that train.py is for: the first whose plain trainer takes a step on a CPU. TRL 1.15 asks

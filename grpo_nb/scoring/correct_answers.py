@@ -1,8 +1,7 @@
-"""The judge of a set of rewards: it decides which answers are correct.
+"""Decide which answers are correct, so that evaluation measures what a training rewards.
 
-Baseline, evaluation and the held-out curve use the judge, so that they measure what a training
-rewards. It is not a language model, as `gn.rewards.judge` is. `choose_judge` returns the first of
-these:
+The grader of a set of rewards decides. It is not a language model, as `gn.rewards.judge` is.
+`choose_grader` returns the first of these:
 
 1. The kit's reward for the answer, such as `multiple_choice()`, if the set has exactly one and the
    rows have the column that it reads.
@@ -10,8 +9,8 @@ these:
    or the kit's `code_tests()` with that weight, unless two functions share the highest weight.
 3. `correctness()`.
 
-The functions are in the order of their use: choose a judge, describe it, apply it to answers in the
-format, and apply it to the last candidate anywhere in a text.
+The functions are in the order of their use: choose a grader, describe it, apply it to answers in
+the format, and apply it to the last candidate anywhere in a text.
 """
 
 import copy
@@ -30,9 +29,8 @@ from grpo_nb.rewards.base import (
     weights_by_name,
 )
 from grpo_nb.rewards.code import code_tests
-from grpo_nb.scoring.calls import first_step_state
 from grpo_nb.scoring.last_answer import IN_WORDS, CandidateKind, kind_of, labels_of, last_candidate
-from grpo_nb.scoring.scores import score
+from grpo_nb.scoring.scores import first_step_state, score
 from grpo_nb.tasks.answers import ACCEPTED, folded
 from grpo_nb.tasks.formats import AnswerFormat, bare, xml
 
@@ -43,8 +41,8 @@ _ROUNDING = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
-class FunctionJudge:
-    """A reward function as a judge: an answer with the full score is correct."""
+class FunctionGrader:
+    """A reward function as a grader: an answer with the full score is correct."""
 
     function: RewardFunction
     full_score: float
@@ -60,26 +58,26 @@ class FunctionJudge:
         return reward_name(self.function)
 
 
-Judge = Reward | FunctionJudge
+Grader = SlotReward | FunctionGrader
 
 
-def choose_judge(
+def choose_grader(
     rewards: Iterable[RewardFunction],
     rows: Sequence[Mapping[str, Any]],
     format: AnswerFormat,
     *,
     tokenizer: Any = None,
     start_episode: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
-) -> Judge:
-    """Return the judge of a set of rewards, as described at the top.
+) -> Grader:
+    """Return the grader of a set of rewards, as described at the top.
 
     Args:
         rewards: The rewards of a training.
         rows: Data rows, with `answer`.
-        format, tokenizer, start_episode: As in `function_judge`.
+        format, tokenizer, start_episode: As in `function_grader`.
 
     >>> from grpo_nb.rewards import xml_tags
-    >>> choose_judge([correctness(tolerance=0.1), xml_tags()], [], xml())
+    >>> choose_grader([correctness(tolerance=0.1), xml_tags()], [], xml())
     correctness(tolerance=0.1)
     """
     rewards = list(rewards)
@@ -91,11 +89,11 @@ def choose_judge(
     function = deciding_function(rewards)
     if function is None:
         return correctness()
-    return function_judge(function, rows, format, tokenizer=tokenizer, start_episode=start_episode)
+    return function_grader(function, rows, format, tokenizer=tokenizer, start_episode=start_episode)
 
 
 def deciding_function(rewards: Iterable[RewardFunction]) -> RewardFunction | None:
-    """Return the function that is the judge of a set without a kit reward for the answer.
+    """Return the function that is the grader of a set without a kit reward for the answer.
 
     It is the user's own function, or the kit's `code_tests()`, with the highest weight of all
     rewards. None if the set has a kit reward for the answer, or if there is no such function, or
@@ -123,15 +121,15 @@ def deciding_function(rewards: Iterable[RewardFunction]) -> RewardFunction | Non
     return main[0] if len(main) == 1 else None
 
 
-def function_judge(
+def function_grader(
     function: RewardFunction,
     rows: Sequence[Mapping[str, Any]],
     format: AnswerFormat,
     *,
     tokenizer: Any = None,
     start_episode: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
-) -> FunctionJudge:
-    """Return a function as a judge, with its full score.
+) -> FunctionGrader:
+    """Return a function as a grader, with its full score.
 
     The full score is, in this order:
 
@@ -157,19 +155,19 @@ def function_judge(
     >>> def twice(completions, answer, **columns):
     ...     return [2.0 * (gold in text) for text, gold in zip(completions, answer)]
     >>> rows = [{"question": "1 + 1?", "answer": "2"}]
-    >>> function_judge(twice, rows, xml()).full_score
+    >>> function_grader(twice, rows, xml()).full_score
     2.0
     """
     tried = rows[:_TRIED_ROWS]
     golds = [str(row.get("answer", "")) for row in tried]
 
-    def scores_of(answers: Sequence[str]) -> list[float]:
+    def scores_of(texts: Sequence[str]) -> list[float]:
         """Return the score of one text for each row, minus infinity for None."""
-        if not answers:
+        if not texts:
             return []
         # Each call gets new environments, because the function may change them.
-        asked = [dict(start_episode(row)) for row in tried]
-        scores = _function_scores(function, answers, asked, tokenizer=tokenizer)
+        started_rows = [dict(start_episode(row)) for row in tried]
+        scores = _function_scores(function, texts, started_rows, tokenizer=tokenizer)
         return [-math.inf if math.isnan(value) else value for value in scores]
 
     wrong_answers = []
@@ -195,7 +193,7 @@ def function_judge(
         # Without a wrong answer there is nothing to compare.
         pairs = zip(gold_scores, wrong_scores, strict=True)
         separates_right_from_wrong = any(right > wrong + _ROUNDING for right, wrong in pairs)
-    return FunctionJudge(
+    return FunctionGrader(
         function=function,
         full_score=full_score,
         reason=reason,
@@ -203,55 +201,47 @@ def function_judge(
     )
 
 
-def judge_in_words(judge: Judge, rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return a phrase for the answers that `are_correct` counts as correct in these rows.
+def grader_in_words(grader: Grader) -> str:
+    """Return a phrase for the answers that `are_correct` counts as correct.
 
-    It shows the settings of the judge that are not defaults, and for how many questions the judge
-    returns None.
+    It shows the settings of the grader that are not defaults.
 
     >>> from grpo_nb.rewards import multiple_choice
-    >>> judge_in_words(multiple_choice(), [{"answer": "B"}])
+    >>> grader_in_words(multiple_choice())
     'answers to which multiple_choice() gives the full score'
     """
-    if isinstance(judge, FunctionJudge):
-        reason = judge.reason
-        if judge.separates_right_from_wrong is False:
+    if isinstance(grader, FunctionGrader):
+        reason = grader.reason
+        if grader.separates_right_from_wrong is False:
             reason += "; a wrong answer gets as much"
-        return f"answers to which {judge.name}() gives {judge.full_score:g} or more ({reason})"
+        return f"answers to which {grader.name}() gives {grader.full_score:g} or more ({reason})"
     # Neither weight, nor format, nor name affects which answers are correct.
-    shown = dataclasses.replace(judge, weight=type(judge).weight, format=xml(), name="")
-    phrase = f"answers to which {shown!r} gives the full score"
-    missing = sum(map(math.isnan, judge_scores(judge, [""] * len(rows), rows, judge.format)))
-    if missing:
-        phrase += (
-            f", and where it returns None ({missing} of {len(rows)} questions) "
-            "answers to which correctness() gives the full score"
-        )
-    return phrase
+    shown = dataclasses.replace(grader, weight=type(grader).weight, format=xml(), name="")
+    return f"answers to which {shown!r} gives the full score"
 
 
-def judge_remarks(judge: Judge, scores: Sequence[float | None]) -> list[str]:
+def grader_remarks(grader: Grader, scores: Sequence[float | None]) -> list[str]:
     """Return a remark on a function that returned None for some answers.
 
     Args:
-        judge: From `choose_judge`.
-        scores: The `judge_score` of each judged answer.
+        grader: From `choose_grader`.
+        scores: The `judge_score` of each graded answer.
 
-    >>> judge = FunctionJudge(function=print, full_score=1.0, reason="its declared maximum")
-    >>> judge_remarks(judge, [None, 1.0])
+    >>> grader = FunctionGrader(function=print, full_score=1.0, reason="its declared maximum")
+    >>> grader_remarks(grader, [None, 1.0])
     ['print() returned None for 1 of 2 answers: there correctness() decides.']
     """
-    missing = sum(value is None for value in scores)
-    if not isinstance(judge, FunctionJudge) or not missing:
+    missing = list(scores).count(None)
+    if not isinstance(grader, FunctionGrader) or not missing:
         return []
     return [
-        f"{judge.name}() returned None for {missing} of {len(scores)} answers: "
+        f"{grader.name}() returned None for {missing} of {len(scores)} answers: "
         "there correctness() decides."
     ]
 
 
 def are_correct(
-    judge: Judge,
+    grader: Grader,
     texts: Sequence[str],
     rows: Sequence[Mapping[str, Any]],
     format: AnswerFormat,
@@ -261,24 +251,24 @@ def are_correct(
 ) -> list[bool]:
     """Return for each completion if it is correct.
 
-    A completion is correct if the judge gives it the full score. Where the judge returns None,
+    A completion is correct if the grader gives it the full score. Where the grader returns None,
     `correctness()` decides.
 
     Args:
-        judge: From `choose_judge`.
+        grader: From `choose_grader`.
         texts: The completions.
         rows: The data row of each completion, with `answer`.
         format: The format in which the questions were asked.
         scored: For a function: completions, rows and token ids as a training passes them to rewards
             (`generation.samples.as_scored`). The texts and rows if not given.
-        scores: From `judge_scores` for the same completions, so that the judge is not called again.
+        scores: From `grader_scores` for the same completions, so that the grader is not called again.
     """
     if scores is None:
-        scores = judge_scores(judge, texts, rows, format, scored=scored)
-    full_score = judge.full_score if isinstance(judge, FunctionJudge) else 1.0
+        scores = grader_scores(grader, texts, rows, format, scored=scored)
+    full_score = grader.full_score if isinstance(grader, FunctionGrader) else 1.0
     flags = [value >= full_score - _ROUNDING for value in scores]
     missing = [place for place, value in enumerate(scores) if math.isnan(value)]
-    if missing and judge != correctness():
+    if missing and grader != correctness():
         flags_of_missing = are_correct(
             correctness(),
             [texts[place] for place in missing],
@@ -296,25 +286,25 @@ def _row_to_compare(row: Mapping[str, Any]) -> dict[str, Any]:
     return {"prompt": question, "answer": row.get("answer"), ACCEPTED: row.get(ACCEPTED)}
 
 
-def judge_scores(
-    judge: Judge,
+def grader_scores(
+    grader: Grader,
     texts: Sequence[str],
     rows: Sequence[Mapping[str, Any]],
     format: AnswerFormat,
     *,
     scored: Mapping[str, Any] | None = None,
 ) -> list[float]:
-    """Return the judge's scores, NaN for None. Arguments as in `are_correct`."""
+    """Return the grader's scores, NaN for None. Arguments as in `are_correct`."""
     if not texts:
         return []
-    if isinstance(judge, FunctionJudge):
-        return _function_scores(judge.function, **(scored or {"completions": texts, "rows": rows}))
-    judge = dataclasses.replace(judge, format=format)
-    return list(score(judge, texts, list(rows)).values[judge.__name__])
+    if isinstance(grader, FunctionGrader):
+        return _function_scores(grader.function, **(scored or {"completions": texts, "rows": rows}))
+    grader = dataclasses.replace(grader, format=format)
+    return list(score(grader, texts, list(rows)).values[grader.__name__])
 
 
 def are_correct_anywhere(
-    judge: Judge,
+    grader: Grader,
     texts: Sequence[str],
     rows: Sequence[Mapping[str, Any]],
     format: AnswerFormat,
@@ -322,49 +312,48 @@ def are_correct_anywhere(
 ) -> list[bool] | None:
     """Return for each completion if its last answer is correct, in the format or not.
 
-    The last candidate of `grpo_nb.scoring.last_answer` is given to the same judge. A completion
-    that is correct in the format counts as correct here too. Returns None for a judge that does not
+    The last candidate of `grpo_nb.scoring.last_answer` is given to the same grader. A completion
+    that is correct in the format counts as correct here too. Returns None for a grader that does not
     compare with gold answers.
 
     Args:
-        judge, texts, rows, format: As in `are_correct`.
+        grader, texts, rows, format: As in `are_correct`.
         is_right: Result of `are_correct` for the same completions.
     """
-    if not isinstance(judge, SlotReward):
+    if not isinstance(grader, SlotReward):
         return None
     # With several samples a row comes several times, which would make any answer look like a label.
     distinct_rows = {id(row): row for row in rows}.values()
-    labels = labels_of([str(row.get("answer", "")) for row in distinct_rows], format)
+    labels = labels_of([str(row.get("answer", "")) for row in distinct_rows])
     places: list[int] = []
     readings: list[str] = []
     for place, (text, row) in enumerate(zip(texts, rows, strict=True)):
         if is_right[place]:
             continue
-        for gold in _golds(judge, row):
+        for gold in _golds(grader, row):
             candidates = last_candidate(text, gold, row=row, format=format, labels=labels)
             places += [place] * len(candidates)
             readings += candidates
     flags = list(is_right)
-    verdicts = are_correct(judge, readings, [rows[place] for place in places], bare())
+    verdicts = are_correct(grader, readings, [rows[place] for place in places], bare())
     for place, verdict in zip(places, verdicts, strict=True):
         flags[place] = flags[place] or verdict
     return flags
 
 
-def anywhere_in_words(judge: Judge, rows: Sequence[Mapping[str, Any]], format: AnswerFormat) -> str:
+def anywhere_in_words(grader: Grader, rows: Sequence[Mapping[str, Any]]) -> str:
     """Return a phrase for how `are_correct_anywhere` finds an answer, or why it finds none.
 
     >>> rows = [{"question": "1 + 1?", "answer": "2"}]
-    >>> anywhere_in_words(correctness(), rows, xml()).partition(";")[0]
+    >>> anywhere_in_words(correctness(), rows).partition(";")[0]
     'the last number in the text, compared in the same way'
     """
-    if not isinstance(judge, SlotReward):
-        name = judge.name if isinstance(judge, FunctionJudge) else judge.__name__
-        return f"not measured, because {name}() does not say where it reads the answer"
-    labels = labels_of([str(row.get("answer", "")) for row in rows], format)
+    if not isinstance(grader, SlotReward):
+        return f"not measured, because {grader.name}() does not say where it reads the answer"
+    labels = labels_of([str(row.get("answer", "")) for row in rows])
     kinds_in_rows: set[CandidateKind] = set()
     for row in rows:
-        for gold in _golds(judge, row):
+        for gold in _golds(grader, row):
             kinds_in_rows.add(kind_of(gold, row, labels))
     searched = " or ".join(words for kind, words in IN_WORDS.items() if kind in kinds_in_rows)
     return (
@@ -373,9 +362,9 @@ def anywhere_in_words(judge: Judge, rows: Sequence[Mapping[str, Any]], format: A
     )
 
 
-def _golds(judge: SlotReward, row: Mapping[str, Any]) -> list[str]:
+def _golds(grader: SlotReward, row: Mapping[str, Any]) -> list[str]:
     """Return the gold answers that decide on this row."""
-    golds = judge.golds(dict(row)) or correctness().golds(_row_to_compare(row))
+    golds = grader.golds(dict(row)) or correctness().golds(_row_to_compare(row))
     return [str(gold) for gold in golds]
 
 

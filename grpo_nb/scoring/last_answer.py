@@ -8,7 +8,7 @@ of the gold answer decides what is searched for:
 | --- | --- |
 | number | the last number written with digits, with its unit where the gold answer has one |
 | label or option | the label, letter or option text that is named last |
-| JSON | the last JSON object or array |
+| JSON | the JSON object or array that ends last |
 | expression | the last `\boxed{}` or formula between dollar signs, else the end of the last line |
 | text | the last words, as many as the gold answer has |
 
@@ -40,14 +40,10 @@ _LONGEST_TEXT = 20_000
 """Characters at the end of a completion that are searched."""
 _LONGEST_FORMULA_TEXT = 2_000
 """Characters at the end that are searched for a formula, which takes longer."""
-_MOST_BROKEN_JSON = 200
-"""Most brackets that do not start a JSON value; a text with more has no JSON answer."""
 _FEWEST_QUESTION_WORDS = 3
 """Words. A shorter question, such as one word to classify, may be the answer itself."""
 _LONGEST_QUESTION = 5_000
 """Characters. A longer question is hardly ever repeated, and searching for it takes time."""
-_HINT = "one of: "
-"""First words of `Answers.hint` for labels."""
 
 _DIGITS = r"(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+)"
 _NUMBER = re.compile(
@@ -101,14 +97,15 @@ def last_candidate(
     kind = kind_of(gold, row, labels)
     text = _without_marks(text[-_LONGEST_TEXT:], format)
     text = _without_question(text, str(row.get("question", "")))
-    if kind == "number":
-        return _last_number(text, gold)
-    if kind == "label":
-        return _last_label(text, [*labels, *_option_names(row)] or [gold])
-    if kind == "json":
-        return _last_json(text)
-    if kind == "expression":
-        return _last_formula(text)
+    match kind:
+        case "number":
+            return _last_number(text, gold)
+        case "label":
+            return _last_label(text, [*labels, *_option_names(row)] or [gold])
+        case "json":
+            return _last_json(text)
+        case "expression":
+            return _last_formula(text)
     return _last_words(text, count=len(gold.split()))
 
 
@@ -125,20 +122,14 @@ def kind_of(gold: str, row: Mapping[str, Any], labels: Sequence[str] = ()) -> Ca
     return "label" if kind == "choice" else kind
 
 
-def labels_of(golds: Sequence[str], format: AnswerFormat) -> list[str]:
-    """Return the labels of a task: those in its format's hint, and gold answers that recur.
+def labels_of(golds: Sequence[str]) -> list[str]:
+    """Return the labels among gold answers: few short texts that recur.
 
-    >>> labels_of(["spam", "ham"] * 4, AnswerFormat(name="bare"))
-    ['ham', 'spam']
+    >>> labels_of(["spam", "ham"] * 4), labels_of(["Paris", "Rome"])
+    (['ham', 'spam'], [])
     """
     answers = answers_of(golds)
-    repeated = {label for label, _ in answers.labels} if answers.kind == "choice" else set()
-    named: set[str] = set()
-    if format.answer_hint.startswith(_HINT):
-        listed = format.answer_hint.removeprefix(_HINT)
-        separator = "; " if "; " in listed else ", "
-        named = set(listed.split(separator))
-    return sorted(repeated | named)
+    return sorted(label for label, _ in answers.labels) if answers.kind == "choice" else []
 
 
 def _without_marks(text: str, format: AnswerFormat) -> str:
@@ -162,15 +153,12 @@ def _without_question(text: str, question: str) -> str:
 
 
 def _last_number(text: str, gold: str) -> list[str]:
-    last = None
-    for match in _NUMBER.finditer(text):
-        last = match
-    if last is None:
+    numbers = list(_NUMBER.finditer(text))
+    if not numbers:
         return []
-    number = last[0].replace("\u2212", "-")
-    wanted = read_number(gold)
-    unit = _UNIT_AFTER.match(text, last.end())
-    if wanted is not None and wanted.unit and unit is not None:
+    number = numbers[-1][0].replace("\u2212", "-")
+    unit = _UNIT_AFTER.match(text, numbers[-1].end())
+    if unit is not None and read_number(gold).unit:
         with_unit = f"{number} {unit[1]}"
         if read_number(with_unit) is not None:
             return [with_unit]
@@ -180,10 +168,7 @@ def _last_number(text: str, gold: str) -> list[str]:
 def _last_label(text: str, labels: Sequence[str]) -> list[str]:
     # The longest first: "not spam" takes precedence over "spam".
     ordered = sorted(set(labels), key=len, reverse=True)
-    last = ""
-    for match in re.finditer("|".join(map(_label_pattern, ordered)), text):
-        last = match[0]
-    return [last] if last else []
+    return re.findall("|".join(map(_label_pattern, ordered)), text)[-1:]
 
 
 def _label_pattern(label: str) -> str:
@@ -207,47 +192,29 @@ def _option_names(row: Mapping[str, Any]) -> list[str]:
 
 
 def _last_json(text: str) -> list[str]:
-    decoder = json.JSONDecoder()
-    last = ""
-    end = 0
-    broken = 0
+    text = text[: max(text.rfind("}"), text.rfind("]")) + 1]
     for bracket in re.finditer(r"[{\[]", text):
-        start = bracket.start()
-        if start < end:
-            # Inside the value that was read last.
-            continue
+        candidate = text[bracket.start() :]
         try:
-            _, end = decoder.raw_decode(text, start)
+            json.loads(candidate)
         except (ValueError, RecursionError):
-            broken += 1
-            if broken > _MOST_BROKEN_JSON:
-                return []
-        else:
-            last = text[start:end]
-    return [last] if last else []
+            continue
+        return [candidate]
+    return []
 
 
 def _last_formula(text: str) -> list[str]:
     text = text[-_LONGEST_FORMULA_TEXT:]
-    last = None
-    for match in _FORMULA.finditer(text):
-        last = match
-    if last is not None:
-        formula = next(group for group in last.groups() if group is not None).strip()
+    formulas = list(_FORMULA.finditer(text))
+    if formulas:
+        formula = formulas[-1][formulas[-1].lastindex].strip()
     else:
-        lines = [line for line in text.splitlines() if line.strip()]
-        if not lines:
-            return []
-        lead_in = _LEAD_IN.match(lines[-1])
-        begins = lead_in.end() if lead_in is not None else 0
-        formula = lines[-1][begins:].strip(_CLOSING)
+        _, _, last_line = text.strip().rpartition("\n")
+        formula = _LEAD_IN.sub("", last_line).strip(_CLOSING)
     after_equals = formula.rpartition("=")[2].strip()
     return list(dict.fromkeys([formula, after_equals]))
 
 
 def _last_words(text: str, count: int) -> list[str]:
-    words = text.split()[-count:] if count else []
-    if not words:
-        return []
-    tail = " ".join(words)
+    tail = " ".join(text.split()[-count:])
     return list(dict.fromkeys([tail, tail.strip(_CLOSING)]))

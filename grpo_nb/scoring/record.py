@@ -1,9 +1,10 @@
 """The record that a run keeps of a reward, and a reward rebuilt from a record.
 
 The record of a kit reward has its class and parameters, and that of a user's function its source.
-What else a function or an object holds (attributes, a closure, arguments) is in `state` as a hash,
-see `grpo_nb.scoring.held_values`. Global variables and the functions that a reward calls are not
-recorded. Nothing in a record is ever executed.
+Two rewards of one source can still score differently, as `get_soft_overlong_punishment(512, 128)`
+and `get_soft_overlong_punishment(64, 8)` of TRL do. So `state` is a hash of what a function or an
+object holds: its attributes, closure, defaults and the arguments of a `functools.partial`. Global
+variables are not recorded. Nothing in a record is ever executed.
 """
 
 import dataclasses
@@ -12,13 +13,13 @@ import hashlib
 import inspect
 import json
 import types
+from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
 from grpo_nb import rewards
 from grpo_nb.rewards.base import Reward, RewardFunction, unwrapped
 from grpo_nb.sandbox.jobs import Limits
-from grpo_nb.scoring.held_values import are_same_values, hash_of_values
 from grpo_nb.tasks.formats import AnswerFormat
 
 #: The public reward classes of `grpo_nb.rewards`, by name. Their base classes are capitalised.
@@ -29,6 +30,12 @@ _KIT_REWARDS: dict[str, type[Reward]] = {
 }
 # Parameters of kit rewards that are objects; a record has their fields.
 _OBJECTS = {"format": AnswerFormat, "limits": Limits}
+_STATE_SCHEME = 5
+"""Version of the hash of a reward's state. Only hashes of one version can be compared."""
+_REWARD_PACKAGES = {"__main__", "grpo_nb", "trl", "types"}
+"""Packages whose objects a reward may hold. As those of its own package, their attributes count."""
+_RECORDED_APART = {"__name__", "weight"}
+"""Attributes of a reward that a run records on their own."""
 
 
 def source_of(reward: RewardFunction) -> str:
@@ -62,21 +69,16 @@ def record_of(reward: RewardFunction) -> dict[str, Any]:
     source = source_of(reward)
     kind = type(reward).__name__
     is_from_kit = type(reward) in _KIT_REWARDS.values()
-    arguments = None
-    if isinstance(reward, functools.partial):
-        arguments = [reward.args, reward.keywords]
-    elif isinstance(reward, Reward):
-        arguments = _fields_of(reward)
-    written = json.dumps(arguments, default=_as_data, skipkeys=True)
-    identity = kind + written + ("" if is_from_kit else source)
+    # Not of a user's own reward: runs are shared, and a parameter may be a key.
+    parameters = json.dumps(_fields_of(reward) if is_from_kit else None, default=_fields_of)
+    identity = kind + parameters + ("" if is_from_kit else source)
     return {
         "kind": kind if is_from_kit else "",
-        # Not of a user's own reward: runs are shared, and a parameter may be a key.
-        "parameters": json.loads(written) if is_from_kit else {},
+        "parameters": json.loads(parameters) or {},
         "source": source,
-        # Of source and parameters. A reward has changed if its hash or its state differs.
+        # A reward has changed if its hash or its state differs.
         "hash": hashlib.sha256(identity.encode()).hexdigest()[:16],
-        "state": hash_of_values(reward, source_of),
+        "state": _hash_of_state(reward),
     }
 
 
@@ -88,7 +90,10 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     'tolerance was 0.0, is 0.5'
     """
     if before["hash"] == now["hash"]:
-        if are_same_values(before.get("state"), now.get("state")):
+        # A run of an earlier version has no state, or one of another scheme.
+        scheme, _, _ = now["state"].partition(":")
+        is_comparable = (before.get("state") or "").startswith(f"{scheme}:")
+        if not is_comparable or before["state"] == now["state"]:
             return ""
         return "it holds other values now (attributes, closure or arguments)"
     old = {"kind": before["kind"] or "a function", **before["parameters"]}
@@ -97,7 +102,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     for name in {**old, **new}:
         if old.get(name) != new.get(name):
             changes.append(f"{name} was {old.get(name)!r}, is {new.get(name)!r}")
-    return ", ".join(changes) or "its source or its arguments changed"
+    return ", ".join(changes) or "its source changed"
 
 
 def rebuilt(record: Mapping[str, Any]) -> Reward | None:
@@ -123,8 +128,91 @@ def _fields_of(value: Any) -> dict[str, Any]:
     return {name: getattr(value, name) for name in fields}
 
 
-def _as_data(value: Any) -> Any:
-    """Return the fields of a kit object, and only the type of any other: it may hold anything."""
-    if isinstance(value, (Reward, *_OBJECTS.values())):
+def _hash_of_state(reward: RewardFunction) -> str:
+    """Return the hash of the values that a reward holds, with the scheme in front of it."""
+    function = unwrapped(reward)
+    owner = function if inspect.isroutine(function) else type(function)
+    packages = {_package_of(owner), *_REWARD_PACKAGES} - {"builtins"}
+    description = _describe(reward, packages, ids_above=())
+    digest = hashlib.sha256(json.dumps(description).encode()).hexdigest()
+    return f"{_STATE_SCHEME}:{digest[:16]}"
+
+
+def _describe(value: Any, packages: set[str], ids_above: tuple[int, ...]) -> Any:
+    """Return lists and texts that show a value and are the same JSON in every process.
+
+    Args:
+        value: Anything.
+        packages: Packages whose objects are described by their attributes.
+        ids_above: The ids of the objects that contain the value, so that a cycle ends.
+    """
+    name = _name_of(type(value))
+    if id(value) in ids_above:
+        return name
+    inner = (*ids_above, id(value))
+    if isinstance(value, (list, tuple, set, frozenset, deque)):
+        items = [_describe(item, packages, inner) for item in value]
+        is_ordered = not isinstance(value, (set, frozenset))
+        return [name, items if is_ordered else sorted(items, key=json.dumps)]
+    parts = value if isinstance(value, Mapping) else _parts_of(value, packages)
+    if parts is None:
+        return [name, _content_of(value)]
+    pairs = []
+    for key, item in parts.items():
+        if ids_above or key not in _RECORDED_APART:
+            pairs.append([_describe(key, packages, inner), _describe(item, packages, inner)])
+    return [name, sorted(pairs, key=json.dumps)]
+
+
+def _parts_of(value: Any, packages: set[str]) -> Mapping[str, Any] | None:
+    """Return the values that a function or an object holds; None for any other value."""
+    if isinstance(value, functools.partial):
+        return {"function": value.func, "arguments": value.args, "keywords": value.keywords}
+    if isinstance(value, types.MethodType):
+        return {"function": value.__func__, "object": value.__self__}
+    if isinstance(value, types.FunctionType):
+        return {
+            "source": source_of(value),
+            "closure": inspect.getclosurevars(value).nonlocals,
+            "defaults": [value.__defaults__, value.__kwdefaults__],
+            **vars(value),
+        }
+    if isinstance(value, (type, types.BuiltinFunctionType)):
+        return None
+    if dataclasses.is_dataclass(value):
         return _fields_of(value)
-    return type(value).__name__
+    if _package_of(type(value)) not in packages:
+        return None
+    attributes = dict(getattr(value, "__dict__", {}))
+    if hasattr(value, "load_state_dict"):
+        # A checkpoint has what `state_dict` returns. `_count` may be saved as `count`.
+        saved = {str(name).strip("_") for name in value.state_dict()}
+        attributes = {name: attributes[name] for name in attributes if name.strip("_") not in saved}
+    return attributes
+
+
+def _content_of(value: Any) -> str:
+    """Return the content of plain data as a text.
+
+    The text is empty for an object that shows its address, such as a client or a lock: its content
+    differs between two processes, and so it counts by its type alone.
+    """
+    if isinstance(value, (type, types.ModuleType, types.BuiltinFunctionType)):
+        return _name_of(value)
+    if type(value) is int:
+        # In hexadecimal: Python refuses to write more than 4,300 decimal digits.
+        return hex(value)
+    if hasattr(value, "tolist"):
+        # The `repr` of a large array shows only its ends.
+        return repr(value.tolist())
+    text = repr(value)
+    return "" if " at 0x" in text else text
+
+
+def _package_of(owner: Any) -> str:
+    return (getattr(owner, "__module__", None) or "").partition(".")[0]
+
+
+def _name_of(owner: Any) -> str:
+    name = getattr(owner, "__qualname__", getattr(owner, "__name__", ""))
+    return f"{getattr(owner, '__module__', '')}.{name}"

@@ -1,15 +1,17 @@
-"""Score completions with reward functions as TRL would, without a trainer.
+"""Score completions with reward functions as `GRPOTrainer` of trl 1.15 does, without a trainer.
 
-`score` calls each reward as `GRPOTrainer._calculate_rewards` of trl 1.15 does. `group_advantages`
-is that trainer's formula. `reweight` shows what other weights would change. Two features of TRL are
-not covered: reward models, and `multi_objective_aggregation="normalize_then_sum"`, whose advantages
-do not follow from the totals.
+`score` builds the keywords of a call (`make_batch`), calls each reward (`call_reward`) and reads its
+scores (`to_floats`). `group_advantages` is the trainer's formula. `reweight` shows what other weights
+would change. Two features of TRL are not covered: reward models, and
+`multi_objective_aggregation="normalize_then_sum"`, whose advantages do not follow from the totals.
 """
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
+import types
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,26 +22,220 @@ from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.core.tables import Html, Part, Shown, Table, escaped
 from grpo_nb.core.words import as_score, displayable, in_line, shorten
 from grpo_nb.rewards import base
-from grpo_nb.rewards.async_rewards import is_async
-from grpo_nb.rewards.base import Completion, RewardFunction, completion_text, reward_name
-from grpo_nb.scoring.calls import (
-    FLOAT32_MAX,
-    Batch,
-    RewardError,
-    call_reward,
-    make_batch,
-    to_floats,
+from grpo_nb.rewards.base import (
+    Completion,
+    Reward,
+    RewardFunction,
+    completion_text,
+    is_async,
+    reward_name,
+    run_coroutine,
+    with_last_word,
 )
 
 if TYPE_CHECKING:
     import pandas
 
-ScaleRewards = Literal["group", "batch", "none"] | bool
+Rows = Mapping[str, Any] | Iterable[Mapping[str, Any]] | None
+# Columns for which TRL passes its own values.
+_REPLACED_BY_TRL = ("prompt", "completion", "completion_ids")
+# TRL holds scores in a float32 tensor.
+_FLOAT32_MAX = 3.4028234663852886e38
 # TRL adds this to the standard deviation, so that it never divides by zero.
 _EPSILON = 1e-4
 
 NO_SPREAD = 1e-6
 """Scores closer than this are equal: next to `_EPSILON`, nothing is left of the difference."""
+
+
+class RewardError(Exception):
+    """A reward function failed. The message names it, the row and the completion.
+
+    `__cause__` is the exception that the function raised.
+    """
+
+    def __init__(self, reward: str, row: int | None, excerpt: str, cause: BaseException) -> None:
+        self.reward = reward
+        self.row = row
+        self.excerpt = excerpt
+        place = f"on row {row}: {excerpt}"
+        if row is None:
+            place = "on the whole batch, though on none of its rows alone"
+        error = f"{type(cause).__name__}: {str(cause)[:300]}"
+        super().__init__(f"the reward {reward!r} raised {error} ({place})")
+        self.__cause__ = cause
+
+
+class ReturnTypeError(TypeError):
+    """A reward returned something that is not an iterable of scores."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """The keywords of one call of a reward function, in the shape in which TRL passes them."""
+
+    prompts: list[Any] | None
+    completions: list[Completion]
+    completion_ids: list[list[int]] | None
+    columns: Mapping[str, list[Any]]
+    trainer_state: Any = None
+    """None outside a training. Then a plain function gets `first_step_state`."""
+
+    def __len__(self) -> int:
+        return len(self.completions)
+
+    def select(self, indexes: Sequence[int]) -> Batch:
+        """Return the batch with only these completions, in this order."""
+
+        def chosen(values: list[Any] | None) -> list[Any] | None:
+            return None if values is None else [values[index] for index in indexes]
+
+        return dataclasses.replace(
+            self,
+            prompts=chosen(self.prompts),
+            completions=chosen(self.completions),
+            completion_ids=chosen(self.completion_ids),
+            columns={name: chosen(values) for name, values in self.columns.items()},
+        )
+
+
+def make_batch(
+    completions: Sequence[Completion],
+    rows: Rows = None,
+    *,
+    prompts: Sequence[Any] | None = None,
+    completion_ids: Sequence[Sequence[int]] | None = None,
+    tokenizer: Any = None,
+    trainer_state: Any = None,
+) -> Batch:
+    """Return the keywords with which TRL would call the rewards. Arguments as in `score`.
+
+    Raises:
+        ValueError: Lengths that do not match, rows that are no dicts, or completions of two kinds.
+        KeyError: A row that does not have a column of the first row.
+    """
+    are_texts = _are_texts(completions)
+    completions = [with_last_word(completion) for completion in completions]
+    one_for_all = rows is None or isinstance(rows, Mapping)
+    listed_rows = [rows or {}] * len(completions) if one_for_all else list(rows)
+    if not all(isinstance(row, Mapping) for row in listed_rows):
+        raise ValueError(
+            f"rows = {in_line(rows)} must be a list with one dict for each completion, or one dict."
+        )
+    for name in ("question", "prompt"):
+        if prompts is None and name in listed_rows[0]:
+            prompts = [row[name] for row in listed_rows]
+    lists = {"rows": listed_rows, "prompts": prompts, "completion_ids": completion_ids}
+    for name, values in lists.items():
+        if values is not None and len(values) != len(completions):
+            raise ValueError(
+                f"{len(values)} {name} for {len(completions)} completions: pass one for each."
+            )
+    if are_texts and prompts is not None and not isinstance(prompts[0], str):
+        # A chat prompt has chat completions: TRL then passes messages, never strings.
+        completions = [[{"role": "assistant", "content": text}] for text in completions]
+    if completion_ids is None and tokenizer is not None:
+        completion_ids = [_token_ids(completion, tokenizer) for completion in completions]
+    columns = {}
+    for name in listed_rows[0]:
+        if name not in _REPLACED_BY_TRL:
+            columns[name] = [row[name] for row in listed_rows]
+    return Batch(
+        prompts=None if prompts is None else list(prompts),
+        completions=completions,
+        completion_ids=None if completion_ids is None else list(completion_ids),
+        columns=columns,
+        trainer_state=trainer_state,
+    )
+
+
+def _are_texts(completions: Sequence[Completion]) -> bool:
+    """Return True if the completions are strings, False if they are lists of chat messages."""
+    if len(completions) == 0:
+        raise ValueError("completions is empty: there is nothing to score.")
+    is_text = isinstance(completions[0], str)
+    for completion in completions:
+        is_other = isinstance(completion, str) != is_text or isinstance(completion, Mapping)
+        if is_other or isinstance(completions, str):
+            raise ValueError(
+                f"completions = {completions!r:.60} must be a list of texts, "
+                "or a list of lists of chat messages."
+            )
+    return is_text
+
+
+def _token_ids(completion: Completion, tokenizer: Any) -> list[int]:
+    # A tokenizer refuses a lone surrogate.
+    text = completion_text(completion).encode("utf-8", "replace").decode()
+    # verbose=False: no warning for a text that is longer than the model's context.
+    return tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+
+
+def first_step_state() -> types.SimpleNamespace:
+    """Return a stand-in for the `transformers.TrainerState` that the first step gets.
+
+    The real class would import the whole library. `max_steps` is 1, because rewards divide by it.
+    """
+    return types.SimpleNamespace(
+        global_step=0, max_steps=1, epoch=0.0, num_train_epochs=1, log_history=[]
+    )
+
+
+def call_reward(reward: RewardFunction, batch: Batch) -> list[Any]:
+    """Call a reward as TRL does and return its scores as they are, unconverted.
+
+    An async reward runs in the event-loop thread that all async rewards share, because the
+    notebook's own loop is already running.
+
+    Raises:
+        ReturnTypeError: The reward did not return an iterable.
+    """
+    state = batch.trainer_state
+    if state is None and not isinstance(reward, Reward):
+        state = first_step_state()
+    # As in the trainer, the reward gets the batch's own lists and no copies.
+    output = reward(
+        prompts=batch.prompts,
+        completions=batch.completions,
+        completion_ids=batch.completion_ids,
+        **batch.columns,
+        trainer_state=state,
+        log_extra=lambda name, values: None,
+        log_metric=lambda name, value: None,
+    )
+    if is_async(reward):
+        output = run_coroutine(output)
+    if not isinstance(output, Iterable):
+        raise ReturnTypeError(
+            f"it returned {output!r:.60}; it must be a list of one float for each completion"
+        )
+    return list(output)
+
+
+def to_floats(output: Sequence[Any], count: int) -> list[float]:
+    """Return the scores of a batch as TRL's float32 tensor reads them.
+
+    None is NaN, and a number that is too large for float32 is infinite.
+
+    Raises:
+        ValueError: The number of scores is not the number of completions.
+        TypeError: A score that is not one number, such as text or a list.
+        OverflowError: An int that is too large for any float. Torch fails on it too.
+    """
+    if len(output) != count:
+        raise ValueError(
+            f"it returned {len(output)} scores for {count} completions: there must be one for each"
+        )
+    scores = []
+    for value in output:
+        if isinstance(value, str) or not (value is None or hasattr(value, "__float__")):
+            raise TypeError(
+                f"a score is {value!r:.60}, a {type(value).__name__}; it must be one number or None"
+            )
+        number = math.nan if value is None else float(value)
+        is_too_large = abs(number) > _FLOAT32_MAX
+        scores.append(math.copysign(math.inf, number) if is_too_large else number)
+    return scores
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -111,7 +307,7 @@ class Scores(Shown):
 def score(
     rewards: RewardFunction | Sequence[RewardFunction],
     completions: Sequence[Completion],
-    rows: Mapping[str, Any] | Iterable[Mapping[str, Any]] | None = None,
+    rows: Rows = None,
     *,
     prompts: Sequence[Any] | None = None,
     completion_ids: Sequence[Sequence[int]] | None = None,
@@ -165,7 +361,10 @@ def score(
         completion_ids=completion_ids,
         tokenizer=tokenizer,
         trainer_state=trainer_state,
-    ).copied()
+    )
+    # Environments and the trainer's state are shared, because some cannot be copied.
+    shared = [trainer_state, *batch.columns.get("environments", [])]
+    batch = copy.deepcopy(batch, {id(value): value for value in shared})
     texts = tuple(completion_text(completion) for completion in batch.completions)
     values: dict[str, tuple[float, ...]] = {}
     errors: list[RewardError] = []
@@ -224,7 +423,10 @@ def in_groups(values: Sequence[Any], size: int) -> list[Sequence[Any]]:
 
 
 def group_advantages(
-    totals: Sequence[float | None], num_generations: int, *, scale_rewards: ScaleRewards = "group"
+    totals: Sequence[float | None],
+    num_generations: int,
+    *,
+    scale_rewards: Literal["group", "batch", "none"] = "group",
 ) -> list[float]:
     """Return the advantage of each completion within its group, by the formula of trl 1.15.
 
@@ -236,7 +438,7 @@ def group_advantages(
     Args:
         totals: Weighted totals, the completions of a group next to each other.
         num_generations: Size of a group.
-        scale_rewards: As in `GRPOConfig`; True is `"group"` and False is `"none"`.
+        scale_rewards: As in `GRPOConfig`.
 
     Raises:
         ValueError: Totals that cannot be divided into groups, or an unknown `scale_rewards`.
@@ -244,10 +446,7 @@ def group_advantages(
     >>> [round(advantage, 3) for advantage in group_advantages([2.0, 0.0, 0.0, 0.0], 4)]
     [1.5, -0.5, -0.5, -0.5]
     """
-    scale = scale_rewards
-    if isinstance(scale_rewards, bool):
-        scale = "group" if scale_rewards else "none"
-    if scale not in ("group", "batch", "none"):
+    if scale_rewards not in ("group", "batch", "none"):
         raise ValueError(f"scale_rewards = {scale_rewards!r} must be 'group', 'batch' or 'none'.")
     if num_generations < 1 or not totals or len(totals) % num_generations:
         raise ValueError(
@@ -263,13 +462,13 @@ def group_advantages(
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore", RuntimeWarning)
         advantages = groups - np.nanmean(groups, axis=1, keepdims=True)
-        if scale == "group":
+        if scale_rewards == "group":
             advantages /= np.nanstd(groups, axis=1, ddof=1, keepdims=True) + _EPSILON
-        elif scale == "batch":
+        elif scale_rewards == "batch":
             advantages /= np.nanstd(groups, ddof=1) + _EPSILON
     # A completion without a score changes nothing, and an infinite advantage becomes the largest
     # float32, as with torch.nan_to_num in TRL.
-    limited = np.nan_to_num(advantages, nan=0.0).clip(-FLOAT32_MAX, FLOAT32_MAX)
+    limited = np.nan_to_num(advantages, nan=0.0).clip(-_FLOAT32_MAX, _FLOAT32_MAX)
     return limited.ravel().tolist()
 
 

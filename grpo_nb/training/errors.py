@@ -11,17 +11,17 @@ from grpo_nb.config.settings import Settings
 from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.core.words import shorten
 from grpo_nb.machine.faults import gpu_problem, is_out_of_memory
-from grpo_nb.rewards.async_rewards import is_async, run_coroutine
 from grpo_nb.rewards.base import (
     Completion,
     RewardFunction,
     completion_text,
+    is_async,
     reward_name,
+    run_coroutine,
     with_last_word,
 )
 from grpo_nb.runs.checkpoints import is_disk_full
-from grpo_nb.scoring.calls import RewardError, to_floats
-from grpo_nb.scoring.scores import score
+from grpo_nb.scoring.scores import RewardError, score, to_floats
 
 #: Errors of a reward that are searched for an out-of-memory text. Others may quote a completion.
 MACHINE_ERRORS = (RuntimeError, MemoryError)

@@ -32,7 +32,7 @@ from grpo_nb.models.load_record import as_loaded, require_same_settings
 from grpo_nb.rewards.base import RewardFunction, reward_list, weights_by_name
 from grpo_nb.rewards.code import code_tests
 from grpo_nb.runs.groups import OWN_COLUMNS
-from grpo_nb.scoring.calls import call_reward, make_batch
+from grpo_nb.scoring.scores import call_reward, make_batch
 from grpo_nb.tasks.task import Task
 from grpo_nb.training.errors import explaining_machine_faults, with_named_errors
 from grpo_nb.upstream.unsloth import hand_copies_to_vllm

@@ -35,7 +35,7 @@ from grpo_nb.runs.figure import LivePlot
 from grpo_nb.runs.groups import completions_table, transcripts
 from grpo_nb.runs.rows import ACCURACY, HELDOUT_MEASURES, best_row, repetition_metrics, tidy_row
 from grpo_nb.runs.run_folder import Run
-from grpo_nb.scoring.correct_answers import choose_judge, judge_in_words
+from grpo_nb.scoring.correct_answers import choose_grader, grader_in_words
 from grpo_nb.upstream.trl import last_generation
 
 import_unsloth()
@@ -266,7 +266,7 @@ class HoldoutScore:
         count = min(prepared.settings.holdout_questions, len(holdout))
         self._questions = [holdout[i] for i in range(count)]
         # The judge is chosen once, so that all points of the curve have the same full score.
-        self._judge = choose_judge(
+        self._judge = choose_grader(
             prepared.rewards,
             self._questions,
             prepared.task.format,
@@ -277,7 +277,7 @@ class HoldoutScore:
     @property
     def judged_by(self) -> str:
         """Description of the judge: which answers count as correct."""
-        return judge_in_words(self._judge, self._questions)
+        return grader_in_words(self._judge)
 
     def __call__(self, row: dict[str, Any], completions: Any) -> None:
         """Add the score to the row if it is due at this step."""

@@ -9,7 +9,7 @@ import pytest
 
 import grpo_nb as gn
 from grpo_nb.checks.learning_signal import Baseline
-from grpo_nb.scoring.correct_answers import choose_judge
+from grpo_nb.scoring.correct_answers import choose_grader
 
 pytestmark = pytest.mark.begins(130)
 
@@ -148,7 +148,7 @@ def test_baseline_asks_a_function_what_is_right() -> None:
 
     rewards = [twice, gn.rewards.xml_tags()]
     before = make([["it is 2", "it is 3"]] * 4, rewards)
-    judge = choose_judge(rewards, before.rows, FORMAT)
+    judge = choose_grader(rewards, before.rows, FORMAT)
     judged = dataclasses.replace(before, judge=judge, greedy=("2",) * 4, greedy_scores=(2.0,) * 4)
     assert judged.right_shares == (0.5, 1.0)
     assert "answers to which twice() gives 2 or more" in repr(judged)

@@ -2,8 +2,12 @@
 
 import pytest
 
-from grpo_nb.lab.views import Mark, push, split_at_marks
-from grpo_nb.scoring.highlights import Span
+from grpo_nb.lab.views import Mark, Span, labels_view, push, spans_read, split_at_marks
+from grpo_nb.rewards import correctness, length, xml_format, xml_tags
+from grpo_nb.tasks import formats
+
+BOTH = "<reasoning>a</reasoning><answer> 7 </answer>"
+TAGS = ["<reasoning>", "</reasoning>", "<answer>", "</answer>"]
 
 
 @pytest.mark.parametrize(
@@ -33,3 +37,35 @@ def test_overlapping_marks_keep_the_first() -> None:
     pieces = split_at_marks("<x>y", marks)
     assert [piece.text for piece in pieces] == ["<x>", "y"]
     assert pieces[0].title == "a: tag, +1"
+
+
+def test_labels_view_shows_the_first_text_without_a_score() -> None:
+    html = labels_view(["one", "<two>"], [3.0, None], 7, "mine.csv")
+    assert "Completion 2 of 2: your score?" in html
+    assert "&lt;two&gt;" in html
+    assert "7 in all, in mine.csv" in html
+
+
+@pytest.mark.parametrize(
+    ("reward", "text", "expected"),
+    [
+        pytest.param(correctness(), BOTH, ["7"], id="slot"),
+        pytest.param(correctness(), BOTH + " no, 8", [], id="text after the slot"),
+        pytest.param(
+            correctness(format=formats.boxed()),
+            r"so $\boxed{\frac{1}{2}}$.",
+            [r"\frac{1}{2}"],
+            id="box",
+        ),
+        pytest.param(
+            correctness(format=formats.hashes()), "7 or 8\n#### 8\n", ["8"], id="after hashes"
+        ),
+        pytest.param(xml_tags(), BOTH, TAGS, id="tags"),
+        pytest.param(xml_tags(), "<answer><answer>7</answer>", ["</answer>"], id="tag given twice"),
+        pytest.param(xml_format(), "7", [], id="no tags"),
+        pytest.param(length(3), "so it is", [], id="whole text"),
+        pytest.param(len, "anything", [], id="plain function"),
+    ],
+)
+def test_spans_are_the_parts_a_reward_reads(reward, text: str, expected: list[str]) -> None:
+    assert [text[span.start : span.end] for span in spans_read(reward, text)] == expected

@@ -2,14 +2,12 @@
 
 from dataclasses import replace
 
-import numpy
 import pytest
 
 from grpo_nb import rewards
 from grpo_nb.rewards.answers import (
     correctness,
     exact_text,
-    json_answer,
     multiple_choice,
 )
 from grpo_nb.tasks import formats
@@ -72,9 +70,7 @@ def test_xml_format_works_for_any_format(format: formats.AnswerFormat) -> None:
     assert reward(completions=[text, text + "\nNo, it is 41.", "0.5"]) == [1.0, 0.0, 0.0]
 
 
-@pytest.mark.parametrize(
-    "make", [correctness, exact_text, multiple_choice, json_answer, rewards.maths]
-)
+@pytest.mark.parametrize("make", [correctness, exact_text, multiple_choice, rewards.maths])
 def test_missing_column_error_shows_the_fix(make) -> None:
     with pytest.raises(ValueError, match=r"needs the data column 'solution'.*column="):
         make(column="solution")(completions=["7"], answer=["7"])
@@ -106,24 +102,7 @@ def test_options_are_those_of_the_last_block(given: str, score: float) -> None:
         pytest.param("[3]", 0.0, id="neither"),
     ],
 )
-def test_json_answer_accepts_each_right_answer(given: str, score: float) -> None:
+def test_correctness_accepts_each_right_json(given: str, score: float) -> None:
     accepted = [["[1]", "[2]"]]
-    reward = json_answer()
+    reward = correctness()
     assert reward(completions=[slot(given)], answer=["[1]"], accepted_answers=accepted) == [score]
-
-
-@pytest.mark.parametrize(
-    ("given", "score"),
-    [
-        pytest.param("N/A", 1.0, id="same text"),
-        pytest.param("none", 0.0, id="other text"),
-        pytest.param("{}", 0.0, id="JSON"),
-    ],
-)
-def test_json_answer_compares_words_as_text(given: str, score: float) -> None:
-    assert json_answer()(completions=[slot(given)], answer=["n/a"]) == [score]
-
-
-def test_json_answer_reads_numpy_numbers_in_an_object() -> None:
-    gold = {"b": numpy.int64(1)}
-    assert json_answer()(completions=[slot('{"b": 1}')], answer=[gold]) == [1.0]

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from grpo_nb.rewards.code import code_tests, extract_code
-from grpo_nb.rewards.hidden_tests import read_tests
+from grpo_nb.rewards.code import code_tests, extract_code, read_tests
 from grpo_nb.tasks import formats
 from tests.rewards.cases import slot
 

@@ -23,7 +23,7 @@ KINDS = [
         '{"a": 2}',
         '{"a": 2.0}',
         '{"a": 1}',
-        "json_answer",
+        "correctness",
         id="json",
     ),
     pytest.param(

@@ -1,10 +1,8 @@
-"""Rewards for format and length, and the parts of a completion that a reward reads."""
+"""Rewards for format and length."""
 
 import pytest
 
-from grpo_nb.rewards import correctness, length, xml_format, xml_tags
-from grpo_nb.scoring.highlights import spans
-from grpo_nb.tasks import formats
+from grpo_nb.rewards import length
 from tests.rewards.cases import CASES, KINDS
 
 BOTH = "<reasoning>a</reasoning><answer> 7 </answer>"
@@ -51,34 +49,6 @@ def test_length_with_unknown_unit_is_refused() -> None:
 def test_length_bounds_that_no_text_can_meet_are_refused(low: int, high: int | None) -> None:
     with pytest.raises(ValueError, match="low must be at least 1, and at most high"):
         length(low, high)
-
-
-@pytest.mark.parametrize(
-    ("reward", "text", "expected"),
-    [
-        pytest.param(correctness(), BOTH, ["7"], id="slot"),
-        pytest.param(correctness(), BOTH + " no, 8", [], id="text after the slot"),
-        pytest.param(
-            correctness(format=formats.boxed()),
-            r"so $\boxed{\frac{1}{2}}$.",
-            [r"\frac{1}{2}"],
-            id="box",
-        ),
-        pytest.param(
-            correctness(format=formats.hashes()), "7 or 8\n#### 8\n", ["8"], id="after hashes"
-        ),
-        pytest.param(xml_tags(), BOTH, TAGS, id="tags"),
-        pytest.param(xml_tags(), "<answer><answer>7</answer>", ["</answer>"], id="tag given twice"),
-        pytest.param(xml_format(), "7", [], id="no tags"),
-        pytest.param(
-            xml_tags(), "</answer>7<answer>", ["</answer>", "<answer>"], id="tags in text order"
-        ),
-        pytest.param(length(3), "so it is", ["so it is"], id="whole text"),
-        pytest.param(len, "anything", ["anything"], id="plain function"),
-    ],
-)
-def test_spans_are_the_parts_a_reward_reads(reward, text: str, expected: list[str]) -> None:
-    assert [text[span.start : span.end] for span in spans(reward, text)] == expected
 
 
 @pytest.mark.parametrize("name", sorted(KINDS.keys() - {"code_tests"}))

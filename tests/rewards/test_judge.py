@@ -11,8 +11,8 @@ import pytest
 import grpo_nb as gn
 from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.scaleout.reward_source import NotPortable, RewardSource
-from grpo_nb.scoring.calls import call_reward, make_batch
 from grpo_nb.scoring.record import differences, rebuilt, record_of
+from grpo_nb.scoring.scores import call_reward, make_batch
 from tests.support.judges import Asked, by_length
 
 TEXTS = ["one", "one two three", "one two three four five"]

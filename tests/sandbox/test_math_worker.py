@@ -104,7 +104,7 @@ def test_worker_that_only_waits_ends_by_the_clock(monkeypatch: pytest.MonkeyPatc
         "from grpo_nb.rewards import math_worker\n"
         "import time\n"
         "math_worker._CLOCK_PER_PROCESSOR_TIME = 1\n"
-        "math_worker._judge = lambda gold, given: gold == 'slow' and time.sleep(60)\n"
+        "math_worker._are_equal = lambda gold, given: gold == 'slow' and time.sleep(60)\n"
         "math_worker._serve()\n"
     )
     popen = functools.partial(subprocess.Popen, [sys.executable, "-c", script])
@@ -167,7 +167,7 @@ def test_pair_without_memory_is_undecided(monkeypatch: pytest.MonkeyPatch) -> No
         "def judge(gold, given):\n"
         "    if gold == 'large':\n"
         "        raise MemoryError\n"
-        "math_worker._judge = judge\n"
+        "math_worker._are_equal = judge\n"
         "math_worker._serve()\n"
     )
     popen = functools.partial(subprocess.Popen, [sys.executable, "-c", script])

@@ -115,7 +115,7 @@ def test_function_under_another_name_is_defined(tmp_path: Path) -> None:
 
 OF_THE_KIT = [
     gn.rewards.correctness(weight=2.0, format=gn.tasks.hashes()),
-    gn.rewards.json_answer(column="solution", format=gn.tasks.boxed()),
+    gn.rewards.maths(column="solution", format=gn.tasks.boxed()),
     gn.rewards.xml_tags(name="tags"),
     gn.rewards.exact_text(name='a "b"'),
     gn.rewards.length(5, 9, unit="words"),

@@ -5,11 +5,11 @@ import pytest
 from grpo_nb.rewards import code_tests, correctness, length, maths, multiple_choice, xml_tags
 from grpo_nb.scoring.correct_answers import (
     are_correct,
-    choose_judge,
+    choose_grader,
     deciding_function,
-    function_judge,
-    judge_in_words,
-    judge_remarks,
+    function_grader,
+    grader_in_words,
+    grader_remarks,
 )
 from grpo_nb.tasks.formats import xml
 
@@ -59,8 +59,8 @@ def test_two_functions_of_one_weight_do_not_decide() -> None:
 
 def test_kit_reward_for_the_answer_takes_precedence() -> None:
     assert deciding_function([Weighed(9.0), correctness()]) is None
-    assert choose_judge([Weighed(9.0), multiple_choice()], ROWS, xml()) == multiple_choice()
-    assert choose_judge([Weighed(9.0), correctness()], ROWS, xml()) == correctness()
+    assert choose_grader([Weighed(9.0), multiple_choice()], ROWS, xml()) == multiple_choice()
+    assert choose_grader([Weighed(9.0), correctness()], ROWS, xml()) == correctness()
 
 
 def test_code_tests_decide_where_they_are_the_main_reward() -> None:
@@ -69,26 +69,26 @@ def test_code_tests_decide_where_they_are_the_main_reward() -> None:
 
 
 def test_full_score_is_that_of_gold_answers() -> None:
-    assert function_judge(solved, ROWS, xml()).full_score == 2.0
+    assert function_grader(solved, ROWS, xml()).full_score == 2.0
 
 
 def test_full_score_is_the_declared_maximum() -> None:
-    assert function_judge(Weighed(1.0, (0.0, 3.0)), ROWS, xml()).full_score == 3.0
+    assert function_grader(Weighed(1.0, (0.0, 3.0)), ROWS, xml()).full_score == 3.0
 
 
 def test_full_score_is_one_where_no_gold_answer_is_scored() -> None:
-    assert function_judge(style, ROWS, xml()).full_score == 1.0
+    assert function_grader(style, ROWS, xml()).full_score == 1.0
 
 
 def test_completion_with_the_full_score_is_correct() -> None:
-    judge = choose_judge([solved, xml_tags()], ROWS, xml())
-    assert are_correct(judge, ["it is 2", "it is 5", "6"], ROWS, xml()) == [True, False, True]
+    grader = choose_grader([solved, xml_tags()], ROWS, xml())
+    assert are_correct(grader, ["it is 2", "it is 5", "6"], ROWS, xml()) == [True, False, True]
 
 
 def test_judge_in_words_names_function_and_threshold() -> None:
-    judge = function_judge(solved, ROWS, xml())
+    grader = function_grader(solved, ROWS, xml())
     assert (
-        judge_in_words(judge, ROWS)
+        grader_in_words(grader)
         == "answers to which solved() gives 2 or more (its score for a gold answer in the format)"
     )
 
@@ -98,7 +98,7 @@ def test_function_that_returns_booleans_can_judge() -> None:
         return [text.endswith("2") for text in completions]
 
     is_even.range = (0, 1)
-    assert are_correct(function_judge(is_even, ROWS, xml()), ["12", "13", "2"], ROWS, xml()) == [
+    assert are_correct(function_grader(is_even, ROWS, xml()), ["12", "13", "2"], ROWS, xml()) == [
         True,
         False,
         True,
@@ -109,9 +109,9 @@ def test_none_of_a_function_is_left_to_correctness() -> None:
     def silent(completions: list, **columns: object) -> list[None]:
         return [None] * len(completions)
 
-    judge = function_judge(silent, ROWS, xml())
+    grader = function_grader(silent, ROWS, xml())
     texts = ["<answer>2</answer>", "<answer>5</answer>", "6"]
-    assert are_correct(judge, texts, ROWS, xml()) == [True, False, False]
+    assert are_correct(grader, texts, ROWS, xml()) == [True, False, False]
 
 
 def test_judging_leaves_the_memory_of_a_reward_as_it_was() -> None:
@@ -132,8 +132,8 @@ def test_judging_leaves_the_memory_of_a_reward_as_it_was() -> None:
             self.calls = state["calls"]
 
     counting = Counting()
-    judge = function_judge(counting, ROWS, xml())
-    are_correct(judge, ["1"] * 3, ROWS, xml())
+    grader = function_grader(counting, ROWS, xml())
+    are_correct(grader, ["1"] * 3, ROWS, xml())
     assert counting.calls == 0
 
 
@@ -144,7 +144,7 @@ def test_judging_is_marked_as_a_trial() -> None:
         trials.append(trainer_state.is_trial)
         return [1.0] * len(completions)
 
-    are_correct(function_judge(learning, ROWS, xml()), ["1"] * 3, ROWS, xml())
+    are_correct(function_grader(learning, ROWS, xml()), ["1"] * 3, ROWS, xml())
     assert set(trials) == {True}
 
 
@@ -162,9 +162,9 @@ def by_points(completions: list, answer: list, points: list, **columns: object) 
 
 def test_questions_of_different_worth_share_the_lowest_score() -> None:
     rows = [{**row, "points": float(i)} for i, row in enumerate(ROWS, 1)]
-    judge = function_judge(by_points, rows, xml())
-    assert judge.full_score == 1.0
-    assert are_correct(judge, ["it is 2", "it is 4", "no"], rows, xml()) == [True, True, False]
+    grader = function_grader(by_points, rows, xml())
+    assert grader.full_score == 1.0
+    assert are_correct(grader, ["it is 2", "it is 4", "no"], rows, xml()) == [True, True, False]
 
 
 def test_gold_answer_that_scores_as_a_wrong_one_sets_no_limit() -> None:
@@ -176,7 +176,7 @@ def test_gold_answer_that_scores_as_a_wrong_one_sets_no_limit() -> None:
             for text, score, known in zip(completions, right, is_known, strict=True)
         ]
 
-    assert function_judge(for_even_answers, ROWS, xml()).full_score == 3.0
+    assert function_grader(for_even_answers, ROWS, xml()).full_score == 3.0
 
 
 def test_gold_answer_inside_a_wrong_one_leaves_the_full_score() -> None:
@@ -184,42 +184,42 @@ def test_gold_answer_inside_a_wrong_one_leaves_the_full_score() -> None:
         return [2.0 * (gold in text) for text, gold in zip(completions, answer, strict=True)]
 
     rows = [{"question": "?", "answer": "2"}, {"question": "?", "answer": "12"}]
-    judge = function_judge(contains, rows, xml())
-    assert judge.full_score == 2.0
-    assert judge.separates_right_from_wrong is True
+    grader = function_grader(contains, rows, xml())
+    assert grader.full_score == 2.0
+    assert grader.separates_right_from_wrong is True
 
 
 def test_function_that_pays_any_answer_is_named_as_that() -> None:
     def has_slot(completions: list, **columns: object) -> list[float]:
         return [float("<answer>" in turns) for turns in completions]
 
-    judge = function_judge(has_slot, ROWS, xml())
-    assert judge.separates_right_from_wrong is False
-    assert judge_in_words(judge, ROWS).endswith("a wrong answer gets as much)")
+    grader = function_grader(has_slot, ROWS, xml())
+    assert grader.separates_right_from_wrong is False
+    assert grader_in_words(grader).endswith("a wrong answer gets as much)")
 
 
 def test_function_that_pays_the_gold_answer_tells_answers() -> None:
-    assert function_judge(solved, ROWS, xml()).separates_right_from_wrong is True
-    assert function_judge(style, ROWS, xml()).separates_right_from_wrong is None
+    assert function_grader(solved, ROWS, xml()).separates_right_from_wrong is True
+    assert function_grader(style, ROWS, xml()).separates_right_from_wrong is None
 
 
 def test_remark_counts_the_answers_that_scored_none() -> None:
-    judge = function_judge(solved, ROWS, xml())
+    grader = function_grader(solved, ROWS, xml())
     remark = "solved() returned None for 1 of 3 answers: there correctness() decides."
-    assert judge_remarks(judge, [None, 5.0, 2.0]) == [remark]
-    assert judge_remarks(judge, [5.0, 2.0]) == []
+    assert grader_remarks(grader, [None, 5.0, 2.0]) == [remark]
+    assert grader_remarks(grader, [5.0, 2.0]) == []
 
 
 @pytest.mark.parametrize("rewards", [[correctness()], [style, Weighed(1.0)]])
 def test_copied_question_is_no_correct_answer(rewards: list) -> None:
     rows = [{"question": "What is 84 / 2?", "answer": "42"}]
-    judge = choose_judge(rewards, rows, xml())
-    assert are_correct(judge, ["<answer>84/2</answer>"], rows, xml()) == [False]
+    grader = choose_grader(rewards, rows, xml())
+    assert are_correct(grader, ["<answer>84/2</answer>"], rows, xml()) == [False]
 
 
 def test_reversed_or_broken_range_is_no_full_score() -> None:
     for ends in ((3.0, 0.0), (3.0,), ("low", "high")):
-        assert function_judge(Weighed(1.0, ends), ROWS, xml()).full_score == 1.0
+        assert function_grader(Weighed(1.0, ends), ROWS, xml()).full_score == 1.0
 
 
 def test_function_that_counts_tokens_can_judge() -> None:
@@ -229,4 +229,4 @@ def test_function_that_counts_tokens_can_judge() -> None:
     def tokenizer(text: str, **how: object) -> dict[str, list[int]]:
         return {"input_ids": list(range(len(text)))}
 
-    assert function_judge(brief, ROWS, xml(), tokenizer=tokenizer).full_score == 1.0
+    assert function_grader(brief, ROWS, xml(), tokenizer=tokenizer).full_score == 1.0

@@ -1,6 +1,7 @@
 """The last candidate decides if an answer is right anywhere in a completion."""
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -8,46 +9,39 @@ import pytest
 from grpo_nb.rewards import (
     correctness,
     exact_text,
-    json_answer,
     maths,
     multiple_choice,
 )
 from grpo_nb.scoring.correct_answers import (
-    FunctionJudge,
+    FunctionGrader,
     anywhere_in_words,
     are_correct,
     are_correct_anywhere,
 )
-from grpo_nb.scoring.last_answer import kind_of, labels_of, last_candidate
+from grpo_nb.scoring.last_answer import kind_of, last_candidate
 from grpo_nb.tasks.formats import AnswerFormat, bare, boxed, xml
 
 SUM = "What is 8 + 4?"
 OPTIONS = "Which is a capital?\nA) Milan\nB) Paris\nC) Turin"
-LABELS = AnswerFormat(
-    name="labels",
-    answer_open="<answer>",
-    answer_close="</answer>",
-    answer_hint="one of: ham, not spam, spam",
-)
-
-
-DEFAULT_JUDGE = correctness()
+LABELS = ["ham", "not spam", "spam"]
+DEFAULT_GRADER = correctness()
 
 
 def is_anywhere(
     text: str,
     gold: str,
     question: str = SUM,
-    judge: Any = DEFAULT_JUDGE,
+    grader: Any = DEFAULT_GRADER,
     format: AnswerFormat | None = None,
+    other_golds: Sequence[str] = (),
 ) -> bool:
     format = format or xml()
-    rows = [
-        {"question": question, "answer": gold, "prompt": [{"role": "user", "content": question}]}
-    ]
-    is_right = are_correct(judge, [text], rows, format)
-    (flag,) = are_correct_anywhere(judge, [text], rows, format, is_right)
-    return flag
+    golds = [gold, *other_golds]
+    prompt = [{"role": "user", "content": question}]
+    rows = [{"question": question, "answer": one, "prompt": prompt} for one in golds]
+    texts = [text] * len(golds)
+    is_right = are_correct(grader, texts, rows, format)
+    return are_correct_anywhere(grader, texts, rows, format, is_right)[0]
 
 
 @pytest.mark.parametrize(
@@ -100,7 +94,7 @@ def test_short_question_is_not_removed_from_the_text() -> None:
     ],
 )
 def test_label_named_last_decides(text: str, gold: str, expected: bool) -> None:
-    assert is_anywhere(text, gold, question="Classify this message.", format=LABELS) is expected
+    assert is_anywhere(text, gold, "Classify this message.", other_golds=LABELS * 4) is expected
 
 
 @pytest.mark.parametrize(
@@ -115,18 +109,18 @@ def test_label_named_last_decides(text: str, gold: str, expected: bool) -> None:
     ],
 )
 def test_option_named_last_decides(text: str, expected: bool) -> None:
-    assert is_anywhere(text, "B", question=OPTIONS, judge=multiple_choice()) is expected
+    assert is_anywhere(text, "B", question=OPTIONS, grader=multiple_choice()) is expected
 
 
 @pytest.mark.parametrize(
-    ("text", "gold", "judge", "expected"),
+    ("text", "gold", "grader", "expected"),
     [
         (r"thus \boxed{\sqrt{12}}", r"2\sqrt{3}", maths(), True),
         ("so $y = 1 + x$ holds", "x + 1", maths(), True),
         ("first $x+1$, then $x+2$", "x + 1", maths(), False),
         ("y = a = 1 + x", "x + 1", maths(), True),
-        ('Here: {"a": 1.0} as asked', '{"a": 1}', json_answer(), True),
-        ('{"a": 1} or {"a": 2}', '{"a": 1}', json_answer(), False),
+        ('Here: {"a": 1.0} as asked', '{"a": 1}', correctness(), True),
+        ('{"a": 1} or {"a": 2}', '{"a": 1}', correctness(), False),
         ("It is Paris.", "Paris", exact_text(), True),
         ("It is paris.", "Paris", exact_text(), False),
         ("Paris? It is Rome.", "Paris", correctness(), False),
@@ -134,18 +128,14 @@ def test_option_named_last_decides(text: str, expected: bool) -> None:
     ],
 )
 def test_candidate_is_compared_by_the_judge(
-    text: str, gold: str, judge: Any, expected: bool
+    text: str, gold: str, grader: Any, expected: bool
 ) -> None:
-    assert is_anywhere(text, gold, question="Find it, please.", judge=judge) is expected
+    assert is_anywhere(text, gold, question="Find it, please.", grader=grader) is expected
 
 
 @pytest.mark.parametrize("format", [xml(), boxed(), bare()], ids=lambda format: format.name)
 def test_correct_answer_in_the_format_is_one_anywhere(format: AnswerFormat) -> None:
     assert is_anywhere(format.render("8 + 4", "12"), "12", format=format)
-
-
-def test_labels_come_from_the_hint_and_repeated_golds() -> None:
-    assert labels_of(["ham", "eggs"] * 4, LABELS) == ["eggs", "ham", "not spam", "spam"]
 
 
 @pytest.mark.parametrize(
@@ -163,18 +153,18 @@ def test_kind_of_candidate_follows_the_gold_answer(gold: str, kind: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("judge", "reason"),
+    ("grader", "reason"),
     [
         (
-            FunctionJudge(function=len, full_score=1.0, reason=""),
+            FunctionGrader(function=len, full_score=1.0, reason=""),
             "len() does not say where it reads the answer",
         ),
     ],
 )
-def test_judge_without_candidates_is_not_measured(judge: Any, reason: str) -> None:
+def test_judge_without_candidates_is_not_measured(grader: Any, reason: str) -> None:
     rows = [{"question": SUM, "answer": "12"}]
-    assert are_correct_anywhere(judge, ["12"], rows, xml(), [False]) is None
-    assert reason in anywhere_in_words(judge, rows, xml())
+    assert are_correct_anywhere(grader, ["12"], rows, xml(), [False]) is None
+    assert reason in anywhere_in_words(grader, rows)
 
 
 @pytest.mark.parametrize(
@@ -187,7 +177,7 @@ def test_judge_without_candidates_is_not_measured(judge: Any, reason: str) -> No
 )
 def test_label_a_is_told_from_the_article(text: str, expected: bool) -> None:
     rows = [{"question": "Which letter?\nA) Yes\nB) No", "answer": "A"}]
-    assert are_correct_anywhere(DEFAULT_JUDGE, [text], rows, xml(), [False]) == [expected]
+    assert are_correct_anywhere(DEFAULT_GRADER, [text], rows, xml(), [False]) == [expected]
 
 
 @pytest.mark.parametrize("gold", ["12", '{"a": 1}', "x^2 + 1", "Paris"])

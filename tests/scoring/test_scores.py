@@ -18,8 +18,7 @@ from trl.trainer.utils import is_async_callable
 
 import grpo_nb as gn
 from grpo_nb.rewards import correctness, xml_format, xml_tags
-from grpo_nb.scoring.calls import RewardError
-from grpo_nb.scoring.scores import group_advantages, reweight, score
+from grpo_nb.scoring.scores import RewardError, group_advantages, reweight, score
 
 TRL = Path(importlib.util.find_spec("trl").origin).parent
 GOOD = "<reasoning>\n3 + 4\n</reasoning>\n<answer>\n7\n</answer>"
@@ -102,10 +101,6 @@ def test_advantages_of_half_a_group_are_refused() -> None:
 def test_advantages_with_an_unknown_scale_are_refused() -> None:
     with pytest.raises(ValueError, match="scale_rewards = 'groups'"):
         group_advantages([1, 2], 2, scale_rewards="groups")
-
-
-def test_advantages_take_trls_booleans_as_scale() -> None:
-    assert group_advantages([1, 2], 2, scale_rewards=False) == [-0.5, 0.5]
 
 
 def call_by_trl(
@@ -363,11 +358,6 @@ TAGS = [xml_tags()]
 def test_score_refuses_arguments_with_the_fix(arguments, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         score(*arguments)
-
-
-def test_score_refuses_one_text_as_the_prompts() -> None:
-    with pytest.raises(ValueError, match="prompts = 'ab' must be a list"):
-        score(TAGS, ["a", "b"], prompts="ab")
 
 
 def test_score_of_a_text_as_reward_is_refused() -> None:

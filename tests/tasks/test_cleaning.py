@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import grpo_nb as gn
-from grpo_nb.rewards.hidden_tests import read_tests
+from grpo_nb.rewards.code import read_tests
 from tests.conftest import ROOT
 
 Rows = list[dict[str, Any]]

@@ -71,11 +71,6 @@ def test_resumed_run_sends_no_answer_twice(tiny_settings: gn.Settings, tmp_path:
     )
 
 
-def test_unmeasured_judge_is_warned_of(tiny_settings: gn.Settings, tmp_path: Path, recwarn) -> None:
-    trained(tiny_settings.replace(max_steps=1), [judge_of(Asked(), tmp_path)])
-    assert "The judge 'judge' was never measured." in "".join(str(one.message) for one in recwarn)
-
-
 LOOPS = set()
 
 

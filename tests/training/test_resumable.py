@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 import grpo_nb as gn
 from grpo_nb.core.locks import FolderLockedError, locked
 from grpo_nb.runs import checkpoints
-from grpo_nb.scoring.calls import RewardError
+from grpo_nb.scoring.scores import RewardError
 from grpo_nb.training import prepare
 from grpo_nb.training.recorder import HoldoutScore, Recorder
 from tests.conftest import brevity

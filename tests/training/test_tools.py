@@ -193,7 +193,7 @@ def test_reward_error_names_the_row(whole: tuple) -> None:
 
     model, tokenizer, task, rewards, settings = whole[0]
     with pytest.raises(
-        gn.scoring.calls.RewardError, match=r"'broken' raised ZeroDivisionError.*on row"
+        gn.scoring.scores.RewardError, match=r"'broken' raised ZeroDivisionError.*on row"
     ):
         gn.train(model, tokenizer, task, [*rewards, broken], settings, name="broken")
 

@@ -8,7 +8,7 @@ import pandas
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.scoring.calls import RewardError
+from grpo_nb.scoring.scores import RewardError
 from grpo_nb.tasks.prompts import prompt_lengths
 from grpo_nb.training import prepare
 from tests.conftest import brevity
