@@ -50,7 +50,10 @@ class FunctionGrader:
     reason: str
     """Source of the full score, in words."""
     separates_right_from_wrong: bool | None = None
-    """True if a gold answer scores above a wrong one; None if no gold answer scores anything."""
+    """True if a gold answer scores above a wrong one.
+
+    None if no gold answer scores above an empty completion, or if there is no wrong answer.
+    """
 
     @property
     def name(self) -> str:

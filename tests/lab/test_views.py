@@ -2,7 +2,7 @@
 
 import pytest
 
-from grpo_nb.lab.views import Mark, Span, labels_view, push, spans_read, split_at_marks
+from grpo_nb.lab.views import Mark, Span, push, spans_read, split_at_marks
 from grpo_nb.rewards import correctness, length, xml_format, xml_tags
 from grpo_nb.tasks import formats
 
@@ -37,13 +37,6 @@ def test_overlapping_marks_keep_the_first() -> None:
     pieces = split_at_marks("<x>y", marks)
     assert [piece.text for piece in pieces] == ["<x>", "y"]
     assert pieces[0].title == "a: tag, +1"
-
-
-def test_labels_view_shows_the_first_text_without_a_score() -> None:
-    html = labels_view(["one", "<two>"], [3.0, None], 7, "mine.csv")
-    assert "Completion 2 of 2: your score?" in html
-    assert "&lt;two&gt;" in html
-    assert "7 in all, in mine.csv" in html
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ def test_completion_with_the_full_score_is_correct() -> None:
     assert are_correct(grader, ["it is 2", "it is 5", "6"], ROWS, xml()) == [True, False, True]
 
 
-def test_judge_in_words_names_function_and_threshold() -> None:
+def test_grader_in_words_names_function_and_threshold() -> None:
     grader = function_grader(solved, ROWS, xml())
     assert (
         grader_in_words(grader)
@@ -93,7 +93,7 @@ def test_judge_in_words_names_function_and_threshold() -> None:
     )
 
 
-def test_function_that_returns_booleans_can_judge() -> None:
+def test_function_that_returns_booleans_can_grade() -> None:
     def is_even(completions: list, **columns: object) -> list[bool]:
         return [text.endswith("2") for text in completions]
 
@@ -114,7 +114,7 @@ def test_none_of_a_function_is_left_to_correctness() -> None:
     assert are_correct(grader, texts, ROWS, xml()) == [True, False, False]
 
 
-def test_judging_leaves_the_memory_of_a_reward_as_it_was() -> None:
+def test_grading_leaves_the_memory_of_a_reward_as_it_was() -> None:
     class Counting:
         __name__ = "counting"
 
@@ -137,7 +137,7 @@ def test_judging_leaves_the_memory_of_a_reward_as_it_was() -> None:
     assert counting.calls == 0
 
 
-def test_judging_is_marked_as_a_trial() -> None:
+def test_grading_is_marked_as_a_trial() -> None:
     trials = []
 
     def learning(completions: list, trainer_state: object, **columns: object) -> list[float]:
@@ -149,7 +149,7 @@ def test_judging_is_marked_as_a_trial() -> None:
 
 
 @pytest.mark.parametrize("kind", [maths, multiple_choice])
-def test_kit_judge_still_compares_the_slot(kind: type) -> None:
+def test_kit_grader_still_compares_the_slot(kind: type) -> None:
     rows = [{"question": "?", "answer": "A"}]
     assert are_correct(kind(), ["<answer>A</answer>"], rows, xml()) == [True]
 
@@ -222,7 +222,7 @@ def test_reversed_or_broken_range_is_no_full_score() -> None:
         assert function_grader(Weighed(1.0, ends), ROWS, xml()).full_score == 1.0
 
 
-def test_function_that_counts_tokens_can_judge() -> None:
+def test_function_that_counts_tokens_can_grade() -> None:
     def brief(completions: list, completion_ids: list, **columns: object) -> list[float]:
         return [float(len(ids) < 3) for ids in completion_ids]
 

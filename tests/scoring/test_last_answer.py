@@ -127,7 +127,7 @@ def test_option_named_last_decides(text: str, expected: bool) -> None:
         ("It is 12.4", "12", correctness(tolerance=0.5), True),
     ],
 )
-def test_candidate_is_compared_by_the_judge(
+def test_candidate_is_compared_by_the_grader(
     text: str, gold: str, grader: Any, expected: bool
 ) -> None:
     assert is_anywhere(text, gold, question="Find it, please.", grader=grader) is expected
@@ -161,7 +161,7 @@ def test_kind_of_candidate_follows_the_gold_answer(gold: str, kind: str) -> None
         ),
     ],
 )
-def test_judge_without_candidates_is_not_measured(grader: Any, reason: str) -> None:
+def test_grader_without_candidates_is_not_measured(grader: Any, reason: str) -> None:
     rows = [{"question": SUM, "answer": "12"}]
     assert are_correct_anywhere(grader, ["12"], rows, xml(), [False]) is None
     assert reason in anywhere_in_words(grader, rows)

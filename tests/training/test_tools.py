@@ -192,9 +192,7 @@ def test_reward_error_names_the_row(whole: tuple) -> None:
         return [1 / (each.seen - 1) for each in environments]
 
     model, tokenizer, task, rewards, settings = whole[0]
-    with pytest.raises(
-        gn.scoring.scores.RewardError, match=r"'broken' raised ZeroDivisionError.*on row"
-    ):
+    with pytest.raises(gn.scoring.RewardError, match=r"'broken' raised ZeroDivisionError.*on row"):
         gn.train(model, tokenizer, task, [*rewards, broken], settings, name="broken")
 
 
