@@ -166,7 +166,6 @@ class RewardLab(Panel):
         self._show_weights(weights)
         self._show_scale()
         self._forget_report()
-        self._agreement_view.value = ""
         self._rescore()
 
     @property
