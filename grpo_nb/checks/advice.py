@@ -130,5 +130,6 @@ def _advise_group_size(sample: Any) -> Iterable[Advice]:
             "larger group",
             f"{differing} of {groups} groups differ. A group of {size} completions is likelier to "
             "contain two different scores.",
-            f"settings = settings.replace(num_generations={size}, per_device_train_batch_size={size})",
+            f"settings = settings.replace(num_generations={size}, "
+            f"per_device_train_batch_size={size})",
         )

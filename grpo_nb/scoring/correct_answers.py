@@ -264,7 +264,7 @@ def are_correct(
         format: The format in which the questions were asked.
         scored: For a function: completions, rows and token ids as a training passes them to rewards
             (`generation.samples.as_scored`). The texts and rows if not given.
-        scores: From `grader_scores` for the same completions, so that the grader is not called again.
+        scores: From `grader_scores` for the same completions, to call the grader only once.
     """
     if scores is None:
         scores = grader_scores(grader, texts, rows, format, scored=scored)

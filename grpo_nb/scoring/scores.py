@@ -122,7 +122,7 @@ def make_batch(
         raise ValueError(
             f"rows = {in_line(rows)} must be a list with one dict for each completion, or one dict."
         )
-    for name in ("question", "prompt"):
+    for name in ("prompt", "question"):
         if prompts is None and name in listed_rows[0]:
             prompts = [row[name] for row in listed_rows]
     lists = {"rows": listed_rows, "prompts": prompts, "completion_ids": completion_ids}

@@ -18,7 +18,7 @@ from trl.trainer.utils import is_async_callable
 
 import grpo_nb as gn
 from grpo_nb.rewards import correctness, xml_format, xml_tags
-from grpo_nb.scoring.scores import RewardError, group_advantages, reweight, score
+from grpo_nb.scoring.scores import RewardError, group_advantages, make_batch, reweight, score
 
 TRL = Path(importlib.util.find_spec("trl").origin).parent
 GOOD = "<reasoning>\n3 + 4\n</reasoning>\n<answer>\n7\n</answer>"
@@ -193,6 +193,12 @@ def returning(scores: Any, name: str = "returning"):
 )
 def test_scores_may_be_of_another_library(scores: Any) -> None:
     assert score(returning(scores), ["a", "b"]).totals == (0.5, 1.0)
+
+
+def test_prompt_of_a_row_goes_before_its_question() -> None:
+    chat = [{"role": "user", "content": "3 + 4?"}]
+    batch = make_batch(["7"], {"question": "3 + 4?", "prompt": chat})
+    assert batch.prompts == [chat]
 
 
 def test_strings_become_messages_for_a_chat_prompt() -> None:
