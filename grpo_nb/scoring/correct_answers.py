@@ -378,7 +378,7 @@ def _function_scores(
     completion_ids: Sequence[Sequence[int]] | None = None,
     tokenizer: Any = None,
 ) -> list[float]:
-    """Return a function's scores, and restore its `state_dict`: judging is no training step."""
+    """Return a function's scores, and restore its `state_dict`: grading is no training step."""
     has_memory = hasattr(function, "state_dict") and hasattr(function, "load_state_dict")
     memory = copy.deepcopy(function.state_dict()) if has_memory else None
     state = None
