@@ -142,10 +142,10 @@ def advantages_of(rewards):
 
 advantages = advantages_of(rewards)
 
-mean = rewards.mean()
-std = rewards.std()
-total = advantages.sum().abs()
-print(f"mean {mean:.4f}, standard deviation {std:.4f}, sum of advantages {total:.4f}")
+mean, std = rewards.mean(), rewards.std()
+print(
+    f"mean {mean:.4f}, standard deviation {std:.4f}, sum of advantages {advantages.sum().abs():.4f}"
+)
 print(f"completion 0: ({rewards[0]:.1f} - {mean:.4f}) / {std:.4f} = {advantages[0]:+.2f}")
 print("a group in which all rewards are 1.5:", advantages_of(torch.full((8,), 1.5)).tolist())
 table = pandas.DataFrame({"reward": rewards, "advantage": advantages, "completion": texts})
@@ -222,8 +222,9 @@ def gradient_of(loss):
 
 
 plain_gradient = gradient_of(loss)
-length = plain_gradient.norm()
-print(f"loss {loss:.4f}, length of the gradient {length:.4f}, {len(plain_gradient):,} numbers")
+print(
+    f"loss {loss:.4f}, length of the gradient {plain_gradient.norm():.4f}, {len(plain_gradient):,} numbers"
+)
 
 # %% [markdown]
 # ## The loss, complete
@@ -272,8 +273,9 @@ with torch.no_grad(), model.disable_adapter():
 first_loss = grpo_loss(log_probs, old, reference, advantages, mask)
 first_gradient = gradient_of(first_loss)
 difference = (first_gradient - plain_gradient).norm() / plain_gradient.norm()
-length = first_gradient.norm()
-print(f"loss {first_loss:.4f}; gradient {length:.4f}, relative difference {difference:.1g}")
+print(
+    f"loss {first_loss:.4f}; gradient {first_gradient.norm():.4f}, relative difference {difference:.1g}"
+)
 
 # %% [markdown]
 # ## One step
@@ -433,8 +435,7 @@ print("The last group:", *texts, sep="\n")
 
 # %%
 agrees = all(difference < 1e-4 for difference in differences)
-first = sum(history[:2]) / 2
-last = sum(history[-2:]) / 2
+first, last = sum(history[:2]) / 2, sum(history[-2:]) / 2
 print(f"Gradients agree with TRL's: {'yes' if agrees else 'no'}.")
 print(f"Mean reward: {first:.2f} in the first two steps, {last:.2f} in the last two.")
 print("It worked." if agrees and last > first else "It did not work this time: try another SEED.")

@@ -85,8 +85,9 @@ batch = {
 settings = gn.preset(PRESET, **small, **batch)
 model, tokenizer = gn.load_model(settings, report=print)
 policies = gradients.digit_policies(model, tokenizer, PROMPTS)
-print(f"{policies.parameters:,} LoRA weights")
-print(f"exact gradient and autograd differ by {policies.error:.0e}")
+print(
+    f"{policies.parameters:,} LoRA weights; exact gradient and autograd differ by {policies.error:.0e}"
+)
 table = gradients.angle_table(policies)
 gradients.draw_angles(table)
 
@@ -172,7 +173,9 @@ for right in (1, 2, 4, 7):
     totals = [1.0] * right + [0.0] * (8 - right)
     divided = sum(abs(a) for a in group_advantages(totals, 8, scale_rewards="group"))
     plain = sum(abs(a) for a in group_advantages(totals, 8, scale_rewards="none"))
-    print(f"{right} of 8 right: {divided:.1f} divided by the standard deviation, {plain:.1f} not")
+    print(
+        f"{right} of 8 right: {divided:.1f} divided by the standard deviation, {plain:.1f} not divided"
+    )
 filtered = ["grpo", "grpo unscaled", "grpo filtered"]
 difficulty = algorithms.scores(lines, filtered, curves="silent groups")
 display(difficulty)

@@ -13,7 +13,6 @@ from grpo_nb.checks import calls
 from grpo_nb.checks.report import RewardReport
 from grpo_nb.checks.reward_check import check_rewards
 from grpo_nb.rewards import completion_text
-from grpo_nb.rewards.base import is_relative
 from grpo_nb.tasks import formats
 
 pytestmark = pytest.mark.begins(60)
@@ -237,17 +236,6 @@ def test_relative_reward_is_not_called() -> None:
     assert report.ok, report
     assert report.roles == {"right": "tells right from wrong", "ranks": "not judged"}
     assert any("ranks: it ranks the completions of a group" in limit for limit in report.limits)
-
-
-def test_relative_marks_a_bound_method_by_a_partial() -> None:
-    class Ranker:
-        def rank(self, completions, **_):
-            return [0.0] * len(completions)
-
-    marked = gn.rewards.relative(Ranker().rank)
-    assert is_relative(marked)
-    assert gn.rewards.reward_name(marked) == "rank"
-    assert not is_relative(right)
 
 
 def countdown(completions, target, nums, **_):

@@ -34,6 +34,7 @@ REWARD = {
     "call": "short",
     "source": "a",
     "hash": "b",
+    "state": "3:a",
 }
 
 
@@ -372,7 +373,7 @@ def test_auto_warns_of_a_damaged_run(root: Path, settings: gn.Settings) -> None:
 
 
 def test_auto_warns_when_only_a_reward_state_changed(root: Path, settings: gn.Settings) -> None:
-    make_run(root / "a", status="finished", saved=(), rewards=[{**REWARD, "state": "3:a"}])
+    make_run(root / "a", status="finished", saved=(), rewards=[REWARD])
     put(root / "a" / "adapter" / "adapter_model.safetensors", b"weights")
     now = {"rewards": [{**REWARD, "state": "3:b"}]}
     with pytest.warns(
@@ -384,7 +385,8 @@ def test_auto_warns_when_only_a_reward_state_changed(root: Path, settings: gn.Se
         ValueError, match="'a' was another training: the reward 'short' has changed"
     ):
         find_run(settings, "a", "auto", **now)
-    assert find_run(settings, None, "auto").is_finished, "a run of a version that recorded no state"
+    of_another_scheme = {"rewards": [{**REWARD, "state": "4:b"}]}
+    assert find_run(settings, None, "auto", **of_another_scheme).is_finished
 
 
 def test_go_back_deletes_best_adapters_after_the_checkpoint(root: Path) -> None:

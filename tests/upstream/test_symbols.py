@@ -261,7 +261,7 @@ def test_vllm_engine_reports_length_sleep_and_runner() -> None:
     assert not vllm.is_sleeping(engine)
     vllm.put_to_sleep(engine)
     assert vllm.is_sleeping(engine)
-    assert vllm.model_runner_class(engine).endswith("test_symbols.Engine")
+    assert vllm.model_runner_class(engine).endswith("test_symbols.Engine (V1)")
 
 
 def test_drop_requests_aborts_by_the_engines_own_names() -> None:
