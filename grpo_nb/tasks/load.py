@@ -20,6 +20,7 @@ from grpo_nb.tasks.prompts import (
     TaskRows,
     example_turns,
     fitting_format,
+    require_tokenizer,
     with_prompts,
 )
 from grpo_nb.tasks.read_rows import (
@@ -143,6 +144,7 @@ def load_task(
     # 4. Make the prompts.
     format = fitting_format(format, answers, system)
     if tokenizer is not None:
+        require_tokenizer(tokenizer, chat_template_kwargs)
         format = format.for_template(tokenizer, chat_template_kwargs)
     rows = with_prompts(rows, format, example)
     notes = [*changes.notes, *_notes_on_prompt(rows, answers, format)]

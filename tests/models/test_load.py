@@ -47,7 +47,7 @@ def test_model_without_a_chat_template_is_named(tiny_folder: Path, tmp_path: Pat
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "bare")
     with pytest.raises(
         ValueError,
-        match="tokenizer.chat_template is not set",
+        match="has no chat template, so nothing says how questions are put to this model",
     ):
         gn.load_task("arithmetic", settings, tokenizer=tokenizer)
 
