@@ -49,7 +49,6 @@ def test_gguf_export_is_verified_through_llama_cpp(exported: Export, tiny_run: g
     assert verification == exported.verification
     assert list(verification["checks"].values()) == [True] * 5
     assert exported.kind == "gguf"
-    assert exported.sentence in repr(gn.open_run(tiny_run.path))
     assert "q8_0" in exported.sentence
     system = tiny_run.holdout[0]["prompt"][0]["content"]
     text = (exported.path / "Modelfile").read_text()
