@@ -486,7 +486,9 @@ class Run(Shown):
                 yield f"Counted as correct: {info['heldout_judge']}."
         step = self.checkpoint_step
         if step is not None and self.status not in ("finished", "running"):
-            yield f"To resume it at step {step}: gn.train(..., resume={str(self.path)!r})"
+            is_found_by_name = str(self.path.parent) == info["settings"].get("run_root")
+            resume = self.name if is_found_by_name else str(self.path)
+            yield f"To resume it at step {step}: gn.train(..., resume={resume!r})"
         comparison = self.comparison
         if comparison is not None:
             yield f"Held-out: {comparison.sentence}"
