@@ -288,6 +288,7 @@ class RewardLab(Panel):
         finally:
             self._status.value = ""
         self._set_completions([completion.text for completion in group])
+        self._status.value = f"Sampled {size} completions for row {self.row_number}."
 
     def check(self) -> None:
         """Run `gn.check_rewards` on the row shown, with the weights shown.

@@ -152,7 +152,7 @@ lab.completions = [" ".join(["word"] * n) for n in range(1, 6)]
 lab"""
 
 
-def test_scores_by_click_are_saved_and_compared(server: Jupyter, page: LabPage) -> None:
+def test_scores_by_click_are_saved(server: Jupyter, page: LabPage) -> None:
     run_lab(server, page, "by_hand.ipynb", JUDGED)
     for number in "12345":
         waits = f"Completion {number} of 5: your score?"
@@ -165,9 +165,6 @@ def test_scores_by_click_are_saved_and_compared(server: Jupyter, page: LabPage) 
     kept = pandas.read_csv(server.folder / "by_hand.csv")
     assert kept["score"].to_list() == [1, 2, 3, 4, 5]
     assert kept["completion"].iloc[0] == "word"
-    page.click("Compare with the judge")
-    page.wait(lambda: "too few labels to tell; on 5 answers" in page.text(".gn-lab"), "the verdict")
-    assert page.text(".gn-lab").count("It has words.") == 5
 
 
 EVIL = "\"'><img src=x onerror=\"window.taken='img'\"><script>window.taken='script'</script>"
