@@ -276,9 +276,8 @@ def held_out(
     model: Any, tokenizer: Any, task: gn.tasks.Task, settings: gn.Settings
 ) -> dict[str, float]:
     """Return the share of right answers to the held-out sums, four samples each: all, and by difficulty."""
-    evaluation = gn.evaluate(
-        (model, tokenizer), task, settings=settings, samples=4, temperature=1.0, seed=0
-    )
+    sampling = settings.replace(temperature=1.0, seed=0)
+    evaluation = gn.evaluate((model, tokenizer), task, settings=sampling, samples=4)
     shares: dict[str, list[float]] = {"all": evaluation.shares}
     for group, share in zip(evaluation.groups, evaluation.shares, strict=True):
         rate = PASS_RATES[int(group[0]["question"][0])]
