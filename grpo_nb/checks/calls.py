@@ -23,7 +23,14 @@ from grpo_nb.checks.report import Finding, make_finding
 from grpo_nb.checks.rows import CheckRows
 from grpo_nb.core.deadlines import run_with_deadline
 from grpo_nb.rewards.base import RewardFunction, reward_name
-from grpo_nb.scoring.scores import Batch, ReturnTypeError, call_reward, make_batch, to_floats
+from grpo_nb.scoring.scores import (
+    TRL_KEYWORDS,
+    Batch,
+    ReturnTypeError,
+    call_reward,
+    make_batch,
+    to_floats,
+)
 
 if TYPE_CHECKING:
     import pandas
@@ -56,19 +63,6 @@ HANG_FACTOR = 4
 """A late call is repeated with four times the limit.
 
 A slow parser with its own time limit ends within this time; a hung one does not.
-"""
-
-TRL_ARGUMENTS = (
-    "prompts",
-    "completions",
-    "completion_ids",
-    "trainer_state",
-    "log_extra",
-    "log_metric",
-)
-"""Arguments that trl 1.15 passes besides the data columns.
-
-See `GRPOTrainer._calculate_rewards`.
 """
 
 
@@ -212,7 +206,7 @@ def check_signature(runner: ProbeRunner) -> list[Finding]:
     """Report a reward that does not accept TRL's arguments and all data columns by name."""
     row = runner.rows.rows[0].columns
     columns = [name for name in row if name not in ("prompt", "completion", "completion_ids")]
-    arguments = dict.fromkeys([*TRL_ARGUMENTS, *columns])
+    arguments = dict.fromkeys([*TRL_KEYWORDS, *columns])
     try:
         inspect.signature(runner.reward).bind(**arguments)
     except TypeError as error:

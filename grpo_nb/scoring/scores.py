@@ -37,6 +37,15 @@ if TYPE_CHECKING:
     import pandas
 
 Rows = Mapping[str, Any] | Iterable[Mapping[str, Any]] | None
+TRL_KEYWORDS = (
+    "prompts",
+    "completions",
+    "completion_ids",
+    "trainer_state",
+    "log_extra",
+    "log_metric",
+)
+"""Keywords that trl 1.15 passes to a reward besides the columns of the data."""
 # Columns for which TRL passes its own values.
 _REPLACED_BY_TRL = ("prompt", "completion", "completion_ids")
 # TRL holds scores in a float32 tensor.

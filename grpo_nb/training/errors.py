@@ -21,19 +21,10 @@ from grpo_nb.rewards.base import (
     with_last_word,
 )
 from grpo_nb.runs.checkpoints import is_disk_full
-from grpo_nb.scoring.scores import RewardError, score, to_floats
+from grpo_nb.scoring.scores import TRL_KEYWORDS, RewardError, score, to_floats
 
 #: Errors of a reward that are searched for an out-of-memory text. Others may quote a completion.
 MACHINE_ERRORS = (RuntimeError, MemoryError)
-#: Keywords that TRL passes to a reward in addition to the columns of the data.
-TRL_KEYWORDS = (
-    "prompts",
-    "completions",
-    "completion_ids",
-    "trainer_state",
-    "log_extra",
-    "log_metric",
-)
 
 
 def with_named_errors(reward: RewardFunction) -> RewardFunction:
