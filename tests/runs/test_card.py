@@ -40,7 +40,8 @@ def rendered(card: str) -> str:
     return mistune.create_markdown(escape=False, plugins=["table"])(card.split("\n---\n", 1)[1])
 
 
-EMBEDDED, HUB = "SmolLM2-135M-Instruct", "Qwen/Qwen3-0.6B"
+EMBEDDED = "SmolLM2-135M-Instruct"
+HUB = "Qwen/Qwen3-0.6B"
 
 
 @pytest.mark.parametrize(

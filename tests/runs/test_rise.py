@@ -58,10 +58,12 @@ def test_rise_leaves_out_unmeasured_steps() -> None:
 
 def test_rise_sentences_agree_with_the_verdict() -> None:
     """Figure, card and last cell of a notebook use the same test."""
-    draw, verbs = numpy.random.default_rng(9), set()
+    draw = numpy.random.default_rng(9)
+    verbs = set()
     for slope in numpy.linspace(-0.03, 0.03, 100):
         made = rows(list(slope * numpy.arange(40) + draw.normal(0, 0.35, 40)))
-        rise, described = reward_rise(made), describe(made)
+        rise = reward_rise(made)
+        described = describe(made)
         assert described.startswith(f"{rise.claim};")
         assert rise.sentence.startswith(rise.claim)
         assert ("rose" in described) == rise.is_clear

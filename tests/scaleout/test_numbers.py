@@ -19,7 +19,8 @@ pytestmark = pytest.mark.begins(70)
 CASES = [("dapo", 0.0), ("dr_grpo", 0.0), ("cispo", 0.0), ("grpo", 0.04)]
 # Float32. Logged values: relative above 1 and for gradients. LoRA tensors after the last step:
 # relative to their norm.
-LOGGED, WEIGHTS = 1e-6, 1e-6
+LOGGED = 1e-6
+WEIGHTS = 1e-6
 # LoRA tensors of the embedded model in float64; the largest difference seen was 3e-13.
 EXACT_WEIGHTS = 1e-10
 # Two orders of a sum round differently in float32. The kit may be this many times as far from
@@ -33,7 +34,8 @@ def projects(
     letters_folder: Path, plain_trl: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[tuple, tuple]:
     """Run and folder of each case; one process and then two have replayed the folder."""
-    root, made = tmp_path_factory.mktemp("cases"), {}
+    root = tmp_path_factory.mktemp("cases")
+    made = {}
     for loss, beta in CASES:
         extra = {"epsilon_high": 5.0} if loss == "cispo" else {}
         run = trained(
@@ -116,7 +118,8 @@ Pair = tuple[gn.runs.Run, gn.scaleout.Project]
 @pytest.fixture(scope="module")
 def real(embedded_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pair]:
     """Two steps of the embedded model and their folder, in float32 and in float64."""
-    root, made = tmp_path_factory.mktemp("real"), {}
+    root = tmp_path_factory.mktemp("real")
+    made = {}
     for kind in ("float32", "float64"):
         told = {
             str(n): [{"role": "user", "content": f"Say something about {n}."}] for n in range(9)

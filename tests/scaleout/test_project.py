@@ -132,7 +132,8 @@ def test_damaged_origin_is_named(back: gn.scaleout.Project, tmp_path: Path, fiel
 
 
 def test_open_executes_nothing(run: gn.runs.Run, tmp_path: Path) -> None:
-    folder, mark = gn.scaleout.write(run, tmp_path / "folder").path, tmp_path / "was-run"
+    folder = gn.scaleout.write(run, tmp_path / "folder").path
+    mark = tmp_path / "was-run"
     (folder / "rewards.py").write_text(f"open({str(mark)!r}, 'w').close()\n")
     with pytest.raises(FileNotFoundError, match=r"start train\.py there"):
         _ = gn.scaleout.open(folder).run

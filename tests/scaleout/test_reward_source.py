@@ -21,7 +21,9 @@ from grpo_nb.scoring.record import record_of
 from tests.support import tiny
 
 WORDS = re.compile(r"\w+", re.IGNORECASE)
-LIMIT, FACTOR, NAMES = 12, 2, {"a": (1, 2.5), "b": None}
+LIMIT = 12
+FACTOR = 2
+NAMES = {"a": (1, 2.5), "b": None}
 SLOT = gn.tasks.boxed()
 
 

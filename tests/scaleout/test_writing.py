@@ -229,7 +229,8 @@ def test_settings_of_a_gpu_run_are_written(run: gn.runs.Run, tmp_path: Path) -> 
         effective=effective,
     )
     project = gn.scaleout.write(copy, tmp_path / "folder", rewards=run.rewards)
-    values, program = values_of(project), (project.path / "train.py").read_text()
+    values = values_of(project)
+    program = (project.path / "train.py").read_text()
     # With the reentrant kind of Unsloth, a step of several processes would end in an error.
     wanted = made | {"gradient_checkpointing_kwargs": {"use_reentrant": False}}
     assert wanted.items() <= values["trainer"].items()
@@ -299,7 +300,9 @@ def test_reward_that_differs_in_a_fresh_process_is_refused(
 def test_bad_input_is_refused_and_leaves_nothing(
     run: gn.runs.Run, letters_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    target, away, write = tmp_path / "there", tmp_path / "a", gn.scaleout.write
+    target = tmp_path / "there"
+    away = tmp_path / "a"
+    write = gn.scaleout.write
     target.mkdir()
     (target / "mine.txt").write_text("kept")
     without = Path(shutil.copytree(run.path, tmp_path / "without"))

@@ -73,7 +73,9 @@ class Own(gn.rewards.Reward):
 
 class Judge:
     def __init__(self, factor: float) -> None:
-        self.factor, self.key, self.lock = factor, "sk-secret", threading.Lock()
+        self.factor = factor
+        self.key = "sk-secret"
+        self.lock = threading.Lock()
 
     def __call__(self, completions: list, **columns: object) -> list[float]:
         return [self.factor * len(self.key) for _ in completions]

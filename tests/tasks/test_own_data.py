@@ -367,10 +367,8 @@ def test_template_with_a_system_role_keeps_the_prompt() -> None:
 
 # Held-out rows of one's own.
 
-TRAIN, TEST = (
-    rows_of([str(n) for n in range(20)]),
-    [{"question": f"Test {n}?", "answer": str(n)} for n in range(5)],
-)
+TRAIN = rows_of([str(n) for n in range(20)])
+TEST = [{"question": f"Test {n}?", "answer": str(n)} for n in range(5)]
 
 
 @pytest.mark.parametrize("kind", ["rows", "frame", "columns", "dataset", "csv", "path"])

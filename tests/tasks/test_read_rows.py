@@ -221,7 +221,8 @@ def test_lines_of_the_tables_guide_run(tmp_path: Path, monkeypatch: pytest.Monke
         .splitlines()
     )
     columns = {"answer": ["1.234,50", "3"], "label": [0, 1], "question": ["It&#39;s?", "b?"]}
-    names, made = {"pandas": pandas, "html": html, "json": json}, []
+    names = {"pandas": pandas, "html": html, "json": json}
+    made = []
     for line in lines:
         names["frame"] = pandas.DataFrame(columns)
         exec(line, names)

@@ -136,7 +136,8 @@ def test_questions_in_other_writing_are_in_one_part() -> None:
         "f(x) + 1",
         "f(y) + 1",
     ]
-    rows, apart = [{"question": text, "answer": str(i)} for i, text in enumerate(asked)], 0
+    rows = [{"question": text, "answer": str(i)} for i, text in enumerate(asked)]
+    apart = 0
     for seed in range(12):
         task = gn.load_task(rows, holdout=4, seed=seed)
         train, held = (

@@ -139,7 +139,8 @@ def test_episode_changes_no_row_and_no_method(
             """Read the sign."""
             return 7
 
-    held, row = task.with_tools(environment=Deck).tools, task.train[0]
+    held = task.with_tools(environment=Deck).tools
+    row = task.train[0]
     before = list(row["chain"])
     for _ in range(2):  # the second finds the deck as it was
         _, columns = held.start(row)

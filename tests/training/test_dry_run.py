@@ -38,7 +38,9 @@ class Counting:
     __name__ = "counting"
 
     def __init__(self) -> None:
-        self.lock, self.seen, self.weight = threading.Lock(), [99], 1.0
+        self.lock = threading.Lock()
+        self.seen = [99]
+        self.weight = 1.0
 
     def __call__(self, completions: list, trainer_state=None, **columns: object) -> list[float]:
         with self.lock:
@@ -49,12 +51,14 @@ class Counting:
         return {"seen": self.seen}  # its own list, and not a copy
 
     def load_state_dict(self, state: dict) -> None:
-        self.before, self.seen = self.seen, state["seen"]
+        self.before = self.seen
+        self.seen = state["seen"]
 
 
 def test_dry_run_changes_nothing(tiny) -> None:
     model, tokenizer, task, settings = tiny
-    fading, counting = Fading(brevity), Counting()
+    fading = Fading(brevity)
+    counting = Counting()
     rewards = [fading, counting, gn.rewards.xml_tags()]
     for seed in (torch.manual_seed, random.seed, numpy.random.seed):
         seed(77)

@@ -85,10 +85,8 @@ def brevity(completions: list, **columns: object) -> list[float]:
 
 
 def test_async_reward_works_everywhere(tiny_settings: gn.Settings, tmp_path: Path) -> None:
-    rows, texts = (
-        [{"question": f"Why {i}?", "answer": str(i)} for i in range(6)],
-        ["one", "one two"],
-    )
+    rows = [{"question": f"Why {i}?", "answer": str(i)} for i in range(6)]
+    texts = ["one", "one two"]
     assert gn.score(slow_brevity, texts).totals == gn.score(brevity, texts).totals == (1 / 2, 1 / 3)
     kinds = [
         [f.kind for f in gn.check_rewards(reward, rows).findings]

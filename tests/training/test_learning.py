@@ -41,6 +41,7 @@ def test_six_steps_show_in_reward_and_held_out_answers(tmp_path: Path) -> None:
     """Three seeds gave a reward from at most 0.6 to at least 1.4, and correct answers (of 24)
     from 4 to 8 % to 58 to 75 %."""
     run = trained(tmp_path, 6, 1, 48)
-    rise, comparison = run.rise(), gn.compare(run)
+    rise = run.rise()
+    comparison = gn.compare(run)
     assert rise.last > 1.5 * rise.first, rise.sentence
     assert comparison.after.accuracy > comparison.before.accuracy, comparison.sentence

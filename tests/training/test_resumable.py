@@ -96,7 +96,8 @@ def assert_same_run(resumed: gn.runs.Run, whole: gn.runs.Run) -> None:
     for ours, theirs in zip(untimed(resumed.rows), untimed(whole.rows), strict=True):
         assert ours == theirs, f"step {theirs['step']}"
     pandas.testing.assert_frame_equal(resumed.completions(), whole.completions())
-    ours, theirs = adapter_in(resumed.adapter_path), adapter_in(whole.adapter_path)
+    ours = adapter_in(resumed.adapter_path)
+    theirs = adapter_in(whole.adapter_path)
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
     assert any(tensor.any() for name, tensor in theirs.items() if "lora_B" in name), (
@@ -205,7 +206,8 @@ def test_run_killed_at_random_moments_ends_the_same(
 
 def test_reference_adapter_is_kept_on_resume(fresh, back, settings: gn.Settings) -> None:
     """With the `ref` adapter of trl 1.15, transformers loads zeros as the trained adapter."""
-    model, settings = fresh[0], settings.replace(max_steps=4)
+    model = fresh[0]
+    settings = settings.replace(max_steps=4)
     for name, parameter in model.named_parameters():
         if "lora_B" in name:
             torch.nn.init.normal_(parameter, std=0.02, generator=torch.Generator().manual_seed(1))
@@ -350,10 +352,8 @@ def test_reward_error_costs_steps_since_the_checkpoint(
     assert run.checkpoint_step == 2 == run.info["adapter_step"]
     assert (run.path / "figures" / "training.png").is_file()
     assert set(fresh[0].peft_config) == {"default"}
-    adapter, kept = (
-        adapter_in(run.adapter_path),
-        adapter_in(run.path / "checkpoints" / "checkpoint-2"),
-    )
+    adapter = adapter_in(run.adapter_path)
+    kept = adapter_in(run.path / "checkpoints" / "checkpoint-2")
     assert all(torch.equal(adapter[name], kept[name]) for name in kept)
     back()
     assert_same_run(gn.train(*fresh, [brevity], settings, resume="broken"), whole)
@@ -477,7 +477,8 @@ def test_step_within_a_generation_is_kept(fresh, settings, whole_cycles, how) ->
 
 @pytest.mark.parametrize("how", STOPS)
 def test_step_of_an_interrupt_is_kept(fresh, settings, whole, how) -> None:
-    settings, observers = settings.replace(save_steps=100), STOPS[how]
+    settings = settings.replace(save_steps=100)
+    observers = STOPS[how]
     before = signal.getsignal(signal.SIGINT)
     has_error = len(observers) == 2
     with pytest.raises(ZeroDivisionError, match="mine") if has_error else contextlib.nullcontext():
@@ -517,7 +518,8 @@ class Watcher:
     """Counts rows, and stops at one."""
 
     def __init__(self, stop_at: int) -> None:
-        self.stop_at, self.count = stop_at, 0
+        self.stop_at = stop_at
+        self.count = 0
 
     def __call__(self, row: dict, completions: pandas.DataFrame) -> bool:
         self.count += 1
@@ -583,10 +585,8 @@ def test_run_leaves_its_best_adapter(fresh, back, settings, monkeypatch) -> None
         name="whole",
         observers=[crash_images(settings.run_root, "whole", 5)],
     )
-    adapter, last = (
-        adapter_in(whole.adapter_path),
-        adapter_in(whole.path / "checkpoints" / "checkpoint-5"),
-    )
+    adapter = adapter_in(whole.adapter_path)
+    last = adapter_in(whole.path / "checkpoints" / "checkpoint-5")
     assert any(not torch.equal(adapter[name], last[name]) for name in adapter)
     held = dict(fresh[0].named_parameters())
     assert all(

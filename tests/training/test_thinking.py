@@ -126,7 +126,8 @@ def test_prompts_are_rendered_alike_everywhere(
 
 
 def test_run_records_its_thinking_mode(trained: Thinking) -> None:
-    run, task = gn.open_run(trained.run.path), trained.task
+    run = gn.open_run(trained.run.path)
+    task = trained.task
     assert (
         run.chat_template_kwargs
         == {"enable_thinking": trained.is_on}

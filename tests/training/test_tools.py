@@ -259,7 +259,8 @@ def test_completion_ends_at_an_unanswered_call() -> None:
 
 def test_function_that_reads_environments_can_judge(whole: tuple) -> None:
     """No gold answer can be played, so its full score is unknown and no wrong answer is beaten."""
-    task, run = whole[0][2], whole[1]
+    task = whole[0][2]
+    run = whole[1]
     evaluation = gn.evaluate(run, task, correct=progress)
     assert "progress() gives 1 or more (no maximum" in evaluation.judged_by
     is_done = [row["judge_score"] == 1.0 for row in evaluation.rows]

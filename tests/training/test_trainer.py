@@ -80,7 +80,8 @@ def build(base, kind: type, folder, reward=letters, **arguments: object) -> GRPO
         disable_tqdm=True,
         use_cpu=True,
     )
-    asked, data = GRPOConfig(**{**defaults, **arguments}), Dataset.from_dict({"prompt": rows})
+    asked = GRPOConfig(**{**defaults, **arguments})
+    data = Dataset.from_dict({"prompt": rows})
     own = {"engine": CpuEngine(model)} if issubclass(kind, KitTrainer) else {}
     trainer = kind(
         model=model,
