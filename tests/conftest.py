@@ -56,8 +56,8 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     if not needs_unsloth(config.args):
         return
-    # Without the freeze, each training, loading and evaluation would search the imports for garbage,
-    # a third of a second each time. Objects made from here on are collected as ever.
+    # Without the freeze, each training, loading and evaluation would search the imports for
+    # garbage, a third of a second each time. Objects made from here on are collected as ever.
     gc.disable()
     import_unsloth()
     open_nursery()
@@ -114,7 +114,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(scope="session")
 def embedded_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The converted embedded model in the user's cache, as every first use leaves it; one process converts it for all."""
+    """Return the converted embedded model in the user's cache, where the first use leaves it.
+
+    One process converts it for all.
+    """
     from grpo_nb.models.sources import embedded_model_folder
 
     made_once(tmp_path_factory, "embedded", lambda _: embedded_model_folder())
@@ -123,7 +126,10 @@ def embedded_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def tiny_folder(embedded_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Llama of two narrow layers with random weights and the embedded tokenizer: real code paths in a second."""
+    """Return a tiny Llama (two narrow layers, random weights) with the embedded tokenizer.
+
+    It takes the real code paths in a second.
+    """
     import torch
     from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
@@ -206,7 +212,10 @@ def tiny_run(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> gn.
 
 @pytest.fixture(scope="session")
 def merged(tiny_run: gn.runs.Run, tmp_path_factory: pytest.TempPathFactory) -> Export:
-    """Merged model of that run, in a folder whose name needs quoting. Tests that change it copy it."""
+    """Return the merged model of that run, in a folder whose name needs quoting.
+
+    Tests that change the model copy it first.
+    """
     from tests.support.checks import run_script_here
 
     with pytest.MonkeyPatch.context() as patch:
@@ -216,9 +225,12 @@ def merged(tiny_run: gn.runs.Run, tmp_path_factory: pytest.TempPathFactory) -> E
 
 @pytest.fixture
 def checked_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kit's checks of exports are made in this process, which has long imported what a process of its own begins with.
+    """Check exports in this process, which has imported everything already.
 
-    For tests of what a check says, and several times over. That it is made apart is tested by the exports of 00 and 05.
+    For tests that check several times. The notebooks 00 and 06 test the check in its own process.
+
+    For tests of what a check says, and several times over. That it is made apart is tested by the
+    exports of 00 and 05.
     """
     from tests.support.checks import run_script_here
 
@@ -237,7 +249,8 @@ def quickstart(
 ) -> tuple[Path, gn.runs.Run]:
     """`notebooks/00_quickstart`, executed once for all processes: (executed notebook, its run).
 
-    As published with an empty cache, as by a first user; small, with the tiny model and one more reward, which it can earn.
+    As published with an empty cache, as by a first user; small, with the tiny model and one more
+    reward, which it can earn.
     """
 
     def execute(folder: Path) -> object:
@@ -264,7 +277,10 @@ def quickstart(
 
 @pytest.fixture(scope="session")
 def your_data(size: str, tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`notebooks/03_your_data`, executed; small, the tiny model ends by saying that two steps show no rise."""
+    """Execute `notebooks/03_your_data`.
+
+    The small form trains the tiny model and ends by saying that two steps show no rise.
+    """
     less = {
         "CHANGES": {"model": str(tiny_folder), "max_steps": 2, "per_device_train_batch_size": 8},
     }
@@ -293,7 +309,10 @@ def reward_lab(size: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def train(size: str, tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`notebooks/04_train`, executed; small, with the tiny model, which no more writes a tag than the real one unasked."""
+    """Execute `notebooks/04_train`.
+
+    The small form uses the tiny model. Like the real one it writes no tag before training.
+    """
     changes = {
         "model": str(tiny_folder),
         "per_device_train_batch_size": 8,
@@ -308,7 +327,10 @@ def train(size: str, tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory
 def evaluate(
     size: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, gn.runs.Run]:
-    """`notebooks/05_evaluate`, executed: (executed notebook, its run); small, on a copy of the tiny model's run."""
+    """Execute `notebooks/05_evaluate`; return the executed notebook and its run.
+
+    The small form works on a copy of the tiny model's run.
+    """
     folder = tmp_path_factory.mktemp("evaluate")
     less = {}
     if size == "small":
@@ -323,7 +345,10 @@ def evaluate(
 def export(
     size: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
-    """`notebooks/06_export`, executed; small, on a run of the tiny model: what it does is the same, in a tenth of the time."""
+    """Execute `notebooks/06_export`.
+
+    The small form exports a run of the tiny model, in a tenth of the time.
+    """
     folder = tmp_path_factory.mktemp("export")
     less = {}
     if size == "small":
@@ -344,13 +369,17 @@ def code(size: str, tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory)
 def scale_out(
     size: str, plain_trl: Path, letters_folder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
-    """`notebooks/a2_scale_out`, executed; small, on a run of the model of letters, whose steps take no time."""
+    """Execute `notebooks/a2_scale_out`.
+
+    The small form uses a run of the letters model, whose steps take no time.
+    """
     folder = tmp_path_factory.mktemp("scale_out")
     less = {}
     if size == "small":
         rewards = [gn.rewards.length(10, unit="characters"), gn.rewards.xml_tags()]
         trained(letters_folder, folder / "runs", "letters", rewards=rewards, loss_type="bnpo")
-        # Each start is ten seconds of imports in each process: tests/scaleout has the plan, and what two of them replay.
+        # Each start is ten seconds of imports in each process: tests/scaleout has the plan, and
+        # what two of them replay.
         other = {
             f'print(start("train.py", {asked}))': "None"
             for asked in ('"--replay"', '"--plan", "--processes", "2"')
@@ -362,7 +391,10 @@ def scale_out(
 
 @pytest.fixture(scope="session")
 def algorithms(size: str, letters_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`notebooks/a1_algorithms`, executed; small, on the model of letters, paid for what it can earn, and one training."""
+    """Execute `notebooks/a1_algorithms`.
+
+    The small form trains the letters model once, with a reward that it can earn.
+    """
     less: dict = {}
     if size == "small":
         replaced = {
@@ -409,7 +441,10 @@ def gsm8k(size: str, tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture(scope="session")
 def tools(size: str, tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`notebooks/07_tools`, executed; small, with the tiny model, two steps and few episodes before and after."""
+    """Execute `notebooks/07_tools`.
+
+    The small form trains the tiny model for two steps, with few episodes before and after.
+    """
     changes = {
         "model": str(tiny_folder),
         "max_steps": 2,
@@ -422,7 +457,10 @@ def tools(size: str, tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture(scope="session")
 def judge(size: str, tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`notebooks/08_judge`, executed; small, with the tiny model in two steps, and replies that an earlier one has kept."""
+    """Execute `notebooks/08_judge`.
+
+    The small form trains the tiny model for two steps; the judge's replies come from a cache.
+    """
     folder = tmp_path_factory.mktemp("judge")
     changes = {"model": str(tiny_folder), "per_device_train_batch_size": 8}
     less = {
@@ -431,6 +469,7 @@ def judge(size: str, tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory
         "replaced": {"list(task.holdout)": "list(task.holdout)[:4]"},
     }
     if size == "small":
-        # To the forty labels and what was tried to fool it; the server is asked about the answers after the training.
+        # To the forty labels and what was tried to fool it; the server is asked about the answers
+        # after the training.
         shutil.copy(ROOT / "tests/data/judge_replies.jsonl", folder)
     return execute_notebook("08_judge", folder, size, **(less if size == "small" else {}))

@@ -1,4 +1,4 @@
-"""The examples in docstrings, run as they stand; those that speak of a model or a run get tiny ones."""
+"""The examples in docstrings, run as written; models and runs in them are tiny ones."""
 
 from __future__ import annotations
 

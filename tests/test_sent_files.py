@@ -1,4 +1,7 @@
-"""Files that somebody sends name paths: none leads out of its folder. A scale-out's are in scaleout/test_project.py."""
+"""Paths named in files from elsewhere never lead out of their folder.
+
+For scale-out folders see scaleout/test_project.py.
+"""
 
 from __future__ import annotations
 

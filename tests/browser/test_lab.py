@@ -1,4 +1,4 @@
-"""The reward lab in JupyterLab, in a real browser: opened, run and clicked through; scores read off the page."""
+"""The reward lab in JupyterLab, clicked through in a real browser."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ print([round(advantage, 2) for advantage in scores.advantages()])"""
 
 
 def test_the_notebook_is_run_and_its_lab_used(server: Jupyter, page: LabPage) -> None:
-    """The published notebook with the real model, up to the lab, and a cell that uses what the lab holds."""
+    """Open the published notebook with the real model, up to the lab and a cell that uses it."""
     published = nbformat.read(ROOT / "notebooks/02_rewards.ipynb", as_version=4)
     (at,) = [
         i for i, cell in enumerate(published.cells) if cell.source.startswith("lab = gn.RewardLab(")
@@ -172,7 +172,8 @@ EVIL = "\"'><img src=x onerror=\"window.taken='img'\"><script>window.taken='scri
 HOSTILE = f"""\
 import grpo_nb as gn
 EVIL = {EVIL!r}
-rows = [{{"question": EVIL, "answer": "23" + EVIL, "prompt": [{{"role": "user", "content": EVIL}}]}}] * 3
+prompt = [{{"role": "user", "content": EVIL}}]
+rows = [{{"question": EVIL, "answer": "23" + EVIL, "prompt": prompt}}] * 3
 def brevity(completions, **columns):
     if not completions[-1][0]["content"].split():
         raise ValueError("nothing to count " + EVIL)
@@ -183,7 +184,10 @@ odd.__name__ = EVIL
 lab = gn.RewardLab([gn.rewards.correctness(), brevity, odd], rows)
 lab"""
 
-INJECTED = "return window.taken || document.querySelector('.gn-lab img, .gn-lab script, .gn-lab [onerror]')"
+INJECTED = (
+    "return window.taken || "
+    "document.querySelector('.gn-lab img, .gn-lab script, .gn-lab [onerror]')"
+)
 
 
 def test_hostile_texts_and_failing_rewards(server: Jupyter, page: LabPage) -> None:

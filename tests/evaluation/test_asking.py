@@ -1,4 +1,6 @@
-"""Models are asked as in training, results are kept, and impossible calls fail before a model loads."""
+"""Models are asked as in training, results are kept, and impossible calls fail before a model
+loads.
+"""
 
 import dataclasses
 import json

@@ -1,4 +1,6 @@
-"""Correct answers, the format and answers anywhere are three numbers; the sentence names the one that changed."""
+"""Correct answers, the format and answers anywhere are three numbers; the sentence names the one
+that changed.
+"""
 
 import json
 from dataclasses import replace

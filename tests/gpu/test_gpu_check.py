@@ -1,4 +1,7 @@
-"""The script that proves the GPU path ends at once without a GPU, and all that it does there runs here on a small model."""
+"""The script that proves the GPU path, run on a small model on the CPU.
+
+Without a GPU the script itself stops at once.
+"""
 
 import dataclasses
 import itertools
@@ -60,7 +63,10 @@ def report(
     quickstart: tuple[Path, gn.runs.Run],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> dict[str, list[Row]]:
-    """All phases on the tiny model, in this process; that of the quickstart, on the one that has been executed."""
+    """Run all phases in this process on the tiny model.
+
+    The quickstart's phase reads the notebook that was executed for all tests.
+    """
 
     def executed(command: list, **_: object) -> list[str]:
         script, notebook, *options = map(str, command[1:])

@@ -1,4 +1,7 @@
-"""Loading on a GPU without one: arguments against the signatures of the installed source, and every reason not to use vLLM."""
+"""Loading as on a GPU, without one: arguments are checked against the installed signatures.
+
+Each reason not to use vLLM has a test.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,8 @@ LOG = logging.getLogger("vllm")
 def test_arguments_are_parameters_of_the_installed_unsloth(name: str, use_vllm: bool) -> None:
     settings = gn.preset(name, lora_rank=24, gpu_memory_utilization=0.4)
     passed = loader_arguments(settings, "folder", GPUS[name], use_vllm=use_vllm)
-    # Other families go on to FastModel, with the same names; 16 bit and checkpointing end in the function above a family's own.
+    # Other families go on to FastModel, with the same names; 16 bit and checkpointing end in the
+    # function above a family's own.
     assert passed.keys() <= set(LOADER) & set(
         parameters_of("unsloth/models/loader.py", "FastModel.from_pretrained")
     )
@@ -58,7 +62,8 @@ def test_arguments_are_parameters_of_the_installed_unsloth(name: str, use_vllm: 
     assert passed["load_in_16bit"] is not passed["load_in_4bit"] is settings.load_in_4bit
     engine = {"fast_inference": True, "max_lora_rank": 24, "gpu_memory_utilization": 0.4}
     assert {key: passed[key] for key in engine if key in passed} == (engine if use_vllm else {})
-    # No dtype: Unsloth then loads by `is_bfloat16_supported`, which is what `bf16` and `fp16` of the trainer come from.
+    # No dtype: Unsloth then loads by `is_bfloat16_supported`, which is what `bf16` and `fp16` of
+    # the trainer come from.
     wanted = loader_arguments(
         settings.replace(dtype="float32"), "folder", GPUS[name], use_vllm=use_vllm
     )
@@ -108,7 +113,7 @@ def engine_of(model: Model) -> str:
 
 
 class Loader:
-    """Records calls; its parameters are those of the installed source, so a renamed argument is an error here.
+    """Record calls with the installed signature, so that a renamed argument is an error here.
 
     Args:
         engine: Of the model that it returns, with `fast_inference`.
@@ -142,7 +147,10 @@ class Loader:
 
 @pytest.fixture
 def on_a_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path):
-    """Loads on a T4 with an installed vLLM, with warnings as errors but for the expected one; returns model and tokenizer."""
+    """Load as on a T4 with vLLM installed; return model and tokenizer.
+
+    Every warning but the expected one is an error.
+    """
     (tmp_path / "config.json").write_text('{"model_type": "qwen2"}')
     (tmp_path / "tokenizer.json").touch()
     for module in (models, choice):
@@ -181,7 +189,7 @@ def test_model_with_vllm_is_named_and_stops_like_without(
 
 
 def test_engine_may_ask_for_the_descriptor_of_stdout(on_a_gpu, capfd) -> None:
-    """vLLM asks while it makes its process group, and its log handler is bound to stdout as it is then."""
+    """vLLM's log handler keeps the stdout that was in place when vLLM made its process group."""
     assert has_engine(on_a_gpu(Loader(engine=object()))[0])
     assert capfd.readouterr() == ("C code is heard again\n", ""), (
         "what Python prints and vLLM logs is kept"
@@ -191,7 +199,10 @@ def test_engine_may_ask_for_the_descriptor_of_stdout(on_a_gpu, capfd) -> None:
     assert capfd.readouterr() == ("", "")
     LOG.warning("the cache is full")
     assert capfd.readouterr() == ("", "the cache is full\n")
-    said = "did not start .RuntimeError: no.*The last output was:\nUnsloth: vLLM loading\nInitializing a V1 LLM engine$"
+    said = (
+        "did not start .RuntimeError: no.*The last output was:\n"
+        "Unsloth: vLLM loading\nInitializing a V1 LLM engine$"
+    )
     model, _ = on_a_gpu(Loader(error="no"), warned=said)
     assert "said last" not in engine_of(model)
 
@@ -200,7 +211,8 @@ def test_engine_that_does_not_start_leaves_a_model_and_advice(on_a_gpu) -> None:
     loader = Loader(error="CuMem allocator can only be used for one instance per process.")
     model, _ = on_a_gpu(
         loader,
-        warned=r"(?s)vLLM did not start .RuntimeError: CuMem.*restart the kernel; or load this model",
+        warned=r"(?s)vLLM did not start .RuntimeError: CuMem"
+        r".*restart the kernel; or load this model",
     )
     assert [call.get("fast_inference", False) for call in loader.calls] == [True, False]
     assert engine_of(model).startswith(f"{HERE}; not vLLM: vLLM did not start")
@@ -217,7 +229,8 @@ def test_without_vllm_it_falls_back_and_says_so_once(on_a_gpu, monkeypatch) -> N
     loader = Loader()
     model, _ = on_a_gpu(
         loader,
-        warned="vLLM is not installed. What to do: pip install -r requirements.txt -r requirements-gpu",
+        warned="vLLM is not installed. What to do: "
+        "pip install -r requirements.txt -r requirements-gpu",
     )
     assert "fast_inference" not in loader.calls[0]
     assert not has_engine(model)
@@ -249,7 +262,7 @@ def test_error_that_a_second_load_would_repeat_is_explained(on_a_gpu, words, cha
 
 @pytest.fixture
 def imported(monkeypatch: pytest.MonkeyPatch):
-    """Imports unsloth on a machine with this card, with vLLM or without, and these variables of the user's alone."""
+    """Import unsloth on a machine with this card, with or without vLLM, and these variables."""
     real = importlib.util.find_spec
 
     def switches(card: str = "t4", has_vllm: bool = True, **own: str) -> dict[str, str]:

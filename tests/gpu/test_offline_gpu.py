@@ -1,4 +1,4 @@
-"""The scripts for a GPU without a network, as far as they run without one: packing, unpacking, and the driver."""
+"""The scripts for a GPU without a network: packing, unpacking and the driver."""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""The GRPO trainer that a GPU would run, which Unsloth writes as source text, trains on a CPU with every hook of the kit.
+"""The trainer that Unsloth writes for a GPU, run on a CPU with every hook of the kit.
 
-In another process, where it takes the place of TRL's. What only a checkpoint would show is read from its syntax: what
-`grpo_nb.training.checkpointing` keeps (`_buffered_inputs`, `_step`).
+Unsloth writes the GRPO trainer as source text.
+
+In another process, where it takes the place of TRL's. What only a checkpoint would show is read
+from its syntax: what `grpo_nb.training.checkpointing` keeps (`_buffered_inputs`, `_step`).
 """
 
 from __future__ import annotations
@@ -35,7 +37,10 @@ def trained(
 
 @pytest.fixture(scope="module")
 def written(trained) -> dict[str, ast.ClassDef]:
-    """The classes that Unsloth wrote there: of TRL's it made the one with `_`, from which the other inherits."""
+    """Return the classes that Unsloth wrote.
+
+    The class with `_` is its rewriting of TRL's; the other inherits from that one.
+    """
     (file,) = trained["place"].rglob(f"{NAME}.py")
     return classes_of(file.read_text())
 
@@ -62,7 +67,8 @@ def test_written_trainer_buffers_completions_like_a_checkpoint(written) -> None:
         "a list of batches, which a checkpoint keeps"
     )
     assert "self._step += 1" in step
-    # The numbers of its loop that the checkpoint keeps are attributes of this trainer or of those under it.
+    # The numbers of its loop that the checkpoint keeps are attributes of this trainer or of those
+    # under it.
     known = ast.unparse(trainer) + text_of("transformers/trainer.py")
     assert [name for name in ("_step", *ENTROPY_NUMBERS) if f"self.{name}" not in known] == []
 
@@ -119,15 +125,16 @@ def stock(trained) -> tuple:
 def test_written_trainer_updates_match_trl_with_table_arguments(
     case: str, trained, stock, tmp_path: Path
 ) -> None:
-    """On the same completions, what Unsloth makes of what was asked for is what TRL makes of what "will run"."""
+    """Unsloth's loss with the requested settings equals TRL's loss with the effective ones."""
     told, found = (trained["cases"][case][name] for name in ("told", "found"))
     wanted = first_losses.updates(*stock, told["arguments"], tmp_path)
     for name in ("advantages", "loss", "grad_norm", "gradient"):
-        # A norm of float32 gradients depends on the order of its sums: by 1.03e-5 in the second pass of sapo on an AMD with
-        # bfloat16, where each number of the gradient agrees to 1e-7.
+        # A norm of float32 gradients depends on the order of its sums: by 1.03e-5 in the second
+        # pass of sapo on an AMD with bfloat16, where each number of the gradient agrees to 1e-7.
         near = 2e-5 if name == "grad_norm" else 1e-5
         assert found[name] == pytest.approx(wanted[name], rel=near, abs=1e-5), name
-    # Logged as the mean of the completions' means there, by TRL as the mean over tokens; in the loss it is the same.
+    # Logged as the mean of the completions' means there, by TRL as the mean over tokens; in the
+    # loss it is the same.
     assert found["kl"] == pytest.approx(wanted["kl"], rel=0.5)
     assert max(wanted["grad_norm"]) > 0.1
 

@@ -1,4 +1,6 @@
-"""Logs in which a row stands for several steps, small groups, and runs that learn in unusual ways."""
+"""Logs in which a row stands for several steps, small groups, and runs that learn in unusual
+ways.
+"""
 
 import math
 import random

@@ -1,4 +1,6 @@
-"""Logs as people have them: numbers as text, rows without any metric, and the recipes of the guide."""
+"""Logs as people have them: numbers as text, rows without any metric, and the recipes of the
+guide.
+"""
 
 import re
 from pathlib import Path

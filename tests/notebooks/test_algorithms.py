@@ -1,4 +1,4 @@
-"""The course about algorithms, executed: gradients of the real model, the stored trainings, and one pair trained again."""
+"""The notebook about algorithms: gradients, the stored trainings, and one pair trained again."""
 
 import importlib
 import sys
@@ -35,7 +35,8 @@ def test_no_cell_warns_or_shows_an_error(algorithms: Path) -> None:
 def test_lessons_show_figures_and_the_repeated_pair_agrees(algorithms: Path, size: str) -> None:
     notebook = nbformat.read(algorithms, as_version=4)
     shown = {
-        "draw_angles(": 'alt="Angle to the exact gradient, 8 completions of each prompt: no baseline',
+        "draw_angles(": 'alt="Angle to the exact gradient, '
+        "8 completions of each prompt: no baseline",
         "draw_identities(": 'alt="Relative differences: grpo, clip-higher = grpo: ',
         "length = ": "lower than grpo: dapo",
         "difficulty = ": "higher than grpo: grpo filtered",
@@ -57,11 +58,12 @@ def test_lessons_show_figures_and_the_repeated_pair_agrees(algorithms: Path, siz
 def test_estimators_are_right_on_average(
     course: tuple[ModuleType, ModuleType],
 ) -> None:
-    """On made-up policies whose gradients are known: of many completions only what weighs prompts otherwise stays off."""
+    """With known gradients, only losses that weigh prompts differently stay off."""
     _, gradients = course
     draw = numpy.random.default_rng(0)
     chances = draw.dirichlet(numpy.ones(10), size=6)
-    # The gradient of a log-probability with respect to a softmax's own inputs: one at the digit, minus the chances.
+    # The gradient of a log-probability with respect to a softmax's own inputs: one at the digit,
+    # minus the chances.
     rows = numpy.zeros((60, 60))
     for prompt in range(6):
         part = slice(10 * prompt, 10 * prompt + 10)
@@ -95,7 +97,7 @@ def test_stored_trainings_have_all_seeds_and_one_start(
 def test_advantage_without_baseline_is_the_reward(
     course: tuple[ModuleType, ModuleType], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a training of two steps: what the loss is given, and that the next training has its baseline again."""
+    """The loss gets the expected arguments, and the next training has its baseline again."""
     from grpo_nb.training import prepare
 
     algorithms, _ = course

@@ -1,4 +1,4 @@
-"""The notebook about evaluation: small on a run that learned nothing, published with its own run."""
+"""The notebook about evaluation, on a run that learned nothing and on its own run."""
 
 from pathlib import Path
 

@@ -16,7 +16,7 @@ def test_no_cell_warns_or_shows_an_error(grpo_by_hand: Path) -> None:
 
 
 def test_hand_written_gradients_agree_with_those_of_trl(grpo_by_hand: Path) -> None:
-    """The second line is the one with ratio, clipping and KL: nothing has moved before the first."""
+    """The second loss has ratio, clipping and KL; before the first step nothing has moved."""
     notebook = nbformat.read(grpo_by_hand, as_version=4)
     lines = printed(cell_with(notebook, "differences = []")).splitlines()
     pattern = r"loss: ours (\S+), TRL (\S+); gradients differ by (\S+)"

@@ -1,7 +1,7 @@
 """The start of every notebook, in a kernel with Colab's IPython 7.34 and ipywidgets 7.7.1.
 
-Whole notebooks take minutes there as anywhere: tests/support/old_jupyter.py executes them by hand, and
-docs/evidence/install.md says when it did.
+Whole notebooks take minutes there as anywhere: tests/support/old_jupyter.py executes them by hand,
+and docs/evidence/install.md says when it did.
 """
 
 from __future__ import annotations

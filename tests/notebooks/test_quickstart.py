@@ -1,4 +1,4 @@
-"""The quickstart: it does and shows what it promises, with the tiny model and as `make run` has it."""
+"""The quickstart does what it promises, with the tiny model and as `make run` runs it."""
 
 import json
 from pathlib import Path

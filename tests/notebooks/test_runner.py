@@ -1,4 +1,4 @@
-"""`make run`: what it says while it executes a notebook, and that everything is kept where a cell fails or is stopped."""
+"""`make run`: its progress lines, and everything is kept where a cell fails or is stopped."""
 
 from __future__ import annotations
 
@@ -67,7 +67,8 @@ def test_training_steps_bars_and_an_interrupt_are_told(tmp_path: Path) -> None:
         "import json, pathlib, time\n"
         "pathlib.Path('runs/new').mkdir(parents=True, exist_ok=True)\n"
         "with open('runs/new/metrics.jsonl', 'a') as file:\n"
-        "    print(json.dumps({'step': STEP, 'max_steps': 20, 'reward': 0.5, 'kl': None, 'step_time': 2.0}), file=file)\n"
+        "    row = {'step': STEP, 'max_steps': 20, 'reward': 0.5, 'kl': None, 'step_time': 2.0}\n"
+        "    print(json.dumps(row), file=file)\n"
         "for i in range(3):\n"
         "    print(f'\\rbar {i} of 2', end='')\n"
         "    time.sleep(60 if STEP == 4 else 0.7)\n"

@@ -1,4 +1,4 @@
-"""The notebook about many processes, executed on a run of a model of letters, and with a run of its own."""
+"""The notebook about many processes, on a run of the letters model and on its own run."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Many runs by seed: means and intervals, differences in pairs, and no claim that chance would make as often."""
+"""Runs over several seeds: means, intervals and paired differences, without claims from chance."""
 
 from __future__ import annotations
 

@@ -27,7 +27,8 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("??_*.ipynb"))
 ADDRESS = "https://github.com/ada/kit-2"
 # What the Hub, GitHub, OpenAI, Anthropic, Weights & Biases and Google issue.
 SECRETS = re.compile(
-    r"hf_[A-Za-z0-9]{20,}|gh[pousr]_[A-Za-z0-9]{20,}|sk-[A-Za-z0-9_-]{20,}|AIza[A-Za-z0-9_-]{30,}|\b[0-9a-f]{40}\b"
+    r"hf_[A-Za-z0-9]{20,}|gh[pousr]_[A-Za-z0-9]{20,}|sk-[A-Za-z0-9_-]{20,}"
+    r"|AIza[A-Za-z0-9_-]{30,}|\b[0-9a-f]{40}\b"
 )
 # Data of a picture, in which any short text can occur by chance.
 PICTURE = re.compile(r"[A-Za-z0-9+/=]{500,}")
@@ -173,7 +174,7 @@ def test_together_they_are_small() -> None:
 
 @every_notebook
 def test_what_it_shows_was_executed_and_is_clean(path: Path) -> None:
-    """`make publish` makes the outputs; a notebook that nobody has run where it belongs has none."""
+    """`make publish` makes the outputs; a notebook that was never run where it belongs has none."""
     notebook = nbformat.read(path, as_version=4)
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     if "Nobody has run this" in notebook.cells[0].source:
@@ -228,7 +229,7 @@ def test_setup_cell_installs_before_it_imports(path: Path) -> None:
 
 @every_notebook
 def test_every_cell_is_python_3_11_without_magics(path: Path) -> None:
-    """Plain Python runs in IPython 7.34 as in 9, in a script, and in Colab with 3.13. A `%pip` under an `if` does not."""
+    """Cells are plain Python, for IPython 7.34 and 9, scripts and Colab."""
     for number, source in enumerate(cells_of(path, "code")):
         ast.parse(source, filename=f"{path.stem}, code cell {number}", feature_version=(3, 11))
         assert not re.search(r"^\s*[%!]", source, re.MULTILINE)
@@ -294,7 +295,7 @@ def test_memory_of_the_gpu_notebook_is_that_of_the_plan() -> None:
 
 @pytest.fixture
 def mounted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Folders that Colab's Drive module was asked to mount; it refuses those that begin with "no"."""
+    """Record the folders to mount, as Colab's Drive module; refuse those that begin with "no"."""
     from grpo_nb.machine import host
 
     places: list[str] = []

@@ -9,7 +9,7 @@ import torch
 
 
 def way_back(model: Any) -> Callable[[], None]:
-    """Return a function that sets the trained parameters back to what they are now, as loading the model anew does."""
+    """Return a function that restores the trained parameters, as loading the model anew would."""
     start = {name: p.detach().clone() for name, p in model.named_parameters() if p.requires_grad}
 
     def back() -> None:
@@ -21,7 +21,7 @@ def way_back(model: Any) -> Callable[[], None]:
 
 
 def give_effect(model: Any, std: float = 0.05, seed: int = 5) -> None:
-    """Fill the second matrices of a LoRA, which are zero at first: an adapter as in the middle of a training."""
+    """Fill the second LoRA matrices, which are zero at first, as in the middle of a training."""
     draw = torch.Generator().manual_seed(seed)
     for name, parameter in model.named_parameters():
         if "lora_B" in name:

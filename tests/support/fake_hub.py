@@ -1,4 +1,6 @@
-"""A stand-in for the Hub on this machine: the calls that huggingface_hub 1.x makes to create a repository and commit to it.
+"""A fake Hub on this machine, for creating a repository and committing to it.
+
+It answers the calls that huggingface_hub 1.x makes.
 
 It keeps bytes and checks hashes as the Hub does. What it is not: xet storage, and rights.
 """

@@ -1,7 +1,10 @@
-"""Made-up runs with one known fault each, and healthy ones: written from the definitions of November 2026, before the rules.
+"""Made-up runs with one known fault each, and healthy runs.
 
-No rule was set on them. `SEEN` may be looked at while rules are written, `ASIDE`, a half drawn by chance, only at the end.
-A run is made of sampled completions (`healthy_log`), so that its noise is that of groups and not of a formula.
+They were written from definitions (November 2026), before the rules were.
+
+No rule was set on them. `SEEN` may be looked at while rules are written, `ASIDE`, a half drawn by
+chance, only at the end. A run is made of sampled completions (`healthy_log`), so that its noise is
+that of groups and not of a formula.
 """
 
 from __future__ import annotations
@@ -29,7 +32,10 @@ class Made:
     told: dict[str, Any] = field(default_factory=dict)
 
     def put(self, since: float = 0.0, **columns: Callable[[float, dict], Any]) -> Made:
-        """Compute columns from the progress and the row, from some progress on; `__` is a slash, None takes a column away."""
+        """Compute columns from progress and row, from some progress on.
+
+        In a keyword `__` stands for a slash. None removes the column.
+        """
         count = len(self.rows)
         for i, row in enumerate(self.rows):
             for name, value in columns.items() if i >= since * count else ():
@@ -46,7 +52,10 @@ class Made:
 def line(
     begin: float, end: float, start: float = 0.0, stop: float = 1.0
 ) -> Callable[[float], float]:
-    """A course that goes from one value to the other between two points of progress, and is level outside."""
+    """Return a curve that goes from one value to the other between two points of progress.
+
+    It is level outside.
+    """
     return lambda at: begin + (end - begin) * min(1.0, max(0.0, (at - start) / (stop - start)))
 
 
@@ -57,7 +66,7 @@ def run(choose: random.Random, **courses: Any) -> Made:
 
 
 def risen(choose: random.Random, high: float = 0.0) -> Made:
-    """Rises in the first third, as most faulty runs do before they go wrong, and is level from then on."""
+    """Return a run that rises in the first third, as before most faults, and then stays level."""
     return run(
         choose,
         right=line(0.15, high or choose.uniform(0.4, 0.6), 0, choose.uniform(0.2, 0.35)),
@@ -84,7 +93,10 @@ def held_out(made: Made, choose: random.Random, course: Callable[[float], float]
 
 
 def texts(made: Made, choose: random.Random, repeated: float, same: float, since: float) -> Made:
-    """Four groups of eight texts a step, of which a share repeat others of their group, or are one text."""
+    """Return repetition metrics of four groups of eight texts, a share of which are repeats.
+
+    A repeat copies another text of its group, or all groups share one text.
+    """
 
     def text(step: int, group: int, at: int) -> str:
         if step >= since * len(made.rows) and choose.random() < same:
@@ -98,7 +110,7 @@ def texts(made: Made, choose: random.Random, repeated: float, same: float, since
 
 
 def missing_reward(made: Made, since: float) -> Made:
-    """TRL writes None where every reward of a step was NaN, and the recorder leaves such a key out."""
+    """Remove the rewards from some progress on, as in a log where all rewards were NaN."""
     gone = [key for key in made.rows[0] if key.startswith("reward")]
     return made.put(since, **{key.replace("/", "__"): lambda at, row: None for key in gone})
 
@@ -111,7 +123,7 @@ def evaluated(made: Made, choose: random.Random, course: Callable[[float], float
 
 
 def by_tens(made: Made) -> Made:
-    """Log every tenth step: the mean of ten steps, but the gradient norm of the last one, as TRL does."""
+    """Log every tenth step: the mean of ten steps, but the last gradient norm, as TRL does."""
     rows = []
     for start in range(0, len(made.rows) - 9, 10):
         block = made.rows[start : start + 10]
@@ -374,7 +386,7 @@ def made_run(name: str) -> Made:
 
 
 def judged(names: Iterable[str], check: Callable[..., Any]) -> tuple[list[str], list[str]]:
-    """Names of faulty runs whose fault is not named at warning or above at the end, and of healthy ones with a warning."""
+    """Return the faulty runs whose fault got no warning, and the healthy runs that got one."""
     missed = []
     accused = []
     for name in names:

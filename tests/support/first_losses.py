@@ -1,6 +1,7 @@
-"""The first updates of a GRPO trainer on completions that are always the same, so that two trainers can be compared.
+"""The first updates of a GRPO trainer on fixed completions, to compare two trainers.
 
-Which trainer `trl.GRPOTrainer` is depends on the process: TRL's own, or the one that Unsloth writes in its place.
+Which trainer `trl.GRPOTrainer` is depends on the process: TRL's own, or the one that Unsloth writes
+in its place.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ FEW = (
 
 
 def asked(case: str, folder: Path) -> Any:
-    """The settings of a case: two micro-batches of a group of four each, in float32, without vLLM."""
+    """Return the settings of a case: two micro-batches of one group of four, float32, no vLLM."""
     import grpo_nb as gn
 
     changes = {"loss_type": "bnpo", "beta": 0.04, "max_steps": 1} | CASES[case]
@@ -78,14 +79,16 @@ def updates(
     """Return advantages, and loss, KL and gradient of each update, from this process's trainer.
 
     Args:
-        model: With a LoRA, which gets an effect here after the trainer has been built: the reference is without it.
-        tokenizer: Of the model.
-        arguments: Of `GRPOConfig`.
-        folder: For what the trainer writes.
+        model: A model with a LoRA. The LoRA gets its effect after the trainer has been built, so
+            the reference is the model without it.
+        tokenizer: The model's tokenizer.
+        arguments: Arguments of `GRPOConfig`.
+        folder: Folder for what the trainer writes.
 
     Returns:
-        By name, a number each: `advantages` (one a completion, in the order of the prompts), `loss`, `grad_norm` and, with
-        beta above 0, `kl`, one an update; `gradient`, the first, thinned to 200 numbers.
+        Lists of numbers by name: `advantages` (one per completion, in the order of the prompts);
+        `loss`, `grad_norm` and, with beta above 0, `kl` (one per update); `gradient` (of the first
+        update, thinned to 200 numbers).
     """
     import torch
     from datasets import Dataset
@@ -113,7 +116,8 @@ def updates(
         model.delete_adapter("ref")
     for name, weight in model.named_parameters():
         if ".lora_B" in name:
-            weight.data.zero_()  # TRL copies the adapter as the reference, and Unsloth takes the model without it
+            # TRL copies the adapter as the reference, and Unsloth takes the model without it.
+            weight.data.zero_()
     asked = GRPOConfig(**{**arguments, **own})
     trainer = GRPOTrainer(
         model=model, reward_funcs=[tail], args=asked, train_dataset=data, processing_class=tokenizer

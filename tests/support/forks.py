@@ -1,4 +1,4 @@
-"""Work done in a forked child, which may be killed in the middle: the process that loaded everything goes on."""
+"""Work in a forked child, which may be killed while the parent keeps its imports."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def loaded_alone(settings: gn.Settings, train_size: int) -> tuple[Any, Any, gn.t
 def in_child(work: Callable[[], object], meanwhile: Callable[[int], object] | None = None) -> bool:
     """Do something in a forked child and wait for its end; return whether a signal ended it.
 
-    A child that fails by itself is an error here. `meanwhile` gets its process number while it works, and may kill it, but
-    must not wait for it.
+    A child that fails by itself is an error here. `meanwhile` gets its process number while it
+    works, and may kill it, but must not wait for it.
     """
     child = os.fork()
     if child == 0:

@@ -1,4 +1,4 @@
-"""The ten real logs of tests/data/logs as rows, made-up logs in which everything is known, and what reports say of them."""
+"""The ten real logs of tests/data/logs, and made-up logs in which everything is known."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def real_logs() -> dict[str, Rows]:
 
 
 def with_zero_std(rows: Rows) -> Rows:
-    """The rows with the share that today's TRL logs: all groups of a step, where its rewards have no spread at all."""
+    """Add the share of groups with zero reward variance, which today's TRL logs."""
     return [{**row, "frac_reward_zero_std": float(row["reward_std"] == 0)} for row in rows]
 
 
@@ -49,12 +49,12 @@ def healthy_log(
     right: Callable[[float], float] = lambda progress: 0.15 + 0.6 * progress,
     form: Callable[[float], float] = lambda progress: 0.3 + 0.65 * min(1.0, 3 * progress),
 ) -> Rows:
-    """A run that learns: completions are sampled from pass rates that rise, form before correctness, as runs do.
+    """Return the log of a run that learns: pass rates rise, the format before the answers.
 
     `right` and `form` are those rates at a progress from 0 to 1; other courses make other runs.
 
-    Rewards are those of `groups` x `size` simulated completions, weights 2 for `right` and 1 for `form`; KL, length, gradient
-    and time have the noise of real logs.
+    Rewards are those of `groups` x `size` simulated completions, weights 2 for `right` and 1 for
+    `form`; KL, length, gradient and time have the noise of real logs.
     """
     choose = random.Random(seed)
     rows = []
@@ -109,7 +109,10 @@ def _healthy_log(steps: int, seed: int, speed: float) -> Rows:
 def changed(
     steps: int = 120, seed: int = 1, speed: float = 1.0, **columns: Callable[[int, dict], object]
 ) -> Rows:
-    """A healthy log with some columns computed from the row's number and the row; `__` stands for a slash. None removes."""
+    """Return a healthy log with some columns computed from the row's number and the row.
+
+    In a keyword `__` stands for a slash. None removes the column.
+    """
     rows = []
     for i, row in enumerate(_healthy_log(steps, seed, speed)):
         new = row | {name.replace("__", "/"): value(i, row) for name, value in columns.items()}

@@ -1,8 +1,10 @@
-"""Run by export/test_merged.py in a process of its own: whole exports of a run, each ended by SIGKILL at another moment.
+"""Export a run again and again in a separate process, killed at another moment each time.
 
-`python -m tests.support.killed_exports RUN FOLDER` loads once and forks a child for each moment, one after the other,
-all with the same target over an old export. It prints, one JSON object a line, the moment and what is in the folder
-after the kill.
+export/test_merged.py starts this program.
+
+`python -m tests.support.killed_exports RUN FOLDER` loads once and forks a child for each moment,
+one after the other, all with the same target over an old export. It prints, one JSON object a line,
+the moment and what is in the folder after the kill.
 """
 
 import json
@@ -48,7 +50,8 @@ MOMENTS = {
 
 
 def main(run_folder: str, where: str) -> None:
-    # In a fork transformers' threads race for torch's pool, which is made anew there: "Invalid thread pool".
+    # In a fork transformers' threads race for torch's pool, which is made anew there: "Invalid
+    # thread pool".
     os.environ["HF_DEACTIVATE_ASYNC_LOAD"] = "1"
     import_unsloth()  # once, and not in each child
     import torch

@@ -1,9 +1,11 @@
-"""Run by training/test_resumable.py in a process of its own: trains the tiny model again and again, and is killed again
-and again.
+"""Train the tiny model again and again in a separate process, killed each time.
 
-`python -m tests.support.killed_training MODEL ROOT N` loads once and forks N children, one after the other. Each goes
-on with the run `killed` and is ended by SIGKILL: at a random moment, or by itself just before a random one of its operations on
-files. The last child trains the same without being killed, as the run `whole`. Prints where each was killed.
+training/test_resumable.py starts this program.
+
+`python -m tests.support.killed_training MODEL ROOT N` loads once and forks N children, one after
+the other. Each goes on with the run `killed` and is ended by SIGKILL: at a random moment, or by
+itself just before a random one of its operations on files. The last child trains the same without
+being killed, as the run `whole`. Prints where each was killed.
 """
 
 import json
@@ -44,7 +46,7 @@ def train(parts, settings: gn.Settings, name: str) -> gn.runs.Run:
 
 
 def die_at(count: int, kinds: tuple[str, ...], note: Path) -> None:
-    """Kill this process when it is about to do its `count`-th operation of these kinds, and note which one it was."""
+    """Kill this process before its `count`-th operation of these kinds, and note which it was."""
     left = [count]
 
     def counted(name, operation):
@@ -67,7 +69,7 @@ def fork(
     operation: tuple[int, tuple[str, ...]] | None,
     seconds: float | None,
 ) -> bool:
-    """Train in a child that kills itself at an operation, or is killed some time after its first step; say if it was."""
+    """Train in a child that is killed at an operation or after a time; return whether it was."""
     folder = Path(settings.run_root) / "killed"
     before = gn.open_run(folder).checkpoint_step or 0 if (folder / "run.json").is_file() else 0
 

@@ -1,4 +1,4 @@
-"""JupyterLab in a headless chromium, as a person meets it: a server, a page with one notebook, and the reward lab on it."""
+"""JupyterLab in a headless chromium: a server, a page with one notebook, and the lab on it."""
 
 from __future__ import annotations
 
@@ -30,9 +30,11 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 DRIVER = shutil.which("chromedriver")
 needs_browser = pytest.mark.skipif(
     not (CHROMIUM and DRIVER),
-    reason="no chromium with chromedriver here; on Debian and Ubuntu: apt-get install chromium chromium-driver",
+    reason="no chromium with chromedriver here; "
+    "on Debian and Ubuntu: apt-get install chromium chromium-driver",
 )
-# How long anything may take before the test gives up: far more than on a quiet machine, where it is seconds.
+# How long anything may take before the test gives up: far more than on a quiet machine, where it is
+# seconds.
 PATIENCE = 240.0
 _FLAGS = (
     "--headless",
@@ -151,7 +153,7 @@ class LabPage:
             )
 
     def run_all(self) -> None:
-        """Run all cells by the menu; again, as a person would, if nothing runs because the kernel was not ready."""
+        """Run all cells from the menu, and again if the kernel was not ready."""
         for patience in (15, 15, 15, 15, PATIENCE):
             self.choose_menu("Run", "Run All Cells")
             with contextlib.suppress(AssertionError):
@@ -171,7 +173,10 @@ class LabPage:
         ActionChains(self.driver).key_down(Keys.SHIFT).send_keys(Keys.ENTER).key_up(
             Keys.SHIFT
         ).perform()
-        is_done = lambda: self._part(source, ".jp-InputPrompt").text not in (before, "[*]:")  # noqa: E731
+
+        def is_done() -> bool:
+            return self._part(source, ".jp-InputPrompt").text not in (before, "[*]:")
+
         self.wait(is_done, f"the end of the cell {source!r}")
 
     def output(self, source: str) -> str:
@@ -199,7 +204,7 @@ class LabPage:
         return next((e for e in found if e.is_displayed() and e.text.strip() == text), None)
 
     def wait(self, condition: Callable[[], Any], what: str, seconds: float = PATIENCE) -> Any:
-        """Return what the condition gives once that is true; the lab may replace elements at any moment meanwhile."""
+        """Wait until the condition is true and return its value; the lab may replace elements."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             with contextlib.suppress(*_MOVING):
@@ -226,7 +231,7 @@ class LabPage:
         return next(iter(self.texts(css)), "")
 
     def texts(self, css: str) -> list[str]:
-        """Return what can be read in each element, in one look: the lab may replace them at any moment."""
+        """Return the text of each element, read at one moment: the lab may replace elements."""
         return self.run(
             "return [...document.querySelectorAll(arguments[0])].map(e => e.innerText.trim())", css
         )
@@ -241,7 +246,8 @@ class LabPage:
 
     def control(self, label: str) -> WebElement | None:
         """Return the input of the lab under this label, or None."""
-        labelled = f"//*[contains(@class, 'gn-lab')]//*[contains(@class, 'widget-label')][normalize-space() = '{label}']"
+        is_label = f"contains(@class, 'widget-label')][normalize-space() = '{label}'"
+        labelled = f"//*[contains(@class, 'gn-lab')]//*[{is_label}]"
         found = self.driver.find_elements(
             "xpath", f"{labelled}/..//*[self::input or self::textarea or self::select]"
         )
@@ -266,8 +272,10 @@ class LabPage:
     def scores(self) -> list[dict[str, str]]:
         """Return the table of scores as it stands on the page, a dict for each line."""
         read = """
-            const name = cell => cell.dataset.reward || cell.className.match(/gn-(total|advantage|push)/)[1]
-            return [...document.querySelectorAll('.gn-scores tbody tr')].map(line => Object.fromEntries(
+            const columns = /gn-(total|advantage|push)/
+            const name = cell => cell.dataset.reward || cell.className.match(columns)[1]
+            const lines = [...document.querySelectorAll('.gn-scores tbody tr')]
+            return lines.map(line => Object.fromEntries(
               [...line.querySelectorAll('[data-reward], .gn-total, .gn-advantage, .gn-push')].map(
                 cell => [name(cell), cell.innerText.trim()])))"""
         return self.run(read)

@@ -20,7 +20,10 @@ with locked(Path(sys.argv[1])):
 
 @contextlib.contextmanager
 def holder_of(folder: Path) -> Iterator[int]:
-    """Have another process hold the lock of a folder as long as the block lasts; yield its pid. At the end it is killed."""
+    """Let another process hold the lock of a folder during the block; yield its pid.
+
+    The process is killed at the end.
+    """
     command = [sys.executable, "-c", _PROGRAM, str(folder)]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

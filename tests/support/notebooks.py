@@ -17,7 +17,8 @@ from tests.support.warm_kernel import launch_kernel
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# How much of a notebook is executed: small, through its settings cell, in `make test`; as it is published in `make test-all`.
+# How much of a notebook is executed: small, through its settings cell, in `make test`; as it is
+# published in `make test-all`.
 PUBLISHED = pytest.param("published", marks=pytest.mark.slow)
 SIZES = ("small", PUBLISHED)
 only_small = pytest.mark.parametrize("size", ["small"], indirect=True)
@@ -32,10 +33,10 @@ def execute_notebook(
     replaced: Mapping[str, str] | None = None,
     **parameters: object,
 ) -> Path:
-    """Execute a notebook as `make run` does it; return the executed one. terminal.txt is beside runs/.
+    """Execute a notebook as `make run` does and return it; terminal.txt lies next to runs/.
 
-    Parameters replace lines of its settings cell, `replaced` a text each of its other cells. As published it has a kernel as
-    anybody's; small, one with all imports done.
+    Parameters replace lines of its settings cell, `replaced` a text each of its other cells. As
+    published it has a kernel as anybody's; small, one with all imports done.
     """
     values = [f"{key}={value!r}" for key, value in parameters.items()]
     notebook = nbformat.read(ROOT / f"notebooks/{name}.ipynb", as_version=4)

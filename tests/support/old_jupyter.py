@@ -1,8 +1,9 @@
-"""Execute notebooks in a kernel with the IPython and the ipywidgets that Colab has (7.34 and 7.7.1).
+"""Execute notebooks in a kernel with Colab's IPython (7.34) and ipywidgets (7.7.1).
 
     python -m tests.support.old_jupyter 00 02   # two, whole: some minutes each; without names all
 
-The kernel is that of this environment, with the old packages, in an environment of their own, put before its own.
+The kernel is that of this environment, with the old packages, in an environment of their own, put
+before its own.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ import nbformat
 from scripts.run_notebook import Client
 
 ROOT = Path(__file__).resolve().parents[2]
-# Colab's published package list of August 2026; its Python is 3.13, which IPython 7.34 runs on as well as on 3.11.
+# Colab's published package list of August 2026; its Python is 3.13, which IPython 7.34 runs on as
+# well as on 3.11.
 WANTED = {"IPython": "7.34.0", "ipywidgets": "7.7.1"}
-# For ipywidgets 7.7.1; jinja2, lazy_loader, numpy, pandas and pydantic for the kit; setuptools for IPython 7,
-# which asks pkg_resources for its version; pytest for the lab's tests. ipywidgets comes alone: the
-# classic notebook, which it asks for, would be most of it.
+# For ipywidgets 7.7.1; jinja2, lazy_loader, numpy, pandas and pydantic for the kit; setuptools for
+# IPython 7, which asks pkg_resources for its version; pytest for the lab's tests. ipywidgets comes
+# alone: the classic notebook, which it asks for, would be most of it.
 NEEDED = (
     "ipython==7.34.0",
     "ipykernel>=6,<8",
@@ -39,7 +41,10 @@ NEEDED = (
 
 
 def old_python() -> Path:
-    """Return the Python of an environment with the old packages, without torch; made at the first call and kept."""
+    """Return the Python of an environment with the old packages and without torch.
+
+    The first call makes the environment.
+    """
     is_own = os.access(sys.prefix, os.W_OK) and sys.prefix != sys.base_prefix
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "grpo_nb"
     folder = (Path(sys.prefix) if is_own else cache) / "old_widgets"
@@ -74,7 +79,8 @@ def execute(file: Path, folder: Path, *, head: bool = False) -> nbformat.Noteboo
     """Execute a notebook in `folder`; with `head` only up to its settings, which needs no model.
 
     Raises:
-        nbclient.exceptions.CellExecutionError: A cell failed, or the kernel has other packages than `WANTED`.
+        nbclient.exceptions.CellExecutionError: A cell failed, or the kernel has other packages than
+        `WANTED`.
     """
     notebook = nbformat.read(file, as_version=4)
     if head:
@@ -83,7 +89,11 @@ def execute(file: Path, folder: Path, *, head: bool = False) -> nbformat.Noteboo
             i for i, cell in enumerate(cells) if "parameters" in cell.metadata.get("tags", [])
         )
         notebook.cells = cells[: last + 1]
-    ask = f"import IPython, ipywidgets\nassert {WANTED} == {{m.__name__: m.__version__ for m in (IPython, ipywidgets)}}"
+    ask = (
+        "import IPython, ipywidgets\n"
+        "versions = {m.__name__: m.__version__ for m in (IPython, ipywidgets)}\n"
+        f"assert versions == {WANTED}"
+    )
     notebook.cells.insert(0, nbformat.v4.new_code_cell(ask))
     site = next((old_python().parent.parent / "lib").glob("python3*")) / "site-packages"
     client = Client(notebook, folder)

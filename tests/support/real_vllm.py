@@ -1,4 +1,7 @@
-"""A real vLLM on a model that the kit loaded, as Unsloth leaves one on a GPU: an engine in this process and `load_lora`."""
+"""A real vLLM engine with `load_lora` on a loaded model, as Unsloth leaves one on a GPU.
+
+The engine runs in this process.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +24,10 @@ needs_vllm = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason
 def load_with_engine(settings: gn.config.Settings) -> tuple[Any, Any]:
     """Return the result of `gn.load_model` with vLLM, whose engine starts inside the loader.
 
-    Replaced is what needs CUDA, and nothing else: the kit's `vllm_obstacle`, which asks for a GPU; and in Unsloth's
-    `FastLanguageModel`, which refuses `fast_inference` on a CPU (unsloth_zoo/cpu/loader.py), its `load_vllm`, which refuses
-    float32, and what attaches the engine (unsloth/models/llama.py, from_pretrained and get_peft_model).
+    Replaced is what needs CUDA, and nothing else: the kit's `vllm_obstacle`, which asks for a GPU;
+    and in Unsloth's `FastLanguageModel`, which refuses `fast_inference` on a CPU
+    (unsloth_zoo/cpu/loader.py), its `load_vllm`, which refuses float32, and what attaches the
+    engine (unsloth/models/llama.py, from_pretrained and get_peft_model).
     """
     import unsloth
     from unsloth.models._utils import patch_peft_fast_inference
@@ -32,7 +36,8 @@ def load_with_engine(settings: gn.config.Settings) -> tuple[Any, Any]:
 
     from grpo_nb.models import load
 
-    vllm_utils.patch_vllm()  # as fast_inference_setup does (unsloth/models/_utils.py): its log is at INFO from here on
+    # As fast_inference_setup does (unsloth/models/_utils.py): its log is at INFO from here on.
+    vllm_utils.patch_vllm()
     stock = unsloth.FastLanguageModel
 
     class OnTheCpu:
@@ -64,7 +69,7 @@ def load_with_engine(settings: gn.config.Settings) -> tuple[Any, Any]:
 
 
 def start_engine(model: Any) -> Any:
-    """Start an engine on the folder that a model was loaded from, and give the model what Unsloth gives it with one."""
+    """Start an engine on the model's folder and set the attributes that Unsloth sets with one."""
     os.environ["VLLM_LOGGING_LEVEL"] = "ERROR"  # what asks for it reads its own output
     from unsloth.models._utils import patch_peft_fast_inference
 
@@ -81,7 +86,8 @@ def _engine(folder: str, longest: int, rank: int) -> Any:
     """vLLM as Unsloth starts it, for a CPU."""
     os.environ |= {
         "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # as Unsloth sets it: the engine lives in this process
+        # As Unsloth sets it: the engine lives in this process.
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "VLLM_NO_USAGE_STATS": "1",
     }
     from vllm import LLM

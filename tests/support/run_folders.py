@@ -42,7 +42,10 @@ def info_of(
 def write_run_folder(
     folder: Path, info: dict[str, Any], rows: Iterable[dict[str, Any]] | None = None
 ) -> gn.runs.Run:
-    """Write a folder with what `run.json` says and, if there are rows, with `metrics.jsonl`; an existing one is an error."""
+    """Write a run folder with this `run.json` and, if there are rows, `metrics.jsonl`.
+
+    An existing folder is an error.
+    """
     folder.mkdir(parents=True)
     (folder / "run.json").write_text(json.dumps(info, default=str))
     if rows is not None:

@@ -1,4 +1,6 @@
-"""Start the train.py of several folders one after the other in this process, each as it would be alone: imports once.
+"""Start the train.py of several folders in this process, one after the other.
+
+Each runs as it would alone; the imports are made once.
 
 scale_driver.py [--processes N] FOLDER ... ARGUMENTS
 """

@@ -20,7 +20,10 @@ def norm(self, states):
 
 
 class Head:
-    """Log-probabilities and entropies (N) of `log_softmax(hidden Wᵀ / temperature)`, in place of TRL's output layer."""
+    """Return log-probabilities and entropies (N) of `log_softmax(hidden Wᵀ / temperature)`.
+
+    It takes the place of TRL's output layer.
+    """
 
     @staticmethod
     def apply(hidden, weight, bias, targets, temperature, *rest):

@@ -1,4 +1,4 @@
-"""Folders that the processes of one `make test` share, so that what is slow is made once and not once in each."""
+"""Folders that the processes of one `make test` share, so that slow things are made once."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from filelock import FileLock
 
 
 def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
-    """Return the folder that `make` filled, in this process or in another one of the same `make test`.
+    """Return the folder that `make` filled, in this process or in another one of this `make test`.
 
-    Whoever asks while it is being made waits for it. It is there for all: a test that changes something in it copies it first.
-    A folder whose making failed is left as it is, to be looked at, and made again under another name by the next who asks.
+    Whoever asks while it is being made waits for it. It is there for all: a test that changes
+    something in it copies it first. A folder whose making failed is left as it is, to be looked at,
+    and made again under another name by the next who asks.
     """
     own = factory.getbasetemp()
     # Each process of pytest-xdist has a folder of its own in the one of the whole run.

@@ -1,4 +1,4 @@
-"""Small random models of the architectures that people train, with a LoRA that has an effect, and batches for them."""
+"""Small random models of common architectures, with a LoRA that has an effect, and batches."""
 
 import torch
 import transformers
@@ -73,7 +73,7 @@ def drawn_log_probs(
 
 
 def batch(prompts: list[list[int]], owners: list[int], lengths: list[int]):
-    """Left-padded prompts, right-padded random completions: what TRL hands to the trainer's hook."""
+    """Return left-padded prompts and right-padded completions, as TRL passes them on."""
     generator = torch.Generator().manual_seed(3)
     width = max(map(len, prompts))
     longest = max(lengths)

@@ -31,7 +31,7 @@ SMALL = {
 def load_tiny(
     folder: Path | str, train_size: int, holdout_size: int, **changes: Any
 ) -> tuple[Any, Any, gn.tasks.Task, Any]:
-    """Return model, tokenizer, a task of so many questions, and the settings for a CPU with these changes."""
+    """Return model, tokenizer, a task of `count` questions, and the changed CPU settings."""
     settings = gn.preset("cpu", model=str(folder), **changes)
     model, tokenizer = gn.load_model(settings)
     task = gn.load_task(

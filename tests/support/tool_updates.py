@@ -1,4 +1,4 @@
-"""The first update of a GRPO trainer on episodes that are always the same, so that two trainers can be compared.
+"""The first update of a GRPO trainer on fixed episodes, to compare two trainers.
 
 Run as a child it is the trainer that Unsloth writes for a GPU, whose gradients are printed.
 """
@@ -12,7 +12,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-# No call, one, several, two in one message, a tool that is not there, an argument that is none, words before a call.
+# No call, one, several, two in one message, a tool that is not there, an argument that is none,
+# words before a call.
 _SAID = [
     ["<call>guess(number=4)</call>", "<call>guess(number=6)</call>", "Done."],
     ["<call>guess(number=2)</call>", "I give up."],
@@ -85,7 +86,8 @@ def update(
         weight.requires_grad_(True)
         weight.grad = None
         if ".lora_B" in name:
-            weight.data.zero_()  # what TRL copies as the reference, and Unsloth takes the model without it
+            # TRL copies this as the reference, and Unsloth takes the model without it.
+            weight.data.zero_()
     at = [0] * len(_SAID)
     waiting = list(range(len(_SAID)))
 
@@ -159,8 +161,10 @@ def update(
 
 
 def written_trainers(model: Path, folder: Path, losses: list[str]) -> dict[str, Any]:
-    """`update` of each loss by the trainer that Unsloth writes, in a process of its own; and of the first with padding that
-    ends turns."""
+    """Return the `update` of each loss by the trainer that Unsloth writes, from its own process.
+
+    The first loss is also run with padding that ends turns.
+    """
     done = subprocess.run(
         [sys.executable, "-m", "tests.support.tool_updates", model, folder, *losses],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""A task with tools, for the tests: notes that lead from place to place, and a model whose words are drawn for it."""
+"""A task with tools: notes that lead from place to place, and a model with sampled words."""
 
 from __future__ import annotations
 
@@ -108,7 +108,9 @@ def loaded_village(
 
 
 def speak_for(monkeypatch: Any, tokenizer: Any, ways: int = 4) -> None:
-    """Draw what a model says in an episode of the village, with torch's random numbers: right, wrong, or with a bad call.
+    """Sample what a model says in an episode: right, wrong, or with a bad call.
+
+    torch's random numbers decide.
 
     With one way it goes on until it knows.
     """

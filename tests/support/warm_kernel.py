@@ -1,7 +1,9 @@
-"""Kernels that begin with all imports done, forked from a process that computes nothing: each import would take ten seconds.
+"""Kernels that start with all imports done, forked from a process that computes nothing.
 
-For notebooks in their small form. That they begin in a clean kernel is held by those that are published (`make publish`), by
-`make test-slow`, and by tests/test_public_api.py.
+Each import would take ten seconds.
+
+For notebooks in their small form. That they begin in a clean kernel is held by those that are
+published (`make publish`), by `make test-slow`, and by tests/test_public_api.py.
 """
 
 from __future__ import annotations
@@ -25,7 +27,10 @@ _nursery: socket.socket | None = None
 
 
 def open_nursery() -> None:
-    """Import what notebooks and tests will, and fork the process that kernels are forked from; it ends with this one."""
+    """Import what notebooks need and fork the process from which kernels are forked.
+
+    That process ends with this one.
+    """
     import ipykernel.kernelapp  # noqa: F401
     import matplotlib.pyplot  # noqa: F401
     import scipy.stats  # noqa: F401
@@ -45,7 +50,7 @@ def open_nursery() -> None:
 
 
 def launch_kernel(command: list[str], *, cwd: str, env: dict[str, str], **_: object) -> Kernel:
-    """In place of jupyter_client's own. What a kernel says aside from its cells is in kernel.txt of its folder."""
+    """A kernel manager for forked kernels; kernel.txt in its folder has the kernel's own output."""
     _nursery.sendall(json.dumps([command, str(cwd), env]).encode() + b"\n")
     return Kernel(int(_nursery.makefile().readline()))
 
@@ -88,7 +93,8 @@ class Kernel:
 
 
 def _serve(asked: socket.socket) -> None:
-    # Of pytest and of those that hand out its tests nothing is kept: they would wait for this process to close it.
+    # Of pytest and of those that hand out its tests nothing is kept: they would wait for this
+    # process to close it.
     faulthandler.disable()
     os.closerange(3, asked.fileno())
     os.closerange(asked.fileno() + 1, os.sysconf("SC_OPEN_MAX"))

@@ -1,4 +1,4 @@
-"""A finished run's folder, written by hand in a moment: with names and sources that try to break out of whatever shows them."""
+"""A finished run's folder, written by hand, with names and sources that attack what shows them."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ PRIVATE = ("somebody", "acme", "s3cret", "hf_" + "x" * 34)
 
 
 def write_private_run(folder: Path) -> gn.runs.Run:
-    """Write a run whose record is full of what is nobody's business; nothing of `PRIVATE` may be published."""
+    """Write a run whose record is full of private things; nothing of `PRIVATE` may be published."""
     run = write_run(folder, rewards=[gn.rewards.correctness(name="/home/somebody/acme/clf")])
     info = run.info
     info["task"]["name"] = "data/acme/train.csv"

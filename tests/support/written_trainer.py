@@ -1,7 +1,9 @@
-"""The kit's training with the trainer that Unsloth writes for a GPU, on a CPU, in a process where it takes TRL's place.
+"""The kit's training with the trainer that Unsloth writes for a GPU, on a CPU.
 
-Run as a child it prints what came of it. With `--vllm` a real engine samples, with `--held-out` each step is scored on held-out
-questions too.
+It runs in a separate process, where that trainer takes TRL's place.
+
+Run as a child it prints what came of it. With `--vllm` a real engine samples, with `--held-out`
+each step is scored on held-out questions too.
 """
 
 from __future__ import annotations
@@ -70,7 +72,7 @@ def small_model(folder: Path, words: Path) -> None:
 
 
 def main(place: Path, words: Path, *, use_vllm: bool, held_out: bool) -> dict[str, Any]:
-    """Try without learning, then train for three steps; what the run says, and what was seen on the way."""
+    """Do a dry run, then train for three steps; return the record and what was observed."""
     import grpo_nb as gn
     from grpo_nb.models.import_unsloth import import_unsloth
 
@@ -135,7 +137,7 @@ def main(place: Path, words: Path, *, use_vllm: bool, held_out: bool) -> dict[st
 
 
 def _case(case: str, model: Any, tokenizer: Any, place: Path) -> dict[str, Any]:
-    """`found`, a case's first updates with what the kit hands over on a T4; `told`, what a run records of the written class."""
+    """Return a case's first updates with the kit's arguments for a T4, and a run's record."""
     from trl import GRPOConfig
 
     from grpo_nb.config.effective_table import compare_configurations, requested_arguments
