@@ -484,6 +484,23 @@ print("It worked." if agrees and last > first else "It did not work this time: t
 # a baseline removes is measured in [the algorithms notebook](a1_algorithms.ipynb).
 # </details>
 #
+# **3. The price of moving away.** In the eight steps, pass `beta=0.0`, `beta=1.0` and `beta=10.0` to `grpo_loss`. What do you expect of
+# the reward, and of the KL?
+#
+# <details><summary>Answer</summary>
+#
+# | `beta` | mean reward in step 1 | in step 4 | in step 8 | KL per token in step 8 |
+# | --- | --- | --- | --- | --- |
+# | 0 | 0.81 | 1.44 | 1.50 | 0.258 |
+# | 0.04 | 0.81 | 1.44 | 1.50 | 0.139 |
+# | 1 | 0.81 | 1.31 | 1.44 | 0.161 |
+# | 10 | 0.81 | 0.94 | 0.69 | 0.004 |
+#
+# With 0.04 KL costs next to nothing here: 0.04 times 0.139 is 0.006, and a completion earns up to 1.5. With 10 the smallest move costs more than
+# the reward brings, so the model stays what it was, and the reward only goes up and down by chance. Between them you pay for staying
+# near the original with a slower rise. The KL of a single step is noisy, because it is measured on only eight completions.
+# </details>
+#
 # ## Next
 #
 # * Let the kit do all this, with curves, held-out questions and a test of whether it worked: [the quickstart](00_quickstart.ipynb).
