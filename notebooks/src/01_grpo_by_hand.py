@@ -203,7 +203,8 @@ pandas.DataFrame({"token": tokens, "probability": shown.exp(), "log-probability"
 # Why does it raise the expected reward? The expected reward is a sum over all possible completions: probability times reward. The rewards
 # are fixed and only the probabilities depend on the weights, and the gradient of $p$ is $p \cdot \nabla \log p$ (the chain rule: $\nabla \log p = \nabla p / p$). So the gradient of the expected reward is the
 # *average*, over completions sampled with probability $p$, of $r \cdot \nabla \log p$. Eight samples estimate this average. Subtracting the
-# mean of the group, the *baseline*, makes the estimate less noisy. PPO, the usual method before GRPO, trains a second model to predict that mean; GRPO
+# mean of the group, the *baseline*, makes the estimate less noisy (how much is measured in
+# [the algorithms notebook](a1_algorithms.ipynb)). PPO, the usual method before GRPO, trains a second model to predict that mean; GRPO
 # reads it from the group, which saves that model.
 #
 # The mask removes the padding. The value of this loss means nothing by itself. What we need is its **gradient**: for each of the
@@ -471,20 +472,7 @@ print("It worked." if agrees and last > first else "It did not work this time: t
 # length of the completion too. In TRL and here: `scale_rewards="none"`, `loss_type="dr_grpo"`.
 # </details>
 #
-# **2. Without the baseline.** Use the rewards themselves as advantages. Which of the eight completions are pushed down now? What is the
-# loss before the first step? And what does a group teach in which all eight are equally good?
-#
-# <details><summary>Answer</summary>
-#
-# None: no reward is below zero, so *Sydney.* is pushed **up** for being short. The loss starts at −0.81: the mean reward with its sign changed. And a group of
-# eight equally good answers still pushes all of them, for nothing. For the plain policy gradient, with log-probabilities summed over
-# the tokens, a baseline that does not depend on the sample changes nothing on average: it only removes noise. (The mean of a group contains the
-# sample itself, which only shrinks the average gradient by one eighth.) So this would also
-# work, in the end. (Our loss divides by the length of each completion, so a constant reward also pushes towards shorter ones.) How much noise
-# a baseline removes is measured in [the algorithms notebook](a1_algorithms.ipynb).
-# </details>
-#
-# **3. The price of moving away.** In the eight steps, pass `beta=0.0`, `beta=1.0` and `beta=10.0` to `grpo_loss`. What do you expect of
+# **2. The price of moving away.** In the eight steps, pass `beta=0.0`, `beta=1.0` and `beta=10.0` to `grpo_loss`. What do you expect of
 # the reward, and of the KL?
 #
 # <details><summary>Answer</summary>
