@@ -484,9 +484,8 @@ print("It worked." if agrees and last > first else "It did not work this time: t
 # | 1 | 0.81 | 1.31 | 1.44 | 0.161 |
 # | 10 | 0.81 | 0.94 | 0.69 | 0.004 |
 #
-# With 0.04 KL costs next to nothing here: 0.04 times 0.139 is 0.006, and a completion earns up to 1.5. With 10 the smallest move costs more than
-# the reward brings, so the model stays what it was, and the reward only goes up and down by chance. Between them you pay for staying
-# near the original with a slower rise. The KL of a single step is noisy, because it is measured on only eight completions.
+# With 0.04 the KL costs next to nothing here: 0.04 times 0.139 is 0.006, and a completion earns up to 1.5. With 10 the smallest move costs
+# more than the reward brings, so the model stays what it was. The KL of one step is noisy: it is measured on only eight completions.
 # </details>
 #
 # ## Next
