@@ -301,9 +301,13 @@ def grpo_by_hand(size: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def reward_lab(size: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`notebooks/02_rewards`, executed; small, with fewer and smaller groups."""
+    """Execute `notebooks/02_rewards`.
+
+    The small form has fewer and smaller groups, and six held-out questions.
+    """
     changes = {"num_generations": 4, "per_device_train_batch_size": 4}
-    less = {"PROMPTS": 4, "STEPS": 2, "CHANGES": changes} if size == "small" else {}
+    smaller = {"PROMPTS": 4, "STEPS": 2, "TASK": {"holdout": 6}, "CHANGES": changes}
+    less = smaller if size == "small" else {}
     return execute_notebook("02_rewards", tmp_path_factory.mktemp("reward_lab"), size, **less)
 
 
