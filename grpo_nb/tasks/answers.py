@@ -193,6 +193,8 @@ def is_same_answer(given: str, gold: str, tolerance: float = 0.0) -> bool:
     (True, False)
     >>> is_same_answer('"paris."', "Paris"), is_same_answer('{"a": 1.0}', '{"a": 1}')
     (True, True)
+    >>> is_same_answer('{"city": "PARIS"}', '{"city": "Paris"}')
+    False
     >>> is_same_answer("**B.** No", "B"), is_same_answer("A or B", "B")
     (True, False)
     """
@@ -207,8 +209,7 @@ def is_same_answer(given: str, gold: str, tolerance: float = 0.0) -> bool:
     if _is_json(gold):
         given_value, _ = read_json(given)
         gold_value, _ = read_json(gold)
-        if is_same_json(given_value, gold_value):
-            return True
+        return is_same_json(given_value, gold_value)
     if folded(given) == folded(gold):
         return True
     letter, text = read_letter(given)

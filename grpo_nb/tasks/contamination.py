@@ -29,6 +29,10 @@ _ZEROS = re.compile(r"(?<![\d.])(?:(\d+)\.0+|(\d+\.\d*[1-9])0+)(?![\d.]*\d)")
 # the point at the start of .5.
 _STOPS = ".,;:?\"'\u201c\u201d\u2018\u2019"
 _AROUND_NUMBERS = re.compile(rf"^(?:(?!\.\d)[{_STOPS}])+|[{_STOPS}]+$")
+# The minus in "x - y", unlike the hyphens in "x-axis" and "e-mail".
+_MINUS_OF_VARIABLES = re.compile(r"(?<![^\W\d_])([^\W\d_])-(?=[^\W\d_](?![^\W\d_]))")
+# Punctuation, by its Unicode category, that changes the meaning of a word of letters.
+_MEANINGFUL = frozenset("*/%\\#&@")
 _GROUPED = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 
 
@@ -36,11 +40,14 @@ def normalized_question(question: Any) -> str:
     """Return a question without white space and punctuation that do not change it.
 
     Numbers and the operators between them stay: 3.4 is not 34, and 3 - 4 is not 3 + 4. Capitals
-    stay too, because a question may ask about them. In words of letters, all punctuation goes.
+    stay too, because a question may ask about them. In words of letters, punctuation goes, but
+    operators between single letters and signs such as the one in "C#" stay.
 
     >>> normalized_question("What is  1,000 + 2?") == normalized_question("What is 1000+2")
     True
     >>> normalized_question("What is 3 - 4?") == normalized_question("What is 3 + 4?")
+    False
+    >>> normalized_question("Is x - y even?") == normalized_question("Is xy even?")
     False
     >>> normalized_question("What is $3.0 \u00d7 4$?") == normalized_question("What is 3 * 4?")
     True
@@ -57,10 +64,14 @@ def normalized_question(question: Any) -> str:
         if has_digit or not has_letter:
             words.append(_AROUND_NUMBERS.sub("", word) or word)
         else:
-            # By category, because the combining marks of some scripts are part of the word.
-            kept = (c for c in word if not unicodedata.category(c).startswith("P") or c in "*/%\\")
-            words.append("".join(kept))
+            word = _MINUS_OF_VARIABLES.sub("\\1\u2212", word)
+            words.append("".join(c for c in word if c in _MEANINGFUL or not _is_punctuation(c)))
     return " ".join(word for word in words if word not in {"", *"?!.,;:"})
+
+
+def _is_punctuation(character: str) -> bool:
+    # By category, because the combining marks of some scripts are part of the word.
+    return unicodedata.category(character).startswith("P")
 
 
 def question_key(question: str) -> str:

@@ -89,6 +89,11 @@ def test_answers_of_many_distinct_answers_takes_little_time() -> None:
     assert time.process_time() - started < 5
 
 
+@pytest.mark.parametrize("given", ['{"city": "PARIS"}', '{"City": "Paris"}', "city: Paris"])
+def test_json_of_another_value_is_another_answer(given: str) -> None:
+    assert not is_same_answer(given, '{"city": "Paris"}')
+
+
 def test_read_json_refuses_text_that_is_not_json() -> None:
     for text in (
         "NaN",

@@ -158,6 +158,31 @@ def test_line_break_alone_keeps_questions_in_one_part() -> None:
     assert not train & held
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        pytest.param("Is x - y even?", "Is xy even?", id="difference"),
+        pytest.param("Is a-b-c zero?", "Is abc zero?", id="two-differences"),
+        pytest.param("Who wrote C#?", "Who wrote C?", id="sharp"),
+        pytest.param("Who wrote C++?", "Who wrote C?", id="plus"),
+    ],
+)
+def test_questions_with_another_sign_differ(one: str, other: str) -> None:
+    assert normalized_question(one) != normalized_question(other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        pytest.param("What is an e-mail?", "What is an email", id="hyphen"),
+        pytest.param("Name the x-axis.", "Name the xaxis", id="letter-and-word"),
+        pytest.param("Is x - y even?", "Is x-y even", id="spaces"),
+    ],
+)
+def test_questions_with_other_punctuation_are_the_same(one: str, other: str) -> None:
+    assert normalized_question(one) == normalized_question(other)
+
+
 @pytest.mark.parametrize(("golds", "kind", "hint"), KINDS)
 def test_prompt_asks_for_the_kind_of_answers(golds: list[str], kind: str, hint: str) -> None:
     rows = [{"question": f"{n}?", "answer": gold} for n, gold in enumerate(golds)]
