@@ -173,7 +173,7 @@ def _on_cpu(
     tokens = f"{computed_tokens:,} tokens in {sizes.layers} layers, micro-batch of {micro}"
     yield MemoryPart("activations", activations, tokens, "training")
     chunk = min(micro * length * sizes.vocabulary, _LOGIT_CHUNK)
-    block = f"four copies of a block of {_LOGIT_CHUNK / 1e6:.0f} million"
+    block = f"four copies of a block of {chunk / 1e6:.0f} million"
     copies = chunk * _COPIES_OF_LOGIT_CHUNK * _BYTES_OF_FLOAT32
     yield MemoryPart("logits", copies, block, "training")
     if bytes_per_number == _BYTES_OF_FLOAT32 and (

@@ -48,8 +48,8 @@ class NoGpu(LookupError):
     """No GPU can be read.
 
     Attributes:
-        should_be_there: True if the machine has an NVIDIA driver, so that the message gives the
-            reason why no GPU can be read. False on a machine without a driver.
+        should_be_there: True if an NVIDIA driver was found, so that the message gives the reason
+            why no GPU can be read. False without a driver, or without pynvml to ask it.
     """
 
     def __init__(self, reason: str, *, should_be_there: bool) -> None:

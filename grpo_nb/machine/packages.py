@@ -19,8 +19,8 @@ BY_HAND = "pip install -r requirements.txt && pip install --no-deps -r requireme
 BY_HAND_WITH_VLLM = "pip install -r requirements.txt -r requirements-gpu.txt"
 # Packages that unsloth patches during their import, so unsloth has to be imported first.
 _PATCHED_BY_UNSLOTH = ("trl", "transformers", "peft")
-# Packages without which a training does not start.
-NEEDED = (
+# Packages that a training imports.
+_IMPORTED = (
     "torch",
     "transformers",
     "trl",
@@ -31,11 +31,13 @@ NEEDED = (
     "unsloth",
     "unsloth_zoo",
     "psutil",
-    "nvidia-ml-py",
 )
+# Packages without which a training does not start.
+NEEDED = (*_IMPORTED, "nvidia-ml-py")
 # Packages for which a kernel breaks if it has loaded another version than the installed one.
+# nvidia-ml-py is not among them: its module has no version.
 _WATCHED = (
-    *NEEDED,
+    *_IMPORTED,
     "vllm",
     "torchvision",
     "torchao",

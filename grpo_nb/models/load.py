@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import gc
-import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +11,7 @@ from grpo_nb.config.hardware import VllmObstacle, compute_dtype, has_engine, vll
 from grpo_nb.config.planning import memory_advice
 from grpo_nb.config.settings import ALL_LINEAR, Settings
 from grpo_nb.core.argument_types import require
-from grpo_nb.core.problems import EnvironmentProblem
+from grpo_nb.core.problems import EnvironmentProblem, warn_user
 from grpo_nb.machine.faults import find_fix, gpu_problem, is_out_of_memory, summary
 from grpo_nb.machine.gpu import Gpu, find_gpu
 from grpo_nb.models.adapter import load_adapter, read_adapter
@@ -73,16 +72,17 @@ def load_model(
             rank, alpha, layers and chat template take precedence over the settings. `report` is
             called with a line about it, or there is a warning.
         loader: Further arguments of Unsloth's loader, such as `text_only`, `load_in_fp8`,
-            `offload_embedding`; a run that is reopened repeats only these three. Arguments that a
-            setting decides are refused. On a CPU `text_only` has no effect.
+            `offload_embedding`. Only these three are repeated when a run is reopened. Arguments
+            that a setting decides are refused. On a CPU `text_only` has no effect.
         report: Called with one line per stage, to show progress.
 
     Returns:
         A `PeftModel` around transformers' model, and transformers' tokenizer.
 
     Raises:
-        EnvironmentProblem: unsloth was imported too late, the model cannot be read or does not
-            fit, or the GPU's driver and libraries do not match.
+        EnvironmentProblem: unsloth was imported too late, the model does not fit, or the GPU's
+            driver and libraries do not match.
+        FileNotFoundError: The folder has no model, or the Hub has no such name.
         ValueError: The adapter is not a plain LoRA, or not one of this model.
 
     >>> model, tokenizer = gn.load_model(settings)
@@ -120,7 +120,7 @@ def load_model(
             "model."
         )
         if report is None:
-            warnings.warn(message, stacklevel=2)
+            warn_user(message)
         else:
             report(message)
     model, tokenizer, obstacle = _load_with_best_engine(
@@ -300,4 +300,4 @@ def _warn_once(obstacle: VllmObstacle) -> None:
     )
     if obstacle.last_output:
         message += f" The last output was:\n{obstacle.last_output}"
-    warnings.warn(message, stacklevel=4)
+    warn_user(message)
