@@ -103,7 +103,7 @@ def latest_first(alerts: Iterable[Alert]) -> list[Alert]:
     def last_change(alert: Alert) -> int:
         return alert.step if alert.ended is None else alert.ended
 
-    # Of alerts that changed at the same step, the one that first came last is shown first.
+    # Ties: the alert that was first reported later comes first.
     return sorted(reversed(list(alerts)), key=last_change, reverse=True)
 
 

@@ -18,7 +18,7 @@ from grpo_nb.core.files import write_text
 from grpo_nb.core.pages import render
 from grpo_nb.core.words import displayable
 from grpo_nb.runs.rows import HELDOUT_MEASURES, HeldoutMeasure
-from grpo_nb.runs.run_folder import Run
+from grpo_nb.runs.run_folder import FIGURE, Run
 from grpo_nb.tasks.formats import AnswerFormat
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 #: The model that the embedded model was made of. The embedded weights were quantised to 4 bit and
 #: back, so they differ from it, and an adapter trained on them must not name it as its base.
 ORIGIN_OF_EMBEDDED_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
-FIGURE = "figures/training.png"
 
 #: Names of settings that hold secrets, and of settings that mean nothing on another machine.
 SECRET = r"(.*_)?(token|password|secret|key|credentials?)"
@@ -109,7 +108,6 @@ def model_card(
     """
     info = run.info
     settings = run.settings
-    gpu = info["machine"]["gpu"]
     is_embedded = settings.model == EMBEDDED_MODEL
     origin = "local"
     if is_embedded:
@@ -131,9 +129,18 @@ def model_card(
         figure=FIGURE if has_figure else None,
         answer_format=AnswerFormat(**info["task"]["format"]),
         settings=public_settings({**settings.to_dict(), **settings.extra}),
-        device=gpu["name"] if gpu else f"a CPU, {info['machine']['cores']} cores",
+        device=_device(info["machine"]),
     )
     return displayable(without_private_parts(f"{card}\n"))
+
+
+def _device(machine: Mapping[str, Any]) -> str:
+    if machine["gpu"]:
+        return machine["gpu"]["name"]
+    # A run that was trained elsewhere (`grpo_nb.scaleout`) records only the kind of its device.
+    if "device" in machine:
+        return f"another machine (device {machine['device']})"
+    return f"a CPU, {machine['cores']} cores"
 
 
 def _share_with_interval(evaluation: Any, measure: HeldoutMeasure) -> str:

@@ -121,7 +121,7 @@ def best_adapters(run: Path) -> list[tuple[int, Path]]:
     return _numbered_folders(run / "best", "step-")
 
 
-def keep_best(run: Path) -> None:
+def delete_outdated_best(run: Path) -> None:
     """Delete adapters of earlier best scores that the run can no longer go back to.
 
     A run can go back to any of its checkpoints. Keep the last best adapter at or before the oldest

@@ -131,7 +131,7 @@ def training_figure(
         total_range: The lowest and highest total reward that is possible, to which the band of
             one standard deviation is clipped; None if it is not known.
         panels: "main" draws total reward, each reward and held-out scores; "all" also KL, length,
-            truncation, learning signal, entropy, gradient, learning rate and time.
+            truncation, learning signal, entropy, gradient, learning rate, time and tool calls.
 
     Raises:
         ValueError: `panels` is neither "main" nor "all".
@@ -165,8 +165,9 @@ def training_figure(
 
 
 def _is_measured(panel: CurvePanel, rows: Sequence[Row]) -> bool:
-    """Return True if some row has the panel's metric; a single reward is the total already."""
+    """Return True if some row has the panel's metric."""
     if panel is EACH:
+        # With one reward this panel would repeat the total.
         return len(reward_metrics(rows)) > 1
     return len(curve(rows, panel.metric)) > 0
 
@@ -386,34 +387,21 @@ class LivePlot:
     together take at most a two-hundredth of the time.
 
     Args:
-        run: The run that is shown; its weights, its reference and the range of its rewards.
+        run: The run that is shown.
     """
 
     def __init__(self, run: Any) -> None:
-        # Read once, because each of them reads a file.
-        self._facts = {
-            "weights": run.weights,
-            "reference": run.reference,
-            "total_range": run.total_range,
-        }
+        self._run = run
         self._output = CellOutput()
         self._next_redraw = 0.0
         self._is_drawn = False
 
-    def update(
-        self, rows: Sequence[Row], *, alerts: Sequence[Alert] = (), is_last: bool = False
-    ) -> None:
-        """Redraw the figure if a redraw is due.
-
-        Args:
-            rows: All rows so far.
-            alerts: All alerts so far.
-            is_last: Redraw in any case.
-        """
+    def update(self, is_last: bool = False) -> None:
+        """Draw what the run has logged so far, if a redraw is due or the last one is asked for."""
         started = time.perf_counter()
-        if not rows or (not is_last and started < self._next_redraw):
+        if not is_last and started < self._next_redraw:
             return
-        figure = training_figure(rows, alerts=alerts, **self._facts)
+        figure = self._run.plot()
         sentence = figure.get_label()
         data = {"image/png": base64_png(figure), "text/plain": sentence}
         self._output.show(data, metadata={"image/png": {"alt": f"Training curves. {sentence}"}})

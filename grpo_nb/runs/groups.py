@@ -5,7 +5,9 @@ Everything that a model, a user or a data set wrote is escaped. Nothing here nee
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -98,13 +100,12 @@ class GroupScores:
     def messages(self) -> list[dict[str, Any]]:
         """Turns of the prompt. A plain prompt is one turn of the user."""
         raw = self.table["prompt"].iloc[0]
-        plain = [{"role": "user", "content": raw}]
-        try:
-            turns = json.loads(raw) if raw.startswith("[{") else plain
-        except json.JSONDecodeError:  # a plain prompt that begins like a list
-            return plain
-        # A plain prompt can also be a JSON list of something else than turns.
-        return turns if all(map(_is_turn, turns)) else plain
+        # A plain prompt is any text, also JSON of something else than turns.
+        with contextlib.suppress(ValueError, RecursionError):
+            turns = json.loads(raw)
+            if isinstance(turns, list) and turns and all(map(_is_turn, turns)):
+                return turns
+        return [{"role": "user", "content": raw}]
 
     @property
     def question(self) -> str:
@@ -123,7 +124,8 @@ class GroupScores:
 
         Totals that are all NaN count as spread, lest missing scores be reported as equal.
         """
-        return not self.table["total"].max() - self.table["total"].min() <= NO_SPREAD
+        spread = self.table["total"].max() - self.table["total"].min()
+        return bool(spread > NO_SPREAD or math.isnan(spread))
 
     def __repr__(self) -> str:
         lines = [f"Group {self.number}: {' '.join(self.question.split())[:100]}"]

@@ -174,9 +174,9 @@ class Outcome:
     """The verdict on a run, for the end of a notebook. `print` shows one paragraph per fact.
 
     Attributes:
-        worked: True if the held-out comparison is of this run and better, none of its questions was
-            trained on, the answers themselves did not get worse, the majority-class baseline, if
-            there is one, is cleared, and the reward rose.
+        worked: True if the held-out comparison is of this run and better, none of its questions is
+            known to have been trained on, the answers themselves did not get worse, the
+            majority-class baseline, if there is one, is cleared, and the reward rose.
         facts: What happened. The first one starts with "It worked." or with what is missing.
     """
 

@@ -75,26 +75,38 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+#: The image of the curves, in the folder of a run and of an export.
+FIGURE = "figures/training.png"
+
+
 def new_run_folder(root: str | Path, name: str | None) -> Path:
     """Create and return the folder of a new run.
 
     Args:
         root: Folder of all runs.
-        name: Name of the run. Default: the time of the start.
+        name: Name of the run, checked with `require_run_name`. Default: the time of the start.
 
     Raises:
         FileExistsError: A run of that name exists. Nothing is overwritten.
         EnvironmentProblem: The root is read-only, or not a folder.
-        ValueError: The name cannot be that of a folder.
     """
     require_writable(Path(root))
     if name is None:
         folder = free_path(Path(root) / datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S"), "_")
     else:
-        require_run_name(name)
         folder = Path(root) / name
     folder.mkdir(parents=True)
     return folder
+
+
+def require_free_name(root: str | Path, name: str) -> None:
+    """Raise a `FileExistsError` if a run, or another file, has this name."""
+    folder = Path(root) / name
+    if folder.exists():
+        raise FileExistsError(
+            f"{str(folder)!r} exists, and a new run overwrites nothing. Give the run another name, "
+            "or pass resume='auto' to resume the run of that name."
+        )
 
 
 def require_run_name(name: str) -> None:
@@ -191,12 +203,9 @@ class Run(Shown):
         weights = self.weights
         if not weights or ranges.keys() != weights.keys():
             return None
-        lowest = 0.0
-        highest = 0.0
-        for name, (low, high) in ranges.items():
-            lowest += min(weights[name] * low, weights[name] * high)
-            highest += max(weights[name] * low, weights[name] * high)
-        return lowest, highest
+        # A negative weight turns a range around.
+        ends = [sorted(weights[name] * end for end in ranges[name]) for name in weights]
+        return sum(low for low, _ in ends), sum(high for _, high in ends)
 
     @property
     def status(self) -> str:
@@ -315,7 +324,8 @@ class Run(Shown):
         "It worked" needs all of these: the held-out comparison is better; the answers themselves
         did not get worse; the model clears the majority-class baseline, where there is one; the
         reward rose; the comparison is of this run, from its start to its adapter of today; and none
-        of its questions was trained on. Otherwise the sentence says what is missing.
+        of its questions is known to have been trained on. Otherwise the sentence says what is
+        missing.
 
         Args:
             comparison: A comparison from `gn.compare`. Default: the one saved with this run.
@@ -347,6 +357,11 @@ class Run(Shown):
             notes.append("gn.compare(run, task) compares the held-out answers.")
         elif comparison is None:
             notes.append("The run has no held-out questions: gn.load_task(..., holdout=0.2).")
+        elif comparison.contamination is None:
+            notes.append(
+                "The training questions are not known, so nobody checked whether held-out questions "
+                "were trained on."
+            )
         if self.status != "finished":
             rows = self.rows
             steps = f"{rows[-1]['step'] if rows else 0} of {self.settings.max_steps}"
@@ -466,13 +481,12 @@ class Run(Shown):
         from grpo_nb.runs.figure import png
 
         if self.rows:
-            (self.path / "figures").mkdir(exist_ok=True)
-            write_bytes(self.path / "figures" / "training.png", png(self.plot(), dpi=150))
+            (self.path / FIGURE).parent.mkdir(exist_ok=True)
+            write_bytes(self.path / FIGURE, png(self.plot(), dpi=150))
 
     # Display
 
     def _parts(self) -> Iterator[Part]:
-        # Each file is read once, however many lines need it.
         info = self.info
         rows = self.rows
         yield bold(f"Run {self.name}: {self.status_sentence}.")

@@ -86,8 +86,8 @@ class RunInfo:
     number_type: Text | None
     """Dtype that the model computed in."""
     rollout: Text | None
-    """`shared prompts` if the completions of a group share the computation of their prompt on a
-    CPU; otherwise `stock`, TRL's own way, with the reason."""
+    """Engine that samples the completions. On a CPU `shared prompts` if the completions of a group
+    share the computation of their prompt; otherwise `stock`, TRL's own way, with the reason."""
     format_version: int = FORMAT_VERSION
     """Version of this file's format."""
     pid: int | None = None
@@ -96,8 +96,6 @@ class RunInfo:
     """Start of that process, in seconds after the boot of its machine."""
     host: Text | None = None
     """Name of its machine."""
-    generation: Text | None = None
-    """Engine that samples the completions, and the reason if it is not vLLM."""
     base: Text | None = None
     """Identity of the base model's weights."""
     loader: dict | None = None

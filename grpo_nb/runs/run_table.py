@@ -91,7 +91,7 @@ class SideBySide(Shown, Sequence):
                 "status": run.status,
                 "steps": f"{done} of {run.settings.max_steps}",
                 "reward": mean(series(rows[-LAST_STEPS:], "reward")),
-                "held-out": "not compared" if comparison is None else _heldout_in_words(comparison),
+                "held-out": "not compared" if comparison is None else _gain_in_words(comparison),
                 "what differs": displayable(", ".join(values)),
             }
             lines.append(line)
@@ -115,7 +115,8 @@ class SideBySide(Shown, Sequence):
             table.values.tolist(), list(table.columns), right=(3,), narrow=(0, 2), wide=(5,)
         )
         for name, reason in self.unreadable.items():
-            yield f"{name} cannot be read: {reason}"
+            # A folder's name can hold line breaks.
+            yield f"{' '.join(name.split())} cannot be read: {reason}"
 
 
 def list_runs(root: str | Path | None = None) -> SideBySide:
@@ -139,8 +140,7 @@ def list_runs(root: str | Path | None = None) -> SideBySide:
             _ = run.settings, run.rows, run.comparison
             readable.append((run.started, run))
         except (OSError, ValueError) as error:
-            name = " ".join(file.parent.name.split())  # a folder's name can hold line breaks
-            unreadable[name] = str(error)
+            unreadable[file.parent.name] = str(error)
     readable.sort(key=lambda pair: pair[0])
     runs = tuple(run for _, run in readable)
     plural = "" if len(runs) == 1 else "s"
@@ -164,7 +164,7 @@ def side_by_side(*runs: Run | str | Path) -> SideBySide:
     return SideBySide("Runs " + ", ".join(run.name for run in opened), opened)
 
 
-def _heldout_in_words(comparison: SimpleNamespace) -> str:
+def _gain_in_words(comparison: SimpleNamespace) -> str:
     """Return each held-out measure before and after, because the format alone may have improved."""
     parts = []
     for measure in HELDOUT_MEASURES:

@@ -30,7 +30,7 @@ from grpo_nb.health.monitor import HealthMonitor
 from grpo_nb.models.adapter import save_adapter
 from grpo_nb.models.import_unsloth import import_unsloth
 from grpo_nb.runs.alert import Alert
-from grpo_nb.runs.checkpoints import best_adapter, keep_best
+from grpo_nb.runs.checkpoints import best_adapter, delete_outdated_best
 from grpo_nb.runs.figure import LivePlot
 from grpo_nb.runs.groups import completions_table, transcripts
 from grpo_nb.runs.rows import ACCURACY, HELDOUT_MEASURES, best_row, repetition_metrics, tidy_row
@@ -130,6 +130,7 @@ class Recorder(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.trainer.begin()
+        # Checkpoints leave out the rows, so a resumed training gets those of the run.
         state.log_history = [dict(row) for row in self.rows]
         self.bar = progress_bar(
             state.max_steps, initial=state.global_step, desc="training", unit="step", leave=True
@@ -160,7 +161,8 @@ class Recorder(TrainerCallback):
             self.stopped_by = ", ".join(critical)
         self.run.write_step(row, table)
         self.rows.append(row)
-        if ACCURACY in row and best_row(self.rows)["step"] == row["step"]:
+        is_best = ACCURACY in row and best_row(self.rows)["step"] == row["step"]
+        if is_best and self.trainer.has_finite_adapter:
             self._save_best_adapter(row["step"])
         self._show(partial(self._show_row, row, new_alerts))
         if self.should_end or self.stopped_by or self.error:
@@ -198,7 +200,7 @@ class Recorder(TrainerCallback):
         with staged_folder(target) as staged:
             save_adapter(self.trainer.accelerator.unwrap_model(self.trainer.model), staged)
             put_in_place(staged, target)
-        keep_best(self.run.path)
+        delete_outdated_best(self.run.path)
 
     def _show(self, update: Callable[[], None]) -> None:
         """Update what is shown.
@@ -221,7 +223,7 @@ class Recorder(TrainerCallback):
         """Update bar, figure and alerts."""
         self._update_bar(row)
         if self._plot is not None:
-            self._plot.update(self.rows, alerts=self.health.alerts)
+            self._plot.update()
         if new_alerts and is_notebook():
             report = self.health.report()
             html = report._repr_html_()
@@ -241,8 +243,7 @@ class Recorder(TrainerCallback):
         if self.bar is not None:
             self.bar.close()
         if self._plot is not None:
-            alerts = self.health.alerts
-            self._show(partial(self._plot.update, self.rows, alerts=alerts, is_last=True))
+            self._show(partial(self._plot.update, is_last=True))
         self.run.save_figure()
 
 
@@ -251,8 +252,8 @@ class HoldoutScore:
 
     Keys, all below `holdout/`: `accuracy`, `low` and `high` (its 95 % interval); `in_format`,
     `in_format_low`, `in_format_high`; `anywhere`, `anywhere_low`, `anywhere_high` (left out if the
-    judge does not report where it reads the answer); `mean_length`. The first logged step and the
-    step `max_steps` are always scored. The random state is restored afterwards, so that the
+    judge does not report where it reads the answer); `mean_length`. Step 1, if it is logged, and
+    the step `max_steps` are always scored. The random state is restored afterwards, so that the
     training is the same with and without the score.
 
     Args:

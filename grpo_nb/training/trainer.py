@@ -96,8 +96,8 @@ class KitTrainer(GRPOTrainer):
     # 1. Checkpoints. transformers saves optimizer, scheduler, random state and its counters. Added
     # here are the adapter (transformers' loader mistakes the frozen `ref` adapter for the trained
     # one), TRL's count of micro-batches, the order of the data in later passes, and the state of
-    # rewards and observers. Checkpoints are written after a row, between two generations. Only the
-    # last one of a training that was stopped in between also holds the rest of its generation. Not
+    # rewards and observers. Checkpoints are written after a row, between two generations. If a
+    # training stops within a generation, its last checkpoint also stores the unused rest. Not
     # covered: the random state inside vLLM, which cannot be read, and several processes.
 
     @property
@@ -135,7 +135,20 @@ class KitTrainer(GRPOTrainer):
             is_due = time.monotonic() - self._saved_at >= SECONDS_BETWEEN_SAVES
         return is_due and self.is_between_generations
 
+    @property
+    def has_finite_adapter(self) -> bool:
+        """False if a trained value is NaN or infinite, from which no training recovers."""
+        trained = [p for p in self.model.parameters() if p.requires_grad]
+        return all(bool(parameter.isfinite().all()) for parameter in trained)
+
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        if not self.has_finite_adapter:
+            # The checkpoint before stays the newest, so the run can be resumed from it.
+            warn_user(
+                f"The LoRA has values that are not finite at step {self.state.global_step}, so "
+                "this step is not saved: the run keeps its last checkpoint."
+            )
+            return
         root = Path(self.args.output_dir)
         metrics = root.parent / "metrics.jsonl"
         if metrics.is_file():
@@ -318,19 +331,17 @@ def require_same_adapter(model: Any, folder: Path) -> None:
 
     saved = load_file(str(folder / "adapter_model.safetensors"))
     loaded = get_peft_model_state_dict(model, adapter_name="default")
-    has_same_names = loaded.keys() == saved.keys()
-    if not has_same_names or not all(_is_same(loaded[name], saved[name]) for name in saved):
+    is_same = loaded.keys() == saved.keys()
+    for name in saved.keys() & loaded.keys():
+        # Compared as bytes, because `torch.equal` takes 0.0 and -0.0 for equal.
+        now = loaded[name].detach().cpu().contiguous().view(torch.uint8)
+        is_same = is_same and torch.equal(now, saved[name].contiguous().view(torch.uint8))
+    if not is_same:
         raise RuntimeError(
             f"the adapter was not restored from {str(folder)!r}. Training on would silently start "
             "over, so it does not start. Load the model again with gn.load_model(settings) and try "
             "again."
         )
-
-
-def _is_same(loaded: Tensor, saved: Tensor) -> bool:
-    # Compared as bytes: NaN is not equal to itself, and a run that went wrong must be resumable.
-    loaded_bytes = loaded.detach().cpu().contiguous().view(torch.uint8)
-    return torch.equal(loaded_bytes, saved.contiguous().view(torch.uint8))
 
 
 def stateful_holders(holders: Iterable[Callable[..., Any]]) -> dict[str, Any]:

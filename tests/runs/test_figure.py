@@ -326,25 +326,20 @@ def test_live_plot_is_one_display_within_its_share_of_the_time(
         clock["drawn"] += 1
         return b""
 
-    def quick_figure(rows: list, weights: dict, reference: str, **_: Any) -> Figure:
-        return Figure(label=describe(rows, reference))
-
-    monkeypatch.setattr(figure_module, "training_figure", quick_figure)
     monkeypatch.setattr(figure_module, "png", slow_png)
-    run = SimpleNamespace(weights={}, reference="the base model", total_range=None)
-    plot = LivePlot(run)
-    rows = made_rows(2000)
-    for count in range(1, 2001):
+    sentence = describe(made_rows(20), "the base model")
+    plot = LivePlot(SimpleNamespace(plot=lambda: Figure(label=sentence)))
+    for _ in range(2000):
         clock["now"] += 1.0
-        plot.update(rows[:count])
+        plot.update()
     # Two at the start, then a two-hundredth of the time, which is used.
     assert 30 <= clock["drawn"] <= 2 + 0.005 * clock["now"] / 0.25
     drawn = clock["drawn"]
-    plot.update(rows, is_last=True)
+    plot.update(is_last=True)
     assert clock["drawn"] == drawn + 1
     assert [kind for kind, *_ in displayed].count("display") == 1
     _, data, metadata = displayed[-1]
-    assert data["text/plain"] == describe(rows, "the base model")
+    assert data["text/plain"] == sentence
     assert data["text/plain"] in metadata["image/png"]["alt"]
 
 
