@@ -9,6 +9,7 @@ from grpo_nb.core.tables import Html, Shown, Table, bold, escaped
 from grpo_nb.core.words import in_line
 
 Severity = Literal["info", "warning", "critical"]
+#: Severities of an open alert, the mildest first.
 SEVERITIES: tuple[Severity, ...] = ("info", "warning", "critical")
 #: Kinds of alerts in the order of their urgency, the least urgent first.
 KINDS = ("withdrawn", *SEVERITIES)
@@ -48,6 +49,7 @@ class Alert(Shown):
     ended: int | None = None
 
     def __post_init__(self) -> None:
+        # Alerts are also read from the folders of other people.
         if self.severity not in SEVERITIES:
             raise ValueError(
                 f"severity = {in_line(self.severity)} must be one of {', '.join(SEVERITIES)}"
@@ -83,6 +85,7 @@ def alert_table(alerts: Iterable[Alert]) -> Html:
     rows = []
     texts = []
     for alert in alerts:
+        # A rule that watches several things reports each of them by its name.
         name = f"{alert.rule} ({alert.subject})" if alert.subject else alert.rule
         seen = Html(alert.message, f"<b>{escaped(name)}</b>: {escaped(alert.message)}")
         rows.append((bold(alert.standing), alert.step, seen, alert.advice))
@@ -120,5 +123,6 @@ def alerts_of(rows: Iterable[Mapping[str, Any]]) -> list[Alert]:
     for row in rows:
         for values in row.get("alerts", ()):
             alert = Alert(**values)
+            # A replaced entry keeps its place, so the order is that of the first reports.
             latest[alert.rule, alert.subject] = alert
     return list(latest.values())

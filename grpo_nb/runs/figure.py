@@ -89,6 +89,7 @@ OTHER_PANELS = (
 
 def curve(rows: Sequence[Row], metric: str) -> pandas.Series:
     """Return the logged values of a metric by step, with NaN for infinite values."""
+    # An axis cannot show an infinite value.
     measured = [row for row in rows if isinstance(row.get(metric), (int, float))]
     values = {row["step"]: row[metric] for row in measured}
     return pandas.Series(values, dtype=float).replace([numpy.inf, -numpy.inf], numpy.nan)
@@ -99,6 +100,7 @@ def window_of(rows: Sequence[Row]) -> int:
 
     There, a long mean would hide the start.
     """
+    # From 500 rows on, a fiftieth of the width smooths better than ten rows.
     return max(1, min(10, len(rows) // 4), len(rows) // 50)
 
 
@@ -159,6 +161,7 @@ def training_figure(
         else:
             values = curve(rows, panel.metric)
             _draw_values(axis, values, window)
+            # From 0, so that a steady curve does not look restless. Rewards have no natural zero.
             if panel is not TOTAL and not panel.is_share and values.min() >= 0:
                 axis.set_ylim(bottom=0)
     return figure
@@ -174,6 +177,7 @@ def _is_measured(panel: CurvePanel, rows: Sequence[Row]) -> bool:
 
 def _empty_figure(shown: Sequence[CurvePanel], foot: str) -> tuple[Figure, Sequence[Axes]]:
     """Return a figure with empty panels and text below them, and the axes of the panels."""
+    # The text gets a strip of its own, as high as its lines need.
     row_count = -(-len(shown) // COLUMNS)
     foot_inches = FOOT_LINE_INCHES * (foot.count("\n") + 1.5)
     height = PANEL_INCHES * row_count + foot_inches
@@ -198,6 +202,7 @@ def _foot(sentence: str, alerts: Sequence[Alert], window: int) -> str:
         texts.append(f"{alert.standing}, step {alert.step}: {alert.message}")
     if window > 1:
         texts.append(f"Strong lines: mean of the last {window} steps. Pale lines: each step.")
+    # matplotlib does not wrap text at words.
     lines = []
     for text in texts:
         # A run that somebody sends can name anything as its reference.
@@ -219,6 +224,7 @@ def _frame(axis: Axes, panel: CurvePanel) -> None:
     axis.locator_params(axis="x", nbins=3, integer=True)
     axis.xaxis.set_major_formatter(EngFormatter(sep=""))  # 10,000 as 10k
     axis.yaxis.set_major_formatter("{x:.0%}" if panel.is_share else "{x:.3g}")
+    # Shares always have the same axis, so that panels and runs can be compared.
     if panel.is_share:
         axis.set_ylim(0, 1.02)
 
@@ -229,6 +235,7 @@ def _draw_deviation(
     """Draw a band of one standard deviation over the completions around the total reward."""
     means = curve(rows, "reward").rolling(window, 1).mean()
     deviations = curve(rows, "reward_std").rolling(window, 1).mean()
+    # A log of another program can lack the deviation.
     if deviations.empty:
         return
     low, high = total_range or (None, None)
@@ -260,6 +267,7 @@ def _draw_heldout(axis: Axes, rows: Sequence[Row]) -> None:
         values = curve(rows, measure.key)
         if values.empty:
             continue
+        # Another program may have logged a share without its interval.
         low = curve(rows, measure.low_key).reindex(values.index)
         high = curve(rows, measure.high_key).reindex(values.index)
         colour = COLOURS[number % len(COLOURS)]
@@ -278,6 +286,7 @@ def _draw_values(axis: Axes, values: pandas.Series, window: int, number: int = 0
         window: Number of steps of the mean.
         number: Number of the line in its panel, which decides colour and line style.
     """
+    # A gap in a curve is easily overlooked, so the unit line names it.
     count = values.isna().sum()
     if count:
         axis.texts[0].set_text(f"NaN at {count} step{'' if count == 1 else 's'}")
@@ -301,6 +310,7 @@ def _draw_line(axis: Axes, values: pandas.Series, number: int) -> Line2D:
 
 def _label_lines(axis: Axes, lines: Mapping[Line2D, str]) -> None:
     """Write the label of each line to the right of a panel, the highest line first."""
+    # In the order of the ends of the lines, each in a row of its own, so none overlap.
     ordered = sorted(lines, key=lambda line: -line.get_ydata()[-1])
     for number, line in enumerate(ordered):
         axis.text(
@@ -317,6 +327,7 @@ def _label_lines(axis: Axes, lines: Mapping[Line2D, str]) -> None:
 
 def _mark_alerts(axis: Axes, alerts: Sequence[Alert]) -> None:
     """Mark alerts at the upper edge of a panel, the most severe on top of the others."""
+    # The last one drawn lies on top.
     for alert in reversed(worst_first(alerts)):
         colour, marker = ALERT_MARKS[alert.kind]
         axis.plot(
@@ -347,6 +358,7 @@ def overlay(runs: Mapping[str, Sequence[Row]]) -> Figure:
     figure, axes = _empty_figure(shown, "")
     for axis, panel in zip(axes, shown, strict=True):
         for number, rows in enumerate(runs.values()):
+            # Held-out scores are few, and each is a mean over questions already.
             window = 1 if panel is HOLDOUT else window_of(rows)
             means = curve(rows, panel.metric).rolling(window, 1).mean()
             _draw_line(axis, means, number)

@@ -52,6 +52,7 @@ def completions_table(
     """
     import pandas
 
+    # TRL keeps the scores in deques, one for each reward.
     scores = pandas.DataFrame({name: list(values) for name, values in logs["rewards"].items()})
     prompts = [
         prompt if isinstance(prompt, str) else json.dumps(prompt) for prompt in logs["prompt"]
@@ -110,6 +111,7 @@ class GroupScores:
     @property
     def question(self) -> str:
         """Last turn of the user in the prompt."""
+        # A prompt can end with a turn of the assistant, whose answer the model continues.
         turns = [turn for turn in self.messages if turn["role"] == "user"] or self.messages
         return str(turns[-1]["content"])
 
@@ -156,6 +158,7 @@ class StepGroups:
         # In a run that somebody sent, run.json may lack a reward: it is shown with weight 0.
         scored = table.select_dtypes("number").columns
         known = {name: weights.get(name, 0.0) for name in scored if name not in OWN_COLUMNS}
+        # A stable sort keeps completions with the same advantage in the order of sampling.
         ordered = table.sort_values("advantage", ascending=False, kind="stable")
         groups = []
         for number, part in ordered.groupby("group", sort=True):

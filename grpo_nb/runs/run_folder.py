@@ -162,6 +162,7 @@ class Run(Shown):
     @property
     def started(self) -> datetime.datetime:
         """Time of the start, which orders the runs of a folder."""
+        # With the offset of the clock, so that runs of machines elsewhere are ordered correctly.
         return datetime.datetime.fromisoformat(self.info["started"]).astimezone()
 
     @property
@@ -237,6 +238,7 @@ class Run(Shown):
     @property
     def checkpoint_step(self) -> int | None:
         """Highest step in the names of the checkpoint folders, of which none need be complete."""
+        # Checking the files would hash gigabytes each time a run is shown.
         steps = [step for step, _ in checkpoint_folders(self.path / "checkpoints")]
         return max(steps, default=None)
 
@@ -285,6 +287,7 @@ class Run(Shown):
 
         recorded = self.steps
         wanted = recorded if step is None else [step]
+        # A step that reused completions of an earlier one has no file.
         if not wanted or not set(wanted) <= set(recorded):
             raise ValueError(
                 f"{self.name} has no such completions. Steps with completions: {in_line(recorded)}."
@@ -333,6 +336,7 @@ class Run(Shown):
         >>> print(run.outcome(gn.compare(run, task)).sentence[:17])
         No gain is shown:
         """
+        # The saved one, so that a finished run can be judged without its model.
         comparison = self.comparison if comparison is None else comparison
         obstacles = self._obstacles(comparison) if comparison is not None else []
         return decide_outcome(self.rise(), comparison, obstacles, self._outcome_notes(comparison))
@@ -359,8 +363,8 @@ class Run(Shown):
             notes.append("The run has no held-out questions: gn.load_task(..., holdout=0.2).")
         elif comparison.contamination is None:
             notes.append(
-                "The training questions are not known, so nobody checked whether held-out questions "
-                "were trained on."
+                "The training questions are not known, so nobody checked whether held-out "
+                "questions were trained on."
             )
         if self.status != "finished":
             rows = self.rows
@@ -376,6 +380,7 @@ class Run(Shown):
         """
         folder = self.start_path if part == "start" else self.adapter_path
         file = folder / "adapter_model.safetensors"
+        # Such an identity differs from every hash, so nothing is taken for this adapter.
         if not file.is_file():
             return f"{part} of {self.name}"
         return f"{part} {sha256_of(file)[:16]}"
@@ -468,6 +473,7 @@ class Run(Shown):
 
     def keep_questions(self, trained: Iterable[Any], held_out: Iterable[Mapping[str, Any]]) -> None:
         """Write the held-out rows, and hashes of the training questions."""
+        # Other columns may be large, and comparisons and exports need none of them.
         columns = ("prompt", "question", "answer", ACCEPTED)
         lines = []
         for row in held_out:
@@ -498,6 +504,7 @@ class Run(Shown):
             yield f"Best held-out score: {_heldout_in_words(best)} at step {best['step']}."
             if "heldout_judge" in info:
                 yield f"Counted as correct: {info['heldout_judge']}."
+        # A run that goes on or is done needs no advice.
         step = self.checkpoint_step
         if step is not None and self.status not in ("finished", "running"):
             is_found_by_name = str(self.path.parent) == info["settings"].get("run_root")
@@ -537,8 +544,10 @@ def open_run(path: str | Path | Run) -> Run:
     if isinstance(path, Run):
         return path
     path = Path(path).expanduser()
+    # The path itself comes first, because a folder can have the name of a run.
     for folder in (path, Path(Settings().run_root) / path):
         if (folder / "run.json").is_file():
+            # Somebody else may have made the folder.
             refuse_links(folder)
             return Run(folder)
     root = Path(Settings().run_root)

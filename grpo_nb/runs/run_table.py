@@ -67,6 +67,7 @@ class SideBySide(Shown, Sequence):
         differences = {}
         for key in keys:
             values = {name: facts.get(key, "") for name, facts in facts_of_runs.items()}
+            # As texts, because a setting can be a list, which no set accepts.
             if len(set(map(str, values.values()))) > 1:
                 differences[key] = values
         return differences
@@ -141,6 +142,7 @@ def list_runs(root: str | Path | None = None) -> SideBySide:
             readable.append((run.started, run))
         except (OSError, ValueError) as error:
             unreadable[file.parent.name] = str(error)
+    # By their start, because a network drive or a copy changes the times of files.
     readable.sort(key=lambda pair: pair[0])
     runs = tuple(run for _, run in readable)
     plural = "" if len(runs) == 1 else "s"
@@ -178,6 +180,7 @@ def _gain_in_words(comparison: SimpleNamespace) -> str:
 def _settings_and_versions(info: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a run was made of, as values by name."""
     facts = dict(info["settings"])
+    # The place of a folder changes nothing in the run.
     facts.pop("run_root", None)
     rewards = [f"{reward['name']} x{reward['weight']:g}" for reward in info["rewards"]]
     facts["rewards"] = ", ".join(rewards)

@@ -119,6 +119,7 @@ class Recorder(TrainerCallback):
             if self.bar is not None:
                 self.bar.set_description("stopping after this step, press again to stop now")
 
+        # Python delivers signals to the main thread only.
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -148,6 +149,7 @@ class Recorder(TrainerCallback):
         is_closing_summary = logs is None or "train_runtime" in logs
         if is_closing_summary:
             return
+        # 1. The row, the completions, and what observers and health rules add to them.
         row = tidy_row(logs, state.global_step, state.max_steps, self.settings.beta)
         table = None
         if GENERATED in row:
@@ -159,12 +161,14 @@ class Recorder(TrainerCallback):
         if self.health.should_stop:
             critical = [alert.rule for alert in self.health.alerts if alert.kind == "critical"]
             self.stopped_by = ", ".join(critical)
+        # 2. Write before showing: a figure that fails loses nothing.
         self.run.write_step(row, table)
         self.rows.append(row)
         is_best = ACCURACY in row and best_row(self.rows)["step"] == row["step"]
         if is_best and self.trainer.has_finite_adapter:
             self._save_best_adapter(row["step"])
         self._show(partial(self._show_row, row, new_alerts))
+        # 3. Whatever ends the training, its last step is saved.
         if self.should_end or self.stopped_by or self.error:
             control.should_training_stop = True
         is_save_due = self.trainer.is_save_due(self.settings.save_steps)
@@ -192,6 +196,7 @@ class Recorder(TrainerCallback):
             try:
                 if observer(row, table):
                     self.stopped_by = getattr(observer, "__name__", type(observer).__name__)
+            # Raised only after the row is written and saved, so that the step is not lost.
             except (Exception, KeyboardInterrupt) as error:
                 self.error = self.error or error
 

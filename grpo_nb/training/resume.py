@@ -136,6 +136,8 @@ def _examine(
 
     other_training = _differences_in_training(recorded, requested)
     reward_changes = _changes_in_rewards(recorded, requested)
+    # Someone who reruns a cell with a changed reward wants to train with it, while an unfinished
+    # run is continued and reports the change.
     blocking = other_training + (reward_changes if is_auto_and_finished else [])
     if blocking and is_auto_and_finished and name is None:
         # Changed settings or data are easily seen in the cell, a changed reward is not.
@@ -151,6 +153,7 @@ def _examine(
             "what it started with, or give a new run another name."
         )
 
+    # From here on it is the same training: return it, or find the step to resume it at.
     asks_same_steps = settings.max_steps == recorded["settings"]["max_steps"]
     has_adapter = any(run.adapter_path.glob("*.safetensors"))
     if is_auto_and_finished and asks_same_steps and has_adapter:
@@ -348,6 +351,7 @@ def go_back(found_run: FoundRun) -> Path:
     """
     run = found_run.run
     step = found_run.checkpoint.step
+    # The steps after the checkpoint are repeated, and would be there twice.
     kept_rows = [json.dumps(row) + "\n" for row in run.rows if row["step"] <= step]
     write_text(run.path / "metrics.jsonl", "".join(kept_rows))
     for file in (run.path / "completions").glob("step_*"):

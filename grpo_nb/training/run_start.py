@@ -172,6 +172,7 @@ def write_generation(
         completion_ids: The token ids of each completion.
         group_size: Completions per group.
     """
+    # Rewritten as a whole, because it has three entries at most.
     file = run.start_path / "generations.json"
     recorded = json.loads(file.read_text("utf-8")) if file.is_file() else []
     # A resumed run samples some generations again, which replace the earlier ones.

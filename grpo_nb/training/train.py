@@ -244,12 +244,14 @@ def _train_and_close(recorder: Recorder, info: RunInfo, found_run: FoundRun | No
         info.error = f"{type(error).__name__}: {error}"
     info.status = status
     not_saved = [f"Not saved: {problem}." for problem in _close(recorder, info)]
+    # What could not be saved must not hide why the training ended.
     if failure is not None:
         for note in not_saved:
             failure.add_note(note)
         raise failure
     for note in not_saved:
         warn_user(note)
+    # More steps can still be added from the last checkpoint.
     if status == "finished" and not not_saved:
         keep_newest(run.path / "checkpoints", 1)
 
@@ -338,6 +340,7 @@ def _leave_adapter(recorder: Recorder, info: RunInfo) -> None:
         for file in source.glob("adapter_*"):
             shutil.copyfile(file, staged / file.name)
         put_in_place(staged, run.adapter_path)
+    # Later cells ask the model in memory, which must be the one that was saved.
     load_adapter(run.model, run.adapter_path)
     info.adapter_step = step
 
