@@ -89,10 +89,12 @@ def alert_table(alerts: Iterable[Alert]) -> Html:
         name = f"{alert.rule} ({alert.subject})" if alert.subject else alert.rule
         seen = Html(alert.message, f"<b>{escaped(name)}</b>: {escaped(alert.message)}")
         rows.append((bold(alert.standing), alert.step, seen, alert.advice))
-        texts.append(f"{alert.standing}: {name}, step {alert.step}: {alert.message}")
+        heading = f"{alert.standing}: {name}, step {alert.step}"
+        texts.append(f"{heading}: {alert.message}")
         texts.append(f"    change: {alert.advice}")
     head = ("severity", "step", "what was seen", "what to change")
-    return Html("\n".join(texts), Table(rows, head).html())
+    table = Table(rows, head)
+    return Html("\n".join(texts), table.html())
 
 
 def worst_first(alerts: Iterable[Alert]) -> list[Alert]:
@@ -107,7 +109,8 @@ def latest_first(alerts: Iterable[Alert]) -> list[Alert]:
         return alert.step if alert.ended is None else alert.ended
 
     # Ties: the alert that was first reported later comes first.
-    return sorted(reversed(list(alerts)), key=last_change, reverse=True)
+    latest_report_first = reversed(list(alerts))
+    return sorted(latest_report_first, key=last_change, reverse=True)
 
 
 def alerts_of(rows: Iterable[Mapping[str, Any]]) -> list[Alert]:

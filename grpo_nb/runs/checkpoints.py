@@ -51,11 +51,15 @@ def write_checkpoint(root: Path, step: int, fill: Callable[[Path], None]) -> Pat
             # Each file is on the disk before the manifest lists it, and the manifest before the
             # folder gets its name. A power cut in between leaves no folder that looks complete.
             files = {}
-            for file in (path for path in staged.rglob("*") if path.is_file()):
-                files[file.relative_to(staged).as_posix()] = {"sha256": sha256_of(file)}
-                sync(file)
-            (staged / MANIFEST).write_text(json.dumps({"step": step, "files": files}, indent=1))
-            sync(staged / MANIFEST)
+            for file in staged.rglob("*"):
+                if file.is_file():
+                    name = file.relative_to(staged).as_posix()
+                    files[name] = {"sha256": sha256_of(file)}
+                    sync(file)
+            manifest = staged / MANIFEST
+            content = {"step": step, "files": files}
+            manifest.write_text(json.dumps(content, indent=1))
+            sync(manifest)
             sync(staged)
             staged.rename(target)
             sync(root)
@@ -133,9 +137,11 @@ def delete_outdated_best(run: Path) -> None:
     checkpoint, and all later ones.
     """
     # Without a checkpoint the run starts over, so every adapter is kept.
-    oldest = min((step for step, _ in checkpoint_folders(run / "checkpoints")), default=0)
+    checkpoint_steps = [step for step, _ in checkpoint_folders(run / "checkpoints")]
+    oldest = min(checkpoint_steps, default=0)
     adapters = best_adapters(run)
-    first_needed = max((step for step, _ in adapters if step <= oldest), default=0)
+    steps_before = [step for step, _ in adapters if step <= oldest]
+    first_needed = max(steps_before, default=0)
     for step, folder in adapters:
         if step < first_needed:
             shutil.rmtree(folder)

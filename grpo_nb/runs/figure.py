@@ -7,6 +7,7 @@ pages.
 
 import base64
 import io
+import math
 import textwrap
 import time
 from collections.abc import Mapping, Sequence
@@ -90,9 +91,12 @@ OTHER_PANELS = (
 def curve(rows: Sequence[Row], metric: str) -> pandas.Series:
     """Return the logged values of a metric by step, with NaN for infinite values."""
     # An axis cannot show an infinite value.
-    measured = [row for row in rows if isinstance(row.get(metric), (int, float))]
-    values = {row["step"]: row[metric] for row in measured}
-    return pandas.Series(values, dtype=float).replace([numpy.inf, -numpy.inf], numpy.nan)
+    values = {}
+    for row in rows:
+        if isinstance(row.get(metric), (int, float)):
+            values[row["step"]] = row[metric]
+    series = pandas.Series(values, dtype=float)
+    return series.where(numpy.isfinite(series))
 
 
 def window_of(rows: Sequence[Row]) -> int:
@@ -116,7 +120,6 @@ def training_figure(
     reference: str = "the reference model",
     *,
     alerts: Sequence[Alert] = (),
-    total_range: tuple[float, float] | None = None,
     panels: Literal["main", "all"] = "main",
 ) -> Figure:
     """Draw the curves of a run, with one sentence about it below.
@@ -130,8 +133,6 @@ def training_figure(
         reference: The model that the KL is measured against, in words.
         alerts: Alerts as in `Run.alerts`. They are marked at their step, and the most severe are
             written below.
-        total_range: The lowest and highest total reward that is possible, to which the band of
-            one standard deviation is clipped; None if it is not known.
         panels: "main" draws total reward, each reward and held-out scores; "all" also KL, length,
             truncation, learning signal, entropy, gradient, learning rate, time and tool calls.
 
@@ -152,7 +153,6 @@ def training_figure(
     figure.set_label(sentence)
     for axis, panel in zip(axes, shown, strict=True):
         if panel is TOTAL:
-            _draw_deviation(axis, rows, window, total_range)
             _mark_alerts(axis, alerts)
         if panel is EACH:
             _draw_each_reward(axis, rows, window, weights or {})
@@ -178,7 +178,8 @@ def _is_measured(panel: CurvePanel, rows: Sequence[Row]) -> bool:
 def _empty_figure(shown: Sequence[CurvePanel], foot: str) -> tuple[Figure, Sequence[Axes]]:
     """Return a figure with empty panels and text below them, and the axes of the panels."""
     # The text gets a strip of its own, as high as its lines need.
-    row_count = -(-len(shown) // COLUMNS)
+    row_count = math.ceil(len(shown) / COLUMNS)
+    column_count = min(COLUMNS, len(shown))
     foot_inches = FOOT_LINE_INCHES * (foot.count("\n") + 1.5)
     height = PANEL_INCHES * row_count + foot_inches
     share = foot_inches / height
@@ -189,7 +190,7 @@ def _empty_figure(shown: Sequence[CurvePanel], foot: str) -> tuple[Figure, Seque
     )
     axes = []
     for number, panel in enumerate(shown):
-        axis = figure.add_subplot(row_count, min(COLUMNS, len(shown)), number + 1)
+        axis = figure.add_subplot(row_count, column_count, number + 1)
         _frame(axis, panel)
         axes.append(axis)
     return figure, axes
@@ -229,22 +230,6 @@ def _frame(axis: Axes, panel: CurvePanel) -> None:
         axis.set_ylim(0, 1.02)
 
 
-def _draw_deviation(
-    axis: Axes, rows: Sequence[Row], window: int, total_range: tuple[float, float] | None
-) -> None:
-    """Draw a band of one standard deviation over the completions around the total reward."""
-    means = curve(rows, "reward").rolling(window, 1).mean()
-    deviations = curve(rows, "reward_std").rolling(window, 1).mean()
-    # A log of another program can lack the deviation.
-    if deviations.empty:
-        return
-    low, high = total_range or (None, None)
-    lower = (means - deviations).clip(low, high)
-    upper = (means + deviations).clip(low, high)
-    axis.fill_between(means.index, lower, upper, color=COLOURS[0], alpha=0.15, linewidth=0)
-    axis.texts[0].set_text(f"{TOTAL.unit}, band: ± 1 std")
-
-
 def _draw_each_reward(
     axis: Axes, rows: Sequence[Row], window: int, weights: Mapping[str, float]
 ) -> None:
@@ -273,7 +258,8 @@ def _draw_heldout(axis: Axes, rows: Sequence[Row]) -> None:
         colour = COLOURS[number % len(COLOURS)]
         axis.fill_between(values.index, low, high, color=colour, alpha=0.13, linewidth=0)
         line = _draw_values(axis, values, 1, number)
-        lines[line] = f"{measure.label} {values.iloc[-1]:.0%}"
+        last = values.iloc[-1]
+        lines[line] = f"{measure.label} {last:.0%}"
     _label_lines(axis, lines)
 
 
@@ -289,10 +275,13 @@ def _draw_values(axis: Axes, values: pandas.Series, window: int, number: int = 0
     # A gap in a curve is easily overlooked, so the unit line names it.
     count = values.isna().sum()
     if count:
-        axis.texts[0].set_text(f"NaN at {count} step{'' if count == 1 else 's'}")
+        plural = "" if count == 1 else "s"
+        axis.texts[0].set_text(f"NaN at {count} step{plural}")
     if window > 1:
-        axis.plot(values, color=COLOURS[number % len(COLOURS)], alpha=0.4, linewidth=0.7)
-    return _draw_line(axis, values.rolling(window, 1).mean(), number)
+        colour = COLOURS[number % len(COLOURS)]
+        axis.plot(values, color=colour, alpha=0.4, linewidth=0.7)
+    means = values.rolling(window, 1).mean()
+    return _draw_line(axis, means, number)
 
 
 def _draw_line(axis: Axes, values: pandas.Series, number: int) -> Line2D:
@@ -311,7 +300,7 @@ def _draw_line(axis: Axes, values: pandas.Series, number: int) -> Line2D:
 def _label_lines(axis: Axes, lines: Mapping[Line2D, str]) -> None:
     """Write the label of each line to the right of a panel, the highest line first."""
     # In the order of the ends of the lines, each in a row of its own, so none overlap.
-    ordered = sorted(lines, key=lambda line: -line.get_ydata()[-1])
+    ordered = sorted(lines, key=lambda line: line.get_ydata()[-1], reverse=True)
     for number, line in enumerate(ordered):
         axis.text(
             1.03,
@@ -344,7 +333,9 @@ def _mark_alerts(axis: Axes, alerts: Sequence[Alert]) -> None:
 def _one_line(text: str, limit: int) -> str:
     """Return a text as one short line. A run can come from somebody else."""
     line = displayable(" ".join(text.split()))
-    return line if len(line) <= limit else f"{line[: limit - 3]}..."
+    if len(line) <= limit:
+        return line
+    return f"{line[: limit - 3]}..."
 
 
 def overlay(runs: Mapping[str, Sequence[Row]]) -> Figure:
@@ -360,7 +351,8 @@ def overlay(runs: Mapping[str, Sequence[Row]]) -> Figure:
         for number, rows in enumerate(runs.values()):
             # Held-out scores are few, and each is a mean over questions already.
             window = 1 if panel is HOLDOUT else window_of(rows)
-            means = curve(rows, panel.metric).rolling(window, 1).mean()
+            values = curve(rows, panel.metric)
+            means = values.rolling(window, 1).mean()
             _draw_line(axis, means, number)
     if not shown:
         return figure
@@ -416,7 +408,8 @@ class LivePlot:
         figure = self._run.plot()
         sentence = figure.get_label()
         data = {"image/png": base64_png(figure), "text/plain": sentence}
-        self._output.show(data, metadata={"image/png": {"alt": f"Training curves. {sentence}"}})
+        metadata = {"image/png": {"alt": f"Training curves. {sentence}"}}
+        self._output.show(data, metadata=metadata)
         seconds = time.perf_counter() - started
         # The first figure also loads matplotlib's fonts, so its time is no measure of a redraw.
         pause = 200 * seconds if self._is_drawn else 0.0

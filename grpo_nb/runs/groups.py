@@ -54,9 +54,10 @@ def completions_table(
 
     # TRL keeps the scores in deques, one for each reward.
     scores = pandas.DataFrame({name: list(values) for name, values in logs["rewards"].items()})
-    prompts = [
-        prompt if isinstance(prompt, str) else json.dumps(prompt) for prompt in logs["prompt"]
-    ]
+    prompts = []
+    for prompt in logs["prompt"]:
+        is_plain = isinstance(prompt, str)
+        prompts.append(prompt if is_plain else json.dumps(prompt))
     columns: dict[str, Any] = {
         "step": step,
         "group": scores.index // group_size,
@@ -118,7 +119,8 @@ class GroupScores:
     @property
     def text_columns(self) -> list[str]:
         """Names of columns with texts of the rewards, such as a judge's reasons."""
-        return [name for name in self.table.columns if name not in (*OWN_COLUMNS, *self.weights)]
+        others = (*OWN_COLUMNS, *self.weights)
+        return [name for name in self.table.columns if name not in others]
 
     @property
     def has_spread(self) -> bool:
@@ -126,15 +128,17 @@ class GroupScores:
 
         Totals that are all NaN count as spread, lest missing scores be reported as equal.
         """
-        spread = self.table["total"].max() - self.table["total"].min()
+        totals = self.table["total"]
+        spread = totals.max() - totals.min()
         return bool(spread > NO_SPREAD or math.isnan(spread))
 
     def __repr__(self) -> str:
-        lines = [f"Group {self.number}: {' '.join(self.question.split())[:100]}"]
-        for advantage, total, text in zip(
-            self.table["advantage"], self.table["total"], self.transcripts, strict=True
-        ):
-            lines.append(f"{advantage:+8.3f}  total {total:7.4g}  {' '.join(text.split())[:80]!r}")
+        question = " ".join(self.question.split())
+        lines = [f"Group {self.number}: {question[:100]}"]
+        columns = (self.table["advantage"], self.table["total"], self.transcripts)
+        for advantage, total, text in zip(*columns, strict=True):
+            excerpt = " ".join(text.split())[:80]
+            lines.append(f"{advantage:+8.3f}  total {total:7.4g}  {excerpt!r}")
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -171,7 +175,8 @@ class StepGroups:
         return sum(not group.has_spread for group in self.groups)
 
     def __repr__(self) -> str:
-        return "\n".join([f"{self.title}: {len(self.groups)} groups", *map(repr, self.groups)])
+        head = f"{self.title}: {len(self.groups)} groups"
+        return "\n".join([head, *map(repr, self.groups)])
 
     def _repr_html_(self) -> str:
         return standalone("step", step=self, run_step=None)

@@ -198,17 +198,6 @@ class Run(Shown):
         return {reward["name"]: tuple(reward["range"]) for reward in with_range}
 
     @property
-    def total_range(self) -> tuple[float, float] | None:
-        """Lowest and highest possible total reward; None if a reward has no known range."""
-        ranges = self.ranges
-        weights = self.weights
-        if not weights or ranges.keys() != weights.keys():
-            return None
-        # A negative weight turns a range around.
-        ends = [sorted(weights[name] * end for end in ranges[name]) for name in weights]
-        return sum(low for low, _ in ends), sum(high for _, high in ends)
-
-    @property
     def status(self) -> str:
         """Status in one word; `status_sentence` has the details.
 
@@ -400,7 +389,6 @@ class Run(Shown):
             self.weights,
             self.reference,
             alerts=self.alerts,
-            total_range=self.total_range,
             panels=panels,
         )
 

@@ -121,11 +121,13 @@ def _examine(
     recorded = run.info
     # Through JSON, so that tuples are lists, as in the file.
     requested = json.loads(json.dumps(info.to_dict(), default=str))
+    # 1. Nobody else trains it.
     if run.status == "running":
         # The lock was free, but the process lives: the drive has no locks.
         raise ValueError(_being_trained(run.name, f"process {recorded['pid']} of this machine"))
     is_auto_and_finished = is_auto and run.status == "finished"
 
+    # 2. If it ended before anything was trained, a new run starts, whatever the settings were.
     checkpoint = newest_checkpoint(run.path / "checkpoints")
     # Any one trace of training is enough, because files can be missing on a drive that was
     # disconnected.
@@ -134,6 +136,7 @@ def _examine(
         _set_aside(run)
         return None
 
+    # 3. It is the same training.
     other_training = _differences_in_training(recorded, requested)
     reward_changes = _changes_in_rewards(recorded, requested)
     # Someone who reruns a cell with a changed reward wants to train with it, while an unfinished
@@ -153,7 +156,7 @@ def _examine(
             "what it started with, or give a new run another name."
         )
 
-    # From here on it is the same training: return it, or find the step to resume it at.
+    # 4. Return it, or resume it at its newest checkpoint.
     asks_same_steps = settings.max_steps == recorded["settings"]["max_steps"]
     has_adapter = any(run.adapter_path.glob("*.safetensors"))
     if is_auto_and_finished and asks_same_steps and has_adapter:
