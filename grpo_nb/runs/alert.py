@@ -86,7 +86,9 @@ def alert_table(alerts: Iterable[Alert]) -> Html:
     texts = []
     for alert in alerts:
         # A rule that watches several things reports each of them by its name.
-        name = f"{alert.rule} ({alert.subject})" if alert.subject else alert.rule
+        name = alert.rule
+        if alert.subject:
+            name += f" ({alert.subject})"
         seen = Html(alert.message, f"<b>{escaped(name)}</b>: {escaped(alert.message)}")
         rows.append((bold(alert.standing), alert.step, seen, alert.advice))
         heading = f"{alert.standing}: {name}, step {alert.step}"

@@ -199,7 +199,8 @@ def _empty_figure(shown: Sequence[CurvePanel], foot: str) -> tuple[Figure, Seque
 def _foot(sentence: str, alerts: Sequence[Alert], window: int) -> str:
     """Return the text below the panels: the sentence, the worst alerts, and what the lines are."""
     texts = [sentence]
-    for alert in worst_first(latest_first(alerts))[:MAX_ALERTS_IN_WORDS]:
+    ordered = worst_first(latest_first(alerts))
+    for alert in ordered[:MAX_ALERTS_IN_WORDS]:
         texts.append(f"{alert.standing}, step {alert.step}: {alert.message}")
     if window > 1:
         texts.append(f"Strong lines: mean of the last {window} steps. Pale lines: each step.")
@@ -207,7 +208,8 @@ def _foot(sentence: str, alerts: Sequence[Alert], window: int) -> str:
     lines = []
     for text in texts:
         # A run that somebody sends can name anything as its reference.
-        lines += textwrap.wrap(_one_line(text, 600), FOOT_CHARACTERS, break_on_hyphens=False)
+        line = _one_line(text, 600)
+        lines += textwrap.wrap(line, FOOT_CHARACTERS, break_on_hyphens=False)
     return "\n".join(lines)
 
 
@@ -240,7 +242,8 @@ def _draw_each_reward(
         label = _one_line(name, MAX_NAME)
         if name in weights:
             label += f" x{weights[name]:g}"
-        line = _draw_values(axis, curve(rows, metric), window, number)
+        values = curve(rows, metric)
+        line = _draw_values(axis, values, window, number)
         lines[line] = label
     _label_lines(axis, lines)
 
@@ -358,7 +361,8 @@ def overlay(runs: Mapping[str, Sequence[Row]]) -> Figure:
         return figure
     # Lines and names are given as lists, because matplotlib leaves out names that begin with "_".
     names = [_one_line(name, MAX_RUN_NAME) for name in runs]
-    legend = figure.legend(axes[0].lines, names, loc="outside upper left", ncols=2, labelcolor=INK)
+    lines = axes[0].lines
+    legend = figure.legend(lines, names, loc="outside upper left", ncols=2, labelcolor=INK)
     legend.set_frame_on(False)
     for text in legend.get_texts():
         text.set_parse_math(False)  # a run's name is not a formula

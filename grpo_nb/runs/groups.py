@@ -53,7 +53,8 @@ def completions_table(
     import pandas
 
     # TRL keeps the scores in deques, one for each reward.
-    scores = pandas.DataFrame({name: list(values) for name, values in logs["rewards"].items()})
+    score_lists = {name: list(values) for name, values in logs["rewards"].items()}
+    scores = pandas.DataFrame(score_lists)
     prompts = []
     for prompt in logs["prompt"]:
         is_plain = isinstance(prompt, str)
@@ -68,7 +69,8 @@ def completions_table(
         columns["turns"] = [json.dumps(turns, default=str) for turns in logs["completion"]]
     columns |= dict(scores)
     # Sum only the numeric scores, as TRL does; the total is NaN where no reward gave a number.
-    columns["total"] = (scores * pandas.Series(weights)).sum(axis=1, min_count=1)
+    weighted = scores * pandas.Series(weights)
+    columns["total"] = weighted.sum(axis=1, min_count=1)
     columns["advantage"] = list(logs["advantages"])
     # What rewards log for each completion (TRL's `log_extra`), such as a judge's reasons.
     for name, words in logs.get("extra", {}).items():
@@ -113,8 +115,10 @@ class GroupScores:
     def question(self) -> str:
         """Last turn of the user in the prompt."""
         # A prompt can end with a turn of the assistant, whose answer the model continues.
-        turns = [turn for turn in self.messages if turn["role"] == "user"] or self.messages
-        return str(turns[-1]["content"])
+        messages = self.messages
+        turns = [turn for turn in messages if turn["role"] == "user"]
+        last = (turns or messages)[-1]
+        return str(last["content"])
 
     @property
     def text_columns(self) -> list[str]:
@@ -165,8 +169,9 @@ class StepGroups:
         # A stable sort keeps completions with the same advantage in the order of sampling.
         ordered = table.sort_values("advantage", ascending=False, kind="stable")
         groups = []
-        for number, part in ordered.groupby("group", sort=True):
-            groups.append(GroupScores(int(number), part, known))
+        for number, rows in ordered.groupby("group", sort=True):
+            group = GroupScores(int(number), rows, known)
+            groups.append(group)
         return cls(title, tuple(groups))
 
     @property
@@ -191,4 +196,5 @@ def render_view(name: str, **values: Any) -> str:
 
 def standalone(name: str, **values: Any) -> str:
     """Return a view with its style sheet, to be shown on its own."""
-    return f'{style("runs/viewer.css")}<div class="gn-lab">{render_view(name, **values)}</div>'
+    view = render_view(name, **values)
+    return f'{style("runs/viewer.css")}<div class="gn-lab">{view}</div>'

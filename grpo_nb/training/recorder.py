@@ -130,7 +130,7 @@ class Recorder(TrainerCallback):
             signal.signal(signal.SIGINT, previous)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.trainer.begin()
+        self.trainer.secure_start()
         # Checkpoints leave out the rows, so a resumed training gets those of the run.
         state.log_history = [dict(row) for row in self.rows]
         self.bar = progress_bar(
@@ -176,14 +176,16 @@ class Recorder(TrainerCallback):
 
     def _completions_of_step(self, row: dict[str, Any]) -> pandas.DataFrame:
         """Return the step's completions as a table; add measurements of their text to the row."""
-        group_size = self.settings.num_generations
         has_tools = bool(self.trainer.tools)
         table = completions_table(
-            last_generation(self.trainer), row["step"], group_size, self.weights, has_tools
+            last_generation(self.trainer),
+            row["step"],
+            self.settings.num_generations,
+            self.weights,
+            has_tools,
         )
-        texts = list(transcripts(table))
-        groups = [texts[start : start + group_size] for start in range(0, len(texts), group_size)]
-        row |= repetition_metrics(groups)
+        texts_of_groups = transcripts(table).groupby(table["group"]).agg(list)
+        row |= repetition_metrics(texts_of_groups)
         if has_tools:
             # Share of episodes that end with a tool call, because no round was left to answer.
             last_turns = [json.loads(turns)[-1] for turns in table["turns"]]

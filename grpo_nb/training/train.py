@@ -20,7 +20,7 @@ from grpo_nb.models.adapter import load_adapter, save_adapter
 from grpo_nb.models.templates import keep_template
 from grpo_nb.rewards.base import RewardFunction
 from grpo_nb.runs.card import write_model_card
-from grpo_nb.runs.checkpoints import best_adapter, keep_newest, newest_checkpoint
+from grpo_nb.runs.checkpoints import best_adapters, keep_newest, newest_checkpoint
 from grpo_nb.runs.rows import best_row
 from grpo_nb.runs.run_folder import Run, new_run_folder, require_free_name, require_run_name
 from grpo_nb.runs.run_info import RunInfo
@@ -328,12 +328,11 @@ def _leave_adapter(recorder: Recorder, info: RunInfo) -> None:
     step = newest.step
     if recorder.settings.keep_adapter == "best":
         # A folder in `best/` may have been deleted by hand.
-        kept = best_row(
-            row for row in recorder.rows if best_adapter(run.path, row["step"]).is_dir()
-        )
-        if kept is not None:
-            step = kept["step"]
-            source = best_adapter(run.path, step)
+        kept_folders = dict(best_adapters(run.path))
+        best = best_row(row for row in recorder.rows if row["step"] in kept_folders)
+        if best is not None:
+            step = best["step"]
+            source = kept_folders[step]
     if source is None:  # the training ended before its first checkpoint
         return
     with staged_folder(run.adapter_path) as staged:

@@ -110,7 +110,7 @@ class KitTrainer(GRPOTrainer):
         # TRL calls the micro-batches of one pass over a generation "steps".
         return self.args.steps_per_generation * self.num_iterations
 
-    def begin(self) -> None:
+    def secure_start(self) -> None:
         """Write the first checkpoint, or check that a resumed run has the adapter it should have.
 
         Call this when everything is built and loaded, before the first step.
