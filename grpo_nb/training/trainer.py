@@ -73,6 +73,7 @@ class KitTrainer(GRPOTrainer):
         self.record_generation: RecordGeneration | None = None
         self.why_trl_path: str | None = None
         self._resumed_from: Path | None = None
+        # The last step that was saved, or that a run was resumed at, and the time.
         self._saved_step = 0
         self._saved_at = 0.0
         # The batch whose loss is being computed, and which of its rows the engine computed.
@@ -120,8 +121,8 @@ class KitTrainer(GRPOTrainer):
         else:
             # Checked after all that transformers and accelerate did since the adapter was loaded.
             require_same_adapter(self.accelerator.unwrap_model(self.model), self._resumed_from)
-        self._saved_step = self.state.global_step
-        self._saved_at = time.monotonic()
+            self._saved_step = self.state.global_step
+            self._saved_at = time.monotonic()
 
     def is_save_due(self, save_steps: int) -> bool:
         """Return True if a checkpoint should follow the row that was just logged.
@@ -142,6 +143,8 @@ class KitTrainer(GRPOTrainer):
         return all(bool(parameter.isfinite().all()) for parameter in trained)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        self._saved_step = self.state.global_step
+        self._saved_at = time.monotonic()
         if not self.has_finite_adapter:
             # The checkpoint before stays the newest, so the run can be resumed from it.
             warn_user(
@@ -155,8 +158,6 @@ class KitTrainer(GRPOTrainer):
             sync(metrics)  # no row of a complete checkpoint is missing
         write_checkpoint(root, self.state.global_step, self._fill_checkpoint)
         keep_newest(root, KEPT_CHECKPOINTS)
-        self._saved_step = self.state.global_step
-        self._saved_at = time.monotonic()
 
     def _fill_checkpoint(self, folder: Path) -> None:
         save_adapter(self.accelerator.unwrap_model(self.model), folder)
