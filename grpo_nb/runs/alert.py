@@ -9,6 +9,7 @@ from grpo_nb.core.tables import Html, Shown, Table, bold, escaped
 from grpo_nb.core.words import in_line
 
 Severity = Literal["info", "warning", "critical"]
+#: Severities of an open alert, the mildest first.
 SEVERITIES: tuple[Severity, ...] = ("info", "warning", "critical")
 #: Kinds of alerts in the order of their urgency, the least urgent first.
 KINDS = ("withdrawn", *SEVERITIES)
@@ -48,6 +49,7 @@ class Alert(Shown):
     ended: int | None = None
 
     def __post_init__(self) -> None:
+        # Alerts are also read from the folders of other people.
         if self.severity not in SEVERITIES:
             raise ValueError(
                 f"severity = {in_line(self.severity)} must be one of {', '.join(SEVERITIES)}"
@@ -83,13 +85,18 @@ def alert_table(alerts: Iterable[Alert]) -> Html:
     rows = []
     texts = []
     for alert in alerts:
-        name = f"{alert.rule} ({alert.subject})" if alert.subject else alert.rule
+        # A rule that watches several things reports each of them by its name.
+        name = alert.rule
+        if alert.subject:
+            name += f" ({alert.subject})"
         seen = Html(alert.message, f"<b>{escaped(name)}</b>: {escaped(alert.message)}")
         rows.append((bold(alert.standing), alert.step, seen, alert.advice))
-        texts.append(f"{alert.standing}: {name}, step {alert.step}: {alert.message}")
+        heading = f"{alert.standing}: {name}, step {alert.step}"
+        texts.append(f"{heading}: {alert.message}")
         texts.append(f"    change: {alert.advice}")
     head = ("severity", "step", "what was seen", "what to change")
-    return Html("\n".join(texts), Table(rows, head).html())
+    table = Table(rows, head)
+    return Html("\n".join(texts), table.html())
 
 
 def worst_first(alerts: Iterable[Alert]) -> list[Alert]:
@@ -103,8 +110,9 @@ def latest_first(alerts: Iterable[Alert]) -> list[Alert]:
     def last_change(alert: Alert) -> int:
         return alert.step if alert.ended is None else alert.ended
 
-    # Of alerts that changed at the same step, the one that first came last is shown first.
-    return sorted(reversed(list(alerts)), key=last_change, reverse=True)
+    # Ties: the alert that was first reported later comes first.
+    latest_report_first = reversed(list(alerts))
+    return sorted(latest_report_first, key=last_change, reverse=True)
 
 
 def alerts_of(rows: Iterable[Mapping[str, Any]]) -> list[Alert]:
@@ -120,5 +128,6 @@ def alerts_of(rows: Iterable[Mapping[str, Any]]) -> list[Alert]:
     for row in rows:
         for values in row.get("alerts", ()):
             alert = Alert(**values)
+            # A replaced entry keeps its place, so the order is that of the first reports.
             latest[alert.rule, alert.subject] = alert
     return list(latest.values())

@@ -18,7 +18,7 @@ from grpo_nb.core.files import write_text
 from grpo_nb.core.pages import render
 from grpo_nb.core.words import displayable
 from grpo_nb.runs.rows import HELDOUT_MEASURES, HeldoutMeasure
-from grpo_nb.runs.run_folder import Run
+from grpo_nb.runs.run_folder import FIGURE, Run
 from grpo_nb.tasks.formats import AnswerFormat
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 #: The model that the embedded model was made of. The embedded weights were quantised to 4 bit and
 #: back, so they differ from it, and an adapter trained on them must not name it as its base.
 ORIGIN_OF_EMBEDDED_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
-FIGURE = "figures/training.png"
 
 #: Names of settings that hold secrets, and of settings that mean nothing on another machine.
 SECRET = r"(.*_)?(token|password|secret|key|credentials?)"
@@ -88,6 +87,7 @@ def write_export_card(
         kind: "adapter", "merged" or "gguf".
         verification: Content of the export's `verification.json`.
     """
+    # The card names the figure by a relative path, so each export needs its own copy.
     figure = run.path / FIGURE
     if figure.is_file():
         target = Path(folder) / FIGURE
@@ -109,8 +109,8 @@ def model_card(
     """
     info = run.info
     settings = run.settings
-    gpu = info["machine"]["gpu"]
     is_embedded = settings.model == EMBEDDED_MODEL
+    # A local model has no page to link to, so the card gives its name alone.
     origin = "local"
     if is_embedded:
         origin = f"the model embedded in grpo_nb: {ORIGIN_OF_EMBEDDED_MODEL} in 4 bit, dequantised"
@@ -131,9 +131,19 @@ def model_card(
         figure=FIGURE if has_figure else None,
         answer_format=AnswerFormat(**info["task"]["format"]),
         settings=public_settings({**settings.to_dict(), **settings.extra}),
-        device=gpu["name"] if gpu else f"a CPU, {info['machine']['cores']} cores",
+        device=_device(info["machine"]),
     )
+    # Last of all, because sentences and sources of rewards can also hold private parts.
     return displayable(without_private_parts(f"{card}\n"))
+
+
+def _device(machine: Mapping[str, Any]) -> str:
+    if machine["gpu"]:
+        return machine["gpu"]["name"]
+    # A run that was trained elsewhere (`grpo_nb.scaleout`) records only the kind of its device.
+    if "device" in machine:
+        return f"another machine (device {machine['device']})"
+    return f"a CPU, {machine['cores']} cores"
 
 
 def _share_with_interval(evaluation: Any, measure: HeldoutMeasure) -> str:
@@ -155,6 +165,7 @@ def card_metadata(run: Run, kind: str = "adapter") -> ModelCardData:
     model = run.settings.model
     is_embedded = model == EMBEDDED_MODEL
     base = published_name(model)
+    # Merged weights descend from the published model. An adapter fits the embedded weights only.
     if is_embedded and card_kind.relation != "adapter":
         base = ORIGIN_OF_EMBEDDED_MODEL
     dataset = without_private_parts(run.info["task"]["name"])
@@ -163,6 +174,7 @@ def card_metadata(run: Run, kind: str = "adapter") -> ModelCardData:
         base_model=base,
         base_model_relation=card_kind.relation if base else None,
         library_name=card_kind.library,
+        # The licence of another model is not known here, so the card claims none.
         license="apache-2.0" if is_embedded else None,
         datasets=[dataset] if published_name(dataset) else None,
         pipeline_tag="text-generation",
@@ -177,7 +189,9 @@ def published_name(model: str) -> str | None:
     ['Qwen/Qwen3-0.6B', None]
     """
     is_id = re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", model) is not None
+    # The Hub allows neither "--" nor ".." in a name.
     has_forbidden_part = re.search(r"--|\.\.", model) is not None
+    # A folder such as "models/mine" looks like a name on the Hub.
     is_local = is_id and Path(model).exists()
     return model if is_id and not has_forbidden_part and not is_local else None
 
@@ -191,12 +205,14 @@ def without_private_parts(value: Any) -> Any:
     "open('c.txt') or </answer>"
     """
     if isinstance(value, Mapping):
+        # A value under a secret name is left out whole, whatever it looks like.
         public_names = [name for name in value if not SECRET_NAME.fullmatch(str(name))]
         return {name: without_private_parts(value[name]) for name in public_names}
     if isinstance(value, (list, tuple)):
         return type(value)(without_private_parts(item) for item in value)
     if not isinstance(value, str):
         return value
+    # The folders of a data file often name a customer or a project.
     if DATA_FILE.fullmatch(value):
         return re.split(r"[/\\]", value)[-1]
     without_login = LOGIN.sub("", value)

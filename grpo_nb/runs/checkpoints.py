@@ -48,12 +48,18 @@ def write_checkpoint(root: Path, step: int, fill: Callable[[Path], None]) -> Pat
     with staged_folder(target) as staged:
         try:
             fill(staged)
+            # Each file is on the disk before the manifest lists it, and the manifest before the
+            # folder gets its name. A power cut in between leaves no folder that looks complete.
             files = {}
-            for file in (path for path in staged.rglob("*") if path.is_file()):
-                files[file.relative_to(staged).as_posix()] = {"sha256": sha256_of(file)}
-                sync(file)
-            (staged / MANIFEST).write_text(json.dumps({"step": step, "files": files}, indent=1))
-            sync(staged / MANIFEST)
+            for file in staged.rglob("*"):
+                if file.is_file():
+                    name = file.relative_to(staged).as_posix()
+                    files[name] = {"sha256": sha256_of(file)}
+                    sync(file)
+            manifest = staged / MANIFEST
+            content = {"step": step, "files": files}
+            manifest.write_text(json.dumps(content, indent=1))
+            sync(manifest)
             sync(staged)
             staged.rename(target)
             sync(root)
@@ -68,6 +74,7 @@ def write_checkpoint(root: Path, step: int, fill: Callable[[Path], None]) -> Pat
 def newest_checkpoint(root: Path) -> NewestCheckpoint:
     """Return the newest complete checkpoint, and why each newer one was passed over."""
     passed_over: list[str] = []
+    # The newest first: usually it is complete, and hashing the others would take time.
     for step, folder in reversed(checkpoint_folders(root)):
         damage = find_damage(folder)
         if damage is None:
@@ -86,9 +93,11 @@ def find_damage(folder: Path) -> str | None:
         # A checkpoint that was not finished has no manifest.
         manifest = json.loads((folder / MANIFEST).read_bytes())
         for name, expected in manifest["files"].items():
+            # A manifest can come from somebody else and name files elsewhere.
             file = inside(folder, name)
             if not file.is_file() or sha256_of(file) != expected["sha256"]:
                 return f"{name} is not what was written"
+    # Valid JSON of another shape is damage too.
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         return f"its manifest cannot be read ({error})"
     except OSError as error:
@@ -121,15 +130,18 @@ def best_adapters(run: Path) -> list[tuple[int, Path]]:
     return _numbered_folders(run / "best", "step-")
 
 
-def keep_best(run: Path) -> None:
+def delete_outdated_best(run: Path) -> None:
     """Delete adapters of earlier best scores that the run can no longer go back to.
 
     A run can go back to any of its checkpoints. Keep the last best adapter at or before the oldest
     checkpoint, and all later ones.
     """
-    oldest = min((step for step, _ in checkpoint_folders(run / "checkpoints")), default=0)
+    # Without a checkpoint the run starts over, so every adapter is kept.
+    checkpoint_steps = [step for step, _ in checkpoint_folders(run / "checkpoints")]
+    oldest = min(checkpoint_steps, default=0)
     adapters = best_adapters(run)
-    first_needed = max((step for step, _ in adapters if step <= oldest), default=0)
+    steps_before = [step for step, _ in adapters if step <= oldest]
+    first_needed = max(steps_before, default=0)
     for step, folder in adapters:
         if step < first_needed:
             shutil.rmtree(folder)
@@ -138,6 +150,8 @@ def keep_best(run: Path) -> None:
 def set_damaged_aside(root: Path, newest: NewestCheckpoint) -> None:
     """Rename checkpoints that were passed over to `damaged-N`."""
     for step, folder in checkpoint_folders(root):
+        # Renamed, because under its old name the folder would count as the newest checkpoint. Not
+        # deleted, because its files may still be worth something.
         if newest.path is None or step > newest.step:
             put_in_place(folder, folder.with_name(f"damaged-{step}"))
 
@@ -148,6 +162,7 @@ def sync(path: Path) -> None:
     try:
         os.fsync(number)
     except OSError as error:
+        # Other errors mean that this drive cannot force a file or folder to the disk.
         if error.errno in (errno.EIO, errno.ENOSPC, errno.EDQUOT):
             raise
     finally:
@@ -171,6 +186,7 @@ def checkpoint_folders(root: Path) -> list[tuple[int, Path]]:
 def _numbered_folders(root: Path, prefix: str) -> list[tuple[int, Path]]:
     folders = []
     for folder in root.glob(f"{prefix}*"):
+        # Copies that a user made, such as "checkpoint-4 (1)", are left out.
         match = re.fullmatch(r"\d{1,15}", folder.name.removeprefix(prefix))
         if match:
             folders.append((int(match[0]), folder))

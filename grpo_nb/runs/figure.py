@@ -7,6 +7,7 @@ pages.
 
 import base64
 import io
+import math
 import textwrap
 import time
 from collections.abc import Mapping, Sequence
@@ -89,9 +90,13 @@ OTHER_PANELS = (
 
 def curve(rows: Sequence[Row], metric: str) -> pandas.Series:
     """Return the logged values of a metric by step, with NaN for infinite values."""
-    measured = [row for row in rows if isinstance(row.get(metric), (int, float))]
-    values = {row["step"]: row[metric] for row in measured}
-    return pandas.Series(values, dtype=float).replace([numpy.inf, -numpy.inf], numpy.nan)
+    # An axis cannot show an infinite value.
+    values = {}
+    for row in rows:
+        if isinstance(row.get(metric), (int, float)):
+            values[row["step"]] = row[metric]
+    series = pandas.Series(values, dtype=float)
+    return series.where(numpy.isfinite(series))
 
 
 def window_of(rows: Sequence[Row]) -> int:
@@ -99,6 +104,7 @@ def window_of(rows: Sequence[Row]) -> int:
 
     There, a long mean would hide the start.
     """
+    # From 500 rows on, a fiftieth of the width smooths better than ten rows.
     return max(1, min(10, len(rows) // 4), len(rows) // 50)
 
 
@@ -114,7 +120,6 @@ def training_figure(
     reference: str = "the reference model",
     *,
     alerts: Sequence[Alert] = (),
-    total_range: tuple[float, float] | None = None,
     panels: Literal["main", "all"] = "main",
 ) -> Figure:
     """Draw the curves of a run, with one sentence about it below.
@@ -128,10 +133,8 @@ def training_figure(
         reference: The model that the KL is measured against, in words.
         alerts: Alerts as in `Run.alerts`. They are marked at their step, and the most severe are
             written below.
-        total_range: The lowest and highest total reward that is possible, to which the band of
-            one standard deviation is clipped; None if it is not known.
         panels: "main" draws total reward, each reward and held-out scores; "all" also KL, length,
-            truncation, learning signal, entropy, gradient, learning rate and time.
+            truncation, learning signal, entropy, gradient, learning rate, time and tool calls.
 
     Raises:
         ValueError: `panels` is neither "main" nor "all".
@@ -150,7 +153,6 @@ def training_figure(
     figure.set_label(sentence)
     for axis, panel in zip(axes, shown, strict=True):
         if panel is TOTAL:
-            _draw_deviation(axis, rows, window, total_range)
             _mark_alerts(axis, alerts)
         if panel is EACH:
             _draw_each_reward(axis, rows, window, weights or {})
@@ -159,21 +161,25 @@ def training_figure(
         else:
             values = curve(rows, panel.metric)
             _draw_values(axis, values, window)
+            # From 0, so that a steady curve does not look restless. Rewards have no natural zero.
             if panel is not TOTAL and not panel.is_share and values.min() >= 0:
                 axis.set_ylim(bottom=0)
     return figure
 
 
 def _is_measured(panel: CurvePanel, rows: Sequence[Row]) -> bool:
-    """Return True if some row has the panel's metric; a single reward is the total already."""
+    """Return True if some row has the panel's metric."""
     if panel is EACH:
+        # With one reward this panel would repeat the total.
         return len(reward_metrics(rows)) > 1
     return len(curve(rows, panel.metric)) > 0
 
 
 def _empty_figure(shown: Sequence[CurvePanel], foot: str) -> tuple[Figure, Sequence[Axes]]:
     """Return a figure with empty panels and text below them, and the axes of the panels."""
-    row_count = -(-len(shown) // COLUMNS)
+    # The text gets a strip of its own, as high as its lines need.
+    row_count = math.ceil(len(shown) / COLUMNS)
+    column_count = min(COLUMNS, len(shown))
     foot_inches = FOOT_LINE_INCHES * (foot.count("\n") + 1.5)
     height = PANEL_INCHES * row_count + foot_inches
     share = foot_inches / height
@@ -184,7 +190,7 @@ def _empty_figure(shown: Sequence[CurvePanel], foot: str) -> tuple[Figure, Seque
     )
     axes = []
     for number, panel in enumerate(shown):
-        axis = figure.add_subplot(row_count, min(COLUMNS, len(shown)), number + 1)
+        axis = figure.add_subplot(row_count, column_count, number + 1)
         _frame(axis, panel)
         axes.append(axis)
     return figure, axes
@@ -193,14 +199,17 @@ def _empty_figure(shown: Sequence[CurvePanel], foot: str) -> tuple[Figure, Seque
 def _foot(sentence: str, alerts: Sequence[Alert], window: int) -> str:
     """Return the text below the panels: the sentence, the worst alerts, and what the lines are."""
     texts = [sentence]
-    for alert in worst_first(latest_first(alerts))[:MAX_ALERTS_IN_WORDS]:
+    ordered = worst_first(latest_first(alerts))
+    for alert in ordered[:MAX_ALERTS_IN_WORDS]:
         texts.append(f"{alert.standing}, step {alert.step}: {alert.message}")
     if window > 1:
         texts.append(f"Strong lines: mean of the last {window} steps. Pale lines: each step.")
+    # matplotlib does not wrap text at words.
     lines = []
     for text in texts:
         # A run that somebody sends can name anything as its reference.
-        lines += textwrap.wrap(_one_line(text, 600), FOOT_CHARACTERS, break_on_hyphens=False)
+        line = _one_line(text, 600)
+        lines += textwrap.wrap(line, FOOT_CHARACTERS, break_on_hyphens=False)
     return "\n".join(lines)
 
 
@@ -218,23 +227,9 @@ def _frame(axis: Axes, panel: CurvePanel) -> None:
     axis.locator_params(axis="x", nbins=3, integer=True)
     axis.xaxis.set_major_formatter(EngFormatter(sep=""))  # 10,000 as 10k
     axis.yaxis.set_major_formatter("{x:.0%}" if panel.is_share else "{x:.3g}")
+    # Shares always have the same axis, so that panels and runs can be compared.
     if panel.is_share:
         axis.set_ylim(0, 1.02)
-
-
-def _draw_deviation(
-    axis: Axes, rows: Sequence[Row], window: int, total_range: tuple[float, float] | None
-) -> None:
-    """Draw a band of one standard deviation over the completions around the total reward."""
-    means = curve(rows, "reward").rolling(window, 1).mean()
-    deviations = curve(rows, "reward_std").rolling(window, 1).mean()
-    if deviations.empty:
-        return
-    low, high = total_range or (None, None)
-    lower = (means - deviations).clip(low, high)
-    upper = (means + deviations).clip(low, high)
-    axis.fill_between(means.index, lower, upper, color=COLOURS[0], alpha=0.15, linewidth=0)
-    axis.texts[0].set_text(f"{TOTAL.unit}, band: ± 1 std")
 
 
 def _draw_each_reward(
@@ -247,7 +242,8 @@ def _draw_each_reward(
         label = _one_line(name, MAX_NAME)
         if name in weights:
             label += f" x{weights[name]:g}"
-        line = _draw_values(axis, curve(rows, metric), window, number)
+        values = curve(rows, metric)
+        line = _draw_values(axis, values, window, number)
         lines[line] = label
     _label_lines(axis, lines)
 
@@ -259,12 +255,14 @@ def _draw_heldout(axis: Axes, rows: Sequence[Row]) -> None:
         values = curve(rows, measure.key)
         if values.empty:
             continue
+        # Another program may have logged a share without its interval.
         low = curve(rows, measure.low_key).reindex(values.index)
         high = curve(rows, measure.high_key).reindex(values.index)
         colour = COLOURS[number % len(COLOURS)]
         axis.fill_between(values.index, low, high, color=colour, alpha=0.13, linewidth=0)
         line = _draw_values(axis, values, 1, number)
-        lines[line] = f"{measure.label} {values.iloc[-1]:.0%}"
+        last = values.iloc[-1]
+        lines[line] = f"{measure.label} {last:.0%}"
     _label_lines(axis, lines)
 
 
@@ -277,12 +275,16 @@ def _draw_values(axis: Axes, values: pandas.Series, window: int, number: int = 0
         window: Number of steps of the mean.
         number: Number of the line in its panel, which decides colour and line style.
     """
+    # A gap in a curve is easily overlooked, so the unit line names it.
     count = values.isna().sum()
     if count:
-        axis.texts[0].set_text(f"NaN at {count} step{'' if count == 1 else 's'}")
+        plural = "" if count == 1 else "s"
+        axis.texts[0].set_text(f"NaN at {count} step{plural}")
     if window > 1:
-        axis.plot(values, color=COLOURS[number % len(COLOURS)], alpha=0.4, linewidth=0.7)
-    return _draw_line(axis, values.rolling(window, 1).mean(), number)
+        colour = COLOURS[number % len(COLOURS)]
+        axis.plot(values, color=colour, alpha=0.4, linewidth=0.7)
+    means = values.rolling(window, 1).mean()
+    return _draw_line(axis, means, number)
 
 
 def _draw_line(axis: Axes, values: pandas.Series, number: int) -> Line2D:
@@ -300,7 +302,8 @@ def _draw_line(axis: Axes, values: pandas.Series, number: int) -> Line2D:
 
 def _label_lines(axis: Axes, lines: Mapping[Line2D, str]) -> None:
     """Write the label of each line to the right of a panel, the highest line first."""
-    ordered = sorted(lines, key=lambda line: -line.get_ydata()[-1])
+    # In the order of the ends of the lines, each in a row of its own, so none overlap.
+    ordered = sorted(lines, key=lambda line: line.get_ydata()[-1], reverse=True)
     for number, line in enumerate(ordered):
         axis.text(
             1.03,
@@ -316,6 +319,7 @@ def _label_lines(axis: Axes, lines: Mapping[Line2D, str]) -> None:
 
 def _mark_alerts(axis: Axes, alerts: Sequence[Alert]) -> None:
     """Mark alerts at the upper edge of a panel, the most severe on top of the others."""
+    # The last one drawn lies on top.
     for alert in reversed(worst_first(alerts)):
         colour, marker = ALERT_MARKS[alert.kind]
         axis.plot(
@@ -332,7 +336,9 @@ def _mark_alerts(axis: Axes, alerts: Sequence[Alert]) -> None:
 def _one_line(text: str, limit: int) -> str:
     """Return a text as one short line. A run can come from somebody else."""
     line = displayable(" ".join(text.split()))
-    return line if len(line) <= limit else f"{line[: limit - 3]}..."
+    if len(line) <= limit:
+        return line
+    return f"{line[: limit - 3]}..."
 
 
 def overlay(runs: Mapping[str, Sequence[Row]]) -> Figure:
@@ -346,14 +352,17 @@ def overlay(runs: Mapping[str, Sequence[Row]]) -> Figure:
     figure, axes = _empty_figure(shown, "")
     for axis, panel in zip(axes, shown, strict=True):
         for number, rows in enumerate(runs.values()):
+            # Held-out scores are few, and each is a mean over questions already.
             window = 1 if panel is HOLDOUT else window_of(rows)
-            means = curve(rows, panel.metric).rolling(window, 1).mean()
+            values = curve(rows, panel.metric)
+            means = values.rolling(window, 1).mean()
             _draw_line(axis, means, number)
     if not shown:
         return figure
     # Lines and names are given as lists, because matplotlib leaves out names that begin with "_".
     names = [_one_line(name, MAX_RUN_NAME) for name in runs]
-    legend = figure.legend(axes[0].lines, names, loc="outside upper left", ncols=2, labelcolor=INK)
+    lines = axes[0].lines
+    legend = figure.legend(lines, names, loc="outside upper left", ncols=2, labelcolor=INK)
     legend.set_frame_on(False)
     for text in legend.get_texts():
         text.set_parse_math(False)  # a run's name is not a formula
@@ -386,37 +395,25 @@ class LivePlot:
     together take at most a two-hundredth of the time.
 
     Args:
-        run: The run that is shown; its weights, its reference and the range of its rewards.
+        run: The run that is shown.
     """
 
     def __init__(self, run: Any) -> None:
-        # Read once, because each of them reads a file.
-        self._facts = {
-            "weights": run.weights,
-            "reference": run.reference,
-            "total_range": run.total_range,
-        }
+        self._run = run
         self._output = CellOutput()
         self._next_redraw = 0.0
         self._is_drawn = False
 
-    def update(
-        self, rows: Sequence[Row], *, alerts: Sequence[Alert] = (), is_last: bool = False
-    ) -> None:
-        """Redraw the figure if a redraw is due.
-
-        Args:
-            rows: All rows so far.
-            alerts: All alerts so far.
-            is_last: Redraw in any case.
-        """
+    def update(self, is_last: bool = False) -> None:
+        """Draw what the run has logged so far, if a redraw is due or the last one is asked for."""
         started = time.perf_counter()
-        if not rows or (not is_last and started < self._next_redraw):
+        if not is_last and started < self._next_redraw:
             return
-        figure = training_figure(rows, alerts=alerts, **self._facts)
+        figure = self._run.plot()
         sentence = figure.get_label()
         data = {"image/png": base64_png(figure), "text/plain": sentence}
-        self._output.show(data, metadata={"image/png": {"alt": f"Training curves. {sentence}"}})
+        metadata = {"image/png": {"alt": f"Training curves. {sentence}"}}
+        self._output.show(data, metadata=metadata)
         seconds = time.perf_counter() - started
         # The first figure also loads matplotlib's fonts, so its time is no measure of a redraw.
         pause = 200 * seconds if self._is_drawn else 0.0

@@ -5,7 +5,9 @@ Everything that a model, a user or a data set wrote is escaped. Nothing here nee
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -50,10 +52,13 @@ def completions_table(
     """
     import pandas
 
-    scores = pandas.DataFrame({name: list(values) for name, values in logs["rewards"].items()})
-    prompts = [
-        prompt if isinstance(prompt, str) else json.dumps(prompt) for prompt in logs["prompt"]
-    ]
+    # TRL keeps the scores in deques, one for each reward.
+    score_lists = {name: list(values) for name, values in logs["rewards"].items()}
+    scores = pandas.DataFrame(score_lists)
+    prompts = []
+    for prompt in logs["prompt"]:
+        is_plain = isinstance(prompt, str)
+        prompts.append(prompt if is_plain else json.dumps(prompt))
     columns: dict[str, Any] = {
         "step": step,
         "group": scores.index // group_size,
@@ -64,7 +69,8 @@ def completions_table(
         columns["turns"] = [json.dumps(turns, default=str) for turns in logs["completion"]]
     columns |= dict(scores)
     # Sum only the numeric scores, as TRL does; the total is NaN where no reward gave a number.
-    columns["total"] = (scores * pandas.Series(weights)).sum(axis=1, min_count=1)
+    weighted = scores * pandas.Series(weights)
+    columns["total"] = weighted.sum(axis=1, min_count=1)
     columns["advantage"] = list(logs["advantages"])
     # What rewards log for each completion (TRL's `log_extra`), such as a judge's reasons.
     for name, words in logs.get("extra", {}).items():
@@ -98,24 +104,27 @@ class GroupScores:
     def messages(self) -> list[dict[str, Any]]:
         """Turns of the prompt. A plain prompt is one turn of the user."""
         raw = self.table["prompt"].iloc[0]
-        plain = [{"role": "user", "content": raw}]
-        try:
-            turns = json.loads(raw) if raw.startswith("[{") else plain
-        except json.JSONDecodeError:  # a plain prompt that begins like a list
-            return plain
-        # A plain prompt can also be a JSON list of something else than turns.
-        return turns if all(map(_is_turn, turns)) else plain
+        # A plain prompt is any text, also JSON of something else than turns.
+        with contextlib.suppress(ValueError, RecursionError):
+            turns = json.loads(raw)
+            if isinstance(turns, list) and turns and all(map(_is_turn, turns)):
+                return turns
+        return [{"role": "user", "content": raw}]
 
     @property
     def question(self) -> str:
         """Last turn of the user in the prompt."""
-        turns = [turn for turn in self.messages if turn["role"] == "user"] or self.messages
-        return str(turns[-1]["content"])
+        # A prompt can end with a turn of the assistant, whose answer the model continues.
+        messages = self.messages
+        turns = [turn for turn in messages if turn["role"] == "user"]
+        last = (turns or messages)[-1]
+        return str(last["content"])
 
     @property
     def text_columns(self) -> list[str]:
         """Names of columns with texts of the rewards, such as a judge's reasons."""
-        return [name for name in self.table.columns if name not in (*OWN_COLUMNS, *self.weights)]
+        others = (*OWN_COLUMNS, *self.weights)
+        return [name for name in self.table.columns if name not in others]
 
     @property
     def has_spread(self) -> bool:
@@ -123,14 +132,17 @@ class GroupScores:
 
         Totals that are all NaN count as spread, lest missing scores be reported as equal.
         """
-        return not self.table["total"].max() - self.table["total"].min() <= NO_SPREAD
+        totals = self.table["total"]
+        spread = totals.max() - totals.min()
+        return bool(spread > NO_SPREAD or math.isnan(spread))
 
     def __repr__(self) -> str:
-        lines = [f"Group {self.number}: {' '.join(self.question.split())[:100]}"]
-        for advantage, total, text in zip(
-            self.table["advantage"], self.table["total"], self.transcripts, strict=True
-        ):
-            lines.append(f"{advantage:+8.3f}  total {total:7.4g}  {' '.join(text.split())[:80]!r}")
+        question = " ".join(self.question.split())
+        lines = [f"Group {self.number}: {question[:100]}"]
+        columns = (self.table["advantage"], self.table["total"], self.transcripts)
+        for advantage, total, text in zip(*columns, strict=True):
+            excerpt = " ".join(text.split())[:80]
+            lines.append(f"{advantage:+8.3f}  total {total:7.4g}  {excerpt!r}")
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -154,10 +166,12 @@ class StepGroups:
         # In a run that somebody sent, run.json may lack a reward: it is shown with weight 0.
         scored = table.select_dtypes("number").columns
         known = {name: weights.get(name, 0.0) for name in scored if name not in OWN_COLUMNS}
+        # A stable sort keeps completions with the same advantage in the order of sampling.
         ordered = table.sort_values("advantage", ascending=False, kind="stable")
         groups = []
-        for number, part in ordered.groupby("group", sort=True):
-            groups.append(GroupScores(int(number), part, known))
+        for number, rows in ordered.groupby("group", sort=True):
+            group = GroupScores(int(number), rows, known)
+            groups.append(group)
         return cls(title, tuple(groups))
 
     @property
@@ -166,7 +180,8 @@ class StepGroups:
         return sum(not group.has_spread for group in self.groups)
 
     def __repr__(self) -> str:
-        return "\n".join([f"{self.title}: {len(self.groups)} groups", *map(repr, self.groups)])
+        head = f"{self.title}: {len(self.groups)} groups"
+        return "\n".join([head, *map(repr, self.groups)])
 
     def _repr_html_(self) -> str:
         return standalone("step", step=self, run_step=None)
@@ -181,4 +196,5 @@ def render_view(name: str, **values: Any) -> str:
 
 def standalone(name: str, **values: Any) -> str:
     """Return a view with its style sheet, to be shown on its own."""
-    return f'{style("runs/viewer.css")}<div class="gn-lab">{render_view(name, **values)}</div>'
+    view = render_view(name, **values)
+    return f'{style("runs/viewer.css")}<div class="gn-lab">{view}</div>'

@@ -56,6 +56,7 @@ class Rise:
             return "No step has a reward"
         if self.steps == 1:
             return f"The reward of the only step is {self.first:.2f}"
+        # With fewer than six steps a "third" is a single step.
         third = f" {self.steps // 3}" if self.steps >= 6 else ""
         start = f"{self.first:.2f} (first{third} of {self.steps} steps)"
         end = f"{self.last:.2f} (last{third})"
@@ -112,6 +113,7 @@ def reward_rise(rows: Sequence[Row]) -> Rise:
     """
     values = [value for value in series(rows, "reward") if math.isfinite(value)]
     third = max(1, len(values) // 3)
+    # Too few steps cannot show a rise, so they have the p-value of no evidence.
     p_value = rise_p_value(values) if len(values) >= MIN_STEPS else 1.0
     return Rise(
         first=mean(values[:third]),
@@ -138,6 +140,7 @@ def describe(rows: Sequence[Row], reference: str = "the reference model") -> str
         )
     with_reward = [row for row in rows if "reward" in row]
     parts = [rise.claim]
+    # The test left these steps out, so the sentence must not hide them.
     broken = len(with_reward) - rise.steps
     if broken:
         parts.append(f"it was NaN or infinite at {broken} more")
@@ -174,9 +177,9 @@ class Outcome:
     """The verdict on a run, for the end of a notebook. `print` shows one paragraph per fact.
 
     Attributes:
-        worked: True if the held-out comparison is of this run and better, none of its questions was
-            trained on, the answers themselves did not get worse, the majority-class baseline, if
-            there is one, is cleared, and the reward rose.
+        worked: True if the held-out comparison is of this run and better, none of its questions is
+            known to have been trained on, the answers themselves did not get worse, the
+            majority-class baseline, if there is one, is cleared, and the reward rose.
         facts: What happened. The first one starts with "It worked." or with what is missing.
     """
 
@@ -212,6 +215,7 @@ def decide_outcome(
     >>> decide_outcome(Rise(first=0.2, last=0.9, p_value=0.001, steps=12), better).worked
     True
     """
+    # All missing evidence is named, not only the first, so that one rerun can supply it all.
     missing = list(obstacles)
     if comparison is None:
         missing.append("the held-out answers were not compared")
@@ -227,6 +231,7 @@ def decide_outcome(
     if not rise.is_clear:
         missing.append("the reward did not rise clearly")
 
+    # A comparison with an obstacle proves no gain, however good its verdict is.
     is_valid = comparison is not None and not obstacles
     is_better = is_valid and comparison.verdict == "better"
     head = "It worked."

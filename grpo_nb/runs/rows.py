@@ -37,6 +37,8 @@ class HeldoutMeasure(NamedTuple):
     interval_field: str
 
 
+#: The measures of held-out answers, in the order in which they are shown. The format may improve
+#: where the answers do not, so no text shows one without the others.
 HELDOUT_MEASURES = (
     HeldoutMeasure(
         "correct",
@@ -118,6 +120,7 @@ def read_rows(file: Path) -> list[dict[str, Any]]:
     """
     if not file.is_file():
         return []
+    # A power cut can leave zero bytes at the end of a file.
     lines = file.read_bytes().rstrip(b"\0 \r\n").splitlines()
     rows: list[dict[str, Any]] = []
     for number, line in enumerate(lines, 1):
@@ -172,6 +175,7 @@ def repetition_metrics(groups: Iterable[Sequence[str]]) -> dict[str, float]:
     all_texts: list[str] = []
     duplicate_shares: list[float] = []
     for group in groups:
+        # Models that repeat themselves still vary their line breaks.
         texts = [" ".join(completion.split()) for completion in group]
         group_count += 1
         all_texts.extend(texts)
@@ -182,6 +186,7 @@ def repetition_metrics(groups: Iterable[Sequence[str]]) -> dict[str, float]:
     metrics = {}
     if duplicate_shares:
         metrics["completions/duplicates"] = fmean(duplicate_shares)
+    # Within one prompt the same answer may simply be the right one.
     if group_count > 1:
         highest_count = max(Counter(all_texts).values())
         metrics["completions/same_answer"] = highest_count / len(all_texts)

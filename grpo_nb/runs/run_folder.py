@@ -75,26 +75,38 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+#: The image of the curves, in the folder of a run and of an export.
+FIGURE = "figures/training.png"
+
+
 def new_run_folder(root: str | Path, name: str | None) -> Path:
     """Create and return the folder of a new run.
 
     Args:
         root: Folder of all runs.
-        name: Name of the run. Default: the time of the start.
+        name: Name of the run, checked with `require_run_name`. Default: the time of the start.
 
     Raises:
         FileExistsError: A run of that name exists. Nothing is overwritten.
         EnvironmentProblem: The root is read-only, or not a folder.
-        ValueError: The name cannot be that of a folder.
     """
     require_writable(Path(root))
     if name is None:
         folder = free_path(Path(root) / datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S"), "_")
     else:
-        require_run_name(name)
         folder = Path(root) / name
     folder.mkdir(parents=True)
     return folder
+
+
+def require_free_name(root: str | Path, name: str) -> None:
+    """Raise a `FileExistsError` if a run, or another file, has this name."""
+    folder = Path(root) / name
+    if folder.exists():
+        raise FileExistsError(
+            f"{str(folder)!r} exists, and a new run overwrites nothing. Give the run another name, "
+            "or pass resume='auto' to resume the run of that name."
+        )
 
 
 def require_run_name(name: str) -> None:
@@ -150,6 +162,7 @@ class Run(Shown):
     @property
     def started(self) -> datetime.datetime:
         """Time of the start, which orders the runs of a folder."""
+        # With the offset of the clock, so that runs of machines elsewhere are ordered correctly.
         return datetime.datetime.fromisoformat(self.info["started"]).astimezone()
 
     @property
@@ -185,20 +198,6 @@ class Run(Shown):
         return {reward["name"]: tuple(reward["range"]) for reward in with_range}
 
     @property
-    def total_range(self) -> tuple[float, float] | None:
-        """Lowest and highest possible total reward; None if a reward has no known range."""
-        ranges = self.ranges
-        weights = self.weights
-        if not weights or ranges.keys() != weights.keys():
-            return None
-        lowest = 0.0
-        highest = 0.0
-        for name, (low, high) in ranges.items():
-            lowest += min(weights[name] * low, weights[name] * high)
-            highest += max(weights[name] * low, weights[name] * high)
-        return lowest, highest
-
-    @property
     def status(self) -> str:
         """Status in one word; `status_sentence` has the details.
 
@@ -228,6 +227,7 @@ class Run(Shown):
     @property
     def checkpoint_step(self) -> int | None:
         """Highest step in the names of the checkpoint folders, of which none need be complete."""
+        # Checking the files would hash gigabytes each time a run is shown.
         steps = [step for step, _ in checkpoint_folders(self.path / "checkpoints")]
         return max(steps, default=None)
 
@@ -276,6 +276,7 @@ class Run(Shown):
 
         recorded = self.steps
         wanted = recorded if step is None else [step]
+        # A step that reused completions of an earlier one has no file.
         if not wanted or not set(wanted) <= set(recorded):
             raise ValueError(
                 f"{self.name} has no such completions. Steps with completions: {in_line(recorded)}."
@@ -315,7 +316,8 @@ class Run(Shown):
         "It worked" needs all of these: the held-out comparison is better; the answers themselves
         did not get worse; the model clears the majority-class baseline, where there is one; the
         reward rose; the comparison is of this run, from its start to its adapter of today; and none
-        of its questions was trained on. Otherwise the sentence says what is missing.
+        of its questions is known to have been trained on. Otherwise the sentence says what is
+        missing.
 
         Args:
             comparison: A comparison from `gn.compare`. Default: the one saved with this run.
@@ -323,6 +325,7 @@ class Run(Shown):
         >>> print(run.outcome(gn.compare(run, task)).sentence[:17])
         No gain is shown:
         """
+        # The saved one, so that a finished run can be judged without its model.
         comparison = self.comparison if comparison is None else comparison
         obstacles = self._obstacles(comparison) if comparison is not None else []
         return decide_outcome(self.rise(), comparison, obstacles, self._outcome_notes(comparison))
@@ -347,6 +350,11 @@ class Run(Shown):
             notes.append("gn.compare(run, task) compares the held-out answers.")
         elif comparison is None:
             notes.append("The run has no held-out questions: gn.load_task(..., holdout=0.2).")
+        elif comparison.contamination is None:
+            notes.append(
+                "The training questions are not known, so nobody checked whether held-out "
+                "questions were trained on."
+            )
         if self.status != "finished":
             rows = self.rows
             steps = f"{rows[-1]['step'] if rows else 0} of {self.settings.max_steps}"
@@ -361,6 +369,7 @@ class Run(Shown):
         """
         folder = self.start_path if part == "start" else self.adapter_path
         file = folder / "adapter_model.safetensors"
+        # Such an identity differs from every hash, so nothing is taken for this adapter.
         if not file.is_file():
             return f"{part} of {self.name}"
         return f"{part} {sha256_of(file)[:16]}"
@@ -380,7 +389,6 @@ class Run(Shown):
             self.weights,
             self.reference,
             alerts=self.alerts,
-            total_range=self.total_range,
             panels=panels,
         )
 
@@ -453,6 +461,7 @@ class Run(Shown):
 
     def keep_questions(self, trained: Iterable[Any], held_out: Iterable[Mapping[str, Any]]) -> None:
         """Write the held-out rows, and hashes of the training questions."""
+        # Other columns may be large, and comparisons and exports need none of them.
         columns = ("prompt", "question", "answer", ACCEPTED)
         lines = []
         for row in held_out:
@@ -466,13 +475,12 @@ class Run(Shown):
         from grpo_nb.runs.figure import png
 
         if self.rows:
-            (self.path / "figures").mkdir(exist_ok=True)
-            write_bytes(self.path / "figures" / "training.png", png(self.plot(), dpi=150))
+            (self.path / FIGURE).parent.mkdir(exist_ok=True)
+            write_bytes(self.path / FIGURE, png(self.plot(), dpi=150))
 
     # Display
 
     def _parts(self) -> Iterator[Part]:
-        # Each file is read once, however many lines need it.
         info = self.info
         rows = self.rows
         yield bold(f"Run {self.name}: {self.status_sentence}.")
@@ -484,6 +492,7 @@ class Run(Shown):
             yield f"Best held-out score: {_heldout_in_words(best)} at step {best['step']}."
             if "heldout_judge" in info:
                 yield f"Counted as correct: {info['heldout_judge']}."
+        # A run that goes on or is done needs no advice.
         step = self.checkpoint_step
         if step is not None and self.status not in ("finished", "running"):
             is_found_by_name = str(self.path.parent) == info["settings"].get("run_root")
@@ -523,8 +532,10 @@ def open_run(path: str | Path | Run) -> Run:
     if isinstance(path, Run):
         return path
     path = Path(path).expanduser()
+    # The path itself comes first, because a folder can have the name of a run.
     for folder in (path, Path(Settings().run_root) / path):
         if (folder / "run.json").is_file():
+            # Somebody else may have made the folder.
             refuse_links(folder)
             return Run(folder)
     root = Path(Settings().run_root)

@@ -86,8 +86,8 @@ class RunInfo:
     number_type: Text | None
     """Dtype that the model computed in."""
     rollout: Text | None
-    """`shared prompts` if the completions of a group share the computation of their prompt on a
-    CPU; otherwise `stock`, TRL's own way, with the reason."""
+    """Engine that samples the completions. On a CPU `shared prompts` if the completions of a group
+    share the computation of their prompt; otherwise `stock`, TRL's own way, with the reason."""
     format_version: int = FORMAT_VERSION
     """Version of this file's format."""
     pid: int | None = None
@@ -96,8 +96,6 @@ class RunInfo:
     """Start of that process, in seconds after the boot of its machine."""
     host: Text | None = None
     """Name of its machine."""
-    generation: Text | None = None
-    """Engine that samples the completions, and the reason if it is not vLLM."""
     base: Text | None = None
     """Identity of the base model's weights."""
     loader: dict | None = None
@@ -123,6 +121,7 @@ class RunInfo:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of the file."""
+        # A run.json has these also where they are not known.
         required = ("number_type", "rollout")
         return {
             name: value
@@ -149,16 +148,19 @@ def read_run_info(path: Path) -> RunInfo:
             raise ValueError(f"format version {version}, and this one reads up to {FORMAT_VERSION}")
         check_fields("run.json", content, RUN_INFO)
         AnswerFormat(**content["task"]["format"])
+    # A later version may have added fields without changing the meaning of the others.
     names = {field.name for field in dataclasses.fields(RunInfo)}
     return RunInfo(**{name: value for name, value in content.items() if name in names})
 
 
+# Metrics have any name, so only the step of a row is checked.
 class RowRecord(TypedDict):
     """A row of `metrics.jsonl`."""
 
     step: Count
 
 
+# Tables and cards show these fields without looking for them first.
 class EvaluationRecord(TypedDict):
     """One side of a comparison: the fields that are shown."""
 
@@ -211,6 +213,7 @@ def check_fields(where: str, values: Any, record: TypeAdapter) -> None:
     try:
         record.validate_python(values)
     except ValidationError as error:
+        # One field is enough for a message in one line.
         problem = error.errors()[0]
         place = ".".join(map(str, (where, *problem["loc"])))
         # The input of a missing field is the whole object around it.

@@ -56,17 +56,22 @@ class SideBySide(Shown, Sequence):
         named = {}
         for run in self.runs:
             is_unique = names.count(run.name) == 1
-            named[run.name if is_unique else str(shown_path(run.path))] = run
+            name = run.name if is_unique else str(shown_path(run.path))
+            named[name] = run
         return named
 
     @property
     def differences(self) -> dict[str, dict[str, Any]]:
         """Settings, rewards, tasks and versions that differ: for each, its value by run."""
-        facts_of_runs = {name: _settings_and_versions(run.info) for name, run in self.named.items()}
-        keys = dict.fromkeys(key for facts in facts_of_runs.values() for key in facts)
+        facts_of_runs = {}
+        keys = {}
+        for name, run in self.named.items():
+            facts_of_runs[name] = _settings_and_versions(run.info)
+            keys |= facts_of_runs[name]
         differences = {}
         for key in keys:
             values = {name: facts.get(key, "") for name, facts in facts_of_runs.items()}
+            # As texts, because a setting can be a list, which no set accepts.
             if len(set(map(str, values.values()))) > 1:
                 differences[key] = values
         return differences
@@ -84,14 +89,15 @@ class SideBySide(Shown, Sequence):
             done = rows[-1]["step"] if rows else 0
             values = []
             for key, value_by_run in differences.items():
-                values.append(f"{key}={shorten(str(value_by_run[name]), MAX_VALUE_CHARACTERS)}")
+                value = shorten(str(value_by_run[name]), MAX_VALUE_CHARACTERS)
+                values.append(f"{key}={value}")
             # JSON and names of folders can hold a lone surrogate, which pandas does not accept.
             line = {
                 "name": displayable(name),
                 "status": run.status,
                 "steps": f"{done} of {run.settings.max_steps}",
                 "reward": mean(series(rows[-LAST_STEPS:], "reward")),
-                "held-out": "not compared" if comparison is None else _heldout_in_words(comparison),
+                "held-out": "not compared" if comparison is None else _gain_in_words(comparison),
                 "what differs": displayable(", ".join(values)),
             }
             lines.append(line)
@@ -112,10 +118,15 @@ class SideBySide(Shown, Sequence):
             yield figure_html(self.plot(), "The curves of these runs: .plot() draws them.")
         table = self.table.round(2)
         yield Table(
-            table.values.tolist(), list(table.columns), right=(3,), narrow=(0, 2), wide=(5,)
+            table.values.tolist(),
+            list(table.columns),
+            right=(3,),
+            narrow=(0, 2),
+            wide=(5,),
         )
         for name, reason in self.unreadable.items():
-            yield f"{name} cannot be read: {reason}"
+            # A folder's name can hold line breaks.
+            yield f"{' '.join(name.split())} cannot be read: {reason}"
 
 
 def list_runs(root: str | Path | None = None) -> SideBySide:
@@ -139,8 +150,8 @@ def list_runs(root: str | Path | None = None) -> SideBySide:
             _ = run.settings, run.rows, run.comparison
             readable.append((run.started, run))
         except (OSError, ValueError) as error:
-            name = " ".join(file.parent.name.split())  # a folder's name can hold line breaks
-            unreadable[name] = str(error)
+            unreadable[file.parent.name] = str(error)
+    # By their start, because a network drive or a copy changes the times of files.
     readable.sort(key=lambda pair: pair[0])
     runs = tuple(run for _, run in readable)
     plural = "" if len(runs) == 1 else "s"
@@ -161,10 +172,11 @@ def side_by_side(*runs: Run | str | Path) -> SideBySide:
     ['tiny']
     """
     opened = tuple(open_run(run) for run in runs)
-    return SideBySide("Runs " + ", ".join(run.name for run in opened), opened)
+    names = ", ".join(run.name for run in opened)
+    return SideBySide(f"Runs {names}", opened)
 
 
-def _heldout_in_words(comparison: SimpleNamespace) -> str:
+def _gain_in_words(comparison: SimpleNamespace) -> str:
     """Return each held-out measure before and after, because the format alone may have improved."""
     parts = []
     for measure in HELDOUT_MEASURES:
@@ -178,8 +190,11 @@ def _heldout_in_words(comparison: SimpleNamespace) -> str:
 def _settings_and_versions(info: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a run was made of, as values by name."""
     facts = dict(info["settings"])
+    # The place of a folder changes nothing in the run.
     facts.pop("run_root", None)
-    rewards = [f"{reward['name']} x{reward['weight']:g}" for reward in info["rewards"]]
+    rewards = []
+    for reward in info["rewards"]:
+        rewards.append(f"{reward['name']} x{reward['weight']:g}")
     facts["rewards"] = ", ".join(rewards)
     task = info["task"]
     facts["task"] = f"{task['name']} ({task['train']} rows, {task['fingerprint']})"

@@ -93,10 +93,12 @@ class RunViewer(Panel):
         if steps and (was_last or shown not in steps):
             shown = steps[-1]
         with self._quietly():
+            # Each assignment would call the observer, which draws the step.
             self._slider.options = [(str(step), step) for step in steps] or [_NO_STEP]
             self._slider.value = shown if steps else _NO_STEP[1]
         figure = self.run.plot()
         picture = base64_png(figure)
+        # Screen readers and pages without images show this sentence.
         alt = f"Training curves. {figure.get_label()}"
         alerts = latest_first(self.run.alerts)
         self._curves_view.value = render_view("curves", picture=picture, alt=alt, alerts=alerts)

@@ -125,7 +125,7 @@ def _make_run(
     info = RunInfo(
         status="finished",
         settings=settings.to_dict(),
-        machine={**origin["machine"], **machine},
+        machine=machine,
         started=finished["started"],
         seconds=finished["seconds"],
         versions={**origin["versions"], **finished["versions"]},

@@ -107,6 +107,7 @@ def _machine_problem(
     error: Exception, settings: Settings, run: Path | None
 ) -> EnvironmentProblem | None:
     """Return the machine's problem behind an error, with advice; None if it is not the cause."""
+    # Memory first, because new settings cure it.
     message = memory_advice(error, settings)
     if message is not None:
         if run is not None:

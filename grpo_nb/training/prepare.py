@@ -207,12 +207,6 @@ def build_trainer(prepared: Prepared, trainer_class: type[KitTrainer] = KitTrain
     return trainer
 
 
-def dtype_of_training(settings: Settings, model: Any = None) -> ComputeDtype:
-    """Return the dtype of a loaded model; without one, the dtype that it would be loaded in."""
-    gpu = find_gpu()
-    return compute_dtype(settings, gpu) if model is None else dtype_of_model(model, settings, gpu)
-
-
 def grpo_arguments(
     settings: Settings, weights: dict[str, float], folder: Path, model: Any = None
 ) -> dict[str, Any]:
@@ -224,11 +218,7 @@ def grpo_arguments(
         folder: The run's folder.
         model: The loaded model; None gives the arguments for a model as it would be loaded.
     """
-    gpu = find_gpu()
-    dtype = dtype_of_training(settings, model)
-    # It is not enough that vLLM is installed: for a model that was loaded without vLLM, TRL would
-    # start an engine of its own.
-    has_vllm = choose_engine(model, settings).is_vllm
+    requested, dtype = _requested(settings, model)
     set_unsloth_dtype(dtype.name)
     return {
         "logging_steps": 1,
@@ -237,10 +227,23 @@ def grpo_arguments(
         "save_strategy": "no",
         "report_to": "none",
         "disable_tqdm": True,
-        **requested_arguments(settings, gpu=gpu, dtype=dtype.name, has_vllm=has_vllm),
+        **requested,
         "output_dir": str(folder / "checkpoints"),
         "reward_weights": list(weights.values()),
     }
+
+
+def _requested(settings: Settings, model: Any) -> tuple[dict[str, Any], ComputeDtype]:
+    """Return the arguments that follow from the settings, and the dtype of the training."""
+    gpu = find_gpu()
+    dtype = compute_dtype(settings, gpu)
+    if model is not None:
+        dtype = dtype_of_model(model, settings, gpu)
+    # It is not enough that vLLM is installed: for a model that was loaded without vLLM, TRL would
+    # start an engine of its own.
+    has_vllm = choose_engine(model, settings).is_vllm
+    requested = requested_arguments(settings, gpu=gpu, dtype=dtype.name, has_vllm=has_vllm)
+    return requested, dtype
 
 
 def effective_settings(settings: Settings, model: Any = None) -> EffectiveSettings:
@@ -260,11 +263,8 @@ def effective_settings(settings: Settings, model: Any = None) -> EffectiveSettin
     'adamw_torch_fused'
     """
     require("gn.training.effective_settings(settings, model)", settings=settings)
-    gpu = find_gpu()
-    dtype = dtype_of_training(settings, model)
+    requested, dtype = _requested(settings, model)
     engine_choice = choose_engine(model, settings)
-    has_vllm = engine_choice.is_vllm
-    requested = requested_arguments(settings, gpu=gpu, dtype=dtype.name, has_vllm=has_vllm)
     # Unsloth's class on a GPU inherits from TRL's and has the same name.
     trl_class = [cls for cls in GRPOConfig.__mro__ if cls.__name__ == "GRPOConfig"][-1]
     # Only Unsloth knows all values of `optim`.

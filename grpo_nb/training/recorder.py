@@ -30,7 +30,7 @@ from grpo_nb.health.monitor import HealthMonitor
 from grpo_nb.models.adapter import save_adapter
 from grpo_nb.models.import_unsloth import import_unsloth
 from grpo_nb.runs.alert import Alert
-from grpo_nb.runs.checkpoints import best_adapter, keep_best
+from grpo_nb.runs.checkpoints import best_adapter, delete_outdated_best
 from grpo_nb.runs.figure import LivePlot
 from grpo_nb.runs.groups import completions_table, transcripts
 from grpo_nb.runs.rows import ACCURACY, HELDOUT_MEASURES, best_row, repetition_metrics, tidy_row
@@ -119,6 +119,7 @@ class Recorder(TrainerCallback):
             if self.bar is not None:
                 self.bar.set_description("stopping after this step, press again to stop now")
 
+        # Python delivers signals to the main thread only.
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -129,7 +130,8 @@ class Recorder(TrainerCallback):
             signal.signal(signal.SIGINT, previous)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.trainer.begin()
+        self.trainer.secure_start()
+        # Checkpoints leave out the rows, so a resumed training gets those of the run.
         state.log_history = [dict(row) for row in self.rows]
         self.bar = progress_bar(
             state.max_steps, initial=state.global_step, desc="training", unit="step", leave=True
@@ -147,6 +149,7 @@ class Recorder(TrainerCallback):
         is_closing_summary = logs is None or "train_runtime" in logs
         if is_closing_summary:
             return
+        # 1. The row, the completions, and what observers and health rules add to them.
         row = tidy_row(logs, state.global_step, state.max_steps, self.settings.beta)
         table = None
         if GENERATED in row:
@@ -158,11 +161,14 @@ class Recorder(TrainerCallback):
         if self.health.should_stop:
             critical = [alert.rule for alert in self.health.alerts if alert.kind == "critical"]
             self.stopped_by = ", ".join(critical)
+        # 2. Write before showing: a figure that fails loses nothing.
         self.run.write_step(row, table)
         self.rows.append(row)
-        if ACCURACY in row and best_row(self.rows)["step"] == row["step"]:
+        is_best = ACCURACY in row and best_row(self.rows)["step"] == row["step"]
+        if is_best and self.trainer.has_finite_adapter:
             self._save_best_adapter(row["step"])
         self._show(partial(self._show_row, row, new_alerts))
+        # 3. Whatever ends the training, its last step is saved.
         if self.should_end or self.stopped_by or self.error:
             control.should_training_stop = True
         is_save_due = self.trainer.is_save_due(self.settings.save_steps)
@@ -170,14 +176,16 @@ class Recorder(TrainerCallback):
 
     def _completions_of_step(self, row: dict[str, Any]) -> pandas.DataFrame:
         """Return the step's completions as a table; add measurements of their text to the row."""
-        group_size = self.settings.num_generations
         has_tools = bool(self.trainer.tools)
         table = completions_table(
-            last_generation(self.trainer), row["step"], group_size, self.weights, has_tools
+            last_generation(self.trainer),
+            row["step"],
+            self.settings.num_generations,
+            self.weights,
+            has_tools,
         )
-        texts = list(transcripts(table))
-        groups = [texts[start : start + group_size] for start in range(0, len(texts), group_size)]
-        row |= repetition_metrics(groups)
+        texts_of_groups = transcripts(table).groupby(table["group"]).agg(list)
+        row |= repetition_metrics(texts_of_groups)
         if has_tools:
             # Share of episodes that end with a tool call, because no round was left to answer.
             last_turns = [json.loads(turns)[-1] for turns in table["turns"]]
@@ -190,6 +198,7 @@ class Recorder(TrainerCallback):
             try:
                 if observer(row, table):
                     self.stopped_by = getattr(observer, "__name__", type(observer).__name__)
+            # Raised only after the row is written and saved, so that the step is not lost.
             except (Exception, KeyboardInterrupt) as error:
                 self.error = self.error or error
 
@@ -198,7 +207,7 @@ class Recorder(TrainerCallback):
         with staged_folder(target) as staged:
             save_adapter(self.trainer.accelerator.unwrap_model(self.trainer.model), staged)
             put_in_place(staged, target)
-        keep_best(self.run.path)
+        delete_outdated_best(self.run.path)
 
     def _show(self, update: Callable[[], None]) -> None:
         """Update what is shown.
@@ -221,7 +230,7 @@ class Recorder(TrainerCallback):
         """Update bar, figure and alerts."""
         self._update_bar(row)
         if self._plot is not None:
-            self._plot.update(self.rows, alerts=self.health.alerts)
+            self._plot.update()
         if new_alerts and is_notebook():
             report = self.health.report()
             html = report._repr_html_()
@@ -241,8 +250,7 @@ class Recorder(TrainerCallback):
         if self.bar is not None:
             self.bar.close()
         if self._plot is not None:
-            alerts = self.health.alerts
-            self._show(partial(self._plot.update, self.rows, alerts=alerts, is_last=True))
+            self._show(partial(self._plot.update, is_last=True))
         self.run.save_figure()
 
 
@@ -251,8 +259,8 @@ class HoldoutScore:
 
     Keys, all below `holdout/`: `accuracy`, `low` and `high` (its 95 % interval); `in_format`,
     `in_format_low`, `in_format_high`; `anywhere`, `anywhere_low`, `anywhere_high` (left out if the
-    judge does not report where it reads the answer); `mean_length`. The first logged step and the
-    step `max_steps` are always scored. The random state is restored afterwards, so that the
+    judge does not report where it reads the answer); `mean_length`. Step 1, if it is logged, and
+    the step `max_steps` are always scored. The random state is restored afterwards, so that the
     training is the same with and without the score.
 
     Args:

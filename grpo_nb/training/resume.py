@@ -52,7 +52,7 @@ MACHINE_PARTS = ("rollout", "number_type", "host")
 SILENCE_SECONDS = 120
 
 
-class Resumption(NamedTuple):
+class FoundRun(NamedTuple):
     """A run that `train` resumes or returns."""
 
     run: Run
@@ -69,7 +69,7 @@ def find_run(
     resume: str | Path | None,
     info: RunInfo,
     locks: ExitStack,
-) -> Resumption | None:
+) -> FoundRun | None:
     """Find, lock and check the run that `train(..., name=name, resume=resume)` means.
 
     | run                              | resume="auto"      | "auto", `name` | path    |
@@ -106,52 +106,67 @@ def find_run(
         return None
     with ExitStack() as lock:
         lock_run(run.path, lock)
-        resumption = _resumption_of(run, settings, name, resume, info)
-        if resumption is not None:
+        found_run = _examine(run, settings, name, resume, info)
+        if found_run is not None:
             # Otherwise the lock ends here, because a new run starts in another folder.
             locks.enter_context(lock.pop_all())
-    return resumption
+    return found_run
 
 
-def _resumption_of(
+def _examine(
     run: Run, settings: Settings, name: str | None, resume: str | Path | None, info: RunInfo
-) -> Resumption | None:
+) -> FoundRun | None:
     """Return how a run is resumed or returned; None if a new run starts. See `find_run`."""
     is_auto = resume == "auto"
     recorded = run.info
     # Through JSON, so that tuples are lists, as in the file.
     requested = json.loads(json.dumps(info.to_dict(), default=str))
+    # 1. Nobody else trains it.
     if run.status == "running":
         # The lock was free, but the process lives: the drive has no locks.
         raise ValueError(_being_trained(run.name, f"process {recorded['pid']} of this machine"))
     is_auto_and_finished = is_auto and run.status == "finished"
 
+    # 2. If it ended before anything was trained, a new run starts, whatever the settings were.
+    checkpoint = newest_checkpoint(run.path / "checkpoints")
+    # Any one trace of training is enough, because files can be missing on a drive that was
+    # disconnected.
+    traces = run.rows or run.steps or run.adapter_path.is_dir() or checkpoint.passed_over
+    if is_auto and checkpoint.path is None and not traces:
+        _set_aside(run)
+        return None
+
+    # 3. It is the same training.
     other_training = _differences_in_training(recorded, requested)
     reward_changes = _changes_in_rewards(recorded, requested)
-    if is_auto_and_finished and name is None:
-        if other_training:
-            return None
-        if reward_changes:
+    # Someone who reruns a cell with a changed reward wants to train with it, while an unfinished
+    # run is continued and reports the change.
+    blocking = other_training + (reward_changes if is_auto_and_finished else [])
+    if blocking and is_auto_and_finished and name is None:
+        # Changed settings or data are easily seen in the cell, a changed reward is not.
+        if not other_training:
             warn_user(
                 f"Run {run.name!r} is finished, but {'; '.join(reward_changes)}. Therefore a "
                 f"new run starts. gn.open_run({run.name!r}) opens the finished run."
             )
-            return None
-    blocking = other_training + (reward_changes if is_auto_and_finished else [])
+        return None
     if blocking:
         raise ValueError(
             f"the run {run.name!r} was another training: {'; '.join(blocking)}. Resume it with "
             "what it started with, or give a new run another name."
         )
 
-    checkpoint = newest_checkpoint(run.path / "checkpoints")
+    # 4. Return it, or resume it at its newest checkpoint.
     asks_same_steps = settings.max_steps == recorded["settings"]["max_steps"]
     has_adapter = any(run.adapter_path.glob("*.safetensors"))
     if is_auto_and_finished and asks_same_steps and has_adapter:
-        return Resumption(run, checkpoint, [], is_finished=True)
+        return FoundRun(run, checkpoint, [], is_finished=True)
     if checkpoint.path is None:
-        _set_aside_or_refuse(run, checkpoint, is_auto)
-        return None
+        reason = "; ".join(checkpoint.passed_over) or "none was written before the run ended"
+        raise ValueError(
+            f"the run {run.name!r} has no complete checkpoint to resume from ({reason}). To start "
+            "a new run, pass resume=None and another name."
+        )
     # A finished run without an adapter gets it from its last checkpoint.
     is_complete = run.status == "finished" and has_adapter
     needed_steps = checkpoint.step + 1 if is_complete else checkpoint.step
@@ -169,7 +184,7 @@ def _resumption_of(
         *_changed_values(recorded, requested, MACHINE_PARTS),
         *[f"checkpoint passed over: {reason}" for reason in checkpoint.passed_over],
     ]
-    return Resumption(run, checkpoint, changes)
+    return FoundRun(run, checkpoint, changes)
 
 
 def lock_run(folder: Path, locks: ExitStack) -> None:
@@ -217,11 +232,19 @@ def _newest_run(root: Path, name: str | None) -> Run | None:
     """
     if name is None:
         runs = list_runs(root)
+        newest = runs[-1] if runs else None
         for damaged, reason in runs.unreadable.items():
-            warn_user(f"Run {damaged!r} cannot be resumed: {reason}")
-        if not runs:
+            # Its start cannot be read, so the time of its last write stands for it.
+            written = (root / damaged / "run.json").stat().st_mtime
+            if newest is None or written > newest.started.timestamp():
+                raise ValueError(
+                    f"the run {damaged!r} may be the newest, and cannot be read: {reason} To "
+                    "resume another run, name it, as in resume='name'. To start a new run, pass "
+                    "resume=None."
+                )
+        if newest is None:
             return None
-        run = runs[-1]
+        run = newest
     elif (root / name / "run.json").is_file():
         run = open_run(root / name)
     else:
@@ -285,21 +308,8 @@ def _changes_in_rewards(before: Mapping[str, Any], now: Mapping[str, Any]) -> li
     return sentences
 
 
-def _set_aside_or_refuse(run: Run, checkpoint: NewestCheckpoint, is_auto: bool) -> None:
-    """Rename the folder of a run that ended before its first checkpoint, for a new run.
-
-    Raises:
-        ValueError: Something in the folder was trained, or the run was named by the user.
-    """
-    reason = "; ".join(checkpoint.passed_over) or "none was written before the run ended"
-    # Any one trace of training is enough, because files can be missing on a drive that was
-    # disconnected.
-    has_trained = run.rows or run.steps or run.adapter_path.is_dir() or checkpoint.passed_over
-    if has_trained or not is_auto:
-        raise ValueError(
-            f"the run {run.name!r} has no complete checkpoint to resume from ({reason}). To start "
-            "a new run, pass resume=None and another name."
-        )
+def _set_aside(run: Run) -> None:
+    """Rename the folder of a run that ended before its first checkpoint, for a new run."""
     renamed = run.path.rename(free_path(run.path, ".unfinished-", 1))
     warn_user(
         f"Run {run.name!r} ended before its first checkpoint. Its folder is now called "
@@ -317,17 +327,17 @@ def _changed_values(
     return sentences
 
 
-def continued_info(resumption: Resumption, info: RunInfo) -> RunInfo:
+def continued_info(found_run: FoundRun, info: RunInfo) -> RunInfo:
     """Return the `RunInfo` of a resumed run, made from a new one, and warn of changes."""
-    run = resumption.run
+    run = found_run.run
     before = run.info
-    step = resumption.checkpoint.step
-    if resumption.changes:
-        warn_user(f"Resuming {run.name!r} at step {step}: {'; '.join(resumption.changes)}.")
+    step = found_run.checkpoint.step
+    if found_run.changes:
+        warn_user(f"Resuming {run.name!r} at step {step}: {'; '.join(found_run.changes)}.")
     entry = {
         "at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "step": step,
-        "changed": resumption.changes,
+        "changed": found_run.changes,
     }
     return dataclasses.replace(
         info,
@@ -337,13 +347,14 @@ def continued_info(resumption: Resumption, info: RunInfo) -> RunInfo:
     )
 
 
-def go_back(resumption: Resumption) -> Path:
+def go_back(found_run: FoundRun) -> Path:
     """Remove everything that a run recorded after its checkpoint, and return the run's folder.
 
     This can be repeated if it was interrupted.
     """
-    run = resumption.run
-    step = resumption.checkpoint.step
+    run = found_run.run
+    step = found_run.checkpoint.step
+    # The steps after the checkpoint are repeated, and would be there twice.
     kept_rows = [json.dumps(row) + "\n" for row in run.rows if row["step"] <= step]
     write_text(run.path / "metrics.jsonl", "".join(kept_rows))
     for file in (run.path / "completions").glob("step_*"):
@@ -363,5 +374,5 @@ def go_back(resumption: Resumption) -> Path:
     comparison = run.path / "comparison"
     if comparison.exists():
         put_in_place(comparison, run.path / f"comparison-step-{step}")
-    set_damaged_aside(run.path / "checkpoints", resumption.checkpoint)
+    set_damaged_aside(run.path / "checkpoints", found_run.checkpoint)
     return run.path

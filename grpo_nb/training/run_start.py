@@ -25,6 +25,7 @@ from grpo_nb.config.settings import Settings
 from grpo_nb.core.files import write_json, write_text
 from grpo_nb.core.locks import process_identity
 from grpo_nb.core.problems import warn_user
+from grpo_nb.generation.choice import EngineChoice
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.machine.host import total_memory_gib
 from grpo_nb.machine.packages import package_versions
@@ -54,7 +55,6 @@ def new_run_info(prepared: Prepared) -> RunInfo:
     model = prepared.model
     settings = prepared.settings
     load_record = record_of_model(model)
-    why_not_shared = prepared.engine_choice.why_not_cpu_engine
     rewards = []
     for reward, (name, weight) in zip(prepared.rewards, prepared.weights.items(), strict=True):
         rewards.append(_reward_record(reward, name, weight))
@@ -73,11 +73,17 @@ def new_run_info(prepared: Prepared) -> RunInfo:
         },
         number_type=dtype_of_model(model, settings, gpu).name,
         versions=package_versions(),
-        rollout=f"stock ({why_not_shared})" if why_not_shared else "shared prompts",
-        generation=str(prepared.engine_choice),
+        rollout=_rollout(prepared.engine_choice),
         base=base_identity(model, settings.model),
         loader={} if load_record is None else load_record.loader,
     )
+
+
+def _rollout(engine: EngineChoice) -> str:
+    if engine.can_share_prompts:
+        return "shared prompts"
+    # The `CpuEngine` is no choice on a GPU, so only there the engine's own name says more.
+    return str(engine) if find_gpu() else f"stock ({engine.why_not_cpu_engine})"
 
 
 def _task_record(task: Task) -> dict[str, Any]:
@@ -166,6 +172,7 @@ def write_generation(
         completion_ids: The token ids of each completion.
         group_size: Completions per group.
     """
+    # Rewritten as a whole, because it has three entries at most.
     file = run.start_path / "generations.json"
     recorded = json.loads(file.read_text("utf-8")) if file.is_file() else []
     # A resumed run samples some generations again, which replace the earlier ones.

@@ -20,9 +20,9 @@ from grpo_nb.models.adapter import load_adapter, save_adapter
 from grpo_nb.models.templates import keep_template
 from grpo_nb.rewards.base import RewardFunction
 from grpo_nb.runs.card import write_model_card
-from grpo_nb.runs.checkpoints import best_adapter, keep_newest, newest_checkpoint
+from grpo_nb.runs.checkpoints import best_adapters, keep_newest, newest_checkpoint
 from grpo_nb.runs.rows import best_row
-from grpo_nb.runs.run_folder import Run, new_run_folder, require_run_name
+from grpo_nb.runs.run_folder import Run, new_run_folder, require_free_name, require_run_name
 from grpo_nb.runs.run_info import RunInfo
 from grpo_nb.tasks.task import Task
 from grpo_nb.training.errors import explaining_machine_faults
@@ -36,7 +36,7 @@ from grpo_nb.training.prepare import (
 )
 from grpo_nb.training.recorder import HoldoutScore, Observer, Recorder
 from grpo_nb.training.resume import (
-    Resumption,
+    FoundRun,
     continued_info,
     find_run,
     go_back,
@@ -60,8 +60,9 @@ if TYPE_CHECKING:
 #: Disk space for logs, completions and figures of a run.
 BYTES_OF_LOGS = 200_000_000
 #: Disk space for each trained number: its value in eight adapters (three checkpoints with the one
-#: being written, the final, best, first and reference adapter, and one that is being copied), and
-#: Adam's two moments in three checkpoints, all in float32.
+#: being written, the final, first and reference adapter, one best adapter, and one that is being
+#: copied), and Adam's two moments in three checkpoints, all in float32. A run with several best
+#: adapters since its oldest checkpoint needs a little more.
 BYTES_PER_TRAINED_NUMBER = 8 * 4 + 3 * 2 * 4
 
 
@@ -135,16 +136,18 @@ def train(
     info = new_run_info(prepared)
     with ExitStack() as locks:
         # 1. Find the run to resume.
-        resumption = find_run(settings, name, resume, info, locks)
-        if resumption is not None and resumption.is_finished:
-            return _finished_run(resumption, prepared)
-        target = root if resumption is None else resumption.run.path
+        found_run = find_run(settings, name, resume, info, locks)
+        if found_run is not None and found_run.is_finished:
+            return _finished_run(found_run, prepared)
+        if found_run is None and name is not None:
+            require_free_name(root, name)
+        target = root if found_run is None else found_run.run.path
         require_writable(target)
         require_disk(target, _bytes_needed(model), "A run")
-        if resumption is None:
+        if found_run is None:
             info.reference = reference_of(model, settings)
         else:
-            info = continued_info(resumption, info)
+            info = continued_info(found_run, info)
         with reference_adapter_removed(model):
             # 2. Build the trainer before the run has a folder, so that nothing is left behind if
             # TRL refuses. The effective settings come first, because building a configuration
@@ -156,16 +159,16 @@ def train(
                 info.heldout_judge = score.judged_by
                 observers = [score, *observers]
             # 3. Make the folder of a new run, or take an old one back to its newest checkpoint.
-            is_new = resumption is None
-            folder = _new_run(prepared, name, info, locks) if is_new else go_back(resumption)
+            is_new = found_run is None
+            folder = _new_run(prepared, name, info, locks) if is_new else go_back(found_run)
             run = Run(folder, model=model, tokenizer=tokenizer, rewards=prepared.rewards)
             with writing_here(run.path):
-                if resumption is None:
+                if found_run is None:
                     _write_inputs(run, prepared, info)
                 run.write_info(info)
                 # 4. Train, and complete the folder however the training ends.
                 recorder = Recorder(run, trainer, settings, observers)
-                _train_and_close(recorder, info, resumption)
+                _train_and_close(recorder, info, found_run)
     return run
 
 
@@ -177,17 +180,17 @@ def _require_memory(prepared: Prepared) -> None:
     estimate.require_fit()
 
 
-def _finished_run(resumption: Resumption, prepared: Prepared) -> Run:
+def _finished_run(found_run: FoundRun, prepared: Prepared) -> Run:
     """Return a finished run as after its training: with adapter and state of rewards."""
     run = Run(
-        resumption.run.path,
+        found_run.run.path,
         model=prepared.model,
         tokenizer=prepared.tokenizer,
         rewards=prepared.rewards,
     )
     load_adapter(prepared.model, run.adapter_path)
-    if resumption.checkpoint.path is not None:
-        restore_state(stateful_holders(prepared.rewards), resumption.checkpoint.path)
+    if found_run.checkpoint.path is not None:
+        restore_state(stateful_holders(prepared.rewards), found_run.checkpoint.path)
     warn_user(
         f"Run {run.name!r} is already finished; returning it without training. To start a "
         "new run, pass resume=None and another name.",
@@ -212,7 +215,7 @@ def _write_inputs(run: Run, prepared: Prepared, info: RunInfo) -> None:
     keep_template(run.path, prepared.tokenizer)
 
 
-def _train_and_close(recorder: Recorder, info: RunInfo, resumption: Resumption | None) -> None:
+def _train_and_close(recorder: Recorder, info: RunInfo, found_run: FoundRun | None) -> None:
     """Train, and leave adapter, figure, card and run.json of the newest checkpoint at any end."""
     run = recorder.run
     trainer = recorder.trainer
@@ -223,7 +226,7 @@ def _train_and_close(recorder: Recorder, info: RunInfo, resumption: Resumption |
     try:
         with explaining_machine_faults(settings, run.path), recorder.stop_button():
             _use_reference(trainer, run, info)
-            _run_trainer(trainer, settings, resumption)
+            _run_trainer(trainer, settings, found_run)
             if recorder.error is not None:
                 raise recorder.error
         is_cut_short = trainer.state.global_step < settings.max_steps
@@ -241,12 +244,14 @@ def _train_and_close(recorder: Recorder, info: RunInfo, resumption: Resumption |
         info.error = f"{type(error).__name__}: {error}"
     info.status = status
     not_saved = [f"Not saved: {problem}." for problem in _close(recorder, info)]
+    # What could not be saved must not hide why the training ended.
     if failure is not None:
         for note in not_saved:
             failure.add_note(note)
         raise failure
     for note in not_saved:
         warn_user(note)
+    # More steps can still be added from the last checkpoint.
     if status == "finished" and not not_saved:
         keep_newest(run.path / "checkpoints", 1)
 
@@ -263,17 +268,17 @@ def _attach(recorder: Recorder) -> None:
     )
 
 
-def _run_trainer(trainer: KitTrainer, settings: Settings, resumption: Resumption | None) -> None:
+def _run_trainer(trainer: KitTrainer, settings: Settings, found_run: FoundRun | None) -> None:
     """Run TRL's training loop, from the checkpoint of a resumed run if there is one."""
-    if resumption is None:
+    if found_run is None:
         trainer.train()
         return
     # A run can be lost after its last step, before its adapter was written. Then there is no step
     # left to do, but transformers would do one more.
-    if resumption.checkpoint.step < settings.max_steps:
-        trainer.train(resume_from_checkpoint=str(resumption.checkpoint.path))
+    if found_run.checkpoint.step < settings.max_steps:
+        trainer.train(resume_from_checkpoint=str(found_run.checkpoint.path))
     else:
-        restore_state(trainer.stateful, resumption.checkpoint.path)
+        restore_state(trainer.stateful, found_run.checkpoint.path)
 
 
 def _close(recorder: Recorder, info: RunInfo) -> list[str]:
@@ -323,23 +328,23 @@ def _leave_adapter(recorder: Recorder, info: RunInfo) -> None:
     step = newest.step
     if recorder.settings.keep_adapter == "best":
         # A folder in `best/` may have been deleted by hand.
-        kept = best_row(
-            row for row in recorder.rows if best_adapter(run.path, row["step"]).is_dir()
-        )
-        if kept is not None:
-            step = kept["step"]
-            source = best_adapter(run.path, step)
+        kept_folders = dict(best_adapters(run.path))
+        best = best_row(row for row in recorder.rows if row["step"] in kept_folders)
+        if best is not None:
+            step = best["step"]
+            source = kept_folders[step]
     if source is None:  # the training ended before its first checkpoint
         return
     with staged_folder(run.adapter_path) as staged:
         for file in source.glob("adapter_*"):
             shutil.copyfile(file, staged / file.name)
         put_in_place(staged, run.adapter_path)
+    # Later cells ask the model in memory, which must be the one that was saved.
     load_adapter(run.model, run.adapter_path)
     info.adapter_step = step
 
 
 def _bytes_needed(model: Any) -> int:
-    """Return the disk space that a run needs at most: adapters, checkpoints and logs, in bytes."""
+    """Estimate the disk space that a run needs: adapters, checkpoints and logs, in bytes."""
     trained = sum(tensor.numel() for tensor in model.parameters() if tensor.requires_grad)
     return BYTES_OF_LOGS + trained * BYTES_PER_TRAINED_NUMBER

@@ -73,6 +73,7 @@ class KitTrainer(GRPOTrainer):
         self.record_generation: RecordGeneration | None = None
         self.why_trl_path: str | None = None
         self._resumed_from: Path | None = None
+        # The last step that was saved, or that a run was resumed at, and the time.
         self._saved_step = 0
         self._saved_at = 0.0
         # The batch whose loss is being computed, and which of its rows the engine computed.
@@ -96,8 +97,8 @@ class KitTrainer(GRPOTrainer):
     # 1. Checkpoints. transformers saves optimizer, scheduler, random state and its counters. Added
     # here are the adapter (transformers' loader mistakes the frozen `ref` adapter for the trained
     # one), TRL's count of micro-batches, the order of the data in later passes, and the state of
-    # rewards and observers. Checkpoints are written after a row, between two generations. Only the
-    # last one of a training that was stopped in between also holds the rest of its generation. Not
+    # rewards and observers. Checkpoints are written after a row, between two generations. If a
+    # training stops within a generation, its last checkpoint also stores the unused rest. Not
     # covered: the random state inside vLLM, which cannot be read, and several processes.
 
     @property
@@ -110,7 +111,7 @@ class KitTrainer(GRPOTrainer):
         # TRL calls the micro-batches of one pass over a generation "steps".
         return self.args.steps_per_generation * self.num_iterations
 
-    def begin(self) -> None:
+    def secure_start(self) -> None:
         """Write the first checkpoint, or check that a resumed run has the adapter it should have.
 
         Call this when everything is built and loaded, before the first step.
@@ -120,8 +121,8 @@ class KitTrainer(GRPOTrainer):
         else:
             # Checked after all that transformers and accelerate did since the adapter was loaded.
             require_same_adapter(self.accelerator.unwrap_model(self.model), self._resumed_from)
-        self._saved_step = self.state.global_step
-        self._saved_at = time.monotonic()
+            self._saved_step = self.state.global_step
+            self._saved_at = time.monotonic()
 
     def is_save_due(self, save_steps: int) -> bool:
         """Return True if a checkpoint should follow the row that was just logged.
@@ -135,15 +136,28 @@ class KitTrainer(GRPOTrainer):
             is_due = time.monotonic() - self._saved_at >= SECONDS_BETWEEN_SAVES
         return is_due and self.is_between_generations
 
+    @property
+    def has_finite_adapter(self) -> bool:
+        """False if a trained value is NaN or infinite, from which no training recovers."""
+        trained = [p for p in self.model.parameters() if p.requires_grad]
+        return all(bool(parameter.isfinite().all()) for parameter in trained)
+
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        self._saved_step = self.state.global_step
+        self._saved_at = time.monotonic()
+        if not self.has_finite_adapter:
+            # The checkpoint before stays the newest, so the run can be resumed from it.
+            warn_user(
+                f"The LoRA has values that are not finite at step {self.state.global_step}, so "
+                "this step is not saved: the run keeps its last checkpoint."
+            )
+            return
         root = Path(self.args.output_dir)
         metrics = root.parent / "metrics.jsonl"
         if metrics.is_file():
             sync(metrics)  # no row of a complete checkpoint is missing
         write_checkpoint(root, self.state.global_step, self._fill_checkpoint)
         keep_newest(root, KEPT_CHECKPOINTS)
-        self._saved_step = self.state.global_step
-        self._saved_at = time.monotonic()
 
     def _fill_checkpoint(self, folder: Path) -> None:
         save_adapter(self.accelerator.unwrap_model(self.model), folder)
@@ -318,19 +332,17 @@ def require_same_adapter(model: Any, folder: Path) -> None:
 
     saved = load_file(str(folder / "adapter_model.safetensors"))
     loaded = get_peft_model_state_dict(model, adapter_name="default")
-    has_same_names = loaded.keys() == saved.keys()
-    if not has_same_names or not all(_is_same(loaded[name], saved[name]) for name in saved):
+    is_same = loaded.keys() == saved.keys()
+    for name in saved.keys() & loaded.keys():
+        # Compared as bytes, because `torch.equal` takes 0.0 and -0.0 for equal.
+        now = loaded[name].detach().cpu().contiguous().view(torch.uint8)
+        is_same = is_same and torch.equal(now, saved[name].contiguous().view(torch.uint8))
+    if not is_same:
         raise RuntimeError(
             f"the adapter was not restored from {str(folder)!r}. Training on would silently start "
             "over, so it does not start. Load the model again with gn.load_model(settings) and try "
             "again."
         )
-
-
-def _is_same(loaded: Tensor, saved: Tensor) -> bool:
-    # Compared as bytes: NaN is not equal to itself, and a run that went wrong must be resumable.
-    loaded_bytes = loaded.detach().cpu().contiguous().view(torch.uint8)
-    return torch.equal(loaded_bytes, saved.contiguous().view(torch.uint8))
 
 
 def stateful_holders(holders: Iterable[Callable[..., Any]]) -> dict[str, Any]:

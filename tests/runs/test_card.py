@@ -206,6 +206,16 @@ def test_card_does_not_say_right_and_in_the_format_of_a_function(tmp_path: Path)
     assert "Correct: right, and in the format." in model_card(run)
 
 
+def test_card_of_a_run_trained_elsewhere_names_its_device(run: gn.runs.Run) -> None:
+    machine = {"platform": "Linux", "gpu": None, "device": "cuda:0"}
+    (run.path / "run.json").write_text(json.dumps(run.info | {"machine": machine}))
+    assert "Trained on another machine (device cuda:0), seed" in model_card(run)
+
+
+def test_card_says_whose_system_prompt_it_shows(run: gn.runs.Run) -> None:
+    assert "The system prompt of the questions that have none of their own" in model_card(run)
+
+
 @pytest.mark.parametrize("name", ["hub_token", "HUB_TOKEN", "Api_Key", "Run_Root"])
 def test_public_settings_leaves_out_private_names_in_any_case(name: str) -> None:
     assert public_settings({name: "hf_1234", "beta": 0.1}) == {"beta": 0.1}

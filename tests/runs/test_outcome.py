@@ -132,6 +132,10 @@ def test_outcome_of_trained_questions_did_not_work(tmp_path: Path) -> None:
     assert "3 of the held-out questions were trained on" in outcome.sentence
 
 
+def test_outcome_says_when_training_questions_are_unknown(tmp_path: Path) -> None:
+    assert "The training questions are not known" in compared_run(tmp_path / "a").outcome().sentence
+
+
 def test_outcome_of_a_stopped_run_says_so(tmp_path: Path) -> None:
     run = compared_run(tmp_path / "first")
     info = run.info | {"status": "stopped", "stopped_by": "kl"}

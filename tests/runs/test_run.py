@@ -98,8 +98,8 @@ def test_new_run_folders_do_not_collide(tmp_path: Path) -> None:
     run_file.new_run_folder(tmp_path, "a")
     with pytest.raises(FileExistsError, match="File exists"):
         run_file.new_run_folder(tmp_path, "a")
-    with pytest.raises(ValueError, match="letters, digits"):
-        run_file.new_run_folder(tmp_path, "../a")
+    with pytest.raises(FileExistsError, match="a' exists, and a new run overwrites nothing"):
+        run_file.require_free_name(tmp_path, "a")
 
 
 READERS = {
@@ -152,9 +152,9 @@ def test_tidy_row_keeps_its_step_against_a_metric_of_that_name() -> None:
 
 
 @pytest.mark.parametrize("name", ["auto", "", "../a", "a" * 101])
-def test_new_run_folder_refuses_other_names(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ValueError, match="cannot be the name of a run"):
-        run_file.new_run_folder(tmp_path, name)
+def test_run_name_of_other_characters_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=r"cannot be the name of a run.*letters, digits"):
+        run_file.require_run_name(name)
 
 
 def test_completions_of_an_empty_run_are_missing(tmp_path: Path) -> None:

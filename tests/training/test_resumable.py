@@ -419,6 +419,27 @@ def test_error_within_an_update_keeps_the_last_checkpoint(
     assert_same_run(gn.train(*fresh, [brevity], settings, resume="lost"), whole)
 
 
+def test_diverged_run_resumes_from_its_last_finite_adapter(
+    fresh, settings, whole: gn.runs.Run
+) -> None:
+    model = fresh[0]
+
+    def diverge(row: dict, completions: object) -> bool:
+        if row["step"] == 4:
+            trained = next(p for p in model.parameters() if p.requires_grad)
+            torch.nn.init.constant_(trained, float("nan"))
+        return row["step"] == 4
+
+    with pytest.warns(UserWarning, match="values that are not finite at step 4"):
+        run = gn.train(*fresh, [brevity], settings, name="diverged", observers=[diverge])
+    assert run.status == "stopped"
+    assert run.info["not_saved"] == []
+    assert run.info["adapter_step"] == run.checkpoint_step == 2
+    assert all(tensor.isfinite().all() for tensor in adapter_in(run.adapter_path).values())
+    assert all(parameter.isfinite().all() for parameter in model.parameters())
+    assert_same_run(gn.train(*fresh, [brevity], settings, resume="diverged"), whole)
+
+
 def presses(step: int, times: int = 1):
     """An observer that presses Ctrl-C when the weights are changed and the row is not written."""
 

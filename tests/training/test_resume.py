@@ -7,6 +7,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,7 +19,7 @@ from grpo_nb.core.locks import FolderLockedError, locked
 from grpo_nb.runs import checkpoints
 from grpo_nb.runs.run_folder import new_run_folder
 from grpo_nb.runs.run_info import RunInfo
-from grpo_nb.training.resume import Resumption, continued_info, go_back
+from grpo_nb.training.resume import FoundRun, continued_info, go_back
 from grpo_nb.training.resume import find_run as find
 from tests.support.locks import holder_of
 from tests.support.run_folders import write_run_folder
@@ -96,7 +97,7 @@ def settings(root: Path) -> gn.Settings:
 
 def find_run(
     settings: gn.Settings, name: str | None, resume: object, **changes: object
-) -> Resumption | None:
+) -> FoundRun | None:
     with ExitStack() as locks:
         info = RunInfo(**make_info(settings=settings.to_dict(), **changes))
         return find(settings, name, resume, info, locks)
@@ -208,6 +209,13 @@ def test_run_without_checkpoint_is_set_aside_or_refused(root: Path, settings: gn
     ).read_bytes() == b"primed"
 
 
+def test_untrained_run_of_other_settings_is_set_aside(root: Path, settings: gn.Settings) -> None:
+    begun = make_run(root / "begun", steps=0, saved=())
+    with pytest.warns(UserWarning, match="is now called 'begun.unfinished-1'"):
+        assert find_run(settings.replace(seed=7), "begun", "auto") is None
+    assert not begun.path.exists()
+
+
 @pytest.mark.parametrize(
     "left",
     [
@@ -289,7 +297,7 @@ def test_go_back_removes_later_files(root: Path) -> None:
     put(run.path / "comparison-step-4" / "old", b"of a resume before")
     (write(run.path / "checkpoints", 6) / "manifest.json").unlink()
     for _ in range(2):  # a kill can come at any moment, and then it is done again
-        go_back(Resumption(run, checkpoints.newest_checkpoint(run.path / "checkpoints"), []))
+        go_back(FoundRun(run, checkpoints.newest_checkpoint(run.path / "checkpoints"), []))
         assert [row["step"] for row in run.rows] == [1, 2, 3, 4]
         assert [
             int(f.stem.split("_")[1]) for f in sorted((run.path / "completions").iterdir())
@@ -363,13 +371,26 @@ def test_lock_file_does_not_count_as_fresh_write(root: Path, settings: gn.Settin
     assert find_run(settings, None, "auto") is not None
 
 
-def test_auto_warns_of_a_damaged_run(root: Path, settings: gn.Settings) -> None:
+def test_auto_refuses_a_damaged_newest_run(root: Path, settings: gn.Settings) -> None:
+    """Otherwise an older run would be resumed, or returned as if it were the newest."""
     run = make_run(root / "a")
-    put(root / "b" / "run.json", b'{"status": "running", "pid": "x"}')
-    with pytest.warns(UserWarning, match=r"'b' cannot be resumed: .*started: Field required"):
-        assert find_run(settings, None, "auto").run.path == run.path
+    damaged = put(root / "b" / "run.json", b'{"status": "running", "pid": "x"}')
+    with pytest.raises(
+        ValueError, match=r"'b' may be the newest, and cannot be read: .*started: Field required"
+    ):
+        find_run(settings, None, "auto")
     with pytest.raises(ValueError, match="started: Field required"):
         find_run(settings, "b", "auto")
+    assert find_run(settings, None, "a").run.path == run.path
+    long_before = datetime(2025, 12, 31).timestamp()
+    os.utime(damaged, (long_before, long_before))
+    assert find_run(settings, None, "auto").run.path == run.path, "the damaged run is older"
+
+
+def test_auto_refuses_a_damaged_only_run(root: Path, settings: gn.Settings) -> None:
+    put(root / "b" / "run.json", b"{")
+    with pytest.raises(ValueError, match="'b' may be the newest, and cannot be read"):
+        find_run(settings, None, "auto")
 
 
 def test_auto_warns_when_only_a_reward_state_changed(root: Path, settings: gn.Settings) -> None:
@@ -393,7 +414,7 @@ def test_go_back_deletes_best_adapters_after_the_checkpoint(root: Path) -> None:
     run = make_run(root / "a", steps=6)
     for step in (1, 4, 6):
         put(run.path / "best" / f"step-{step}" / "adapter_model.safetensors", b"a")
-    go_back(Resumption(run, checkpoints.newest_checkpoint(run.path / "checkpoints"), []))
+    go_back(FoundRun(run, checkpoints.newest_checkpoint(run.path / "checkpoints"), []))
     assert [step for step, _ in checkpoints.best_adapters(run.path)] == [1, 4]
 
 
@@ -401,7 +422,7 @@ def test_keep_best_keeps_one_for_every_checkpoint(root: Path) -> None:
     run = make_run(root / "a", steps=9, saved=(4, 8))
     for step in (1, 3, 6, 9):
         put(run.path / "best" / f"step-{step}" / "adapter_model.safetensors", b"a")
-    checkpoints.keep_best(run.path)
+    checkpoints.delete_outdated_best(run.path)
     assert [step for step, _ in checkpoints.best_adapters(run.path)] == [3, 6, 9]
 
 
