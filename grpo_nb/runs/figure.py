@@ -120,6 +120,7 @@ def training_figure(
     reference: str = "the reference model",
     *,
     alerts: Sequence[Alert] = (),
+    total_range: tuple[float, float] | None = None,
     panels: Literal["main", "all"] = "main",
 ) -> Figure:
     """Draw the curves of a run, with one sentence about it below.
@@ -133,6 +134,8 @@ def training_figure(
         reference: The model that the KL is measured against, in words.
         alerts: Alerts as in `Run.alerts`. They are marked at their step, and the most severe are
             written below.
+        total_range: The lowest and highest total reward that is possible, to which the band of
+            one standard deviation is clipped; None if it is not known.
         panels: "main" draws total reward, each reward and held-out scores; "all" also KL, length,
             truncation, learning signal, entropy, gradient, learning rate, time and tool calls.
 
@@ -153,6 +156,7 @@ def training_figure(
     figure.set_label(sentence)
     for axis, panel in zip(axes, shown, strict=True):
         if panel is TOTAL:
+            _draw_deviation(axis, rows, window, total_range)
             _mark_alerts(axis, alerts)
         if panel is EACH:
             _draw_each_reward(axis, rows, window, weights or {})
@@ -230,6 +234,22 @@ def _frame(axis: Axes, panel: CurvePanel) -> None:
     # Shares always have the same axis, so that panels and runs can be compared.
     if panel.is_share:
         axis.set_ylim(0, 1.02)
+
+
+def _draw_deviation(
+    axis: Axes, rows: Sequence[Row], window: int, total_range: tuple[float, float] | None
+) -> None:
+    """Draw a band of one standard deviation over the completions around the total reward."""
+    means = curve(rows, "reward").rolling(window, 1).mean()
+    deviations = curve(rows, "reward_std").rolling(window, 1).mean()
+    if deviations.empty:
+        return
+    # No completion can earn more than the maximum, so the band does not promise it.
+    low, high = total_range or (None, None)
+    lower = (means - deviations).clip(low, high)
+    upper = (means + deviations).clip(low, high)
+    axis.fill_between(means.index, lower, upper, color=COLOURS[0], alpha=0.15, linewidth=0)
+    axis.texts[0].set_text(f"{TOTAL.unit}, band: ± 1 std")
 
 
 def _draw_each_reward(

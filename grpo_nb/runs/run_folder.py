@@ -198,6 +198,20 @@ class Run(Shown):
         return {reward["name"]: tuple(reward["range"]) for reward in with_range}
 
     @property
+    def total_range(self) -> tuple[float, float] | None:
+        """Lowest and highest possible total reward; None if a reward has no known range."""
+        ranges = self.ranges
+        weights = self.weights
+        if not weights or ranges.keys() != weights.keys():
+            return None
+        lowest = 0.0
+        highest = 0.0
+        for name, (low, high) in ranges.items():
+            lowest += min(weights[name] * low, weights[name] * high)
+            highest += max(weights[name] * low, weights[name] * high)
+        return lowest, highest
+
+    @property
     def status(self) -> str:
         """Status in one word; `status_sentence` has the details.
 
@@ -389,6 +403,7 @@ class Run(Shown):
             self.weights,
             self.reference,
             alerts=self.alerts,
+            total_range=self.total_range,
             panels=panels,
         )
 

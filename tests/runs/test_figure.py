@@ -107,6 +107,12 @@ def foot_of(figure: Figure) -> str:
     return "\n".join(text.get_text() for text in figure.texts)
 
 
+def band_of(axis: Axes) -> tuple[float, float]:
+    (band,) = axis.collections
+    heights = band.get_paths()[0].vertices[:, 1]
+    return heights.min(), heights.max()
+
+
 def test_figure_default_has_three_panels() -> None:
     rows = [row | heldout(0.5) for row in made_rows()]
     assert list(panels(rows)) == ["Total reward", "Each reward", "Held-out questions"]
@@ -152,6 +158,29 @@ def test_each_reward_is_named_with_weight_and_own_style() -> None:
     assert {"right x2", "form"} <= set(texts_of(axis))
     strong = [line for line in axis.get_lines() if line.get_linewidth() > 1]
     assert len({line.get_linestyle() for line in strong}) == 2
+
+
+@pytest.mark.parametrize(
+    ("total_range", "expected"),
+    [
+        pytest.param(None, (1.25, 2.75), id="range not known"),
+        pytest.param((0.0, 3.5), (1.25, 2.75), id="inside the range"),
+        pytest.param((1.5, 2.5), (1.5, 2.5), id="clipped to the range"),
+    ],
+)
+def test_reward_band_stays_in_the_possible_range(
+    total_range: tuple[float, float] | None, expected: tuple[float, float]
+) -> None:
+    rows = made_rows(8, reward=2.0, reward_std=0.75)
+    axis = panels(rows, total_range=total_range)["Total reward"]
+    assert band_of(axis) == expected
+
+
+def test_reward_without_deviation_has_no_band_and_no_word_of_one() -> None:
+    rows = [{"step": row["step"], "reward": row["reward"]} for row in made_rows()]
+    axis = panels(rows)["Total reward"]
+    assert len(axis.collections) == 0
+    assert "weighted sum" in texts_of(axis)
 
 
 def test_heldout_panel_shows_three_measures_with_intervals() -> None:
