@@ -335,7 +335,8 @@ def check_zero_gradient(history: RunHistory, trend: RewardTrend) -> Iterator[Fin
 
     TRL logs the gradient norm of the last step of a row, but the mean share of groups with zero
     reward variance. If a row stands for several steps, possibly no rewards differ in its last step.
-    The probability of that is at most the mean share.
+    The probability of that is at most the mean share. Without the share, as in logs of older
+    versions of TRL, nothing is reported.
     """
     rows = 0
     chance = 1.0
@@ -348,7 +349,7 @@ def check_zero_gradient(history: RunHistory, trend: RewardTrend) -> Iterator[Fin
         chance *= row.get("frac_reward_zero_std", 1.0)
     if rows < history.rows_in(SHORT_WINDOW) or chance > 1e-4:
         return
-    message = f"The gradient was 0 in each of the last {rows} rows although rewards differ."
+    message = f"The gradient was 0 in the last {rows} rows that log it, although rewards differ."
     advice = "Does the model have a trainable LoRA (model.print_trainable_parameters())?"
     severity = soften("critical", history, trend)
     if severity == "critical":

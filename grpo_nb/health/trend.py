@@ -33,7 +33,10 @@ more in a small sample."""
 
 
 class RewardTrend(NamedTuple):
-    """Trend of the rewards after a row. "The start" is the first 20 steps, "now" the last 20."""
+    """Trend of the rewards after a row.
+
+    "The start" is the first 20 steps and "now" the last 20, or the first and last 50.
+    """
 
     is_rising: bool
     """True if the total or a reward with positive weight rises within the last 50 steps. Then most
@@ -125,8 +128,8 @@ def main_reward(history: RunHistory) -> str | None:
 def reward_range(history: RunHistory, reward: str) -> tuple[float, float] | None:
     """Return the lowest and the highest score of a reward, None if they are not known.
 
-    If nobody gave the range, 0 to 1 is assumed as long as no mean and no standard deviation
-    contradicts it.
+    If nobody gave the range, 0 to 1 is assumed if the means differ and lie in it, and the logged
+    standard deviations fit it.
     """
     if reward in history.ranges:
         low, high = history.ranges[reward]

@@ -199,8 +199,9 @@ def _same_parts(given: str, gold: str, are_equal: EqualityTest) -> bool:
     gold_shape = Shape.of(gold)
     shape = Shape.of(given)
     if shape.kind == LIST and len(shape.parts) > len(gold_shape.parts):
-        # A list may name a part twice.
-        shape = replace(shape, parts=list(dict.fromkeys(map(without_spaces, shape.parts))))
+        # A list may name a part twice. The parts keep their spaces: `\\pi r` is not `\\pir`.
+        different = {without_spaces(part): part for part in shape.parts}
+        shape = replace(shape, parts=list(different.values()))
     have_names = bool(shape.name and gold_shape.name)
     if have_names and without_spaces(shape.name) != without_spaces(gold_shape.name):
         return False

@@ -101,7 +101,7 @@ def last_candidate(
         case "number":
             return _last_number(text, gold)
         case "label":
-            return _last_label(text, [*labels, *_option_names(row)] or [gold])
+            return _last_label(text, [*labels, *_option_names(row)])
         case "json":
             return _last_json(text)
         case "expression":
@@ -118,8 +118,7 @@ def kind_of(gold: str, row: Mapping[str, Any], labels: Sequence[str] = ()) -> Ca
     names = {folded(name) for name in (*labels, *_option_names(row))}
     if folded(gold) in names:
         return "label"
-    kind = answers_of([gold]).kind
-    return "label" if kind == "choice" else kind
+    return answers_of([gold]).kind  # never "choice": one answer does not recur
 
 
 def labels_of(golds: Sequence[str]) -> list[str]:

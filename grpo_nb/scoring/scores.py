@@ -351,6 +351,7 @@ def score(
             `"raise"`.
         ValueError: Two rewards of the same name, a reward that is not a function, or rows that do
             not fit the completions.
+        KeyError: A row that does not have a column of the first row.
         EnvironmentProblem: A reward cannot work on this machine, such as a judge without its
             server. It is raised for both values of `on_error`.
 

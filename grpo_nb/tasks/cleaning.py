@@ -148,6 +148,11 @@ def _choose_columns(source: Rows, names: Sequence[str], columns: Columns) -> dic
     prompt = column_of.get("prompt")
     if any(isinstance(row.get(prompt), str) for row in source.rows):
         # A prompt of text is the whole question.
+        if "question" in columns:
+            raise ValueError(
+                f"columns= maps both the question and the prompt, and the prompt {prompt!r} is a "
+                "text, which is the whole question. Leave one of the two out."
+            )
         column_of.pop("question", None)
     if prompt is None:
         column_of.setdefault("question", "question")

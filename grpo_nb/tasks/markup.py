@@ -55,8 +55,8 @@ _SPELLINGS = {
 def strip_markup(text: str) -> str:
     r"""Return a text without wrappers of Markdown and LaTeX, full stop and invisible characters.
 
-    The spelling changes, never the meaning: `½` and `\dfrac12` become one text, and `about 42`
-    stays as it is.
+    The spelling changes, never the meaning: `½` becomes `1/2`, `\dfrac12` becomes
+    `\frac{1}{2}`, and `about 42` stays as it is.
 
     >>> strip_markup(r"$\boxed{\dfrac12}$."), strip_markup("**42**"), strip_markup("#### 142")
     ('\\frac{1}{2}', '42', '142')

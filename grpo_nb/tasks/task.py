@@ -88,8 +88,9 @@ class Task(Shown):
                 model as a failure. The limit works only on the main thread of a POSIX system.
 
         Raises:
-            TypeError, ValueError: A function that cannot be described to a model, or an environment
-                that starts differently within a group.
+            ValueError: An environment that starts differently within a group. A function without
+                type hints or without a docstring is refused later, when transformers describes it
+                to a model.
         """
         tools = Tools(functions, environment, rounds, seconds_per_call)
         tools.require_repeatable(self.train[0])

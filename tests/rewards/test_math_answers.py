@@ -95,6 +95,11 @@ def test_score_text_is_the_score_of_a_batch(text: str, gold: str, score: float |
     assert maths().score_text(slot(text), {"answer": gold}) == score
 
 
+def test_repeated_parts_with_spaces_count_once() -> None:
+    given = [r"\pi r, \pi r, 2", r"2, \pi r", r"\pi r, 3", r"\pi r, 3, 2"]
+    assert scores_of(given, r"r \pi, 2") == [1.0, 1.0, 0.0, 0.0]
+
+
 def test_many_parts_in_another_order_are_the_same_list() -> None:
     parts = [str(number) for number in range(20)]
     assert scores_of([", ".join(reversed(parts))], ", ".join(parts)) == [1.0]

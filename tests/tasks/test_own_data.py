@@ -693,3 +693,9 @@ def test_parts_have_one_type_after_a_lost_system_role() -> None:
         tokenizer=tokenizer_with(GEMMA_2),
     )
     assert task.train.features == task.holdout.features
+
+
+def test_question_next_to_a_prompt_of_text_is_refused() -> None:
+    rows = [{"q": "What?", "p": "Say what it is.", "answer": "1"}] * 3
+    with pytest.raises(ValueError, match="Leave one of the two out"):
+        gn.load_task(rows, columns={"question": "q", "prompt": "p"})

@@ -220,6 +220,11 @@ def test_own_system_format_and_hint_are_used() -> None:
     assert bare.train[0]["prompt"][2] == {"role": "assistant", "content": "lost"}
 
 
+def test_empty_example_is_refused() -> None:
+    with pytest.raises(ValueError, match="example= is empty"):
+        gn.load_task(ROWS, example=())
+
+
 def test_question_of_the_example_is_not_held_out() -> None:
     held = gn.load_task(LABELS).holdout[0]
     example = (held["question"] + " ", "It says so.", held["answer"])
