@@ -33,7 +33,7 @@ run: bootstrap  ## Train a small model and show the result (NOTEBOOK=notebooks/.
 	@$(VENV_PYTHON) scripts/run_notebook.py $(NOTEBOOK)
 
 test: bootstrap  ## Run the tests, the notebooks small (WORKERS=1 where memory is short; the default is 2 processes).
-	$(PYTEST) tests -m "not slow"
+	$(PYTEST) tests
 
 test-all:  ## All there are, part by part, with the time of each: these, test-slow, test-bfloat16 and test-vllm.
 	@for part in test test-slow test-bfloat16 test-vllm; do \
@@ -47,7 +47,7 @@ test-slow: bootstrap  ## What `make test` leaves out: the notebooks as they are 
 # What loads, trains, merges or asks a model, once more in bfloat16: worth it only where the processor has instructions for it.
 test-bfloat16: bootstrap  ## The tests of models and training again with UNSLOTH_CPU_BF16=1.
 	@if grep -qE 'avx512_bf16|amx_bf16' /proc/cpuinfo 2>/dev/null; then \
-		UNSLOTH_CPU_BF16=1 $(PYTEST) $(BFLOAT16_TESTS) -m "not slow"; \
+		UNSLOTH_CPU_BF16=1 $(PYTEST) $(BFLOAT16_TESTS); \
 	else \
 		echo "This CPU has no bfloat16 instructions and would emulate them, many times slower: tested in float32 alone."; \
 	fi

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 import grpo_nb as gn
-from tests.conftest import ROOT, brevity
+from tests.conftest import ROOT
+from tests.run_fixtures import brevity
 
 MODULES = sorted(
     str(file.relative_to(ROOT).with_suffix("")).replace("/", ".")

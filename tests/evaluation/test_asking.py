@@ -17,7 +17,7 @@ from grpo_nb.evaluation.asking import shared_turns
 from grpo_nb.evaluation.comparison import Comparison
 from grpo_nb.evaluation.subjects import batch_size
 from grpo_nb.scoring.record import record_of
-from tests.conftest import brevity
+from tests.run_fixtures import brevity
 from tests.support.run_folders import info_of, write_run_folder
 
 # The folder of the tiny run has only the source of its main reward, which does not matter here.

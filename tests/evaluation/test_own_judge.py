@@ -11,7 +11,7 @@ from grpo_nb.generation.samples import Completion
 from grpo_nb.runs.rows import best_row
 from grpo_nb.scoring.record import record_of
 from grpo_nb.training.recorder import HoldoutScore
-from tests.conftest import brevity
+from tests.run_fixtures import brevity
 
 
 def everything(completions: list, **columns: object) -> list[float]:

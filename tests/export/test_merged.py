@@ -21,7 +21,7 @@ from grpo_nb.export import merged as export
 from grpo_nb.export import verify_child as verify
 from grpo_nb.export.export_folder import verification_request
 from grpo_nb.models.templates import template_of
-from tests.conftest import brevity
+from tests.run_fixtures import brevity
 from tests.support.warm_kernel import run_module
 
 pytestmark = pytest.mark.begins(40)

@@ -20,7 +20,8 @@ import grpo_nb as gn
 from grpo_nb.evaluation import subjects
 from scripts import gpu_check
 from scripts.gpu_check import Request, Row
-from tests.conftest import ROOT, brevity
+from tests.conftest import ROOT
+from tests.run_fixtures import brevity
 from tests.support.checks import run_script_here
 from tests.support.notebooks import only_small
 from tests.support.small_models import lora_model

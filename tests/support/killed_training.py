@@ -18,7 +18,7 @@ from pathlib import Path
 
 import grpo_nb as gn
 from grpo_nb.runs.rows import read_rows
-from tests.conftest import brevity
+from tests.run_fixtures import brevity
 from tests.support.forks import has_ended, in_child, loaded_alone
 
 _OPERATIONS = ("fsync", "rename", "replace", "unlink", "rmdir", "mkdir", "open")

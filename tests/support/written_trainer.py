@@ -81,7 +81,7 @@ def main(place: Path, words: Path, *, use_vllm: bool, held_out: bool) -> dict[st
 
     import torch
 
-    from tests.conftest import brevity
+    from tests.run_fixtures import brevity
     from tests.support.real_vllm import trained_tensors
 
     small_model(place / "model", words)

@@ -11,7 +11,7 @@ import torch
 
 import grpo_nb as gn
 from grpo_nb.runs.groups import StepGroups
-from tests.conftest import brevity
+from tests.run_fixtures import brevity
 from tests.support.adapters import give_effect
 from tests.support.own_rewards import Fading
 from tests.support.tiny import SMALL, load_tiny

@@ -10,7 +10,7 @@ import pytest
 
 import grpo_nb as gn
 from grpo_nb.config.effective_table import EffectiveSettings
-from tests.conftest import brevity
+from tests.run_fixtures import brevity
 
 UNLIKE_ASKED = {
     "optim": "adamw_torch_fused",

@@ -10,7 +10,7 @@ import pytest
 
 import grpo_nb as gn
 from grpo_nb.training.recorder import Recorder
-from tests.conftest import brevity
+from tests.run_fixtures import brevity
 from tests.support.tiny import load_tiny
 
 

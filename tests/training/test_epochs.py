@@ -10,7 +10,7 @@ import pytest
 
 import grpo_nb as gn
 from grpo_nb.training.prepare import build_trainer, prepare
-from tests.conftest import brevity
+from tests.run_fixtures import brevity
 from tests.support.tiny import SMALL, load_tiny
 
 LENGTHS = {"max_completion_length": 8}

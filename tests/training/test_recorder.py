@@ -9,7 +9,7 @@ import pytest
 
 import grpo_nb as gn
 from grpo_nb.training.recorder import HoldoutScore
-from tests.conftest import brevity
+from tests.run_fixtures import brevity
 from tests.support.tiny import load_tiny
 
 

@@ -22,7 +22,7 @@ from grpo_nb.runs import checkpoints
 from grpo_nb.scoring.scores import RewardError
 from grpo_nb.training import prepare
 from grpo_nb.training.recorder import HoldoutScore, Recorder
-from tests.conftest import brevity
+from tests.run_fixtures import brevity
 from tests.support import killed_training
 from tests.support.adapters import way_back
 from tests.support.locks import holder_of

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 import grpo_nb as gn
 from grpo_nb.evaluation.subjects import started_from_trained_adapter
 from grpo_nb.scoring.scores import RewardError
-from tests.conftest import brevity
+from tests.run_fixtures import brevity
 from tests.support.adapters import way_back
 from tests.support.run_folders import untimed
 from tests.support.tiny import SMALL, load_tiny

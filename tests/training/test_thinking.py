@@ -10,7 +10,7 @@ import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 import grpo_nb as gn
-from tests.conftest import brevity
+from tests.run_fixtures import brevity
 from tests.support.tiny import THINKING_TEMPLATE, load_tiny
 
 pytestmark = pytest.mark.begins(60)

@@ -11,7 +11,7 @@ import grpo_nb as gn
 from grpo_nb.scoring.scores import RewardError
 from grpo_nb.tasks.prompts import prompt_lengths
 from grpo_nb.training import prepare
-from tests.conftest import brevity
+from tests.run_fixtures import brevity
 from tests.support.adapters import way_back
 from tests.support.tiny import load_tiny
 
