@@ -1,0 +1,218 @@
+"""The executed notebooks, one fixture for each. The quickstart is in tests/run_fixtures.py."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+import grpo_nb as gn
+from tests.conftest import ROOT
+from tests.support.notebooks import execute_notebook
+from tests.support.scale import trained
+
+
+@pytest.fixture(scope="session")
+def your_data(size: str, tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Execute `notebooks/03_your_data`.
+
+    The small form trains the tiny model and ends by saying that two steps show no rise.
+    """
+    less = {
+        "CHANGES": {"model": str(tiny_folder), "max_steps": 2, "per_device_train_batch_size": 8},
+    }
+    return execute_notebook(
+        "03_your_data",
+        tmp_path_factory.mktemp("your_data"),
+        size,
+        **(less if size == "small" else {}),
+    )
+
+
+@pytest.fixture(scope="session")
+def grpo_by_hand(size: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`notebooks/01_grpo_by_hand`, executed; small, with three steps at the end."""
+    less = {"STEPS": 3} if size == "small" else {}
+    return execute_notebook("01_grpo_by_hand", tmp_path_factory.mktemp("by_hand"), size, **less)
+
+
+@pytest.fixture(scope="session")
+def reward_lab(size: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Execute `notebooks/02_rewards`.
+
+    The small form has fewer and smaller groups, and six held-out questions.
+    """
+    changes = {"num_generations": 4, "per_device_train_batch_size": 4}
+    smaller = {"PROMPTS": 4, "STEPS": 2, "TASK": {"holdout": 6}, "CHANGES": changes}
+    less = smaller if size == "small" else {}
+    return execute_notebook("02_rewards", tmp_path_factory.mktemp("reward_lab"), size, **less)
+
+
+@pytest.fixture(scope="session")
+def train(size: str, tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Execute `notebooks/04_train`.
+
+    The small form uses the tiny model. Like the real one it writes no tag before training.
+    """
+    changes = {
+        "model": str(tiny_folder),
+        "per_device_train_batch_size": 8,
+        "max_completion_length": 12,
+        "save_steps": 2,
+    }
+    less = {"CHANGES": changes, "STEPS": 4} if size == "small" else {}
+    return execute_notebook("04_train", tmp_path_factory.mktemp("train"), size, **less)
+
+
+@pytest.fixture(scope="session")
+def evaluate(
+    size: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, gn.runs.Run]:
+    """Execute `notebooks/05_evaluate`; return the executed notebook and its run.
+
+    The small form works on a copy of the tiny model's run.
+    """
+    folder = tmp_path_factory.mktemp("evaluate")
+    less = {}
+    if size == "small":
+        shutil.copytree(request.getfixturevalue("tiny_run").path, folder / "runs" / "tiny")
+        less = {"RUN": "runs/tiny", "SAMPLES": 2, "QUESTIONS": 6}
+    executed = execute_notebook("05_evaluate", folder, size, **less)
+    (run,) = (folder / "runs").glob("*/run.json")
+    return executed, gn.open_run(run.parent)
+
+
+@pytest.fixture(scope="session")
+def export(
+    size: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """Execute `notebooks/06_export`.
+
+    The small form exports a run of the tiny model, in a tenth of the time.
+    """
+    folder = tmp_path_factory.mktemp("export")
+    less = {}
+    if size == "small":
+        shutil.copytree(request.getfixturevalue("tiny_run").path, folder / "runs" / "tiny")
+        less = {"RUN": "runs/tiny"}
+    return execute_notebook("06_export", folder, size, **less)
+
+
+@pytest.fixture(scope="session")
+def code(size: str, tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`notebooks/09_code`, executed; small, with the tiny model, two steps and six questions."""
+    changes = {"model": str(tiny_folder), "per_device_train_batch_size": 8}
+    less = {"STEPS": 2, "HELD_OUT": 6, "CHANGES": changes} if size == "small" else {}
+    return execute_notebook("09_code", tmp_path_factory.mktemp("code"), size, **less)
+
+
+@pytest.fixture(scope="session")
+def scale_out(
+    size: str, plain_trl: Path, letters_folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """Execute `notebooks/a2_scale_out`.
+
+    The small form uses a run of the letters model, whose steps take no time.
+    """
+    folder = tmp_path_factory.mktemp("scale_out")
+    less = {}
+    if size == "small":
+        rewards = [gn.rewards.length(10, unit="characters"), gn.rewards.xml_tags()]
+        trained(letters_folder, folder / "runs", "letters", rewards=rewards, loss_type="bnpo")
+        # Each start is ten seconds of imports in each process: tests/scaleout has the plan, and
+        # what two of them replay.
+        other = {
+            f'print(start("train.py", {asked}))': "None"
+            for asked in ('"--replay"', '"--plan", "--processes", "2"')
+        }
+        other |= {'start(*two_processes, "--replay")': 'start("train.py", "--replay")'}
+        less = {"RUN": "runs/letters", "replaced": other}
+    return execute_notebook("a2_scale_out", folder, size, **less)
+
+
+@pytest.fixture(scope="session")
+def algorithms(size: str, letters_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Execute `notebooks/a1_algorithms`.
+
+    The small form trains the letters model once, with a reward that it can earn.
+    """
+    less: dict = {}
+    if size == "small":
+        replaced = {
+            'gn.preset("cpu").model': repr(str(letters_folder)),
+            '"max_completion_length": 48': '"max_completion_length": 24, "max_prompt_length": 1024',
+            "rewards = [": "rewards = [gn.rewards.length(10, unit='characters')] or [",
+        }
+        less = {"PROMPTS": 4, "BATCH": 8, "PAIR": ["grpo"], "replaced": replaced}
+    return execute_notebook("a1_algorithms", tmp_path_factory.mktemp("algorithms"), size, **less)
+
+
+@pytest.fixture(scope="session")
+def gsm8k(size: str, tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`notebooks/a3_gsm8k_gpu`, executed on rows of the form of GSM8K: sums in words, few steps."""
+    folder = tmp_path_factory.mktemp("gsm8k")
+    for name, first in (("train", 2), ("test", 3)):
+        rows = [(a, b) for a in range(first, 18, 2) for b in range(1, 7)]
+        lines = [
+            {
+                "question": f"Ann has {a} pears and buys {b} more. How many pears has she?",
+                "answer": f"{a} + {b} = <<{a}+{b}={a + b}>>{a + b}\n#### {a + b}",
+            }
+            for a, b in rows
+        ]
+        (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    changes = {
+        "max_steps": 3,
+        "per_device_train_batch_size": 8,
+        "learning_rate": 5e-4,
+        "warmup_steps": 0,
+    }
+    changes |= {"model": str(tiny_folder)} if size == "small" else {}
+    return execute_notebook(
+        "a3_gsm8k_gpu",
+        folder,
+        size,
+        CHANGES=changes,
+        DATA="train.jsonl",
+        TEST="test.jsonl",
+        QUESTIONS=12,
+        EXPORT_TO="merged",
+    )
+
+
+@pytest.fixture(scope="session")
+def tools(size: str, tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Execute `notebooks/07_tools`.
+
+    The small form trains the tiny model for two steps, with few episodes before and after.
+    """
+    changes = {
+        "model": str(tiny_folder),
+        "max_steps": 2,
+        "per_device_train_batch_size": 8,
+        "holdout_every": 0,
+    }
+    less = {"CHANGES": changes, "HELD_OUT": 8, "LONGER": 4} if size == "small" else {}
+    return execute_notebook("07_tools", tmp_path_factory.mktemp("tools"), size, **less)
+
+
+@pytest.fixture(scope="session")
+def judge(size: str, tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Execute `notebooks/08_judge`.
+
+    The small form trains the tiny model for two steps; the judge's replies come from a cache.
+    """
+    folder = tmp_path_factory.mktemp("judge")
+    changes = {"model": str(tiny_folder), "per_device_train_batch_size": 8}
+    less = {
+        "STEPS": 2,
+        "CHANGES": changes,
+        "replaced": {"list(task.holdout)": "list(task.holdout)[:4]"},
+    }
+    if size == "small":
+        # To the forty labels and what was tried to fool it; the server is asked about the answers
+        # after the training.
+        shutil.copy(ROOT / "tests/data/judge_replies.jsonl", folder)
+    return execute_notebook("08_judge", folder, size, **(less if size == "small" else {}))
