@@ -1,0 +1,102 @@
+"""Sizes of models are counted from their configurations, and plans measure real prompts."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from transformers import AutoConfig, AutoTokenizer
+
+import grpo_nb as gn
+from grpo_nb.config import counting, memory
+from grpo_nb.config.memory import PUBLISHED, sizes_of
+from grpo_nb.core.processes import ChildError
+from grpo_nb.tasks.prompts import prompt_lengths
+from tests.support.small_models import FAMILIES, SIZES
+
+# Configurations as their repositories publish them, and the weights in their safetensors files,
+# with tied weights counted once. They were written down from memory: no Hub can be reached here.
+HEADS = {
+    "SmolLM2-135M-Instruct": ("llama", 9, 3, 134_515_008),
+    "unsloth/Qwen2.5-1.5B-Instruct": ("qwen2", 12, 2, 1_543_714_304),
+    "unsloth/Qwen2.5-3B-Instruct": ("qwen2", 16, 2, 3_085_938_688),
+    "unsloth/Qwen2.5-7B-Instruct": ("qwen2", 28, 4, 7_615_616_512),
+}
+SHAPES = {
+    "SmolLM2-135M-Instruct": (576, 1536, 30, 49152),
+    "unsloth/Qwen2.5-1.5B-Instruct": (1536, 8960, 28, 151936),
+    "unsloth/Qwen2.5-3B-Instruct": (2048, 11008, 36, 151936),
+    "unsloth/Qwen2.5-7B-Instruct": (3584, 18944, 28, 152064),
+}
+
+
+@pytest.fixture
+def counted_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Count sizes in this process, because another one begins with seconds of imports."""
+
+    def run_script(script: Path, request: dict) -> dict:
+        try:
+            return json.loads(json.dumps(counting.answer(request)))
+        except (OSError, ValueError) as error:
+            raise ChildError("ended with 1", 1, [str(error)]) from error
+
+    monkeypatch.setattr(memory, "run_script", run_script)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_sizes_equal_the_counted_ones(name: str, counted_here, tmp_path: Path) -> None:
+    family, heads, key_heads, weights = HEADS[name]
+    hidden, inner, layers, vocabulary = SHAPES[name]
+    config = AutoConfig.for_model(
+        family,
+        hidden_size=hidden,
+        intermediate_size=inner,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=key_heads,
+        vocab_size=vocabulary,
+        tie_word_embeddings="7B" not in name,
+    )
+    config.save_pretrained(tmp_path)
+    assert sizes_of(str(tmp_path)) == sizes_of(name)
+    assert sizes_of(name).parameters == weights
+
+
+def test_sizes_of_another_family_are_counted_without_weights(tmp_path: Path) -> None:
+    config = transformers.Gemma3TextConfig(
+        **SIZES, **FAMILIES["gemma3"][1], tie_word_embeddings=True
+    )
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(config)
+    config.save_pretrained(tmp_path)
+    sizes = sizes_of(str(tmp_path))
+    linear = [p.numel() for name, p in model.named_parameters() if name.endswith("proj.weight")]
+    assert sizes.parameters == sum(p.numel() for p in model.parameters())
+    assert sizes.linear == sum(linear)
+
+
+@pytest.mark.parametrize("name", ["a folder", "nobody/nothing", "no such/folder/at all"])
+def test_plan_of_unreadable_model_names_it(name: str, tmp_path: Path, counted_here) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "no such family"}')
+    model = str(tmp_path) if name == "a folder" else name
+    with pytest.raises(ValueError, match=f"sizes of '{re.escape(model)}' cannot be read: "):
+        gn.plan(gn.preset("cpu", model=model), machine="cpu")
+
+
+def test_plan_measures_prompts_with_a_tokenizer(tiny_folder: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(tiny_folder)
+    task = gn.load_task("arithmetic", train_size=20, holdout_size=5)
+    plan = gn.plan(gn.preset("cpu"), task, tokenizer=tokenizer, machine="cpu")
+    assert plan.prompt_tokens == max(prompt_lengths(task.train["prompt"], tokenizer))
+    assert plan.prompt_tokens < 256
+
+
+def test_plan_of_a_card_elsewhere_keeps_vllm_with_a_model_of_here() -> None:
+    config = AutoConfig.for_model("llama", **SIZES)
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(config)
+    plan = gn.plan(gn.preset("t4"), model=model, machine="t4")
+    assert plan.settings.fast_inference
+    assert not plan.why_not_vllm
