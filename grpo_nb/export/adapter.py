@@ -19,6 +19,7 @@ def export_adapter(run: Run | str | Path, path: str | Path, *, overwrite: bool =
     """Copy the run's LoRA and its tokenizer, for vLLM, PEFT or another training.
 
     The adapter names its base model, and `verification.json` has the hash of the base's weights.
+    To compare that hash, the 16-bit base is fetched if it is not on this machine.
     An adapter for the embedded model can only be used with this kit, because the weights of that
     model are in no repository.
 

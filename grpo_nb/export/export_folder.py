@@ -1,4 +1,4 @@
-"""Make an export: fill a folder beside its place, verify it, move it there, record it in its run.
+"""Make an export: fill a folder next to its place, verify it, and move it there.
 
 Each kind of export has its own file (`merged.py`, `adapter.py`, `gguf.py`), which fills the folder
 and returns what was verified. `result.py` reads an export again.
@@ -65,7 +65,7 @@ def make_export(
     *,
     overwrite: bool,
 ) -> Export:
-    """Make an export beside its place, move it there, and record it in its run.
+    """Make an export next to its place, move it there, and write its card and that of the run.
 
     Args:
         run: The run that is exported.

@@ -202,10 +202,12 @@ def merge(base: Path, adapter: Path, target: Path, *, dtype: str) -> dict[str, A
     sufficient = [name for name, share in retained.items() if share >= MIN_RETAINED]
     if not sufficient:
         measured = ", ".join(f"{name} {share:.1%}" for name, share in retained.items())
+        advice = "Use gn.export.export_adapter."
+        if "float32" not in retained:
+            advice = "Write dtype='float32', or use gn.export.export_adapter."
         raise ExportError(
             "rounding the merged weights would lose a part of the training (share kept: "
-            f"{measured}; at least {MIN_RETAINED:.0%} is needed). Write dtype='float32', or use "
-            "gn.export.export_adapter."
+            f"{measured}; at least {MIN_RETAINED:.0%} is needed). {advice}"
         )
     chosen = sufficient[0]
     write_merged(target, places, lora, chosen)
