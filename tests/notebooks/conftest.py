@@ -206,13 +206,8 @@ def judge(size: str, tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory
     """
     folder = tmp_path_factory.mktemp("judge")
     changes = {"model": str(tiny_folder), "per_device_train_batch_size": 8}
-    less = {
-        "STEPS": 2,
-        "CHANGES": changes,
-        "replaced": {"list(task.holdout)": "list(task.holdout)[:4]"},
-    }
-    if size == "small":
-        # To the forty labels and what was tried to fool it; the server is asked about the answers
-        # after the training.
-        shutil.copy(ROOT / "tests/data/judge_replies.jsonl", folder)
-    return execute_notebook("08_judge", folder, size, **(less if size == "small" else {}))
+    if size != "small":
+        return execute_notebook("08_judge", folder, size)
+    # Replies to the forty labels, to what was tried to fool the judge, and to the tiny model.
+    shutil.copy(ROOT / "tests/data/judge_replies.jsonl", folder)
+    return execute_notebook("08_judge", folder, size, STEPS=2, CHANGES=changes)
