@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.core.files import refuse_links, write_bytes, write_json
-from grpo_nb.core.statistics import FEWEST_QUESTIONS, PairedResult, paired_result
+from grpo_nb.core.statistics import FEWEST_QUESTIONS, NO_DIFFERENCE, PairedResult, paired_result
 from grpo_nb.core.tables import Html, Part, Shown, Table, as_written, bold, escaped
 from grpo_nb.evaluation.results import MEASURES, REWARD, STORED_FIELDS, Evaluation
 from grpo_nb.runs.outcome import MajorityBaseline
@@ -27,8 +27,6 @@ from grpo_nb.tasks.contamination import Contamination
 if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
-
-NO_DIFFERENCE = "no difference shown"
 
 FREQUENT_SHARE = 0.2
 """Share of the questions from which one gold answer is frequent enough to be a baseline."""
@@ -98,10 +96,10 @@ class Comparison(Shown):
         With several samples, a question whose share of correct answers stays the same,
         strictly between 0 and 1, is `equal`.
         """
-        counts = Counter(self._changes())
+        counts = Counter(self._change_of_each())
         return dict.fromkeys(("gained", "lost", "both right", "both wrong"), 0) | counts
 
-    def _changes(self) -> Iterator[str]:
+    def _change_of_each(self) -> Iterator[str]:
         """Yield the change of each question."""
         for before, after in zip(self.before.shares, self.after.shares, strict=True):
             if after > before:
@@ -115,7 +113,7 @@ class Comparison(Shown):
     def majority(self) -> MajorityBaseline | None:
         """Majority-class baseline next to the accuracy, None if no gold answer repeats often.
 
-        None also if the judge is a function that may ignore the gold answers.
+        None also if a function decides what is correct and scored no gold answer above a wrong one.
         """
         golds = [group[0]["answer"] for group in self.after.groups]
         answer, count = Counter(golds).most_common(1)[0]
@@ -159,10 +157,10 @@ class Comparison(Shown):
             return f"{verdict.capitalize()}: the format. {opposite}: the answers."
         has_answers = anywhere.verdict == verdict
         # If both changed, the answers are named only if they make at least half of the change.
-        is_half = anywhere.difference / self.result.difference >= 0.5
+        is_mostly_answers = anywhere.difference / self.result.difference >= 0.5
         if has_answers and not has_format:
             changed = "the answers"
-        elif has_answers and is_half:
+        elif has_answers and is_mostly_answers:
             changed = "the answers and the format"
         elif has_answers:
             changed = "mostly the format, but also the answers"
@@ -201,7 +199,7 @@ class Comparison(Shown):
         """
         import pandas
 
-        changes = [change for change in self._changes() for _ in range(self.after.samples)]
+        changes = [change for change in self._change_of_each() for _ in range(self.after.samples)]
         columns: dict[str, Any] = {"change": pandas.Categorical(changes, CHANGES, ordered=True)}
         for name in ("question", "answer"):
             columns[name] = self.after.table[name]

@@ -70,7 +70,7 @@ class Evaluation(Shown):
     anywhere_note: str = ""
     """Description of how a correct answer is found anywhere in a completion, or why it is not."""
     compares_gold: bool = True
-    """False if a function decides what is correct. It may ignore the gold answers."""
+    """False if a function decides what is correct. It may read answers outside of the format."""
     model_id: str | None = None
     """Hash of the adapter (`Run.model_id`), empty for other models, None if unknown."""
     remarks: Sequence[str] = ()

@@ -335,7 +335,7 @@ def _holds_adapter_of(run: Run) -> bool:
 
 
 def _settings_to_load(run: Run) -> Settings:
-    """Return the settings of a run, or with its training dtype if both machines have no GPU."""
+    """Return the settings of a run; if neither machine has a GPU, with the dtype of the training."""
     if run.info["machine"]["gpu"] is not None or find_gpu() is not None:
         return run.settings
     return run.settings.replace(dtype=run.info["number_type"])

@@ -83,8 +83,8 @@ class ByHand(Shown):
         for turn in [*question, *self.turns]:
             content = turn["content"]
             if "tool_calls" in turn:
-                answer = render([*question, turn]).removeprefix(opening)
-                content = answer.partition(tokenizer.eos_token)[0]
+                call_text = render([*question, turn]).removeprefix(opening)
+                content = call_text.partition(tokenizer.eos_token)[0]
             messages.append({"role": turn["role"], "content": content})
         if render(messages) != render([*question, *self.turns]):
             raise ValueError(

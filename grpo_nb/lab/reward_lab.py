@@ -260,7 +260,7 @@ class RewardLab(Panel):
         if self.task.tools is not None:
             raise ValueError(
                 "an episode with tools does not fit into a text box. Play one with "
-                "gn.lab.ByHand(task, row)."
+                "gn.lab.ByHand(task, row_number)."
             )
         if self.model is None:
             raise ValueError(
