@@ -42,7 +42,7 @@ def evaluate(
     allow_contaminated: bool = False,
     correct: RewardFunction | None = None,
 ) -> Evaluation:
-    """Ask a model held-out questions and judge the answers.
+    """Ask a model held-out questions and grade the answers.
 
     The first of these decides which answers are correct, and the result names it:
 

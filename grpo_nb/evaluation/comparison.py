@@ -118,7 +118,7 @@ class Comparison(Shown):
         golds = [group[0]["answer"] for group in self.after.groups]
         answer, count = Counter(golds).most_common(1)[0]
         is_frequent = count >= max(FREQUENT_COUNT, FREQUENT_SHARE * len(golds))
-        if not is_frequent or self.after.unproven_judge:
+        if not is_frequent or self.after.unproven_grader:
             return None
         share = count / len(golds)
         low, high = self.after.interval
@@ -147,8 +147,8 @@ class Comparison(Shown):
         if anywhere is None:
             # Without this measure, nobody knows how much of the change is the format.
             changed = "correct answers (format and answer were not measured apart)"
-            if self.after.unproven_judge:
-                changed = f"the score of {self.after.unproven_judge}()"
+            if self.after.unproven_grader:
+                changed = f"the score of {self.after.unproven_grader}()"
             elif not has_format:
                 changed = "the answers"
             return f"{verdict.capitalize()}: {changed}."
@@ -172,7 +172,7 @@ class Comparison(Shown):
 
     @property
     def sentence(self) -> str:
-        """Result in words: what changed, the three measures, the judge, what spoils it."""
+        """Result in words: what changed, the three measures, what counts as correct, what spoils it."""
         result = self.result
         low, high = result.interval
         sentences = [
@@ -183,7 +183,7 @@ class Comparison(Shown):
         ]
         if self.verdict == NO_DIFFERENCE:
             sentences.append(power_sentence(self))
-        sentences.append(f"Counted as correct: {self.after.judged_by}.")
+        sentences.append(f"Counted as correct: {self.after.counted_as_correct}.")
         contamination = self.contamination
         if contamination and contamination.count:
             sentences.append(contamination.sentence)
@@ -194,7 +194,7 @@ class Comparison(Shown):
 
         Columns: `change` of the question (`lost`, `gained`, `equal`, `both wrong`, `both right`),
         `question`, and the gold `answer`. For each model, its completion (`before`, `after`) and
-        the judgement (`before_is`: `right`, `wrong` or `no answer`), then `before_in_format`, and
+        the grade (`before_is`: `right`, `wrong` or `no answer`), then `before_in_format`, and
         `before_anywhere`: True if the last candidate is correct, None if not measured.
         """
         import pandas
@@ -205,7 +205,7 @@ class Comparison(Shown):
             columns[name] = self.after.table[name]
         for name, side in self.columns.items():
             columns[name] = side.table["completion"]
-            columns[f"{name}_is"] = [_judgement(row, side.compares_gold) for row in side.rows]
+            columns[f"{name}_is"] = [_grade(row, side.compares_gold) for row in side.rows]
         for name, side in self.columns.items():
             columns[f"{name}_in_format"] = [row.get("is_formatted") for row in side.rows]
             columns[f"{name}_anywhere"] = [row.get("is_anywhere") for row in side.rows]
@@ -256,7 +256,7 @@ class Comparison(Shown):
         yield bold(self.headline)
         yield measures_sentence(self)
         yield _table(self)
-        yield f"{self.after.asked} Counted as correct: {self.after.judged_by}."
+        yield f"{self.after.asked} Counted as correct: {self.after.counted_as_correct}."
         counts = ", ".join(f"{count} {name}" for name, count in self.changed.items())
         yield f"Questions: {counts}."
         majority = self.majority
@@ -280,7 +280,7 @@ class Comparison(Shown):
         yield _small_print(self)
 
 
-def _judgement(row: Mapping[str, Any], compares_gold: bool) -> str:
+def _grade(row: Mapping[str, Any], compares_gold: bool) -> str:
     if row["is_correct"]:
         return "right"
     # A function may read an answer outside of the answer slot.
@@ -381,18 +381,16 @@ def _table(comparison: Comparison) -> Table:
 
 
 def _example_table(comparison: Comparison, examples: pandas.DataFrame) -> Table:
-    """Return some transcripts, with the three judgements of a completion in one cell."""
+    """Return some transcripts, with the three grades of a completion in one cell."""
     rows = []
     for example in examples.to_dict("records"):
         cells = [example["change"], example["question"], example["answer"]]
         for name in comparison.columns:
-            judgement = example[f"{name}_is"]
-            judgement += (
-                ", in the format" if example[f"{name}_in_format"] else ", not in the format"
-            )
+            grade = example[f"{name}_is"]
+            grade += ", in the format" if example[f"{name}_in_format"] else ", not in the format"
             if example[f"{name}_is"] != "right" and example[f"{name}_anywhere"]:
-                judgement += ", correct answer anywhere"
-            cells += [example[name], judgement]
+                grade += ", correct answer anywhere"
+            cells += [example[name], grade]
         rows.append([as_written(str(cell)) for cell in cells])
     head = ["change", "question", "answer"]
     for name in comparison.columns:

@@ -281,7 +281,7 @@ def record_rewards(run: gn.runs.Run, rewards: list[Any]) -> gn.runs.Run:
 PLAIN = "Counted as correct: answers to which correctness() gives the full score."
 
 
-def test_judge_of_the_run_is_named_in_sentence_and_card(run: gn.runs.Run) -> None:
+def test_grader_of_the_run_is_named_in_sentence_and_card(run: gn.runs.Run) -> None:
     opened = record_rewards(run, [gn.rewards.correctness(), gn.rewards.xml_tags()])
     sentence = gn.compare(opened).sentence
     assert PLAIN in sentence
@@ -289,7 +289,7 @@ def test_judge_of_the_run_is_named_in_sentence_and_card(run: gn.runs.Run) -> Non
     assert sentence in (run.path / "README.md").read_text()
 
 
-def test_judge_of_the_run_has_its_parameters(run: gn.runs.Run) -> None:
+def test_grader_of_the_run_has_its_parameters(run: gn.runs.Run) -> None:
     opened = record_rewards(run, [gn.rewards.correctness(tolerance=0.5), gn.rewards.xml_tags()])
     near = "Counted as correct: answers to which correctness(tolerance=0.5) gives the full score."
     assert near in gn.compare(opened, new_questions()).sentence
@@ -328,7 +328,7 @@ def test_ask_of_a_run_with_tools_names_compare(tmp_path: Path) -> None:
         gn.ask(run, "Where?")
 
 
-def test_evaluate_calls_a_judge_among_the_rewards_once(
+def test_evaluate_calls_a_grader_among_the_rewards_once(
     tiny_run: gn.runs.Run, task: gn.tasks.Task
 ) -> None:
     calls = []
