@@ -96,6 +96,7 @@ class Comparison(Shown):
         With several samples, a question whose share of correct answers stays the same,
         strictly between 0 and 1, is `equal`.
         """
+        # The four usual changes are listed even if their count is 0; `equal` only if it occurs.
         counts = Counter(self._change_of_each())
         return dict.fromkeys(("gained", "lost", "both right", "both wrong"), 0) | counts
 
@@ -115,6 +116,7 @@ class Comparison(Shown):
 
         None also if a function decides what is correct and scored no gold answer above a wrong one.
         """
+        # Each question counts once, however many samples it has.
         golds = [group[0]["answer"] for group in self.after.groups]
         answer, count = Counter(golds).most_common(1)[0]
         is_frequent = count >= max(FREQUENT_COUNT, FREQUENT_SHARE * len(golds))
@@ -122,6 +124,7 @@ class Comparison(Shown):
             return None
         share = count / len(golds)
         low, high = self.after.interval
+        # The baseline is a fixed share, so it is compared with the interval of the accuracy.
         position = "is not clearly above"
         if low > share:
             position = "is above"
@@ -152,6 +155,7 @@ class Comparison(Shown):
             elif not has_format:
                 changed = "the answers"
             return f"{verdict.capitalize()}: {changed}."
+        # More answers in the format can hide that fewer answers are right.
         if {verdict, anywhere.verdict} == {"better", "worse"}:
             opposite = anywhere.verdict.capitalize()
             return f"{verdict.capitalize()}: the format. {opposite}: the answers."
@@ -231,6 +235,7 @@ class Comparison(Shown):
         tables = [self.before.table, self.after.table]
         answers = pandas.concat(tables, ignore_index=True).to_parquet(index=False)
         image = _picture(self)
+        # Everything is computed: from here on only writing can fail.
         numbers = self.to_dict()
         write_bytes(folder / "transcripts.parquet", answers)
         write_bytes(folder / "comparison.png", image)
@@ -264,6 +269,7 @@ class Comparison(Shown):
         sides = self.columns.values()
         unique_notes = dict.fromkeys(note for side in sides for note in side.notes)
         yield from unique_notes
+        # The picture is part of the page, so that a saved notebook still shows it.
         encoded = base64.b64encode(_picture(self)).decode()
         alt = escaped(f"Held-out comparison. {self.sentence}")
         yield Html(
@@ -432,6 +438,7 @@ def open_comparison(folder: str | Path) -> Comparison:
     folder = Path(folder).expanduser()
     if (folder / "run.json").is_file():
         folder = folder / "comparison"
+    # A link in a folder from elsewhere could show any file of this machine.
     refuse_links(folder)
     with reading(folder / "comparison.json"):
         saved = json.loads((folder / "comparison.json").read_text("utf-8"))
@@ -440,6 +447,7 @@ def open_comparison(folder: str | Path) -> Comparison:
             # A reward without a score is NaN. In other columns, an empty cell is None.
             if not column.startswith(REWARD):
                 answers[column] = answers[column].where(answers[column].notna(), None)
+        # `save` wrote the rows of both models below each other, and both have equally many.
         rows = answers.to_dict("records")
         middle = len(rows) // 2
         before = _read_evaluation(saved["before"], rows[:middle])

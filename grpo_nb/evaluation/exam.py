@@ -102,6 +102,7 @@ class Exam:
             settings = settings.replace(max_completion_length=self.max_completion_length)
         if self.samples < 1:
             raise ValueError(f"samples = {self.samples!r} must be at least 1.")
+        # One answer is greedy, so that the same model always gets the same score.
         is_sampled = self.samples > 1
         # Prompts that differ from those of the training would measure another task.
         own_kwargs = getattr(self.questions, "chat_template_kwargs", {})
@@ -132,9 +133,11 @@ class Exam:
             if isinstance(given[0], SlotReward):
                 return given[0]
             return function_grader(given[0], self.rows, self.format, **self._trial_arguments())
+        # A kit reward for the answer among the arguments takes precedence over those of the run.
         rewards = reward_list(self.rewards, least=0)
         if self.run is not None and not any(isinstance(each, SlotReward) for each in rewards):
             rewards = _rewards_of_run(self.run, rewards)
+        # Only a function is tried on gold answers. For a kit reward, no tokenizer is loaded.
         trial = {} if deciding_function(rewards) is None else self._trial_arguments()
         return choose_grader(rewards, self.rows, self.format, **trial)
 
@@ -154,6 +157,7 @@ class Exam:
 
         Only such a comparison becomes the result that the run shows.
         """
+        # Other questions, or shorter answers, would be another measure than the run's own.
         asked = [row["question"] for row in self.rows]
         own = [row["question"] for row in self.run.holdout]
         full_length = self.run.settings.max_completion_length
@@ -203,11 +207,13 @@ class Exam:
 
     def _check_runs(self) -> Contamination | None:
         """Return the questions that the runs were trained on, and check that the prompts agree."""
+        # Two subjects may be parts of one run, so the runs are collected by their paths.
         runs = {self.run.path.absolute(): self.run} if self.run else {}
         for subject in self.subjects:
             if isinstance(subject, RunModel):
                 runs.setdefault(subject.run.path.absolute(), subject.run)
         trained = trained_questions(getattr(self.questions, "train", None), list(runs.values()))
+        # None means that nobody could check, which is not the same as no contamination.
         contamination = None
         if trained:
             contamination = find_contamination([row["question"] for row in self.rows], trained)
@@ -292,6 +298,7 @@ def require_no_tools(run: Run, cure: str) -> None:
 def _stored_holdout(run: Run) -> list[dict[str, Any]]:
     """Return the held-out rows of a run, with all columns that rewards may read if it kept them."""
     rows = run.holdout
+    # Rows with all columns are kept up to a size. If the file is missing, the short rows are asked.
     complete = read_rows(run.start_path / "holdout.jsonl")
     questions = [row["question"] for row in rows]
     return complete if [row.get("question") for row in complete] == questions else rows

@@ -74,6 +74,7 @@ def load_holdout(
     rows = choose_questions(clean(read, Changes(), columns), limit)
     golds = [row.get(ACCEPTED, row["answer"]) for row in rows]
     format = fitting_format(format, answers_of(golds))
+    # All rows become questions: unlike in `load_task`, no share is kept for training.
     holdout = Dataset.from_list(with_prompts(rows, format, example))
     return HeldOut(name=read.name, format=format, holdout=holdout)
 
@@ -81,6 +82,8 @@ def load_holdout(
 def choose_questions(rows: Sequence[dict[str, Any]], limit: int | None) -> list[dict[str, Any]]:
     """Return a random sample of `limit` rows in their order, always the same, or all rows."""
     count = len(rows) if limit is None else min(limit, len(rows))
+    # A file may be sorted, so its first rows are no fair sample. The seed never changes, so two
+    # evaluations with the same limit ask the same questions.
     places = random.Random(0).sample(range(len(rows)), count)
     return [rows[place] for place in sorted(places)]
 

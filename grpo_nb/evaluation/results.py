@@ -94,6 +94,7 @@ class Evaluation(Shown):
         Args:
             measure: `correct`, `format` or `anywhere`.
         """
+        # A share over the measured rows alone would describe other questions than the accuracy.
         column = COLUMNS[measure]
         if any(row.get(column) is None for row in self.rows):
             return None
@@ -143,6 +144,7 @@ class Evaluation(Shown):
     @property
     def pass_at(self) -> dict[int, tuple[float, Interval]]:
         """pass@k with its 95 % interval, for k = 1, 2, 4, ... up to `samples`."""
+        # Powers of two show the whole range in few lines, and the last k uses all samples.
         ks = {2**power for power in range(self.samples.bit_length())} | {self.samples}
         estimates = {}
         for k in sorted(ks):
