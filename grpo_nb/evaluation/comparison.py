@@ -52,7 +52,7 @@ class Comparison(Shown):
     """Folder that the comparison was saved in."""
 
     @property
-    def columns(self) -> dict[str, Evaluation]:
+    def sides(self) -> dict[str, Evaluation]:
         """The evaluations in the order of the tables."""
         return {"before": self.before, "after": self.after}
 
@@ -207,10 +207,10 @@ class Comparison(Shown):
         columns: dict[str, Any] = {"change": pandas.Categorical(changes, CHANGES, ordered=True)}
         for name in ("question", "answer"):
             columns[name] = self.after.table[name]
-        for name, side in self.columns.items():
+        for name, side in self.sides.items():
             columns[name] = side.table["completion"]
             columns[f"{name}_is"] = [_grade(row, side.compares_gold) for row in side.rows]
-        for name, side in self.columns.items():
+        for name, side in self.sides.items():
             columns[f"{name}_in_format"] = [row.get("is_formatted") for row in side.rows]
             columns[f"{name}_anywhere"] = [row.get("is_anywhere") for row in side.rows]
         return pandas.DataFrame(columns).sort_values("change", kind="stable", ignore_index=True)
@@ -223,9 +223,9 @@ class Comparison(Shown):
         return comparison_figure(self)
 
     def save(self, folder: str | Path) -> Comparison:
-        """Write the numbers, every answer (parquet) and the figure, and return self with `path`.
+        """Write the numbers and every answer (parquet), and return self with `path`.
 
-        All files are made before the first is written. The numbers come last, because they show
+        Both files are made before the first is written. The numbers come last, because they show
         that there is a complete comparison.
         """
         import pandas
@@ -234,11 +234,9 @@ class Comparison(Shown):
         folder.mkdir(parents=True, exist_ok=True)
         tables = [self.before.table, self.after.table]
         answers = pandas.concat(tables, ignore_index=True).to_parquet(index=False)
-        image = _picture(self)
-        # Everything is computed: from here on only writing can fail.
         numbers = self.to_dict()
+        # Everything is computed: from here on only writing can fail.
         write_bytes(folder / "transcripts.parquet", answers)
-        write_bytes(folder / "comparison.png", image)
         write_json(folder / "comparison.json", numbers)
         return dataclasses.replace(self, path=folder)
 
@@ -266,11 +264,14 @@ class Comparison(Shown):
         yield f"Questions: {counts}."
         majority = self.majority
         yield "" if majority is None else majority.sentence
-        sides = self.columns.values()
+        sides = self.sides.values()
         unique_notes = dict.fromkeys(note for side in sides for note in side.notes)
         yield from unique_notes
         # The picture is part of the page, so that a saved notebook still shows it.
-        encoded = base64.b64encode(_picture(self)).decode()
+        # Imported here, so that the numbers of a comparison load no matplotlib.
+        from grpo_nb.runs.figure import png
+
+        encoded = base64.b64encode(png(self.plot(), dpi=120)).decode()
         alt = escaped(f"Held-out comparison. {self.sentence}")
         yield Html(
             "",
@@ -362,17 +363,9 @@ def certainty(result: PairedResult | None) -> str:
     return f"not shown ({_p_value(result)})"
 
 
-def _picture(comparison: Comparison) -> bytes:
-    """Return the figure as a PNG file."""
-    # Imported here, so that the numbers of a comparison load no matplotlib.
-    from grpo_nb.runs.figure import png
-
-    return png(comparison.plot(), dpi=120)
-
-
 def _table(comparison: Comparison) -> Table:
     """Return the measures of each model, and for the first three the change and how sure it is."""
-    sides = list(comparison.columns.values())
+    sides = list(comparison.sides.values())
     results = {MEASURES[name].label: result for name, result in comparison.results.items()}
     rows = []
     for numbers in zip(*(side.numbers for side in sides), strict=True):
@@ -391,7 +384,7 @@ def _example_table(comparison: Comparison, examples: pandas.DataFrame) -> Table:
     rows = []
     for example in examples.to_dict("records"):
         cells = [example["change"], example["question"], example["answer"]]
-        for name in comparison.columns:
+        for name in comparison.sides:
             grade = example[f"{name}_is"]
             grade += ", in the format" if example[f"{name}_in_format"] else ", not in the format"
             if example[f"{name}_is"] != "right" and example[f"{name}_anywhere"]:
@@ -399,7 +392,7 @@ def _example_table(comparison: Comparison, examples: pandas.DataFrame) -> Table:
             cells += [example[name], grade]
         rows.append([as_written(str(cell)) for cell in cells])
     head = ["change", "question", "answer"]
-    for name in comparison.columns:
+    for name in comparison.sides:
         head += [name, f"{name}: judged"]
     return Table(rows, head=head)
 
@@ -413,7 +406,7 @@ def _small_print(comparison: Comparison) -> Html:
         power_sentence(comparison),
         comparison.after.anywhere_sentence,
     ]
-    for side in comparison.columns.values():
+    for side in comparison.sides.values():
         model_id = f" Model {side.model_id}." if side.model_id else ""
         lines.append(f"{side.label}: {side.subject}{model_id}")
     words = "\n".join(line for line in lines if line)

@@ -31,7 +31,7 @@ def comparison_figure(comparison: Any) -> Figure:
     Args:
         comparison: A `Comparison`.
     """
-    sides = comparison.columns
+    sides = comparison.sides
     measures = [name for name, result in comparison.results.items() if result is not None]
     lines = len(measures) * (len(sides) + GAP)
     figure = Figure(figsize=(8.0, 1.0 + ROW_INCHES * lines), layout="constrained")
