@@ -163,7 +163,7 @@ def _try_reward(
     texts = {*texts_in(reward)}
     reason_left_out = ""
     if "environments" in texts:
-        reason_left_out = "it scores played episodes. Play one with gn.lab.ByHand(task, row)"
+        reason_left_out = "it scores played episodes. Play one with gn.lab.ByHand(task, row_number)"
     if base.is_relative(reward):
         reason_left_out = "it ranks the completions of a group, so single completions show nothing"
 

@@ -14,6 +14,8 @@ from typing import Literal
 
 Verdict = Literal["better", "worse", "no difference shown"]
 
+NO_DIFFERENCE: Verdict = "no difference shown"
+
 #: With fewer questions no difference is claimed, because chance would decide the verdict.
 FEWEST_QUESTIONS = 10
 #: Quantile of the standard normal distribution for a two-sided interval of 95 %.
@@ -103,7 +105,7 @@ class PairedResult:
     def verdict(self) -> Verdict:
         """Verdict about the second model: a difference needs p below 0.05 and ten questions."""
         if self.questions < FEWEST_QUESTIONS or self.p_value >= 0.05:
-            return "no difference shown"
+            return NO_DIFFERENCE
         return "better" if self.difference > 0 else "worse"
 
 

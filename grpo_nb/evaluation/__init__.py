@@ -2,7 +2,7 @@
 
 - `asking` has `evaluate`, `compare` and `ask`.
 - `subjects` finds and opens the models that are asked.
-- `heldout` loads questions, and judges the answers.
+- `heldout` loads questions, and grades the answers.
 - `exam` asks the models the questions, and chooses who decides which answers are correct.
 - `results` and `comparison` have the numbers and show them, `figure` draws them.
 """

@@ -42,7 +42,7 @@ def evaluate(
     allow_contaminated: bool = False,
     correct: RewardFunction | None = None,
 ) -> Evaluation:
-    """Ask a model held-out questions and judge the answers.
+    """Ask a model held-out questions and grade the answers.
 
     The first of these decides which answers are correct, and the result names it:
 
@@ -178,6 +178,7 @@ def compare(
         located.insert(0, RunModel(run, start_part(run)))
     else:
         located, run = locate_subjects([against, subject], run)
+        # Two exports may have the same folder name. Then `before` and `after` tell them apart.
         names = [name_of(each) for each in located]
         if names[0] != names[1]:
             labels = names
@@ -194,6 +195,8 @@ def compare(
         correct=correct,
     )
     comparison = Comparison(*exam.ask_all(labels))
+    # Only the full comparison with the start is a result of the run. A shorter one, or one with
+    # another model, must not replace it in the summary and the model card.
     if is_against_start and exam.is_complete:
         comparison = comparison.save(run.path / "comparison")
         write_model_card(run)
@@ -252,6 +255,8 @@ def ask(
         "gn.ask, which takes no task, cannot ask this run. To see held-out answers from before and "
         "after, pass the task: gn.compare(run, task)",
     )
+    # The prompts of a run show how it asks: their shared turns are the system prompt and examples.
+    # A run without held-out questions gets a prompt in its format instead.
     examples = run.holdout or with_prompts([{"question": ""}], format_of(run), None)
     turns = shared_turns(examples)
     rows = []
@@ -261,6 +266,7 @@ def ask(
         max_completion_length=settings.max_completion_length,
         chat_template_kwargs=run.chat_template_kwargs,
     )
+    # Greedy decoding without samples, so that the two answers differ only because of the training.
     answers = []
     for part in (start_part(run), "adapter"):
         with open_subject(RunModel(run, part)) as opened:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.core.files import refuse_links, write_bytes, write_json
-from grpo_nb.core.statistics import FEWEST_QUESTIONS, PairedResult, paired_result
+from grpo_nb.core.statistics import FEWEST_QUESTIONS, NO_DIFFERENCE, PairedResult, paired_result
 from grpo_nb.core.tables import Html, Part, Shown, Table, as_written, bold, escaped
 from grpo_nb.evaluation.results import MEASURES, REWARD, STORED_FIELDS, Evaluation
 from grpo_nb.runs.outcome import MajorityBaseline
@@ -27,8 +27,6 @@ from grpo_nb.tasks.contamination import Contamination
 if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
-
-NO_DIFFERENCE = "no difference shown"
 
 FREQUENT_SHARE = 0.2
 """Share of the questions from which one gold answer is frequent enough to be a baseline."""
@@ -54,7 +52,7 @@ class Comparison(Shown):
     """Folder that the comparison was saved in."""
 
     @property
-    def columns(self) -> dict[str, Evaluation]:
+    def sides(self) -> dict[str, Evaluation]:
         """The evaluations in the order of the tables."""
         return {"before": self.before, "after": self.after}
 
@@ -98,10 +96,11 @@ class Comparison(Shown):
         With several samples, a question whose share of correct answers stays the same,
         strictly between 0 and 1, is `equal`.
         """
-        counts = Counter(self._changes())
+        # The four usual changes are listed even if their count is 0; `equal` only if it occurs.
+        counts = Counter(self._change_of_each())
         return dict.fromkeys(("gained", "lost", "both right", "both wrong"), 0) | counts
 
-    def _changes(self) -> Iterator[str]:
+    def _change_of_each(self) -> Iterator[str]:
         """Yield the change of each question."""
         for before, after in zip(self.before.shares, self.after.shares, strict=True):
             if after > before:
@@ -115,15 +114,17 @@ class Comparison(Shown):
     def majority(self) -> MajorityBaseline | None:
         """Majority-class baseline next to the accuracy, None if no gold answer repeats often.
 
-        None also if the judge is a function that may ignore the gold answers.
+        None also if a function decides what is correct and scored no gold answer above a wrong one.
         """
+        # Each question counts once, however many samples it has.
         golds = [group[0]["answer"] for group in self.after.groups]
         answer, count = Counter(golds).most_common(1)[0]
         is_frequent = count >= max(FREQUENT_COUNT, FREQUENT_SHARE * len(golds))
-        if not is_frequent or self.after.unproven_judge:
+        if not is_frequent or self.after.unproven_grader:
             return None
         share = count / len(golds)
         low, high = self.after.interval
+        # The baseline is a fixed share, so it is compared with the interval of the accuracy.
         position = "is not clearly above"
         if low > share:
             position = "is above"
@@ -149,20 +150,21 @@ class Comparison(Shown):
         if anywhere is None:
             # Without this measure, nobody knows how much of the change is the format.
             changed = "correct answers (format and answer were not measured apart)"
-            if self.after.unproven_judge:
-                changed = f"the score of {self.after.unproven_judge}()"
+            if self.after.unproven_grader:
+                changed = f"the score of {self.after.unproven_grader}()"
             elif not has_format:
                 changed = "the answers"
             return f"{verdict.capitalize()}: {changed}."
+        # More answers in the format can hide that fewer answers are right.
         if {verdict, anywhere.verdict} == {"better", "worse"}:
             opposite = anywhere.verdict.capitalize()
             return f"{verdict.capitalize()}: the format. {opposite}: the answers."
         has_answers = anywhere.verdict == verdict
         # If both changed, the answers are named only if they make at least half of the change.
-        is_half = anywhere.difference / self.result.difference >= 0.5
+        is_mostly_answers = anywhere.difference / self.result.difference >= 0.5
         if has_answers and not has_format:
             changed = "the answers"
-        elif has_answers and is_half:
+        elif has_answers and is_mostly_answers:
             changed = "the answers and the format"
         elif has_answers:
             changed = "mostly the format, but also the answers"
@@ -174,7 +176,7 @@ class Comparison(Shown):
 
     @property
     def sentence(self) -> str:
-        """Result in words: what changed, the three measures, the judge, what spoils it."""
+        """Result in words: what changed, the three measures, what counts as correct, what spoils it."""
         result = self.result
         low, high = result.interval
         sentences = [
@@ -185,7 +187,7 @@ class Comparison(Shown):
         ]
         if self.verdict == NO_DIFFERENCE:
             sentences.append(power_sentence(self))
-        sentences.append(f"Counted as correct: {self.after.judged_by}.")
+        sentences.append(f"Counted as correct: {self.after.counted_as_correct}.")
         contamination = self.contamination
         if contamination and contamination.count:
             sentences.append(contamination.sentence)
@@ -196,19 +198,19 @@ class Comparison(Shown):
 
         Columns: `change` of the question (`lost`, `gained`, `equal`, `both wrong`, `both right`),
         `question`, and the gold `answer`. For each model, its completion (`before`, `after`) and
-        the judgement (`before_is`: `right`, `wrong` or `no answer`), then `before_in_format`, and
+        the grade (`before_is`: `right`, `wrong` or `no answer`), then `before_in_format`, and
         `before_anywhere`: True if the last candidate is correct, None if not measured.
         """
         import pandas
 
-        changes = [change for change in self._changes() for _ in range(self.after.samples)]
+        changes = [change for change in self._change_of_each() for _ in range(self.after.samples)]
         columns: dict[str, Any] = {"change": pandas.Categorical(changes, CHANGES, ordered=True)}
         for name in ("question", "answer"):
             columns[name] = self.after.table[name]
-        for name, side in self.columns.items():
+        for name, side in self.sides.items():
             columns[name] = side.table["completion"]
-            columns[f"{name}_is"] = [_judgement(row, side.compares_gold) for row in side.rows]
-        for name, side in self.columns.items():
+            columns[f"{name}_is"] = [_grade(row, side.compares_gold) for row in side.rows]
+        for name, side in self.sides.items():
             columns[f"{name}_in_format"] = [row.get("is_formatted") for row in side.rows]
             columns[f"{name}_anywhere"] = [row.get("is_anywhere") for row in side.rows]
         return pandas.DataFrame(columns).sort_values("change", kind="stable", ignore_index=True)
@@ -221,9 +223,9 @@ class Comparison(Shown):
         return comparison_figure(self)
 
     def save(self, folder: str | Path) -> Comparison:
-        """Write the numbers, every answer (parquet) and the figure, and return self with `path`.
+        """Write the numbers and every answer (parquet), and return self with `path`.
 
-        All files are made before the first is written. The numbers come last, because they show
+        Both files are made before the first is written. The numbers come last, because they show
         that there is a complete comparison.
         """
         import pandas
@@ -232,10 +234,9 @@ class Comparison(Shown):
         folder.mkdir(parents=True, exist_ok=True)
         tables = [self.before.table, self.after.table]
         answers = pandas.concat(tables, ignore_index=True).to_parquet(index=False)
-        image = _picture(self)
         numbers = self.to_dict()
+        # Everything is computed: from here on only writing can fail.
         write_bytes(folder / "transcripts.parquet", answers)
-        write_bytes(folder / "comparison.png", image)
         write_json(folder / "comparison.json", numbers)
         return dataclasses.replace(self, path=folder)
 
@@ -258,15 +259,19 @@ class Comparison(Shown):
         yield bold(self.headline)
         yield measures_sentence(self)
         yield _table(self)
-        yield f"{self.after.asked} Counted as correct: {self.after.judged_by}."
+        yield f"{self.after.asked} Counted as correct: {self.after.counted_as_correct}."
         counts = ", ".join(f"{count} {name}" for name, count in self.changed.items())
         yield f"Questions: {counts}."
         majority = self.majority
         yield "" if majority is None else majority.sentence
-        sides = self.columns.values()
+        sides = self.sides.values()
         unique_notes = dict.fromkeys(note for side in sides for note in side.notes)
         yield from unique_notes
-        encoded = base64.b64encode(_picture(self)).decode()
+        # The picture is part of the page, so that a saved notebook still shows it.
+        # Imported here, so that the numbers of a comparison load no matplotlib.
+        from grpo_nb.runs.figure import png
+
+        encoded = base64.b64encode(png(self.plot(), dpi=120)).decode()
         alt = escaped(f"Held-out comparison. {self.sentence}")
         yield Html(
             "",
@@ -282,7 +287,7 @@ class Comparison(Shown):
         yield _small_print(self)
 
 
-def _judgement(row: Mapping[str, Any], compares_gold: bool) -> str:
+def _grade(row: Mapping[str, Any], compares_gold: bool) -> str:
     if row["is_correct"]:
         return "right"
     # A function may read an answer outside of the answer slot.
@@ -358,17 +363,9 @@ def certainty(result: PairedResult | None) -> str:
     return f"not shown ({_p_value(result)})"
 
 
-def _picture(comparison: Comparison) -> bytes:
-    """Return the figure as a PNG file."""
-    # Imported here, so that the numbers of a comparison load no matplotlib.
-    from grpo_nb.runs.figure import png
-
-    return png(comparison.plot(), dpi=120)
-
-
 def _table(comparison: Comparison) -> Table:
     """Return the measures of each model, and for the first three the change and how sure it is."""
-    sides = list(comparison.columns.values())
+    sides = list(comparison.sides.values())
     results = {MEASURES[name].label: result for name, result in comparison.results.items()}
     rows = []
     for numbers in zip(*(side.numbers for side in sides), strict=True):
@@ -383,21 +380,19 @@ def _table(comparison: Comparison) -> Table:
 
 
 def _example_table(comparison: Comparison, examples: pandas.DataFrame) -> Table:
-    """Return some transcripts, with the three judgements of a completion in one cell."""
+    """Return some transcripts, with the three grades of a completion in one cell."""
     rows = []
     for example in examples.to_dict("records"):
         cells = [example["change"], example["question"], example["answer"]]
-        for name in comparison.columns:
-            judgement = example[f"{name}_is"]
-            judgement += (
-                ", in the format" if example[f"{name}_in_format"] else ", not in the format"
-            )
+        for name in comparison.sides:
+            grade = example[f"{name}_is"]
+            grade += ", in the format" if example[f"{name}_in_format"] else ", not in the format"
             if example[f"{name}_is"] != "right" and example[f"{name}_anywhere"]:
-                judgement += ", correct answer anywhere"
-            cells += [example[name], judgement]
+                grade += ", correct answer anywhere"
+            cells += [example[name], grade]
         rows.append([as_written(str(cell)) for cell in cells])
     head = ["change", "question", "answer"]
-    for name in comparison.columns:
+    for name in comparison.sides:
         head += [name, f"{name}: judged"]
     return Table(rows, head=head)
 
@@ -411,7 +406,7 @@ def _small_print(comparison: Comparison) -> Html:
         power_sentence(comparison),
         comparison.after.anywhere_sentence,
     ]
-    for side in comparison.columns.values():
+    for side in comparison.sides.values():
         model_id = f" Model {side.model_id}." if side.model_id else ""
         lines.append(f"{side.label}: {side.subject}{model_id}")
     words = "\n".join(line for line in lines if line)
@@ -436,6 +431,7 @@ def open_comparison(folder: str | Path) -> Comparison:
     folder = Path(folder).expanduser()
     if (folder / "run.json").is_file():
         folder = folder / "comparison"
+    # A link in a folder from elsewhere could show any file of this machine.
     refuse_links(folder)
     with reading(folder / "comparison.json"):
         saved = json.loads((folder / "comparison.json").read_text("utf-8"))
@@ -444,6 +440,7 @@ def open_comparison(folder: str | Path) -> Comparison:
             # A reward without a score is NaN. In other columns, an empty cell is None.
             if not column.startswith(REWARD):
                 answers[column] = answers[column].where(answers[column].notna(), None)
+        # `save` wrote the rows of both models below each other, and both have equally many.
         rows = answers.to_dict("records")
         middle = len(rows) // 2
         before = _read_evaluation(saved["before"], rows[:middle])

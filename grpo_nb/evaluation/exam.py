@@ -1,4 +1,4 @@
-"""Held-out questions for one or several models: how they are asked, and who judges the answers."""
+"""Held-out questions for one or several models: how they are asked, and who grades the answers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.problems import warn_user
 from grpo_nb.core.progress import progress_bar
-from grpo_nb.evaluation.heldout import HeldOut, choose_rows, load_holdout, read_answers
+from grpo_nb.evaluation.heldout import HeldOut, choose_questions, grade_answers, load_holdout
 from grpo_nb.evaluation.results import REWARD, Evaluation
 from grpo_nb.evaluation.subjects import (
     Decoding,
@@ -84,7 +84,7 @@ class Exam:
         """The rows of the questions."""
         is_stored = self.questions is None
         rows = _stored_holdout(self.run) if is_stored else list(self.questions.holdout)
-        rows = choose_rows(rows, self.limit)
+        rows = choose_questions(rows, self.limit)
         if not rows:
             raise ValueError("there are no held-out questions to ask.")
         return rows
@@ -102,6 +102,7 @@ class Exam:
             settings = settings.replace(max_completion_length=self.max_completion_length)
         if self.samples < 1:
             raise ValueError(f"samples = {self.samples!r} must be at least 1.")
+        # One answer is greedy, so that the same model always gets the same score.
         is_sampled = self.samples > 1
         # Prompts that differ from those of the training would measure another task.
         own_kwargs = getattr(self.questions, "chat_template_kwargs", {})
@@ -116,8 +117,8 @@ class Exam:
         )
 
     @functools.cached_property
-    def judge(self) -> Grader:
-        """The judge of the answers. The docstring of `evaluate` has the order of precedence.
+    def grader(self) -> Grader:
+        """Reward or function that grades the answers. The docstring of `evaluate` has the order of precedence.
 
         Raises:
             ValueError: `correct` is more than one function.
@@ -132,9 +133,11 @@ class Exam:
             if isinstance(given[0], SlotReward):
                 return given[0]
             return function_grader(given[0], self.rows, self.format, **self._trial_arguments())
+        # A kit reward for the answer among the arguments takes precedence over those of the run.
         rewards = reward_list(self.rewards, least=0)
         if self.run is not None and not any(isinstance(each, SlotReward) for each in rewards):
             rewards = _rewards_of_run(self.run, rewards)
+        # Only a function is tried on gold answers. For a kit reward, no tokenizer is loaded.
         trial = {} if deciding_function(rewards) is None else self._trial_arguments()
         return choose_grader(rewards, self.rows, self.format, **trial)
 
@@ -154,6 +157,7 @@ class Exam:
 
         Only such a comparison becomes the result that the run shows.
         """
+        # Other questions, or shorter answers, would be another measure than the run's own.
         asked = [row["question"] for row in self.rows]
         own = [row["question"] for row in self.run.holdout]
         full_length = self.run.settings.max_completion_length
@@ -170,8 +174,8 @@ class Exam:
         weights_by_name(rewards)  # raises if two rewards have the same name
         decoding = self.decoding
         contamination = self._check_runs()
-        # The judge is the same for all models, so it is described (and tried) only once.
-        judge_fields = self._describe_judge()
+        # The grader is the same for all models, so it is described (and tried) only once.
+        grader_fields = self._describe_grader()
         evaluations = []
         tokenizer = None
         for subject, label in zip(self.subjects, labels, strict=True):
@@ -184,8 +188,8 @@ class Exam:
                 format = self._format_for(opened.tokenizer or tokenizer)
                 # Otherwise this model would stay in memory while the next one is loaded.
                 del opened
-            rows = self._judge_answers(completions, format, rewards)
-            scores = [row.get("judge_score") for row in rows]
+            rows = self._graded_rows(completions, format, rewards)
+            scores = [row.get("grader_score") for row in rows]
             evaluations.append(
                 Evaluation(
                     label=label,
@@ -195,19 +199,21 @@ class Exam:
                     subject=description,
                     contamination=contamination,
                     model_id=model_id_of(subject),
-                    remarks=grader_remarks(self.judge, scores),
-                    **judge_fields,
+                    remarks=grader_remarks(self.grader, scores),
+                    **grader_fields,
                 )
             )
         return evaluations
 
     def _check_runs(self) -> Contamination | None:
         """Return the questions that the runs were trained on, and check that the prompts agree."""
+        # Two subjects may be parts of one run, so the runs are collected by their paths.
         runs = {self.run.path.absolute(): self.run} if self.run else {}
         for subject in self.subjects:
             if isinstance(subject, RunModel):
                 runs.setdefault(subject.run.path.absolute(), subject.run)
         trained = trained_questions(getattr(self.questions, "train", None), list(runs.values()))
+        # None means that nobody could check, which is not the same as no contamination.
         contamination = None
         if trained:
             contamination = find_contamination([row["question"] for row in self.rows], trained)
@@ -222,17 +228,17 @@ class Exam:
                 )
         return contamination
 
-    def _describe_judge(self) -> dict[str, Any]:
-        """Return the fields of an `Evaluation` that say who judged and how."""
-        judge = self.judge
-        is_function = isinstance(judge, FunctionGrader)
+    def _describe_grader(self) -> dict[str, Any]:
+        """Return the fields of an `Evaluation` that say who graded and how."""
+        grader = self.grader
+        is_function = isinstance(grader, FunctionGrader)
         # A function is proven if it gave some gold answer more than a wrong one.
-        is_unproven = is_function and not judge.separates_right_from_wrong
+        is_unproven = is_function and not grader.separates_right_from_wrong
         return {
-            "judged_by": grader_in_words(judge),
-            "anywhere_note": anywhere_in_words(judge, self.rows),
+            "counted_as_correct": grader_in_words(grader),
+            "anywhere_note": anywhere_in_words(grader, self.rows),
             "compares_gold": not is_function,
-            "unproven_judge": judge.name if is_unproven else "",
+            "unproven_grader": grader.name if is_unproven else "",
         }
 
     @property
@@ -251,7 +257,7 @@ class Exam:
             return self.format
         return self.format.for_template(tokenizer, self.decoding.chat_template_kwargs)
 
-    def _judge_answers(
+    def _graded_rows(
         self,
         completions: Sequence[Completion],
         format: AnswerFormat,
@@ -259,16 +265,16 @@ class Exam:
     ) -> list[dict[str, Any]]:
         """Return a row for each completion, with the score of each reward."""
         asked = self._repeated_rows
-        rows = read_answers(asked, completions, format, self.judge)
-        # The judge has scored the answers already, and each call may cost money.
-        judge = self.judge.function if isinstance(self.judge, FunctionGrader) else None
-        others = [reward for reward in rewards if reward is not judge]
+        rows = grade_answers(asked, completions, format, self.grader)
+        # The grader has scored the answers already, and each call may cost money.
+        grading = self.grader.function if isinstance(self.grader, FunctionGrader) else None
+        others = [reward for reward in rewards if reward is not grading]
         scores: dict[str, Sequence[float]] = {}
         if others:
             scores |= score(others, **as_scored(completions, asked)).values
         if len(others) < len(rewards):
-            judge_scores = [row["judge_score"] for row in rows]
-            scores[reward_name(judge)] = [math.nan if x is None else x for x in judge_scores]
+            known = [row["grader_score"] for row in rows]
+            scores[reward_name(grading)] = [math.nan if x is None else x for x in known]
         for name in map(reward_name, rewards):
             for row, value in zip(rows, scores[name], strict=True):
                 row[f"{REWARD}{name}"] = value
@@ -292,6 +298,7 @@ def require_no_tools(run: Run, cure: str) -> None:
 def _stored_holdout(run: Run) -> list[dict[str, Any]]:
     """Return the held-out rows of a run, with all columns that rewards may read if it kept them."""
     rows = run.holdout
+    # Rows with all columns are kept up to a size. If the file is missing, the short rows are asked.
     complete = read_rows(run.start_path / "holdout.jsonl")
     questions = [row["question"] for row in rows]
     return complete if [row.get("question") for row in complete] == questions else rows

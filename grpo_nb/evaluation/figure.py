@@ -31,7 +31,7 @@ def comparison_figure(comparison: Any) -> Figure:
     Args:
         comparison: A `Comparison`.
     """
-    sides = comparison.columns
+    sides = comparison.sides
     measures = [name for name, result in comparison.results.items() if result is not None]
     lines = len(measures) * (len(sides) + GAP)
     figure = Figure(figsize=(8.0, 1.0 + ROW_INCHES * lines), layout="constrained")
@@ -44,6 +44,7 @@ def comparison_figure(comparison: Any) -> Figure:
             share = side.share_of(measure)
             colour, marker = MARKERS[name]
             low, high = side.interval_of(measure)
+            # The interval is the message, so it is drawn thick. The share is a point on it.
             axes.plot([low, high], [place, place], color=colour, linewidth=3, alpha=0.55)
             axes.plot([share], [place], marker, color=colour, markersize=8, zorder=3, clip_on=False)
             axes.annotate(
@@ -60,6 +61,7 @@ def comparison_figure(comparison: Any) -> Figure:
         place -= GAP
     axes.set_yticks(list(ticks), list(ticks.values()))
     axes.set_ylim(place + 0.9, 0.9)
+    # Beyond 100 % there is space for the number next to an interval that ends there.
     axes.set_xlim(0, 1.12)
     axes.set_xticks([0, 0.25, 0.5, 0.75, 1])
     axes.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))

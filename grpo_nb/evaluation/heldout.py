@@ -1,4 +1,4 @@
-"""Load questions to evaluate on, and judge the answers to them.
+"""Load questions to evaluate on, and grade the answers to them.
 
 Scores can be compared only if the questions were asked in the same way: the prompt, the examples
 and the way answers are read change a score. For numbers of others, see docs/guide/evaluate.md.
@@ -71,46 +71,48 @@ def load_holdout(
     from datasets import Dataset
 
     read = read_rows(source, split)
-    rows = choose_rows(clean(read, Changes(), columns), limit)
+    rows = choose_questions(clean(read, Changes(), columns), limit)
     golds = [row.get(ACCEPTED, row["answer"]) for row in rows]
     format = fitting_format(format, answers_of(golds))
+    # All rows become questions: unlike in `load_task`, no share is kept for training.
     holdout = Dataset.from_list(with_prompts(rows, format, example))
     return HeldOut(name=read.name, format=format, holdout=holdout)
 
 
-def choose_rows(rows: Sequence[dict[str, Any]], limit: int | None) -> list[dict[str, Any]]:
+def choose_questions(rows: Sequence[dict[str, Any]], limit: int | None) -> list[dict[str, Any]]:
     """Return a random sample of `limit` rows in their order, always the same, or all rows."""
     count = len(rows) if limit is None else min(limit, len(rows))
+    # A file may be sorted, so its first rows are no fair sample. The seed never changes, so two
+    # evaluations with the same limit ask the same questions.
     places = random.Random(0).sample(range(len(rows)), count)
     return [rows[place] for place in sorted(places)]
 
 
-def read_answers(
+def grade_answers(
     questions: Sequence[Mapping[str, Any]],
     completions: Sequence[Completion],
     format: AnswerFormat,
-    judge: Grader | None = None,
+    grader: Grader | None = None,
 ) -> list[dict[str, Any]]:
-    """Judge each completion, and return a row of `Evaluation.rows` for it.
+    """Grade each completion, and return a row of `Evaluation.rows` for it.
 
-    There are three judgements. `is_correct`: the answer is right, and is where the format has it.
+    There are three grades. `is_correct`: the answer is right, and is where the format has it.
     `is_formatted`: the completion is exactly in the format. `is_anywhere`: the last candidate in
-    the text is the right answer (`grpo_nb.scoring.last_answer`), None if the judge does not show
+    the text is the right answer (`grpo_nb.scoring.last_answer`), None if the grader does not show
     where it reads the answer.
 
     Args:
         questions: Rows with `question` and `answer`.
         completions: One completion for each row.
         format: Format in which the questions were asked.
-        judge: Judge of the answers from `scoring.correct_answers.choose_grader`; `correctness()` if
-            None.
+        grader: From `scoring.correct_answers.choose_grader`; `correctness()` if None.
     """
-    judge = judge or correctness()
+    grader = grader or correctness()
     texts = [completion.text for completion in completions]
     scored = as_scored(completions, questions)
-    scores = grader_scores(judge, texts, questions, format, scored=scored)
-    is_correct = are_correct(judge, texts, questions, format, scores=scores)
-    is_anywhere = are_correct_anywhere(judge, texts, questions, format, is_correct)
+    scores = grader_scores(grader, texts, questions, format, scored=scored)
+    is_correct = are_correct(grader, texts, questions, format, scores=scores)
+    is_anywhere = are_correct_anywhere(grader, texts, questions, format, is_correct)
     rows = []
     for place, (question, completion) in enumerate(zip(questions, completions, strict=True)):
         row = {
@@ -124,7 +126,7 @@ def read_answers(
             "tokens": completion.tokens,
             "is_cut": completion.is_cut,
         }
-        if isinstance(judge, FunctionGrader):
-            row["judge_score"] = None if math.isnan(scores[place]) else scores[place]
+        if isinstance(grader, FunctionGrader):
+            row["grader_score"] = None if math.isnan(scores[place]) else scores[place]
         rows.append(row)
     return rows

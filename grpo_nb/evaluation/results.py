@@ -30,12 +30,12 @@ STORED_FIELDS = (
     "samples",
     "decoding",
     "subject",
-    "judged_by",
+    "counted_as_correct",
     "anywhere_note",
     "compares_gold",
     "model_id",
     "remarks",
-    "unproven_judge",
+    "unproven_grader",
 )
 """Fields of an `Evaluation` in comparison.json, besides the contamination."""
 
@@ -55,7 +55,7 @@ class Evaluation(Shown):
     rows: Sequence[Mapping[str, Any]]
     """One row per completion: `question`, `answer`, `completion`, `given`, `is_correct`,
     `is_formatted`, `is_anywhere`, `tokens`, `is_cut`, and `reward/<name>` for each reward. If a
-    function judges, also `judge_score`, which is its score or None. The samples of a question are
+    function decides, also `grader_score`, its score or None. The samples of a question are
     next to each other. `given` is the answer that rewards would read."""
     samples: int = 1
     """Completions per question."""
@@ -63,20 +63,20 @@ class Evaluation(Shown):
     """Settings with which the answers were sampled. Temperature 0 is greedy decoding."""
     subject: str = ""
     """Description of the model: where it is from, and with which chat template it was asked."""
-    judged_by: str = ""
+    counted_as_correct: str = ""
     """Description of the answers that count as correct."""
     contamination: Contamination | None = None
     """Questions that were trained on, None if the training questions are not known."""
     anywhere_note: str = ""
     """Description of how a correct answer is found anywhere in a completion, or why it is not."""
     compares_gold: bool = True
-    """False if a function decides what is correct. It may ignore the gold answers."""
+    """False if a function decides what is correct. It may read answers outside of the format."""
     model_id: str | None = None
     """Hash of the adapter (`Run.model_id`), empty for other models, None if unknown."""
     remarks: Sequence[str] = ()
     """Remarks about the function that decides which answers are correct."""
-    unproven_judge: str = ""
-    """Name of the judge if it is a function that did not score a gold answer above a wrong one."""
+    unproven_grader: str = ""
+    """Name of the grader if it is a function that scored no gold answer above a wrong one."""
 
     @property
     def groups(self) -> list[Sequence[Mapping[str, Any]]]:
@@ -94,6 +94,7 @@ class Evaluation(Shown):
         Args:
             measure: `correct`, `format` or `anywhere`.
         """
+        # A share over the measured rows alone would describe other questions than the accuracy.
         column = COLUMNS[measure]
         if any(row.get(column) is None for row in self.rows):
             return None
@@ -143,6 +144,7 @@ class Evaluation(Shown):
     @property
     def pass_at(self) -> dict[int, tuple[float, Interval]]:
         """pass@k with its 95 % interval, for k = 1, 2, 4, ... up to `samples`."""
+        # Powers of two show the whole range in few lines, and the last k uses all samples.
         ks = {2**power for power in range(self.samples.bit_length())} | {self.samples}
         estimates = {}
         for k in sorted(ks):
@@ -236,7 +238,7 @@ class Evaluation(Shown):
 
     def _parts(self) -> Iterator[Part]:
         yield Table(self.numbers, head=("(95 % interval)", self.label), right=(1,))
-        yield f"{self.asked} Counted as correct: {self.judged_by}. {self.subject}"
+        yield f"{self.asked} Counted as correct: {self.counted_as_correct}. {self.subject}"
         yield self.anywhere_sentence
         yield from self.notes
 

@@ -115,15 +115,16 @@ def locate_subjects(
     for subject in located:
         if run is None and isinstance(subject, RunModel):
             run = subject.run
-    for place, name in enumerate(located):
-        if not isinstance(name, str) or name not in RUN_PARTS:
+    for place, subject in enumerate(located):
+        is_run_part = isinstance(subject, str) and subject in RUN_PARTS
+        if not is_run_part:
             continue
         if run is None:
             raise ValueError(
-                f"{name!r} is the model that a run started from, but no run was given. "
+                f"{subject!r} is the model that a run started from, but no run was given. "
                 "Write run=gn.open_run('runs/...')."
             )
-        located[place] = RunModel(run, name)
+        located[place] = RunModel(run, subject)
     return located, run
 
 
@@ -132,6 +133,7 @@ def _locate(subject: Any) -> Subject:
         return RunModel(subject)
     if isinstance(subject, tuple) or subject in RUN_PARTS:
         return subject
+    # `open_run` refuses every folder that is not a run. Such a folder is located below.
     path = Path(subject).expanduser()
     with contextlib.suppress(FileNotFoundError):
         return RunModel(open_run(path))
@@ -211,6 +213,7 @@ def open_subject(
     if isinstance(subject, tuple):
         yield _open_model(*subject, "A model in memory, as it is.")
     elif isinstance(subject, RunModel):
+        # The three parts of a run share one model in memory. Only the adapter is switched.
         model, own = model_of(subject.run)
         switched = contextlib.nullcontext()
         if subject.part == "base":
@@ -223,6 +226,7 @@ def open_subject(
         yield _open_gguf(subject)
     else:
         model, own = _load(subject, run)
+        # Another template would change the prompt, and with it what is measured.
         shared = tokenizer if run is None else tokenizer_of_run(run)
         description = f"The model {name_of(subject)}."
         if shared is not None and shared.get_vocab() == own.get_vocab():
@@ -235,6 +239,7 @@ def open_subject(
         try:
             yield _open_model(model, own, description)
         finally:
+            # Without this, two models would be in memory while the next one is loaded.
             del model
             gc.collect()
 
@@ -304,6 +309,7 @@ def model_of(run: Run) -> tuple[Any, Any]:
     if run.model is None:
         recorded = run.info.get("loader", {})
         loader = {name: recorded[name] for name in LOADER_ARGUMENTS if name in recorded}
+        # Kept with the run, so that the next evaluation need not load the model again.
         run.model, run.tokenizer = load_model(_settings_to_load(run), loader=loader)
         set_template_from(run.path, run.tokenizer)
         load_adapter(run.model, run.adapter_path)
@@ -329,13 +335,15 @@ def _holds_adapter_of(run: Run) -> bool:
         run.model, adapter_name="default", save_embedding_layers=False
     )
     for name, value in in_memory.items():
+        # Compared in the dtype of the file, because training may hold the weights in another one.
         if name not in saved or not value.cpu().to(saved[name].dtype).equal(saved[name]):
             return False
     return True
 
 
 def _settings_to_load(run: Run) -> Settings:
-    """Return the settings of a run, or with its training dtype if both machines have no GPU."""
+    """Return the settings of a run; if neither machine has a GPU, with the dtype of the training."""
+    # On a CPU the dtype follows from the processor, and another dtype gives other answers.
     if run.info["machine"]["gpu"] is not None or find_gpu() is not None:
         return run.settings
     return run.settings.replace(dtype=run.info["number_type"])
@@ -357,6 +365,7 @@ def _load(subject: Path | str, run: Run | None) -> tuple[Any, Any]:
     source = resolve_model(base)
     with without_loading_bars():
         model = AutoModelForCausalLM.from_pretrained(source, dtype="auto")
+    # An adapter on another base model would answer nonsense without any error.
     if is_adapter:
         require_trained_on(folder, base, base_identity(model, base))
         model = PeftModel.from_pretrained(model, str(subject))
@@ -444,6 +453,7 @@ def _open_gguf(file: Path) -> OpenSubject:
                 f"{file.name} is asked through llama.cpp, which cannot run tools here. Compare the "
                 "merged folder instead."
             )
+        # Greedy decoding needs neither seed nor sampling settings.
         sampling = None
         if decoding.temperature > 0:
             sampling = {**decoding.sampling, "seed": decoding.seed}

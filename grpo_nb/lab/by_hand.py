@@ -59,6 +59,7 @@ class ByHand(Shown):
 
     def scores(self, rewards: RewardFunction | Sequence[RewardFunction]) -> Scores:
         """Return the scores of the episode as it stands."""
+        # Without a turn there is no message to score, so the completion is the empty text.
         return score(rewards, [self.turns or ""], {**self.row, **self.columns})
 
     def example(self, tokenizer: Any) -> list[dict[str, str]]:
@@ -77,15 +78,18 @@ class ByHand(Shown):
                 messages, tokenize=False, **self._chat_template_kwargs, **options
             )
 
+        # Without the system prompt, because `load_task` writes one into each prompt itself.
         question = self.prompt[-1:]
         opening = render(question, add_generation_prompt=True)
         messages = []
         for turn in [*question, *self.turns]:
             content = turn["content"]
             if "tool_calls" in turn:
-                answer = render([*question, turn]).removeprefix(opening)
-                content = answer.partition(tokenizer.eos_token)[0]
+                # Cut at the end token, after which a template may write a line break.
+                call_text = render([*question, turn]).removeprefix(opening)
+                content = call_text.partition(tokenizer.eos_token)[0]
             messages.append({"role": turn["role"], "content": content})
+        # The example teaches the form of a call, so it must be exactly the form of the template.
         if render(messages) != render([*question, *self.turns]):
             raise ValueError(
                 "this model's template has a form of its own for calls, which plain messages "

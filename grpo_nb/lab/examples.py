@@ -28,6 +28,7 @@ def prompt_text(
         return prompt
     if tokenizer is None:
         return "\n".join(f"{turn['role']}: {turn['content']}" for turn in prompt)
+    # Some templates refuse a system turn; training then joins it with the question.
     (turns,) = fit_to_template([prompt], tokenizer, chat_template_kwargs)
     return tokenizer.apply_chat_template(
         turns, tokenize=False, add_generation_prompt=True, **(chat_template_kwargs or {})
@@ -46,6 +47,7 @@ def example_completions(
     >>> example_completions({"answer": "7"}, xml())[0].count("7")
     1
     """
+    # Both completions differ in the answer alone, so a difference in score comes from the answer.
     golds = gold_answers(row.get(answer))
     if not golds:
         raise ValueError(

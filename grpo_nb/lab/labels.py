@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy
+
 from grpo_nb.checks.judge_agreement import score_by_hand
 from grpo_nb.core.files import write_text
 from grpo_nb.core.words import require_number
@@ -47,15 +49,17 @@ class HandLabels:
     def choices(self) -> list[float]:
         """Scores to choose from, at equal distances."""
         low, high = self.scale
+        # A reader of a scale from 0 to 100 cannot tell 41 from 42, so few choices are offered.
         length = float(high - low)
         has_few_steps = length.is_integer() and length < MAX_CHOICES
         count = int(length) + 1 if has_few_steps else CHOICES_OF_OTHER_SCALES
-        return [low + length * step / (count - 1) for step in range(count)]
+        return numpy.linspace(low, high, count).tolist()
 
     def scores_of(self, question: str, completions: Sequence[str]) -> list[float | None]:
         """Return the score of each completion of a question; None for one without a score."""
         scores = {}
         for row in self.rows:
+            # The latest score of a text counts: later rows overwrite earlier ones.
             if row.get("question") == question and score_by_hand(row) is not None:
                 scores[row["completion"]] = score_by_hand(row)
         return [scores.get(completion) for completion in completions]
@@ -69,6 +73,7 @@ class HandLabels:
         require_number("score", score, *self.scale, is_whole=False)
         self.rows.append({"question": question, "completion": completion, "score": float(score)})
         self._added += 1
+        # Saved at once, because a kernel may die while somebody scores a hundred texts.
         self._save()
 
     def undo(self) -> None:

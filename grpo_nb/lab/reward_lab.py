@@ -160,6 +160,7 @@ class RewardLab(Panel):
         Raises:
             ValueError, TypeError: As for the constructor. The lab then keeps its rewards.
         """
+        # Both calls may raise, and the lab keeps its rewards if they do.
         rewards = reward_list(rewards)
         weights = weights_by_name(rewards)
         self.rewards = rewards
@@ -178,6 +179,7 @@ class RewardLab(Panel):
         last = len(self._rows) - 1
         if not 0 <= number <= last:
             raise ValueError(f"row_number = {number!r} must be between 0 and {last}.")
+        # The box would silently clip a number out of range, hence the check above.
         self._row_box.value = number
 
     @property
@@ -219,11 +221,6 @@ class RewardLab(Panel):
         """Scores by hand, the oldest first: rows for `gn.checks.agreement`."""
         return self._labels.rows
 
-    @property
-    def labels_file(self) -> Path:
-        """The .csv file with the scores by hand."""
-        return self._labels.file
-
     def label(self, score: float) -> None:
         """Give a score by hand to the first completion without one, and save it.
 
@@ -260,7 +257,7 @@ class RewardLab(Panel):
         if self.task.tools is not None:
             raise ValueError(
                 "an episode with tools does not fit into a text box. Play one with "
-                "gn.lab.ByHand(task, row)."
+                "gn.lab.ByHand(task, row_number)."
             )
         if self.model is None:
             raise ValueError(
@@ -296,6 +293,7 @@ class RewardLab(Panel):
         Raises:
             ValueError, TypeError: As for `gn.check_rewards`. Then there is no report.
         """
+        # If the check raises, the report of another row must not stay on the page.
         self._forget_report()
         self.report = check_rewards(
             self.rewards,
@@ -320,6 +318,7 @@ class RewardLab(Panel):
     # ---- Controls and layout ----
 
     def _make_views(self) -> None:
+        # `_pictured` lists the views of a page that cannot show widgets, such as GitHub's.
         self._row_view = view()
         self._status = view()
         self._status.add_class("gn-status")
@@ -448,6 +447,7 @@ class RewardLab(Panel):
     def _pick_row(self) -> None:
         self._show_row()
         self._forget_report()
+        # Examples are about one row, so they are written again. Own completions are never replaced.
         if self._shows_examples:
             self._show_examples()
             return
@@ -479,6 +479,7 @@ class RewardLab(Panel):
         self._rescore()
 
     def _new_entry(self, text: str) -> CompletionEntry:
+        # A text box cannot hold NUL or a lone surrogate, which a model can write.
         entry = CompletionEntry(displayable(text))
         self._call_on_change(entry.box, self._edited)
         entry.remove.on_click(lambda _: self._remove(entry))
@@ -488,6 +489,7 @@ class RewardLab(Panel):
         for number, entry in enumerate(entries, 1):
             entry.box.description = f"Completion {number}"
             entry.remove.tooltip = f"Remove completion {number}"
+            # An empty group cannot be scored, so the last box stays.
             entry.remove.disabled = len(entries) == 1
         self._entries.children = entries
 
@@ -519,6 +521,7 @@ class RewardLab(Panel):
             weights=self.weights,
             on_error="record",
         )
+        # If scoring fails, `scores` stays None and the table shows that, not the earlier numbers.
         try:
             self.scores = run_with_deadline(scoring, MAX_SECONDS_PER_SCORING)
         finally:
@@ -527,6 +530,7 @@ class RewardLab(Panel):
 
     def _reweigh(self) -> None:
         self._forget_report()
+        # Only a weight has changed, so known scores are weighted again without calling a reward.
         if self.scores is None:
             self._rescore()
             return
@@ -569,6 +573,6 @@ class RewardLab(Panel):
             texts=self.completions,
             given=self._labels.scores_of(self._question, self.completions),
             count=len(self.labels),
-            file=self.labels_file,
+            file=self._labels.file,
             number=as_score,
         )

@@ -36,6 +36,7 @@ def scores_view(scores: Scores, advantages: Sequence[float]) -> str:
     """Return a table with every score, total and advantage, one line per completion."""
     lines = []
     for i, text in enumerate(scores.completions):
+        # `row` is None if the reward failed on the whole group, so each line has no score.
         failed = [error.reward for error in scores.errors if error.row in (None, i)]
         line = {
             "text": " ".join(text.split()) or "(empty)",
@@ -155,6 +156,7 @@ def spans_read(reward: RewardFunction, text: str) -> list[Span]:
     answer = reward.format.extract_last(text) if isinstance(reward, SlotReward) else None
     if answer is None:
         return []
+    # The same answer may also be in the reasoning, so search behind the opening of the slot.
     opening = text.find(reward.format.answer_open)
     start = text.find(answer, opening + len(reward.format.answer_open))
     return [Span(start, start + len(answer), "answer slot")]

@@ -505,8 +505,8 @@ class Run(Shown):
         best = best_row(rows)
         if best is not None:
             yield f"Best held-out score: {_heldout_in_words(best)} at step {best['step']}."
-            if "heldout_judge" in info:
-                yield f"Counted as correct: {info['heldout_judge']}."
+            if "heldout_grader" in info:
+                yield f"Counted as correct: {info['heldout_grader']}."
         # A run that goes on or is done needs no advice.
         step = self.checkpoint_step
         if step is not None and self.status not in ("finished", "running"):

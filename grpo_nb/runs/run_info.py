@@ -104,7 +104,7 @@ class RunInfo:
     """Model that the KL is measured against, in words (`training.run_start`)."""
     effective: dict | None = None
     """`EffectiveSettings.to_dict()`."""
-    heldout_judge: Text | None = None
+    heldout_grader: Text | None = None
     """Description of the reward that decides which held-out answers are correct."""
     seconds: Number | None = None
     """Duration of a training elsewhere (`grpo_nb.scaleout`)."""

@@ -228,7 +228,7 @@ def grader_remarks(grader: Grader, scores: Sequence[float | None]) -> list[str]:
 
     Args:
         grader: From `choose_grader`.
-        scores: The `judge_score` of each graded answer.
+        scores: The `grader_score` of each graded answer.
 
     >>> grader = FunctionGrader(function=print, full_score=1.0, reason="its declared maximum")
     >>> grader_remarks(grader, [None, 1.0])

@@ -75,7 +75,7 @@ def load_task(
         example: One example turn as `(question, reasoning, answer)`. A small model needs it:
             without one it never writes a tag, all its completions score the same, and nothing is
             learned. Or chat messages, such as an episode that was played by hand,
-            `gn.lab.ByHand(task, row).example(tokenizer)`.
+            `gn.lab.ByHand(task, row_number).example(tokenizer)`.
         holdout: Share (below 1) or number of rows kept for evaluation, 0.2 if not given, and for
             `arithmetic` its `holdout_size`. Or rows of your own, from any source: they are read
             like the training rows and all used, and a training row with one of their questions is

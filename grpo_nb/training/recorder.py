@@ -23,7 +23,7 @@ from grpo_nb.config.settings import Settings
 from grpo_nb.core.files import put_in_place, staged_folder
 from grpo_nb.core.problems import warn_user
 from grpo_nb.core.progress import CellOutput, is_notebook, progress_bar
-from grpo_nb.evaluation.heldout import read_answers
+from grpo_nb.evaluation.heldout import grade_answers
 from grpo_nb.evaluation.results import Evaluation
 from grpo_nb.evaluation.subjects import Decoding, answers_of_model
 from grpo_nb.health.monitor import HealthMonitor
@@ -259,7 +259,7 @@ class HoldoutScore:
 
     Keys, all below `holdout/`: `accuracy`, `low` and `high` (its 95 % interval); `in_format`,
     `in_format_low`, `in_format_high`; `anywhere`, `anywhere_low`, `anywhere_high` (left out if the
-    judge does not report where it reads the answer); `mean_length`. Step 1, if it is logged, and
+    grader does not report where it reads the answer); `mean_length`. Step 1, if it is logged, and
     the step `max_steps` are always scored. The random state is restored afterwards, so that the
     training is the same with and without the score.
 
@@ -273,8 +273,8 @@ class HoldoutScore:
         holdout = prepared.task.holdout
         count = min(prepared.settings.holdout_questions, len(holdout))
         self._questions = [holdout[i] for i in range(count)]
-        # The judge is chosen once, so that all points of the curve have the same full score.
-        self._judge = choose_grader(
+        # The grader is chosen once, so that all points of the curve have the same full score.
+        self._grader = choose_grader(
             prepared.rewards,
             self._questions,
             prepared.task.format,
@@ -283,9 +283,9 @@ class HoldoutScore:
         )
 
     @property
-    def judged_by(self) -> str:
-        """Description of the judge: which answers count as correct."""
-        return grader_in_words(self._judge)
+    def counted_as_correct(self) -> str:
+        """Description of the grader: which answers count as correct."""
+        return grader_in_words(self._grader)
 
     def __call__(self, row: dict[str, Any], completions: Any) -> None:
         """Add the score to the row if it is due at this step."""
@@ -303,8 +303,8 @@ class HoldoutScore:
             tools=training.task.tools,
         )
         completions = answers_of_model(training.model, training.tokenizer, self._questions, greedy)
-        answers = read_answers(
-            self._questions, completions, training.task.format, judge=self._judge
+        answers = grade_answers(
+            self._questions, completions, training.task.format, grader=self._grader
         )
         evaluation = Evaluation("", answers)
         measured = {}

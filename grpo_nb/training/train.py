@@ -156,7 +156,7 @@ def train(
             trainer = build_trainer(prepared)
             if settings.holdout_every:
                 score = HoldoutScore(prepared)
-                info.heldout_judge = score.judged_by
+                info.heldout_grader = score.counted_as_correct
                 observers = [score, *observers]
             # 3. Make the folder of a new run, or take an old one back to its newest checkpoint.
             is_new = found_run is None

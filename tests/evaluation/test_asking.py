@@ -67,7 +67,7 @@ def test_compare_against_another_model_takes_it_as_before(
 ) -> None:
     own = gn.compare(tiny_run, task)
     comparison = gn.compare(tiny_run, against="base", task=task)
-    assert [side.label for side in comparison.columns.values()] == ["base", "tiny"]
+    assert [side.label for side in comparison.sides.values()] == ["base", "tiny"]
     assert comparison.before.rows == own.before.rows
     assert comparison.after.rows == own.after.rows
 
@@ -243,7 +243,7 @@ def test_comparison_that_cannot_be_written_keeps_the_old_one(
 ) -> None:
     own = gn.compare(run, rewards=brevity)
     with monkeypatch.context() as patch:
-        patch.delattr(Comparison, "plot")
+        patch.delattr(Comparison, "to_dict")
         with pytest.raises(AttributeError):
             gn.compare(run)
     assert repr(gn.evaluation.open_comparison(run.path)) == repr(own)
@@ -252,7 +252,6 @@ def test_comparison_that_cannot_be_written_keeps_the_old_one(
 def test_saved_comparison_opens_from_any_folder(run: gn.runs.Run, tmp_path: Path) -> None:
     folder = gn.compare(run, new_questions()).save(tmp_path / "mine").path
     assert gn.evaluation.open_comparison(folder).result.questions == 12
-    assert (folder / "comparison.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_own_rows_and_files_are_asked_in_the_format_of_the_run(
@@ -281,7 +280,7 @@ def record_rewards(run: gn.runs.Run, rewards: list[Any]) -> gn.runs.Run:
 PLAIN = "Counted as correct: answers to which correctness() gives the full score."
 
 
-def test_judge_of_the_run_is_named_in_sentence_and_card(run: gn.runs.Run) -> None:
+def test_grader_of_the_run_is_named_in_sentence_and_card(run: gn.runs.Run) -> None:
     opened = record_rewards(run, [gn.rewards.correctness(), gn.rewards.xml_tags()])
     sentence = gn.compare(opened).sentence
     assert PLAIN in sentence
@@ -289,7 +288,7 @@ def test_judge_of_the_run_is_named_in_sentence_and_card(run: gn.runs.Run) -> Non
     assert sentence in (run.path / "README.md").read_text()
 
 
-def test_judge_of_the_run_has_its_parameters(run: gn.runs.Run) -> None:
+def test_grader_of_the_run_has_its_parameters(run: gn.runs.Run) -> None:
     opened = record_rewards(run, [gn.rewards.correctness(tolerance=0.5), gn.rewards.xml_tags()])
     near = "Counted as correct: answers to which correctness(tolerance=0.5) gives the full score."
     assert near in gn.compare(opened, new_questions()).sentence
@@ -328,7 +327,7 @@ def test_ask_of_a_run_with_tools_names_compare(tmp_path: Path) -> None:
         gn.ask(run, "Where?")
 
 
-def test_evaluate_calls_a_judge_among_the_rewards_once(
+def test_evaluate_calls_a_grader_among_the_rewards_once(
     tiny_run: gn.runs.Run, task: gn.tasks.Task
 ) -> None:
     calls = []

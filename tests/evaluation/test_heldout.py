@@ -3,18 +3,18 @@
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.evaluation.heldout import read_answers
+from grpo_nb.evaluation.heldout import grade_answers
 from grpo_nb.generation.samples import Completion
 from grpo_nb.tasks.contamination import find_contamination, normalized_question
 
 
 def correct_of(
-    gold: str, texts: list[str], judge: gn.rewards.correctness | None = None
+    gold: str, texts: list[str], grader: gn.rewards.correctness | None = None
 ) -> list[bool]:
     """Return which of the texts are correct answers to one question."""
     questions = [{"question": "?", "answer": gold}] * len(texts)
     completions = [Completion(text, tokens=5, is_cut=False) for text in texts]
-    rows = read_answers(questions, completions, gn.tasks.xml(), judge=judge)
+    rows = grade_answers(questions, completions, gn.tasks.xml(), grader=grader)
     return [row["is_correct"] for row in rows]
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import grpo_nb as gn
 from grpo_nb.evaluation.comparison import Comparison
-from grpo_nb.evaluation.heldout import read_answers
+from grpo_nb.evaluation.heldout import grade_answers
 from grpo_nb.evaluation.results import MEASURES, Evaluation
 from grpo_nb.generation.samples import Completion
 
@@ -18,14 +18,14 @@ FULL = "<reasoning>\n{0} + {0} = {1}\n</reasoning>\n<answer>\n{1}\n</answer>"
 
 
 def answered(label: str, texts: list[str]) -> Evaluation:
-    """Judge one text for each of the sums 0 + 0, 1 + 1, ..."""
+    """Grade one text for each of the sums 0 + 0, 1 + 1, ..."""
     rows = [{"question": f"What is {i} + {i}?", "answer": str(2 * i)} for i in range(len(texts))]
     completions = [Completion(text, tokens=5, is_cut=False) for text in texts]
-    read = read_answers(rows, completions, gn.tasks.xml())
+    read = grade_answers(rows, completions, gn.tasks.xml())
     return Evaluation(
         label,
         read,
-        judged_by="answers to which correctness() gives the full score",
+        counted_as_correct="answers to which correctness() gives the full score",
         anywhere_note="the last number",
     )
 
@@ -105,7 +105,7 @@ def test_no_difference_still_reports_the_format() -> None:
     assert "In the format: 0 % to 100 % (better, p < 0.001)" in comparison.sentence
 
 
-def test_transcripts_have_the_three_judgements() -> None:
+def test_transcripts_have_the_three_grades() -> None:
     table = compared(sums(HALF, is_formatted=False), sums(HALF, is_formatted=True)).transcripts()
     first = table.iloc[0]
     expected = {
@@ -148,12 +148,12 @@ def test_comparison_of_another_version_is_named(tmp_path: Path) -> None:
         gn.evaluation.open_comparison(folder)
 
 
-def test_majority_baseline_of_an_unproven_judge_is_left_out() -> None:
+def test_majority_baseline_of_an_unproven_grader_is_left_out() -> None:
     rows = [{**row, "answer": "spam"} for row in answered("x", sums(HALF, is_formatted=True)).rows]
     side = Evaluation("after", rows)
     assert not Comparison(side, side).majority.is_cleared
-    judged = replace(side, unproven_judge="everything")
-    assert Comparison(judged, judged).majority is None
+    graded = replace(side, unproven_grader="everything")
+    assert Comparison(graded, graded).majority is None
 
 
 @pytest.mark.parametrize("measure", ["correct", "format", "anywhere"])
@@ -177,8 +177,8 @@ def test_better_format_with_worse_answers_names_both() -> None:
     assert comparison.headline == "Better: the format. Worse: the answers."
 
 
-def test_function_as_judge_does_not_claim_the_format() -> None:
+def test_function_as_grader_does_not_claim_the_format() -> None:
     comparison = compared(sums(HALF, is_formatted=True), sums(MOST, is_formatted=True))
-    judged = replace(comparison, after=replace(comparison.after, compares_gold=False))
+    graded = replace(comparison, after=replace(comparison.after, compares_gold=False))
     assert "Correct, which needs both: 50 % to 75 %" in comparison.sentence
-    assert "Correct: 50 % to 75 %" in judged.sentence
+    assert "Correct: 50 % to 75 %" in graded.sentence

@@ -112,7 +112,7 @@ def test_lab_scores_an_episode_that_has_begun() -> None:
 
 def test_lab_samples_no_episode() -> None:
     lab = gn.RewardLab(REWARDS, village_task(gn.preset("cpu")))
-    with pytest.raises(ValueError, match=r"Play one with gn.lab.ByHand\(task, row\)"):
+    with pytest.raises(ValueError, match=r"Play one with gn.lab.ByHand\(task, row_number\)"):
         lab.sample()
 
 

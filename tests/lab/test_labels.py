@@ -78,7 +78,7 @@ def test_scores_are_read_again_by_question(tmp_path: Path) -> None:
     click(lab, "5")
     lab.row_number = 1
     click(lab, "1")
-    again = gn.RewardLab(lab.rewards, ROWS, labels=lab.labels_file)
+    again = gn.RewardLab(lab.rewards, ROWS, labels=tmp_path / "labels.csv")
     again.completions = TEXTS
     given = [(row["question"], row["completion"]) for row in again.labels]
     assert given == [("Why 0?", TEXTS[0]), ("Why 0?", TEXTS[1]), ("Why 1?", TEXTS[0])]

@@ -103,17 +103,17 @@ def test_step_without_scores_has_no_reward(tiny, settings, value) -> None:
     assert run.completions(3)["total"].notna().all()
 
 
-def test_holdout_score_uses_the_runs_own_judge(monkeypatch) -> None:
+def test_holdout_score_uses_the_runs_own_grader(monkeypatch) -> None:
     """20 questions, 19 of them right."""
     shared = {"is_formatted": True, "tokens": 5, "is_cut": False}
     answers = [
         {**shared, "is_correct": number > 0, "is_anywhere": number > 1} for number in range(20)
     ]
-    judges = []
+    graders = []
     observers = "grpo_nb.training.recorder"
     monkeypatch.setattr(f"{observers}.answers_of_model", lambda *args, **named: [])
     monkeypatch.setattr(
-        f"{observers}.read_answers", lambda *args, judge: judges.append(judge) or answers
+        f"{observers}.grade_answers", lambda *args, grader: graders.append(grader) or answers
     )
     task = SimpleNamespace(
         holdout=[{"prompt": "q", "answer": "7"}] * 30,
@@ -131,7 +131,7 @@ def test_holdout_score_uses_the_runs_own_judge(monkeypatch) -> None:
     for row in rows:
         watch(row, None)
     assert [row["step"] for row in rows if "holdout/accuracy" in row] == [1, 5, 10, 12]
-    assert judges == paid_by[:1] * 4
+    assert graders == paid_by[:1] * 4
     assert rows[0]["holdout/accuracy"] == 0.95
     assert rows[0]["holdout/mean_length"] == 5
     assert (rows[0]["holdout/in_format"], rows[0]["holdout/anywhere"]) == (1.0, 0.9)

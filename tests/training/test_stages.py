@@ -134,21 +134,21 @@ def seen(completions: list, completion_ids: list, answer: list, **columns: objec
     return [2.0 * (gold in text) for gold, text in zip(answer, texts, strict=True)]
 
 
-def test_run_names_the_judge_of_its_held_out_curve(tiny, tmp_path: Path) -> None:
+def test_run_names_the_grader_of_its_held_out_curve(tiny, tmp_path: Path) -> None:
     model, tokenizer, task, settings, again = tiny
     again()
     curved = settings.replace(run_root=str(tmp_path), holdout_every=1, keep_adapter="best")
     run = gn.train(model, tokenizer, task, [seen, gn.rewards.xml_tags()], curved, name="curve")
-    judged_by = (
+    counted_as_correct = (
         "answers to which seen() gives 2 or more (its score for a gold answer in the format)"
     )
-    assert run.info["heldout_judge"] == judged_by
-    assert f"Counted as correct: {judged_by}." in repr(run)
-    assert gn.compare(run).after.judged_by == judged_by
+    assert run.info["heldout_grader"] == counted_as_correct
+    assert f"Counted as correct: {counted_as_correct}." in repr(run)
+    assert gn.compare(run).after.counted_as_correct == counted_as_correct
     assert run.info["adapter_step"] == run.best["step"]
 
 
-def test_judge_that_fails_on_held_out_rows_leaves_no_run(tiny, tmp_path: Path) -> None:
+def test_grader_that_fails_on_held_out_rows_leaves_no_run(tiny, tmp_path: Path) -> None:
     model, tokenizer, task, settings, again = tiny
     again()
     held_out = set(task.holdout["question"])

@@ -32,9 +32,9 @@ def needs_a_column(completions: list, level: list, **columns: object) -> list[fl
     return [float(value == 1) for value in level]
 
 
-def test_main_function_of_a_run_judges(tiny_run: gn.runs.Run, task: gn.tasks.Task) -> None:
+def test_main_function_of_a_run_grades(tiny_run: gn.runs.Run, task: gn.tasks.Task) -> None:
     comparison = gn.compare(tiny_run, task)
-    assert "answers to which brevity() gives " in comparison.after.judged_by
+    assert "answers to which brevity() gives " in comparison.after.counted_as_correct
     assert comparison.after.share_of("anywhere") is None
     assert "not measured, because brevity() does not say where it reads the answer" in repr(
         comparison
@@ -51,18 +51,20 @@ def test_correct_takes_any_function(tiny_run: gn.runs.Run, task: gn.tasks.Task) 
 
 def test_correct_takes_a_reward_of_the_kit(tiny_run: gn.runs.Run, task: gn.tasks.Task) -> None:
     evaluation = gn.evaluate(tiny_run, task, correct=gn.rewards.maths())
-    assert evaluation.judged_by == "answers to which maths() gives the full score"
+    assert evaluation.counted_as_correct == "answers to which maths() gives the full score"
     assert evaluation.share_of("anywhere") is not None
 
 
-def test_function_without_a_run_judges_in_evaluate(
+def test_function_without_a_run_grades_in_evaluate(
     tiny_run: gn.runs.Run, task: gn.tasks.Task
 ) -> None:
     model = (tiny_run.model, tiny_run.tokenizer)
     assert gn.evaluate(model, task, rewards=everything).accuracy == 1.0
     assert (
         "correctness()"
-        in gn.evaluate(model, task, rewards=[everything, gn.rewards.correctness()]).judged_by
+        in gn.evaluate(
+            model, task, rewards=[everything, gn.rewards.correctness()]
+        ).counted_as_correct
     )
 
 
@@ -70,9 +72,9 @@ def test_run_from_its_folder_names_the_missing_function(run: gn.runs.Run) -> Non
     message = r"your function brevity\(\).*unless you write correct=brevity"
     with pytest.warns(UserWarning, match=message) as warned:
         evaluation = gn.evaluate(run, limit=2)
-    assert evaluation.judged_by == "answers to which correctness() gives the full score"
+    assert evaluation.counted_as_correct == "answers to which correctness() gives the full score"
     assert warned[0].filename == __file__
-    assert "brevity()" in gn.evaluate(run, limit=2, rewards=brevity).judged_by
+    assert "brevity()" in gn.evaluate(run, limit=2, rewards=brevity).counted_as_correct
 
 
 def test_function_reads_columns_kept_with_the_run(run: gn.runs.Run) -> None:
@@ -88,13 +90,14 @@ def test_run_with_format_rewards_only_uses_correctness(run: gn.runs.Run) -> None
     info = run.info | {"rewards": [reward]}
     (run.path / "run.json").write_text(json.dumps(info))
     assert (
-        gn.evaluate(run, limit=2).judged_by == "answers to which correctness() gives the full score"
+        gn.evaluate(run, limit=2).counted_as_correct
+        == "answers to which correctness() gives the full score"
     )
 
 
 @pytest.fixture
 def curve(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, float]]:
-    """Held-out scores of three steps: a function judges 1, 3 and 2 of 4 questions right."""
+    """Held-out scores of three steps: a function grades 1, 3 and 2 of 4 questions right."""
     questions = [{"prompt": "q", "question": f"{i} + {i}?", "answer": str(2 * i)} for i in range(4)]
     right = iter((1, 3, 2))
 
@@ -122,7 +125,7 @@ def curve(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, float]]:
     return rows
 
 
-def test_heldout_curve_is_judged_by_the_main_function(curve: list[dict[str, float]]) -> None:
+def test_heldout_curve_is_graded_by_the_main_function(curve: list[dict[str, float]]) -> None:
     assert [row["holdout/accuracy"] for row in curve] == [0.25, 0.75, 0.5]
     assert [row["holdout/in_format"] for row in curve] == [0.0, 0.0, 0.0]
     assert "holdout/anywhere" not in curve[0]
@@ -143,10 +146,10 @@ def test_curve_of_a_function_that_reads_environments_starts() -> None:
     )
     settings = gn.preset("cpu", holdout_every=1, holdout_questions=1)
     prepared = SimpleNamespace(task=task, settings=settings, tokenizer=None, rewards=[won])
-    assert HoldoutScore(prepared)._judge.name == "won"
+    assert HoldoutScore(prepared)._grader.name == "won"
 
 
-def test_scores_of_the_judge_are_kept_and_none_is_counted(
+def test_scores_of_the_grader_are_kept_and_none_is_counted(
     tiny_run: gn.runs.Run, task: gn.tasks.Task
 ) -> None:
     def sometimes(completions: list, answer: list, **columns: object) -> list[float | None]:
@@ -154,7 +157,7 @@ def test_scores_of_the_judge_are_kept_and_none_is_counted(
 
     odd = sum(int(row["answer"]) % 2 for row in task.holdout)
     evaluation = gn.evaluate(tiny_run, task, correct=sometimes)
-    assert sum(row["judge_score"] is None for row in evaluation.rows) == odd > 0
+    assert sum(row["grader_score"] is None for row in evaluation.rows) == odd > 0
     assert f"returned None for {odd} of 10 answers" in repr(evaluation)
 
 
