@@ -18,11 +18,6 @@ from grpo_nb.config.settings import ALL_LINEAR, Settings
 from grpo_nb.core.processes import ChildError, run_script
 from grpo_nb.machine.gpu import Gpu
 
-#: Unsloth's variable, read at its import: vLLM gives its memory back while gradients are computed.
-STANDBY = "UNSLOTH_VLLM_STANDBY"
-#: Value that the kit sets before it imports unsloth, unless the user has set another.
-STANDBY_OF_KIT = "1"
-
 #: Python with torch, unsloth, transformers, trl, a tokenizer and a task, measured with the pins.
 CPU_BASE = 0.72e9
 _BYTES_IN_4_BIT = (4 + 0.127) / 8
@@ -67,10 +62,16 @@ class Sizes:
 
     def lora_parameters(self, rank: int, targets: tuple[str, ...]) -> int:
         """Return `rank x (in + out)`, summed over the adapted layers (arXiv:2106.09685)."""
-        adapted = self.projections.keys()
-        if targets != ALL_LINEAR:
-            adapted = adapted & set(targets)
-        return rank * sum(self.projections[name][1] for name in adapted)
+        return rank * sum(self.projections[name][1] for name in self._adapted(targets))
+
+    def adapted_weights(self, targets: tuple[str, ...]) -> int:
+        """Return the number of base weights in the layers that a LoRA adapts."""
+        return sum(self.projections[name][0] for name in self._adapted(targets))
+
+    def _adapted(self, targets: tuple[str, ...]) -> list[str]:
+        if targets == ALL_LINEAR:
+            return list(self.projections)
+        return [name for name in self.projections if name in targets]
 
 
 @dataclass(frozen=True)
@@ -182,11 +183,12 @@ def _on_cpu(
         # grpo_nb.cpu samples with a second copy of the adapted weights. With shared prompts the
         # copy stays; otherwise only held-out sampling makes one, and frees it afterwards.
         phase = "always" if settings.shared_prompts else "generation"
-        folded = "the adapter added to a copy of the linear layers"
-        yield MemoryPart("folded weights", sizes.linear * _BYTES_OF_FLOAT32, folded, phase)
+        folded = sizes.adapted_weights(settings.lora_target_modules) * _BYTES_OF_FLOAT32
+        how = "the adapter added to a copy of the linear layers"
+        yield MemoryPart("folded weights", folded, how, phase)
         packed = (sizes.linear + sizes.vocabulary * sizes.hidden) * _BYTES_OF_FLOAT32
-        order = "linear and output layers in the order that decoding reads"
-        yield MemoryPart("packed weights", packed, order, phase)
+        how = "linear and output layers in the order that decoding reads"
+        yield MemoryPart("packed weights", packed, how, phase)
 
 
 def _on_gpu(

@@ -1,19 +1,17 @@
 """`gn.plan`: the needs of a run, whether it fits, and smaller settings that do.
 
 Memory is arithmetic on sizes (formulas and their sources in `memory`), and never a promise. The
-time of a step is not estimated. A plan that does not fit, and the advice after an out-of-memory
-error, use one list of savers. A saver is a function that returns a change to the settings, or an
-empty one if it cannot save more.
+time of a step is not estimated. `savers` finds the smaller settings.
 """
 
 import dataclasses
 import functools
 import sys
-import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from grpo_nb.config.arguments import check_choice
 from grpo_nb.config.counting import count_sizes
 from grpo_nb.config.hardware import (
     ComputeDtype,
@@ -23,12 +21,12 @@ from grpo_nb.config.hardware import (
     vllm_obstacle,
 )
 from grpo_nb.config.memory import CPU_BASE, MemoryPart, Sizes, memory_parts, peak_gb, sizes_of
-from grpo_nb.config.presets import find_machine
+from grpo_nb.config.presets import GPUS, PRESETS
+from grpo_nb.config.savers import fitting_changes, replacing
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.problems import EnvironmentProblem, warn_user
 from grpo_nb.core.tables import Shown, Table, bold
-from grpo_nb.machine.faults import error_chain, is_out_of_memory
 from grpo_nb.machine.gpu import Gpu, find_gpu, read_gpu
 from grpo_nb.machine.host import free_memory_bytes, total_memory_gib
 
@@ -80,10 +78,10 @@ class Plan(Shown):
     def nearest(self) -> Mapping[str, Any]:
         """Changes to the settings with which the run fits; empty if it fits, or nothing helps."""
 
-        def fits(settings: Settings) -> bool:
+        def fits_with(settings: Settings) -> bool:
             return dataclasses.replace(self, settings=settings).fits
 
-        return fitting_changes(self.settings, fits, is_gpu=self.gpu is not None)
+        return fitting_changes(self.settings, fits_with, is_gpu=self.gpu is not None)
 
     def require_fit(self) -> None:
         """Raise if the run cannot fit a CPU, where the kernel would end; warn if it is a GPU.
@@ -184,7 +182,7 @@ def plan(
     True
     """
     require("gn.plan(settings, task)", optional=("task",), settings=settings, task=task)
-    gpu = find_machine(machine)
+    gpu = _gpu_of_machine(machine)
     is_another_machine = gpu is not None and gpu != find_gpu()
     questions = None
     prompt_tokens = settings.max_prompt_length
@@ -213,6 +211,16 @@ def plan(
         sizes=sizes,
         why_not_vllm=why_not_vllm,
     )
+
+
+def _gpu_of_machine(machine: str | Gpu | None) -> Gpu | None:
+    """Return the GPU of a machine, by default of this one; None for a CPU."""
+    if machine is None:
+        return find_gpu()
+    if isinstance(machine, Gpu):
+        return machine
+    check_choice("machine", machine, PRESETS)
+    return GPUS.get(machine)
 
 
 def _why_not_vllm(
@@ -247,185 +255,3 @@ def _available(gpu: Gpu | None, model: Any, is_another_machine: bool) -> float:
         # The loaded model, and memory that torch keeps for its next tensors.
         free += torch.cuda.memory_reserved()
     return min(whole, free)
-
-
-# Smaller settings
-
-
-Change = dict[str, Any]
-
-# Below this share the weights of a model hardly fit into vLLM's memory.
-_LEAST_SHARE_OF_VLLM = 0.3
-_LEAST_COMPLETION_LENGTH = 64
-# Every sampling of a training calls one of these functions (trl 1.15, transformers 5.17).
-_SAMPLING_FUNCTIONS = {"generate", "_generate"}
-
-
-def _smaller_passes(settings: Settings) -> Change:
-    micro = settings.per_device_train_batch_size
-    generated = settings.generation_batch_size
-    if settings.extra.get("steps_per_generation"):
-        generated //= 2
-    # A pass that cannot be halved stays, and groups must be whole.
-    if micro % 2 or generated % settings.num_generations:
-        return {}
-    return {
-        "per_device_train_batch_size": micro // 2,
-        "gradient_accumulation_steps": settings.gradient_accumulation_steps * 2,
-    }
-
-
-def _smaller_share_of_vllm(settings: Settings) -> Change:
-    share = settings.gpu_memory_utilization
-    if not settings.fast_inference or share <= _LEAST_SHARE_OF_VLLM:
-        return {}
-    return {"gpu_memory_utilization": max(round(share - 0.1, 3), _LEAST_SHARE_OF_VLLM)}
-
-
-def _fewer_bits(settings: Settings) -> Change:
-    return {} if settings.load_in_4bit else {"load_in_4bit": True}
-
-
-def _shorter_completions(settings: Settings) -> Change:
-    length = settings.max_completion_length
-    if length <= _LEAST_COMPLETION_LENGTH:
-        return {}
-    return {"max_completion_length": max(length // 2, _LEAST_COMPLETION_LENGTH)}
-
-
-def _no_vllm(settings: Settings) -> Change:
-    return {"fast_inference": False} if settings.fast_inference else {}
-
-
-@dataclass(frozen=True)
-class _Saver:
-    """A way to save memory."""
-
-    change: Callable[[Settings], Change]
-    why: str
-    is_for_gpu: bool = False
-    useless_in: tuple[str, ...] = ()
-    """Phases in which it does not help: `loading`, `generation` or `training`."""
-
-
-# The cheapest first: smaller passes change the training least. The loss `bnpo` divides by the
-# tokens of each pass, so the weights of short and long completions shift a little.
-_SAVERS = (
-    _Saver(
-        _smaller_passes,
-        "Activations grow with the completions of one pass. The step keeps its completions; only "
-        'loss_type="bnpo" weighs their tokens a little differently.',
-        useless_in=("loading", "generation"),
-    ),
-    _Saver(
-        _smaller_share_of_vllm,
-        "vLLM takes its share at once, and what is left was too little for the rest.",
-        is_for_gpu=True,
-        # In standby vLLM gives the share back while gradients are computed.
-        useless_in=("training",),
-    ),
-    _Saver(
-        _fewer_bits,
-        "The weights in 16 bit are the largest part left; in 4 bit they take about a third.",
-        is_for_gpu=True,
-        useless_in=("generation",),
-    ),
-    _Saver(
-        _shorter_completions,
-        "Memory grows with the length of the completions.",
-        useless_in=("loading",),
-    ),
-    _Saver(
-        _no_vllm,
-        "Without vLLM the memory it takes for itself is free; generation is slower.",
-        is_for_gpu=True,
-    ),
-)
-
-
-def replacing(change: Mapping[str, Any]) -> str:
-    """Return the line that changes settings.
-
-    >>> replacing({"max_steps": 5})
-    'settings = settings.replace(max_steps=5)'
-    """
-    keywords = ", ".join(f"{name}={value!r}" for name, value in change.items())
-    return f"settings = settings.replace({keywords})"
-
-
-def fitting_changes(
-    settings: Settings, fits: Callable[[Settings], bool], *, is_gpu: bool
-) -> Change:
-    """Return the changes to settings that make `fits(settings)` true; empty if nothing does.
-
-    Each saver is used as often as needed, the cheapest first. Then the savers are taken back one by
-    one, the dearest first, because a later one may have made an earlier one unnecessary.
-    """
-    savers = [saver for saver in _SAVERS if is_gpu or not saver.is_for_gpu]
-    smaller = settings
-    for saver in savers:
-        smaller = _smaller_until_fits(smaller, saver, fits)
-    for saver in reversed(savers):
-        original = {name: getattr(settings, name) for name in saver.change(settings)}
-        smaller = _smaller_until_fits(smaller.replace(**original), saver, fits)
-    return _changes(settings, smaller) if fits(smaller) else {}
-
-
-def _smaller_until_fits(
-    settings: Settings, saver: _Saver, fits: Callable[[Settings], bool]
-) -> Settings:
-    """Return settings with a saver used as often as they need to fit, or as often as it can be."""
-    while not fits(settings) and (change := saver.change(settings)):
-        settings = settings.replace(**change)
-    return settings
-
-
-def _changes(old: Settings, new: Settings) -> Change:
-    """Return the values of `new` that differ from `old`."""
-    return {name: value for name, value in vars(new).items() if value != vars(old)[name]}
-
-
-def memory_advice(
-    error: BaseException, settings: Settings, *, phase: str | None = None
-) -> str | None:
-    """Return which setting to lower after an out-of-memory error, with the line to write.
-
-    Args:
-        error: The error; those that it came from are looked at too.
-        settings: Settings of the run that failed.
-        phase: `loading`, `generation` or `training`; by default read from the error's traceback.
-
-    Returns:
-        None for any other error, and for vLLM's own "too few cache blocks", whose message already
-        gives the fix.
-
-    >>> "per_device_train_batch_size=8" in memory_advice(MemoryError(), Settings())
-    True
-    """
-    chain = list(error_chain(error))
-    text = " ".join(f"{type(cause).__name__} {cause}".lower() for cause in chain)
-    if not is_out_of_memory(error) or "cache blocks" in text or "kv cache" in text:
-        return None
-    if phase is None:
-        phase = "generation" if any(map(_is_in_sampling, chain)) else "training"
-    is_gpu = find_gpu() is not None or any(sign in text for sign in ("cuda", "cublas", "gpu"))
-    why = "No setting of this run is left to lower."
-    instead = "Take a smaller model"
-    for saver in _SAVERS:
-        is_useful = phase not in saver.useless_in and (is_gpu or not saver.is_for_gpu)
-        change = saver.change(settings)
-        if is_useful and change:
-            why = saver.why
-            instead = f"Write {replacing(change)}"
-            break
-    when = "while loading" if phase == "loading" else f"in {phase}"
-    return (
-        f"Out of memory {when}. {why} {instead}, in a fresh kernel: the failed one still holds "
-        "its memory."
-    )
-
-
-def _is_in_sampling(error: BaseException) -> bool:
-    """Return whether an error was raised while completions were sampled."""
-    frames = traceback.extract_tb(error.__traceback__)
-    return any(frame.name in _SAMPLING_FUNCTIONS for frame in frames)

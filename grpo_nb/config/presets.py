@@ -113,17 +113,3 @@ def _preset_for_this_machine() -> str:
     # A part of an H100 (MIG) may have no more memory than an A100 of 40 GB.
     is_whole_h100 = gpu.compute_capability >= (9, 0) and gpu.memory_gib >= 70
     return "h100" if is_whole_h100 else "a100"
-
-
-def find_machine(machine: str | Gpu | None) -> Gpu | None:
-    """Return the GPU of a machine, by default of this one; None for a CPU.
-
-    Raises:
-        ValueError: The name is unknown; gives the nearest known one.
-    """
-    if machine is None:
-        return find_gpu()
-    if isinstance(machine, Gpu):
-        return machine
-    check_choice("machine", machine, PRESETS)
-    return GPUS.get(machine)

@@ -1,9 +1,8 @@
 """Stop a user's function that runs too long.
 
-On the main thread of a POSIX system an alarm interrupts the call. The alarm also stops a slow
-regular expression or `10 ** 10**8`: both hold Python's global lock, but check for signals. On other
-systems and threads, the call runs without a limit. The same is true after the function sets its own
-alarm, as math-verify does.
+On the main thread an alarm interrupts the call. The alarm also stops a slow regular expression or
+`10 ** 10**8`: both hold Python's global lock, but check for signals. On other threads, the call
+runs without a limit. The same is true after the function sets its own alarm, as math-verify does.
 """
 
 import signal
@@ -31,8 +30,7 @@ def run_with_deadline(call: Callable[[], Any], seconds: float) -> Any:
     >>> run_with_deadline(lambda: 7, 1.0)
     7
     """
-    is_main_thread = threading.current_thread() is threading.main_thread()
-    if not is_main_thread or not hasattr(signal, "setitimer"):
+    if threading.current_thread() is not threading.main_thread():
         return call()
     is_over = False
 

@@ -1,4 +1,4 @@
-"""HTML and Markdown from templates in which every value is escaped.
+"""HTML and Markdown from templates that escape every value; also programs, which do not.
 
 These views need no ipywidgets, so a saved notebook page shows them too. The widgets that show them
 in a live notebook are in `grpo_nb.core.panels`.

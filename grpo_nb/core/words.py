@@ -1,4 +1,4 @@
-"""Values as texts for users: shortened, safe to display, and named in the error for a wrong one."""
+"""Texts for messages: shorten, escape, check a number and suggest the nearest known name."""
 
 import difflib
 import math

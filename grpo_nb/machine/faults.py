@@ -1,6 +1,6 @@
 """Recognise known errors of the GPU, its driver and vLLM by their text, and give a fix for each.
 
-The advice for a lack of memory is in `grpo_nb.config.planning`. tests/data/gpu_errors.json
+The advice for a lack of memory is in `grpo_nb.config.savers`. tests/data/gpu_errors.json
 lists real error messages, each with the public thread that reports the message.
 """
 
@@ -52,7 +52,7 @@ _FIXES = {
     ),
 }
 # Parts of an error's text (lower case) that mean a lack of memory.
-_OUT_OF_MEMORY_TEXTS = (
+_TEXTS_OF_TORCH = (
     "out of memory",
     "outofmemory",
     "can't allocate memory",
@@ -62,12 +62,18 @@ _OUT_OF_MEMORY_TEXTS = (
     "failed to allocate",
     "not enough memory",
 )
-# The same in errors of vLLM, which are of type ValueError.
-_VLLM_TEXTS = (
+_TEXTS_OF_VLLM = (
     "no available memory for the cache blocks",
     "larger than the available kv cache memory",
     "tokens that can be stored in kv cache",
 )
+# Type of an error -> the texts that mean a lack of memory in it. vLLM raises a ValueError. Torch's
+# texts do not count there: an error of a reward function may quote a completion, as that of
+# int("out of memory") does.
+_MEMORY_TEXTS = {
+    ValueError: _TEXTS_OF_VLLM,
+    (RuntimeError, OSError): (*_TEXTS_OF_TORCH, *_TEXTS_OF_VLLM),
+}
 _SUMMARY_CHARACTERS = 300
 
 
@@ -88,13 +94,12 @@ def is_out_of_memory(error: BaseException) -> bool:
 def _is_memory_error(error: BaseException) -> bool:
     if isinstance(error, MemoryError):
         return True
-    # Other types are ignored: an error of a reward function may quote a completion, as that of
-    # int("out of memory") does.
-    parts = _VLLM_TEXTS if isinstance(error, ValueError) else ()
-    if isinstance(error, (RuntimeError, OSError)):
-        parts = (*_OUT_OF_MEMORY_TEXTS, *_VLLM_TEXTS)
+    known_texts: list[str] = []
+    for types, texts_of_types in _MEMORY_TEXTS.items():
+        if isinstance(error, types):
+            known_texts += texts_of_types
     text = _searchable_text(error)
-    return any(part in text for part in parts)
+    return any(known in text for known in known_texts)
 
 
 def _searchable_text(error: BaseException) -> str:

@@ -123,7 +123,7 @@ def choose_requirements(folder: Path, report: Report, *, vllm: bool = True) -> l
     build = packages.read_torch_build()
     cuda = None if is_gpu_hidden() else driver_cuda()
 
-    # pip would take a torch for the CPU as the pinned version, and leave it.
+    # pip counts a build for the CPU as the pinned version and keeps it.
     if cuda is not None and build is not None and build.cuda is None:
         raise EnvironmentProblem(
             f"Nothing was installed: torch {build.version} is built for the CPU and cannot use the "
@@ -256,8 +256,8 @@ def _pins_of_installed(names: Sequence[str]) -> list[str]:
 def _pin(line: str) -> str:
     """Return the version that a requirement pins exactly; empty for a bound.
 
-    A marker after `;` is ignored. Only requirements-gpu.txt has markers, for Linux, and `choose`
-    reads that file only on Linux.
+    A marker after `;` is ignored. Only requirements-gpu.txt has markers, for Linux, and
+    `choose_requirements` reads that file only on Linux.
     """
     return line.partition(";")[0].partition("==")[2].strip()
 

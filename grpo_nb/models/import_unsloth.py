@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from grpo_nb.config.hardware import CPU_BF16_ENV
-from grpo_nb.config.memory import STANDBY, STANDBY_OF_KIT
 from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.core.processes import spin_default
 from grpo_nb.machine.gpu import Gpu, find_gpu
@@ -19,6 +18,10 @@ from grpo_nb.machine.host import usable_cores
 from grpo_nb.machine.packages import BY_HAND, import_order_problem
 from grpo_nb.upstream.unsloth import patch_vllm_for_notebooks, set_cpu_dtype
 
+#: Unsloth's variable, read at its import: vLLM gives its memory back while gradients are computed.
+STANDBY = "UNSLOTH_VLLM_STANDBY"
+# The kit sets it, unless the user has set another value.
+_STANDBY_OF_KIT = "1"
 #: Unsloth's variable, on unless it is 0: score a group after one copy of its prompt (no vLLM).
 SHARED_SCORING = "UNSLOTH_GRPO_PREFIX_GROUPER"
 # Attribute set on the module unsloth, which stays when the kit is reloaded.
@@ -184,7 +187,7 @@ def _variables(gpu: Gpu | None, has_vllm: bool) -> dict[str, str]:
     # Lets vLLM give its memory back while gradients are computed. Without vLLM it would only keep
     # unsloth_zoo from switching "expandable segments" on, with which torch joins free blocks.
     if has_vllm:
-        variables[STANDBY] = STANDBY_OF_KIT
+        variables[STANDBY] = _STANDBY_OF_KIT
     # Read at each load. Unsloth would force FlashInfer's sampler on (unsloth_zoo/vllm_utils.py,
     # load_vllm), and where vLLM then refuses it, the engine does not start
     # (vllm/v1/sample/ops/topk_topp_sampler.py, flashinfer_sampler_supported). Below 10.0 nothing of

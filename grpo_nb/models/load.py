@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from grpo_nb.config.hardware import VllmObstacle, compute_dtype, has_engine, vllm_obstacle
-from grpo_nb.config.planning import memory_advice
+from grpo_nb.config.savers import memory_advice
 from grpo_nb.config.settings import ALL_LINEAR, Settings
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.problems import EnvironmentProblem, warn_user

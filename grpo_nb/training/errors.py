@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.config.planning import memory_advice
+from grpo_nb.config.savers import memory_advice
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.core.words import shorten

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from grpo_nb.config.planning import replacing
+from grpo_nb.config.savers import replacing
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.files import free_path, put_in_place, write_text
 from grpo_nb.core.locks import FolderLockedError, locked

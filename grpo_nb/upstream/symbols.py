@@ -24,7 +24,7 @@ def require_symbol(
     """
     symbol = require_attribute(owner, name, written_for=written_for)
     if symbol is None:
-        raise _changed(owner, f"{name} is missing", written_for)
+        raise missing_symbol(owner, name, written_for=written_for)
     missing = _missing_parameters(symbol, parameters)
     if missing:
         raise _changed(owner, f"{name} no longer takes {', '.join(missing)}", written_for)
@@ -38,8 +38,13 @@ def require_attribute(owner: Any, name: str, *, written_for: str) -> Any:
         EnvironmentProblem: The attribute is missing.
     """
     if not hasattr(owner, name):
-        raise _changed(owner, f"{name} is missing", written_for)
+        raise missing_symbol(owner, name, written_for=written_for)
     return getattr(owner, name)
+
+
+def missing_symbol(owner: Any, name: str, *, written_for: str) -> EnvironmentProblem:
+    """Return the error for an attribute or table entry that a library no longer has."""
+    return _changed(owner, f"{name} is missing", written_for)
 
 
 def _changed(owner: Any, problem: str, written_for: str) -> EnvironmentProblem:

@@ -6,7 +6,7 @@ from collections.abc import MutableMapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.upstream.symbols import require_attribute, require_symbol
+from grpo_nb.upstream.symbols import missing_symbol, require_attribute, require_symbol
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel
@@ -58,8 +58,7 @@ def attention_functions() -> MutableMapping[str, Any]:
 
     table = _require_symbol(modeling_utils, "ALL_ATTENTION_FUNCTIONS")
     if "sdpa" not in table:
-        # The table has no such attribute either, so this raises the error for a missing symbol.
-        _require_symbol(table, "sdpa")
+        raise missing_symbol(table, "sdpa", written_for=WRITTEN_FOR)
     return table
 
 

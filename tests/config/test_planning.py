@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 import grpo_nb as gn
 from grpo_nb.config import memory, planning, presets
 from grpo_nb.config.memory import sizes_of
-from grpo_nb.config.planning import memory_advice
 from grpo_nb.config.presets import GPUS
+from grpo_nb.config.savers import memory_advice
 from grpo_nb.machine.gpu import Gpu
 
 
@@ -53,6 +53,13 @@ def test_plan_of_less_work_needs_less(name: str, less: dict) -> None:
     settings = gn.preset(name, fast_inference=False)
     smaller = gn.plan(settings.replace(**less), machine=name)
     assert smaller.memory_gb < gn.plan(settings, machine=name).memory_gb
+
+
+def test_plan_folds_only_the_adapted_layers() -> None:
+    settings = gn.preset("cpu", lora_target_modules=["q_proj"])
+    folded = [part for part in gn.plan(settings).parts if part.name == "folded weights"]
+    query_weights = sizes_of(settings.model).projections["q_proj"][0]
+    assert [part.size for part in folded] == [4 * query_weights]
 
 
 @pytest.mark.parametrize("name", GPUS)

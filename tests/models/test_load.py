@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import grpo_nb as gn
 from grpo_nb.config import memory
 from grpo_nb.generation.sampling import generate
-from grpo_nb.models import adapter
+from grpo_nb.models import adapter, import_unsloth
 from grpo_nb.upstream.unsloth import hand_copies_to_vllm
 
 
@@ -126,6 +126,6 @@ def test_variable_of_standby_is_named_in_one_place() -> None:
     naming = [
         file.name
         for file in package.rglob("*.py")
-        if f'"{memory.STANDBY}"' in file.read_text("utf-8")
+        if f'"{import_unsloth.STANDBY}"' in file.read_text("utf-8")
     ]
-    assert naming == ["memory.py"]
+    assert naming == ["import_unsloth.py"]
