@@ -17,9 +17,8 @@ from typing import Any
 from grpo_nb.config.settings import Settings
 from grpo_nb.machine.gpu import Gpu
 from grpo_nb.machine.packages import BY_HAND_WITH_VLLM, installed_version, vllm_problem
+from grpo_nb.upstream.unsloth import CPU_BF16_ENV
 
-#: Unsloth's variable (unsloth_zoo/cpu/runtime.py, `cpu_bf16_supported`): 1 is bfloat16, 0 float32.
-CPU_BF16_ENV = "UNSLOTH_CPU_BF16"
 _INSTALL = f"{BY_HAND_WITH_VLLM}, then restart the kernel"
 _WITHOUT = "set fast_inference=False"
 _LEAST_CAPABILITY_FOR_VLLM = (7, 0)

@@ -10,13 +10,12 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-from grpo_nb.config.hardware import CPU_BF16_ENV
 from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.core.processes import spin_default
 from grpo_nb.machine.gpu import Gpu, find_gpu
 from grpo_nb.machine.host import usable_cores
 from grpo_nb.machine.packages import BY_HAND, import_order_problem
-from grpo_nb.upstream.unsloth import patch_vllm_for_notebooks, set_cpu_dtype
+from grpo_nb.upstream.unsloth import CPU_BF16_ENV, patch_vllm_for_notebooks, set_cpu_dtype
 
 #: Unsloth's variable, read at its import: vLLM gives its memory back while gradients are computed.
 STANDBY = "UNSLOTH_VLLM_STANDBY"
@@ -213,13 +212,10 @@ def without_loading_bars() -> Iterator[None]:
 
 
 def set_unsloth_dtype(dtype: str) -> None:
-    """Make Unsloth use the kit's dtype on a CPU, not the one that the processor is fast in.
-
-    Unsloth decides once and builds loaders and trainers by it (unsloth_zoo/cpu/runtime.py,
-    `cpu_bf16_supported`), so a trainer could use bfloat16 with a model that was loaded in float32.
+    """Call `set_cpu_dtype` on a machine without a GPU.
 
     Args:
         dtype: `float32` or `bfloat16`. On a GPU nothing happens.
     """
     if find_gpu() is None:
-        set_cpu_dtype(CPU_BF16_ENV, use_bfloat16=dtype == "bfloat16")
+        set_cpu_dtype(use_bfloat16=dtype == "bfloat16")

@@ -10,6 +10,8 @@ from grpo_nb.upstream.symbols import require_symbol
 
 WRITTEN_FOR = "unsloth 2026.10.9"
 WRITTEN_FOR_ZOO = "unsloth_zoo 2026.10.9"
+#: Unsloth's variable (unsloth_zoo/cpu/runtime.py, `cpu_bf16_supported`): 1 is bfloat16, 0 float32.
+CPU_BF16_ENV = "UNSLOTH_CPU_BF16"
 _require_in_unsloth = partial(require_symbol, written_for=WRITTEN_FOR)
 _require_in_zoo = partial(require_symbol, written_for=WRITTEN_FOR_ZOO)
 
@@ -44,30 +46,30 @@ def hand_copies_to_vllm() -> None:
     vllm_utils._build_lora_request = build
 
 
-def set_cpu_dtype(variable: str, use_bfloat16: bool) -> None:
+def set_cpu_dtype(*, use_bfloat16: bool) -> None:
     """Make Unsloth's CPU backend use this dtype, whichever instructions the processor has.
 
     Unsloth calls `cpu_bf16_supported` once, caches the answer, and uses it in loaders and trainers
     (unsloth_zoo/cpu/runtime.py). Without this function, a trainer could switch bfloat16 on or off
-    for a model that was loaded with the other dtype.
+    for a model that was loaded with the other dtype. The variable of the environment is as before
+    when the function returns.
 
     Args:
-        variable: Unsloth's environment variable. It is as before when the function returns.
         use_bfloat16: True for bfloat16, False for float32.
     """
     from unsloth_zoo.cpu import runtime
 
     probe = _require_in_zoo(runtime, "cpu_bf16_supported")
     clear_answer = _require_in_zoo(probe, "cache_clear")
-    users_value = os.environ.get(variable)
-    os.environ[variable] = "1" if use_bfloat16 else "0"
+    users_value = os.environ.get(CPU_BF16_ENV)
+    os.environ[CPU_BF16_ENV] = "1" if use_bfloat16 else "0"
     try:
         clear_answer()
         probe()
     finally:
-        del os.environ[variable]
+        del os.environ[CPU_BF16_ENV]
         if users_value is not None:
-            os.environ[variable] = users_value
+            os.environ[CPU_BF16_ENV] = users_value
 
 
 def patch_vllm_for_notebooks() -> None:

@@ -4,9 +4,10 @@ import pytest
 
 import grpo_nb as gn
 from grpo_nb.config import hardware
-from grpo_nb.config.hardware import CPU_BF16_ENV, compute_dtype, cpu_dtype, vllm_obstacle
+from grpo_nb.config.hardware import compute_dtype, cpu_dtype, vllm_obstacle
 from grpo_nb.config.presets import GPUS
 from grpo_nb.machine.gpu import Gpu
+from grpo_nb.upstream.unsloth import CPU_BF16_ENV
 
 DTYPE_OF_GPU = {"t4": "float16", "l4": "bfloat16", "a100": "bfloat16", "h100": "bfloat16"}
 P100 = Gpu("Tesla P100-PCIE-16GB", 16.0, (6, 0))

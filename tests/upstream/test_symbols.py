@@ -137,9 +137,9 @@ def test_cpu_dtype_probe_follows_the_kit(monkeypatch: pytest.MonkeyPatch) -> Non
     from unsloth_zoo.cpu import runtime
 
     monkeypatch.setenv("UNSLOTH_CPU_BF16", "0")
-    unsloth.set_cpu_dtype("UNSLOTH_CPU_BF16", use_bfloat16=True)
+    unsloth.set_cpu_dtype(use_bfloat16=True)
     is_bfloat16 = runtime.cpu_bf16_supported()
-    unsloth.set_cpu_dtype("UNSLOTH_CPU_BF16", use_bfloat16=False)
+    unsloth.set_cpu_dtype(use_bfloat16=False)
     assert is_bfloat16
     assert not runtime.cpu_bf16_supported()
 
@@ -150,7 +150,7 @@ def test_cpu_dtype_variable_is_as_before(value: str | None, monkeypatch) -> None
     monkeypatch.setenv("UNSLOTH_CPU_BF16", "1")
     if value is None:
         monkeypatch.delenv("UNSLOTH_CPU_BF16")
-    unsloth.set_cpu_dtype("UNSLOTH_CPU_BF16", use_bfloat16=False)
+    unsloth.set_cpu_dtype(use_bfloat16=False)
     assert os.environ.get("UNSLOTH_CPU_BF16") == value
 
 
@@ -164,7 +164,7 @@ def test_cpu_dtype_variable_is_as_before_after_error(monkeypatch) -> None:
     monkeypatch.setenv("UNSLOTH_CPU_BF16", "1")
     monkeypatch.setattr(runtime, "cpu_bf16_supported", fail)
     with pytest.raises(ZeroDivisionError):
-        unsloth.set_cpu_dtype("UNSLOTH_CPU_BF16", use_bfloat16=False)
+        unsloth.set_cpu_dtype(use_bfloat16=False)
     assert os.environ["UNSLOTH_CPU_BF16"] == "1"
 
 
