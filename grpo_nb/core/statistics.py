@@ -98,7 +98,7 @@ class PairedResult:
     interval: tuple[float, float]
     """95 % interval over paired questions (Bonett and Price)."""
     p_value: float
-    detectable: float | None
+    smallest: float | None
     """Minimum detectable difference with a power of 80 %; None if no difference could be shown."""
 
     @property
@@ -134,7 +134,7 @@ def paired_result(
         difference=sum(change) / len(change),
         interval=paired_interval(change, samples),
         p_value=paired_p_value(change, samples),
-        detectable=smallest_difference(change),
+        smallest=smallest_difference(change),
     )
 
 

@@ -331,7 +331,7 @@ def _p_value(result: PairedResult) -> str:
 def power_sentence(comparison: Comparison) -> str:
     """Return a sentence on the differences that this comparison can detect."""
     result = comparison.result
-    if result.detectable is None:
+    if result.smallest is None:
         return (
             f"With fewer than {FEWEST_QUESTIONS} questions no difference is claimed, however large "
             "it is. Ask more questions."
@@ -341,7 +341,7 @@ def power_sentence(comparison: Comparison) -> str:
         smaller = " A smaller one may exist without being seen."
     return (
         f"With {result.questions} questions, this test detects a true difference of "
-        f"{100 * result.detectable:.0f} points 80 % of the time.{smaller}"
+        f"{100 * result.smallest:.0f} points 80 % of the time.{smaller}"
     )
 
 
