@@ -81,6 +81,9 @@ def test_plan_that_does_not_fit_a_gpu_warns() -> None:
 
 def test_plan_that_does_not_fit_a_cpu_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planning, "free_memory_bytes", lambda: 3e9)
+    # The libraries of a training are loaded, and in a light test they are not.
+    loaded = SimpleNamespace(memory_info=lambda: SimpleNamespace(rss=1e9))
+    monkeypatch.setattr("psutil.Process", lambda: loaded)
     message = r"needs about .*; this computer has 3\.7 GB free.*settings.replace\(.*An estimate"
     with pytest.raises(gn.machine.EnvironmentProblem, match=message):
         gn.plan(gn.preset("cpu"), machine="cpu").require_fit()
