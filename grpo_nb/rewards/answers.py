@@ -60,7 +60,7 @@ class SlotReward(Reward):
         Rows with several right answers keep the others in `accepted_answers`. These count too, but
         only for the column `answer`.
         """
-        golds = gold_answers(self.column_of(row, self.column))
+        golds = gold_answers(self.value_in(row, self.column))
         if self.column == "answer" and golds:
             golds += [gold for gold in gold_answers(row.get(ACCEPTED)) if gold not in golds]
         return golds

@@ -79,8 +79,9 @@ class Reward:
     """A reward function as TRL calls it: one float per completion, or None for no score.
 
     Subclasses define `score_text`, or `score_batch` if completions are scored together, or
-    `__call__` if they read the chat messages, as `judge` does. The score is not multiplied by the
-    weight here: TRL does that (`reward_weights`), and its curves show unweighted scores.
+    `__call__` if they need the whole call, as `judge` does to log its replies. The score is not
+    multiplied by the weight here: TRL does that (`reward_weights`), and its curves show unweighted
+    scores.
     """
 
     weight: float = 1.0
@@ -131,7 +132,7 @@ class Reward:
         texts = [completion_text(completion) for completion in completions]
         return self.score_batch(texts, rows_of(columns, len(texts)))
 
-    def column_of(self, row: Mapping[str, Any], column: str) -> Any:
+    def value_in(self, row: Mapping[str, Any], column: str) -> Any:
         """Return the value of a data column that this reward needs.
 
         Raises:

@@ -143,7 +143,8 @@ def function_grader(
     4. 1.0.
 
     Gold answers are those of the first rows, written in the format. A wrong answer is the gold
-    answer of another row.
+    answer of another row. Example: the gold answers of an easy and a hard question score 1 and 3,
+    wrong answers 0.2 and empty completions 0. Without a declared range the full score is 1.
 
     Args:
         function: A reward function with TRL's signature. It may return booleans.
@@ -249,7 +250,6 @@ def are_correct(
     rows: Sequence[Mapping[str, Any]],
     format: AnswerFormat,
     *,
-    scored: Mapping[str, Any] | None = None,
     scores: Sequence[float] | None = None,
 ) -> list[bool]:
     """Return for each completion if it is correct.
@@ -262,12 +262,10 @@ def are_correct(
         texts: The completions.
         rows: The data row of each completion, with `answer`.
         format: The format in which the questions were asked.
-        scored: For a function: completions, rows and token ids as a training passes them to rewards
-            (`generation.samples.as_scored`). The texts and rows if not given.
         scores: From `grader_scores` for the same completions, to call the grader only once.
     """
     if scores is None:
-        scores = grader_scores(grader, texts, rows, format, scored=scored)
+        scores = grader_scores(grader, texts, rows, format)
     full_score = grader.full_score if isinstance(grader, FunctionGrader) else 1.0
     flags = [value >= full_score - _ROUNDING for value in scores]
     missing = [place for place, value in enumerate(scores) if math.isnan(value)]
@@ -297,7 +295,13 @@ def grader_scores(
     *,
     scored: Mapping[str, Any] | None = None,
 ) -> list[float]:
-    """Return the grader's scores, NaN for None. Arguments as in `are_correct`."""
+    """Return the grader's scores, NaN for None.
+
+    Args:
+        grader, texts, rows, format: As in `are_correct`.
+        scored: For a function: completions, rows and token ids as a training passes them to rewards
+            (`generation.samples.as_scored`). The texts and rows if not given.
+    """
     if not texts:
         return []
     if isinstance(grader, FunctionGrader):

@@ -33,7 +33,7 @@ _OBJECTS = {"format": AnswerFormat, "limits": Limits}
 _STATE_SCHEME = 5
 """Version of the hash of a reward's state. Only hashes of one version can be compared."""
 _REWARD_PACKAGES = {"__main__", "grpo_nb", "trl", "types"}
-"""Packages whose objects a reward may hold. As those of its own package, their attributes count."""
+"""Objects of these packages, and of the reward's own, are described by their attributes."""
 _RECORDED_APART = {"__name__", "weight"}
 """Attributes of a reward that a run records on their own."""
 
