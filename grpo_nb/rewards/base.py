@@ -49,7 +49,9 @@ def with_last_word(completion: Completion) -> Completion:
     >>> with_last_word([{"role": "tool", "content": "7"}])[-1]
     {'role': 'assistant', 'content': ''}
     """
-    last = {} if isinstance(completion, str) or not completion else completion[-1]
+    if isinstance(completion, str) or not completion:
+        return completion
+    last = completion[-1]
     if last.get("role") == "tool":
         return [*completion, {"role": "assistant", "content": ""}]
     if last.get("tool_calls") and last.get("content") is None:
@@ -126,7 +128,10 @@ class Reward:
 
     def score_batch(self, texts: list[str], rows: list[dict[str, Any]]) -> list[float | None]:
         """Return the scores of several completions; one by one unless a subclass overrides this."""
-        return [self.score_text(text, row) for text, row in zip(texts, rows, strict=True)]
+        scores = []
+        for text, row in zip(texts, rows, strict=True):
+            scores.append(self.score_text(text, row))
+        return scores
 
     def __call__(self, *, completions: Sequence[Completion], **columns: Any) -> list[float | None]:
         texts = [completion_text(completion) for completion in completions]
@@ -279,7 +284,10 @@ def changed_weights(weights: Mapping[str, float], changed: Mapping[str, float]) 
     if unknown:
         names = ", ".join(map(repr, unknown))
         raise ValueError(f"weights names {names}, but the rewards are {list(weights)}.")
-    return {name: check_weight(changed.get(name, weight), name) for name, weight in weights.items()}
+    result = {}
+    for name, weight in weights.items():
+        result[name] = check_weight(changed.get(name, weight), name)
+    return result
 
 
 def is_async(reward: Callable[..., Any]) -> bool:

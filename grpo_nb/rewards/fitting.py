@@ -27,6 +27,7 @@ def rewards_for(task: Task) -> list[Reward]:
     [('exact_text', 2.0), ('xml_format', 1.0), ('xml_tags', 0.5)]
     """
     kind = task.answers.kind
+    # Labels such as "A" are letters of options; "spam" is a word that must be written out.
     labels = [label for label, _ in task.answers.labels]
     are_letters = all(len(label) == 1 and label.isalpha() for label in labels)
     if kind == "choice" and not are_letters:
@@ -34,6 +35,7 @@ def rewards_for(task: Task) -> list[Reward]:
     else:
         right = _BY_KIND.get(kind, correctness)(format=task.format)
     if task.format.is_bare:
+        # Every text has this format, so a reward for it would be the same for all completions.
         return [right]
     # Together 1.5: less than the 2.0 of the answer, so that the format alone never wins.
     return [

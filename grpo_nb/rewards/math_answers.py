@@ -216,7 +216,9 @@ def _same_parts(given: str, gold: str, are_equal: EqualityTest) -> bool:
         # `x = x + 1` does not define x.
         names = re.findall(r"\\[A-Za-z]+|[A-Za-z]", gold)
         is_circular = not gold_shape.name and shape.name in names
-        return not is_circular and _same_expression(shape.parts[0], gold_shape.parts[0], are_equal)
+        if is_circular:
+            return False
+        return _same_expression(shape.parts[0], gold_shape.parts[0], are_equal)
     are_inequalities = gold_shape.kind == LIST and _INEQUALITY.search(gold)
     if are_inequalities and len(set(_AND_OR.findall(f"{given} {gold}"))) > 1:
         # `x > 1 and x < 3` is not `x > 1 or x < 3`.

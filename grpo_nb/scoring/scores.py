@@ -131,6 +131,7 @@ def make_batch(
         raise ValueError(
             f"rows = {in_line(rows)} must be a list with one dict for each completion, or one dict."
         )
+    # `prompt` first: it is what the model read, with the system prompt and the examples.
     for name in ("prompt", "question"):
         if prompts is None and name in listed_rows[0]:
             prompts = [row[name] for row in listed_rows]
@@ -237,6 +238,7 @@ def to_floats(output: Sequence[Any], count: int) -> list[float]:
         )
     scores = []
     for value in output:
+        # float("0.5") would accept a text, but torch does not.
         if isinstance(value, str) or not (value is None or hasattr(value, "__float__")):
             raise TypeError(
                 f"a score is {value!r:.60}, a {type(value).__name__}; it must be one number or None"
@@ -389,8 +391,9 @@ def score(
         except Exception as error:
             values[name], failures = _score_rows(reward, batch, texts, error)
             if on_error == "raise":
-                raise failures[0]
+                raise failures[0] from failures[0].__cause__
             errors += failures
+    # In the order of the arguments, which the sort above may have changed.
     in_order = {name: values[name] for name in weights}
     return Scores(completions=texts, values=in_order, weights=weights, errors=tuple(errors))
 
@@ -441,8 +444,9 @@ def group_advantages(
     """Return the advantage of each completion within its group, by the formula of trl 1.15.
 
     The advantage is (total - mean of the group) / (std + 1e-4), with Bessel's correction. `"group"`
-    takes the std of the group, and `"none"` does not divide (Dr. GRPO, arXiv:2503.20783). NaN and None are left out of mean and std and get the
-    advantage 0. The numbers are computed in float64; TRL uses float32.
+    takes the std of the group, and `"none"` does not divide (Dr. GRPO, arXiv:2503.20783). NaN and
+    None are left out of mean and std and get the advantage 0. The numbers are computed in float64;
+    TRL uses float32.
 
     Args:
         totals: Weighted totals, the completions of a group next to each other.
