@@ -29,6 +29,7 @@ from typing import Any
 import numpy
 import pytest
 
+from grpo_nb import sandbox
 from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.rewards.code import code_tests, extract_code
 from grpo_nb.sandbox import candidates, jobs
@@ -382,6 +383,11 @@ def test_dict_of_ranges_is_compared() -> None:
 def test_type_and_value_are_compared(given: Any, expected: Any, exact: bool, equal: bool) -> None:
     assert is_same_value(given, expected) is exact
     assert is_same_value(given, expected, exact_types=False) is equal
+
+
+def test_values_are_compared_by_the_public_name() -> None:
+    outcome = sandbox.run_untrusted("def f(): return (1, 2)", [Call("f")])
+    assert not sandbox.is_same_value(outcome.answers[0].value, [1, 2])
 
 
 def test_programs_read_and_print() -> None:
