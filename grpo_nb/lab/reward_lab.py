@@ -7,6 +7,7 @@ training.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -29,7 +30,7 @@ from grpo_nb.lab.examples import example_completions, prompt_text
 from grpo_nb.lab.labels import DEFAULT_SCALE, HandLabels
 from grpo_nb.rewards.answers import gold_answers
 from grpo_nb.rewards.base import RewardFunction, changed_weights, reward_list, weights_by_name
-from grpo_nb.scoring.scores import Scores, reweight, score
+from grpo_nb.scoring.scores import Scores, score
 from grpo_nb.tasks.formats import AnswerFormat, xml
 from grpo_nb.tasks.task import Task
 
@@ -534,7 +535,7 @@ class RewardLab(Panel):
         if self.scores is None:
             self._rescore()
             return
-        self.scores = reweight(self.scores, self.weights)
+        self.scores = dataclasses.replace(self.scores, weights=self.weights)
         self._show_scores()
 
     def _show_scores(self) -> None:

@@ -49,6 +49,7 @@ class SlotReward(Reward):
         golds = self.golds(row)
         if not golds:
             return None
+        # Text after the slot could take the answer back, so the slot must come last.
         given = self.format.extract_last(text)
         if given is None or len(given) > _LONGEST_SLOT:
             return 0.0
@@ -60,9 +61,11 @@ class SlotReward(Reward):
         Rows with several right answers keep the others in `accepted_answers`. These count too, but
         only for the column `answer`.
         """
-        golds = gold_answers(self.column_of(row, self.column))
+        golds = gold_answers(self.value_in(row, self.column))
         if self.column == "answer" and golds:
-            golds += [gold for gold in gold_answers(row.get(ACCEPTED)) if gold not in golds]
+            for gold in gold_answers(row.get(ACCEPTED)):
+                if gold not in golds:
+                    golds.append(gold)
         return golds
 
     def is_same(self, given: str, gold: Any, row: dict[str, Any]) -> bool:
@@ -84,8 +87,10 @@ def gold_answers(value: Any) -> list[str]:
     values = value if isinstance(value, (list, tuple)) else [value]
     texts = []
     for one in values:
-        if not _is_empty(one):
-            texts.append(json.dumps(one) if isinstance(one, dict) else str(one).strip())
+        if isinstance(one, dict):
+            texts.append(json.dumps(one))
+        elif not _is_empty(one):
+            texts.append(str(one).strip())
     return [text for text in texts if text]
 
 
@@ -141,6 +146,7 @@ class correctness(SlotReward):
             return True
         if not is_same_answer(given, gold, self.tolerance):
             return False
+        # Only a number can be equal to arithmetic that was copied from the question.
         is_number = read_number(gold) is not None
         return not (is_number and is_copied(given, gold, row))
 
@@ -200,7 +206,9 @@ class multiple_choice(SlotReward):
     """
 
     def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
-        options = options_in(completion_text(row["prompts"])) if "prompts" in row else {}
+        options = {}
+        if "prompts" in row:
+            options = options_in(completion_text(row["prompts"]))
         gold_letter = _letter_of(gold, options)
         if gold_letter is None:
             return is_same_answer(given, gold)
@@ -237,7 +245,10 @@ def _letter_of(text: str, options: Mapping[str, str]) -> str | None:
     if letter in options:
         is_option = not text_after or folded(text_after) == folded(options[letter])
         return letter if is_option else None
-    letters = [letter for letter, option in options.items() if folded(option) == folded(text)]
+    letters = []
+    for option_letter, option in options.items():
+        if folded(option) == folded(text):
+            letters.append(option_letter)
     return letters[0] if len(letters) == 1 else None
 
 

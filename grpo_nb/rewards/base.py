@@ -49,7 +49,9 @@ def with_last_word(completion: Completion) -> Completion:
     >>> with_last_word([{"role": "tool", "content": "7"}])[-1]
     {'role': 'assistant', 'content': ''}
     """
-    last = {} if isinstance(completion, str) or not completion else completion[-1]
+    if isinstance(completion, str) or not completion:
+        return completion
+    last = completion[-1]
     if last.get("role") == "tool":
         return [*completion, {"role": "assistant", "content": ""}]
     if last.get("tool_calls") and last.get("content") is None:
@@ -79,8 +81,9 @@ class Reward:
     """A reward function as TRL calls it: one float per completion, or None for no score.
 
     Subclasses define `score_text`, or `score_batch` if completions are scored together, or
-    `__call__` if they read the chat messages, as `judge` does. The score is not multiplied by the
-    weight here: TRL does that (`reward_weights`), and its curves show unweighted scores.
+    `__call__` if they need the whole call, as `judge` does to log its replies. The score is not
+    multiplied by the weight here: TRL does that (`reward_weights`), and its curves show unweighted
+    scores.
     """
 
     weight: float = 1.0
@@ -125,13 +128,16 @@ class Reward:
 
     def score_batch(self, texts: list[str], rows: list[dict[str, Any]]) -> list[float | None]:
         """Return the scores of several completions; one by one unless a subclass overrides this."""
-        return [self.score_text(text, row) for text, row in zip(texts, rows, strict=True)]
+        scores = []
+        for text, row in zip(texts, rows, strict=True):
+            scores.append(self.score_text(text, row))
+        return scores
 
     def __call__(self, *, completions: Sequence[Completion], **columns: Any) -> list[float | None]:
         texts = [completion_text(completion) for completion in completions]
         return self.score_batch(texts, rows_of(columns, len(texts)))
 
-    def column_of(self, row: Mapping[str, Any], column: str) -> Any:
+    def value_in(self, row: Mapping[str, Any], column: str) -> Any:
         """Return the value of a data column that this reward needs.
 
         Raises:
@@ -278,7 +284,10 @@ def changed_weights(weights: Mapping[str, float], changed: Mapping[str, float]) 
     if unknown:
         names = ", ".join(map(repr, unknown))
         raise ValueError(f"weights names {names}, but the rewards are {list(weights)}.")
-    return {name: check_weight(changed.get(name, weight), name) for name, weight in weights.items()}
+    result = {}
+    for name, weight in weights.items():
+        result[name] = check_weight(changed.get(name, weight), name)
+    return result
 
 
 def is_async(reward: Callable[..., Any]) -> bool:

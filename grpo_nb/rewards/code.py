@@ -263,7 +263,7 @@ class code_tests(Reward):
         """
         for number, row in enumerate(rows):
             try:
-                read_tests(self.column_of(row, self.column))
+                read_tests(self.value_in(row, self.column))
             except ValueError as error:
                 raise ValueError(
                     f"the reward {self.__name__!r} cannot read the data: row {number}: {error}"
@@ -276,7 +276,7 @@ class code_tests(Reward):
         groups_of_rows = []
         candidates_of_rows = []
         for text, row in zip(texts, rows, strict=True):
-            groups = _groups_of(read_tests(self.column_of(row, self.column)))
+            groups = _groups_of(read_tests(self.value_in(row, self.column)))
             groups_of_rows.append(groups)
             code = extract_code(text, self.format)
             candidates = [] if code is None else [_candidate(code, group) for group in groups]

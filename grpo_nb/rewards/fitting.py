@@ -9,7 +9,7 @@ from grpo_nb.tasks.task import Task
 _BY_KIND = {"expression": maths, "choice": multiple_choice}
 
 
-def rewards_for(task: Task, *, weight: float = 2.0) -> list[Reward]:
+def rewards_for(task: Task) -> list[Reward]:
     """Return rewards to start with: one for the right answer, and two for the format.
 
     The answer weighs more than both format rewards together. With `bare()` there is no format
@@ -20,7 +20,6 @@ def rewards_for(task: Task, *, weight: float = 2.0) -> list[Reward]:
 
     Args:
         task: The task; its `answers` and its `format` decide.
-        weight: Weight of the right answer. The format rewards weigh a half and a quarter of it.
 
     >>> rows = [{"question": f"Is {n} odd?", "answer": ("no", "yes")[n % 2]} for n in range(8)]
     >>> task = gn.load_task(rows)
@@ -28,16 +27,19 @@ def rewards_for(task: Task, *, weight: float = 2.0) -> list[Reward]:
     [('exact_text', 2.0), ('xml_format', 1.0), ('xml_tags', 0.5)]
     """
     kind = task.answers.kind
+    # Labels such as "A" are letters of options; "spam" is a word that must be written out.
     labels = [label for label, _ in task.answers.labels]
     are_letters = all(len(label) == 1 and label.isalpha() for label in labels)
     if kind == "choice" and not are_letters:
-        right = exact_text(weight=weight, format=task.format, is_case_sensitive=False)
+        right = exact_text(format=task.format, is_case_sensitive=False)
     else:
-        right = _BY_KIND.get(kind, correctness)(weight=weight, format=task.format)
+        right = _BY_KIND.get(kind, correctness)(format=task.format)
     if task.format.is_bare:
+        # Every text has this format, so a reward for it would be the same for all completions.
         return [right]
+    # Together 1.5: less than the 2.0 of the answer, so that the format alone never wins.
     return [
         right,
-        xml_format(weight=weight / 2, format=task.format),
-        xml_tags(weight=weight / 4, format=task.format),
+        xml_format(weight=1.0, format=task.format),
+        xml_tags(weight=0.5, format=task.format),
     ]

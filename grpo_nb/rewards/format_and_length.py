@@ -71,8 +71,8 @@ class length(Reward):
         super().__post_init__()
         if self.unit not in ("tokens", "words", "characters"):
             raise ValueError(f"unit = {self.unit!r} must be 'tokens', 'words' or 'characters'.")
-        highest = self.low if self.high is None else self.high
-        if not 1 <= self.low <= highest:
+        is_reversed = self.high is not None and self.high < self.low
+        if self.low < 1 or is_reversed:
             raise ValueError(
                 f"low = {self.low!r} and high = {self.high!r}: low must be at least 1, and at most "
                 "high. Without high, as in length(1), nothing is too long."
@@ -84,11 +84,15 @@ class length(Reward):
             return count / self.low
         if self.high is None or count <= self.high:
             return 1.0
-        return max(0.0, 1.0 - (count - self.high) / self.high)
+        excess = (count - self.high) / self.high
+        return max(0.0, 1.0 - excess)
 
     def _count(self, text: str, row: dict[str, Any]) -> int:
         if self.unit == "tokens" and "completion_ids" in row:
             return len(row["completion_ids"])
         if self.unit == "tokens":
-            return len(re.findall(r"\w+|[^\w\s]", text))
-        return len(text) if self.unit == "characters" else len(text.split())
+            words_and_marks = re.findall(r"\w+|[^\w\s]", text)
+            return len(words_and_marks)
+        if self.unit == "words":
+            return len(text.split())
+        return len(text)

@@ -189,8 +189,8 @@ class judge(Reward):
             if key not in self.replies:
                 new_requests[key] = messages
         failures = run_coroutine(self._send(new_requests)) if new_requests else {}
-        # One lost reply next to kept ones may be an accident. If all of several new replies are
-        # lost, or all of a batch, the server does not work.
+        # One failed request next to kept replies may be an accident. If every answer of the batch
+        # failed, or every one of two or more new requests, the server does not work.
         is_whole_batch = len(failures) == len(set(keys))
         if failures and (is_whole_batch or len(failures) == len(new_requests) > 1):
             error = next(iter(failures.values()))

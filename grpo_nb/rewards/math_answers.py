@@ -46,13 +46,13 @@ EqualityTest = Callable[[str, str], bool]
 
 # Tokens that an answer may contain more often than the gold answer: operators, brackets, functions
 # and Greek letters.
-_FREE_TOKEN = re.compile(
+_HARMLESS_TOKEN = re.compile(
     r"[- +*/^_(){}\[\].'=<>]"
     r"|\\(?:[{}]|le|ge|frac|sqrt|pi|cdot|times|div|infty|circ|binom|overline"
     r"|(?:arc)?(?:sin|cos|tan)|cot|sec|csc|sinh|cosh|tanh|log|ln|lg|exp"
     r"|alpha|beta|gamma|delta|epsilon|theta|lambda|mu|rho|sigma|tau|phi|psi|omega)"
 )
-# "1 2" and a line break are tokens that are never free: they show a second answer.
+# "1 2" and a line break are never harmless: they show a second answer.
 _TOKEN = re.compile(r"\\text\s*\{[^{}]*\}|\\[a-z]+|\\.|[a-z]{2,}|[0-9]+\s+[0-9.]|\n|\S", re.DOTALL)
 _RELATION = re.compile(r"[=<>]|\\(?:le|ge|ne|approx|sim|simeq|cong|equiv|in|to)(?![A-Za-z])")
 _INEQUALITY = re.compile(r"[<>]|\\[lg]e")
@@ -216,7 +216,9 @@ def _same_parts(given: str, gold: str, are_equal: EqualityTest) -> bool:
         # `x = x + 1` does not define x.
         names = re.findall(r"\\[A-Za-z]+|[A-Za-z]", gold)
         is_circular = not gold_shape.name and shape.name in names
-        return not is_circular and _same_expression(shape.parts[0], gold_shape.parts[0], are_equal)
+        if is_circular:
+            return False
+        return _same_expression(shape.parts[0], gold_shape.parts[0], are_equal)
     are_inequalities = gold_shape.kind == LIST and _INEQUALITY.search(gold)
     if are_inequalities and len(set(_AND_OR.findall(f"{given} {gold}"))) > 1:
         # `x > 1 and x < 3` is not `x > 1 or x < 3`.
@@ -284,12 +286,12 @@ def is_one_answer(given: str, gold: str) -> bool:
     gold_tokens = Counter(_TOKEN.findall(gold.casefold()))
     variables = {letter for token in gold_tokens if token.isalpha() for letter in token}
     for token, count in given_tokens.items():
-        if count <= gold_tokens[token] or _FREE_TOKEN.fullmatch(token):
+        if count <= gold_tokens[token] or _HARMLESS_TOKEN.fullmatch(token):
             continue
         if not token.isalnum() or not token.isascii():
             return False
         # Several letters are a product of the gold answer's variables, a function, or a word.
         is_product = set(token) <= variables
-        if len(token) > 1 and not is_product and not _FREE_TOKEN.fullmatch(f"\\{token}"):
+        if len(token) > 1 and not is_product and not _HARMLESS_TOKEN.fullmatch(f"\\{token}"):
             return False
     return True

@@ -274,6 +274,7 @@ class Shape:
             return cls.whole(text)
         if name:
             return replace(cls.of(rest), name=name)
+        # As one expression, the ratio 1:3:2 would equal 1:2:3: math-verify reads a quotient.
         for kind, sign in ((UNION, _UNION_SIGN), (RATIO, ":")):
             parts = split_outside_brackets(text, sign)
             if len(parts) > 1:

@@ -5,3 +5,4 @@
 
 from grpo_nb.sandbox.candidates import holes, run_untrusted
 from grpo_nb.sandbox.jobs import Call, Candidate, Limits, Outcome
+from grpo_nb.sandbox.values import is_same_value

@@ -40,7 +40,7 @@ from grpo_nb.sandbox.values import is_same_value
 
 _CHILD = Path(__file__).with_name("child.py")
 # Attacks that `holes` tries: the forbidden action, and a call that does it.
-_FORBIDDEN = {
+_ATTACKS = {
     "reading a file": Call("os.open", ("/etc/passwd", os.O_RDONLY)),
     "looking at a file": Call("os.stat", ("/",)),
     "a socket": Call("socket.socket"),
@@ -130,7 +130,7 @@ def holes() -> tuple[str, ...]:
         return (f"needs Linux, this is {sys.platform} (on Windows, WSL 2 is Linux)",)
     honest_call = Call("json.loads", ("[7]",))
     attack = Candidate(
-        code="import json, mmap, os, socket", calls=[honest_call, *_FORBIDDEN.values()]
+        code="import json, mmap, os, socket", calls=[honest_call, *_ATTACKS.values()]
     )
     endless = Candidate(code="while True: pass")
     groups = _run_batch([[attack], [endless]], Limits(cpu_seconds=0.3))
@@ -141,7 +141,7 @@ def holes() -> tuple[str, ...]:
     refusals = ("PermissionError", "MemoryError", f"OSError: [Errno {errno.EBADF}]")
     honest_answer, *answers = attacked.answers
     not_refused = []
-    for action, answer in zip(_FORBIDDEN, answers, strict=True):
+    for action, answer in zip(_ATTACKS, answers, strict=True):
         # An empty environment or list gains nothing. None is the result of a signal that was sent.
         is_empty_value = answer.is_value and answer.value is not None and not answer.value
         is_refused = not answer.is_value and answer.error.startswith(refusals)

@@ -1,7 +1,7 @@
 """The process in which one candidate runs. `candidates.py` starts this script; nothing imports it.
 
 It imports the modules that the code will need, isolates itself, and only then runs the code. The
-isolation ("the wall") is a list of the system calls that computing needs. None of them opens a
+isolation is a list of the system calls that computing needs. None of them opens a
 file, creates a socket or a process, runs a program or reaches another process.
 
 Standard input holds the job, followed by the input of a program. Standard output belongs to the
@@ -37,14 +37,24 @@ _DESCRIPTORS = 64
 # First of the user ids that systemd reserves for users without a name.
 _FIRST_USER = 61184
 
-_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = 1, 4
+# Options of prctl.
+_PR_SET_PDEATHSIG = 1
+_PR_SET_DUMPABLE = 4
 _PR_SET_THP_DISABLE = 41
-_ALLOW, _REFUSE, _ABSENT = 0x7FFF0000, 0x00050000 | errno.EPERM, 0x00050000 | errno.ENOSYS
-_MASKED_EQUAL, _ALL_BITS = 7, 0xFFFFFFFF
+# Actions of libseccomp: SCMP_ACT_ALLOW, and SCMP_ACT_ERRNO with the error that the caller gets.
+_ALLOW = 0x7FFF0000
+_REFUSE = 0x00050000 | errno.EPERM
+_ABSENT = 0x00050000 | errno.ENOSYS
+# SCMP_CMP_MASKED_EQ.
+_MASKED_EQUAL = 7
+_ALL_BITS = 0xFFFFFFFF
 # Flags of clone: CLONE_VM, CLONE_FILES and CLONE_THREAD, and every CLONE_NEW*. Each thread without
 # CLONE_FILES would have descriptors of its own, with a limit of its own.
-_THREAD, _NAMESPACES = 0x00010500, 0x7E020080
-_MAP_TYPE, _MAP_PRIVATE = 0xF, 2
+_THREAD = 0x00010500
+_NAMESPACES = 0x7E020080
+# Flags of mmap.
+_MAP_TYPE = 0xF
+_MAP_PRIVATE = 2
 
 # Allowed with any argument. `sendto` takes an address, but the only possible sockets are connected
 # pairs, for which the kernel refuses an address. `newfstatat` is missing, although glibc uses it
@@ -111,28 +121,28 @@ def main() -> None:
             # It does not exist here, or is not meant to be imported.
             continue
     try:
-        _raise_wall(job)
+        _isolate(job)
     except (OSError, ValueError) as error:
-        return _say("no wall", _words(error))
-    _say("wall", time.process_time())
+        return _send("not isolated", _error_text(error))
+    _send("isolated", time.process_time())
     module = types.ModuleType("__main__" if job["is_program"] else "candidate")
     sys.modules[module.__name__] = module
     if "random" in sys.modules:
         # The same code gives the same answers, and a reward the same score.
         sys.modules["random"].seed(0)
     problem = _load(job["code"], module)
-    _say("end", problem)
+    _send("loaded", problem)
     for path, args, kwargs in [] if problem else job["calls"]:
         try:
-            _say("value", eval(path, module.__dict__)(*args, **kwargs))
+            _send("value", eval(path, module.__dict__)(*args, **kwargs))
         except BaseException as error:
-            _say("error", _words(error))
+            _send("error", _error_text(error))
     # Threads, exit functions and output of a program end with the interpreter.
     if not job["is_program"]:
         os._exit(0)
 
 
-def _raise_wall(job: dict) -> None:
+def _isolate(job: dict) -> None:
     """Isolate this process: set limits, give up rights, and refuse all but the listed system calls.
 
     Raises:
@@ -221,11 +231,11 @@ def _load(code: str, module: types.ModuleType) -> str | None:
         exec(compile(code, "<candidate>", "exec"), module.__dict__)
     except BaseException as problem:
         is_end = isinstance(problem, SystemExit) and problem.code in (None, 0)
-        return None if is_end else _words(problem)
+        return None if is_end else _error_text(problem)
     return None
 
 
-def _words(problem: BaseException) -> str:
+def _error_text(problem: BaseException) -> str:
     """Return type and message of an exception, whatever its own methods do."""
     try:
         return f"{type(problem).__name__}: {problem}"[: values.LONGEST_ERROR]
@@ -233,7 +243,7 @@ def _words(problem: BaseException) -> str:
         return "an exception that cannot be shown"
 
 
-def _say(kind: str, content: object) -> None:
+def _send(kind: str, content: object) -> None:
     data = f'["{kind}",{values.encode(content)}]\n'.encode()
     while data:
         data = data[os.write(_REPORT, data) :]

@@ -42,8 +42,8 @@ class Limits:
         most = 1 << 20
         require_number("cpu_seconds", self.cpu_seconds, 0.01, most, is_whole=False)
         require_number("wall_seconds", self.wall_seconds, 0, most, is_whole=False)
-        require_number("memory_mib", self.memory_mib, 64, most, is_whole=True)
-        require_number("output_kib", self.output_kib, 1, most, is_whole=True)
+        require_number("memory_mib", self.memory_mib, 64, most)
+        require_number("output_kib", self.output_kib, 1, most)
         if self.wall_seconds == 0:
             # A busy machine gets more time.
             object.__setattr__(self, "wall_seconds", 5.0 + 5.0 * self.cpu_seconds)
@@ -135,17 +135,16 @@ def outcome_of(
         exit_code: Exit code of its process.
         cpu_seconds: Processor time of the process, with its start.
     """
-    # The first line, the end of the code, one line per call, and one more, which proves that there
-    # are too many.
+    # "isolated", "loaded", one line per call, and one more, which proves that there are too many.
     most_lines = len(candidate.calls) + 3
     lines = [_read(line) for line in report.split(b"\n")[:-1][:most_lines]]
     if not lines:
         return no_outcome(candidate, "lost", "its process did not start")
     kind, start = lines[0]
     # Only the kit wrote this line, before the code ran, so the code cannot fake a machine failure.
-    if kind != "wall":
+    if kind != "isolated":
         return no_outcome(candidate, "lost", start)
-    end = lines[1] if len(lines) > 1 else None
+    loaded = lines[1] if len(lines) > 1 else None
     answer_lines = lines[2:]
     answers = []
     for kind, content in answer_lines:
@@ -156,17 +155,17 @@ def outcome_of(
     status = "ok"
     error = ""
     is_allowed = all(kind in ("value", "error") for kind, _ in answer_lines)
-    if not is_allowed or (end and end[0] != "end") or len(answers) > len(candidate.calls):
+    if not is_allowed or (loaded and loaded[0] != "loaded") or len(answers) > len(candidate.calls):
         status = "exit"
         error = "its report is not what the protocol allows"
         answers = []
-    elif end and end[1] is not None:
+    elif loaded and loaded[1] is not None:
         status = "error"
-        error = end[1]
+        error = loaded[1]
     elif limit:
         status = "limit"
         error = f"ended by its limit of {limit}"
-    elif exit_code != 0 or end is None or len(answers) < len(candidate.calls):
+    elif exit_code != 0 or loaded is None or len(answers) < len(candidate.calls):
         status = "exit"
         error = f"its process ended early, exit code {exit_code}"
     missing = [CallResult()] * (len(candidate.calls) - len(answers))
@@ -183,9 +182,9 @@ def _read(line: bytes) -> tuple[str, Any]:
     """Return kind and content of one line of a report; an invalid line has no kind."""
     try:
         match json.loads(line.decode("ascii")):
-            case ["wall" | "value" as kind, content]:
+            case ["isolated" | "value" as kind, content]:
                 return kind, values.decode(content)
-            case ["no wall" | "end" | "error" as kind, None | str() as text]:
+            case ["not isolated" | "loaded" | "error" as kind, None | str() as text]:
                 return kind, text and text[: values.LONGEST_ERROR]
     except (ValueError, RecursionError):
         # Not a line of the protocol, or not plain data.

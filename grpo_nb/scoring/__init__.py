@@ -5,4 +5,4 @@ to train on.
 """
 
 from grpo_nb.scoring.record import rebuilt, record_of
-from grpo_nb.scoring.scores import RewardError, Scores, group_advantages, reweight, score
+from grpo_nb.scoring.scores import RewardError, Scores, group_advantages, score

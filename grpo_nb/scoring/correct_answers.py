@@ -84,6 +84,7 @@ def choose_grader(
     correctness(tolerance=0.1)
     """
     rewards = list(rewards)
+    # Two rewards for the answer may disagree, and neither is more right than the other.
     answer_rewards = [reward for reward in rewards if isinstance(reward, SlotReward)]
     if len(answer_rewards) == 1:
         column = answer_rewards[0].column
@@ -143,7 +144,8 @@ def function_grader(
     4. 1.0.
 
     Gold answers are those of the first rows, written in the format. A wrong answer is the gold
-    answer of another row.
+    answer of another row. Example: the gold answers of an easy and a hard question score 1 and 3,
+    wrong answers 0.2 and empty completions 0. Without a declared range the full score is 1.
 
     Args:
         function: A reward function with TRL's signature. It may return booleans.
@@ -173,6 +175,7 @@ def function_grader(
         scores = _function_scores(function, texts, started_rows, tokenizer=tokenizer)
         return [-math.inf if math.isnan(value) else value for value in scores]
 
+    # Wrong answers look like right ones: another row's gold answer has the same kind and format.
     wrong_answers = []
     for gold in golds:
         wrong_answers += [other for other in golds if folded(other) != folded(gold)][:1]
@@ -187,6 +190,7 @@ def function_grader(
     reason = "its score for a gold answer in the format"
     if not above_empty:
         reason = "no maximum is declared or seen on gold answers"
+    # A declared maximum takes precedence: the gold answers of eight rows may not reach it.
     declared = range_of(function)
     if declared is not None and declared[0] < declared[1] < math.inf:
         full_score = declared[1]
@@ -249,7 +253,6 @@ def are_correct(
     rows: Sequence[Mapping[str, Any]],
     format: AnswerFormat,
     *,
-    scored: Mapping[str, Any] | None = None,
     scores: Sequence[float] | None = None,
 ) -> list[bool]:
     """Return for each completion if it is correct.
@@ -262,13 +265,12 @@ def are_correct(
         texts: The completions.
         rows: The data row of each completion, with `answer`.
         format: The format in which the questions were asked.
-        scored: For a function: completions, rows and token ids as a training passes them to rewards
-            (`generation.samples.as_scored`). The texts and rows if not given.
         scores: From `grader_scores` for the same completions, to call the grader only once.
     """
     if scores is None:
-        scores = grader_scores(grader, texts, rows, format, scored=scored)
+        scores = grader_scores(grader, texts, rows, format)
     full_score = grader.full_score if isinstance(grader, FunctionGrader) else 1.0
+    # A comparison with NaN is False, so an answer without a score is not correct at first.
     flags = [value >= full_score - _ROUNDING for value in scores]
     missing = [place for place, value in enumerate(scores) if math.isnan(value)]
     if missing and grader != correctness():
@@ -297,11 +299,18 @@ def grader_scores(
     *,
     scored: Mapping[str, Any] | None = None,
 ) -> list[float]:
-    """Return the grader's scores, NaN for None. Arguments as in `are_correct`."""
+    """Return the grader's scores, NaN for None.
+
+    Args:
+        grader, texts, rows, format: As in `are_correct`.
+        scored: For a function: completions, rows and token ids as a training passes them to rewards
+            (`generation.samples.as_scored`). The texts and rows if not given.
+    """
     if not texts:
         return []
     if isinstance(grader, FunctionGrader):
         return _function_scores(grader.function, **(scored or {"completions": texts, "rows": rows}))
+    # The questions may be asked in another format than that of the training.
     grader = dataclasses.replace(grader, format=format)
     return list(score(grader, texts, list(rows)).values[grader.__name__])
 
@@ -330,6 +339,7 @@ def are_correct_anywhere(
     labels = labels_of([str(row.get("answer", "")) for row in distinct_rows])
     places: list[int] = []
     readings: list[str] = []
+    # All candidates are graded in one call, in which `maths` compares the short ones first.
     for place, (text, row) in enumerate(zip(texts, rows, strict=True)):
         if is_right[place]:
             continue
@@ -338,6 +348,7 @@ def are_correct_anywhere(
             places += [place] * len(candidates)
             readings += candidates
     flags = list(is_right)
+    # A candidate has no tags any more, so it is graded in the format without tags.
     verdicts = are_correct(grader, readings, [rows[place] for place in places], bare())
     for place, verdict in zip(places, verdicts, strict=True):
         flags[place] = flags[place] or verdict

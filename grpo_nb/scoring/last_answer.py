@@ -115,6 +115,7 @@ def kind_of(gold: str, row: Mapping[str, Any], labels: Sequence[str] = ()) -> Ca
     >>> kind_of("1,250", {}), kind_of("spam", {}, ["spam", "ham"]), kind_of("Paris", {})
     ('number', 'label', 'text')
     """
+    # Labels first: the label "1" is a number too, but only labels count as candidates for it.
     names = {folded(name) for name in (*labels, *_option_names(row))}
     if folded(gold) in names:
         return "label"
@@ -152,6 +153,7 @@ def _without_question(text: str, question: str) -> str:
 
 
 def _last_number(text: str, gold: str) -> list[str]:
+    # The last number, because worked steps come before the result.
     numbers = list(_NUMBER.finditer(text))
     if not numbers:
         return []
@@ -192,6 +194,7 @@ def _option_names(row: Mapping[str, Any]) -> list[str]:
 
 def _last_json(text: str) -> list[str]:
     text = text[: max(text.rfind("}"), text.rfind("]")) + 1]
+    # From the left, so that the whole object is found before an object inside it.
     for bracket in re.finditer(r"[{\[]", text):
         candidate = text[bracket.start() :]
         try:
@@ -210,10 +213,12 @@ def _last_formula(text: str) -> list[str]:
     else:
         _, _, last_line = text.strip().rpartition("\n")
         formula = _LEAD_IN.sub("", last_line).strip(_CLOSING)
+    # Of a chain of equations, `y = 2x = 4`, the last side is the result.
     after_equals = formula.rpartition("=")[2].strip()
     return list(dict.fromkeys([formula, after_equals]))
 
 
 def _last_words(text: str, count: int) -> list[str]:
+    # With and without the closing mark, because `exact_text` compares every character.
     tail = " ".join(text.split()[-count:])
     return list(dict.fromkeys([tail, tail.strip(_CLOSING)]))

@@ -33,7 +33,7 @@ _OBJECTS = {"format": AnswerFormat, "limits": Limits}
 _STATE_SCHEME = 5
 """Version of the hash of a reward's state. Only hashes of one version can be compared."""
 _REWARD_PACKAGES = {"__main__", "grpo_nb", "trl", "types"}
-"""Packages whose objects a reward may hold. As those of its own package, their attributes count."""
+"""Objects of these packages, and of the reward's own, are described by their attributes."""
 _RECORDED_APART = {"__name__", "weight"}
 """Attributes of a reward that a run records on their own."""
 
@@ -41,18 +41,17 @@ _RECORDED_APART = {"__name__", "weight"}
 def source_of(reward: RewardFunction) -> str:
     """Return the source text of a function, of a wrapped function, or of an object's class."""
     function = unwrapped(reward)
-    has_source = inspect.isroutine(function) or isinstance(function, type)
-    target = function if has_source else type(function)
+    target = function
+    if not inspect.isroutine(function) and not isinstance(function, type):
+        target = type(function)
     try:
         return inspect.getsource(target)
     except (OSError, TypeError):
         # A class that was defined in a notebook has no file, but its methods have one.
-        methods = [
-            value
-            for value in getattr(target, "__dict__", {}).values()
-            if isinstance(value, types.FunctionType)
-        ]
-        sources = [source_of(method) for method in methods]
+        sources = []
+        for value in getattr(target, "__dict__", {}).values():
+            if isinstance(value, types.FunctionType):
+                sources.append(source_of(value))
         return "\n".join(sources) or "source not available (defined interactively without a file)"
 
 
@@ -67,11 +66,15 @@ def record_of(reward: RewardFunction) -> dict[str, Any]:
     ('length', 9, True)
     """
     source = source_of(reward)
+    # Kit rewards are identified by their parameters and not by their source: a new version of the
+    # package must not look like a changed reward.
     kind = type(reward).__name__
     is_from_kit = type(reward) in _KIT_REWARDS.values()
     # Not of a user's own reward: runs are shared, and a parameter may be a key.
     parameters = json.dumps(_fields_of(reward) if is_from_kit else None, default=_fields_of)
-    identity = kind + parameters + ("" if is_from_kit else source)
+    identity = kind + parameters
+    if not is_from_kit:
+        identity += source
     return {
         "kind": kind if is_from_kit else "",
         "parameters": json.loads(parameters) or {},
@@ -100,8 +103,10 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     new = {"kind": now["kind"] or "a function", **now["parameters"]}
     changes = []
     for name in {**old, **new}:
-        if old.get(name) != new.get(name):
-            changes.append(f"{name} was {old.get(name)!r}, is {new.get(name)!r}")
+        old_value = old.get(name)
+        new_value = new.get(name)
+        if old_value != new_value:
+            changes.append(f"{name} was {old_value!r}, is {new_value!r}")
     return ", ".join(changes) or "its source changed"
 
 
@@ -114,8 +119,9 @@ def rebuilt(record: Mapping[str, Any]) -> Reward | None:
     try:
         parameters = {}
         for name, value in record["parameters"].items():
-            is_object = name in _OBJECTS and value is not None
-            parameters[name] = _OBJECTS[name](**value) if is_object else value
+            if name in _OBJECTS and value is not None:
+                value = _OBJECTS[name](**value)
+            parameters[name] = value
         return _KIT_REWARDS[record["kind"]](**parameters)
     except Exception:
         # A damaged or made-up record can fail in any way.
@@ -124,17 +130,22 @@ def rebuilt(record: Mapping[str, Any]) -> Reward | None:
 
 def _fields_of(value: Any) -> dict[str, Any]:
     # A field that is not compared does not affect a score, such as the `ask` function of a judge.
-    fields = [field.name for field in dataclasses.fields(value) if field.compare]
-    return {name: getattr(value, name) for name in fields}
+    values = {}
+    for field in dataclasses.fields(value):
+        if field.compare:
+            values[field.name] = getattr(value, field.name)
+    return values
 
 
 def _hash_of_state(reward: RewardFunction) -> str:
     """Return the hash of the values that a reward holds, with the scheme in front of it."""
     function = unwrapped(reward)
     owner = function if inspect.isroutine(function) else type(function)
-    packages = {_package_of(owner), *_REWARD_PACKAGES} - {"builtins"}
+    packages = {_package_of(owner), *_REWARD_PACKAGES}
+    packages.discard("builtins")
     description = _describe(reward, packages, ids_above=())
-    digest = hashlib.sha256(json.dumps(description).encode()).hexdigest()
+    content = json.dumps(description).encode()
+    digest = hashlib.sha256(content).hexdigest()
     return f"{_STATE_SCHEME}:{digest[:16]}"
 
 
@@ -148,19 +159,23 @@ def _describe(value: Any, packages: set[str], ids_above: tuple[int, ...]) -> Any
     """
     name = _name_of(type(value))
     if id(value) in ids_above:
+        # Inside itself, as a bound method in an attribute of its own object.
         return name
     inner = (*ids_above, id(value))
     if isinstance(value, (list, tuple, set, frozenset, deque)):
         items = [_describe(item, packages, inner) for item in value]
-        is_ordered = not isinstance(value, (set, frozenset))
-        return [name, items if is_ordered else sorted(items, key=json.dumps)]
+        if isinstance(value, (set, frozenset)):
+            # The order of a set changes from process to process.
+            items.sort(key=json.dumps)
+        return [name, items]
     parts = value if isinstance(value, Mapping) else _parts_of(value, packages)
     if parts is None:
         return [name, _content_of(value)]
     pairs = []
     for key, item in parts.items():
         if ids_above or key not in _RECORDED_APART:
-            pairs.append([_describe(key, packages, inner), _describe(item, packages, inner)])
+            described_key = _describe(key, packages, inner)
+            pairs.append([described_key, _describe(item, packages, inner)])
     return [name, sorted(pairs, key=json.dumps)]
 
 
@@ -178,16 +193,21 @@ def _parts_of(value: Any, packages: set[str]) -> Mapping[str, Any] | None:
             **vars(value),
         }
     if isinstance(value, (type, types.BuiltinFunctionType)):
+        # The name says all that can be compared.
         return None
     if dataclasses.is_dataclass(value):
         return _fields_of(value)
     if _package_of(type(value)) not in packages:
+        # The attributes of a tensor or a client are internals, which may change between processes.
         return None
     attributes = dict(getattr(value, "__dict__", {}))
     if hasattr(value, "load_state_dict"):
         # A checkpoint has what `state_dict` returns. `_count` may be saved as `count`.
-        saved = {str(name).strip("_") for name in value.state_dict()}
-        attributes = {name: attributes[name] for name in attributes if name.strip("_") not in saved}
+        saved_names = map(str, value.state_dict())
+        saved = {name.strip("_") for name in saved_names}
+        for name in list(attributes):
+            if name.strip("_") in saved:
+                del attributes[name]
     return attributes
 
 
@@ -214,5 +234,7 @@ def _package_of(owner: Any) -> str:
 
 
 def _name_of(owner: Any) -> str:
-    name = getattr(owner, "__qualname__", getattr(owner, "__name__", ""))
-    return f"{getattr(owner, '__module__', '')}.{name}"
+    short_name = getattr(owner, "__name__", "")
+    name = getattr(owner, "__qualname__", short_name)
+    module = getattr(owner, "__module__", "")
+    return f"{module}.{name}"

@@ -1,8 +1,8 @@
 """Score completions with reward functions as `GRPOTrainer` of trl 1.15 does, without a trainer.
 
 `score` builds the keywords of a call (`make_batch`), calls each reward (`call_reward`) and reads its
-scores (`to_floats`). `group_advantages` is the trainer's formula. `reweight` shows what other weights
-would change. Two features of TRL are not covered: reward models, and
+scores (`to_floats`). `group_advantages` is the trainer's formula. Three features of TRL are not
+covered: reward models, `scale_rewards="batch"`, and
 `multi_objective_aggregation="normalize_then_sum"`, whose advantages do not follow from the totals.
 """
 
@@ -131,6 +131,7 @@ def make_batch(
         raise ValueError(
             f"rows = {in_line(rows)} must be a list with one dict for each completion, or one dict."
         )
+    # `prompt` first: it is what the model read, with the system prompt and the examples.
     for name in ("prompt", "question"):
         if prompts is None and name in listed_rows[0]:
             prompts = [row[name] for row in listed_rows]
@@ -237,6 +238,7 @@ def to_floats(output: Sequence[Any], count: int) -> list[float]:
         )
     scores = []
     for value in output:
+        # float("0.5") would accept a text, but torch does not.
         if isinstance(value, str) or not (value is None or hasattr(value, "__float__")):
             raise TypeError(
                 f"a score is {value!r:.60}, a {type(value).__name__}; it must be one number or None"
@@ -391,6 +393,7 @@ def score(
             if on_error == "raise":
                 raise failures[0] from failures[0].__cause__
             errors += failures
+    # In the order of the arguments, which the sort above may have changed.
     in_order = {name: values[name] for name in weights}
     return Scores(completions=texts, values=in_order, weights=weights, errors=tuple(errors))
 
@@ -436,14 +439,14 @@ def group_advantages(
     totals: Sequence[float | None],
     num_generations: int,
     *,
-    scale_rewards: Literal["group", "batch", "none"] = "group",
+    scale_rewards: Literal["group", "none"] = "group",
 ) -> list[float]:
     """Return the advantage of each completion within its group, by the formula of trl 1.15.
 
     The advantage is (total - mean of the group) / (std + 1e-4), with Bessel's correction. `"group"`
-    takes the std of the group, `"batch"` that of all totals (arXiv:2508.08221), and `"none"` does
-    not divide (Dr. GRPO, arXiv:2503.20783). NaN and None are left out of mean and std and get the
-    advantage 0. The numbers are computed in float64; TRL uses float32.
+    takes the std of the group, and `"none"` does not divide (Dr. GRPO, arXiv:2503.20783). NaN and
+    None are left out of mean and std and get the advantage 0. The numbers are computed in float64;
+    TRL uses float32.
 
     Args:
         totals: Weighted totals, the completions of a group next to each other.
@@ -456,8 +459,8 @@ def group_advantages(
     >>> [round(advantage, 3) for advantage in group_advantages([2.0, 0.0, 0.0, 0.0], 4)]
     [1.5, -0.5, -0.5, -0.5]
     """
-    if scale_rewards not in ("group", "batch", "none"):
-        raise ValueError(f"scale_rewards = {scale_rewards!r} must be 'group', 'batch' or 'none'.")
+    if scale_rewards not in ("group", "none"):
+        raise ValueError(f"scale_rewards = {scale_rewards!r} must be 'group' or 'none'.")
     if num_generations < 1 or not totals or len(totals) % num_generations:
         raise ValueError(
             f"{len(totals)} totals cannot be divided into groups of "
@@ -474,23 +477,7 @@ def group_advantages(
         advantages = groups - np.nanmean(groups, axis=1, keepdims=True)
         if scale_rewards == "group":
             advantages /= np.nanstd(groups, axis=1, ddof=1, keepdims=True) + _EPSILON
-        elif scale_rewards == "batch":
-            advantages /= np.nanstd(groups, ddof=1) + _EPSILON
     # A completion without a score changes nothing, and an infinite advantage becomes the largest
     # float32, as with torch.nan_to_num in TRL.
     limited = np.nan_to_num(advantages, nan=0.0).clip(-_FLOAT32_MAX, _FLOAT32_MAX)
     return limited.ravel().tolist()
-
-
-def reweight(scores: Scores, weights: Mapping[str, float]) -> Scores:
-    """Return the same scores with other weights. No reward is called again.
-
-    Raises:
-        ValueError: A name that is not a reward of `scores`, or a weight that is not finite.
-
-    >>> from grpo_nb.rewards import correctness
-    >>> scores = score(correctness(), ["<answer>7</answer>"], {"answer": "7"})
-    >>> reweight(scores, {"correctness": 5.0}).totals
-    (5.0,)
-    """
-    return dataclasses.replace(scores, weights=base.changed_weights(scores.weights, weights))

@@ -49,8 +49,7 @@ def test_fitting_rewards_score_right_above_the_format(
     assert gn.score(rewards, texts, {"answer": gold}).totals == (3.5, 1.5, 0.0)
 
 
-@pytest.mark.parametrize(("weight", "expected"), [(2.0, [2.0, 1.0, 0.5]), (4.0, [4.0, 2.0, 1.0])])
-def test_fitting_format_rewards_weigh_less_together(weight: float, expected: list[float]) -> None:
+def test_fitting_format_rewards_weigh_less_together() -> None:
     rows = [{"question": f"{n} + 1?", "answer": str(n + 1)} for n in range(4)]
-    rewards = gn.rewards.rewards_for(gn.load_task(rows, holdout=1), weight=weight)
-    assert [reward.weight for reward in rewards] == expected
+    rewards = gn.rewards.rewards_for(gn.load_task(rows, holdout=1))
+    assert [reward.weight for reward in rewards] == [2.0, 1.0, 0.5]

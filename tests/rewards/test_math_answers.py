@@ -100,6 +100,11 @@ def test_repeated_parts_with_spaces_count_once() -> None:
     assert scores_of(given, r"r \pi, 2") == [1.0, 1.0, 0.0, 0.0]
 
 
+def test_ratio_with_other_parts_is_refused() -> None:
+    # As one expression, 1:3:2 would be the same quotient.
+    assert scores_of(["1:2:3", "1:3:2", "2:4:6"], "1:2:3") == [1.0, 0.0, 0.0]
+
+
 def test_many_parts_in_another_order_are_the_same_list() -> None:
     parts = [str(number) for number in range(20)]
     assert scores_of([", ".join(reversed(parts))], ", ".join(parts)) == [1.0]

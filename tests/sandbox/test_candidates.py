@@ -29,6 +29,7 @@ from typing import Any
 import numpy
 import pytest
 
+from grpo_nb import sandbox
 from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.rewards.code import code_tests, extract_code
 from grpo_nb.sandbox import candidates, jobs
@@ -184,7 +185,7 @@ RULES = {
     "own_environment": ("    os.environ.clear()\n", ""),
     "open_descriptors": ("    os.closerange(_REPORT + 1, 256)\n", ""),
     "shared_memory": ('("mmap", (3, _MAP_TYPE, _MAP_PRIVATE))', '("mmap",)'),
-    "own_descriptors": ("_THREAD, _NAMESPACES = 0x00010500", "_THREAD, _NAMESPACES = 0x00010100"),
+    "own_descriptors": ("_THREAD = 0x00010500", "_THREAD = 0x00010100"),
     "sockets_filled": (" resource.RLIMIT_NOFILE: _DESCRIPTORS,", ""),
     "pipes_filled": (" resource.RLIMIT_NOFILE: _DESCRIPTORS,", ""),
     "huge_pages": ("    libc.prctl(_PR_SET_THP_DISABLE, 1, 0, 0, 0)\n", ""),
@@ -384,6 +385,11 @@ def test_type_and_value_are_compared(given: Any, expected: Any, exact: bool, equ
     assert is_same_value(given, expected, exact_types=False) is equal
 
 
+def test_values_are_compared_by_the_public_name() -> None:
+    outcome = sandbox.run_untrusted("def f(): return (1, 2)", [Call("f")])
+    assert not sandbox.is_same_value(outcome.answers[0].value, [1, 2])
+
+
 def test_programs_read_and_print() -> None:
     loop = "import sys\nn = int(input())\nprint(sum(map(int, sys.stdin.read().split()[:n])))\n"
     expected = {
@@ -557,7 +563,7 @@ def test_reading_a_report_takes_time_for_its_calls_only(
     reads = []
     read = jobs._read
     monkeypatch.setattr(jobs, "_read", lambda line: reads.append(1) or read(line))
-    report = b'["wall",["float","0"]]\n["end",null]\n' + line * 50_000
+    report = b'["isolated",["float","0"]]\n["loaded",null]\n' + line * 50_000
     outcome = outcome_of(Candidate(code="", calls=[Call("f")]), b"", report, "", 0, 1.0)
     assert (outcome.status, len(reads)) == ("exit", 4)
 
@@ -685,7 +691,7 @@ sys.stdin.readline()
     ids=lambda line: repr(line[:20]),
 )
 def test_report_with_a_forged_value_is_refused(line: str) -> None:
-    report = f'["wall",["float","0"]]\n["end",null]\n["value",{line}]\n'.encode("latin-1")
+    report = f'["isolated",["float","0"]]\n["loaded",null]\n["value",{line}]\n'.encode("latin-1")
     outcome = outcome_of(Candidate(code="", calls=[Call("f")]), b"", report, "", 0, 1.0)
     # The first line is the only honest one.
     is_value = line == '"x"'
@@ -709,8 +715,8 @@ LONG = "x" * 120_000
         pytest.param("raise SystemExit", id="exit"),
         pytest.param("1/0", id="error"),
         pytest.param("def f(: x", id="no python"),
-        pytest.param(forged_report(f'["end","{LONG}"]'), id="forged end"),
-        pytest.param(forged_report(f'["end",null]\n["error","{LONG}"]'), id="forged error"),
+        pytest.param(forged_report(f'["loaded","{LONG}"]'), id="forged end"),
+        pytest.param(forged_report(f'["loaded",null]\n["error","{LONG}"]'), id="forged error"),
     ],
 )
 def test_failed_outcome_is_short_and_has_all_answers(code: str) -> None:

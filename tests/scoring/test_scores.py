@@ -18,7 +18,7 @@ from trl.trainer.utils import is_async_callable
 
 import grpo_nb as gn
 from grpo_nb.rewards import correctness, xml_format, xml_tags
-from grpo_nb.scoring.scores import RewardError, group_advantages, make_batch, reweight, score
+from grpo_nb.scoring.scores import RewardError, group_advantages, make_batch, score
 
 TRL = Path(importlib.util.find_spec("trl").origin).parent
 GOOD = "<reasoning>\n3 + 4\n</reasoning>\n<answer>\n7\n</answer>"
@@ -65,7 +65,7 @@ def trl_advantages():
     return compute
 
 
-@pytest.mark.parametrize("scale", ["group", "batch", "none"])
+@pytest.mark.parametrize("scale", ["group", "none"])
 @pytest.mark.parametrize(
     ("totals", "size"),
     [
@@ -226,18 +226,9 @@ def test_none_is_left_out_of_the_total(with_none: gn.scoring.Scores) -> None:
     assert with_none.totals == pytest.approx((1.0, NAN, 2.5), nan_ok=True)
 
 
-def test_reweight_calls_no_reward_again() -> None:
-    calls: list[dict] = []
-    before = score([recording(calls, "first"), xml_tags()], [GOOD, "7"])
-    after = reweight(before, {"first": -2.0})
-    assert len(calls) == 1
-    assert before.totals == (2.0, 1.0)
-    assert after.totals == (-1.0, -2.0)
-
-
-def test_reweight_refuses_an_unknown_name() -> None:
+def test_score_refuses_a_weight_for_an_unknown_name() -> None:
     with pytest.raises(ValueError, match="weights names 'frist', but"):
-        reweight(score(xml_tags(), [GOOD]), {"frist": 1.0})
+        score(xml_tags(), [GOOD], weights={"frist": 1.0})
 
 
 def picky(completions, answer, **columns):
