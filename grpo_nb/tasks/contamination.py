@@ -29,8 +29,18 @@ _ZEROS = re.compile(r"(?<![\d.])(?:(\d+)\.0+|(\d+\.\d*[1-9])0+)(?![\d.]*\d)")
 # the point at the start of .5.
 _STOPS = ".,;:?\"'\u201c\u201d\u2018\u2019"
 _AROUND_NUMBERS = re.compile(rf"^(?:(?!\.\d)[{_STOPS}])+|[{_STOPS}]+$")
-# The minus in "x - y", unlike the hyphens in "x-axis" and "e-mail".
-_MINUS_OF_VARIABLES = re.compile(r"(?<![^\W\d_])([^\W\d_])-(?=[^\W\d_](?![^\W\d_]))")
+# Signs of mathematics between letters, where punctuation is removed. They are replaced by characters
+# that are no punctuation: a minus between single letters, with spaces around it, or next to a
+# bracket or another operator (unlike the hyphens in "x-axis" and "e-mail"); a factorial; a prime.
+_LETTER = r"[^\W\d_]"
+_ONE_LETTER = rf"(?<!{_LETTER})({_LETTER})"
+_SIGNS_BETWEEN_LETTERS = (
+    (re.compile(rf"{_ONE_LETTER}-(?={_LETTER}(?!{_LETTER}))"), "\\1\u2212"),
+    (re.compile(rf"(?<={_LETTER})\s+-\s+(?={_LETTER})"), "\u2212"),
+    (re.compile(r"(?<=[=+*/<>^()\[\]{}])\s*-\s*|\s*-\s*(?=[(\[{\\])"), "\u2212"),
+    (re.compile(rf"{_ONE_LETTER}!"), "\\1\u01c3"),
+    (re.compile(rf"{_ONE_LETTER}'(?=\()"), "\\1\u02b9"),
+)
 # Punctuation, by its Unicode category, that changes the meaning of a word of letters.
 _MEANINGFUL = frozenset("*/%\\#&@")
 _GROUPED = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
@@ -41,7 +51,7 @@ def normalized_question(question: Any) -> str:
 
     Numbers and the operators between them stay: 3.4 is not 34, and 3 - 4 is not 3 + 4. Capitals
     stay too, because a question may ask about them. In words of letters, punctuation goes, but
-    operators between single letters and signs such as the one in "C#" stay.
+    signs of mathematics and the sign in "C#" stay.
 
     >>> normalized_question("What is  1,000 + 2?") == normalized_question("What is 1000+2")
     True
@@ -57,6 +67,8 @@ def normalized_question(question: Any) -> str:
     text = "".join(c for c in text if unicodedata.category(c) != "Cf" and c != "$")
     text = _GROUPED.sub("", _BRACKETS.sub("", text))
     text = _ZEROS.sub(lambda match: match[1] or match[2], text)
+    for pattern, replacement in _SIGNS_BETWEEN_LETTERS:
+        text = pattern.sub(replacement, text)
     words = []
     for word in _OPERATORS.sub(r"\1", text).split():
         has_digit = any(character.isdigit() for character in word)
@@ -64,7 +76,6 @@ def normalized_question(question: Any) -> str:
         if has_digit or not has_letter:
             words.append(_AROUND_NUMBERS.sub("", word) or word)
         else:
-            word = _MINUS_OF_VARIABLES.sub("\\1\u2212", word)
             words.append("".join(c for c in word if c in _MEANINGFUL or not _is_punctuation(c)))
     return " ".join(word for word in words if word not in {"", *"?!.,;:"})
 

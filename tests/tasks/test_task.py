@@ -163,6 +163,12 @@ def test_line_break_alone_keeps_questions_in_one_part() -> None:
     [
         pytest.param("Is x - y even?", "Is xy even?", id="difference"),
         pytest.param("Is a-b-c zero?", "Is abc zero?", id="two-differences"),
+        pytest.param("Is ab - cd even?", "Is abcd even?", id="difference-of-words"),
+        pytest.param("Is x = -y?", "Is x = y?", id="negative"),
+        pytest.param("Is f(x) - g(x) even?", "Is f(x)g(x) even?", id="difference-of-calls"),
+        pytest.param(r"Find \alpha - \beta", r"Find \alpha\beta", id="difference-in-latex"),
+        pytest.param("Is n! even?", "Is n even?", id="factorial"),
+        pytest.param("Find f'(x).", "Find f(x).", id="derivative"),
         pytest.param("Who wrote C#?", "Who wrote C?", id="sharp"),
         pytest.param("Who wrote C++?", "Who wrote C?", id="plus"),
     ],
@@ -177,6 +183,10 @@ def test_questions_with_another_sign_differ(one: str, other: str) -> None:
         pytest.param("What is an e-mail?", "What is an email", id="hyphen"),
         pytest.param("Name the x-axis.", "Name the xaxis", id="letter-and-word"),
         pytest.param("Is x - y even?", "Is x-y even", id="spaces"),
+        pytest.param("Is 2 - (x) even?", "Is 2-(x) even", id="spaces-before-a-bracket"),
+        pytest.param("Is x = - y?", "Is x=-y", id="spaces-around-a-sign"),
+        pytest.param("What is the cat's name?", "What is the cats name", id="apostrophe"),
+        pytest.param("Stop! Who is it?", "Stop Who is it", id="exclamation"),
     ],
 )
 def test_questions_with_other_punctuation_are_the_same(one: str, other: str) -> None:
