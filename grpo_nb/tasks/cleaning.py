@@ -18,7 +18,7 @@ from grpo_nb.tasks.read_rows import Row, Rows
 OnConflict = Literal["raise", "drop", "first"]
 Columns = Mapping[str, str]
 RowFilter = Callable[[Row], object]
-PARTS = ("question", "answer", "prompt")
+ROLES = ("question", "answer", "prompt")
 # Column names that mean something to TRL's GRPOTrainer (arguments of rewards, and images) or to
 # the rewards of the kit. A reward that is a method has the argument self.
 TAKEN_NAMES = frozenset(
@@ -35,7 +35,7 @@ _SOLVED = re.compile(r"(?s)(?P<solution>.*?)\s*####\s*(?P<answer>(?:(?!####)[^\n
 class Changes:
     """The report on a source: what was left out, with reasons and examples, and what to check."""
 
-    left_out: Counter[str] = field(default_factory=Counter)
+    dropped: Counter[str] = field(default_factory=Counter)
     """Number of rows left out, by reason."""
     examples: dict[str, str] = field(default_factory=dict)
     """The first of these rows, by reason."""
@@ -44,13 +44,13 @@ class Changes:
 
     def leave_out(self, reason: str, example: str) -> None:
         """Count a row under a reason, and keep the first one as an example."""
-        self.left_out[reason] += 1
+        self.dropped[reason] += 1
         self.examples.setdefault(reason, example)
 
     @property
     def sentence(self) -> str:
         """The rows left out, in one line."""
-        reasons = [f"{n} {reason} ({self.examples[reason]})" for reason, n in self.left_out.items()]
+        reasons = [f"{n} {reason} ({self.examples[reason]})" for reason, n in self.dropped.items()]
         return "; ".join(reasons)
 
 
@@ -132,16 +132,19 @@ def clean(
 
 
 def _choose_columns(source: Rows, names: Sequence[str], columns: Columns) -> dict[str, str]:
-    """Return the column of each part, as the user maps it or as it is called.
+    """Return the column of each role (question, answer, prompt), as the user maps it or as it is called.
 
     Raises:
-        ValueError: An unknown part, or a part without its column, with a map to copy.
+        ValueError: An unknown role, or a role without its column, with a map to copy.
     """
-    column_of = {part: part for part in PARTS if part in names}
-    for part, name in columns.items():
-        if part not in PARTS:
-            raise ValueError(f"columns= has no part {part!r}{did_you_mean(part, PARTS)}")
-        column_of[part] = str(name)  # a table without a header has numbers as names
+    column_of = {role: role for role in ROLES if role in names}
+    for role, name in columns.items():
+        if role not in ROLES:
+            raise ValueError(
+                f"columns= has the key {role!r}, but its keys are {', '.join(ROLES)}"
+                f"{did_you_mean(role, ROLES)}"
+            )
+        column_of[role] = str(name)  # a table without a header has numbers as names
     if "question" in columns and "prompt" not in columns:
         # The user says which column is the question.
         column_of.pop("prompt", None)
@@ -157,13 +160,13 @@ def _choose_columns(source: Rows, names: Sequence[str], columns: Columns) -> dic
     if prompt is None:
         column_of.setdefault("question", "question")
     column_of.setdefault("answer", "answer")
-    for part, name in column_of.items():
+    for role, name in column_of.items():
         if name not in names:
             # Of two columns, the first is usually the question.
             proposed = names if len(names) == 2 else ["<column>", "<column>"]
             to_copy = dict(zip(("question", "answer"), proposed, strict=True))
             raise ValueError(
-                f"{source.described_as} has no column {name!r} for the {part}; it has "
+                f"{source.described_as} has no column {name!r} for the {role}; it has "
                 f"{shorten(str(names), 1000)}. Map it: "
                 f"columns={json.dumps(to_copy, ensure_ascii=False)}"
             )
@@ -340,7 +343,7 @@ def _share_an_answer(parts: Row, other: Row) -> bool:
 def _add_other_columns(items: Sequence[_Item], names: Iterable[str], changes: Changes) -> None:
     """Give each row the columns that are no part, renamed if their name is taken."""
     for name in names:
-        if name in PARTS:
+        if name in ROLES:
             changes.notes.append(
                 f"the data's own {name!r} is not used: other columns take that part"
             )
@@ -360,8 +363,8 @@ def _add_other_columns(items: Sequence[_Item], names: Iterable[str], changes: Ch
 def _is_changed_by_arrow(values: list[Any]) -> bool:
     """Say whether a `Dataset` would change or refuse these values.
 
-    Arrow gives each dict of a column the keys of all dicts, and turns 3 into 3.0 next to 2.5. In
-    columns without dicts 3 does become 3.0, as in pandas.
+    Arrow gives each dict of a column the keys of all dicts, and turns 3 into 3.0 next to 2.5. Only
+    in columns with dicts is the 3.0 a change: elsewhere pandas does the same.
     """
     import pyarrow
 

@@ -31,7 +31,7 @@ from grpo_nb.tasks.read_rows import (
     arithmetic_rows,
     read_rows,
 )
-from grpo_nb.tasks.task import Task, as_parts
+from grpo_nb.tasks.task import Task, as_datasets
 
 # Share of the rows that is held out if the user does not choose another.
 _HELD_OUT = 0.2
@@ -159,13 +159,13 @@ def load_task(
         held_out = rows[train_size:]
 
     # 6. Check the lengths, and show the result.
-    train_part, holdout_part = as_parts(train, held_out)
+    train_part, holdout_part = as_datasets(train, held_out)
     task = Task(
         source_rows.name,
         format,
         train_part,
         holdout_part,
-        changes.left_out,
+        changes.dropped,
         examples=changes.examples,
         notes=tuple(dict.fromkeys(notes)),
         answers=answers,
@@ -178,7 +178,7 @@ def load_task(
     if tokenizer is None:
         return task
     if settings is None:
-        return task.for_template(tokenizer)
+        return task.without_system_role(tokenizer)
     return task.fit(tokenizer, settings.max_prompt_length)
 
 

@@ -148,7 +148,7 @@ def _decimal(text: str) -> Fraction:
 def is_same_number(given: Number, gold: Number, tolerance: float = 0.0) -> bool:
     """Say whether two numbers are equal, and have no two different names or units.
 
-    One of them may have no name or unit. If the question asks for percent, its sign may be missing:
+    One of them may have no name or unit. If either has a percent sign, the other may lack it:
 
     | gold answer | accepted       |
     | ----------- | -------------- |

@@ -161,7 +161,7 @@ class Task(Shown):
         Raises:
             ValueError: No training prompt or no held-out prompt is short enough.
         """
-        task = self.for_template(tokenizer)
+        task = self.without_system_role(tokenizer)
         parts = {}
         too_long: list[tuple[int, str]] = []
         for name in ("train", "holdout"):
@@ -191,7 +191,7 @@ class Task(Shown):
             examples={**task.examples, "too long": example},
         )
 
-    def for_template(self, tokenizer: Any) -> Task:
+    def without_system_role(self, tokenizer: Any) -> Task:
         """Return the task with prompts that the chat template can render.
 
         If the template has no system role, the system prompt becomes the start of the first user
@@ -210,7 +210,7 @@ class Task(Shown):
             return self
         for row, turns in zip((*train, *held_out), fitted, strict=True):
             row["prompt"] = turns
-        train_part, holdout_part = as_parts(train, held_out)
+        train_part, holdout_part = as_datasets(train, held_out)
         notes = (*self.notes, NO_SYSTEM_ROLE)
         return dataclasses.replace(self, train=train_part, holdout=holdout_part, notes=notes)
 
@@ -338,7 +338,7 @@ class Task(Shown):
         return summary
 
 
-def as_parts(
+def as_datasets(
     train: Sequence[Mapping[str, Any]], held_out: Sequence[Mapping[str, Any]]
 ) -> tuple[Dataset, Dataset]:
     """Return both parts as `Dataset`s with the same columns and types."""

@@ -267,7 +267,7 @@ def test_names_the_trainer_takes_are_known() -> None:
 def test_unknown_part_is_named() -> None:
     with pytest.raises(
         ValueError,
-        match=r"has no part 'anwser'; did you mean 'answer'",
+        match=r"has the key 'anwser', but .*; did you mean 'answer'",
     ):
         gn.load_task(rows_of(["1", "2"]), columns={"anwser": "answer"})
 

@@ -102,7 +102,7 @@ def test_arithmetic_is_right_seeded_and_split(options: dict) -> None:
             ROWS,
             {"columns": {"level": "question"}},
             ValueError,
-            "has no part 'level'",
+            "has the key 'level', but its keys are question, answer, prompt",
         ),
         (
             ROWS,
