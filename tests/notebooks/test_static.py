@@ -47,9 +47,10 @@ def cells_of(path: Path, kind: str = "") -> list[str]:
 
 @every_notebook
 def test_notebook_is_executed_by_a_test(path: Path) -> None:
-    """`tests/conftest.py` has a fixture that executes it, and a file of tests uses the fixture."""
-    conftest = (ROOT / "tests/conftest.py").read_text()
-    fixtures = re.findall(r"^def (\w+)\(((?:.|\n)*?)(?=^def |\Z)", conftest, re.MULTILINE)
+    """A fixture executes it, and a file of tests uses the fixture."""
+    places = [ROOT / "tests/run_fixtures.py", ROOT / "tests/notebooks/conftest.py"]
+    source = "\n".join(place.read_text() for place in places)
+    fixtures = re.findall(r"^def (\w+)\(((?:.|\n)*?)(?=^def |\Z)", source, re.MULTILINE)
     executing = [name for name, body in fixtures if f'"{path.stem}"' in body]
     tests = "\n".join(file.read_text() for file in (ROOT / "tests/notebooks").glob("test_*.py"))
     assert any(f"def test_no_cell_warns_or_shows_an_error({name}:" in tests for name in executing)

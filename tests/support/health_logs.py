@@ -144,13 +144,13 @@ def unpaid(steps: int = 40) -> Rows:
 
 
 def severest(report: HealthReport, rule: str) -> str | None:
-    """The severity of the worst alert of a rule, withdrawn ones among them."""
+    """Return the severity of the worst alert of a rule, withdrawn ones among them."""
     order = ["info", "warning", "critical"]
     return max((a.severity for a in report.alerts if a.rule == rule), key=order.index, default=None)
 
 
 def of(report: HealthReport, rule: str) -> list[Alert]:
-    """The alerts of one rule."""
+    """Return the alerts of one rule, withdrawn ones among them: `alert.kind` tells them apart."""
     return [alert for alert in report.alerts if alert.rule == rule]
 
 
