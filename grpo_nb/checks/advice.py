@@ -87,7 +87,7 @@ def _advise_difficulty(sample: Any) -> Iterable[Advice]:
     if (is_hard or is_format_only) and sample.slot_share >= ENOUGH_SLOTS:
         yield Advice(
             "easier data",
-            f"the questions are too hard for a start: {sample.right_shares[0]:.0%} of the sampled "
+            f"the questions are too hard for a start: {sample.sampled_accuracy:.0%} of the sampled "
             f"answers are correct, and in {wrong} of {groups} groups no completion earned more "
             "than an empty one.",
             load_others,

@@ -89,12 +89,12 @@ class Baseline(Shown):
     """For each group, the scores of an empty completion."""
     format: AnswerFormat
     settings: Settings
-    judge: Grader
-    """The reward that decides whether an answer is correct."""
+    grader: Grader
+    """Decides whether an answer is correct."""
     greedy: tuple[str, ...] = ()
-    """Greedy completion of each prompt. Held-out comparisons judge greedy completions."""
+    """Greedy completion of each prompt. Held-out comparisons use greedy completions."""
     greedy_scores: tuple[float, ...] = ()
-    """Scores of `greedy` by the judge if that is a function; NaN for None."""
+    """Scores of `greedy` by the grader if that is a function; NaN for None."""
     floor: tuple[str, float] | None = None
     """Most frequent answer of the task and its share, if the answers are labels."""
 
@@ -143,23 +143,23 @@ class Baseline(Shown):
         return pandas.DataFrame(columns).loc[list(means)]
 
     @functools.cached_property
-    def right_shares(self) -> tuple[float, float]:
-        """Share of correct answers among the sampled and among the greedy completions.
+    def sampled_accuracy(self) -> float:
+        """Share of correct answers among the sampled completions."""
+        scores = None
+        if isinstance(self.grader, FunctionGrader):  # its scores are known, do not call it again
+            scores = self.scores.values[self.grader.name]
+        return self._accuracy(self.scores.completions, scores)
 
-        NaN for greedy completions that were not asked for.
-        """
-        sampled_scores = None
-        greedy_scores = None
-        if isinstance(self.judge, FunctionGrader):  # its scores are known, do not call it again
-            sampled_scores = self.scores.values[self.judge.name]
-            greedy_scores = self.greedy_scores
-        sampled = self._right_share(self.scores.completions, sampled_scores)
-        return sampled, self._right_share(self.greedy, greedy_scores)
+    @functools.cached_property
+    def greedy_accuracy(self) -> float:
+        """Share of correct answers among the greedy completions; NaN if there are none."""
+        scores = self.greedy_scores if isinstance(self.grader, FunctionGrader) else None
+        return self._accuracy(self.greedy, scores)
 
-    def _right_share(self, texts: Sequence[str], scores: Sequence[float] | None) -> float:
+    def _accuracy(self, texts: Sequence[str], scores: Sequence[float] | None) -> float:
         per_row = len(texts) // len(self.rows)
         repeated = [row for row in self.rows for _ in range(per_row)]
-        is_right = are_correct(self.judge, texts, repeated, self.format, scores=scores)
+        is_right = are_correct(self.grader, texts, repeated, self.format, scores=scores)
         return sum(is_right) / len(is_right) if is_right else math.nan
 
     @functools.cached_property
@@ -203,7 +203,7 @@ class Baseline(Shown):
             return "no signal"
         if self.useful_interval[0] < ENOUGH_GROUPS:
             return "weak signal"
-        is_format_only = self.unearned_rewards and self.right_shares[0] == 0
+        is_format_only = self.unearned_rewards and self.sampled_accuracy == 0
         return "format only" if is_format_only else "signal"
 
     @functools.cached_property
@@ -251,10 +251,11 @@ class Baseline(Shown):
     def _facts(self) -> list[tuple[str, Any]]:
         count = len(self.scores)
         settings = self.settings
-        sampled, greedy = self.right_shares
-        right = f"{sampled:.0%} of the sampled completions"
-        if not math.isnan(greedy):
-            right += f", {greedy:.0%} of the greedy ones, which held-out comparisons judge"
+        right = f"{self.sampled_accuracy:.0%} of the sampled completions"
+        if not math.isnan(self.greedy_accuracy):
+            right += (
+                f", {self.greedy_accuracy:.0%} of the greedy ones, which held-out comparisons judge"
+            )
         facts = [
             (
                 "sampled",
@@ -266,7 +267,7 @@ class Baseline(Shown):
                 "answer can be read",
                 f"{self.slot_share * count:.0f} of {count} completions ({self.slot_share:.0%})",
             ),
-            ("correct", f"{right}; counted as correct: {grader_in_words(self.judge)}"),
+            ("correct", f"{right}; counted as correct: {grader_in_words(self.grader)}"),
             (
                 "truncated",
                 f"{sum(self.is_truncated)} of {count} completions, at the limit of "
@@ -359,11 +360,10 @@ def baseline(
     started_rows = [task.start_episode(row) for row in rows]
     right_texts = [completion(task.format, PLAIN, row["answer"]) for row in rows]
     right = score(rewards, right_texts, started_rows, tokenizer=tokenizer)
-    started_rows = [
-        task.start_episode(row) for row in rows
-    ]  # a new episode: scoring may change the first
+    # New episodes, because scoring may have changed the first ones.
+    started_rows = [task.start_episode(row) for row in rows]
     empty = score(rewards, [""] * count, started_rows, tokenizer=tokenizer)
-    judge = choose_grader(
+    grader = choose_grader(
         rewards, rows, task.format, tokenizer=tokenizer, start_episode=task.start_episode
     )
 
@@ -375,10 +375,10 @@ def baseline(
 
     # 3. Score them.
     greedy_scores: Sequence[float] = ()
-    if isinstance(judge, FunctionGrader):
+    if isinstance(grader, FunctionGrader):
         texts = [answer.text for answer in greedy]
         scored = as_scored(greedy, rows)
-        greedy_scores = grader_scores(judge, texts, rows, task.format, scored=scored)
+        greedy_scores = grader_scores(grader, texts, rows, task.format, scored=scored)
     return Baseline(
         scores=score(rewards, **as_scored(sampled, repeated)),
         num_generations=size,
@@ -388,7 +388,7 @@ def baseline(
         empty=empty,
         format=task.format,
         settings=settings,
-        judge=judge,
+        grader=grader,
         greedy=tuple(answer.text for answer in greedy),
         greedy_scores=tuple(greedy_scores),
         floor=task.answers.floor,

@@ -54,7 +54,7 @@ class LevelChoice:
         return not self._is_mastered(self.chosen)
 
     def _is_mastered(self, level: int) -> bool:
-        return self.baselines[level].right_shares[0] >= MASTERED
+        return self.baselines[level].sampled_accuracy >= MASTERED
 
     @property
     def sentence(self) -> str:
@@ -69,7 +69,7 @@ class LevelChoice:
             reason = "No level gives a learning signal."
         else:
             reason = "Nothing is left to learn: two thirds or more are correct at every level."
-        share = before.right_shares[0]
+        share = before.sampled_accuracy
         return (
             f"Level {self.chosen}: {share:.0%} of the answers are correct before training. {reason}"
         )
@@ -80,7 +80,7 @@ class LevelChoice:
 
 def _gives_signal(measured: Baseline) -> bool:
     """Return whether groups differ, and not only in their format: some answer is correct."""
-    return measured.counts["differs"] > 0 and measured.right_shares[0] > 0
+    return measured.counts["differs"] > 0 and measured.sampled_accuracy > 0
 
 
 def choose_level(
@@ -125,6 +125,6 @@ def choose_level(
     baselines: list[Baseline] = []
     for task in levels:
         baselines.append(baseline(model, tokenizer, task, rewards, settings, prompts=prompts))
-        if baselines[-1].right_shares[0] < MASTERED:
+        if baselines[-1].sampled_accuracy < MASTERED:
             break
     return LevelChoice(levels=levels, baselines=tuple(baselines))

@@ -8,8 +8,8 @@ The flow in five steps:
 4. `faults.py` finds unexpected scores, and a weighted total that does not teach right answers.
 5. `report.py` defines the findings and shows them.
 
-No model is needed. Not covered: faults that only real completions show, and rewards that execute
-code.
+No model is needed. Not covered: faults that only real completions show. Of a reward that executes
+code, only the danger of executing it is tried.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -85,8 +85,8 @@ def check_rewards(
         task: A `Task`, or rows (a list of dicts, a `datasets.Dataset`) with `prompt` or `question`,
             and an answer.
         format: Format of the answer if `task` is rows. Default: `xml()`.
-        answer: Column with the gold answer if `task` is rows. Or a function from a row to a right
-            answer, for tasks in which right is defined by a function, such as Countdown.
+        answer: Column with the gold answer, if `task` is rows. Or, for rows and for a `Task`, a
+            function from a row to a right answer, for tasks such as Countdown, which have many.
         weights: Weights by name of the reward. Default: the weights that the rewards carry.
         tokenizer: For rewards that count tokens. Without it, words and punctuation marks are
             counted.

@@ -51,7 +51,7 @@ def make(groups, rewards=REWARDS, *, truncated="", example=True, **settings) -> 
         empty=gn.score(rewards, [""] * len(groups), rows),
         format=FORMAT,
         settings=gn.preset("cpu", **settings),
-        judge=gn.rewards.correctness(),
+        grader=gn.rewards.correctness(),
     )
 
 
@@ -121,10 +121,11 @@ def test_baseline_verdict_and_counts(groups, rewards, verdict: str, counts: dict
 
 def test_baseline_shows_sampled_and_greedy_shares() -> None:
     before = make([[RIGHT, WRONG, WRONG, WRONG]] * 8)
-    assert before.right_shares[0] == 0.25
-    assert math.isnan(before.right_shares[1])
+    assert before.sampled_accuracy == 0.25
+    assert math.isnan(before.greedy_accuracy)
     with_greedy = dataclasses.replace(before, greedy=(RIGHT,) * 7 + (WRONG,))
-    assert with_greedy.right_shares == (0.25, 0.875)
+    assert with_greedy.sampled_accuracy == 0.25
+    assert with_greedy.greedy_accuracy == 0.875
     assert "25% of the sampled completions, 88% of the greedy ones" in repr(with_greedy)
 
 
@@ -138,8 +139,8 @@ def test_baseline_shows_majority_class_baseline() -> None:
 def test_baseline_asks_its_judge_what_is_right() -> None:
     judge = gn.rewards.correctness(tolerance=0.5)
     before = make([[FORMAT.render("so", "2.3"), WRONG]], [judge])
-    assert before.right_shares[0] == 0
-    assert dataclasses.replace(before, judge=judge).right_shares[0] == 0.5
+    assert before.sampled_accuracy == 0
+    assert dataclasses.replace(before, grader=judge).sampled_accuracy == 0.5
 
 
 def test_baseline_asks_a_function_what_is_right() -> None:
@@ -149,8 +150,9 @@ def test_baseline_asks_a_function_what_is_right() -> None:
     rewards = [twice, gn.rewards.xml_tags()]
     before = make([["it is 2", "it is 3"]] * 4, rewards)
     judge = choose_grader(rewards, before.rows, FORMAT)
-    judged = dataclasses.replace(before, judge=judge, greedy=("2",) * 4, greedy_scores=(2.0,) * 4)
-    assert judged.right_shares == (0.5, 1.0)
+    judged = dataclasses.replace(before, grader=judge, greedy=("2",) * 4, greedy_scores=(2.0,) * 4)
+    assert judged.sampled_accuracy == 0.5
+    assert judged.greedy_accuracy == 1.0
     assert "answers to which twice() gives 2 or more" in repr(judged)
 
 
