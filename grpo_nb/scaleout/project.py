@@ -19,7 +19,7 @@ from grpo_nb.runs.rows import reading, repetition_metrics, tidy_row
 from grpo_nb.runs.run_folder import Run, open_run
 from grpo_nb.runs.run_info import RunInfo
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 #: Entries of a folder that are read, and may hold no link to the outside.
 READ_ENTRIES = (
     "origin.json",
@@ -98,7 +98,7 @@ def open_project(folder: str | Path) -> Project:
     origin_file = path / "origin.json"
     with reading(origin_file):
         origin = json.loads(origin_file.read_text("utf-8"))
-        version = origin["form"]
+        version = origin.get("format_version", "2 or older")
         model = origin["settings"]["model"]
         project = Project(
             path=path, name=origin["run"], changes=tuple(origin["changes"]), origin=origin
@@ -121,7 +121,8 @@ def _make_run(
     """Fill a folder with what was trained in a project, as `gn.train` would have left it."""
     settings = _trained_settings(source, origin, finished["trainer"])
     processes = "1 process" if finished["processes"] == 1 else f"{finished['processes']} processes"
-    machine = {"platform": finished["platform"], "gpu": None, "device": finished["device"]}
+    gpu = {"name": str(finished["gpu"])} if finished["gpu"] else None
+    machine = {"platform": finished["platform"], "gpu": gpu, "device": finished["device"]}
     info = RunInfo(
         status="finished",
         settings=settings.to_dict(),

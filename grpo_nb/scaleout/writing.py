@@ -105,7 +105,7 @@ def write(
     source = RewardSource()
     reward_calls = [source.add(reward) for reward in _rewards_of(run, rewards)]
     trainer, changes = _trainer_arguments(run)
-    record = _record(run)
+    recorded_steps = _recorded_steps(run)
     with staged_folder(target) as staged:
         copy_files(run.start_path, staged / "adapter_init", "adapter_*")
         for name in ROW_FILES:
@@ -113,11 +113,11 @@ def write(
         if (run.path / "chat_template.jinja").is_file():
             shutil.copyfile(run.path / "chat_template.jinja", staged / "chat_template.jinja")
         reward_modules = _write_rewards(staged, run.name, source, reward_calls)
-        _try_rewards(staged, run, record)
+        _try_rewards(staged, run, recorded_steps)
         if base is not None:
             require_same_base(run, base)
             copy_files(base, staged / "base")
-        lines = "".join(json.dumps(step) + "\n" for step in record)
+        lines = "".join(json.dumps(step) + "\n" for step in recorded_steps)
         (staged / "record.jsonl").write_text(lines, "utf-8")
         _write_settings(staged, run, trainer, base)
         _write_origin(staged, run, trainer, changes, base)
@@ -129,7 +129,7 @@ def write(
             version=__version__,
             changes=changes,
             model=run.settings.model if base is None else "base",
-            has_record=bool(record),
+            has_record=bool(recorded_steps),
             needs_kit=KIT in reward_modules,
             has_vllm=bool(trainer.get("use_vllm")),
         )
@@ -192,7 +192,7 @@ def _trainer_arguments(run: Run) -> tuple[dict[str, Any], list[str]]:
     return json.loads(json.dumps(written, default=str)), changes
 
 
-def _record(run: Run) -> list[dict[str, Any]]:
+def _recorded_steps(run: Run) -> list[dict[str, Any]]:
     """Return completions and results of the first steps; empty if the run kept no completions."""
     settings = run.settings
     file = run.start_path / "generations.json"
@@ -205,7 +205,7 @@ def _record(run: Run) -> list[dict[str, Any]]:
     is_one_pass = generation_batch == settings.per_device_train_batch_size
     has_same_loss = is_one_step and (settings.loss_type != "bnpo" or is_one_pass)
     metrics = {row["step"]: row for row in run.rows}
-    record = []
+    recorded_steps = []
     for generation in json.loads(file.read_text("utf-8")):
         step = generation["step"] + 1
         if step not in run.steps or step not in metrics:
@@ -223,8 +223,8 @@ def _record(run: Run) -> list[dict[str, Any]]:
         for name in ("loss", "grad_norm"):
             if has_same_loss and name in metrics[step]:
                 entry[name] = metrics[step][name]
-        record.append(entry)
-    return record
+        recorded_steps.append(entry)
+    return recorded_steps
 
 
 def _repeated(rows: Sequence[dict[str, Any]], run: Run) -> list[dict[str, Any]]:
@@ -258,7 +258,7 @@ def _write_rewards(
     return modules
 
 
-def _try_rewards(staged: Path, run: Run, record: Sequence[dict[str, Any]]) -> None:
+def _try_rewards(staged: Path, run: Run, recorded_steps: Sequence[dict[str, Any]]) -> None:
     """Score the recorded completions in a fresh process.
 
     Raises:
@@ -267,7 +267,7 @@ def _try_rewards(staged: Path, run: Run, record: Sequence[dict[str, Any]]) -> No
     import numpy
 
     batches = []
-    for step in record:
+    for step in recorded_steps:
         batch = make_batch(
             step["completion"], _repeated(step["rows"], run), completion_ids=step["completion_ids"]
         )
@@ -288,7 +288,7 @@ def _try_rewards(staged: Path, run: Run, record: Sequence[dict[str, Any]]) -> No
             "defined at the top of its notebook or file, but no file next to it: change the "
             "reward, and train again."
         ) from error
-    for step, step_scores in zip(record, scores, strict=True):
+    for step, step_scores in zip(recorded_steps, scores, strict=True):
         for name, reward_scores in zip(run.weights, step_scores, strict=True):
             recorded = step["rewards"][name]
             # Scores are recorded in float32, and a reward model may have run in another batch.
@@ -348,7 +348,7 @@ def _write_origin(
         # The source stays as it is, because it is in rewards.py as well.
         rewards.append({**without_private_parts(entry), "source": entry["source"]})
     origin = {
-        "form": FORMAT_VERSION,
+        "format_version": FORMAT_VERSION,
         "run": run.name,
         "changes": changes,
         "trainer": trainer,

@@ -36,7 +36,7 @@ def test_training_in_the_folder_is_a_run(back: gn.scaleout.Project, run: gn.runs
     assert came.status == "finished"
     assert came.name == "a-run"
     assert came.info["rollout"].startswith("trl, 1 process (")
-    assert "generation" not in came.info
+    assert came.info["machine"]["device"] == "cpu"
     assert [row["step"] for row in came.rows] == [1, 2, 3]
     assert all("kl" in row for row in came.rows)
     here, there = ([one.completions(n) for n in (1, 2, 3)] for one in (run, came))
@@ -91,6 +91,22 @@ def test_folder_from_elsewhere_writes_nothing_outside(
     assert (came.settings.run_root, came.settings.model) == ("runs", str(sent / "base"))
     assert came.path == sent / "back" / "a-run"
     assert [file.name for file in mine.iterdir()] == ["thesis.txt"]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "recorded"),
+    [
+        pytest.param(None, None, id="CPU"),
+        pytest.param("NVIDIA L4", {"name": "NVIDIA L4"}, id="GPU"),
+    ],
+)
+def test_run_names_the_gpu_that_trained_it(
+    back: gn.scaleout.Project, tmp_path: Path, gpu: str | None, recorded: dict | None
+) -> None:
+    ignored = shutil.ignore_patterns("back")
+    copy = Path(shutil.copytree(back.path, tmp_path / "copy", ignore=ignored))
+    rewrite(copy / "result" / "finished.json", gpu=gpu)
+    assert gn.scaleout.open(copy).run.info["machine"]["gpu"] == recorded
 
 
 def test_run_is_made_again_only_after_another_training(
