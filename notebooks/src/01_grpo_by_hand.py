@@ -309,6 +309,8 @@ axes.bar_label(bars, [f"× {factor:.2f}" for factor in change[order].exp()], pad
 axes.set_yticks(range(8), [f"{texts[i][:42]}  {advantages[i]:+.2f}" for i in order])
 axes.margins(x=0.16)
 axes.set(title=f"loss {first_loss:.3f} → {second_loss:.3f}", xlabel="change of the log-probability")
+plt.show()
+
 # %% [markdown]
 # ## Is this really GRPO?
 #
