@@ -307,9 +307,8 @@ figure, axes = plt.subplots(figsize=(7, 3.4))
 bars = axes.barh(range(8), change[order], color=colours)
 axes.bar_label(bars, [f"× {factor:.2f}" for factor in change[order].exp()], padding=4)
 axes.set_yticks(range(8), [f"{texts[i][:42]}  {advantages[i]:+.2f}" for i in order])
-axes.margins(x=0.16)
 axes.set(title=f"loss {first_loss:.3f} → {second_loss:.3f}", xlabel="change of the log-probability")
-plt.show()
+axes.margins(x=0.16)
 
 # %% [markdown]
 # ## Is this really GRPO?
