@@ -58,8 +58,9 @@ ZERO_STD_SHARE = "zero_std_share"
 """Share of groups whose rewards are all equal: TRL's `frac_reward_zero_std`, or in older logs 0 or
 1, computed from `reward_std`."""
 
-DEFAULT_HOLDOUT_QUESTIONS = Settings().holdout_questions
-"""Held-out questions if a log shows neither their number nor an interval."""
+ASSUMED_SETTINGS = Settings(num_generations=2)
+"""Settings of a run of which only the log is known. The smallest groups are assumed, because their
+completions agree by chance most often, which is no fault."""
 
 
 def read_numbers(row: Mapping[str, Any]) -> dict[str, float]:
@@ -99,8 +100,8 @@ class RunHistory:
 
     weights: Mapping[str, float] = field(default_factory=dict)
     """Weight of each reward, by name, where known."""
-    settings: Settings | None = None
-    """Settings of the run, if known."""
+    settings: Settings = ASSUMED_SETTINGS
+    """Settings of the run: its group size and its number of held-out questions."""
     ranges: Mapping[str, Sequence[float]] = field(default_factory=dict)
     """Lowest and highest score that each reward can give, by name, where known."""
 
@@ -146,8 +147,8 @@ class RunHistory:
     """Number of complete blocks. The best one is a maximum, so tests of it are corrected by this
     number."""
     last_record_block: list[float] = field(default_factory=list)
-    """Rewards of the last block that was clearly above the previous such block, at first those of
-    the first block."""
+    """Rewards of the last block that set a clear record: at first the first block, then each one
+    that is clearly above the record before it."""
     last_record_length: float = 0.0
     """Median length of the completions of that block, 0 if it is not known."""
 
@@ -192,10 +193,8 @@ class RunHistory:
             # The kit logs a 95 % interval, which knows how many questions were asked.
             error = (metrics["holdout/high"] - metrics["holdout/low"]) / (2 * 1.96)
         else:
-            questions = DEFAULT_HOLDOUT_QUESTIONS
-            if self.settings is not None:
-                questions = self.settings.holdout_questions
-            error = math.sqrt(max(0.0, accuracy * (1 - accuracy)) / questions)
+            variance = max(0.0, accuracy * (1 - accuracy))
+            error = math.sqrt(variance / self.settings.holdout_questions)
         self.accuracies.append(accuracy)
         self.accuracy_errors.append(error)
 

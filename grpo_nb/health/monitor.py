@@ -16,7 +16,13 @@ from typing import Any, Literal
 
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.tables import Part, Shown, bold
-from grpo_nb.health.history import MIN_ROWS, SHORT_WINDOW, WINDOW, RunHistory
+from grpo_nb.health.history import (
+    ASSUMED_SETTINGS,
+    MIN_ROWS,
+    SHORT_WINDOW,
+    WINDOW,
+    RunHistory,
+)
 from grpo_nb.health.rules import RULES, Finding, check_not_finite
 from grpo_nb.health.trend import measure_trend
 from grpo_nb.runs.alert import KINDS, SEVERITIES, Alert, Severity, alert_table, worst_first
@@ -49,7 +55,8 @@ class HealthMonitor:
     Args:
         weights: Weight of each reward, by name. Without weights, the main reward is recognised by
             its name.
-        settings: Settings of the run: its group size, and its number of held-out questions.
+        settings: Settings of the run: its group size, and its number of held-out questions. Without
+            them, groups of two are assumed.
         ranges: Lowest and highest score that each reward can give, by name.
         rows: Earlier rows of a resumed run. Their alerts are not reported again.
         stop_on: `"critical"` sets `should_stop` at the first critical alert, in a resumed run only
@@ -73,7 +80,9 @@ class HealthMonitor:
         rows: Iterable[Mapping[str, Any]] = (),
         stop_on: Literal["critical"] | None = None,
     ) -> None:
-        self.history = RunHistory(weights=weights or {}, settings=settings, ranges=ranges or {})
+        self.history = RunHistory(
+            weights=weights or {}, settings=settings or ASSUMED_SETTINGS, ranges=ranges or {}
+        )
         """History of the run, which the rules read."""
         self.should_stop = False
         """True if `stop_on` asks to stop the training. Save first."""

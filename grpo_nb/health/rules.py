@@ -130,8 +130,7 @@ def check_no_spread(history: RunHistory, trend: RewardTrend) -> Iterator[Finding
     if LOW_POSITION < position < HIGH_POSITION:
         # Small groups often agree by chance. Raise the threshold by half the share
         # of groups expected to agree by chance.
-        main = main_reward(history)
-        size = group_size(history, f"rewards/{main}" if main else "reward")
+        size = history.settings.num_generations
         threshold += 0.5 * (position**size + (1 - position) ** size)
     if share < threshold or (has_succeeded and trend.is_above_start):
         return
@@ -180,31 +179,6 @@ def _is_signal_lost(history: RunHistory) -> bool:
     some_differ = history.mean(ZERO_STD_SHARE, LONG_WINDOW) < 1
     may_be_starting = some_differ and mean_position(history) <= LOW_POSITION
     return not may_be_starting
-
-
-def group_size(history: RunHistory, metric: str) -> float:
-    """Return the number of completions per prompt, infinity if neither settings nor log show it.
-
-    The log shows the number if every score is 0 or 1. The mean score is then a multiple of
-    1 / completions, and the share of groups with zero reward variance a multiple of 1 / groups.
-    Groups with graded scores do not agree by chance, so they need no number.
-    """
-    if history.settings is not None:
-        return history.settings.num_generations
-    completions = _common_denominator(history.last_values(metric, LONG_WINDOW))
-    groups = _common_denominator(history.last_values(ZERO_STD_SHARE, LONG_WINDOW))
-    size = completions // groups
-    return size if size >= 2 else math.inf
-
-
-def _common_denominator(shares: list[float]) -> int:
-    """Return the smallest n up to 512 for which all shares are multiples of 1/n, else 1."""
-    for count in range(1, 513):
-        # A printed log has four digits.
-        tolerance = max(0.002, 1e-4 * count)
-        if all(abs(share * count - round(share * count)) <= tolerance for share in shares):
-            return count
-    return 1
 
 
 # truncation, repeated texts, tools, learning rate ---------------------------------------------
@@ -368,7 +342,7 @@ def check_shifts(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
             "Compare completions from now and from the start. If they got worse, go back to a "
             "checkpoint and lower learning_rate."
         )
-        yield Finding("gradient", "warning", message, advice, "size")
+        yield Finding("gradient", "warning", message, advice, "grad_norm/size")
 
     then, now = _shift(history, "entropy")
     may_be_certain = _has_short_answers(history) or _has_reached_top(history, trend)
@@ -382,7 +356,8 @@ def check_shifts(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
         yield Finding("collapse", "warning", message, advice, "entropy")
 
     # The usual GRPO loss favours long wrong answers, because it averages over the tokens of each
-    # answer (arXiv:2503.20783). The reward may follow the length, so this rule waits for 200 steps.
+    # answer (arXiv:2503.20783). Longer answers are fine while the reward grows with them, and that
+    # may take 200 steps to show.
     then, now = _shift(history, "completions/mean_length")
     is_longer = now >= 2 * max(then, history.last_record_length)
     if is_longer and history.steps >= 4 * LONG_WINDOW and not _has_new_gain(history, trend):
@@ -547,14 +522,14 @@ def check_form_only(history: RunHistory, trend: RewardTrend) -> Iterator[Finding
     if highest_rise >= LIKELY_Z and not is_tiny:
         return  # The main reward rises, too.
 
-    # After the first 100 steps the format is learnt, unless it still rises. From then on the main
-    # reward is stuck if it shows no sign of a rise, or after 200 steps only a tiny one.
-    is_format_learnt = history.steps >= 100 and all(
-        rise_in_window(history, f"rewards/{name}") < 1 for name in risen
-    )
+    # The format is learnt after the first 100 steps, unless it still rises. From then on a main
+    # reward without a sign of a rise is stuck, and after 200 steps one with a tiny rise, too.
+    form_rises = max(rise_in_window(history, f"rewards/{name}") for name in risen)
+    is_form_learnt = history.steps >= 100 and form_rises < 1
     has_no_gain = long_rise < 1 or (is_tiny and history.steps >= 200)
-    is_stuck = is_format_learnt and has_no_gain and scores is not None
-    is_warning = is_stuck or short_rise <= -CLEAR_Z
+    is_stuck = scores is not None and is_form_learnt and has_no_gain
+    has_fallen = short_rise <= -CLEAR_Z
+    severity: Severity = "warning" if is_stuck or has_fallen else "info"
     message = (
         f"The total has risen with {', '.join(risen)}, but {main} is {now:.3g}, from {start:.3g} "
         f"at the start."
@@ -563,7 +538,7 @@ def check_form_only(history: RunHistory, trend: RewardTrend) -> Iterator[Finding
         "Read the completions with the highest reward. Give the main reward more weight, or "
         "partial credit."
     )
-    yield Finding("form_only", "warning" if is_warning else "info", message, advice)
+    yield Finding("form_only", severity, message, advice)
 
 
 # holdout -----------------------------------------------------------------------------------------

@@ -3,14 +3,11 @@ ways.
 """
 
 import math
-import random
 
 import pytest
 
 from grpo_nb.config.settings import Settings
-from grpo_nb.health.history import RunHistory
 from grpo_nb.health.monitor import HealthMonitor, check_health
-from grpo_nb.health.rules import group_size
 from tests.support.faulty_runs import Made, by_tens
 from tests.support.health_logs import (
     INFINITE,
@@ -133,22 +130,6 @@ def test_no_spread_of_pairs_that_agree_by_chance_is_silent(seed: int) -> None:
     rows = pairs(2, seed)
     assert not of(check_health(rows), "no_spread")
     assert not of(check_health(rows, settings=Settings(num_generations=2)), "no_spread")
-
-
-@pytest.mark.parametrize("size", [2, 4, 8, 16])
-def test_group_size_of_a_right_or_wrong_reward_is_found(size: int) -> None:
-    history = RunHistory()
-    for row in pairs(size):
-        history.add(row)
-    assert group_size(history, "rewards/right") == size
-
-
-def test_group_size_of_a_graded_reward_is_not_assumed() -> None:
-    chance = random.Random(0)
-    history = RunHistory()
-    for row in pairs(4):
-        history.add(row | {"rewards/right/mean": chance.random()})
-    assert group_size(history, "rewards/right") == math.inf
 
 
 @pytest.mark.parametrize("seed", seeds(10, 2))

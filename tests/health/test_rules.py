@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from grpo_nb.config.settings import Settings
 from grpo_nb.core.statistics import share_interval
 from grpo_nb.health.history import RunHistory
 from grpo_nb.health.monitor import HealthMonitor, HealthReport, check_health
@@ -269,17 +270,22 @@ SIDES = {
 }
 
 
+def report_of(rows: Rows) -> HealthReport:
+    """Return the report of a log with all that a run knows of itself."""
+    return check_health(rows, weights=WEIGHTS, ranges=RANGES, settings=Settings())
+
+
 @functools.cache
 def report_above(name: str) -> HealthReport:
     """Return the report of the log on the side of a threshold that is reported."""
     side = SIDES[name]
-    return check_health(side.make(side.speaks), weights=WEIGHTS, ranges=RANGES)
+    return report_of(side.make(side.speaks))
 
 
 @pytest.mark.parametrize("name", SIDES)
 def test_threshold_is_where_the_guide_says(name: str) -> None:
     side = SIDES[name]
-    below = check_health(side.make(side.silent), weights=WEIGHTS, ranges=RANGES)
+    below = report_of(side.make(side.silent))
     reached = SEVERITIES.index(severest(below, side.rule))
     assert reached < SEVERITIES.index(side.severity)
     assert severest(report_above(name), side.rule) == side.severity
@@ -502,10 +508,19 @@ def test_run_brings_its_settings(tmp_path: Path) -> None:
         frac_reward_zero_std=constant(0.55),
         rewards__right__mean=lambda i, row: 0.45 + 0.1 * (i % 2),
     )
-    pairs = make_run(tmp_path / "pairs", rows, num_generations=2)
-    assert not of(check_health(pairs), "no_spread")
-    assert of(check_health(rows), "no_spread")
-    assert check_health(pairs.path).alerts == check_health(pairs).alerts
+    eights = make_run(tmp_path / "eights", rows, num_generations=8)
+    assert of(check_health(eights), "no_spread")
+    assert check_health(eights.path).alerts == check_health(eights).alerts
+
+
+def test_log_without_settings_is_read_as_one_of_pairs() -> None:
+    rows = flat(
+        60,
+        frac_reward_zero_std=constant(0.55),
+        rewards__right__mean=lambda i, row: 0.45 + 0.1 * (i % 2),
+    )
+    assert not of(check_health(rows), "no_spread")
+    assert of(check_health(rows, settings=Settings(num_generations=8)), "no_spread")
 
 
 def test_check_health_takes_the_name_of_a_run(
