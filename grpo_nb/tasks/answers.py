@@ -152,11 +152,13 @@ def _likely_kind(odd: dict[str, tuple[str, ...]], count: int, is_label: bool) ->
     return "choice" if is_label and first in ("expression", "text") else first
 
 
-def _is_json(gold: str) -> bool:
+def _json_gold(gold: str) -> Any:
+    """Return the object or list that a gold answer is, or None for any other answer."""
+    # Most gold answers are not JSON, so a look at the first character saves the reading.
     if not gold.lstrip().startswith(("{", "[", "`")):
-        return False
+        return None
     value, _ = read_json(gold)
-    return isinstance(value, (dict, list))
+    return value if isinstance(value, (dict, list)) else None
 
 
 def _is_expression(gold: str) -> bool:
@@ -166,7 +168,7 @@ def _is_expression(gold: str) -> bool:
 # In this order, because a number is also a formula.
 _IS_OF_KIND: dict[Kind, Callable[[str], bool]] = {
     "number": lambda gold: read_number(gold) is not None,
-    "json": _is_json,
+    "json": lambda gold: _json_gold(gold) is not None,
     "expression": _is_expression,
 }
 
@@ -206,9 +208,10 @@ def is_same_answer(given: str, gold: str, tolerance: float = 0.0) -> bool:
         if number is None:
             number = _with_unit_of(given, wanted)
         return number is not None and is_same_number(number, wanted, tolerance)
-    if _is_json(gold):
+    gold_value = _json_gold(gold)
+    if gold_value is not None:
+        # An answer that is no JSON is read as None, which no object or list equals.
         given_value, _ = read_json(given)
-        gold_value, _ = read_json(gold)
         return is_same_json(given_value, gold_value)
     if folded(given) == folded(gold):
         return True

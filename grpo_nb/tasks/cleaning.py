@@ -132,7 +132,9 @@ def clean(
 
 
 def _choose_columns(source: Rows, names: Sequence[str], columns: Columns) -> dict[str, str]:
-    """Return the column of each role (question, answer, prompt), as the user maps it or as it is called.
+    """Return the column of each role: question, answer and prompt.
+
+    A role without an entry in `columns` has the column of its own name.
 
     Raises:
         ValueError: An unknown role, or a role without its column, with a map to copy.
@@ -363,8 +365,8 @@ def _add_other_columns(items: Sequence[_Item], names: Iterable[str], changes: Ch
 def _is_changed_by_arrow(values: list[Any]) -> bool:
     """Say whether a `Dataset` would change or refuse these values.
 
-    Arrow gives each dict of a column the keys of all dicts, and turns 3 into 3.0 next to 2.5. Only
-    in columns with dicts is the 3.0 a change: elsewhere pandas does the same.
+    Arrow gives each dict of a column the keys of all dicts, and turns 3 into 3.0 next to 2.5. The
+    values are compared only in columns with dicts: elsewhere 3.0 for 3 is accepted, as in pandas.
     """
     import pyarrow
 
