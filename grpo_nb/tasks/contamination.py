@@ -29,9 +29,10 @@ _ZEROS = re.compile(r"(?<![\d.])(?:(\d+)\.0+|(\d+\.\d*[1-9])0+)(?![\d.]*\d)")
 # the point at the start of .5.
 _STOPS = ".,;:?\"'\u201c\u201d\u2018\u2019"
 _AROUND_NUMBERS = re.compile(rf"^(?:(?!\.\d)[{_STOPS}])+|[{_STOPS}]+$")
-# Signs of mathematics between letters, where punctuation is removed. They are replaced by characters
-# that are no punctuation: a minus between single letters, with spaces around it, or next to a
-# bracket or another operator (unlike the hyphens in "x-axis" and "e-mail"); a factorial; a prime.
+# Signs of mathematics between letters, where punctuation is removed. These patterns replace them
+# by characters that are no punctuation. The signs are a factorial, a prime, and a minus: between
+# single letters, with spaces around it, or next to a bracket or another operator. The hyphens in
+# "x-axis" and "e-mail" are none of these.
 _LETTER = r"[^\W\d_]"
 _ONE_LETTER = rf"(?<!{_LETTER})({_LETTER})"
 _SIGNS_BETWEEN_LETTERS = (
