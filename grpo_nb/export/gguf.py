@@ -60,8 +60,8 @@ def export_gguf(
             little disk.
         ExportError: The merged model has changed, or the file is not the merged model. `path` is as
             it was.
-        ValueError: An unknown quantization, or `merged` is no merged model, or its run is not known
-            or was trained with tools.
+        ValueError: An unknown quantization, or `merged` is no merged model, or its run is not
+            known.
 
     >>> merged = gn.export_merged(gn.open_run("runs/first"), "exports/first")  # doctest: +SKIP
     >>> gn.export_gguf(merged, "exports/first-gguf")  # doctest: +SKIP
@@ -75,6 +75,7 @@ def export_gguf(
         )
     target = target_of(path)
     run = merged.run if isinstance(merged, Export) else None
+    # An export in memory is opened again, because its files may have changed since.
     export = open_export(existing_folder(merged), run=run)
     if export.kind != "merged":
         raise ValueError(
@@ -89,11 +90,7 @@ def export_gguf(
             "verify the GGUF file. Open the export with it: "
             "gn.export.open(path, run='runs/<name>')."
         )
-    if run.info["task"].get("tools"):
-        raise ValueError(
-            f"the run {run.name!r} was trained with tools, and llama.cpp, which would verify the "
-            "file, runs no tools here. Use the merged model."
-        )
+    # Both before the conversion, which takes minutes.
     require_llama_cpp()
     quantizer = find_quantizer(quantization)
 
@@ -101,6 +98,7 @@ def export_gguf(
         from transformers import AutoTokenizer
 
         command = find_converter(converter)
+        # Named after the target, because the staged folder has a temporary name.
         file = staged / f"{target.name}-{quantization}.gguf"
         dtype = export.verification["dtype"]
         convert(export.path, dtype, file, quantization, command, quantizer)
@@ -130,6 +128,7 @@ def verify_gguf(run: Run, merged: Path, file: Path, quantization: str) -> dict[s
     Raises:
         ExportError: The file is not that model, or llama.cpp cannot read it.
     """
+    # llama.cpp answers in a process of its own, before the models in transformers are loaded.
     request = verification_request(run)
     try:
         answers = llama_cpp_answer(
@@ -168,6 +167,7 @@ def modelfile(
         context: Tokens of prompt and answer together.
     """
     lines = [f"FROM ./{file_name}"]
+    # Ollama sends one system prompt with every question, so it must belong to all of them.
     first_messages = [chat[0] for chat in chats]
     is_shared = all(message == first_messages[0] for message in first_messages)
     if is_shared and first_messages[0]["role"] == "system":

@@ -47,6 +47,7 @@ def push_problems(export: Export | str | Path) -> list[str]:
     from huggingface_hub import get_token
 
     folder = existing_folder(export)
+    # A damaged export is a reason not to push it, like any other.
     try:
         verification = read_verification(folder)
         files = files_of(folder)
@@ -75,6 +76,7 @@ def files_with_secrets(files: Mapping[str, Path], token: str | None = None) -> l
     """Return the names of text files that hold the token, or text in the form of a key."""
     names = []
     for name, file in files.items():
+        # Weights are gigabytes of numbers, in which a key could only be by chance.
         if file.suffix.lower() not in TEXT_SUFFIXES:
             continue
         text = file.read_bytes()
@@ -89,7 +91,6 @@ def push_to_hub(
     *,
     private: bool = True,
     overwrite: bool = False,
-    message: str = "Upload a verified export",
 ) -> str:
     """Push an export to the Hub, and compare the checksums there with the files here.
 
@@ -102,7 +103,6 @@ def push_to_hub(
         private: Make a new repository private. An existing repository keeps its visibility, and a
             public one is refused unless this is False.
         overwrite: Replace the content of the repository. Earlier commits stay in its history.
-        message: Commit message.
 
     Returns:
         URL of the repository.
@@ -121,6 +121,7 @@ def push_to_hub(
         raise NotPushable("nothing was sent:\n" + "\n".join(f"- {problem}" for problem in problems))
     api = HfApi()
     folder = existing_folder(export)
+    # Hidden files were not verified, so they are not sent.
     names = {*files_of(folder), RECORD}
     api.create_repo(repo_id, private=private, exist_ok=True)
     info = api.model_info(repo_id)
@@ -130,6 +131,7 @@ def push_to_hub(
             "private=False."
         )
     before = api.verify_repo_checksums(repo_id, revision=info.sha, local_dir=folder)
+    # Files of an earlier push that was interrupted are equal, so it can be continued.
     others = _other_files(before)
     if others and not overwrite:
         raise NotPushable(
@@ -141,10 +143,11 @@ def push_to_hub(
         folder_path=folder,
         allow_patterns=sorted(names),
         delete_patterns="*" if overwrite else None,
-        commit_message=message,
+        commit_message="Upload a verified export",
         # With a parent, the commit fails if somebody else has committed meanwhile.
         parent_commit=info.sha,
     )
+    # The Hub computes these checksums from what it has stored.
     after = api.verify_repo_checksums(repo_id, revision=commit.oid, local_dir=folder)
     wrong = _other_files(after) | (names & set(after.extra_paths))
     if wrong:

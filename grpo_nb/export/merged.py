@@ -96,6 +96,7 @@ def export_merged(
     run = open_run(run)
 
     def make(staged: Path) -> dict[str, Any]:
+        # Before the merge, which takes minutes for a large model.
         if not run.holdout:
             raise ExportError(
                 f"the run {run.name!r} has no held-out questions to verify the merged model with. "
@@ -158,6 +159,7 @@ def read_lora(adapter: Path, weights: Iterable[str]) -> Lora:
     for name, tensor in load_file(adapter / ADAPTER).items():
         match = LORA_TENSOR.fullmatch(name)
         weight = f"{match[1]}.weight" if match else ""
+        # What is no A or B of a weight would be lost without a trace.
         if weight in weights:
             matrices.setdefault(weight, {})[match[2]] = tensor.float()
         else:
@@ -197,10 +199,12 @@ def merge(base: Path, adapter: Path, target: Path, *, dtype: str) -> dict[str, A
         )
     places = tensor_places(base)
     lora = read_lora(adapter, places)
+    # In the order of their size, so that the first sufficient one is the smallest.
     candidates = list(BYTES_PER_VALUE) if dtype == "auto" else [dtype]
     retained = retained_shares(_changes(places, lora), candidates)
     sufficient = [name for name, share in retained.items() if share >= MIN_RETAINED]
     if not sufficient:
+        # float32 is twice as large. It is only advised if it was not among the failures.
         measured = ", ".join(f"{name} {share:.1%}" for name, share in retained.items())
         advice = "Use gn.export.export_adapter."
         if "float32" not in retained:
@@ -209,6 +213,7 @@ def merge(base: Path, adapter: Path, target: Path, *, dtype: str) -> dict[str, A
             "rounding the merged weights would lose a part of the training (share kept: "
             f"{measured}; at least {MIN_RETAINED:.0%} is needed). {advice}"
         )
+    # Each weight is rounded once, after the adapter was added to it in float32.
     chosen = sufficient[0]
     write_merged(target, places, lora, chosen)
     # Copied as it is, because transformers 5.17 refuses to write some values that it reads.
@@ -246,6 +251,7 @@ def retained_shares(
             raise ExportError(
                 "base or adapter has values that are not finite, so there is no model to merge."
             )
+        # Sums of a few rows are exact enough in float32; Python adds them up in float64.
         squared_change += (change * change).sum().item()
         for name in projections:
             rounded = total.to(getattr(torch, name)).float()
@@ -316,7 +322,8 @@ def write_merged(target: Path, places: Mapping[str, Path], lora: Lora, dtype: st
             weight = lora.change(name).add_(weight)
         return weight.to(kept)
 
-    # Tensors without memory, which have a size.
+    # Tensors without memory, which have a size. The index must be known before the first file is
+    # written, because the names of the files hold their number.
     sizes = {}
     for name, file in places.items():
         weight = read_tensor(file, name)

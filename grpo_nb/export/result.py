@@ -17,7 +17,7 @@ from grpo_nb.config.settings import EMBEDDED_MODEL, Settings
 from grpo_nb.core.files import inside, refuse_links, sha256_of, target_of
 from grpo_nb.core.tables import Part, Shown, Table, bold, code, verdict
 from grpo_nb.models.sources import resolve_model
-from grpo_nb.runs.run_folder import Run, open_run
+from grpo_nb.runs.run_folder import FIGURE, Run, open_run
 from grpo_nb.runs.run_info import Text, check_fields
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 RECORD = "verification.json"
 ADAPTER = "adapter_model.safetensors"
 #: Files of an export that may be edited: the card and its figure.
-EDITABLE = {"README.md", "figures/training.png"}
+EDITABLE = {"README.md", FIGURE}
 #: Changed files that an error names.
 MAX_SHOWN_CHANGES = 5
 
@@ -72,6 +72,7 @@ class Export(Shown):
         """Path to give to other programs: the GGUF file, or the folder."""
         if self.kind != "gguf":
             return self.path
+        # The record can come from somebody else, so its name must not lead out of the folder.
         return inside(self.path, self.verification.get("file"))
 
     @property
@@ -98,17 +99,20 @@ class Export(Shown):
         >>> print(exported.usage)  # doctest: +SKIP
         """
         folder = shlex.quote(str(self.path))
+        # Only programs on this machine may ask the server.
         address = "--host 127.0.0.1 --port 8000"
         if self.kind == "merged":
             return f"transformers serve {folder} {address}\nvllm serve {folder} {address}"
         if self.kind == "gguf":
             file = shlex.quote(str(self.file))
+            # Older servers of llama.cpp run the chat template of the file only with --jinja.
             return (
                 f"llama-server -m {file} {address} --jinja\n"
                 f"cd {folder} && ollama create mine -f Modelfile && ollama run mine"
             )
         config = json.loads((self.path / "adapter_config.json").read_text())
         base = config["base_model_name_or_path"]
+        # vLLM does not know the kit's name for it, but can load its folder.
         if base == EMBEDDED_MODEL:
             base = resolve_model(base)
         # vLLM takes powers of two from 8 on, and its default limit is 16 (0.31, config/lora.py).
@@ -119,6 +123,7 @@ class Export(Shown):
     def _parts(self) -> Iterable[Part]:
         labels = {True: "✓ passed", False: "✗ FAILED", None: "not made"}
         table = self.table
+        # The checks of an adapter are yes or no, without a measurement.
         if not any(table["measured"]):
             table = table.drop(columns="measured")
         rows = []
@@ -152,6 +157,7 @@ def open_export(path: str | Path, *, run: Run | str | Path | None = None) -> Exp
     folder = existing_folder(path)
     verification = read_verification(folder)
     changes = changes_since_verified(folder, verification)
+    # A damaged folder can have hundreds of changes. The first ones show what happened.
     if changes:
         shown = "; ".join(changes[:MAX_SHOWN_CHANGES])
         raise ExportError(
@@ -211,6 +217,7 @@ def changes_since_verified(folder: Path, verification: Mapping[str, Any]) -> lis
         ValueError: The folder holds a symbolic link, or the record names a file outside of it.
     """
     recorded = verification["files"]
+    # Names and links are checked before any file is read.
     for name in recorded:
         inside(folder, name)
     refuse_links(folder)
@@ -235,6 +242,7 @@ def _run_of(verification: Mapping[str, Any]) -> Run | None:
     is_direct_link = folder.is_symlink() and Path(name).name == name
     if not is_direct_link:
         folder = inside(root, name)
+    # The run may have been trained on since, or replaced by another one of its name.
     if not (folder / "run.json").is_file() or not _has_exported_adapter(folder, verification):
         return None
     return open_run(folder)
@@ -255,6 +263,7 @@ def files_of(folder: Path) -> dict[str, Path]:
     files = {}
     for file in sorted(path for path in folder.rglob("*") if path.is_file()):
         name = file.relative_to(folder).as_posix()
+        # Editors, the Hub's client and Python leave such files, which no program loads.
         is_hidden = "/." in f"/{name}" or "__pycache__/" in name
         if not is_hidden and name != RECORD:
             files[name] = inside(folder, name)
@@ -274,6 +283,7 @@ def require_passed(verification: Mapping[str, Any], what: str) -> None:
     measured = verification["measured"]
     failed = []
     for name, passed in verification["checks"].items():
+        # A check that was not made is None, which is no failure.
         if passed is False:
             failed.append(f"{name} ({measured.get(name, '')})")
     if failed:

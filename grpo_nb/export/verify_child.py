@@ -34,10 +34,12 @@ ROUNDING = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-10, torch.float32: 2.0
 SMALLEST_STEP = 1e-7
 #: Values that are compared at once: 4 MB of float32 stay in the processor's cache.
 BLOCK = 2**20
-#: Memory for a model: a share of its weights in float32, and room for activations.
+#: Memory for a model: 1.1 times its weights in float32, and room for activations.
 MEMORY_FACTOR = 1.1
 ACTIVATION_BYTES = 2**30
-NOT_COMPARED: Checks = {"tokens": (None, "not compared: no memory is free for the model here")}
+NOT_COMPARED: Checks = {
+    "tokens": (None, "not measured, because no memory is free for the model here")
+}
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
@@ -60,6 +62,7 @@ def verify_merged(request: dict[str, Any]) -> Checks:
     chats = request["prompts"]
     template_kwargs = request["chat_template_kwargs"]
     tokenizer = AutoTokenizer.from_pretrained(base)
+    # The base has the tokenizer of the training, except for a template that was set there.
     tokenizer.chat_template = request["chat_template"] or tokenizer.chat_template
     device = choose_device([base, folder], request["free_memory"])
     reference = PeftModel.from_pretrained(load_model(base, device), request["adapter"]).eval()
@@ -67,6 +70,7 @@ def verify_merged(request: dict[str, Any]) -> Checks:
     if device is not None:
         answers = greedy_answers(reference, tokenizer, prompts, request["max_new_tokens"])
         adapter_logprobs, _ = token_logprobs(reference, prompts, answers)
+        # Base and trained model share their weights, which halves the memory.
         with reference.disable_adapter():
             base_logprobs, _ = token_logprobs(reference, prompts, answers)
     weights = weight_problems(folder, base, reference)
@@ -82,6 +86,7 @@ def verify_merged(request: dict[str, Any]) -> Checks:
     }
     if device is None:
         return checks | NOT_COMPARED
+    # The export has failed already, and may not even load.
     if weights or texts:
         return checks
     merged_logprobs, is_top = token_logprobs(load_model(folder, device), prompts, answers)
@@ -108,12 +113,14 @@ def verify_gguf(request: dict[str, Any]) -> Checks:
         ),
         "the file holds chat template and end token": (not metadata, "; ".join(metadata)),
     }
+    # Without a token there is nothing to compare, and a trained model does answer.
     answered = [row for row in rows if row["ids"]]
     if not answered:
         return checks | {"tokens: llama.cpp answers": (False, "every answer is empty")}
     device = choose_device([merged, base], request["free_memory"])
     if device is None:
         return checks | NOT_COMPARED
+    # Each model scores the answers of llama.cpp, after the tokens that llama.cpp read.
     prompts = [row["prompt_ids"] for row in answered]
     answers = [row["ids"] for row in answered]
     values = []
@@ -157,6 +164,7 @@ def token_checks(
     min_effect, max_effect, max_nats, min_same_top = limits
     share = is_top.float().mean().item()
     distance = (export_logprobs - trained_logprobs).abs().mean().item()
+    # A projection, because single tokens change in both directions.
     training = trained_logprobs - base_logprobs
     change = export_logprobs - base_logprobs
     effect = ((training * change).sum() / (training * training).sum().clamp(min=1e-12)).item()
@@ -196,6 +204,7 @@ def weight_problems(merged: Path, base: Path, reference: PeftModel) -> list[str]
         report_step()
         tensor = read_tensor(files[name], name)
         terms = [read_tensor(base_files[name], name)]
+        # Values of different shapes cannot be compared, or would be repeated to fit.
         if tensor.shape != terms[0].shape:
             shape = tuple(terms[0].shape)
             problems.append(f"{name} has shape {tuple(tensor.shape)}, not {shape}")
@@ -212,6 +221,7 @@ def weight_problems(merged: Path, base: Path, reference: PeftModel) -> list[str]
 def count_wrong(tensor: torch.Tensor, terms: Sequence[torch.Tensor]) -> int:
     """Count values that differ from the sum of the terms by more than one rounding."""
     rounding = ROUNDING.get(tensor.dtype, 0.0)
+    # In blocks, because all parts in float32 would need several times the memory of the tensor.
     blocks = [part.reshape(-1).split(BLOCK) for part in (tensor, *terms)]
     wrong_values = 0
     for values, *parts in zip(*blocks, strict=True):
@@ -256,12 +266,14 @@ def tokenizer_problems(
     for part in ("eos_token", "pad_token", "bos_token", "chat_template"):
         if getattr(tokenizer, part) != getattr(original, part):
             problems.append(f"{part} differs from the training's")
+    # With another template, prompts differ anyway, and the template is the reason to name.
     if not problems:
         for chat in chats:
             ids = prompt_tokens(tokenizer, chat, template_kwargs)
             if ids != prompt_tokens(original, chat, template_kwargs):
                 problems.append("prompts become other tokens")
                 break
+    # A model can have more end tokens than its tokenizer names. They are in this file.
     base_config = base / "generation_config.json"
     config = folder / "generation_config.json"
     if base_config.is_file():
@@ -367,9 +379,11 @@ def token_logprobs(
     is_top = []
     for prompt, tokens in zip(prompts, answers, strict=True):
         report_step()
+        # One answer at a time, because padding would change the sums in float32.
         targets = torch.tensor(tokens)
         input_ids = torch.tensor([prompt + tokens], device=model.device)
         output = model(input_ids=input_ids, use_cache=False)
+        # The logits of a position predict the next token, so they start one before the answer.
         logits = output.logits[0, len(prompt) - 1 : -1].float().cpu()
         logprobs.append(logits.log_softmax(-1).gather(-1, targets[:, None])[:, 0])
         is_top.append(logits.argmax(-1) == targets)

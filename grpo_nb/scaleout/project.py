@@ -4,6 +4,7 @@ No code in the folder is executed, and paths that lead outside of the folder are
 """
 
 import dataclasses
+import filecmp
 import json
 import shutil
 from collections.abc import Iterator, Mapping
@@ -19,6 +20,7 @@ from grpo_nb.runs.rows import reading, repetition_metrics, tidy_row
 from grpo_nb.runs.run_folder import Run, open_run
 from grpo_nb.runs.run_info import RunInfo
 
+#: Version of `origin.json` and `result/finished.json`. Raise it when a field changes.
 FORMAT_VERSION = 3
 #: Entries of a folder that are read, and may hold no link to the outside.
 READ_ENTRIES = (
@@ -33,7 +35,7 @@ READ_ENTRIES = (
 #: Fields of run.json that are the same for the run that is trained elsewhere.
 COPIED_FIELDS = ("number_type", "reference", "base")
 #: Settings that belong to this machine, or that TRL counts in another unit.
-NOT_TAKEN_BACK = {"model", "run_root", "extra", "num_train_epochs"}
+IGNORED_SETTINGS = {"model", "run_root", "extra", "num_train_epochs"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -62,17 +64,20 @@ class Project(Shown):
                 f"no training was finished in {str(shown_path(self.path))!r}: start train.py "
                 "there, see its README.md."
             )
-        finished = finished_file.read_text("utf-8")
+        # The name comes from a file of the folder, so it must not lead out of `back/`.
         target = inside(inside(self.path, "back"), self.name)
         # The run keeps a copy. File times would not do, because the clocks of two machines differ.
         copy_of_finished = target / "finished.json"
-        if not copy_of_finished.is_file() or copy_of_finished.read_text("utf-8") != finished:
+        is_made = copy_of_finished.is_file()
+        if not is_made or not filecmp.cmp(finished_file, copy_of_finished, shallow=False):
             with staged_folder(target) as staged:
                 with reading(self.path, " (origin.json or result/)"):
-                    _make_run(staged, self.path, self.origin, json.loads(finished))
+                    finished = json.loads(finished_file.read_text("utf-8"))
+                    _make_run(staged, self.path, self.origin, finished)
                 shutil.copyfile(finished_file, staged / copy_of_finished.name)
                 put_in_place(staged, target)
-            write_model_card(Run(target))  # after the move: the card shows the folder's name
+            # Written after the move, because the card shows the name of the folder.
+            write_model_card(Run(target))
         return open_run(target)
 
     def _parts(self) -> Iterator[Part]:
@@ -92,6 +97,7 @@ def open_project(folder: str | Path) -> Project:
     >>> gn.scaleout.open("anywhere").run.plot()  # doctest: +SKIP
     """
     path = Path(folder).expanduser()
+    # Other entries may hold links, such as those of an environment that was made in the folder.
     for name in READ_ENTRIES:
         if inside(path, name).is_dir():
             refuse_links(path / name, within=path)
@@ -108,6 +114,7 @@ def open_project(folder: str | Path) -> Project:
             f"{str(path)!r} has format version {version}, but this version of grpo_nb reads "
             f"{FORMAT_VERSION}: write the folder again with gn.scaleout.write."
         )
+    # A path would make the kit load a model that lies anywhere on this machine.
     if model not in ("base", EMBEDDED_MODEL) and not published_name(model):
         raise ValueError(
             f"{str(origin_file)!r} names the model {model!r}, which is not a name on the Hub."
@@ -121,6 +128,7 @@ def _make_run(
     """Fill a folder with what was trained in a project, as `gn.train` would have left it."""
     settings = _trained_settings(source, origin, finished["trainer"])
     processes = "1 process" if finished["processes"] == 1 else f"{finished['processes']} processes"
+    # The driver was not asked there, so only the name of the GPU is known.
     gpu = {"name": str(finished["gpu"])} if finished["gpu"] else None
     machine = {"platform": finished["platform"], "gpu": gpu, "device": finished["device"]}
     info = RunInfo(
@@ -129,6 +137,7 @@ def _make_run(
         machine=machine,
         started=finished["started"],
         seconds=finished["seconds"],
+        # Packages that only the kit uses have the versions of the machine that wrote the folder.
         versions={**origin["versions"], **finished["versions"]},
         rollout=f"trl, {processes} ({finished['strategy']}), in {source.name}",
         task=origin["task"],
@@ -140,18 +149,19 @@ def _make_run(
     completions = target / "completions"
     completions.mkdir()
     with (target / "metrics.jsonl").open("w") as file:
-        for step in read_jsonl(source / "result" / "steps.jsonl"):
-            number = step["step"]
-            row = tidy_row(step["logs"], number, settings.max_steps, settings.beta)
+        for logged in read_jsonl(source / "result" / "steps.jsonl"):
+            step = logged["step"]
+            row = tidy_row(logged["logs"], step, settings.max_steps, settings.beta)
             # Without this metric the step reused an earlier step's completions.
             if "completions/mean_length" in row:
-                table = completions_table(step, number, settings.num_generations, weights)
-                table.to_parquet(completions / f"step_{number:06d}.parquet", index=False)
+                table = completions_table(logged, step, settings.num_generations, weights)
+                table.to_parquet(completions / f"step_{step:06d}.parquet", index=False)
                 groups = [list(group) for _, group in table.groupby("group")["completion"]]
                 row |= repetition_metrics(groups)
             file.write(json.dumps(row) + "\n")
     copy_files(source / "result" / "adapter", target / "adapter", "adapter_*")
     questions = [row["question"] for row in read_jsonl(source / "train.jsonl")]
+    # A comparison of the run warns about held-out questions that were trained on.
     Run(target).keep_questions(questions, [])
     for name in ("holdout.jsonl", "chat_template.jinja"):
         if (source / name).is_file():
@@ -162,16 +172,18 @@ def _trained_settings(
     source: Path, origin: Mapping[str, Any], arguments: Mapping[str, Any]
 ) -> Settings:
     """Return the settings of a training, which run.yaml and `--set` may have changed."""
-    known = {field.name for field in dataclasses.fields(Settings)} - NOT_TAKEN_BACK
+    known = {field.name for field in dataclasses.fields(Settings)} - IGNORED_SETTINGS
     settings = dict(origin["settings"])
     extra = dict(settings["extra"])
     for name, value in arguments.items():
+        # An argument that was not changed there keeps its place in the settings of the run.
         if origin["trainer"].get(name) == value:
             continue
         if name in known:
             settings[name] = value
-        elif name not in NOT_TAKEN_BACK:
+        elif name not in IGNORED_SETTINGS:
             extra[name] = value
+    # The folder may have been moved since, so its path is taken now.
     if settings["model"] == "base":
         settings["model"] = str(source / "base")
     return Settings.from_dict({**settings, "run_root": "runs", "extra": extra})

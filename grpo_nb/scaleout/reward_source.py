@@ -50,6 +50,7 @@ class RewardSource:
             NotPortable: The reward holds something that exists in this process only.
         """
         name = reward_name(reward)
+        # First of all, because a judge is also a reward of the kit.
         if isinstance(reward, judge):
             raise NotPortable(
                 f"the judge {name!r} calls a function that may hold an address or a key, so the "
@@ -68,17 +69,19 @@ class RewardSource:
     def _expression(self, value: Any, name: str) -> str:
         """Return code for a reward of the kit or a part of one: format, function, plain data."""
         if dataclasses.is_dataclass(value):
-            kind = type(value)
-            self._add_global(kind.__name__, kind)
+            cls = type(value)
+            self._add_global(cls.__name__, cls)
             arguments = []
             for field in dataclasses.fields(value):
-                part = getattr(value, field.name)
+                field_value = getattr(value, field.name)
                 # Fields that are not compared are state, such as caches, and start empty there.
-                if field.init and field.compare and part != field.default:
-                    arguments.append(f"{field.name}={self._expression(part, field.name)}")
-            return f"{kind.__name__}({', '.join(arguments)})"
+                if field.init and field.compare and field_value != field.default:
+                    argument = self._expression(field_value, field.name)
+                    arguments.append(f"{field.name}={argument}")
+            return f"{cls.__name__}({', '.join(arguments)})"
         if isinstance(value, types.FunctionType):
             return self.add(value)
+        # The text of most objects is no code, and that of some is code for another object.
         try:
             is_plain_data = ast.literal_eval(repr(value)) == value
         except (ValueError, SyntaxError):
@@ -94,18 +97,19 @@ class RewardSource:
     def _add_global(self, name: str, value: Any) -> None:
         """Collect the import, source or constant that defines a global name."""
         module = getattr(value, "__module__", None) or ""
-        own_name = getattr(value, "__name__", "")
+        defined_name = getattr(value, "__name__", "")
         # Unwrap first: getsource then includes decorators such as lru_cache.
-        original = inspect.unwrap(value) if callable(value) else value
+        unwrapped = inspect.unwrap(value) if callable(value) else value
         if isinstance(value, types.ModuleType):
-            self._add_import(name, own_name, f"import {own_name}")
-        elif isinstance(original, types.FunctionType | type) and is_own_module(module):
-            self._add_source(original)
-            if name != original.__name__:
-                self.definitions[name] = f"{name} = {original.__name__}"
-        elif own_name and getattr(sys.modules.get(module), own_name, None) is value:
-            self._add_import(name, module, f"from {module} import {own_name}")
+            self._add_import(name, defined_name, f"import {defined_name}")
+        elif isinstance(unwrapped, types.FunctionType | type) and is_user_module(module):
+            self._add_source(unwrapped)
+            if name != unwrapped.__name__:
+                self.definitions[name] = f"{name} = {unwrapped.__name__}"
+        elif defined_name and getattr(sys.modules.get(module), defined_name, None) is value:
+            self._add_import(name, module, f"from {module} import {defined_name}")
         elif isinstance(value, re.Pattern):
+            # repr() would shorten a long pattern.
             self.imports["re"] = "import re"
             self.definitions[name] = f"{name} = re.compile({value.pattern!r}, {int(value.flags)})"
         elif name not in self.definitions:
@@ -113,7 +117,7 @@ class RewardSource:
 
     def _add_import(self, name: str, module: str, line: str) -> None:
         # A file of the user may be importable here, even in a fresh process.
-        if is_own_module(module):
+        if is_user_module(module):
             raise NotPortable(
                 f"{name} is from {module}, a file of your own that does not exist elsewhere. "
                 "Import the functions themselves, and their source is written along: "
@@ -126,6 +130,7 @@ class RewardSource:
         name = definition.__name__
         if name in self.definitions:
             return
+        # The source of a lambda is the whole line around it.
         if not name.isidentifier():
             raise NotPortable(
                 f"a {name} has no name of its own, so its source cannot be written. Define it with "
@@ -142,16 +147,19 @@ class RewardSource:
         self.definitions[name] = ""  # Ends the recursion of a definition that uses itself.
         for used_name in sorted(used_names & namespace.keys()):
             self._add_global(used_name, namespace[used_name])
+        # Put it last, after what it uses.
         del self.definitions[name]
         self.definitions[name] = source
 
 
-def is_own_module(module: str) -> bool:
+def is_user_module(module: str) -> bool:
     """Return whether a module is a notebook, or a file that is neither installed nor the kit's."""
-    top = (module or "__main__").partition(".")[0]
+    package = (module or "__main__").partition(".")[0]
     file = getattr(sys.modules.get(module), "__file__", None) or ""
+    # Debian's own Python installs packages into dist-packages.
     is_installed = {"site-packages", "dist-packages"} & set(PurePath(file).parts)
-    return top == "__main__" or not (is_installed or top == KIT or top in sys.stdlib_module_names)
+    is_public = is_installed or package == KIT or package in sys.stdlib_module_names
+    return package == "__main__" or not is_public
 
 
 def global_names(source: str) -> set[str]:
@@ -190,6 +198,7 @@ def pinned_packages(modules: set[str]) -> list[str]:
     packages = set(KIT_PACKAGES) if KIT in modules else set()
     distributions = importlib.metadata.packages_distributions()
     for module in modules - {KIT}:
+        # A module such as `google` can belong to many packages; the first one has to do.
         packages.update(distributions.get(module, [])[:1])
     # A local version such as 2.9.1+cpu is not on the package index.
     versions = {name: importlib.metadata.version(name).partition("+")[0] for name in packages}

@@ -25,6 +25,7 @@ def answer(request):
 
 def _scores(batch, rewards):
     """Return the scores of each reward for one batch."""
+    # TRL passes the state of its trainer, and two functions for logging.
     state = types.SimpleNamespace(
         global_step=batch["global_step"], max_steps=batch["max_steps"], epoch=0.0, log_history=[]
     )
@@ -36,6 +37,7 @@ def _scores(batch, rewards):
             log_extra=lambda column, values: None,
             log_metric=lambda name, value: None,
         )
+        # TRL awaits rewards that are coroutines.
         if inspect.isawaitable(output):
             output = asyncio.run(output)
         scores.append([math.nan if score is None else float(score) for score in output])

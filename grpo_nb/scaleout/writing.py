@@ -43,7 +43,9 @@ from grpo_nb.training.run_start import BASE_REFERENCE
 #: Release that train.py is for: the first whose plain trainer takes a step on a CPU. TRL 1.15 asks
 #: for Triton there.
 TRL = "1.16.0"
+#: Rows of the task, as the run keeps them.
 ROW_FILES = ("train.jsonl", "holdout.jsonl")
+#: Packages of the training. They get the versions that the run recorded.
 PINNED = ("torch", "transformers", "peft", "accelerate", "datasets")
 #: Arguments that train.py sets itself, or that mean something on this machine only.
 SET_BY_TRAIN_PY = {
@@ -93,8 +95,11 @@ def write(
             f"the run {run.name!r} has tools, which cannot be written to the folder. Train it "
             "here, with gn.train(...)."
         )
-    base = None if published_name(run.settings.model) else Path(resolve_model(run.settings.model))
-    check_target(target, overwrite, [run.path] if base is None else [run.path, base])
+    # A model of the Hub is fetched there. Any other one is copied.
+    base_folder = (
+        None if published_name(run.settings.model) else Path(resolve_model(run.settings.model))
+    )
+    check_target(target, overwrite, [run.path] if base_folder is None else [run.path, base_folder])
     needed = ("adapter_model.safetensors", *ROW_FILES)
     missing = [name for name in needed if not (run.start_path / name).is_file()]
     if missing:
@@ -104,7 +109,7 @@ def write(
         )
     source = RewardSource()
     reward_calls = [source.add(reward) for reward in _rewards_of(run, rewards)]
-    trainer, changes = _trainer_arguments(run)
+    trainer_arguments, changes = _trainer_arguments(run)
     recorded_steps = _recorded_steps(run)
     with staged_folder(target) as staged:
         copy_files(run.start_path, staged / "adapter_init", "adapter_*")
@@ -112,29 +117,31 @@ def write(
             shutil.copyfile(run.start_path / name, staged / name)
         if (run.path / "chat_template.jinja").is_file():
             shutil.copyfile(run.path / "chat_template.jinja", staged / "chat_template.jinja")
+        # Before the base is copied, which can take minutes: most refusals come from the rewards.
         reward_modules = _write_rewards(staged, run.name, source, reward_calls)
         _try_rewards(staged, run, recorded_steps)
-        if base is not None:
-            require_same_base(run, base)
-            copy_files(base, staged / "base")
+        if base_folder is not None:
+            require_same_base(run, base_folder)
+            copy_files(base_folder, staged / "base")
         lines = "".join(json.dumps(step) + "\n" for step in recorded_steps)
         (staged / "record.jsonl").write_text(lines, "utf-8")
-        _write_settings(staged, run, trainer, base)
-        _write_origin(staged, run, trainer, changes, base)
-        _write_programs(staged, run, trainer, reward_modules)
+        _write_settings(staged, run, trainer_arguments, base_folder)
+        _write_origin(staged, run, trainer_arguments, changes, base_folder)
+        _write_programs(staged, run, trainer_arguments, reward_modules)
         _write_from_template(
             staged / "README.md",
             run=run.name,
             settings=run.settings,
             version=__version__,
             changes=changes,
-            model=run.settings.model if base is None else "base",
+            model=run.settings.model if base_folder is None else "base",
             has_record=bool(recorded_steps),
             needs_kit=KIT in reward_modules,
-            has_vllm=bool(trainer.get("use_vllm")),
+            has_vllm=bool(trainer_arguments.get("use_vllm")),
         )
-        texts = {file.name: file for file in staged.iterdir() if file.is_file()}
-        leaks = files_with_secrets(texts)
+        # The folder is made to be sent to other machines.
+        files = {file.name: file for file in staged.iterdir() if file.is_file()}
+        leaks = files_with_secrets(files)
         if leaks:
             raise ValueError(
                 f"{', '.join(leaks)} would hold what looks like an access token or key. Remove it "
@@ -181,14 +188,17 @@ def _trainer_arguments(run: Run) -> tuple[dict[str, Any], list[str]]:
         )
     # This changes only memory. In several processes (DDP), the reentrant kind ends in an error.
     arguments["gradient_checkpointing_kwargs"] = {"use_reentrant": False}
+    # Rows in an order, as for a curriculum, must not be shuffled by TRL.
     is_ordered = run.info["task"].get("is_ordered", False)
     arguments.setdefault("shuffle_dataset", not is_ordered)
+    # train.py divides these three among processes, so it needs no generation_batch_size.
     size = settings.per_device_train_batch_size
     arguments["per_device_train_batch_size"] = size
     arguments["gradient_accumulation_steps"] = settings.gradient_accumulation_steps
     arguments["steps_per_generation"] = settings.generation_batch_size // size
     public = public_settings(arguments)
     written = {name: public[name] for name in public if name not in SET_BY_TRAIN_PY}
+    # Through JSON, because the safe form of YAML refuses enums and other objects.
     return json.loads(json.dumps(written, default=str)), changes
 
 
@@ -207,6 +217,7 @@ def _recorded_steps(run: Run) -> list[dict[str, Any]]:
     metrics = {row["step"]: row for row in run.rows}
     recorded_steps = []
     for generation in json.loads(file.read_text("utf-8")):
+        # TRL counts finished steps, and a run counts from 1.
         step = generation["step"] + 1
         if step not in run.steps or step not in metrics:
             break
@@ -217,8 +228,8 @@ def _recorded_steps(run: Run) -> list[dict[str, Any]]:
             "prompt": [row["prompt"] for row in _repeated(generation["rows"], run)],
             "completion": list(table["completion"]),
             "completion_ids": generation["completion_ids"],
-            "rewards": {name: list(map(float, table[name])) for name in run.weights},
-            "advantages": list(map(float, table["advantage"])),
+            "rewards": {name: table[name].tolist() for name in run.weights},
+            "advantages": table["advantage"].tolist(),
         }
         for name in ("loss", "grad_norm"):
             if has_same_loss and name in metrics[step]:
@@ -300,25 +311,27 @@ def _try_rewards(staged: Path, run: Run, recorded_steps: Sequence[dict[str, Any]
                 )
 
 
-def _write_settings(staged: Path, run: Run, trainer: dict[str, Any], base: Path | None) -> None:
+def _write_settings(
+    staged: Path, run: Run, trainer_arguments: dict[str, Any], base_folder: Path | None
+) -> None:
     """Write run.yaml."""
     import yaml
 
     values = {
-        "model": run.settings.model if base is None else "base",
-        "revision": _cached_revision(run) if base is None else None,
+        "model": run.settings.model if base_folder is None else "base",
+        "revision": _cached_revision(run) if base_folder is None else None,
         "dtype": run.info["number_type"],
         "load_in_4bit": run.settings.load_in_4bit,
         "reference": "base" if run.info["reference"] == BASE_REFERENCE else "start",
         "reward_weights": run.weights,
-        "trainer": trainer,
+        "trainer": trainer_arguments,
     }
-    head = (
+    header = (
         "# All settings of the run. Those under trainer are arguments of TRL's GRPOConfig for one\n"
         "# process; train.py divides the batch among several.\n"
     )
     text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
-    (staged / "run.yaml").write_text(head + text, "utf-8")
+    (staged / "run.yaml").write_text(header + text, "utf-8")
 
 
 def _cached_revision(run: Run) -> str | None:
@@ -330,16 +343,20 @@ def _cached_revision(run: Run) -> str | None:
 
 
 def _write_origin(
-    staged: Path, run: Run, trainer: dict[str, Any], changes: list[str], base: Path | None
+    staged: Path,
+    run: Run,
+    trainer_arguments: dict[str, Any],
+    changes: list[str],
+    base_folder: Path | None,
 ) -> None:
     """Write origin.json: what the run was, for `open_project`."""
     info = run.info
     settings = run.settings.to_dict()
     for name in ("loss_type", "optim"):
-        if name in trainer:
-            settings[name] = trainer[name]
+        if name in trainer_arguments:
+            settings[name] = trainer_arguments[name]
     # The embedded model is known by its name everywhere, although its files are in base/ too.
-    if base is not None and run.settings.model != EMBEDDED_MODEL:
+    if base_folder is not None and run.settings.model != EMBEDDED_MODEL:
         settings["model"] = "base"
     settings["extra"] = public_settings(run.settings.extra)
     settings["run_root"] = "runs"
@@ -351,7 +368,7 @@ def _write_origin(
         "format_version": FORMAT_VERSION,
         "run": run.name,
         "changes": changes,
-        "trainer": trainer,
+        "trainer": trainer_arguments,
         "settings": settings,
         "task": {**info["task"], "name": without_private_parts(info["task"]["name"])},
         "rewards": rewards,
@@ -362,15 +379,16 @@ def _write_origin(
 
 
 def _write_programs(
-    staged: Path, run: Run, trainer: dict[str, Any], reward_modules: set[str]
+    staged: Path, run: Run, trainer_arguments: dict[str, Any], reward_modules: set[str]
 ) -> None:
     """Write train.py with its requirements, replay.py, and a configuration for accelerate."""
     packages = list(PINNED)
-    if run.settings.load_in_4bit or trainer["optim"].endswith("8bit"):
+    if run.settings.load_in_4bit or trainer_arguments["optim"].endswith("8bit"):
         packages.append("bitsandbytes")
     versions = run.info["versions"]
+    # A local version such as 2.9.1+cpu is not on the package index.
     requirements = [f"{name}=={versions[name].partition('+')[0]}" for name in packages]
-    trl = "trl[vllm]" if trainer.get("use_vllm") else "trl"
+    trl = "trl[vllm]" if trainer_arguments.get("use_vllm") else "trl"
     requirements.append(f"{trl}=={TRL}")
     requirements += pinned_packages({"yaml", *reward_modules} - {"trl", *PINNED})
     _write_from_template(staged / "train.py", requirements=requirements)

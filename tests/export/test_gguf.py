@@ -6,7 +6,6 @@ import shutil
 import stat
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from gguf.scripts import gguf_new_metadata
@@ -16,6 +15,7 @@ import grpo_nb as gn
 from grpo_nb.export import conversion
 from grpo_nb.export import gguf as gguf_export
 from grpo_nb.export.result import Export, ExportError
+from tests.export.test_merged import rewrite
 from tests.support.checks import run_script_here
 
 pytestmark = pytest.mark.begins(50)
@@ -128,14 +128,16 @@ def test_usage_of_a_gguf_file_names_llama_cpp_and_ollama(tmp_path: Path) -> None
     assert ollama.startswith(f"cd {tmp_path} && ollama create mine -f Modelfile")
 
 
-def test_gguf_of_a_run_with_tools_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.usefixtures("checked_here", "converter")
+def test_gguf_of_a_run_with_tools_is_verified(
+    merged: Export, tiny_run: gn.runs.Run, tmp_path: Path
 ) -> None:
-    run = SimpleNamespace(name="first", info={"task": {"tools": ["look_up"]}})
-    export = SimpleNamespace(run=run, kind="merged")
-    monkeypatch.setattr(gguf_export, "open_export", lambda *_, **__: export)
-    with pytest.raises(ValueError, match=r"was trained with tools, and llama\.cpp, which"):
-        gn.export_gguf(tmp_path, tmp_path / "out")
+    """The questions are asked without tools, of the file and of the merged model."""
+    run = gn.runs.Run(shutil.copytree(tiny_run.path, tmp_path / tiny_run.name))
+    schema = {"type": "function", "function": {"name": "look_up"}}
+    rewrite(run.path / "run.json", task={**run.info["task"], "tools": [schema]})
+    export = gn.export.open(merged.path, run=run.path)
+    assert gn.export_gguf(export, tmp_path / "out").verification["passed"]
 
 
 def test_gguf_of_a_run_says_to_merge_it(tiny_run: gn.runs.Run, tmp_path: Path) -> None:

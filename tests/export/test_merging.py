@@ -148,6 +148,16 @@ def test_merge_chooses_a_dtype_that_keeps_the_change(tmp_path: Path) -> None:
         merged(pair, tmp_path / "narrow", "bfloat16")
 
 
+@pytest.mark.parametrize("dtype", ["auto", "float32"])
+def test_merge_does_not_advise_float32_where_it_failed(tmp_path: Path, dtype: str) -> None:
+    """The change is below half a step of float32 next to most weights."""
+    pair = base_and_adapter(tmp_path, strength=1e-10)
+    with pytest.raises(
+        ExportError, match=r"float32 [0-9.]+%; .* Use gn\.export\.export_adapter\.$"
+    ):
+        merged(pair, tmp_path / "out", dtype)
+
+
 def test_merge_refuses_useless_adapters_and_bases(tmp_path: Path) -> None:
     def refused(pair: Pair, said: str) -> None:
         with pytest.raises(ExportError, match=said):

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import grpo_nb as gn
+from grpo_nb.evaluation.subjects import _settings_to_load
 from tests.export.test_merged import rewrite
 from tests.support.scale import said_by, signs, start, trained
 
@@ -52,6 +53,26 @@ def test_training_in_the_folder_is_a_run(back: gn.scaleout.Project, run: gn.runs
     assert came.settings.learning_rate == 0.1
     assert came.settings.extra == {"epsilon": 0.3}
     assert list(gn.runs.side_by_side(run, came).differences["learning_rate"].values()) == [0.5, 0.1]
+
+
+def test_run_trained_on_a_gpu_is_shown_and_loaded_so(
+    back: gn.scaleout.Project, tmp_path: Path
+) -> None:
+    ignored = shutil.ignore_patterns("back")
+    copy = Path(shutil.copytree(back.path, tmp_path / "copy", ignore=ignored))
+    rewrite(copy / "result" / "finished.json", device="cuda:0", gpu="NVIDIA L4")
+    run = gn.scaleout.open(copy).run
+    assert run.info["machine"]["device"] == "cuda:0"
+    assert "Trained on NVIDIA L4, seed" in (run.path / "README.md").read_text()
+    # The dtype of a GPU is not asked of this machine's processor.
+    assert _settings_to_load(run) == run.settings
+
+
+def test_folder_of_another_version_is_refused(run: gn.runs.Run, tmp_path: Path) -> None:
+    folder = gn.scaleout.write(run, tmp_path / "folder").path
+    rewrite(folder / "origin.json", format_version=2)
+    with pytest.raises(ValueError, match=r"has format version 2, but .* gn\.scaleout\.write"):
+        gn.scaleout.open(folder)
 
 
 def test_folder_from_elsewhere_writes_nothing_outside(
