@@ -8,13 +8,13 @@ The flow in five steps:
 4. `faults.py` finds unexpected scores, and a weighted total that does not teach right answers.
 5. `report.py` defines the findings and shows them.
 
-No model is needed. Not covered: faults that only real completions show. Of a reward that executes
-code, only the danger of executing it is tried.
+No model is needed. Not covered: faults that only real completions show. A reward that
+executes code is tried, but not the code that right answers would need.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from grpo_nb.checks import calls, faults, probes, roles
 from grpo_nb.checks.calls import ProbeRunner
@@ -56,10 +56,12 @@ class RewardResult:
     """Number of completions with which the reward was called."""
     limit: str
     """Part of the check that was not possible, with the reason; empty if all was."""
-    is_left_out: bool
-    """True if probes show nothing: the reward scores played episodes, or ranks a group."""
-    can_count_in_total: bool
-    """True if the scores show what the reward follows, or that it follows nothing."""
+    status: Literal["known", "unknown", "left out"]
+    """Whether it is known what the reward follows.
+
+    `known`: its scores show it, or show that it follows nothing. `unknown`: it failed, or is too slow.
+    `left out`: probes show nothing, because it scores played episodes or ranks a group.
+    """
 
 
 def check_rewards(
@@ -85,8 +87,8 @@ def check_rewards(
         task: A `Task`, or rows (a list of dicts, a `datasets.Dataset`) with `prompt` or `question`,
             and an answer.
         format: Format of the answer if `task` is rows. Default: `xml()`.
-        answer: Column with the gold answer, if `task` is rows. Or, for rows and for a `Task`, a
-            function from a row to a right answer, for tasks such as Countdown, which have many.
+        answer: Column with the gold answer of rows or of a `Task`. Or a function from a row to a
+            right answer, for tasks such as Countdown, which have many.
         weights: Weights by name of the reward. Default: the weights that the rewards carry.
         tokenizer: For rewards that count tokens. Without it, words and punctuation marks are
             counted.
@@ -127,8 +129,8 @@ def check_rewards(
 
     # 3. Check the weighted total, which is what the model learns from. Rewards that no probe can
     # judge are left out.
-    scored = [result for result in results if not result.is_left_out]
-    is_total_known = all(result.can_count_in_total for result in scored)
+    scored = [result for result in results if result.status != "left out"]
+    is_total_known = all(result.status == "known" for result in scored)
     if scored and is_total_known and not judge_rewards:
         findings += faults.check_total([result.reward for result in scored], weights, rows)
 
@@ -196,6 +198,11 @@ def _try_reward(
     # 3. What could not be tried?
     is_late = any(failure.is_late for failure in runner.failures.values())
     is_stopped = runner.is_given_up or is_late
+    status: Literal["known", "unknown", "left out"] = "unknown"
+    if reason_left_out:
+        status = "left out"
+    elif is_judged and (not is_stopped or role.name != roles.OTHER):
+        status = "known"
     limit = reason_left_out
     if not is_judged and not reason_left_out:
         limit = "its scores, because it breaks the contract, fails or is unsteady"
@@ -209,8 +216,7 @@ def _try_reward(
         findings=findings,
         completions=runner.completions,
         limit=limit,
-        is_left_out=bool(reason_left_out),
-        can_count_in_total=is_judged and (not is_stopped or role.name != roles.OTHER),
+        status=status,
     )
 
 
@@ -259,7 +265,7 @@ def _probes_to_repeat(runner: ProbeRunner, role: Role) -> list[Probe]:
     for probe in runner.scores:
         if probe.layout == role.layout.name and probe.row in indexes:
             chosen.setdefault((probe.row, probe.kind), probe)
-    # Each is called alone twice, and takes part in two more calls.
+    # Each is called alone, and takes part in two more calls.
     count = 2 if runner.is_slow else len(chosen)
     return list(chosen.values())[:count]
 
