@@ -12,7 +12,7 @@ No model is needed. Not covered: faults that only real completions show. A rewar
 executes code is tried, but not the code that right answers would need.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -36,6 +36,9 @@ DETAIL_ROWS = 4
 
 A slow reward is tried on these rows only.
 """
+
+MAX_REPEATED = 10
+"""Completions that are called again: the right and the wrong answers of two rows."""
 
 QUESTION_COLUMNS = {"prompt", "question", "environments"}
 """Columns that do not decide which answer is right."""
@@ -163,18 +166,17 @@ def _try_reward(
     """Try one reward with all probes and find its faults."""
     runner = ProbeRunner(reward, rows, seconds_per_call)
     texts = {*texts_in(reward)}
-    reason_left_out = ""
-    if "environments" in texts:
-        reason_left_out = "it scores played episodes. Play one with gn.lab.ByHand(task, row_number)"
-    if base.is_relative(reward):
-        reason_left_out = "it ranks the completions of a group, so single completions show nothing"
+    reason_left_out = _reason_to_leave_out(reward, texts)
 
     # 1. Does the call work, and what does the reward follow?
     findings = calls.check_signature(runner)
     role = roles.no_role(layouts[0])
     if not findings and not base.is_relative(reward):
         role = _try_controls(runner, layouts)
-        findings = calls.find_unsteadiness(runner, _probes_to_repeat(runner, role))
+        # Each is called alone, and takes part in two more calls.
+        count = 2 if runner.is_slow else MAX_REPEATED
+        scored = [probe for probe in runner.scores if probe.layout == role.layout.name]
+        findings = calls.find_unsteadiness(runner, scored[:count])
 
     # 2. If the scores mean something, try all other probes in the layout that the reward reads.
     has_scores = {"right", "wrong"} <= {probe.kind for probe in runner.scores}
@@ -220,6 +222,15 @@ def _try_reward(
     )
 
 
+def _reason_to_leave_out(reward: base.RewardFunction, texts: Collection[str]) -> str:
+    """Return why probes show nothing about a reward; empty if they do."""
+    if base.is_relative(reward):
+        return "it ranks the completions of a group, so single completions show nothing"
+    if "environments" in texts:
+        return "it scores played episodes. Play one with gn.lab.ByHand(task, row_number)"
+    return ""
+
+
 def _try_controls(runner: ProbeRunner, layouts: Sequence[Layout]) -> Role:
     """Try right and wrong answers in all layouts, and return what the reward follows.
 
@@ -256,18 +267,6 @@ def _detail_rows(runner: ProbeRunner, role: Role) -> list[CheckRow]:
     """
     rows = sorted(runner.rows.rows, key=lambda row: row.index not in role.margins.index)
     return rows[:DETAIL_ROWS]
-
-
-def _probes_to_repeat(runner: ProbeRunner, role: Role) -> list[Probe]:
-    """Return a right and a wrong answer of a few rows that got a score."""
-    indexes = [row.index for row in _detail_rows(runner, role)]
-    chosen: dict[tuple[int, str], Probe] = {}
-    for probe in runner.scores:
-        if probe.layout == role.layout.name and probe.row in indexes:
-            chosen.setdefault((probe.row, probe.kind), probe)
-    # Each is called alone, and takes part in two more calls.
-    count = 2 if runner.is_slow else len(chosen)
-    return list(chosen.values())[:count]
 
 
 def _write_probes(
