@@ -60,7 +60,7 @@ class RewardResult:
     limit: str
     """Part of the check that was not possible, with the reason; empty if all was."""
     status: Literal["known", "unknown", "left out"]
-    """Whether it is known what the reward follows.
+    """State of the knowledge about what the reward follows.
 
     `known`: its scores show it, or show that it follows nothing. `unknown`: it failed, or is too slow.
     `left out`: probes show nothing, because it scores played episodes or ranks a group.
