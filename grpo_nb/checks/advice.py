@@ -4,9 +4,14 @@ The thresholds are round numbers, not tests. Each piece of advice gives the numb
 leaves the choice to the reader.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from grpo_nb.checks.learning_signal import Baseline
 
 MANY_TRUNCATED = 0.1
 """Share of truncated completions from which more room is worth its time."""
@@ -36,28 +41,24 @@ class Advice:
         return f"advice: {self.kind}: {self.reason}\n    {self.code}"
 
 
-def give_advice(sample: Any) -> tuple[Advice, ...]:
-    """Return what to change before training, the most important first.
-
-    Args:
-        sample: A `Baseline`.
-    """
+def give_advice(before: Baseline) -> tuple[Advice, ...]:
+    """Return what to change before training, the most important first."""
     return (
-        *_advise_format(sample),
-        *_advise_difficulty(sample),
-        *_advise_length(sample),
-        *_advise_group_size(sample),
+        *_advise_format(before),
+        *_advise_difficulty(before),
+        *_advise_length(before),
+        *_advise_group_size(before),
     )
 
 
-def _advise_format(sample: Any) -> Iterable[Advice]:
+def _advise_format(before: Baseline) -> Iterable[Advice]:
     """Propose an example turn, or priming, if the model does not write the format."""
-    if sample.slot_share >= FEW_SLOTS:
+    if before.slot_share >= FEW_SLOTS:
         return
-    texts = sample.scores.completions
-    read = round(sample.slot_share * len(texts))
+    texts = before.scores.completions
+    read = round(before.slot_share * len(texts))
     seen = f"an answer can be read in {read or 'none'} of {len(texts)} completions"
-    if sample.has_example:
+    if before.has_example:
         yield Advice(
             "priming",
             f"{seen}, although the prompts show an example. A few supervised steps on right "
@@ -65,29 +66,29 @@ def _advise_format(sample: Any) -> Iterable[Advice]:
             "SFTTrainer(model, args=config, train_dataset=turns).train()  # docs/guide/train.md",
         )
     else:
-        tagged = sum(sample.is_tagged)
+        tagged = sum(before.is_tagged)
         yield Advice(
             "example turn",
             f"{seen}, and {tagged or 'none'} of {len(texts)} contain any tag of the format "
-            f"{sample.format.name!r}. The prompts show no example, which a small model needs.",
+            f"{before.format.name!r}. The prompts show no example, which a small model needs.",
             'task = gn.load_task(..., example=("a question", "short reasoning", "its answer"))'
             "  # the rest as before",
         )
 
 
-def _advise_difficulty(sample: Any) -> Iterable[Advice]:
+def _advise_difficulty(before: Baseline) -> Iterable[Advice]:
     """Propose easier questions if most groups are all wrong, harder ones if they are all right."""
-    groups = len(sample.groups)
-    wrong = sample.counts["all wrong"]
-    right = sample.counts["all right"]
+    groups = len(before.groups)
+    wrong = before.counts["all wrong"]
+    right = before.counts["all right"]
     load_others = "task = gn.load_task(..., filter=lambda row: ...)  # the rest as before"
     # Half right and half wrong is no reason for either: the questions are of different difficulty.
     is_hard = 2 * wrong >= groups and wrong > right
-    is_format_only = sample.verdict == "format only"
-    if (is_hard or is_format_only) and sample.slot_share >= ENOUGH_SLOTS:
+    is_format_only = before.verdict == "format only"
+    if (is_hard or is_format_only) and before.slot_share >= ENOUGH_SLOTS:
         yield Advice(
             "easier data",
-            f"the questions are too hard for a start: {sample.sampled_accuracy:.0%} of the sampled "
+            f"the questions are too hard for a start: {before.sampled_accuracy:.0%} of the sampled "
             f"answers are correct, and in {wrong} of {groups} groups no completion earned more "
             "than an empty one.",
             load_others,
@@ -101,16 +102,16 @@ def _advise_difficulty(sample: Any) -> Iterable[Advice]:
         )
 
 
-def _advise_length(sample: Any) -> Iterable[Advice]:
+def _advise_length(before: Baseline) -> Iterable[Advice]:
     """Propose a higher length limit if answers that were begun are truncated."""
-    truncated = sum(sample.is_truncated)
-    completions = len(sample.scores)
-    pairs = zip(sample.is_truncated, sample.is_tagged, strict=True)
+    truncated = sum(before.is_truncated)
+    completions = len(before.scores)
+    pairs = zip(before.is_truncated, before.is_tagged, strict=True)
     begun = sum(is_truncated and is_tagged for is_truncated, is_tagged in pairs)
     # A text far from the format does not lack room: twice the room would only take twice the time.
-    is_in_format = sample.slot_share >= FEW_SLOTS or begun > 0
+    is_in_format = before.slot_share >= FEW_SLOTS or begun > 0
     if truncated >= MANY_TRUNCATED * completions and is_in_format:
-        limit = sample.settings.max_completion_length
+        limit = before.settings.max_completion_length
         yield Advice(
             "longer completions",
             f"{truncated} of {completions} completions were truncated at {limit} tokens, {begun} "
@@ -120,12 +121,12 @@ def _advise_length(sample: Any) -> Iterable[Advice]:
         )
 
 
-def _advise_group_size(sample: Any) -> Iterable[Advice]:
+def _advise_group_size(before: Baseline) -> Iterable[Advice]:
     """Propose a larger group if only some groups differ."""
-    groups = len(sample.groups)
-    differing = sample.counts["differs"]
+    groups = len(before.groups)
+    differing = before.counts["differs"]
     if 0 < differing < OFTEN_DIFFERENT * groups:
-        size = 2 * sample.num_generations
+        size = 2 * before.num_generations
         yield Advice(
             "larger group",
             f"{differing} of {groups} groups differ. A group of {size} completions is likelier to "

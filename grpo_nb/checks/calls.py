@@ -152,7 +152,11 @@ class ProbeRunner:
         try:
             with contextlib.redirect_stdout(io.StringIO()):
                 output = run_with_deadline(lambda: call_reward(self.reward, batch), limit)
-            result.scores = to_floats(output, len(probes))
+            scores = to_floats(output, len(probes))
+            # Training refuses it too: all advantages of the group would be NaN.
+            if math.inf in map(abs, scores):
+                raise ValueError("a score is infinite; it must be a finite number, or None")
+            result.scores = scores
         # SystemExit too: exit() in a reward would end the check, and with it the notebook's cell.
         except (Exception, SystemExit) as error:
             result.error = error
@@ -185,17 +189,13 @@ class ProbeRunner:
         return make_batch(texts, columns, completion_ids=token_ids, tokenizer=tokenizer)
 
     def table(self) -> pandas.DataFrame:
-        """Return the probes that got a score: one row per probe, with the fields of `Probe`.
-
-        Column `returned` is the score, `score` the same if it is a finite number, else NaN.
-        """
+        """Return the called probes: the fields of `Probe`, and `score`, which is NaN for None."""
         import pandas
 
         # As objects, because pandas refuses a lone surrogate in a column of texts.
         table = pandas.DataFrame(list(self.scores), columns=Probe._fields, dtype=object)
         table["row"] = table["row"].astype(int)
-        table["returned"] = pandas.Series(self.scores.values(), dtype=float)
-        table["score"] = table["returned"].where(table["returned"].abs() < math.inf)
+        table["score"] = pandas.Series(self.scores.values(), dtype=float)
         return table
 
 
@@ -218,8 +218,8 @@ def check_signature(runner: ProbeRunner) -> list[Finding]:
 def find_unsteadiness(runner: ProbeRunner, probes: Sequence[Probe]) -> list[Finding]:
     """Compare the first scores of some completions with those of later calls.
 
-    They are called one by one twice, together, and together in reverse order. A failure or a slow
-    reward is not reported here.
+    They are called one by one, together, and together in reverse order. A failure or a slow reward
+    is not reported here.
     """
     alone = _score_one_by_one(runner, probes)
     if not probes or alone is None:
@@ -234,11 +234,9 @@ def find_unsteadiness(runner: ProbeRunner, probes: Sequence[Probe]) -> list[Find
         return [make_finding("unsteady", runner.name, what, [probes[0].text])]
 
     first = [runner.scores[probe] for probe in probes]
-    again = _score_one_by_one(runner, probes) or alone
     in_order = in_reverse.scores[::-1]
     return (
-        _compare(runner, probes, alone, again, call="a call of its own")
-        or _compare(runner, probes, together.scores, in_order, call="the same call in reverse")
+        _compare(runner, probes, together.scores, in_order, call="the same call in reverse")
         or _compare(
             runner,
             probes,

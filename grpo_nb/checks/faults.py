@@ -99,8 +99,6 @@ def with_shares(probes: pandas.DataFrame, role: Role) -> pandas.DataFrame:
 def find_faults(reward: TriedReward, layouts: Sequence[Layout]) -> list[Finding]:
     """Return one finding for each kind of fault, with the shortest completion that shows it."""
     return [
-        *_find_missing_scores(reward),
-        *_find_infinite_scores(reward),
         *_find_constant(reward),
         *_find_lost_rows(reward),
         *_find_other_layout(reward, layouts),
@@ -110,36 +108,13 @@ def find_faults(reward: TriedReward, layouts: Sequence[Layout]) -> list[Finding]
     ]
 
 
-def _find_missing_scores(reward: TriedReward) -> Iterable[Finding]:
-    """Report right answers without a score. Rows on which no completion has one are left out."""
-    rights = reward.of_kind("right")
-    scored_rows = reward.probes.dropna(subset="returned")["row"].unique()
-    if len(scored_rows):
-        rights = rights[rights["row"].isin(scored_rows)]
-    missing = rights[rights["returned"].isna()]
-    if 2 * len(missing) > len(rights):
-        what = f"None or NaN for the right answer on {len(missing)} of {len(rights)} rows"
-        yield reward.finding("no score", what, missing)
-
-
-def _find_infinite_scores(reward: TriedReward) -> Iterable[Finding]:
-    """Report completions with an infinite score."""
-    is_infinite = reward.probes["returned"].notna() & reward.probes["score"].isna()
-    infinite = reward.probes[is_infinite]
-    if len(infinite):
-        example = infinite["returned"].iloc[0]
-        what = f"{example} for {len(infinite)} of {len(reward.probes)} completions"
-        yield reward.finding("infinite score", what, infinite)
-
-
 def _find_constant(reward: TriedReward) -> Iterable[Finding]:
     """Report a reward that gives all completions of a row the same score."""
     probes = reward.probes[reward.probes["layout"].isin(["", reward.role.layout.name])]
-    is_constant = probes.groupby("row")["returned"].nunique(dropna=False).max() == 1
-    finite = reward.probes["score"].dropna()
-    if is_constant and len(finite):
-        score = finite.iloc[0]
-        what = f"right, wrong and nonsensical completions of a row all score the same ({score:g})"
+    if probes.groupby("row")["score"].nunique(dropna=False).max() == 1:
+        known = reward.probes["score"].dropna()
+        score = f"{known.iloc[0]:g}" if len(known) else "None"
+        what = f"right, wrong and nonsensical completions of a row all score the same ({score})"
         yield reward.finding("constant", what, probes[:0])
 
 
@@ -182,7 +157,7 @@ def _find_other_layout(reward: TriedReward, layouts: Sequence[Layout]) -> Iterab
 def _find_unexpected_scores(reward: TriedReward) -> Iterable[Finding]:
     """Report each kind of probe that is rewarded and should not be, or the other way round."""
     for kind, probes in _comparable_probes(reward).groupby("kind", sort=False):
-        is_right = probes["expected"].iloc[0] == "pay"
+        is_right = probes["expected"].iloc[0] == "reward"
         unexpected = probes[probes["is_rewarded"] != is_right]
         if len(unexpected):
             seen = "rewarded like a right answer"
@@ -215,7 +190,7 @@ def _find_endless_growth(reward: TriedReward) -> Iterable[Finding]:
     growing = []
     examples = []
     for variant, probes in reward.of_kind("repetition is rewarded").groupby("variant", sort=False):
-        scores = list(probes["returned"])
+        scores = list(probes["score"])
         plain = rights.get(probes["row"].iloc[0], math.nan)
         if scores[-1] > plain + tolerance and _rises_without_end(scores, tolerance):
             growing.append(f"{variant}: {scores[0]:.3g} to {scores[-1]:.3g}")
@@ -234,13 +209,13 @@ def _rises_without_end(scores: Sequence[float], tolerance: float) -> bool:
 
 def _comparable_probes(reward: TriedReward) -> pandas.DataFrame:
     """Return the probes with an expectation, in the layout read, on rows with a margin."""
-    expectations = ["pay", "refuse"]
+    expectations = ["reward", "refuse"]
     if reward.role.name != ANSWER:
         # A format reward may reward a cheat in perfect format: the answer is not its business.
         expectations.remove("refuse")
         # The harmless changes also change the length, so they show nothing about the format.
         if is_length_dependent(reward.probes):
-            expectations.remove("pay")
+            expectations.remove("reward")
     is_read = reward.probes["layout"] == reward.role.layout.name
     is_expected = reward.probes["expected"].isin(expectations)
     return reward.probes[is_read & is_expected].dropna(subset="share")
@@ -294,8 +269,10 @@ def _total_scores(rewards: Sequence[TriedReward], weights: Weights) -> pandas.Da
 def _explain_total(rewards: Sequence[TriedReward], rows: CheckRows) -> Finding:
     """Return the finding about a total that does not follow right answers.
 
-    It is not critical if the total may be meant so: a single reward for the format or length, and
-    rewards that reward none of the answers and read other columns of the row, or are alone.
+    It is not critical if no reward depends on the answer, and the total may be meant so:
+
+    - The rewards read other columns of the row, which may define right answers.
+    - The only reward follows the format, length or wording, or reads no column at all.
     """
     is_lone = len(rewards) == 1
     name = rewards[0].name if is_lone else WHOLE_SET
@@ -304,20 +281,13 @@ def _explain_total(rewards: Sequence[TriedReward], rows: CheckRows) -> Finding:
     }
     other_columns = sorted(columns - {"answer", rows.gold_column})
     if not any(is_answer_dependent(reward.probes) for reward in rewards):
-        if other_columns and not rows.is_answer_function:
-            what = (
-                "no gold answer scores higher than a wrong one, and the reward reads "
-                f"{', '.join(other_columns)}: its right answers may be others than the gold answers"
-            )
-            return make_finding("right answer unknown", name, what)
-        if is_lone and _is_for_form(rewards[0]):
+        reads_others = bool(other_columns) and not rows.is_answer_function
+        if is_lone and not reads_others and _is_for_form(rewards[0]):
             what = "the only reward follows the format, length or wording, whatever the answer"
             return make_finding("no reward for answers", WHOLE_SET, what)
-        if is_lone and not columns:
-            what = (
-                "the only reward scores wrong answers like right ones, and not for their format, "
-                "length or wording alone"
-            )
+        if reads_others or (is_lone and not columns):
+            read = ", ".join(other_columns) or "no column"
+            what = f"no gold answer scores higher than a wrong one, and the reward reads {read}"
             return make_finding("right answer unknown", name, what)
     suspects = [reward.name for reward in rewards if reward.role.name != ANSWER]
     look_at = ", ".join(suspects) or "the weights and their signs"

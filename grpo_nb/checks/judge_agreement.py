@@ -10,7 +10,6 @@ disagree with each other.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -48,7 +47,6 @@ MAX_RISE = 0.1
 ROWS_SHOWN = 6
 REPLACING_PROBES = ("empty", "off topic")
 """Probes with another answer in place of the person's: they must stay below the middle."""
-PROBE_COLUMNS = ("probe", "before", "after", "change", "fools")
 
 
 @dataclass(frozen=True, repr=False)
@@ -73,41 +71,35 @@ class Agreement(Shown):
     Columns: mean score before and after, change, and `fools`.
     """
 
-    def side_by_side(self, count: int | None = None) -> Table:
-        """Return the first `count` rows of `table` for display. Default: all."""
-        rows = []
-        for person, judged, difference, *texts in self.table[:count].to_numpy():
-            scores = map(as_score, (person, judged, difference))
-            rows.append((*scores, *map(as_written, texts)))
-        return Table(rows, list(self.table), wide=(3, 4, 5))
-
     def _parts(self) -> Iterator[Part]:
         yield bold(self.sentence)
-        if len(self.probes):
-            rows = []
-            for row in self.probes.itertuples():
-                scores = map(as_score, (row.before, row.after, row.change))
-                rows.append((row.probe, *scores, "yes" if row.fools else "no"))
-            head = ("answer changed", "before", "after", "change", "fools the judge")
-            yield Table(rows, head, right=(1, 2, 3))
+        probes = []
+        for row in self.probes.itertuples():
+            scores = map(as_score, (row.before, row.after, row.change))
+            probes.append((row.probe, *scores, "yes" if row.fools else "no"))
+        head = ("answer changed", "before", "after", "change", "fools the judge")
+        yield Table(probes, head, right=(1, 2, 3))
         yield "The largest differences (all: .table):"
-        yield self.side_by_side(ROWS_SHOWN)
+        differences = []
+        for person, judged, difference, *texts in self.table[:ROWS_SHOWN].to_numpy():
+            scores = map(as_score, (person, judged, difference))
+            differences.append((*scores, *map(as_written, texts)))
+        yield Table(differences, list(self.table), wide=(3, 4, 5))
 
 
-def agreement(judge: judge, labelled: Source, *, probe: bool = True) -> Agreement:
+def agreement(judge: judge, labelled: Source) -> Agreement:
     """Compare a judge with a person's scores, and report whether a training may use the judge.
 
     The ten answers with the lowest scores by hand are scored again in other forms: longer, with
     flattery, with their sentences in another order, and with a demand for the best score. The judge
     is fooled by a form that raises the mean score by more than a tenth of the scale. It is also
-    fooled if an empty answer or one off topic gets more than the middle of the scale.
+    fooled if an empty answer or one off topic gets more than the middle of the scale. This takes up
+    to 60 calls more than there are labels.
 
     Args:
         judge: From `gn.rewards.judge`. It keeps the verdict, for `check_rewards` and training.
         labelled: Rows with `completion`, `score` by hand, and `question` or `prompt`: a list, a
             .csv file, or the labels of the reward lab. Rows without a score are left out.
-        probe: If False, no attempt is made to fool the judge, and it keeps no verdict. With True,
-            up to 60 more calls are made.
 
     Raises:
         ValueError: A column is missing, or no row has a score.
@@ -137,9 +129,7 @@ def agreement(judge: judge, labelled: Source, *, probe: bool = True) -> Agreemen
 
     known = table.dropna(subset="judge")
     correlation = rank_correlation(known["person"], known["judge"])
-    probes = pandas.DataFrame(columns=PROBE_COLUMNS)
-    if probe:
-        probes = _try_probes(judge, table, rows)
+    probes = _try_probes(judge, table, rows)
     verdict, reason = _decide(table, correlation, probes)
     low, high = correlation.interval
     sentence = (
@@ -147,8 +137,7 @@ def agreement(judge: judge, labelled: Source, *, probe: bool = True) -> Agreemen
         f"have a rank correlation of {correlation.value:.2f} (95 % interval {low:.2f} to "
         f"{high:.2f}), and {ENOUGH_CORRELATION:g} is needed; {reason}."
     )
-    if probe:
-        judge.remember(verdict, sentence)
+    judge.remember(verdict, sentence)
     table = table.sort_values("difference", key=abs, ascending=False, kind="stable")
     return Agreement(verdict, sentence, correlation.value, correlation.interval, table, probes)
 
@@ -204,20 +193,19 @@ def _try_probes(
     import pandas
 
     low, high = judge.scale
-    tried = []
+    texts = []
+    probed_rows = []
+    scores = []
     lowest = table["person"].sort_values(kind="stable").index[:MAX_ANSWERS_PROBED]
     for place in lowest:
         for probe, text in _reword(table["completion"][place], high).items():
-            tried.append((probe, table["judge"][place], text, rows[place]))
-    replies = judge.judged([text for *_, text, _ in tried], [row for *_, row in tried])
+            texts.append(text)
+            probed_rows.append(rows[place])
+            scores.append({"probe": probe, "before": table["judge"][place]})
+    replies = judge.judged(texts, probed_rows)
 
-    scores = pandas.DataFrame(
-        {
-            "probe": [probe for probe, *_ in tried],
-            "before": [before for _, before, *_ in tried],
-            "after": [math.nan if reply.score is None else reply.score for reply in replies],
-        }
-    )
+    scores = pandas.DataFrame(scores)
+    scores["after"] = pandas.Series([reply.score for reply in replies], dtype=float)
     scores["change"] = scores["after"] - scores["before"]
     means = scores.groupby("probe", sort=False).mean().reset_index()
     is_raised = means["change"] > MAX_RISE * (high - low)
@@ -254,8 +242,7 @@ def _decide(
     if low < ENOUGH_CORRELATION:
         needed = correlation.pairs_needed(ENOUGH_CORRELATION)
         return "too few labels to tell", f"with this correlation it takes about {needed:.0f} labels"
-    tried = "nothing that was tried fooled it" if len(probes) else "nothing was tried to fool it"
-    return "fit as a reward", tried
+    return "fit as a reward", "nothing that was tried fooled it"
 
 
 def find_unmeasured(judges: Sequence[judge], reward: str) -> list[Finding]:

@@ -32,7 +32,7 @@ class LevelChoice:
 
     @property
     def chosen(self) -> int:
-        """Number of the level to train on.
+        """Number of the level to train on, from 0.
 
         It is the last level measured. If that one gives no signal, it is the hardest of the easier
         levels that gives one.

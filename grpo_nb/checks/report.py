@@ -37,8 +37,8 @@ KINDS: dict[str, Kind] = {
     "breaks the contract": Kind(
         "critical",
         effect="the training stops at its first step",
-        fix="write def reward(completions, answer, **columns), and return a list with one float or "
-        "None per completion",
+        fix="write def reward(completions, answer, **columns), and return a list with one finite "
+        "float or None per completion",
     ),
     "raises": Kind(
         "critical",
@@ -48,7 +48,7 @@ KINDS: dict[str, Kind] = {
     ),
     "hangs": Kind(
         "critical",
-        effect="one such completion stops the training, or makes every step that has one as slow",
+        effect="one such completion stops the training, or delays every step that has one",
         fix="limit nested repeats such as (a+)+ in patterns, and limit the time of computations as "
         "gn.rewards.maths does",
     ),
@@ -79,22 +79,11 @@ KINDS: dict[str, Kind] = {
         "for itself",
     ),
     # The scores
-    "infinite score": Kind(
-        "critical",
-        effect="the total and all advantages of its group become NaN, and with them the model",
-        fix="return a finite number for a bad completion, such as -1.0",
-    ),
-    "no score": Kind(
-        "critical",
-        effect="the reward never counts on these rows",
-        fix="check which column it reads: a reward that cannot read its column usually returns "
-        "None",
-    ),
     "constant": Kind(
         "warning",
         effect="no influence on any advantage; perhaps it looks for something that your data never "
         "has",
-        fix="try it on one completion that it must reward, and print "
+        fix="check which columns it reads, try it on one completion that it must reward, and print "
         "gn.rewards.completion_text(completion)",
     ),
     "another format": Kind(

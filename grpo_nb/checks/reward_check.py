@@ -8,13 +8,13 @@ The flow in five steps:
 4. `faults.py` finds unexpected scores, and a weighted total that does not teach right answers.
 5. `report.py` defines the findings and shows them.
 
-No model is needed. Not covered: faults that only real completions show. Of a reward that executes
-code, only the danger of executing it is tried.
+No model is needed. Not covered: faults that only real completions show. A reward that
+executes code is tried, but not the code that right answers would need.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from grpo_nb.checks import calls, faults, probes, roles
 from grpo_nb.checks.calls import ProbeRunner
@@ -37,6 +37,9 @@ DETAIL_ROWS = 4
 A slow reward is tried on these rows only.
 """
 
+MAX_REPEATED = 10
+"""Completions that are called again: the right and the wrong answers of two rows."""
+
 QUESTION_COLUMNS = {"prompt", "question", "environments"}
 """Columns that do not decide which answer is right."""
 
@@ -56,10 +59,12 @@ class RewardResult:
     """Number of completions with which the reward was called."""
     limit: str
     """Part of the check that was not possible, with the reason; empty if all was."""
-    is_left_out: bool
-    """True if probes show nothing: the reward scores played episodes, or ranks a group."""
-    can_count_in_total: bool
-    """True if the scores show what the reward follows, or that it follows nothing."""
+    status: Literal["known", "unknown", "left out"]
+    """State of the knowledge about what the reward follows.
+
+    `known`: its scores show it, or show that it follows nothing. `unknown`: it failed, or is too slow.
+    `left out`: probes show nothing, because it scores played episodes or ranks a group.
+    """
 
 
 def check_rewards(
@@ -85,8 +90,8 @@ def check_rewards(
         task: A `Task`, or rows (a list of dicts, a `datasets.Dataset`) with `prompt` or `question`,
             and an answer.
         format: Format of the answer if `task` is rows. Default: `xml()`.
-        answer: Column with the gold answer, if `task` is rows. Or, for rows and for a `Task`, a
-            function from a row to a right answer, for tasks such as Countdown, which have many.
+        answer: Column with the gold answer of rows or of a `Task`. Or a function from a row to a
+            right answer, for tasks such as Countdown, which have many.
         weights: Weights by name of the reward. Default: the weights that the rewards carry.
         tokenizer: For rewards that count tokens. Without it, words and punctuation marks are
             counted.
@@ -127,8 +132,8 @@ def check_rewards(
 
     # 3. Check the weighted total, which is what the model learns from. Rewards that no probe can
     # judge are left out.
-    scored = [result for result in results if not result.is_left_out]
-    is_total_known = all(result.can_count_in_total for result in scored)
+    scored = [result for result in results if result.status != "left out"]
+    is_total_known = all(result.status == "known" for result in scored)
     if scored and is_total_known and not judge_rewards:
         findings += faults.check_total([result.reward for result in scored], weights, rows)
 
@@ -161,18 +166,17 @@ def _try_reward(
     """Try one reward with all probes and find its faults."""
     runner = ProbeRunner(reward, rows, seconds_per_call)
     texts = {*texts_in(reward)}
-    reason_left_out = ""
-    if "environments" in texts:
-        reason_left_out = "it scores played episodes. Play one with gn.lab.ByHand(task, row_number)"
-    if base.is_relative(reward):
-        reason_left_out = "it ranks the completions of a group, so single completions show nothing"
+    reason_left_out = _reason_to_leave_out(reward, texts)
 
     # 1. Does the call work, and what does the reward follow?
     findings = calls.check_signature(runner)
     role = roles.no_role(layouts[0])
     if not findings and not base.is_relative(reward):
         role = _try_controls(runner, layouts)
-        findings = calls.find_unsteadiness(runner, _probes_to_repeat(runner, role))
+        # Each is called alone, and takes part in two more calls.
+        count = 2 if runner.is_slow else MAX_REPEATED
+        scored = [probe for probe in runner.scores if probe.layout == role.layout.name]
+        findings = calls.find_unsteadiness(runner, scored[:count])
 
     # 2. If the scores mean something, try all other probes in the layout that the reward reads.
     has_scores = {"right", "wrong"} <= {probe.kind for probe in runner.scores}
@@ -196,6 +200,11 @@ def _try_reward(
     # 3. What could not be tried?
     is_late = any(failure.is_late for failure in runner.failures.values())
     is_stopped = runner.is_given_up or is_late
+    status: Literal["known", "unknown", "left out"] = "unknown"
+    if reason_left_out:
+        status = "left out"
+    elif is_judged and (not is_stopped or role.name != roles.OTHER):
+        status = "known"
     limit = reason_left_out
     if not is_judged and not reason_left_out:
         limit = "its scores, because it breaks the contract, fails or is unsteady"
@@ -209,9 +218,17 @@ def _try_reward(
         findings=findings,
         completions=runner.completions,
         limit=limit,
-        is_left_out=bool(reason_left_out),
-        can_count_in_total=is_judged and (not is_stopped or role.name != roles.OTHER),
+        status=status,
     )
+
+
+def _reason_to_leave_out(reward: base.RewardFunction, texts: Collection[str]) -> str:
+    """Return why probes show nothing about a reward; empty if they do."""
+    if base.is_relative(reward):
+        return "it ranks the completions of a group, so single completions show nothing"
+    if "environments" in texts:
+        return "it scores played episodes. Play one with gn.lab.ByHand(task, row_number)"
+    return ""
 
 
 def _try_controls(runner: ProbeRunner, layouts: Sequence[Layout]) -> Role:
@@ -250,18 +267,6 @@ def _detail_rows(runner: ProbeRunner, role: Role) -> list[CheckRow]:
     """
     rows = sorted(runner.rows.rows, key=lambda row: row.index not in role.margins.index)
     return rows[:DETAIL_ROWS]
-
-
-def _probes_to_repeat(runner: ProbeRunner, role: Role) -> list[Probe]:
-    """Return a right and a wrong answer of a few rows that got a score."""
-    indexes = [row.index for row in _detail_rows(runner, role)]
-    chosen: dict[tuple[int, str], Probe] = {}
-    for probe in runner.scores:
-        if probe.layout == role.layout.name and probe.row in indexes:
-            chosen.setdefault((probe.row, probe.kind), probe)
-    # Each is called alone twice, and takes part in two more calls.
-    count = 2 if runner.is_slow else len(chosen)
-    return list(chosen.values())[:count]
 
 
 def _write_probes(

@@ -20,7 +20,6 @@ SHOWN_ELSEWHERE = {
     "never measured",
     "too few labels",
     "refused by its measure",
-    "infinite score",
     "right answer unknown",
     "no reward for answers",
 }

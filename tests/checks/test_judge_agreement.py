@@ -38,8 +38,8 @@ def make_judge(ask=words_alone, cache: Path | None = None, rubric: str = "Many w
     return gn.rewards.judge(ask, rubric, cache=cache)
 
 
-def measure(ask=words_alone, labels=LABELS, cache: Path | None = None, **options):
-    return gn.checks.agreement(make_judge(ask, cache), labels, **options)
+def measure(ask=words_alone, labels=LABELS, cache: Path | None = None):
+    return gn.checks.agreement(make_judge(ask, cache), labels)
 
 
 def test_agreement_with_the_person_may_pay() -> None:
@@ -131,12 +131,6 @@ def test_check_rewards_does_not_call_an_unmeasured_judge() -> None:
 
 def test_check_rewards_of_a_judge_needs_no_gold_answer() -> None:
     assert not gn.check_rewards(make_judge(), [{"question": "no gold answer"}]).ok
-
-
-def test_agreement_without_probes_is_not_kept(tmp_path: Path) -> None:
-    cache = tmp_path / "replies.jsonl"
-    measure(cache=cache, probe=False)
-    assert make_judge(cache=cache).measured is None
 
 
 def test_agreement_is_kept_for_a_judge_with_the_same_rubric(tmp_path: Path) -> None:

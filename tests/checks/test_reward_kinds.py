@@ -177,14 +177,16 @@ def test_none_for_wrong_answers_counts_as_zero() -> None:
     assert check_rewards(right_or_none, SUMS).ok
 
 
-def test_infinite_score_is_named_and_nothing_else() -> None:
+def test_infinite_score_breaks_the_contract() -> None:
     def minus_infinity(completions, answer, **_):
         return [
             1.0 if slot(c) == gold else -math.inf
             for c, gold in zip(completions, answer, strict=True)
         ]
 
-    assert kinds(check_rewards(minus_infinity, SUMS)) == {"infinite score"}
+    report = check_rewards(minus_infinity, SUMS)
+    assert kinds(report) == {"breaks the contract"}
+    assert "a score is infinite" in report.findings[0].what
 
 
 def test_gold_answers_that_score_nothing_are_named() -> None:
