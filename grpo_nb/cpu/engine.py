@@ -1,8 +1,8 @@
 """`CpuEngine`: sample and score the completions of a model on a CPU, each distinct prompt once.
 
-The trainer (grpo_nb.training.trainer) and `generation.sampling.generate` use it. It computes the same
-numbers as TRL's own path up to rounding, if there is no LoRA dropout. Where a batch does
-not fit, `batch_obstacle` gives the reason, and the caller takes TRL's path.
+The trainer (grpo_nb.training.trainer) and `generation.sampling.generate` use it. It computes the
+same numbers as TRL's own path up to rounding, if there is no LoRA dropout. Where a batch does not
+fit, `batch_obstacle` gives the reason, and the caller takes TRL's path.
 """
 
 from __future__ import annotations

@@ -221,26 +221,27 @@ def sample_with_transformers(
 
 @contextlib.contextmanager
 def _inference_mode(model: Any) -> Iterator[None]:
-    """Switch a model to inference within the block, and put its modes back afterwards.
+    """Switch a model to inference within the block, and restore the mode of each module after it.
 
     On a GPU Unsloth's `generate` clears gradient checkpointing on every module, and puts it back
     only if the model was in training mode when `generate` was called (unsloth/models/llama.py,
     `unsloth_fast_generate`). Therefore Unsloth's own pair of functions switches such a model.
     """
-    if not hasattr(model, "for_training"):
-        with kept_modes(model):
+    # Unsloth's functions switch all modules alike, also those that the user put in evaluation mode.
+    with kept_modes(model):
+        if not hasattr(model, "for_training"):
             model.eval()
             yield
-        return
-    was_training = model.training
-    values = [getattr(module, "gradient_checkpointing", False) for module in model.modules()]
-    checkpointing = next((value for value in values if value), False)
-    model.for_inference()
-    try:
-        yield
-    finally:
-        if was_training:
-            model.for_training(use_gradient_checkpointing=checkpointing)
+            return
+        was_training = model.training
+        values = [getattr(module, "gradient_checkpointing", False) for module in model.modules()]
+        checkpointing = next((value for value in values if value), False)
+        model.for_inference()
+        try:
+            yield
+        finally:
+            if was_training:
+                model.for_training(use_gradient_checkpointing=checkpointing)
 
 
 def _through_end(tokens: list[int], end_tokens: Sequence[int]) -> list[int]:

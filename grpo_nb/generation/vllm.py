@@ -58,9 +58,12 @@ def vllm_sampling_obstacle(model: PreTrainedModel) -> str | None:
     Args:
         model: Model with a vLLM engine.
     """
-    if is_adapter_on(model) and list(model.active_adapters) != ["default"]:
-        names = ", ".join(model.active_adapters)
-        return f"its active adapter is {names}, and vLLM is given the one called default"
+    if is_adapter_on(model):
+        if not hasattr(model, "load_lora"):
+            return "only the model that gn.load_model returned can give vLLM its adapter"
+        if model.active_adapters != ["default"]:
+            names = ", ".join(model.active_adapters)
+            return f"its active adapter is {names}, and vLLM is given the one called default"
     if any(getattr(module, "merged", False) for module in model.modules()):
         return "its adapter is merged into the weights"
     return None

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import gc
+import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,6 +29,7 @@ from grpo_nb.models.sources import resolve_model
 from grpo_nb.models.templates import set_template_from
 from grpo_nb.upstream.unsloth import hand_copies_to_vllm
 
+_LOG = logging.getLogger(__name__)
 _SKIP_VLLM = "fast_inference=False skips the attempt"
 # Arguments of Unsloth's loader that the kit sets, and the setting to change instead.
 _SET_BY_SETTINGS = {
@@ -69,12 +71,11 @@ def load_model(
     Args:
         settings: The model and how to load it.
         adapter: Folder or Hub id of a LoRA to start from, such as one of a supervised training. Its
-            rank, alpha, layers and chat template take precedence over the settings. `report` is
-            called with a line about it, or there is a warning.
+            rank, alpha, layers and chat template take precedence over the settings.
         loader: Further arguments of Unsloth's loader, such as `text_only`, `load_in_fp8`,
             `offload_embedding`. Only these three are repeated when a run is reopened. Arguments
             that a setting decides are refused. On a CPU `text_only` has no effect.
-        report: Called with one line per stage, to show progress.
+        report: Called with one line per stage. By default, the lines go to the log as information.
 
     Returns:
         A `PeftModel` around transformers' model, and transformers' tokenizer.
@@ -98,6 +99,7 @@ def load_model(
             f"loader has {name!r}, which the kit sets: write "
             f"settings = settings.replace({_SET_BY_SETTINGS[name]}=...)."
         )
+    report = report or _LOG.info
     import_unsloth()
     import torch
 
@@ -114,17 +116,13 @@ def load_model(
         settings, folder, base = read_adapter(settings, adapter)
         require_trained_on(folder, settings.model, local_weights_identity(source))
         shape = ", ".join(f"{name}={getattr(settings, name)}" for name in LORA_SHAPE)
-        message = (
+        report(
             f"Starting from the LoRA {str(adapter)!r}, trained on {base!r}, with its {shape}. With "
             "beta above 0 the KL is measured to this adapter as it is now, on a GPU to the base "
             "model."
         )
-        if report is None:
-            warn_user(message)
-        else:
-            report(message)
     model, tokenizer, obstacle = _load_with_best_engine(
-        settings, source, gpu, loader, report=report or (lambda line: None)
+        settings, source, gpu, loader, report=report
     )
     tokenizer.padding_side = "left"
     # A tokenizer with the GPT-2 clean-up would change the text that rewards see.
