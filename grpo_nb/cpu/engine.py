@@ -103,7 +103,7 @@ class CpuEngine:
                 model, input_ids, attention_mask, length, pad_id=pad_id
             )
 
-    def log_probs_of_some(
+    def log_probs_of_rows(
         self,
         model: Any,
         input_ids: Tensor,
