@@ -98,7 +98,8 @@ def batch_obstacle(input_ids: Tensor, attention_mask: Tensor, completion_length:
     if not torch.equal(completion_mask.bool(), right_padded):
         return "a completion is masked in its middle"
     prompts = _unpadded_prompts(input_ids, attention_mask, completion_length)
-    if min(map(len, prompts)) < 2:
+    shortest = min(map(len, prompts))
+    if shortest < 2:
         return "a prompt is shorter than two tokens"
     if len(set(prompts)) == len(prompts):
         return "no prompt occurs twice in a micro-batch (raise per_device_train_batch_size)"
@@ -422,8 +423,10 @@ def shared_prompt_logps(
     row_of_key = row_of_token[:, None, :]
     is_same_row = row_of_query == row_of_key
     sees_completion = is_same_row.tril()
+    # Every token of a lane sees the whole prompt.
     is_prompt = prompt_mask[prompt_of_lane].bool()
-    sees_prompt = is_prompt[:, None].expand(-1, lane_width, -1)
+    for_each_token = is_prompt[:, None]
+    sees_prompt = for_each_token.expand(-1, lane_width, -1)
     sees = torch.cat([sees_prompt, sees_completion], -1)
     output = model(
         input_ids=ids,

@@ -58,8 +58,11 @@ def vllm_sampling_obstacle(model: PreTrainedModel) -> str | None:
     Args:
         model: Model with a vLLM engine.
     """
+    from peft import PeftModel
+
     if is_adapter_on(model):
-        if not hasattr(model, "load_lora"):
+        # On transformers' model inside of the wrapper, `active_adapters` is a method.
+        if not isinstance(model, PeftModel):
             return "only the model that gn.load_model returned can give vLLM its adapter"
         if model.active_adapters != ["default"]:
             names = ", ".join(model.active_adapters)
@@ -104,6 +107,7 @@ def sampling_arguments(config: GenerationConfig) -> dict[str, Any]:
     for name, neutral in NEUTRAL_SAMPLING.items():
         value = getattr(config, name)
         sampled[name] = neutral if value is None else value
+    # Greedy decoding keeps only the penalty: vLLM's other parameters would change nothing.
     if not config.do_sample:
         penalty = sampled["repetition_penalty"]
         return arguments | {"temperature": 0.0, "repetition_penalty": penalty}
