@@ -26,6 +26,7 @@ from torch.nn import functional
 @contextmanager
 def grouped_attention() -> Iterator[None]:
     """Let models with transformers' `sdpa` attention not copy key/value heads within the block."""
+    # Models look their attention up by name at each call, so the table is changed, not the model.
     functions = attention_functions()
     original = functions["sdpa"]
     functions["sdpa"] = partial(_attention_without_copies, original)
@@ -45,6 +46,7 @@ def _attention_without_copies(
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """Compute attention as transformers' `sdpa` does; pass calls not covered to `original`."""
+    # The second dimension of each is that of the heads.
     is_grouped = query.shape[1] > key.shape[1] == value.shape[1]
     has_bias = kwargs.get("position_bias") is not None
     if query.device.type != "cpu" or not is_grouped or attention_mask is None or has_bias:
@@ -58,4 +60,5 @@ def _attention_without_copies(
         scale=kwargs.get("scaling"),
         enable_gqa=True,
     )
+    # As transformers returns it: (rows, tokens, heads, numbers of a head), and no weights.
     return out.transpose(1, 2).contiguous(), None

@@ -1,8 +1,8 @@
 """`CpuEngine`: sample and score the completions of a model on a CPU, each distinct prompt once.
 
-The trainer (grpo_nb.training.trainer) and `generation.sampling.generate` use it. It computes the same
-numbers as TRL's own path up to rounding, if there is no LoRA dropout. Where a batch does
-not fit, `batch_obstacle` gives the reason, and the caller takes TRL's path.
+The trainer (grpo_nb.training.trainer) and `generation.sampling.generate` use it. It computes the
+same numbers as TRL's own path up to rounding, if there is no LoRA dropout. Where a batch does not
+fit, `batch_obstacle` gives the reason, and the caller takes TRL's path.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class CpuEngine:
                 model, input_ids, attention_mask, length, pad_id=pad_id
             )
 
-    def log_probs_of_some(
+    def log_probs_of_rows(
         self,
         model: Any,
         input_ids: Tensor,
@@ -115,7 +115,7 @@ class CpuEngine:
         pad_id: int,
         autocast: contextlib.AbstractContextManager[Any],
     ) -> tuple[Tensor, Tensor]:
-        """Return log-probabilities and entropies, computed only for some of the completions.
+        """Return log-probabilities and entropies, computed only for the rows with `is_scored`.
 
         Args:
             model: The wrapper of the engine's model that the trainer passes.
@@ -133,14 +133,16 @@ class CpuEngine:
         rows = is_scored.nonzero()[:, 0]
         if not len(rows):
             # Zero gradients, not missing ones: the optimizer's momentum moves on, as in TRL.
-            zero = sum(p.sum() for p in model.parameters() if p.requires_grad) * 0.0
+            trained = [weight for weight in model.parameters() if weight.requires_grad]
+            zero = sum(weight.sum() for weight in trained) * 0.0
             return log_probs + zero, entropies
         with autocast:
-            some, some_entropies = shared_prompts.shared_prompt_logps(
+            scored, scored_entropies = shared_prompts.shared_prompt_logps(
                 model, input_ids[rows], attention_mask[rows], length, pad_id=pad_id
             )
-        log_probs = log_probs.to(some.dtype).index_copy(0, rows, some)
-        entropies = entropies.to(some.dtype).index_copy(0, rows, some_entropies)
+        # Out of place, so that gradients reach the scored rows.
+        log_probs = log_probs.to(scored.dtype).index_copy(0, rows, scored)
+        entropies = entropies.to(scored.dtype).index_copy(0, rows, scored_entropies)
         return log_probs, entropies
 
     def release(self) -> None:

@@ -78,6 +78,7 @@ class FoldedLora:
         """
         can_pack = is_decoding and torch.backends.mkldnn.is_available()
         layers = list(self._model.modules())
+        # The base layer and the matrices A and B, which a folded layer does not call.
         inside_lora = set()
         for layer in layers:
             if _is_lora(layer):
@@ -93,7 +94,7 @@ class FoldedLora:
             else:
                 continue
             if weight is None or weight.dtype not in EXACT_DTYPES:
-                continue
+                continue  # computed as before
             packed = None
             if can_pack and weight.dtype == torch.float32:
                 # Layer by layer, so that each takes the memory that the last one has left: fresh
@@ -119,6 +120,7 @@ class FoldedLora:
         if layer.disable_adapters:
             # Unpacked from 4 bit; without the kept memory each layer would hold one more copy.
             return memory.copy_(weight)
+        # In one call, with the sum written into the kept memory.
         name = single_plain_adapter(layer)
         lora_a = layer.lora_A[name].weight.to(weight.dtype)
         lora_b = layer.lora_B[name].weight.to(weight.dtype)

@@ -57,20 +57,21 @@ def sample(
     Returns:
         N completions of at most `max_new_tokens` tokens, with the end token.
     """
-    pad_id = int(config.pad_token_id) if config.pad_token_id is not None else 0
+    pad_id = 0 if config.pad_token_id is None else int(config.pad_token_id)
     padded, _ = left_padded(prompts, pad_id)
-    width = padded.shape[1]
+    total, width = padded.shape
     config, processors = sampling_setup(model, config, width)
     end_tokens = [] if config.eos_token_id is None else config.eos_token_id
     end_tokens = torch.tensor(end_tokens, dtype=torch.long).reshape(-1)
-    total = len(prompts)
     limit = config.max_new_tokens
     # Prompts, with room for the sampled tokens.
-    ids = torch.cat([padded, padded.new_full((total, limit), pad_id)], 1)
+    room = padded.new_full((total, limit), pad_id)
+    ids = torch.cat([padded, room], 1)
     lengths = torch.full((total,), limit)
     # Rows still in the batch, and the position of the last prompt token of each.
     running = torch.arange(total)
-    last_position = torch.tensor([[len(prompt) - 1] for prompt in prompts])
+    prompt_lengths = torch.tensor([len(prompt) for prompt in prompts])
+    last_position = prompt_lengths[:, None] - 1
     distinct_prompts, prompt_of_row = distinct(prompts)
     with kept_modes(model), grouped_attention(), folded.for_inference(is_decoding=True):
         model.eval()
@@ -78,16 +79,19 @@ def sample(
         cache, mask = prompt_cache(run, distinct_prompts, pad_id, model.dtype)
         rows = torch.tensor(prompt_of_row)
         cache.layers = [_GrowingLayer(layer, rows, limit) for layer in cache.layers]
-        mask = torch.cat([mask[rows], torch.ones(total, limit, dtype=torch.long)], 1)
+        room_mask = torch.ones_like(room)
+        mask = torch.cat([mask[rows], room_mask], 1)
         for step in range(limit):
             end = width + step
+            cached_tokens = cache.get_seq_length()
             output = run(
                 input_ids=ids[running, end - 1 : end],
-                attention_mask=mask[:, : cache.get_seq_length() + 1],
+                attention_mask=mask[:, : cached_tokens + 1],
                 position_ids=last_position + step,
                 past_key_values=cache,
             )
-            scores = processors(ids[running, :end], output.logits[:, -1].float())
+            logits = output.logits[:, -1].float()
+            scores = processors(ids[running, :end], logits)
             if config.do_sample:
                 probabilities = scores.softmax(-1)
                 tokens = _sample_tokens(probabilities, total, running)
@@ -96,20 +100,25 @@ def sample(
             # A row that has ended may stay in the batch for a few more tokens.
             has_not_ended = lengths[running] > step
             ids[running[has_not_ended], end] = tokens[has_not_ended]
-            ends_here = has_not_ended & torch.isin(tokens, end_tokens)
-            lengths[running[ends_here]] = step + 1
+            is_end = torch.isin(tokens, end_tokens)
+            ends_here = running[has_not_ended & is_end]
+            lengths[ends_here] = step + 1
             continues = lengths[running] > step + 1
             if not continues.any():
                 break
-            if continues.sum() <= REMOVE_BELOW_SHARE * len(continues):
+            removal_limit = REMOVE_BELOW_SHARE * len(continues)
+            if continues.sum() <= removal_limit:
                 kept = continues.nonzero()[:, 0]
                 running = running[kept]
                 last_position = last_position[kept]
                 mask = mask[kept]
                 for layer in cache.layers:
                     layer.keep_rows(kept)
-    completions = zip(ids[:, width:].tolist(), lengths.tolist(), strict=True)
-    return [tokens[:length] for tokens, length in completions]
+    sampled = ids[:, width:].tolist()
+    completions = []
+    for tokens, length in zip(sampled, lengths.tolist(), strict=True):
+        completions.append(tokens[:length])
+    return completions
 
 
 def _sample_tokens(probabilities: Tensor, total: int, rows: Tensor) -> Tensor:
@@ -126,7 +135,8 @@ def _sample_tokens(probabilities: Tensor, total: int, rows: Tensor) -> Tensor:
     exponentials = torch.empty(total, probabilities.shape[1]).exponential_()
     if len(rows) < total:
         exponentials = exponentials[rows]
-    return torch.div(probabilities, exponentials, out=exponentials).argmax(-1)
+    ratios = torch.div(probabilities, exponentials, out=exponentials)
+    return ratios.argmax(-1)
 
 
 class _GrowingLayer(DynamicLayer):
@@ -143,8 +153,12 @@ class _GrowingLayer(DynamicLayer):
     def __init__(self, layer: DynamicLayer, rows: Tensor, room: int) -> None:
         super().__init__()
         self.used = layer.keys.shape[2]
-        self._keys = functional.pad(layer.keys.index_select(0, rows), (0, 0, 0, room))
-        self._values = functional.pad(layer.values.index_select(0, rows), (0, 0, 0, room))
+        # (rows, heads, tokens, numbers of a head): the tokens are padded at their end.
+        padding = (0, 0, 0, room)
+        keys = layer.keys.index_select(0, rows)
+        values = layer.values.index_select(0, rows)
+        self._keys = functional.pad(keys, padding)
+        self._values = functional.pad(values, padding)
         self.dtype = layer.keys.dtype
         self.device = layer.keys.device
         self.is_initialized = True

@@ -15,6 +15,7 @@ takes TRL's own path.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,6 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import DynamicCache
-from transformers.cache_utils import DynamicLayer
 
 from grpo_nb.cpu.attention import grouped_attention
 
@@ -60,14 +60,18 @@ def shared_prompt_obstacle(model: PreTrainedModel, longest: int | None = None) -
         return "the model is on an accelerator, where vLLM or Unsloth's own generation is used"
     if config is not model.config:
         return f"{name} is multimodal"
-    layer_types = set(getattr(config, "layer_types", None) or ["full_attention"])
-    other_types = layer_types - {"full_attention", "sliding_attention"}
+    # Configurations without the field have full attention in every layer.
+    layer_types = getattr(config, "layer_types", None) or ["full_attention"]
+    other_types = set(layer_types) - {"full_attention", "sliding_attention"}
     if other_types:
-        return f"{name} has {', '.join(sorted(other_types))} layers"
+        listed = ", ".join(sorted(other_types))
+        return f"{name} has {listed} layers"
     window = getattr(config, "sliding_window", None)
     uses_window = window and getattr(config, "use_sliding_window", True)
     slides = "sliding_attention" in layer_types or uses_window
-    if slides and (window is None or longest is None or longest > window):
+    are_known = window is not None and longest is not None
+    fits_window = are_known and longest <= window
+    if slides and not fits_window:
         return (
             f"{name} uses a sliding window of {window} tokens, "
             "which prompt and completion may exceed"
@@ -89,10 +93,13 @@ def batch_obstacle(input_ids: Tensor, attention_mask: Tensor, completion_length:
     """
     completion_mask = attention_mask[:, -completion_length:]
     lengths = completion_mask.sum(1, keepdim=True)
-    if not torch.equal(completion_mask.bool(), torch.arange(completion_length) < lengths):
+    # A completion of n tokens has its tokens in the first n places.
+    right_padded = torch.arange(completion_length) < lengths
+    if not torch.equal(completion_mask.bool(), right_padded):
         return "a completion is masked in its middle"
     prompts = _unpadded_prompts(input_ids, attention_mask, completion_length)
-    if min(map(len, prompts)) < 2:
+    shortest = min(map(len, prompts))
+    if shortest < 2:
         return "a prompt is shorter than two tokens"
     if len(set(prompts)) == len(prompts):
         return "no prompt occurs twice in a micro-batch (raise per_device_train_batch_size)"
@@ -100,10 +107,14 @@ def batch_obstacle(input_ids: Tensor, attention_mask: Tensor, completion_length:
 
 
 def _unpadded_prompts(ids: Tensor, mask: Tensor, completion_length: int) -> list[tuple[int, ...]]:
-    width = ids.shape[1] - completion_length
-    lengths = mask[:, :width].sum(1).tolist()
-    rows = zip(ids[:, :width].tolist(), lengths, strict=True)
-    return [tuple(row[width - length :]) for row, length in rows]
+    """Return the prompt of each row without its padding on the left."""
+    prompt_ids = ids[:, :-completion_length]
+    is_prompt = mask[:, :-completion_length].bool()
+    prompts = []
+    for row, is_token in zip(prompt_ids, is_prompt, strict=True):
+        prompt = row[is_token].tolist()
+        prompts.append(tuple(prompt))
+    return prompts
 
 
 def left_padded(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, Tensor]:
@@ -133,46 +144,39 @@ def prompt_cache(
     """
     all_but_last = [tuple(prompt[:-1]) for prompt in prompts]
     prefix = _shared_prefix(all_but_last)
-    if len(prompts) == 1 or len(prefix) < MIN_PREFIX_TOKENS:
+    saves_time = len(prompts) > 1 and len(prefix) >= MIN_PREFIX_TOKENS
+    if not saves_time:
         prefix = ()
     common = len(prefix)
-    ids, tail_mask = left_padded([tokens[common:] for tokens in all_but_last], pad_id)
-    mask = torch.cat([torch.ones(len(prompts), common, dtype=torch.long), tail_mask], 1)
-    positions = (mask.cumsum(1) - 1).clamp(min=0)
-    is_tail = tail_mask.bool()
-    tail_ids = ids[is_tail]
+    # The tail of a prompt is what follows the prefix. The last token is in neither.
+    tail_rows = [tokens[common:] for tokens in all_but_last]
+    tails, tail_mask = left_padded(tail_rows, pad_id)
+    prefix_mask = torch.ones(len(prompts), common, dtype=torch.long)
+    mask = torch.cat([prefix_mask, tail_mask], 1)
     # In 16 bits a changed order of summation gives visibly different numbers, so prompts stay in
     # rows of their own.
     is_exact = dtype in (torch.float32, torch.float64)
-    fits_one_row = common + len(tail_ids) <= MAX_TOKENS_IN_ONE_ROW
+    tokens = common + int(tail_mask.sum())
+    fits_one_row = tokens <= MAX_TOKENS_IN_ONE_ROW
     if common and is_exact and fits_one_row:
-        cache = DynamicCache()
-        # -1 is the prefix, which every tail sees; a tail sees itself and no other.
-        segment = torch.cat([torch.full((common,), -1), is_tail.nonzero()[:, 0]])
-        sees = ((segment == -1) | (segment[:, None] == segment)).tril()
-        run(
-            input_ids=torch.cat([torch.tensor(prefix), tail_ids])[None],
-            attention_mask=_added_to_scores(sees[None], dtype),
-            position_ids=torch.cat([torch.arange(common), positions[:, common:][is_tail]])[None],
-            past_key_values=cache,
-        )
-        tail_places = torch.zeros_like(ids)
-        tail_places[is_tail] = common + torch.arange(len(tail_ids))
-        prefix_places = torch.arange(common).expand(len(prompts), -1)
-        return _take_places(cache, torch.cat([prefix_places, tail_places], 1)), mask
+        cache = _cache_of_one_row(run, prefix, tails, tail_mask.bool(), dtype)
+        return cache, mask
     cache = DynamicCache()
     if common:
         run(
             input_ids=torch.tensor([prefix]),
-            attention_mask=mask[:1, :common],
+            attention_mask=prefix_mask[:1],
             past_key_values=cache,
         )
-        cache = copy_of_rows(cache, torch.zeros(len(prompts), dtype=torch.long))
-    if ids.shape[1]:
+        only_row = torch.tensor([0])
+        cache = copy_of_rows(cache, only_row.expand(len(prompts)))
+    if tails.shape[1]:
+        positions = mask.cumsum(1) - 1
+        tail_positions = positions[:, common:].clamp(min=0)
         run(
-            input_ids=ids,
+            input_ids=tails,
             attention_mask=mask,
-            position_ids=positions[:, common:],
+            position_ids=tail_positions,
             past_key_values=cache,
         )
     return cache, mask
@@ -188,13 +192,65 @@ def _shared_prefix(rows: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
     return first
 
 
+def _cache_of_one_row(
+    run: Callable[..., Any],
+    prefix: Sequence[int],
+    tails: Tensor,
+    is_tail: Tensor,
+    dtype: torch.dtype,
+) -> DynamicCache:
+    """Run a prefix and all tails as one row, and return a cache with one row for each tail.
+
+    Args:
+        run: The model.
+        prefix: Token ids that all prompts begin with.
+        tails: (P, T) left-padded token ids after the prefix.
+        is_tail: (P, T), False for padding.
+        dtype: Dtype of the model.
+    """
+    common = len(prefix)
+    prefix_places = torch.arange(common)
+    tail_ids = tails[is_tail]
+    ids = torch.cat([torch.tensor(prefix), tail_ids])
+    # Every token sees the prefix. A token of a tail also sees that tail, and no other.
+    prompt_of_tail_token = is_tail.nonzero()[:, 0]
+    no_prompt = torch.full((common,), -1)
+    prompt_of_token = torch.cat([no_prompt, prompt_of_tail_token])
+    is_of_prefix = prompt_of_token == -1
+    is_same_prompt = prompt_of_token[:, None] == prompt_of_token
+    sees = (is_of_prefix | is_same_prompt).tril()
+    # Each tail continues the positions of the prefix.
+    place_in_tail = is_tail.cumsum(1) - 1
+    tail_positions = common + place_in_tail[is_tail]
+    positions = torch.cat([prefix_places, tail_positions])
+
+    cache = DynamicCache()
+    run(
+        input_ids=ids[None],
+        attention_mask=_added_to_scores(sees[None], dtype),
+        position_ids=positions[None],
+        past_key_values=cache,
+    )
+
+    # Padding takes the first token of the row, which the mask hides.
+    tail_places = torch.zeros_like(tails)
+    tail_places[is_tail] = torch.arange(common, len(ids))
+    prefix_of_each = prefix_places.expand(len(tails), -1)
+    places = torch.cat([prefix_of_each, tail_places], 1)
+    return _take_places(cache, places)
+
+
 def _added_to_scores(sees: Tensor, dtype: torch.dtype) -> Tensor:
     """Return which token (B, Q) sees which (B, Q, K), as numbers that are added to the scores.
 
     Every attention implementation takes a mask in this form.
     """
+    # The lowest finite number: a row that sees nothing would be NaN with minus infinity.
     hidden = torch.finfo(dtype).min
-    return torch.zeros(sees.shape, dtype=dtype).masked_fill(~sees, hidden)[:, None]
+    added = torch.zeros(sees.shape, dtype=dtype)
+    added.masked_fill_(~sees, hidden)
+    # One mask for all heads.
+    return added[:, None]
 
 
 def copy_of_rows(cache: DynamicCache, rows: Tensor) -> DynamicCache:
@@ -208,24 +264,26 @@ def _take_places(cache: DynamicCache, places: Tensor) -> DynamicCache:
 
     def take(states: Tensor) -> Tensor:
         taken = states[0].index_select(1, places.flatten())
-        return taken.view(len(taken), *places.shape, -1).transpose(0, 1)
+        # (heads, P, L, numbers of a head), as index_select copied one head after the other.
+        by_prompt = taken.unflatten(1, places.shape)
+        return by_prompt.transpose(0, 1)
 
     return _mapped(cache, take)
 
 
 def _mapped(cache: DynamicCache, change: Callable[[Tensor], Tensor]) -> DynamicCache:
-    copy = DynamicCache()
-    copy.layers = [DynamicLayer() for _ in cache.layers]
-    for new, layer in zip(copy.layers, cache.layers, strict=True):
-        new.keys = change(layer.keys)
-        new.values = change(layer.values)
-        new.dtype = layer.keys.dtype
-        new.device = layer.keys.device
-        new.is_initialized = True
-    return copy
+    """Return a cache with changed keys and values; the given cache stays as it is."""
+    result = DynamicCache()
+    for layer in cache.layers:
+        # A shallow copy keeps dtype, device, and that the layer is initialized.
+        changed = copy.copy(layer)
+        changed.keys = change(layer.keys)
+        changed.values = change(layer.values)
+        result.layers.append(changed)
+    return result
 
 
-def pack_into_lanes(lengths: Sequence[int], owner: Sequence[int]) -> list[list[int]]:
+def pack_into_lanes(lengths: Sequence[int], prompt_of_row: Sequence[int]) -> list[list[int]]:
     """Put rows of one prompt one after the other into lanes of equal width.
 
     Widths from 1 to 4 times the longest row are tried, and the cheapest is taken. The longest rows
@@ -233,18 +291,24 @@ def pack_into_lanes(lengths: Sequence[int], owner: Sequence[int]) -> list[list[i
 
     Args:
         lengths: Tokens of each row.
-        owner: The prompt of each row. A lane holds rows of one prompt.
+        prompt_of_row: The prompt of each row. A lane holds rows of one prompt.
 
     Returns:
         For each lane the indices of its rows.
     """
+    rows = range(len(lengths))
+    longest_first = sorted(rows, key=lambda row: -lengths[row])
 
     def fill(width: int) -> list[list[int]]:
         lanes: list[list[int]] = []
-        for row in sorted(range(len(lengths)), key=lambda row: -lengths[row]):
+        for row in longest_first:
+            length = lengths[row]
+            prompt = prompt_of_row[row]
             for lane in lanes:
                 used = sum(lengths[other] for other in lane)
-                if owner[lane[0]] == owner[row] and used + lengths[row] <= width:
+                has_room = used + length <= width
+                has_same_prompt = prompt_of_row[lane[0]] == prompt
+                if has_room and has_same_prompt:
                     lane.append(row)
                     break
             else:
@@ -257,7 +321,9 @@ def pack_into_lanes(lengths: Sequence[int], owner: Sequence[int]) -> list[list[i
     for quarters in range(4, 17):
         width = longest * quarters // 4
         lanes = fill(width)
-        cost = len(lanes) * width * (1 + width / ATTENTION_EQUALS_REST_AT)
+        # Attention grows with the square of the width, all other work with the width alone.
+        cost_per_token = 1 + width / ATTENTION_EQUALS_REST_AT
+        cost = len(lanes) * width * cost_per_token
         if cost < best_cost:
             best = lanes
             best_cost = cost
@@ -266,9 +332,12 @@ def pack_into_lanes(lengths: Sequence[int], owner: Sequence[int]) -> list[list[i
 
 def distinct(prompts: Sequence[Sequence[int]]) -> tuple[list[tuple[int, ...]], list[int]]:
     """Return the distinct prompts in order of first appearance, and the index of each row's own."""
-    index: dict[tuple[int, ...], int] = {}
-    prompt_of_row = [index.setdefault(tuple(prompt), len(index)) for prompt in prompts]
-    return list(index), prompt_of_row
+    numbers: dict[tuple[int, ...], int] = {}
+    prompt_of_row = []
+    for prompt in prompts:
+        number = numbers.setdefault(tuple(prompt), len(numbers))
+        prompt_of_row.append(number)
+    return list(numbers), prompt_of_row
 
 
 @grouped_attention()
@@ -300,61 +369,87 @@ def shared_prompt_logps(
         None where the model was patched without them.
     """
     width = input_ids.shape[1] - completion_length
-    lengths = attention_mask[:, width:].sum(1).tolist()
-    prompts, prompt_of_row = distinct(
-        _unpadded_prompts(input_ids, attention_mask, completion_length)
-    )
+    completion_mask = attention_mask[:, width:]
+    lengths = completion_mask.sum(1).tolist()
+    prompt_per_row = _unpadded_prompts(input_ids, attention_mask, completion_length)
+    prompts, prompt_of_row = distinct(prompt_per_row)
     dtype = next(model.parameters()).dtype
-    no_label = torch.full((1, 1), NO_LABEL)
 
     def run(**inputs: Any) -> Any:
-        labels = no_label.expand_as(inputs["input_ids"])
+        labels = torch.full_like(inputs["input_ids"], NO_LABEL)
         return model(**inputs, shift_labels=labels, fused_lm_head=True)
 
-    cache, mask = prompt_cache(run, prompts, pad_id, dtype)
+    # 1. Run the prompts without their last tokens.
+    cache, prompt_mask = prompt_cache(run, prompts, pad_id, dtype)
+
+    # 2. Lay the completions out in lanes.
     lanes = pack_into_lanes(lengths, prompt_of_row)
-    span = max(max(sum(lengths[row] for row in lane) for lane in lanes), 1)
-    ids = torch.zeros(len(lanes), span, dtype=torch.long)
-    positions = torch.zeros(len(lanes), span, dtype=torch.long)
-    labels = torch.full((len(lanes), span), NO_LABEL)
-    segment = torch.full((len(lanes), span), -1)
-    # Where each token of a completion is computed, and where its result belongs.
-    source_indices = []
-    target_indices = []
-    for number, lane in enumerate(lanes):
+    lane_widths = [sum(lengths[row] for row in lane) for lane in lanes]
+    lane_width = max(*lane_widths, 1)
+    shape = (len(lanes), lane_width)
+    ids = torch.zeros(shape, dtype=torch.long)
+    positions = torch.zeros(shape, dtype=torch.long)
+    labels = torch.full(shape, NO_LABEL)
+    # Row of the batch that a token belongs to; -1 is padding.
+    row_of_token = torch.full(shape, -1)
+    # Places of the same tokens in the result (B, C), counted row by row.
+    batch_places = []
+    for lane_number, lane in enumerate(lanes):
         start = 0
         for row in lane:
             prompt = prompts[prompt_of_row[row]]
             length = lengths[row]
+            end = start + length
+            steps = torch.arange(length)
             completion = input_ids[row, width : width + length]
-            place = slice(start, start + length)
             # The last prompt token runs with each completion, so that one pass gives every
             # log-probability.
             last_prompt_token = torch.tensor(prompt[-1:])
-            ids[number, place] = torch.cat([last_prompt_token, completion[:-1]])[:length]
-            positions[number, place] = len(prompt) - 1 + torch.arange(length)
-            labels[number, place] = completion
-            segment[number, place] = row
-            source_indices.append(torch.arange(place.start, place.stop) + number * span)
-            target_indices.append(torch.arange(length) + row * completion_length)
-            start = place.stop
-    owner = torch.tensor([prompt_of_row[lane[0]] for lane in lanes])
-    sees_completion = (segment[:, :, None] == segment[:, None, :]).tril()
-    sees_prompt = mask[owner].bool()[:, None].expand(-1, span, -1)
+            shifted = torch.cat([last_prompt_token, completion])
+            first_position = len(prompt) - 1
+            first_place = row * completion_length
+            ids[lane_number, start:end] = shifted[:length]
+            positions[lane_number, start:end] = first_position + steps
+            labels[lane_number, start:end] = completion
+            row_of_token[lane_number, start:end] = row
+            batch_places.append(first_place + steps)
+            start = end
+
+    # 3. Run the lanes after the caches of their prompts.
+    # All rows of a lane have the prompt of its first row.
+    first_rows = torch.tensor([lane[0] for lane in lanes])
+    prompt_of_lane = torch.tensor(prompt_of_row)[first_rows]
+    row_of_query = row_of_token[:, :, None]
+    row_of_key = row_of_token[:, None, :]
+    is_same_row = row_of_query == row_of_key
+    sees_completion = is_same_row.tril()
+    # Every token of a lane sees the whole prompt.
+    is_prompt = prompt_mask[prompt_of_lane].bool()
+    for_each_token = is_prompt[:, None]
+    sees_prompt = for_each_token.expand(-1, lane_width, -1)
+    sees = torch.cat([sees_prompt, sees_completion], -1)
     output = model(
         input_ids=ids,
-        attention_mask=_added_to_scores(torch.cat([sees_prompt, sees_completion], -1), dtype),
+        attention_mask=_added_to_scores(sees, dtype),
         position_ids=positions,
-        past_key_values=copy_of_rows(cache, owner),
+        past_key_values=copy_of_rows(cache, prompt_of_lane),
         shift_labels=labels,
         fused_lm_head=True,
     )
 
-    def by_row(values: Tensor) -> Tensor:
-        empty = values.new_zeros(len(input_ids) * completion_length)
-        taken = values.flatten()[torch.cat(source_indices)]
-        filled = empty.index_copy(0, torch.cat(target_indices), taken)
-        return filled.view(len(input_ids), completion_length)
+    # 4. Put the results back into the rows of the batch. Tokens of the lanes are read in the order
+    # in which the loop above wrote them.
+    is_written = row_of_token >= 0
+    places = torch.cat(batch_places)
 
-    entropies = None if output.entropy is None else by_row(output.entropy)
-    return by_row(output.log_probs), entropies
+    def by_row(values: Tensor) -> Tensor:
+        empty = values.new_zeros(len(input_ids), completion_length)
+        written = values[is_written]
+        filled = empty.flatten().index_copy(0, places, written)
+        return filled.view_as(empty)
+
+    log_probs = by_row(output.log_probs)
+    entropies = None
+    if output.entropy is not None:
+        entropies = by_row(output.entropy)
+    return log_probs, entropies

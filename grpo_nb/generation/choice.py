@@ -65,10 +65,12 @@ def choose_engine(
     >>> choose_engine(None, Settings()).name  # on a machine without a GPU
     "the kit's rollout on a CPU"
     """
+    # Models with a sliding window share prompts only if every row fits into the window.
     if settings is not None and longest_row is None:
         longest_row = settings.max_prompt_length + settings.max_completion_length
     why_not_vllm = _vllm_reason(model, settings)
     why_not_cpu_engine = _cpu_engine_reason(model, settings, longest_row)
+    # From the fastest to the slowest.
     if why_not_vllm is None:
         name = "vLLM"
     elif find_gpu() is not None:
@@ -93,6 +95,7 @@ def _vllm_reason(model: PreTrainedModel | None, settings: Settings | None) -> st
         return None if obstacle is None else str(obstacle)
     if has_engine(model):
         return vllm_sampling_obstacle(model)
+    # What happened while the model was loaded says more than what is known beforehand.
     if _missed_vllm(model):
         return _missed_vllm(model)
     obstacle = None if settings is None else vllm_obstacle(settings, find_gpu())
@@ -113,6 +116,7 @@ def _cpu_engine_reason(
         return "shared_prompts=False switches it off"
     if model is None:
         return None if find_gpu() is None else "it is for CPUs only"
+    # Imports unsloth, which a question about settings alone does not need.
     from grpo_nb.cpu.engine import CpuEngine
 
     return CpuEngine.obstacle(model, longest_row)

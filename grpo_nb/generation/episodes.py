@@ -38,11 +38,13 @@ def tool_template(tokenizer: Any) -> str | None:
             "padding, and train on a wrong gradient. Set another: "
             "tokenizer.pad_token = '<|endoftext|>'."
         )
+    # In the order of TRL's trainer (trl/trainer/grpo_trainer.py, `__init__`).
     try:
         if not trl.supports_tool_calling(tokenizer):
             raise ValueError("it has no place for them")
         if getattr(tokenizer, "response_template", None) is None:
             trl.add_response_schema(tokenizer)
+        # Each turn must continue the tokens of the turns before it, which are not rendered again.
         if trl.is_chat_template_prefix_preserving(tokenizer):
             return None
         return trl.get_training_chat_template(tokenizer)
@@ -82,6 +84,7 @@ def run_episodes(
     for turns, ids, mask, column in zip(
         result.turns, result.completion_ids, result.tool_masks, columns, strict=True
     ):
+        # An episode that used up its tokens ends in the middle of a turn.
         has_ended = bool(ids) and ids[-1] in end_tokens
         completions.append(
             Completion.of_episode(turns, tokens_of_model(ids, mask), has_ended, column)

@@ -18,8 +18,8 @@ from grpo_nb.core.processes import ChildError, run_script
 from grpo_nb.generation.samples import Completion
 from grpo_nb.machine.host import usable_cores
 
-#: Parameters that `answer(sampling=)` accepts.
-SAMPLING_NAMES = {"top_p", "top_k", "min_p", "seed"}
+# Parameters that `answer(sampling=)` accepts.
+_SAMPLING_NAMES = {"top_p", "top_k", "min_p", "seed"}
 
 
 class LlamaCppError(RuntimeError):
@@ -88,6 +88,7 @@ def answer(
         if progress is not None and line.strip().isdigit():
             progress(int(line))
 
+    # A crash of llama.cpp ends the child alone, and its last words are in the error.
     script = Path(__file__).with_name("llama_cpp_child.py")
     try:
         rows = run_script(script, request, on_line=report_count)
@@ -102,7 +103,7 @@ def require_llama_cpp() -> None:
     Raises:
         EnvironmentProblem: It is not installed; with the line that installs it.
     """
-    # Found, but not imported: llama.cpp is kept out of a process that has torch and its OpenMP.
+    # The package is looked up, and not imported: llama.cpp is kept out of a process that has torch and its OpenMP.
     if importlib.util.find_spec("xllamacpp") is None:
         raise EnvironmentProblem(
             "a GGUF file is run by llama.cpp, and its package xllamacpp is not installed. "
@@ -112,7 +113,7 @@ def require_llama_cpp() -> None:
 
 def _sampling(temperature: float, changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return the sampling parameters as llama.cpp's server takes them."""
-    unknown = sorted(changes.keys() - SAMPLING_NAMES)
+    unknown = sorted(changes.keys() - _SAMPLING_NAMES)
     if unknown:
         raise ValueError(
             f"sampling has {unknown[0]!r}, which is not a parameter for a GGUF file. "
@@ -120,6 +121,7 @@ def _sampling(temperature: float, changes: Mapping[str, Any]) -> dict[str, Any]:
         )
     if temperature <= 0:
         return {"temperature": 0.0}
+    # llama.cpp's own defaults would leave out most of the vocabulary.
     whole_vocabulary = {
         # transformers' order of the processors
         "samplers": ["temperature", "top_k", "top_p", "min_p"],

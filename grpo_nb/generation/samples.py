@@ -72,9 +72,11 @@ def as_scored(
         completions: Completions to score.
         rows: Row of the task for each completion.
     """
+    # Rewards get an episode as its messages, and a completion without tools as its text.
     texts = [list(one.turns) if one.turns else one.text for one in completions]
     ids = [list(one.ids) for one in completions]
     own_rows = []
     for row, completion in zip(rows, completions, strict=True):
+        # The environment as the episode left it takes precedence over a column of that name.
         own_rows.append({**row, **completion.columns})
     return {"completions": texts, "rows": own_rows, "completion_ids": ids}

@@ -9,7 +9,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from grpo_nb.models.import_unsloth import import_unsloth
 
@@ -81,6 +81,7 @@ def generate(
     columns: list[dict[str, Any]] = []
     trainer = None
     if tools is not None:
+        # Each row starts an environment of its own, which may also write the prompt.
         started = [tools.start(row) for row in rows]
         prompts = [prompt for prompt, _ in started]
         columns = [column for _, column in started]
@@ -98,6 +99,7 @@ def generate(
     prompt_ids = tokenizer.apply_chat_template(
         prompts, add_generation_prompt=True, tokenize=True, return_dict=True, **template_kwargs
     )["input_ids"]
+    # A turn can end with another token than a document, and either ends a completion.
     end_tokens = end_tokens_of(tokenizer, model.generation_config)
     config = GenerationConfig(
         max_new_tokens=max_completion_length,
@@ -109,8 +111,8 @@ def generate(
     # Prompts of similar length go together, so that little is padding.
     order = sorted(range(len(prompt_ids)), key=lambda index: len(prompt_ids[index]))
     longest_prompt = len(prompt_ids[order[-1]])
-    sample = _choose_sampler(model, config, longest_prompt + max_completion_length)
-    if sample.func is sample_with_vllm:
+    sampler = _choose_sampler(model, config, longest_prompt + max_completion_length)
+    if sampler.is_vllm:
         # vLLM makes its own batches of the prompts of a call.
         batch_size = max(batch_size, PROMPTS_PER_VLLM_CALL)
     completions: dict[int, Completion] = {}
@@ -119,7 +121,8 @@ def generate(
             batch = order[start : start + batch_size]
             batch_ids = [prompt_ids[index] for index in batch]
             if tools is None:
-                done = [_completion(tokenizer, ids, end_tokens) for ids in sample(batch_ids)]
+                sampled = sampler.sample(batch_ids)
+                done = [_completion(tokenizer, ids, end_tokens) for ids in sampled]
             else:
                 done = run_episodes(
                     trainer,
@@ -127,7 +130,7 @@ def generate(
                     [prompts[index] for index in batch],
                     batch_ids,
                     [columns[index] for index in batch],
-                    sample=sample,
+                    sample=sampler.sample,
                     end_tokens=end_tokens,
                 )
             completions.update(zip(batch, done, strict=True))
@@ -136,10 +139,16 @@ def generate(
     return [completions[index] for index in range(len(prompt_ids))]
 
 
-def _choose_sampler(
-    model: PreTrainedModel, config: GenerationConfig, needed: int
-) -> partial[list[list[int]]]:
-    """Return a function that samples one completion for each prompt, all as token ids.
+class _Sampler(NamedTuple):
+    """A way to complete prompts."""
+
+    sample: Callable[[Sequence[Sequence[int]]], list[list[int]]]
+    """Function that returns one completion for each prompt, all as token ids."""
+    is_vllm: bool
+
+
+def _choose_sampler(model: PreTrainedModel, config: GenerationConfig, needed: int) -> _Sampler:
+    """Return the fastest way to complete prompts of this length.
 
     A warning says why vLLM does not sample from a model that has an engine.
 
@@ -160,11 +169,13 @@ def _choose_sampler(
                 f"max_completion_length of {needed} together"
             )
         if obstacle is None:
-            return partial(sample_with_vllm, model, config=config)
+            return _Sampler(partial(sample_with_vllm, model, config=config), is_vllm=True)
         _LOG.warning("Prompts are completed without vLLM, which is slower: %s.", obstacle)
     if choice.can_share_prompts and CpuEngine.sampling_obstacle(config) is None:
-        return partial(CpuEngine(model).sample, config=config)
-    return partial(sample_with_transformers, model, config=config)
+        sample = partial(CpuEngine(model).sample, config=config)
+    else:
+        sample = partial(sample_with_transformers, model, config=config)
+    return _Sampler(sample, is_vllm=False)
 
 
 def _sampling_arguments(temperature: float, sampling: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -207,6 +218,7 @@ def sample_with_transformers(
     Returns:
         N completions as token ids, up to and with the end token.
     """
+    # Padded on the left, so that every completion begins after the last token of its prompt.
     ids, mask = left_padded(prompts, config.pad_token_id)
     with _inference_mode(model):
         rows = model.generate(
@@ -221,26 +233,27 @@ def sample_with_transformers(
 
 @contextlib.contextmanager
 def _inference_mode(model: Any) -> Iterator[None]:
-    """Switch a model to inference within the block, and put its modes back afterwards.
+    """Switch a model to inference within the block, and restore the mode of each module after it.
 
     On a GPU Unsloth's `generate` clears gradient checkpointing on every module, and puts it back
     only if the model was in training mode when `generate` was called (unsloth/models/llama.py,
     `unsloth_fast_generate`). Therefore Unsloth's own pair of functions switches such a model.
     """
-    if not hasattr(model, "for_training"):
-        with kept_modes(model):
+    # Unsloth's functions switch all modules alike, also those that the user put in evaluation mode.
+    with kept_modes(model):
+        if not hasattr(model, "for_training"):
             model.eval()
             yield
-        return
-    was_training = model.training
-    values = [getattr(module, "gradient_checkpointing", False) for module in model.modules()]
-    checkpointing = next((value for value in values if value), False)
-    model.for_inference()
-    try:
-        yield
-    finally:
-        if was_training:
-            model.for_training(use_gradient_checkpointing=checkpointing)
+            return
+        was_training = model.training
+        values = [getattr(module, "gradient_checkpointing", False) for module in model.modules()]
+        checkpointing = next((value for value in values if value), False)
+        model.for_inference()
+        try:
+            yield
+        finally:
+            if was_training:
+                model.for_training(use_gradient_checkpointing=checkpointing)
 
 
 def _through_end(tokens: list[int], end_tokens: Sequence[int]) -> list[int]:

@@ -58,9 +58,15 @@ def vllm_sampling_obstacle(model: PreTrainedModel) -> str | None:
     Args:
         model: Model with a vLLM engine.
     """
-    if is_adapter_on(model) and list(model.active_adapters) != ["default"]:
-        names = ", ".join(model.active_adapters)
-        return f"its active adapter is {names}, and vLLM is given the one called default"
+    from peft import PeftModel
+
+    if is_adapter_on(model):
+        # On transformers' model inside of the wrapper, `active_adapters` is a method.
+        if not isinstance(model, PeftModel):
+            return "only the model that gn.load_model returned can give vLLM its adapter"
+        if model.active_adapters != ["default"]:
+            names = ", ".join(model.active_adapters)
+            return f"its active adapter is {names}, and vLLM is given the one called default"
     if any(getattr(module, "merged", False) for module in model.modules()):
         return "its adapter is merged into the weights"
     return None
@@ -101,6 +107,7 @@ def sampling_arguments(config: GenerationConfig) -> dict[str, Any]:
     for name, neutral in NEUTRAL_SAMPLING.items():
         value = getattr(config, name)
         sampled[name] = neutral if value is None else value
+    # Greedy decoding keeps only the penalty: vLLM's other parameters would change nothing.
     if not config.do_sample:
         penalty = sampled["repetition_penalty"]
         return arguments | {"temperature": 0.0, "repetition_penalty": penalty}

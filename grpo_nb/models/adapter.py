@@ -48,7 +48,8 @@ def read_adapter(settings: Settings, adapter: str | Path) -> StartAdapter:
         adapter: A folder, or an id on the Hub.
 
     Raises:
-        ValueError: There is no adapter, or it is not a plain LoRA.
+        FileNotFoundError: Neither a folder nor the Hub has this name, or the tensors are missing.
+        ValueError: The folder holds no adapter, or not a plain LoRA.
     """
     from huggingface_hub import snapshot_download
     from peft import PeftConfig

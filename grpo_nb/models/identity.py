@@ -13,24 +13,27 @@ from typing import Any
 def weights_identity(folder: Path) -> str | None:
     """Return a hash of the safetensors in a folder; None if a file is missing.
 
-    The hash is of names, shapes, dtypes and three rows of each tensor, so it is the same for the
-    same tensors in other shards, and gigabytes take a moment. Retraining is noticed,
-    because it changes nearly every value. A change only in other rows is not noticed.
+    The hash is of names, shapes, dtypes and three rows of each tensor. Sharding does not change it,
+    and only three rows per tensor are read, so it is fast. Retraining is noticed, because it
+    changes nearly every value. A change only in other rows is not noticed.
 
     >>> weights_identity(Path("nowhere")) is None
     True
     """
     from safetensors import safe_open
 
-    hashes: dict[str, str] = {}
     files = weight_files(folder, "model")
-    if not files or not all(file.is_file() for file in files):
+    is_complete = all(file.is_file() for file in files)
+    if not files or not is_complete:
         return None
+    hashes: dict[str, str] = {}
     for file in files:
         with safe_open(file, "pt") as opened:
             for name in opened.keys():  # noqa: SIM118 (no mapping)
                 hashes[name] = _hash_of_tensor(opened, name)
-    return hashlib.sha256(json.dumps(hashes, sort_keys=True).encode()).hexdigest()[:32]
+    # Sorted, because shards list the tensors in another order.
+    listed = json.dumps(hashes, sort_keys=True)
+    return hashlib.sha256(listed.encode()).hexdigest()[:32]
 
 
 def _hash_of_tensor(file: Any, name: str) -> str:
@@ -39,14 +42,19 @@ def _hash_of_tensor(file: Any, name: str) -> str:
 
     tensor = file.get_slice(name)
     shape = tensor.get_shape()
-    digest = hashlib.sha256(f"{tensor.get_dtype()} {shape}".encode())
+    heading = f"{tensor.get_dtype()} {shape}"
+    digest = hashlib.sha256(heading.encode())
     if shape and shape[0]:
-        starts = (0, shape[0] // 2, shape[0] - 1)
+        count = shape[0]
+        starts = (0, count // 2, count - 1)
         rows = [tensor[start : start + 1] for start in starts]
     else:
+        # A single number or an empty tensor has no rows.
         rows = [file.get_tensor(name)]
     for row in rows:
-        digest.update(row.contiguous().reshape(-1).view(torch.uint8).numpy())
+        # As bytes, because numpy has no bfloat16.
+        flat = row.contiguous().reshape(-1)
+        digest.update(flat.view(torch.uint8).numpy())
     return digest.hexdigest()
 
 
@@ -62,9 +70,11 @@ def weight_files(folder: Path, stem: str) -> list[Path]:
     index = folder / f"{stem}.safetensors.index.json"
     if not index.is_file():
         return [single] if single.is_file() else []
-    names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+    file_of_tensor = json.loads(index.read_text())["weight_map"]
+    names = sorted(set(file_of_tensor.values()))
     # Names are compared, not paths: in the Hub's cache the files themselves are links.
-    if any(Path(name).name != name for name in names):
+    elsewhere = [name for name in names if Path(name).name != name]
+    if elsewhere:
         raise ValueError(
             f"{str(index)!r} names a file that is not in its folder: download the model again."
         )
@@ -84,8 +94,9 @@ def base_identity(model: Any, name: str) -> str | None:
     """
     loaded_from = str(getattr(model.config, "_name_or_path", ""))
     # Empty for a model made in memory, which as a path would be the current folder.
-    is_folder = loaded_from and (Path(loaded_from) / "config.json").is_file()
-    return local_weights_identity(loaded_from if is_folder else name)
+    if loaded_from and Path(loaded_from, "config.json").is_file():
+        name = loaded_from
+    return local_weights_identity(name)
 
 
 def local_weights_identity(name: str) -> str | None:

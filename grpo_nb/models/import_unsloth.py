@@ -15,12 +15,10 @@ from grpo_nb.core.processes import spin_default
 from grpo_nb.machine.gpu import Gpu, find_gpu
 from grpo_nb.machine.host import usable_cores
 from grpo_nb.machine.packages import BY_HAND, import_order_problem
-from grpo_nb.upstream.unsloth import CPU_BF16_ENV, patch_vllm_for_notebooks, set_cpu_dtype
+from grpo_nb.upstream.unsloth import CPU_BF16_ENV, patch_vllm_for_notebooks
 
 #: Unsloth's variable, read at its import: vLLM gives its memory back while gradients are computed.
 STANDBY = "UNSLOTH_VLLM_STANDBY"
-# The kit sets it, unless the user has set another value.
-_STANDBY_OF_KIT = "1"
 #: Unsloth's variable, on unless it is 0: score a group after one copy of its prompt (no vLLM).
 SHARED_SCORING = "UNSLOTH_GRPO_PREFIX_GROUPER"
 # Attribute set on the module unsloth, which stays when the kit is reloaded.
@@ -100,8 +98,8 @@ def import_unsloth() -> Any:
     has_vllm = gpu is not None and importlib.util.find_spec("vllm") is not None
     variables = _variables(gpu, has_vllm)
     if gpu is None:
-        variables = {**variables, **spin_default()}
-    if gpu is not None:
+        variables |= spin_default()
+    else:
         _require_import_order(variables)
     for name, value in variables.items():
         os.environ.setdefault(name, value)
@@ -186,7 +184,7 @@ def _variables(gpu: Gpu | None, has_vllm: bool) -> dict[str, str]:
     # Lets vLLM give its memory back while gradients are computed. Without vLLM it would only keep
     # unsloth_zoo from switching "expandable segments" on, with which torch joins free blocks.
     if has_vllm:
-        variables[STANDBY] = _STANDBY_OF_KIT
+        variables[STANDBY] = "1"
     # Read at each load. Unsloth would force FlashInfer's sampler on (unsloth_zoo/vllm_utils.py,
     # load_vllm), and where vLLM then refuses it, the engine does not start
     # (vllm/v1/sample/ops/topk_topp_sampler.py, flashinfer_sampler_supported). Below 10.0 nothing of
@@ -209,13 +207,3 @@ def without_loading_bars() -> Iterator[None]:
     finally:
         if was_enabled:
             transformers_logging.enable_progress_bar()
-
-
-def set_unsloth_dtype(dtype: str) -> None:
-    """Call `set_cpu_dtype` on a machine without a GPU.
-
-    Args:
-        dtype: `float32` or `bfloat16`. On a GPU nothing happens.
-    """
-    if find_gpu() is None:
-        set_cpu_dtype(use_bfloat16=dtype == "bfloat16")

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import gc
+import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,15 +20,15 @@ from grpo_nb.models.identity import local_weights_identity, require_trained_on
 from grpo_nb.models.import_unsloth import (
     import_unsloth,
     last_output_lines,
-    set_unsloth_dtype,
     silently,
     without_loading_bars,
 )
 from grpo_nb.models.load_record import LORA_SHAPE, LoadRecord, keep_record
 from grpo_nb.models.sources import resolve_model
 from grpo_nb.models.templates import set_template_from
-from grpo_nb.upstream.unsloth import hand_copies_to_vllm
+from grpo_nb.upstream.unsloth import hand_copies_to_vllm, set_cpu_dtype
 
+_LOG = logging.getLogger(__name__)
 _SKIP_VLLM = "fast_inference=False skips the attempt"
 # Arguments of Unsloth's loader that the kit sets, and the setting to change instead.
 _SET_BY_SETTINGS = {
@@ -69,12 +70,11 @@ def load_model(
     Args:
         settings: The model and how to load it.
         adapter: Folder or Hub id of a LoRA to start from, such as one of a supervised training. Its
-            rank, alpha, layers and chat template take precedence over the settings. `report` is
-            called with a line about it, or there is a warning.
+            rank, alpha, layers and chat template take precedence over the settings.
         loader: Further arguments of Unsloth's loader, such as `text_only`, `load_in_fp8`,
             `offload_embedding`. Only these three are repeated when a run is reopened. Arguments
             that a setting decides are refused. On a CPU `text_only` has no effect.
-        report: Called with one line per stage, to show progress.
+        report: Called with one line per stage. By default, the lines go to the log as information.
 
     Returns:
         A `PeftModel` around transformers' model, and transformers' tokenizer.
@@ -98,12 +98,14 @@ def load_model(
             f"loader has {name!r}, which the kit sets: write "
             f"settings = settings.replace({_SET_BY_SETTINGS[name]}=...)."
         )
+    report = report or _LOG.info
     import_unsloth()
     import torch
 
     source = resolve_model(settings.model, report)
     gpu = find_gpu()
-    if gpu is None and torch.cuda.is_available():  # torch would train on that GPU
+    # torch would train on a GPU of which the kit knows neither memory nor dtype.
+    if gpu is None and torch.cuda.is_available():
         raise EnvironmentProblem(
             "torch reports a GPU, but no NVIDIA driver was found (AMD is not supported). To use "
             "the CPU, set HIP_VISIBLE_DEVICES=-1 or CUDA_VISIBLE_DEVICES=-1 before the kernel "
@@ -114,21 +116,18 @@ def load_model(
         settings, folder, base = read_adapter(settings, adapter)
         require_trained_on(folder, settings.model, local_weights_identity(source))
         shape = ", ".join(f"{name}={getattr(settings, name)}" for name in LORA_SHAPE)
-        message = (
+        report(
             f"Starting from the LoRA {str(adapter)!r}, trained on {base!r}, with its {shape}. With "
             "beta above 0 the KL is measured to this adapter as it is now, on a GPU to the base "
             "model."
         )
-        if report is None:
-            warn_user(message)
-        else:
-            report(message)
     model, tokenizer, obstacle = _load_with_best_engine(
-        settings, source, gpu, loader, report=report or (lambda line: None)
+        settings, source, gpu, loader, report=report
     )
     tokenizer.padding_side = "left"
     # A tokenizer with the GPT-2 clean-up would change the text that rewards see.
     tokenizer.clean_up_tokenization_spaces = False
+    # The LoRA of the model has the adapter's shape already, so only the values are copied.
     if folder is not None:
         load_adapter(model, folder)
         set_template_from(folder, tokenizer)
@@ -172,7 +171,8 @@ def _load_with_best_engine(
             obstacle = VllmObstacle(reason, find_fix(error) or _SKIP_VLLM, last_output_lines())
         else:
             # Unsloth may print its reason and go on without vLLM.
-            if not has_engine(loaded[0]):
+            model, _ = loaded
+            if not has_engine(model):
                 reason = "Unsloth does not run this model in vLLM"
                 obstacle = VllmObstacle(reason, _SKIP_VLLM, last_output_lines())
     if obstacle is not None and gpu is not None and settings.fast_inference:
@@ -251,14 +251,15 @@ def _load(
     """
     from unsloth import FastLanguageModel
 
-    set_unsloth_dtype(compute_dtype(settings, gpu).name)
+    if gpu is None:
+        set_cpu_dtype(use_bfloat16=compute_dtype(settings, gpu).name == "bfloat16")
     try:
         with silently(), without_loading_bars():
             arguments = loader_arguments(settings, source, gpu, use_vllm=use_vllm, **loader)
-            model, tokenizer = FastLanguageModel.from_pretrained(**arguments)
-            return FastLanguageModel.get_peft_model(
-                model, **lora_arguments(settings, gpu)
-            ), tokenizer
+            base_model, tokenizer = FastLanguageModel.from_pretrained(**arguments)
+            lora = lora_arguments(settings, gpu)
+            model = FastLanguageModel.get_peft_model(base_model, **lora)
+            return model, tokenizer
     except Exception as error:
         advice = memory_advice(error, settings, phase="loading")
         if advice is not None:

@@ -87,6 +87,7 @@ def require_same_settings(model: Any, tokenizer: Any, settings: Settings) -> Non
         value_of_model = getattr(loaded, name)
         if value != value_of_model:
             differences.append(f"{name} is {value!r} and the model has {value_of_model!r}")
+    # Shorter rows fit into what was loaded. vLLM would truncate longer ones without a warning.
     longest_row = settings.max_prompt_length + settings.max_completion_length
     longest_of_model = loaded.max_prompt_length + loaded.max_completion_length
     if longest_row > longest_of_model:

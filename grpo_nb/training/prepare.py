@@ -27,7 +27,7 @@ from grpo_nb.generation.choice import EngineChoice, choose_engine
 from grpo_nb.generation.episodes import tool_template
 from grpo_nb.generation.vllm import drop_leftovers
 from grpo_nb.machine.gpu import find_gpu
-from grpo_nb.models.import_unsloth import import_unsloth, set_unsloth_dtype, silently
+from grpo_nb.models.import_unsloth import import_unsloth, silently
 from grpo_nb.models.load_record import as_loaded, require_same_settings
 from grpo_nb.rewards.base import RewardFunction, reward_list, weights_by_name
 from grpo_nb.rewards.code import code_tests
@@ -35,7 +35,7 @@ from grpo_nb.runs.groups import OWN_COLUMNS
 from grpo_nb.scoring.scores import call_reward, make_batch
 from grpo_nb.tasks.task import Task
 from grpo_nb.training.errors import explaining_machine_faults, with_named_errors
-from grpo_nb.upstream.unsloth import hand_copies_to_vllm
+from grpo_nb.upstream.unsloth import hand_copies_to_vllm, set_cpu_dtype
 
 import_unsloth()
 
@@ -219,7 +219,8 @@ def grpo_arguments(
         model: The loaded model; None gives the arguments for a model as it would be loaded.
     """
     requested, dtype = _requested(settings, model)
-    set_unsloth_dtype(dtype.name)
+    if find_gpu() is None:
+        set_cpu_dtype(use_bfloat16=dtype.name == "bfloat16")
     return {
         "logging_steps": 1,
         # A NaN in the loss is shown, not replaced by the last good value.

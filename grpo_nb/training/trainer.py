@@ -273,7 +273,7 @@ class KitTrainer(GRPOTrainer):
         if self._rows_computed.all():
             return self.engine.log_probs(*batch, **shared)
         old = self._loss_inputs.get("old_per_token_logps")
-        return self.engine.log_probs_of_some(
+        return self.engine.log_probs_of_rows(
             *batch, is_scored=self._rows_computed, old=old, **shared
         )
 

@@ -379,6 +379,13 @@ def test_rollout_obstacle_names_another_active_adapter(model: Any) -> None:
     assert vllm_sampling_obstacle(model) is None
 
 
+def test_rollout_obstacle_names_a_model_without_its_wrapper(model: Any) -> None:
+    """Inside of PEFT's wrapper, `active_adapters` is a method of transformers."""
+    inner = model.get_base_model()
+    inner.vllm_engine = model.vllm_engine
+    assert "the model that gn.load_model returned" in vllm_sampling_obstacle(inner)
+
+
 def test_rollout_obstacle_names_a_merged_adapter(model: Any) -> None:
     model.merge_adapter()
     assert "merged" in vllm_sampling_obstacle(model)
@@ -500,6 +507,17 @@ def test_stock_sampling_puts_unsloths_modes_back(is_training: bool, checkpointin
 def test_stock_sampling_keeps_frozen_parts_in_their_mode() -> None:
     model = lora_model().train()
     frozen = model.get_base_model().model.layers[0].eval()
+    sample_with_transformers(model, [SHORT], generation_config())
+    assert model.training
+    assert not frozen.training
+
+
+def test_stock_sampling_keeps_frozen_parts_with_unsloths_modes() -> None:
+    """Unsloth's `for_training` switches every module to training."""
+    model = lora_model().train()
+    frozen = model.get_base_model().model.layers[0].eval()
+    model.for_inference = model.eval
+    model.for_training = lambda use_gradient_checkpointing: model.train()
     sample_with_transformers(model, [SHORT], generation_config())
     assert model.training
     assert not frozen.training

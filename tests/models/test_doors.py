@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -43,16 +45,21 @@ def theirs(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return saved_by_peft(tiny_folder, tmp_path_factory.mktemp("sft") / "lora")
 
 
-def test_adapter_arrives_with_its_shape_and_template(tiny_folder: Path, theirs: Path) -> None:
+def test_adapter_arrives_with_its_shape_and_template(
+    tiny_folder: Path, theirs: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     settings = gn.preset("cpu", model=str(tiny_folder))
-    with pytest.warns(UserWarning, match="Starting from the LoRA") as said:
+    # The line is information, and not something that the user should change.
+    with caplog.at_level(logging.INFO, logger="grpo_nb"), warnings.catch_warnings():
+        warnings.filterwarnings("error", message="Starting from the LoRA")
         model, tokenizer = gn.load_model(settings, adapter=str(theirs))
     for name, tensor in load_file(theirs / "adapter_model.safetensors").items():
         mine = model.get_parameter(name.replace(".weight", ".default.weight"))
         assert torch.equal(mine, tensor.to(mine.dtype)), name
     assert tokenizer.chat_template == "theirs"
     shape = "lora_rank=4, lora_alpha=12, lora_target_modules=('q_proj', 'v_proj')"
-    assert f"{shape}. With beta above 0 the KL is measured to" in str(said[0].message)
+    assert "Starting from the LoRA" in caplog.text
+    assert f"{shape}. With beta above 0 the KL is measured to" in caplog.text
     ids = tokenizer("What is 3 + 4?", return_tensors="pt")["input_ids"]
     alone = PeftModel.from_pretrained(
         AutoModelForCausalLM.from_pretrained(tiny_folder, dtype=torch.float32), theirs
@@ -81,7 +88,6 @@ def test_training_from_an_adapter_has_it_as_reference(
         assert torch.equal(reference[name], tensor.to(reference[name].dtype)), name
 
 
-@pytest.mark.filterwarnings("ignore:Starting from")
 def test_adapter_that_is_not_plain_or_of_this_model_is_refused(
     tiny_folder: Path, theirs: Path, tmp_path: Path
 ) -> None:
