@@ -14,7 +14,8 @@
 # # Train a small model, and prove that it improved
 #
 # In a few minutes a language model with 135 million parameters learns to answer in the format that you ask for, and you learn to tell
-# that apart from better answers. Nobody shows the model a solution. It learns from a score alone, with GRPO (*group relative policy
+# that apart from better answers. Nobody shows the model the solution of a question that
+# it is trained on. It learns from a score alone, with GRPO (*group relative policy
 # optimization*).
 #
 # ![The result: the reward rises within 14 steps. The format is learned first, and correct answers follow.](../docs/quickstart.png)
@@ -122,8 +123,9 @@ print(choice.sentence)
 #
 # In each of the 14 steps the model writes 8 completions to each of 2 prompts. The figure updates itself while the model trains.
 #
-# You should see the reward for the tags rise first. The format and the correct answers rise with it, because only an answer in the
-# format can be counted. The line under the figure sums it up. **KL** in it says how far the model's token probabilities have moved from
+# The first steps may even fall: two prompts a step are few, so the curves are noisy. Then you should see tags and format rise, and correct
+# answers with them, because only an answer in the format can be counted. The line under the figure sums it up. A mark at the upper edge of
+# the figure is an alert, and its text is under the figure. **KL** in it says how far the model's token probabilities have moved from
 # those of the original model: 0 means not at all. A small penalty on it (`beta`) keeps the model from drifting further than the reward
 # is worth.
 #
@@ -158,7 +160,7 @@ display(first_group, last_group)
 # questions can: the same questions, answered greedily (always the most likely token), with the LoRA switched off and on.
 #
 # Read the three rows. **Correct** means the right sum *in the format*. **In the format** is the format alone. **Correct answer
-# anywhere** looks for the right sum in the whole completion, so it does not depend on the format. On a CPU the format rises from 17 % to
+# anywhere** compares the last number of the completion with the sum, so it does not depend on the format. On a CPU the format rises from 17 % to
 # 100 % and the sums themselves from 55 % to 70 %, so most of the gain in *correct* is the format. In two other runs, with other random
 # numbers, the gain in sums was too small to be shown ([all seeds](../docs/evidence/quickstart_seeds.md)). The column *how sure* has the p-value of each change:
 # the probability of a change at least this large if the model had not improved.

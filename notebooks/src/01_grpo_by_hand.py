@@ -196,15 +196,16 @@ pandas.DataFrame({"token": tokens, "probability": shown.exp(), "log-probability"
 #
 # $$L = -\frac{1}{8}\sum_{i=1}^{8} A_i \cdot \frac{1}{T_i}\sum_{t=1}^{T_i} \log p(\text{token}_{i,t})$$
 #
-# Read it from the right. Average the log-probabilities over the $T_i$ tokens of completion $i$, so that long completions do
-# not count more than short ones. Multiply by the advantage: positive means "push up", negative means "push down". Average over
+# Read it from the right. Average the log-probabilities over the $T_i$ tokens of completion $i$, so that each completion
+# has the same weight in the loss. (Dividing by $T_i$ is a choice of GRPO. The derivation below has the plain sum.) Multiply by the advantage: positive means "push up", negative means "push down". Average over
 # the group. The minus sign is there because optimizers minimise. This is the **policy gradient**, known as REINFORCE since 1992.
 #
 # Why does it raise the expected reward? The expected reward is a sum over all possible completions: probability times reward. The rewards
 # are fixed and only the probabilities depend on the weights, and the gradient of $p$ is $p \cdot \nabla \log p$ (the chain rule: $\nabla \log p = \nabla p / p$). So the gradient of the expected reward is the
 # *average*, over completions sampled with probability $p$, of $r \cdot \nabla \log p$. Eight samples estimate this average. Subtracting the
-# mean of the group, the *baseline*, makes the estimate less noisy (how much is measured in
-# [the algorithms notebook](a1_algorithms.ipynb)). PPO, the usual method before GRPO, trains a second model to predict that mean; GRPO
+# mean of the group, the *baseline*, makes the estimate less noisy. It does not change the average, because the probabilities of all completions always sum to 1, so a
+# constant reward has the gradient zero. (How much is measured in
+# [the algorithms notebook](a1_algorithms.ipynb).) PPO, the usual method before GRPO, trains a second model to predict that mean; GRPO
 # reads it from the group, which saves that model.
 #
 # The mask removes the padding. The value of this loss means nothing by itself. What we need is its **gradient**: for each of the
@@ -239,12 +240,15 @@ print(
 # 2. **Clipping.** Once a token has moved by more than 20 % in the direction that its advantage asks for, there is nothing more to
 #    gain from it: its gradient becomes zero. The 20 % are `epsilon`. The left half of the figure below shows an example with $A = +1$:
 #    at $\rho = 1.3$ the gain is cut at 1.2, and the curve is flat, so the gradient is zero. At $\rho = 0.7$ the token has moved the
-#    *wrong* way; nothing is cut, and it can come back.
+#    *wrong* way; nothing is cut, and it can come back. For $A = -1$ it is the other way round: the curve is
+#    flat below 0.8, where the token has become less likely already. The code takes the smaller of the clipped and the unclipped gain,
+#    so it cuts gains and never losses.
 # 3. **KL term.** The *Kullback–Leibler divergence* (KL) measures how far two probability distributions are apart: the average of
 #    $\log p - \log p_{\text{ref}}$ over what the model samples. It is 0 if they are equal. The *reference* is the model we started
 #    with, here the same model with its LoRA switched off. For each token the loss uses $e^d - d - 1$ with
-#    $d = \log p_{\text{ref}} - \log p$. That has the same average, and is 0 where both agree and positive elsewhere (right half of the
-#    figure).
+#    $d = \log p_{\text{ref}} - \log p$. Averaged over samples from the model, $e^d$ is 1, so $e^d - 1$ adds nothing: the average
+#    is still the KL. But now no single term is negative (right half of the figure). A token that the reference finds $e$ times as
+#    likely ($d = 1$) costs 0.72, and one that it finds $e$ times less likely ($d = -1$) costs 0.37.
 #    `beta` says what KL costs. With 0 it costs nothing, and many recent recipes do that. With a large value the model stays where it
 #    is. The first GRPO paper used 0.04. (TRL multiplies the term by $\rho$, so that its average gradient is that of the true KL,
 #    [arXiv:2512.02556](https://arxiv.org/abs/2512.02556); the first GRPO did not.)
@@ -473,8 +477,7 @@ print("It worked." if agrees and last > first else "It did not work this time: t
 # length of the completion too. In TRL and here: `scale_rewards="none"`, `loss_type="dr_grpo"`.
 # </details>
 #
-# **2. The price of moving away.** In the eight steps, pass `beta=0.0`, `beta=1.0` and `beta=10.0` to `grpo_loss`. What do you expect of
-# the reward, and of the KL?
+# **2. The price of moving away.** In the eight steps, pass `beta=0.0`, `1.0` and `10.0` to `grpo_loss`. What happens to reward and KL?
 #
 # <details><summary>Answer</summary>
 #
@@ -486,7 +489,8 @@ print("It worked." if agrees and last > first else "It did not work this time: t
 # | 10 | 0.81 | 0.94 | 0.69 | 0.004 |
 #
 # With 0.04 the KL costs next to nothing here: 0.04 times 0.139 is 0.006, and a completion earns up to 1.5. With 10 the smallest move costs
-# more than the reward brings, so the model stays what it was. The KL of one step is noisy: it is measured on only eight completions.
+# more than the reward brings, so the model stays what it was. The KL of one step is measured on only eight completions, so the differences
+# between its first three values are noise.
 # </details>
 #
 # ## Next

@@ -61,8 +61,8 @@ task
 # %% [markdown]
 # ## A first reward
 #
-# A reward is a function that turns completions into numbers. `correctness` gives 1 for the right answer between the answer tags, in any
-# spelling of the number, and 0 for everything else. `gn.score` calls it as the trainer would.
+# A reward is a function that turns completions into numbers. `correctness` gives 1 for the right answer between the answer tags, however
+# the number is written (42, 42.0, x = 42), and 0 for everything else. `gn.score` calls it as the trainer would.
 #
 # **Predict before you run:** which of these six completions deserve the point? You should see that only the first two get it. The
 # third hedges, the fourth writes an equation that is false, the fifth takes its answer back, and the last has no answer tags.
@@ -124,6 +124,7 @@ lab
 #
 # You should see *critical* findings for the first reward: a completion that lists all numbers from 0 on always contains the gold answer.
 # That 17 contains 7 is a warning. The second reward gets a warning too: repeating the same words raises the score without end.
+# (Read the *critical* rows and the row *repetition is rewarded* first. The others are details of the same two loopholes.)
 
 
 # %%
@@ -149,7 +150,7 @@ found
 # %% [markdown]
 # ## Watch it happen
 #
-# Ignore the warnings and train. You should see a curve that looks like a success: within ten steps the total reward rises by half. Then
+# Ignore the findings and train. You should see a curve that looks like a success: within ten steps the total reward rises by half. Then
 # compare the first group with the last one. Of the two loopholes the model took the easier one: it has learned to talk.
 
 # %%
@@ -157,12 +158,13 @@ hacked = gn.train(model, tokenizer, task, with_loopholes, settings)
 display(hacked.step(1).groups[0], hacked.step(STEPS).groups[0])
 
 # %% [markdown]
-# The reward went up, and the answers did not get better. This is **reward hacking**: the model did what you scored, not what you wanted.
+# Look at the first group once more: a right sum in few words lies below the average, and the longest text has the largest advantage, right
+# or not. That is what the model learned from. The reward went up, and the answers did not get better. This is **reward hacking**: the model did what you scored, not what you wanted.
 #
 # The comparison asks the held-out questions. Read its row *correct answer anywhere*: no completion has the tags, so *correct* stays 0. You
 # should see no gain in correct sums, and that nearly every completion now runs into the length limit. The total reward cannot show this. Four things can: a check of the
-# reward beforehand, the curve of each reward (`gold_somewhere` sinks while the total rises), the completions themselves, and a held-out
-# measure that is not the reward.
+# reward beforehand, the curve of each reward (`gold_somewhere` stays low while the total rises), the completions themselves, and a held-out
+# measure that is not the reward. The KL cannot: it stayed small, so staying near the original model does not prevent this.
 
 # %%
 gn.compare(hacked, task, correct=gn.rewards.correctness())
@@ -200,8 +202,7 @@ fixed
 # thing: each prompt shows one solved question before the real one.
 #
 # For the small model you should see **no signal** without the example: no completion contains a tag, so every total is 0. Training would
-# run to its end with a flat curve and no error. With the example you should see **signal**, or **format only**: the totals differ in most
-# groups, but so far by the format alone. In the table by reward, read two columns: *std within groups* is what GRPO learns from, and
+# run to its end with a flat curve and no error. With the example you should see **signal**, or **format only**: the totals differ in most groups, but so far mostly by the format. In the table by reward, read two columns: *std within groups* is what GRPO learns from, and
 # *groups with a signal* counts the groups in which that reward differs. A larger model may know the format without an example.
 
 # %%

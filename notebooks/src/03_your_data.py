@@ -139,7 +139,8 @@ with_loophole
 # %% [markdown]
 # ## The loophole, closed
 #
-# The finding is *critical*: a completion that lists all labels always gets the point, and here two are enough for many remarks. `rewards_for` returns rewards that fit the
+# The finding is *critical*: naming all labels always gets the point. The example names two, and
+# gets it whenever one of them is right. `rewards_for` returns rewards that fit the
 # answers of this task: `exact_text`, which reads the answer from its tags and nothing else, and two rewards for the format. Your
 # second reward stays, with a small weight. You should see that nothing is found any more.
 
@@ -153,11 +154,11 @@ report
 #
 # `baseline` samples some groups as the training would, and scores them. It also names the **majority-class baseline**: the share of
 # correct answers that you would get by always giving the most frequent label, without reading anything. A trained model that does not
-# beat it has not learned to read the remarks.
+# beat it has not been shown to read the remarks.
 #
 # For the small model you should see *signal* and two very different accuracies: low when it samples at temperature 1, where an
-# unlikely token is picked now and then, and higher when it decodes greedily. So the model can often tell the moods apart, but does not
-# do so reliably. (Eight prompts are few; the comparison below asks more.) This is what training can improve. A larger
+# unlikely token is picked now and then, and higher when it decodes greedily. So for these eight prompts the model can often tell the moods apart, but does not do so
+# reliably. (The comparison below asks all held-out remarks, and the model is right less often there.) This is what training can improve. A larger
 # model may have little left to learn; the verdict will tell you.
 
 # %%
@@ -167,7 +168,8 @@ gate
 # %% [markdown]
 # ## Train
 #
-# Twelve steps with 4 prompts and 8 completions each. Expect the format and the labels to rise together.
+# Twelve steps with 4 prompts and 8 completions each. The first steps may fall, because four prompts a step are few. Then the format and
+# the labels rise together.
 
 # %%
 run = gn.train(model, tokenizer, task, rewards, settings)
@@ -177,7 +179,7 @@ run = gn.train(model, tokenizer, task, rewards, settings)
 #
 # The held-out remarks were never trained on. The model answers each of them greedily, as somebody who uses it would do. Read the three
 # rows *correct*, *in the format* and *correct anywhere*, and then the sentence about the majority-class baseline: only an accuracy that is
-# clearly above it counts as learned. (Its share is that of the held-out remarks, so it differs from the one above.)
+# clearly above it counts as reading. Whether the *training* taught it is the column *change*. (Its share is that of the held-out remarks, so it differs from the one above.)
 #
 # The second comparison samples two answers to each remark, as the training did. GRPO makes the sampled answers better first. If the
 # greedy answers were good from the start, the gain shows mainly in the sampled ones. *pass@2* is the share of remarks for which at least
@@ -196,7 +198,7 @@ display(comparison, sampled)
 # before the training, so a gain may not be shown there. The second verdict repeats the test on sampled answers.
 #
 # For the small model you should see that neither is called a success. The sampled answers improve clearly, but with 42 held-out remarks
-# their accuracy is not clearly above the majority-class baseline, and always saying *positive* is not reading. More rows and more steps
+# their accuracy is not clearly above the majority-class baseline, so guessing may do as well. More rows and more steps
 # are the next thing to try.
 
 # %%
