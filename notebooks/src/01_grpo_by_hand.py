@@ -203,9 +203,9 @@ pandas.DataFrame({"token": tokens, "probability": shown.exp(), "log-probability"
 # Why does it raise the expected reward? The expected reward is a sum over all possible completions: probability times reward. The rewards
 # are fixed and only the probabilities depend on the weights, and the gradient of $p$ is $p \cdot \nabla \log p$ (the chain rule: $\nabla \log p = \nabla p / p$). So the gradient of the expected reward is the
 # *average*, over completions sampled with probability $p$, of $r \cdot \nabla \log p$. Eight samples estimate this average. Subtracting the
-# mean of the group, the *baseline*, makes the estimate less noisy. It does not change the average, because the probabilities of all completions always sum to 1, so a
-# constant reward has the gradient zero. (How much is measured in
-# [the algorithms notebook](a1_algorithms.ipynb).) PPO, the usual method before GRPO, trains a second model to predict that mean; GRPO
+# mean of the group, the *baseline*, makes the estimate less noisy ([measured here](a1_algorithms.ipynb)). A fixed baseline does not change the average: the
+# probabilities of all completions sum to 1, so a constant reward has the gradient zero. (The mean of the group contains the completion
+# itself, which only makes the average gradient an eighth shorter.) PPO, the usual method before GRPO, trains a second model to predict that mean; GRPO
 # reads it from the group, which saves that model.
 #
 # The mask removes the padding. The value of this loss means nothing by itself. What we need is its **gradient**: for each of the
