@@ -88,6 +88,21 @@ task
 #
 # You should see that a correct answer in the format gets everything, and that a bare "The answer is 7." gets nothing: an
 # answer counts as correct only in the format, because a program must know where to read it.
+#
+# <details><summary>The first reward as a plain function</summary>
+#
+# ```python
+# def correct_sum(completions, answer, **columns):
+#     scores = []
+#     for completion, gold in zip(completions, answer):
+#         match = re.search(r"<answer>\s*(\d+)\s*</answer>", completion[-1]["content"])
+#         scores.append(2.0 if match and int(match[1]) == int(gold) else 0.0)
+#     return scores
+# ```
+#
+# `correctness` does the same for all ways to write a number and for other kinds of answers. Your own functions work as well
+# ([Rewards](02_rewards.ipynb)).
+# </details>
 
 # %%
 rewards = [
@@ -164,6 +179,10 @@ display(first_group, last_group)
 # 100 % and the sums themselves from 55 % to 70 %, so most of the gain in *correct* is the format. In two other runs, with other random
 # numbers, the gain in sums was too small to be shown ([all seeds](../docs/evidence/quickstart_seeds.md)). The column *how sure* has the p-value of each change:
 # the probability of a change at least this large if the model had not improved.
+#
+# And with a larger model? Sebastian Raschka trained Qwen3-0.6B on competition mathematics: from 15.2 % to 47.4 % of MATH-500 in 50 steps,
+# and 44.0 % after 100 ([his table](https://github.com/rasbt/reasoning-from-scratch/tree/main/ch06/02_rlvr_grpo_scripts_intro), without
+# a KL term). Longer is not always better. His numbers do not separate format from skill.
 
 # %%
 comparison = gn.compare(run, task)

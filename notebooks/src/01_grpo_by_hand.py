@@ -63,14 +63,18 @@ left = [{"selector": "th, td", "props": "text-align: left"}]
 # Ask the model the same question several times. It does not give the same answer each time, because it *samples* its words.
 # Some of the answers are better than others. So score them, and change the weights a little, so that the answers above the
 # average of their group become more likely and those below become less likely. Repeat. That is GRPO: *group relative policy
-# optimization*. ("Policy" is the field's word for the model that acts.)
+# optimization*.
 #
 # Nobody shows the model a correct answer. **It can only do more often what it already does sometimes.**
 #
+# The plan: sample completions, score them, compute advantages, compute log-probabilities, turn them into a loss, take a step, repeat.
+# (Other texts say *policy* for the model, *action* for a token, *rollout* for a completion, and *on-policy* for sampled from the
+# current weights.)
+#
 # Where does it come from? Chat models were first tuned with *RLHF*: people compared answers, a second network learnt to predict what
 # they prefer (a *reward model*), and PPO trained on its scores. For mathematics and code a program can check the answer, so no reward
-# model is needed. GRPO was published for mathematics in 2024 and became known through DeepSeek-R1 in 2025, which learnt long chains
-# of reasoning from checked answers alone.
+# model is needed. GRPO was published for mathematics in 2024 and became known through DeepSeek-R1 in 2025. Its first stage, R1-Zero, learnt long chains
+# of reasoning from checked answers and a reward for the format.
 #
 # "How far above the average" is called the **advantage**. For completion $i$ with reward $r_i$:
 #
