@@ -62,8 +62,8 @@ class RewardResult:
     status: Literal["known", "unknown", "left out"]
     """State of the knowledge about what the reward follows.
 
-    `known`: its scores show it, or show that it follows nothing. `unknown`: it failed, or is too slow.
-    `left out`: probes show nothing, because it scores played episodes or ranks a group.
+    `known`: its scores show it, or show that it follows nothing. `unknown`: it failed, or is too
+    slow. `left out`: probes show nothing, because it scores played episodes or ranks a group.
     """
 
 

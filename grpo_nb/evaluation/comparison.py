@@ -176,7 +176,7 @@ class Comparison(Shown):
 
     @property
     def sentence(self) -> str:
-        """Result in words: what changed, the three measures, what counts as correct, what spoils it."""
+        """Result in words: what changed, the measures, what counts as correct, what spoils it."""
         result = self.result
         low, high = result.interval
         sentences = [

@@ -118,7 +118,9 @@ class Exam:
 
     @functools.cached_property
     def grader(self) -> Grader:
-        """Reward or function that grades the answers. The docstring of `evaluate` has the order of precedence.
+        """Reward or function that grades the answers.
+
+        The docstring of `evaluate` has the order of precedence.
 
         Raises:
             ValueError: `correct` is more than one function.

@@ -342,7 +342,7 @@ def _holds_adapter_of(run: Run) -> bool:
 
 
 def _settings_to_load(run: Run) -> Settings:
-    """Return the settings of a run; if neither machine has a GPU, with the dtype of the training."""
+    """Return the settings of a run, with the training's dtype if neither machine has a GPU."""
     # On a CPU the dtype follows from the processor, and another dtype gives other answers.
     if run.info["machine"]["gpu"] is not None or find_gpu() is not None:
         return run.settings

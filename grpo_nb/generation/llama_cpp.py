@@ -103,7 +103,8 @@ def require_llama_cpp() -> None:
     Raises:
         EnvironmentProblem: It is not installed; with the line that installs it.
     """
-    # The package is looked up, and not imported: llama.cpp is kept out of a process that has torch and its OpenMP.
+    # The package is looked up, and not imported: llama.cpp is kept out of a process that has torch
+    # and its OpenMP.
     if importlib.util.find_spec("xllamacpp") is None:
         raise EnvironmentProblem(
             "a GGUF file is run by llama.cpp, and its package xllamacpp is not installed. "

@@ -136,8 +136,10 @@ def boxed_answers(text: str) -> str:
 def normalize_latex(text: str) -> str:
     r"""Return an answer in one kind of LaTeX, without wrappers that change nothing.
 
-    >>> normalize_latex("x\u00b2 \u2264 4"), normalize_latex(r"$\boxed{\dfrac12}$."), normalize_latex("2/3\u03c0")
-    ('x^{2} \\le 4', '\\frac{1}{2}', '\\frac{2}{3}\\pi')
+    >>> normalize_latex("x\u00b2 \u2264 4"), normalize_latex(r"$\boxed{\dfrac12}$.")
+    ('x^{2} \\le 4', '\\frac{1}{2}')
+    >>> normalize_latex("2/3\u03c0")
+    '\\frac{2}{3}\\pi'
     """
     if "\\\\" in text and "\\begin" not in text:
         # Escaped twice, as in JSON.

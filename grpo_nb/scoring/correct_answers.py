@@ -325,8 +325,8 @@ def are_correct_anywhere(
     """Return for each completion if its last answer is correct, in the format or not.
 
     The last candidate of `grpo_nb.scoring.last_answer` is given to the same grader. A completion
-    that is correct in the format counts as correct here too. Returns None for a grader that does not
-    compare with gold answers.
+    that is correct in the format counts as correct here too. Returns None for a grader that does
+    not compare with gold answers.
 
     Args:
         grader, texts, rows, format: As in `are_correct`.
