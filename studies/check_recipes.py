@@ -1013,8 +1013,8 @@ FAULTY = [
     faulty(no_kwargs, SUMS, ("breaks the contract",)),
     faulty(wants_solution, SUMS, ("breaks the contract",)),
     faulty(upside_down, SUMS, (*NO_ANSWER, "missing answer is rewarded")),
-    faulty(unscored, SUMS, ("no score", *NO_ANSWER)),
-    faulty(log_of_zero, SUMS, ("no score", *NO_ANSWER)),
+    faulty(unscored, SUMS, NO_ANSWER),
+    faulty(log_of_zero, SUMS, NO_ANSWER),
     faulty(lambda: make_wrapped(0.8), SUMS, ("never measured",), name="judge in a closure"),
     faulty(lambda: Panel(), SUMS, ("never measured",), name="judge in an attribute"),
     faulty(
