@@ -86,27 +86,23 @@ def size(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="session")
 def quickstart(
-    size: str, tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory
+    size: str, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, gn.runs.Run]:
     """`notebooks/00_quickstart`, executed once for all processes: (executed notebook, its run).
 
-    As published with an empty cache, as by a first user; small, with the tiny model and one more
-    reward, which it can earn.
+    As published with an empty cache, as by a first user; small, the same model trains three steps
+    and answers six held-out questions.
     """
 
     def execute(folder: Path) -> object:
         if size == "small":
             changes = {
-                "model": str(tiny_folder),
-                "max_steps": 5,
+                "max_steps": 3,
                 "per_device_train_batch_size": 8,
-                "learning_rate": 2e-2,
-                "max_grad_norm": 10.0,
+                "holdout_every": 0,
             }
-            last = "    gn.rewards.xml_tags(weight=0.5),\n"
-            one_more = "    gn.rewards.length(60, unit='characters'),\n"
-            more = {last: last + one_more}
-            return execute_notebook("00_quickstart", folder, size, replaced=more, CHANGES=changes)
+            task = {"source": "arithmetic", "holdout_size": 6}
+            return execute_notebook("00_quickstart", folder, size, CHANGES=changes, TASK=task)
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("GRPO_NB_CACHE", str(folder / "cache"))
             return execute_notebook("00_quickstart", folder, size)

@@ -121,31 +121,17 @@ def scale_out(
     if size == "small":
         rewards = [gn.rewards.length(10, unit="characters"), gn.rewards.xml_tags()]
         trained(letters_folder, folder / "runs", "letters", rewards=rewards, loss_type="bnpo")
-        # Each start is ten seconds of imports in each process: tests/scaleout has the plan, and
-        # what two of them replay.
-        other = {
-            f'print(start("train.py", {asked}))': "None"
-            for asked in ('"--replay"', '"--plan", "--processes", "2"')
-        }
-        other |= {'start(*two_processes, "--replay")': 'start("train.py", "--replay")'}
-        less = {"RUN": "runs/letters", "replaced": other}
+        less = {"RUN": "runs/letters"}
     return execute_notebook("a2_scale_out", folder, size, **less)
 
 
 @pytest.fixture(scope="session")
-def algorithms(size: str, letters_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def algorithms(size: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Execute `notebooks/a1_algorithms`.
 
-    The small form trains the letters model once, with a reward that it can earn.
+    The small form has fewer prompts and completions, and one training instead of two.
     """
-    less: dict = {}
-    if size == "small":
-        replaced = {
-            'gn.preset("cpu").model': repr(str(letters_folder)),
-            '"max_completion_length": 48': '"max_completion_length": 24, "max_prompt_length": 1024',
-            "rewards = [": "rewards = [gn.rewards.length(10, unit='characters')] or [",
-        }
-        less = {"PROMPTS": 4, "BATCH": 8, "PAIR": ["grpo"], "replaced": replaced}
+    less = {"PROMPTS": 4, "BATCH": 8, "PAIR": ["grpo"]} if size == "small" else {}
     return execute_notebook("a1_algorithms", tmp_path_factory.mktemp("algorithms"), size, **less)
 
 

@@ -30,19 +30,16 @@ def test_folder_names_what_was_changed(notebook: nbformat.NotebookNode) -> None:
     assert "dapo" in text_of(cell_with(notebook, "gn.scaleout.write("))
 
 
-def test_replay_gives_the_same_numbers(
-    notebook: nbformat.NotebookNode, folder: Path, size: str
-) -> None:
-    # Small, the replay in one process is left out, and "two processes" are one.
-    cells = ["same = start("]
-    if size != "small":
-        cells.append('print(start("train.py", "--replay"))')
-    for cell in cells:
-        shown = printed(cell_with(notebook, cell))
-        assert "The same numbers in 3 steps, to 0.0001." in shown
-        assert "grad_norm: largest difference" in shown
+@pytest.mark.parametrize("cell", ['print(start("train.py", "--replay"))', "same = start("])
+def test_replay_gives_the_same_numbers(notebook: nbformat.NotebookNode, cell: str) -> None:
+    shown = printed(cell_with(notebook, cell))
+    assert "The same numbers in 3 steps, to 0.0001." in shown
+    assert "grad_norm: largest difference" in shown
+
+
+def test_last_replay_had_two_processes(scale_out: Path, folder: Path) -> None:
     finished = json.loads((folder / "replay" / "finished.json").read_text())
-    assert finished["processes"] == (1 if size == "small" else 2)
+    assert finished["processes"] == 2
 
 
 def test_training_in_the_folder_comes_back_as_a_run(

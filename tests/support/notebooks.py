@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shutil
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import nbformat
@@ -25,25 +26,14 @@ only_small = pytest.mark.parametrize("size", ["small"], indirect=True)
 only_published = pytest.mark.parametrize("size", [PUBLISHED], indirect=True)
 
 
-def execute_notebook(
-    name: str,
-    folder: Path,
-    size: str,
-    *,
-    replaced: Mapping[str, str] | None = None,
-    **parameters: object,
-) -> Path:
+def execute_notebook(name: str, folder: Path, size: str, **parameters: object) -> Path:
     """Execute a notebook as `make run` does and return it; terminal.txt lies next to runs/.
 
-    Parameters replace lines of its settings cell, `replaced` a text each of its other cells. As
-    published it has a kernel as anybody's; small, one with all imports done.
+    Parameters replace lines of its settings cell. As published it has a kernel as anybody's;
+    small, one with all imports done.
     """
     values = [f"{key}={value!r}" for key, value in parameters.items()]
-    notebook = nbformat.read(ROOT / f"notebooks/{name}.ipynb", as_version=4)
-    for text, other in (replaced or {}).items():
-        cell = cell_with(notebook, text)
-        cell.source = cell.source.replace(text, other)
-    nbformat.write(notebook, folder / f"{name}.ipynb")
+    shutil.copy(ROOT / f"notebooks/{name}.ipynb", folder)
     with pytest.MonkeyPatch.context() as patch, (folder / "terminal.txt").open("w") as told:
         if size == "small":
             patch.setattr(local_provisioner, "launch_kernel", launch_kernel)
