@@ -66,7 +66,7 @@ def test_judge_with_another_setting_asks_again(options: dict, tmp_path: Path) ->
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
 def test_judge_keeps_to_the_most_calls_at_once(kind: str) -> None:
-    asked = Asked(kind=kind, seconds=0.4)
+    asked = Asked(kind=kind, seconds=0.15)
     judge = gn.rewards.judge(asked.function, "?", concurrent=16, cache=None)
     call(judge, [f"text {number}" for number in range(40)])
     assert asked.most_at_once == 16
