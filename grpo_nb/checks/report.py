@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from grpo_nb.core.tables import Html, Part, Shown, Table, as_written, bold, escaped
+from grpo_nb.core.tables import Html, Part, Shown, Table, bold, code, escaped
 from grpo_nb.core.words import displayable, in_line
 
 Severity = Literal["critical", "warning", "note"]
@@ -235,9 +235,6 @@ def make_finding(kind: str, reward: str, what: str, texts: Sequence[str] = ()) -
 
 # ---- The report ----
 
-_TABLE_HEAD = ("reward", "severity", "finding", "shortest example")
-
-
 class RewardProblem(ValueError):
     """Rewards that should not be trained on. The message lists the critical findings."""
 
@@ -302,15 +299,17 @@ class RewardReport(Shown):
             yield f"not checked: {limit}"
 
     def _table(self) -> Table:
-        rows = [(name, "ok", role) for name, role in self.roles.items() if not self.of(name)]
-        if not self.findings:
-            return Table(rows, head=_TABLE_HEAD[:3], narrow=(0, 1))
-        rows = [(*row, "") for row in rows]
+        rows = [
+            (_labelled(name, "ok"), role) for name, role in self.roles.items() if not self.of(name)
+        ]
         for finding in self.findings:
-            example = as_written(finding.example)
-            severity = bold(finding.severity)
-            rows.append((finding.reward, severity, _explained(finding), example))
-        return Table(rows, head=_TABLE_HEAD, narrow=(0, 1), wide=(2, 3))
+            rows.append((_labelled(finding.reward, finding.severity), _explained(finding)))
+        return Table(rows, head=("reward", "finding"), narrow=(0,), wide=(1,))
+
+
+def _labelled(reward: str, severity: str) -> Html:
+    """Return the name of a reward above the severity of a finding."""
+    return Html(f"{reward}: {severity}", f"{escaped(reward)}<br><b>{escaped(severity)}</b>")
 
 
 def _counted(count: int, severity: str) -> str:
@@ -320,12 +319,12 @@ def _counted(count: int, severity: str) -> str:
 
 
 def _explained(finding: Finding) -> Html:
-    """Return a finding with its effect and its fix, one below the other."""
-    lines = [
-        f"<b>{escaped(finding.kind)}</b>: {escaped(finding.what)}",
-        f"In training: {escaped(finding.effect)}.",
-        f"Fix: {escaped(finding.fix)}.",
-    ]
+    """Return a finding with its example, its effect and its fix, one below the other."""
+    lines = [f"<b>{escaped(finding.kind)}</b>: {escaped(finding.what)}"]
+    if finding.example:
+        lines.append(f"Shortest example: {code(finding.example).markup}")
+    lines.append(f"In training: {escaped(finding.effect)}.")
+    lines.append(f"Fix: {escaped(finding.fix)}.")
     return Html(repr(finding), "<br>".join(lines))
 
 
