@@ -14,9 +14,8 @@
 # # Train a small model, and prove that it improved
 #
 # In a few minutes a language model with 135 million parameters learns to answer in the format that you ask for, and you learn to tell
-# that apart from better answers. Nobody shows the model the solution of a question that
-# it is trained on. It learns from a score alone, with GRPO (*group relative policy
-# optimization*).
+# that apart from better answers. Nobody shows the model the solution of a question that it is trained on. It learns from a score
+# alone, with GRPO (*group relative policy optimization*).
 #
 # ![The result: the reward rises within 14 steps. The format is learned first, and correct answers follow.](../docs/quickstart.png)
 #
@@ -63,10 +62,10 @@ DRIVE = ""  # @param {"type": "string"}
 #
 # `load_model` loads the model and puts a *LoRA* on it: small matrices next to the large frozen weights. Only the LoRA is trained.
 #
-# `load_task` makes sums of numbers up to 20. The prompt asks for a fixed format: a short reasoning between one pair of tags, and the
-# answer between another. Each prompt contains one worked example, because without one a model this small never writes a tag, and
-# then there is nothing to reward ([Rewards](02_rewards.ipynb) shows it). Some questions are *held out*: the model is never trained on them, and in the end they show
-# whether it learned anything.
+# `load_task` makes sums of numbers up to 20. The prompt asks for a fixed format: a short reasoning between one pair of tags, and
+# the answer between another. Each prompt contains one worked example, because without one a model this small never writes a tag,
+# and then there is nothing to reward ([Rewards](02_rewards.ipynb) shows it). Some questions are *held out*: the model is never
+# trained on them, and in the end they show whether it learned anything.
 #
 # You should see two sizes, and the first prompt as the model gets it.
 
@@ -137,12 +136,13 @@ print(choice.sentence)
 # ## Train
 #
 # In each of the 14 steps the model writes 8 completions to each of 2 prompts. The figure updates itself while the model trains.
+# `gn.train` drives TRL's `GRPOTrainer`, which most people use ([which argument is which](../docs/guide/from_other_tools.md)).
 #
-# The first steps may even fall: two prompts a step are few, so the curves are noisy. Then you should see tags and format rise, and correct
-# answers with them, because only an answer in the format can be counted. The line under the figure sums it up. A mark at the upper edge of
-# the figure is an alert, and its text is under the figure. **KL** in it says how far the model's token probabilities have moved from
-# those of the original model: 0 means not at all. A small penalty on it (`beta`) keeps the model from drifting further than the reward
-# is worth.
+# The first steps may even fall: two prompts a step are few, so the curves are noisy. Then you should see tags and format rise, and
+# correct answers with them, because only an answer in the format can be counted. The line under the figure sums it up. A mark at the
+# upper edge of the figure is an alert, and its text is under the figure. **KL** in it says how far the model's token probabilities
+# have moved from those of the original model: 0 means not at all. A small penalty on it (`beta`) keeps the model from drifting
+# further than the reward is worth.
 #
 # The held-out curve shows the three measures on 16 questions that the model is never trained on: a rough first look. Do not wait
 # for a falling loss: in GRPO the loss stays near zero and says nothing about progress.
@@ -175,10 +175,10 @@ display(first_group, last_group)
 # questions can: the same questions, answered greedily (always the most likely token), with the LoRA switched off and on.
 #
 # Read the three rows. **Correct** means the right sum *in the format*. **In the format** is the format alone. **Correct answer
-# anywhere** compares the last number of the completion with the sum, so it does not depend on the format. On a CPU the format rises from 17 % to
-# 100 % and the sums themselves from 55 % to 70 %, so most of the gain in *correct* is the format. In two other runs, with other random
-# numbers, the gain in sums was too small to be shown ([all seeds](../docs/evidence/quickstart_seeds.md)). The column *how sure* has the p-value of each change:
-# the probability of a change at least this large if the model had not improved.
+# anywhere** compares the last number of the completion with the sum, so it hardly depends on the format. On a CPU the format rises
+# from 17 % to 100 % and the sums themselves from 55 % to 70 %, so most of the gain in *correct* is the format. In two other runs, with
+# other random numbers, the gain in sums was too small to be shown ([all seeds](../docs/evidence/quickstart_seeds.md)). The column
+# *how sure* has the p-value of each change: the probability of a change at least this large if the model had not improved.
 #
 # And with a larger model? Sebastian Raschka trained Qwen3-0.6B on competition mathematics: from 15.2 % to 47.4 % of MATH-500 in 50 steps,
 # and 44.0 % after 100 ([his table](https://github.com/rasbt/reasoning-from-scratch/tree/main/ch06/02_rlvr_grpo_scripts_intro), without
@@ -191,9 +191,10 @@ comparison
 # %% [markdown]
 # ## Ask your own question, and take the model with you
 #
-# `ask` puts any question to the model before and after the training. The first question below is harder than any in the training, where
-# no number is above 20: the format carries over, and the sum may still be wrong. `export_merged` adds the LoRA to the frozen weights, saves one
-# ordinary model, and checks in a separate process that it is the model you trained ([Export](06_export.ipynb) explains the checks).
+# `ask` puts any question to the model before and after the training. The first question below is harder than any in the training,
+# where no number is above 20: the format carries over, and the sum may still be wrong. `export_merged` adds the LoRA to the frozen
+# weights, saves one ordinary model, and checks in a separate process that it is the model you trained ([Export](06_export.ipynb)
+# explains the checks).
 
 # %%
 has_learned = run.metrics["grad_norm"].max() > 0  # if not, there is nothing to export
@@ -234,8 +235,9 @@ print(outcome)
 # <details><summary>Answer</summary>
 #
 # Those in the format. A right answer in the format still has the highest total, but only by 0.1 of 1.6, so the advantage of a wrong
-# answer in the format is nearly as high (for the group above: +1.28 and +1.14). The model would learn the format first. Once all completions of a group are in the
-# format, that tenth is the only difference left, and the division by the standard deviation makes it count fully.
+# answer in the format is nearly as high (for the group above: +1.28 and +1.14). The model would learn the format first. Once all
+# completions of a group are in the format, that tenth is the only difference left, and the division by the standard deviation makes
+# it count fully.
 # </details>
 #
 # **2. A group by hand.** A group of four has the totals 3.5, 0.5, 0.5 and 0.5. What are its advantages?

@@ -41,6 +41,7 @@ STEPS = 8  # @param {"type": "integer"}
 # %%
 import matplotlib.pyplot as plt
 import pandas
+from matplotlib_inline.config import InlineBackend
 
 settings = gn.preset("cpu", dtype="float32")  # the small model, also on a GPU
 model, tokenizer = gn.load_model(settings, report=print)
@@ -50,11 +51,12 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 lora = [weight for weight in model.parameters() if weight.requires_grad]
 print(f"{sum(weight.numel() for weight in lora):,} LoRA weights to train")
-# Transparent figures with grey text are readable in light and dark notebooks.
+# Grey text without a background is readable in light and dark notebooks.
 grey = dict.fromkeys(
     ["text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"], "#767676"
 )
-plt.rcParams.update({"figure.facecolor": "none", "axes.facecolor": "none", "font.size": 11, **grey})
+plt.rcParams.update({"axes.facecolor": "none", "font.size": 11, **grey})
+InlineBackend.instance().print_figure_kwargs = {"facecolor": "none", "bbox_inches": "tight"}
 left = [{"selector": "th, td", "props": "text-align: left"}]
 
 # %% [markdown]
@@ -67,26 +69,28 @@ left = [{"selector": "th, td", "props": "text-align: left"}]
 #
 # Nobody shows the model a correct answer. **It can only do more often what it already does sometimes.**
 #
-# The plan: sample completions, score them, compute advantages, compute log-probabilities, turn them into a loss, take a step, repeat.
-# (Other texts say *policy* for the model, *action* for a token, *rollout* for a completion, and *on-policy* for sampled from the
-# current weights.)
+# The plan, with the numbers of the sections below: sample completions and score them (1), compute their advantages (2) and their
+# log-probabilities (3), turn these into a loss (4, 5), take a step (6), check it all against TRL (7), and repeat (8).
+#
+# Other texts say *policy* for the model, *action* for a token, *rollout* for a completion, and *on-policy* for sampled from the
+# current weights.
 #
 # Where does it come from? Chat models were first tuned with *RLHF*: people compared answers, a second network learnt to predict what
 # they prefer (a *reward model*), and PPO trained on its scores. For mathematics and code a program can check the answer, so no reward
-# model is needed. GRPO was published for mathematics in 2024 and became known through DeepSeek-R1 in 2025. Its first stage, R1-Zero, learnt long chains
-# of reasoning from checked answers and a reward for the format.
+# model is needed. GRPO was published for mathematics in 2024 and became known through DeepSeek-R1 in 2025. Its first stage, R1-Zero,
+# learnt long chains of reasoning from checked answers and a reward for the format.
 #
 # "How far above the average" is called the **advantage**. For completion $i$ with reward $r_i$:
 #
 # $$A_i = \frac{r_i - \text{mean}(r)}{\text{std}(r) + 0.0001}$$
 #
-# In words: its distance from the average of the group, measured in standard deviations. (The 0.0001 only prevents a division by zero.) Take four completions with the rewards
-# 1.5, 1.0, 1.0 and 0.5. Their mean is $1.0$ and their standard deviation is $0.41$. The first gets
-# $(1.5 - 1.0) / 0.41 = +1.22$, the two in the middle get $0$, and the last gets $(0.5 - 1.0) / 0.41 = -1.22$.
+# In words: its distance from the average of the group, measured in standard deviations. (The 0.0001 only prevents a division by
+# zero.) Take four completions with the rewards 1.5, 1.0, 1.0 and 0.5. Their mean is $1.0$ and their standard deviation is $0.41$.
+# The first gets $(1.5 - 1.0) / 0.41 = +1.22$, the two in the middle get $0$, and the last gets $(0.5 - 1.0) / 0.41 = -1.22$.
 #
 # ![One GRPO step: the model writes four completions to the question for the capital of Australia. Their rewards 1.5, 1.0, 1.0 and 0.5 become the advantages +1.22, 0, 0 and -1.22. The first becomes more likely, the last less likely.](../docs/grpo.png)
 #
-# ## One prompt, eight completions
+# ## 1. One prompt, eight completions
 #
 # Now with the real model. `apply_chat_template` wraps the question in the markers that the model was trained with, and
 # `generate` samples eight answers of at most 24 tokens (a token is a word or a piece of one). `temperature=1.0` and `top_k=0`
@@ -123,7 +127,7 @@ table = pandas.DataFrame({"reward": rewards, "completion": texts})
 table.style.format(precision=1).set_table_styles(left)
 
 # %% [markdown]
-# ## Advantages
+# ## 2. Advantages
 #
 # The formula from above in Python.
 #
@@ -157,7 +161,7 @@ table = table.sort_values("advantage", ascending=False)
 table.style.format({"reward": "{:.1f}", "advantage": "{:+.2f}"}).set_table_styles(left)
 
 # %% [markdown]
-# ## How likely was each completion?
+# ## 3. How likely was each completion?
 #
 # "Make a completion more likely" needs a number for *how likely*. A language model gives a probability to every possible next
 # token, and the probability of a whole completion is the product of the probabilities of its tokens. Products of many small
@@ -194,23 +198,26 @@ tokens = [repr(tokenizer.decode(token)) for token in completions[best][: len(sho
 pandas.DataFrame({"token": tokens, "probability": shown.exp(), "log-probability": shown}).round(3).T
 
 # %% [markdown]
-# ## The loss, first version
+# ## 4. The loss, first version
 #
 # An optimizer makes a number smaller. So we need a number that gets smaller when good completions become more likely:
 #
 # $$L = -\frac{1}{8}\sum_{i=1}^{8} A_i \cdot \frac{1}{T_i}\sum_{t=1}^{T_i} \log p(\text{token}_{i,t})$$
 #
-# Read it from the right. Average the log-probabilities over the $T_i$ tokens of completion $i$, so that each completion
-# has the same weight in the loss. (Dividing by $T_i$ is a choice of GRPO. The derivation below has the plain sum.) Multiply by the advantage: positive means "push up", negative means "push down". Average over
-# the group. The minus sign is there because optimizers minimise. This is the **policy gradient**, known as REINFORCE since 1992.
+# Read it from the right. Average the log-probabilities over the $T_i$ tokens of completion $i$, so that each completion has the
+# same weight in the loss. Multiply by the advantage: positive means "push up", negative means "push down". Average over the group.
+# The minus sign is there because optimizers minimise. This is the **policy gradient**, known as REINFORCE since 1992.
 #
-# Why does it raise the expected reward? The expected reward is a sum over all possible completions: probability times reward. The rewards
-# are fixed and only the probabilities depend on the weights, and the gradient of $p$ is $p \cdot \nabla \log p$ (the chain rule: $\nabla \log p = \nabla p / p$). So the gradient of the expected reward is the
-# *average*, over completions sampled with probability $p$, of $r \cdot \nabla \log p$. Eight samples estimate this average. Subtracting the
-# mean of the group, the *baseline*, makes the estimate less noisy ([measured here](a1_algorithms.ipynb)). A fixed baseline does not change the average: the
-# probabilities of all completions sum to 1, so a constant reward has the gradient zero. (The mean of the group contains the completion
-# itself, which only makes the average gradient an eighth shorter.) PPO, the usual method before GRPO, trains a second model to predict that mean; GRPO
-# reads it from the group, which saves that model.
+# **Why does it raise the expected reward?** The expected reward is a sum over all possible completions: probability times reward.
+# The rewards are fixed, so only the probabilities depend on the weights. The gradient of $p$ is $p \cdot \nabla \log p$ (the chain
+# rule: $\nabla \log p = \nabla p / p$). So the gradient of the expected reward is the *average*, over completions sampled with
+# probability $p$, of $r \cdot \nabla \log p$. Our eight samples estimate this average. (Strictly, this holds for the sum over
+# tokens. Dividing it by $T_i$ is a choice of GRPO.)
+#
+# **Why subtract the mean of the group?** It makes the estimate less noisy ([measured here](a1_algorithms.ipynb)). And it does not
+# bend it: the probabilities of all completions sum to 1, so a reward that is the same for all has the gradient zero. (The mean
+# contains the completion itself, which makes the average gradient an eighth shorter and leaves its direction.) PPO, the usual
+# method before GRPO, trains a second model to predict that mean, the *baseline*. GRPO reads it from the group and saves that model.
 #
 # The mask removes the padding. The value of this loss means nothing by itself. What we need is its **gradient**: for each of the
 # LoRA weights a number that says in which direction the loss grows, and how fast.
@@ -233,7 +240,7 @@ print(
 )
 
 # %% [markdown]
-# ## The loss, complete
+# ## 5. The loss, complete
 #
 # Sampling is the slow part, so one would like to use a batch of completions for more than one step. After the first step,
 # however, they come from a model that no longer exists. Ratio and clipping, both from PPO, handle this. A third addition has another
@@ -287,7 +294,7 @@ print(
 )
 
 # %% [markdown]
-# ## One step
+# ## 6. One step
 #
 # Move each LoRA weight a little against its gradient: `weight -= 0.1 * gradient`. That is what SGD does. (Real runs use AdamW,
 # which chooses the size of the step for each weight from the same gradients.)
@@ -296,6 +303,9 @@ print(
 # the right and the orange ones to the left. A label such as × 1.58 means that this exact completion is now 1.58 times as likely.
 # Each token of a long completion is pushed less, but the changes of its many tokens add up. In another batch a bar may point the wrong
 # way: all completions share weights, and many share their first words, so each feels the pushes of the others.
+#
+# The printed line counts the tokens whose ratio has left the range from 0.8 to 1.2 in the direction of their advantage. If the same
+# eight completions were used for one more step, these would be clipped: their gradient would be zero.
 #
 # The loss on the same eight completions is no longer zero, because the model is no longer the one that wrote them.
 
@@ -308,6 +318,9 @@ optimizer.step()
 log_probs = token_log_probs(completions)
 second_loss = grpo_loss(log_probs, old, reference, advantages, mask)
 second_gradient = gradient_of(second_loss)
+ratio = (log_probs - old).exp()
+has_gained_enough = torch.where(advantages[:, None] > 0, ratio > 1.2, ratio < 0.8) & (mask == 1)
+print(f"{has_gained_enough.sum()} of {mask.sum():.0f} tokens would be clipped in the next step")
 change = ((log_probs - old) * mask).sum(dim=1).detach()
 order = advantages.argsort()  # the best last, because barh begins at the bottom
 colours = ["#D55E00" if advantages[i] < 0 else "#009E73" for i in order]
@@ -319,7 +332,7 @@ axes.set(title=f"loss {first_loss:.3f} → {second_loss:.3f}", xlabel="change of
 axes.margins(x=0.16)
 
 # %% [markdown]
-# ## Is this really GRPO?
+# ## 7. Is this really GRPO?
 #
 # Do not take our word for it. TRL's `GRPOTrainer` is what most people train with, and what `gn.train` is built on. Hand it the
 # same model, the same eight completions and the same reward. Let it take two steps on them, and compare its losses and
@@ -399,7 +412,7 @@ for (loss, gradient), trl_loss, trl_gradient in zip(ours, losses, KeepGradients.
     print(f"loss: ours {loss:.7f}, TRL {trl_loss:.7f}; gradients differ by {difference:.1e}")
 
 # %% [markdown]
-# ## Eight steps
+# ## 8. Eight steps
 #
 # A training is the same thing in a loop, with fresh completions in every step. All the pieces are there, so this cell is the
 # whole of GRPO on one screen. We start again from the original model, and use AdamW, as real runs do. Each batch is used for one
@@ -476,9 +489,9 @@ print("It worked." if agrees and last > first else "It did not work this time: t
 # | one of eight is 1, the others 0 | 2.47 | 0.88 |
 # | seven are 1.00, one is 1.01 | 2.41 | 0.01 |
 #
-# Division makes rare successes count more, which can be welcome. But it also turns a difference of a hundredth into a push as strong as
-# that of a real success. *Dr. GRPO* ([arXiv:2503.20783](https://arxiv.org/abs/2503.20783)) leaves this division out, and the division by the
-# length of the completion too. In TRL and here: `scale_rewards="none"`, `loss_type="dr_grpo"`.
+# Division makes rare successes count more, which can be welcome. But it also turns a difference of a hundredth into a push as
+# strong as that of a real success. *Dr. GRPO* ([arXiv:2503.20783](https://arxiv.org/abs/2503.20783)) leaves this division out, and
+# the division by the length of the completion too. In TRL and here: `scale_rewards="none"`, `loss_type="dr_grpo"`.
 # </details>
 #
 # **2. The price of moving away.** In the eight steps, pass `beta=0.0`, `1.0` and `10.0` to `grpo_loss`. What happens to reward and KL?

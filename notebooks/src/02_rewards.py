@@ -158,8 +158,9 @@ hacked = gn.train(model, tokenizer, task, with_loopholes, settings)
 display(hacked.step(1).groups[0], hacked.step(STEPS).groups[0])
 
 # %% [markdown]
-# Look at the first group once more: a right sum in few words lies below the average, and the longest text has the largest advantage, right
-# or not. That is what the model learned from. The reward went up, and the answers did not get better. This is **reward hacking**: the model did what you scored, not what you wanted.
+# Look at the first group once more: a right sum in few words lies below the average, and the longest text has the largest
+# advantage, right or not. That is what the model learned from. The reward went up, and the answers did not get better. This is
+# **reward hacking**: the model did what you scored, not what you wanted.
 #
 # The comparison asks the held-out questions. Read its row *correct answer anywhere*: no completion has the tags, so *correct* stays 0. You
 # should see no gain in correct sums, and that nearly every completion now runs into the length limit. The total reward cannot show this. Four things can: a check of the
@@ -201,9 +202,11 @@ fixed
 # wrong, the step teaches nothing. So let the model write some groups first, and look. The second measurement differs in one
 # thing: each prompt shows one solved question before the real one.
 #
-# For the small model you should see **no signal** without the example: no completion contains a tag, so every total is 0. Training would
-# run to its end with a flat curve and no error. With the example you should see **signal**, or **format only**: the totals differ in most groups, but so far mostly by the format. In the table by reward, read two columns: *std within groups* is what GRPO learns from, and
-# *groups with a signal* counts the groups in which that reward differs. A larger model may know the format without an example.
+# For the small model you should see **no signal** without the example: no completion contains a tag, so every total is 0. Training
+# would run to its end with a flat curve and no error. With the example you should see **signal**, or **format only**: the totals
+# differ in most groups, but so far mostly by the format. In the table by reward, read two columns: *std within groups* is what GRPO
+# learns from, and *groups with a signal* counts the groups in which that reward differs. A larger model may know the format without
+# an example.
 
 # %%
 # `gn.train` has changed the LoRA of the model above, so load the model again.

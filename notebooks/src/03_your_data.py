@@ -157,9 +157,9 @@ report
 # beat it has not been shown to read the remarks.
 #
 # For the small model you should see *signal* and two very different accuracies: low when it samples at temperature 1, where an
-# unlikely token is picked now and then, and higher when it decodes greedily. So for these eight prompts the model can often tell the moods apart, but does not do so
-# reliably. (The comparison below asks all held-out remarks, and the model is right less often there.) This is what training can improve. A larger
-# model may have little left to learn; the verdict will tell you.
+# unlikely token is picked now and then, and higher when it decodes greedily. So for these eight prompts the model can often tell
+# the moods apart, but does not do so reliably. (The comparison below asks all held-out remarks, and the model is right less often
+# there.) This is what training can improve. A larger model may have little left to learn; the verdict will tell you.
 
 # %%
 gate = gn.baseline(model, tokenizer, task, rewards, settings)
@@ -177,9 +177,10 @@ run = gn.train(model, tokenizer, task, rewards, settings)
 # %% [markdown]
 # ## Before and after
 #
-# The held-out remarks were never trained on. The model answers each of them greedily, as somebody who uses it would do. Read the three
-# rows *correct*, *in the format* and *correct anywhere*, and then the sentence about the majority-class baseline: only an accuracy that is
-# clearly above it counts as reading. Whether the *training* taught it is the column *change*. (Its share is that of the held-out remarks, so it differs from the one above.)
+# The held-out remarks were never trained on. The model answers each of them greedily, as somebody who uses it would do. Read the
+# three rows *correct*, *in the format* and *correct anywhere*, and then the sentence about the majority-class baseline: only an
+# accuracy that is clearly above it counts as reading. Whether the *training* taught it is the column *change*. (Its share is that
+# of the held-out remarks, so it differs from the one above.)
 #
 # The second comparison samples two answers to each remark, as the training did. GRPO makes the sampled answers better first. If the
 # greedy answers were good from the start, the gain shows mainly in the sampled ones. *pass@2* is the share of remarks for which at least

@@ -119,8 +119,9 @@ stage_one = gn.train(model, tokenizer, task, format_rewards, settings, name="for
 # ## Stage two, interrupted
 #
 # The second stage continues with the same LoRA and adds the reward for correct answers. `task.after(...)` puts the questions that
-# stage one has already used at the end, so that new ones come first. After half of the steps somebody presses the stop button. Here a function does it: an *observer* is called
-# after each step. One press ends the training after the current step, a second press ends it at once.
+# stage one has already used at the end, so that new ones come first. After half of the steps somebody presses the stop button. Here
+# a function does it: an *observer* is called after each step. One press ends the training after the current step, a second press
+# ends it at once.
 
 
 # %%

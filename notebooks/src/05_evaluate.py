@@ -195,8 +195,8 @@ print(run.outcome(comparison))
 #
 # <details><summary>Answer</summary>
 #
-# The table above says that 96 questions detect about 17 points. Four points can easily be chance. `gn.compare(run, task, against=other_run)`
-# makes the paired test; more questions make it sharper.
+# The table above says that 96 questions detect about 17 points. Four points can easily be chance. `gn.compare(run, task,
+# against=other_run)` makes the paired test; more questions make it sharper.
 # </details>
 #
 # ## Next

@@ -32,8 +32,9 @@
 # %% [markdown]
 # ## Settings
 #
-# You can leave everything as it is. `HELD_OUT` questions are kept for the comparison at the end, and `LONGER` questions have the chains of
-# three. `CHANGES = {"max_steps": 20}` changes a setting by its name. In Colab, `DRIVE = "grpo_nb/tools"` keeps the run on your Google Drive.
+# You can leave everything as it is. `HELD_OUT` questions are kept for the comparison at the end, and `LONGER` questions have the
+# chains of three. `CHANGES = {"max_steps": 20}` changes a setting by its name. In Colab, `DRIVE = "grpo_nb/tools"` keeps the run on
+# your Google Drive.
 
 # %% tags=["parameters"] cellView="form"
 PRESET = "auto"  # @param ["auto", "cpu", "t4", "l4", "a100", "h100"]
@@ -197,8 +198,8 @@ gn.baseline(model, tokenizer, task, rewards, settings, prompts=4)
 # %% [markdown]
 # ## Train
 #
-# A task with tools is trained with the same line as any other. Tokens that a tool wrote are in the context, but not in the loss: the model is
-# not trained to predict the notes.
+# A task with tools is trained with the same line as any other. Tokens that a tool wrote are in the context, but not in the loss:
+# the model is not trained to predict the notes.
 
 # %%
 resume = "auto" if DRIVE else None

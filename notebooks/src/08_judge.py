@@ -164,8 +164,8 @@ of_plain = gn.checks.agreement(plain, labels)
 of_plain
 
 # %% [markdown]
-# Be careful with this number. The same people wrote the rubric, the scores and the checks, so the agreement is partly circular. For your own
-# task, let somebody else give the scores.
+# Be careful with this number. The same people wrote the rubric, the scores and the checks, so the agreement is partly circular. For
+# your own task, let somebody else give the scores.
 #
 # ## The reward check knows the measurement
 #
@@ -272,8 +272,8 @@ print(f"{len(held_out)} notes are an example and not a proof: no better model is
 # Monday." The checks count words and do not read them. After a longer training, look for such sentences.
 # </details>
 #
-# **2. How many labels?** The interval of the rank correlation with 40 labels is about ±0.1 at 0.88. Why does a bad judge need *more* labels to
-# be refused with certainty than a good judge needs to be accepted?
+# **2. How many labels?** The interval of the rank correlation with 40 labels is about ±0.1 at 0.88. Why does a bad judge need
+# *more* labels to be refused with certainty than a good judge needs to be accepted?
 #
 # <details><summary>Answer</summary>
 #

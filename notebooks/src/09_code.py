@@ -102,9 +102,9 @@ task
 # %% [markdown]
 # ## The reward
 #
-# `code_tests` takes the code from the answer tags and runs it in a [sandbox](../docs/reference/sandbox.md): a separate process without
-# network, without your files, with limits for time and memory. Only the inputs of the tests go in. The results come out as plain data and are
-# compared outside, so the code cannot print a verdict or bring an object that is equal to everything.
+# `code_tests` takes the code from the answer tags and runs it in a [sandbox](../docs/reference/sandbox.md): a separate process
+# without network, without your files, with limits for time and memory. Only the inputs of the tests go in. The results come out as
+# plain data and are compared outside, so the code cannot print a verdict or bring an object that is equal to everything.
 #
 # **Predict before you run:** what do these five completions score? You should see 1, a part for the second, which is right for one input
 # only, and 0 for the others: code outside of the tags, a function that never ends, and one that tries to be equal to everything.
@@ -141,8 +141,8 @@ print("with hidden tests:", rewards[0](completions=[cheat], tests=[hidden["tests
 # %% [markdown]
 # ## Is there a signal?
 #
-# You should see that about one in five of the sampled functions is right, and more of the greedy ones. In most groups right and wrong functions
-# are side by side: there is something to learn.
+# You should see that about one in five of the sampled functions is right, and more of the greedy ones. In most groups right and
+# wrong functions are side by side: there is something to learn.
 
 # %%
 gate = gn.baseline(model, tokenizer, task, rewards, settings, prompts=4)
@@ -161,8 +161,8 @@ display(run.step(1).groups[0], run.step(run.steps[-1]).groups[0])
 # %% [markdown]
 # ## Before and after
 #
-# A held-out answer counts as correct if it passes all of its hidden tests. The first table decodes greedily. The second samples two functions
-# per task, as in training.
+# A held-out answer counts as correct if it passes all of its hidden tests. The first table decodes greedily. The second samples two
+# functions per task, as in training.
 
 # %%
 comparison = gn.compare(run, task)

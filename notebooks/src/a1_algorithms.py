@@ -62,9 +62,9 @@ print(f"{len(lines)} trainings of {len(names)} settings, {lines[0]['machine']}")
 # %% [markdown]
 # ## Lesson 1: where the noise comes from
 #
-# **The claim.** REINFORCE is right on average with or without a baseline, and a baseline removes noise (Williams, 1992). RLOO uses the mean of
-# the other completions as the baseline ([arXiv:2402.14740](https://arxiv.org/abs/2402.14740)). GRPO uses the mean of the group and divides
-# by its standard deviation ([arXiv:2402.03300](https://arxiv.org/abs/2402.03300)).
+# **The claim.** REINFORCE is right on average with or without a baseline, and a baseline removes noise (Williams, 1992). RLOO uses
+# the mean of the other completions as the baseline ([arXiv:2402.14740](https://arxiv.org/abs/2402.14740)). GRPO uses the mean of
+# the group and divides by its standard deviation ([arXiv:2402.03300](https://arxiv.org/abs/2402.03300)).
 #
 # **The measurement.** If the answer is one digit, the expected reward is a sum of ten terms, so its exact gradient can be computed. Every
 # estimator is a weighted sum of the same ten gradients, so thousands of batches cost nothing. The rewarded digits are chosen to give
@@ -104,8 +104,8 @@ middle.loc[list(gradients.ESTIMATORS)].round(1)
 # %% [markdown]
 # ## Lesson 2: many names, one gradient
 #
-# **The claim.** Each paper presents its loss as new. But if every batch is used for one update only, the old and the new policy are the same,
-# the ratio is 1, and clipping does nothing. The only difference left is the normalisation.
+# **The claim.** Each paper presents its loss as new. But if every batch is used for one update only, the old and the new policy are
+# the same, the ratio is 1, and clipping does nothing. The only difference left is the normalisation.
 #
 # **The measurement.** One batch of completions of the real model, and the gradient of each loss, computed by TRL's own code. You should see
 # pairs that agree up to rounding (dots on the left), and one pair that really differs (diamond).
@@ -123,14 +123,15 @@ identities = gradients.identities(*losses)
 gradients.draw_identities(identities)
 
 # %% [markdown]
-# So with `num_iterations=1` and one optimizer step per sampling, choosing among GRPO, clip-higher, GSPO and SAPO is choosing a name. The
-# same is true of CISPO, DAPO and BNPO. RLOO is GRPO without its two divisions, times G/(G-1), which acts like a slightly larger learning rate.
+# So with `num_iterations=1` and one optimizer step per sampling, choosing among GRPO, clip-higher, GSPO and SAPO is choosing a
+# name. The same is true of CISPO, DAPO and BNPO. RLOO is GRPO without its two divisions, times G/(G-1), which acts like a slightly
+# larger learning rate.
 #
 # ## Lesson 3: length
 #
-# **The claim.** GRPO divides each completion by its length. A long wrong answer then costs less per token than a short one, so wrong answers
-# grow. Dr. GRPO divides by a constant, and they do not ([arXiv:2503.20783](https://arxiv.org/abs/2503.20783)). DAPO divides by the tokens of
-# the batch ([arXiv:2503.14476](https://arxiv.org/abs/2503.14476)).
+# **The claim.** GRPO divides each completion by its length. A long wrong answer then costs less per token than a short one, so
+# wrong answers grow. Dr. GRPO divides by a constant, and they do not ([arXiv:2503.20783](https://arxiv.org/abs/2503.20783)). DAPO
+# divides by the tokens of the batch ([arXiv:2503.14476](https://arxiv.org/abs/2503.14476)).
 #
 # **The measurement.** The two settings of a comparison differ only in this divisor. Length earns nothing here, so only the loss moves it.
 # Dots are seeds, diamonds the mean of the middle half (IQM), bars its 95 % interval. You should see that DAPO's wrong answers stay
@@ -194,9 +195,9 @@ algorithms.scores(lines, ["dr_grpo", "reinforce"])
 # gradient ([arXiv:2506.13585](https://arxiv.org/abs/2506.13585)). SAPO fades instead of clipping
 # ([arXiv:2511.20347](https://arxiv.org/abs/2511.20347)).
 #
-# **The measurement.** Each batch is used eight times, for 80 optimizer steps on 10 samplings. You should see two stay behind: CISPO and SAPO
-# have no hard clip, and at this learning rate they follow an old batch too far. The papers report the opposite, for large models at small
-# learning rates.
+# **The measurement.** Each batch is used eight times, for 80 optimizer steps on 10 samplings. You should see two stay behind: CISPO
+# and SAPO have no hard clip, and at this learning rate they follow an old batch too far. The papers report the opposite, for large
+# models at small learning rates.
 
 # %%
 eight_times = [f"{name}, used 8 times" for name in algorithms.CLIPS]

@@ -25,8 +25,8 @@
 # %% [markdown]
 # ## Settings
 #
-# `RUN` is the folder of a finished run, for example of the [quickstart](00_quickstart.ipynb). If it is empty, a small run of `STEPS` steps is
-# trained here: enough to compare, too short to be good.
+# `RUN` is the folder of a finished run, for example of the [quickstart](00_quickstart.ipynb). If it is empty, a small run of
+# `STEPS` steps is trained here: enough to compare, too short to be good.
 
 # %% tags=["parameters"] cellView="form"
 PRESET = "auto"  # @param ["auto", "cpu", "t4", "l4", "a100", "h100"]
@@ -141,8 +141,8 @@ display(gn.runs.side_by_side(run, back), back.step(1).groups[0])
 # %% [markdown]
 # ## Several GPUs
 #
-# The same folder, with another line of its README. The plan shows how the completions are divided among the processes. A number of processes
-# that would split a group is refused before anything is loaded.
+# The same folder, with another line of its README. The plan shows how the completions are divided among the processes. A number of
+# processes that would split a group is refused before anything is loaded.
 
 # %%
 readme = (there / "README.md").read_text()
@@ -184,7 +184,8 @@ print("The training in the folder came back as a run.")
 # compare the completions of one group, so the plan keeps each group on one process.
 # </details>
 #
-# **2. Same numbers, another curve.** Replay agrees to the last digits, and yet the training in the folder has another curve. Is that a fault?
+# **2. Same numbers, another curve.** Replay agrees to the last digits, and yet the training in the folder has another curve. Is
+# that a fault?
 #
 # <details><summary>Answer</summary>
 #

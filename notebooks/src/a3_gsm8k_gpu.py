@@ -151,16 +151,16 @@ print(run.outcome(comparison))
 #
 # <details><summary>Answer</summary>
 #
-# More than 200: [Evaluate](05_evaluate.ipynb) has a table of the minimum detectable difference. For 4 points it needs about 1,320 questions,
-# nearly the whole test part.
+# More than 200: [Evaluate](05_evaluate.ipynb) has a table of the minimum detectable difference. For 4 points it needs about 1,320
+# questions, nearly the whole test part.
 # </details>
 #
 # **2. Too hard.** The baseline says that in most groups all completions are wrong. What can you change before you take a larger model?
 #
 # <details><summary>Answer</summary>
 #
-# Choose questions by their measured pass rate (`task.curriculum`), sample more completions per question (`num_generations`), or allow longer
-# completions if many are truncated.
+# Choose questions by their measured pass rate (`task.curriculum`), sample more completions per question (`num_generations`), or
+# allow longer completions if many are truncated.
 # </details>
 #
 # ## Next
