@@ -31,8 +31,8 @@ HISTORY = (
     "Before the probes were written, 31 of the 40 faults were found (21 seen, 10 kept aside), and "
     "8 of the 31 sound rewards and sets were accused (4 and 4). The first run on the cases kept "
     "aside found 13 of 13 faults and accused 3 of 12 sound ones, for two reasons that were then "
-    "fixed: phrases in an attribute of a class were not tried, and a tag was taken for the name of a "
-    "column. One fault (numbers that are not looked at) was missed. A probe for it was written, "
+    "fixed: phrases in an attribute of a class were not tried, and a tag was taken for the name of "
+    "a column. One fault (numbers that are not looked at) was missed. A probe for it was written, "
     "and later removed with the only kind of finding that it served."
 )
 
