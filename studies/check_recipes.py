@@ -1,12 +1,15 @@
-"""Measure `check_rewards` on rewards in the manner of public recipes, labelled before the rules were tuned.
+"""Measure `check_rewards` on rewards in the style of public recipes, labelled before the rules.
 
-Run: python studies/check_recipes.py [--half open | --half closed] > studies/results/check_recipes.md
+Run: python studies/check_recipes.py [--half open | --half closed] >
+studies/results/check_recipes.md
 
-The rewards follow TRL, open-r1, Countdown, IFEval, GSM8K, label and preference recipes. Half of them, drawn once by
-chance, was looked at while the rules were tuned (`open`). The other half (`closed`) was only counted.
+The rewards follow TRL, open-r1, Countdown, IFEval, GSM8K, label and preference recipes. Half of
+them, drawn once by chance, was looked at while the rules were tuned (`open`). The other half
+(`closed`) was only counted.
 
-`faults` lists the kinds of findings of which one has to be reported at warning or above. `true` lists kinds
-that are also true of the reward. A finding at warning or above of another kind counts as false.
+`faults` lists the kinds of findings of which one has to be reported at warning or above. `true`
+lists kinds that are also true of the reward. A finding at warning or above of another kind counts
+as false.
 """
 
 from __future__ import annotations

@@ -2,11 +2,11 @@
 
     python studies/check_unseen.py > studies/results/check_unseen.md
 
-The rewards were labelled first, kept aside, and measured once at the end. They follow descriptions of
-public rewards (Countdown, SQL, JSON, tool calls, labels, medical terms, sudoku, boxes, lengths,
-style); none is copied. `faults` lists the kinds of findings of which at least one must be found, and
-`true` the other kinds that are true of the reward. Both were written down before the rules. A finding
-of another kind, at warning or above, is false.
+The rewards were labelled first, kept aside, and measured once at the end. They follow
+descriptions of public rewards (Countdown, SQL, JSON, tool calls, labels, medical terms, sudoku,
+boxes, lengths, style); none is copied. `faults` lists the kinds of findings of which at least one
+must be found, and `true` the other kinds that are true of the reward. Both were written down
+before the rules. A finding of another kind, at warning or above, is false.
 """
 
 from __future__ import annotations
@@ -118,11 +118,11 @@ def text(completion: Any) -> str:
     return completion if isinstance(completion, str) else completion[-1]["content"]
 
 
-# ---- The rewards ----------------------------------------------------------------------------------------------------
+# ---- The rewards ----
 
 
 def countdown_with_eval(completions, target, nums, **kwargs):
-    """The numbers are compared, then the letters allowed, then it is evaluated; a power is made of allowed letters."""
+    """Compare numbers and characters, then evaluate; `**` consists of allowed characters."""
     scores = []
     for completion, goal, numbers in zip(completions, target, nums, strict=True):
         found = list(re.finditer(r"<answer>(.*?)</answer>", text(completion)))
@@ -341,7 +341,7 @@ def number_or_crash(completions, answer, **kwargs):
 
 
 def on_one_line(completions, answer, **kwargs):
-    """Reads an answer that stands between its tags on one line, as the prompt of its repository shows it."""
+    """Read an answer between tags on one line, as the prompt of its repository shows it."""
     slots = [re.findall(r"</think>\n<answer>(.*?)</answer>$", text(c)) for c in completions]
     return [float(found == [gold]) for found, gold in zip(slots, answer, strict=True)]
 

@@ -2,7 +2,8 @@
 
     python studies/cpu_kernels.py
 
-The model is the embedded one. Medians in milliseconds; docs/evidence/cpu_step.md says what was taken and why.
+The model is the embedded one. Medians in milliseconds; docs/evidence/cpu_step.md says what was
+taken and why.
 """
 
 from __future__ import annotations

@@ -3,11 +3,11 @@
     pip install --no-deps --target PEERS rldoctor==0.2.0 rlprobe==0.1.0 rlwatch==0.5.1
     PYTHONPATH=PEERS python studies/health_peers.py > studies/results/health_peers.md
 
-Each tool is used as its own TRL integration uses it, with its defaults: rldoctor `run_from_records`
-and `diagnose`; rlprobe `Recorder` with the metric names of its callback, and `diagnose`; rlwatch
-`DetectorSuite` with the names of its callback. What a log deserves is counted here from its columns,
-not by any of the tools. Each log is given as it is, and once more with the column
-`frac_reward_zero_std`, which today's TRL writes and the other tools read.
+Each tool is used as its own TRL integration uses it, with its defaults: rldoctor
+`run_from_records` and `diagnose`; rlprobe `Recorder` with the metric names of its callback, and
+`diagnose`; rlwatch `DetectorSuite` with the names of its callback. This script counts from the
+columns of a log which alerts it deserves. Each log is given as it is, and once more with the
+column `frac_reward_zero_std`, which current TRL writes and the other tools read.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tests.support.health_logs import Rows, real_logs, with_zero_std
 Found = list[tuple[str, str]]
 """(severity, rule) of each finding."""
 
-# What each tool calls the thing that a log deserves.
+# The names that the tools give to each alert.
 _NAMES = {
     "no spread": {
         "no_spread",
@@ -156,7 +156,7 @@ def main() -> None:
 
 
 def print_totals(logs: dict[str, Rows], found: dict[tuple[str, str, bool], Found]) -> None:
-    """Print for each tool how many logs get the alert that they deserve, and how many a false one."""
+    """Print how many logs get the alerts that they deserve from each tool, and how many not."""
     asked = [(tool, share) for tool in TOOLS for share in (False, True)]
     head = ["what a log deserves, and how many of those logs get it"]
     head += [f"{tool}, with the share" if share else tool for tool, share in asked]

@@ -2,10 +2,11 @@
 
     python studies/interval_coverage.py [--studies 4000]
 
-Questions: does the closed interval that a comparison shows cover the truth in 95 of 100 studies, for one answer to each
-question and for four, from ten questions to a thousand? Does the exact test find the smallest difference, as
-`smallest_difference` names it, four times in five? Answers are drawn from made-up models; nothing is asked. Prints the tables
-of docs/evidence/evaluate.md.
+Two questions, from ten held-out questions to a thousand, with one answer to each and with four:
+does the 95 % interval of a comparison contain the true difference in 95 of 100 studies? And does
+the exact test find the difference that `smallest_difference` names four times in five? The
+answers are drawn from made-up accuracies; no model is asked. Prints the tables of
+docs/evidence/evaluate.md.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _POWER = ((12, 1 / 3), (24, 1 / 3), (48, 1 / 3), (96, 1 / 3), (480, 1 / 3), (100
 
 
 def main() -> None:
-    """Draw, count, print."""
+    """Draw the answers, count, and print the tables."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -3,11 +3,12 @@ r"""Compare `maths` with the expected results in Math-Verify's own tests.
     pip download math-verify==0.9.0 --no-binary :all: --no-deps && tar xzf math_verify-0.9.0.tar.gz
     python studies/maths_agreement.py math_verify-0.9.0/tests
 
-The tests' triples of (gold, prediction, expected) are read, never run: every `parametrize` over gold and pred, but for
-`test_strict` and `test_boxed`, which test arguments of theirs. A prediction is a text with an answer in it, and here an answer
-stands in a slot. So the stated answer is cut out: what "final answer is" names, else the last boxes, else the last formula,
-else the last number; of a chain `z = 3 + 3 = 2`, the end. A gold answer without a box is cut the same way where it is a whole
-solution. Every disagreement is printed.
+The tests are read and not run: every `parametrize` over gold and pred gives triples of (gold,
+prediction, expected). `test_strict` and `test_boxed` are left out, because they test arguments
+that the kit does not have. A prediction is a text that contains an answer, but the kit reads a
+slot. So the answer is cut out first: what "final answer is" names, else the last boxes, else the
+last formula, else the last number; of a chain such as `z = 3 + 3 = 2`, the end. A gold answer
+that is a whole solution without a box is cut in the same way. Every disagreement is printed.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _LEFT_OUT = ("test_strict.py", "test_boxed.py")
 
 
 def triples(folder: Path) -> Iterator[tuple[str, str, str, bool]]:
-    """Test, gold, prediction and what is expected, from the decorators of every test."""
+    """Yield (test, gold, prediction, expected) from the decorators of every test."""
     for path in sorted(folder.glob("test_*.py")):
         if path.name in _LEFT_OUT:
             continue
@@ -69,7 +70,7 @@ def end_of_chain(text: str) -> str:
 
 
 def stated(text: str) -> str:
-    """The answer that a text states."""
+    """Return the answer that a text states."""
     text = text.replace("<|im_start|>user", "").strip().rstrip(".")
     _, is_said, said = text.rpartition("inal answer is")
     if is_said:

@@ -1,7 +1,8 @@
 """Run `check_rewards` on rewards of TRL, of public notebooks and of reasoning-gym.
 
-Run: python studies/reward_survey.py > studies/results/reward_survey.md, with reasoning-gym installed (0.1.25 was looked at).
-Rewards of notebooks are rewritten here in a few lines each, to behave like the named source.
+Run: python studies/reward_survey.py > studies/results/reward_survey.md, with reasoning-gym
+installed (0.1.25 was looked at). Rewards of notebooks are rewritten here in a few lines each, to
+behave like the named source.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def text(completion: Any) -> str:
     return completion_text(completion)
 
 
-# ---- Notebooks: behaviour as in the source named in the table --------------------------------------------------------
+# ---- Notebooks: behaviour as in the source named in the table ----
 
 
 def slot(completion: Any) -> str:
@@ -99,7 +100,7 @@ def soft_format_reward_func(completions, **kwargs):
 
 
 def xmlcount_reward_func(completions, **kwargs):
-    """An eighth for each tag that stands once with its line break, less a thousandth for each character after the end."""
+    """Give 0.125 for each tag that occurs once with its line break, less for text after it."""
     scores = []
     for t in map(text, completions):
         score = 0.125 * (t.count("<reasoning>\n") == 1) + 0.125 * (t.count("\n</reasoning>\n") == 1)
@@ -171,7 +172,7 @@ def match_format_approximately(completions, **kwargs):
 
 
 def check_answer(prompts, completions, answer, **kwargs):
-    """Three for the same text, half of it up to white space, some for a ratio near one, else less than nought."""
+    """Give 3 for the same text, 1.5 up to white space, less for a close number, else below 0."""
     scores = []
     for c, gold in zip(completions, answer, strict=True):
         found = SOLUTION.search(text(c))
@@ -236,7 +237,7 @@ NOTEBOOKS: list[tuple[Callable, str, formats.AnswerFormat]] = [
 ]
 
 
-# ---- TRL -------------------------------------------------------------------------------------------------------------
+# ---- TRL ----
 
 THINK_BOXED = formats.AnswerFormat(
     name="think, boxed",
@@ -282,7 +283,7 @@ def rows(low: int = 20) -> list[dict[str, str]]:
     ]
 
 
-# ---- reasoning-gym ---------------------------------------------------------------------------------------------------
+# ---- reasoning-gym ----
 
 
 def gym_findings(family: str, size: int = 12) -> tuple[list[Finding], str]:
@@ -314,7 +315,7 @@ def gym_findings(family: str, size: int = 12) -> tuple[list[Finding], str]:
     return list(report.findings), report.roles[family]
 
 
-# ---- The table -------------------------------------------------------------------------------------------------------
+# ---- The table ----
 
 
 def cell(value: str, limit: int = 150) -> str:
@@ -368,7 +369,7 @@ def gym_table(only: list[str], limit: float) -> None:
     failed = []
     by_kind = collections.defaultdict(list)
 
-    # A process for each family, which can be killed: one scorer computes for ever inside a single call of C code.
+    # A process for each family, which can be killed: one scorer never leaves a call of C code.
     context = multiprocessing.get_context("fork")
     for family in families:
         start = time.perf_counter()
@@ -405,9 +406,9 @@ def main(arguments: Mapping[str, Any]) -> None:
     )
     print(
         "Made by `studies/reward_survey.py`. TRL's rewards are the installed ones; those of "
-        "notebooks are rewritten to behave like the named source. Each is tried alone, in the format "
-        "it is meant for. The last column is what reading the source said of the finding; it is "
-        "empty where nobody read it.\n"
+        "notebooks are rewritten to behave like the named source. Each is tried alone, in the "
+        "format it is meant for. The last column is what reading the source said of the finding; it "
+        "is empty where nobody read it.\n"
     )
     if "trl" in arguments["parts"]:
         print("## TRL\n")

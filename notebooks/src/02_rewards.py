@@ -162,10 +162,11 @@ display(hacked.step(1).groups[0], hacked.step(STEPS).groups[0])
 # advantage, right or not. That is what the model learned from. The reward went up, and the answers did not get better. This is
 # **reward hacking**: the model did what you scored, not what you wanted.
 #
-# The comparison asks the held-out questions. Read its row *correct answer anywhere*: no completion has the tags, so *correct* stays 0. You
-# should see no gain in correct sums, and that nearly every completion now runs into the length limit. The total reward cannot show this. Four things can: a check of the
-# reward beforehand, the curve of each reward (`gold_somewhere` stays low while the total rises), the completions themselves, and a held-out
-# measure that is not the reward. The KL cannot: it stayed small, so staying near the original model does not prevent this.
+# The comparison asks the held-out questions. Read its row *correct answer anywhere*: no completion has the tags, so *correct*
+# stays 0. You should see no gain in correct sums, and that nearly every completion now runs into the length limit. The total
+# reward cannot show this. Four things can: a check of the reward beforehand, the curve of each reward (`gold_somewhere` stays
+# low while the total rises), the completions themselves, and a held-out measure that is not the reward. The KL cannot: it
+# stayed small, so staying near the original model does not prevent this.
 
 # %%
 gn.compare(hacked, task, correct=gn.rewards.correctness())
@@ -264,9 +265,8 @@ print(f"The sound rewards: {comparison.headline}")
 #
 # <details><summary>Answer</summary>
 #
-# The warning *repetition is rewarded* is gone, and the other findings stay. The model would write until the point is full and then stop
-# caring. A bonus
-# with a maximum still teaches length and nothing else, so give it a small weight or leave it out.
+# The warning *repetition is rewarded* is gone, and the other findings stay. The model would write until the point is full and
+# then stop caring. A bonus with a maximum still teaches length and nothing else, so give it a small weight or leave it out.
 # </details>
 #
 # **2. Weights as a loophole.** Call `gn.check_rewards(rewards, task, weights={"correctness": 0.5, "xml_format": 2.0})`. Every reward is
