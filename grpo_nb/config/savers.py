@@ -1,19 +1,15 @@
 """Find smaller settings, for a plan that does not fit and after an out-of-memory error.
 
-Both use one list of savers. A saver is a function that returns a change to the settings, or an
-empty one if it cannot save more.
+Both try the same changes in the same order.
 """
 
 import traceback
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 from grpo_nb.config.settings import Settings
 from grpo_nb.machine.faults import error_chain, is_out_of_memory
 from grpo_nb.machine.gpu import find_gpu
-
-Change = dict[str, Any]
 
 # Below this share the weights of a model hardly fit into vLLM's memory.
 _LEAST_SHARE_OF_VLLM = 0.3
@@ -22,86 +18,61 @@ _LEAST_COMPLETION_LENGTH = 64
 _SAMPLING_FUNCTIONS = {"generate", "_generate"}
 
 
-def _smaller_passes(settings: Settings) -> Change:
+class _Saving(NamedTuple):
+    """A change to the settings that saves memory."""
+
+    why: str
+    change: dict[str, Any]
+
+
+def _savings(settings: Settings, *, is_gpu: bool, phase: str = "") -> Iterator[_Saving]:
+    """Yield the changes that save memory, those that change the training least first.
+
+    Args:
+        settings: Settings of the run.
+        is_gpu: True if the run is on a GPU.
+        phase: `loading`, `generation` or `training`: leave out changes that do not help there.
+    """
     micro = settings.per_device_train_batch_size
     generated = settings.generation_batch_size
     if settings.extra.get("steps_per_generation"):
         generated //= 2
     # A pass that cannot be halved stays, and groups must be whole.
-    if micro % 2 or generated % settings.num_generations:
-        return {}
-    return {
-        "per_device_train_batch_size": micro // 2,
-        "gradient_accumulation_steps": settings.gradient_accumulation_steps * 2,
-    }
-
-
-def _smaller_share_of_vllm(settings: Settings) -> Change:
+    can_halve = micro % 2 == 0 and generated % settings.num_generations == 0
+    if can_halve and phase not in ("loading", "generation"):
+        yield _Saving(
+            # That loss divides by the tokens of each pass.
+            "Activations grow with the completions of one pass. The step keeps its completions; "
+            'only loss_type="bnpo" weighs their tokens a little differently.',
+            {
+                "per_device_train_batch_size": micro // 2,
+                "gradient_accumulation_steps": settings.gradient_accumulation_steps * 2,
+            },
+        )
+    has_vllm = is_gpu and settings.fast_inference
     share = settings.gpu_memory_utilization
-    if not settings.fast_inference or share <= _LEAST_SHARE_OF_VLLM:
-        return {}
-    return {"gpu_memory_utilization": max(round(share - 0.1, 3), _LEAST_SHARE_OF_VLLM)}
-
-
-def _fewer_bits(settings: Settings) -> Change:
-    return {} if settings.load_in_4bit else {"load_in_4bit": True}
-
-
-def _shorter_completions(settings: Settings) -> Change:
+    # In standby vLLM gives its share back while gradients are computed.
+    if has_vllm and share > _LEAST_SHARE_OF_VLLM and phase != "training":
+        yield _Saving(
+            "vLLM takes its share at once, and what is left was too little for the rest.",
+            {"gpu_memory_utilization": max(round(share - 0.1, 3), _LEAST_SHARE_OF_VLLM)},
+        )
+    if is_gpu and not settings.load_in_4bit and phase != "generation":
+        yield _Saving(
+            "The weights in 16 bit are the largest part left; in 4 bit they take about a third.",
+            {"load_in_4bit": True},
+        )
     length = settings.max_completion_length
-    if length <= _LEAST_COMPLETION_LENGTH:
-        return {}
-    return {"max_completion_length": max(length // 2, _LEAST_COMPLETION_LENGTH)}
-
-
-def _no_vllm(settings: Settings) -> Change:
-    return {"fast_inference": False} if settings.fast_inference else {}
-
-
-@dataclass(frozen=True)
-class _Saver:
-    """A way to save memory."""
-
-    change: Callable[[Settings], Change]
-    why: str
-    is_for_gpu: bool = False
-    useless_in: tuple[str, ...] = ()
-    """Phases in which it does not help: `loading`, `generation` or `training`."""
-
-
-# The cheapest first: smaller passes change the training least. The loss `bnpo` divides by the
-# tokens of each pass, so the weights of short and long completions shift a little.
-_SAVERS = (
-    _Saver(
-        _smaller_passes,
-        "Activations grow with the completions of one pass. The step keeps its completions; only "
-        'loss_type="bnpo" weighs their tokens a little differently.',
-        useless_in=("loading", "generation"),
-    ),
-    _Saver(
-        _smaller_share_of_vllm,
-        "vLLM takes its share at once, and what is left was too little for the rest.",
-        is_for_gpu=True,
-        # In standby vLLM gives the share back while gradients are computed.
-        useless_in=("training",),
-    ),
-    _Saver(
-        _fewer_bits,
-        "The weights in 16 bit are the largest part left; in 4 bit they take about a third.",
-        is_for_gpu=True,
-        useless_in=("generation",),
-    ),
-    _Saver(
-        _shorter_completions,
-        "Memory grows with the length of the completions.",
-        useless_in=("loading",),
-    ),
-    _Saver(
-        _no_vllm,
-        "Without vLLM the memory it takes for itself is free; generation is slower.",
-        is_for_gpu=True,
-    ),
-)
+    if length > _LEAST_COMPLETION_LENGTH and phase != "loading":
+        yield _Saving(
+            "Memory grows with the length of the completions.",
+            {"max_completion_length": max(length // 2, _LEAST_COMPLETION_LENGTH)},
+        )
+    if has_vllm:
+        yield _Saving(
+            "Without vLLM the memory it takes for itself is free; generation is slower.",
+            {"fast_inference": False},
+        )
 
 
 def replacing(change: Mapping[str, Any]) -> str:
@@ -116,34 +87,29 @@ def replacing(change: Mapping[str, Any]) -> str:
 
 def fitting_changes(
     settings: Settings, fits: Callable[[Settings], bool], *, is_gpu: bool
-) -> Change:
-    """Return the changes to settings that make `fits(settings)` true; empty if nothing does.
-
-    Each saver is used as often as needed, the cheapest first. Then the savers are taken back one by
-    one, the dearest first, because a later one may have made an earlier one unnecessary.
-    """
-    savers = [saver for saver in _SAVERS if is_gpu or not saver.is_for_gpu]
+) -> dict[str, Any]:
+    """Return the changes to settings that make `fits(settings)` true; empty if nothing does."""
+    changes: list[dict[str, Any]] = []
     smaller = settings
-    for saver in savers:
-        smaller = _smaller_until_fits(smaller, saver, fits)
-    for saver in reversed(savers):
-        original = {name: getattr(settings, name) for name in saver.change(settings)}
-        smaller = _smaller_until_fits(smaller.replace(**original), saver, fits)
-    return _changes(settings, smaller) if fits(smaller) else {}
+    while not fits(smaller):
+        saving = next(_savings(smaller, is_gpu=is_gpu), None)
+        if saving is None:
+            return {}
+        changes.append(saving.change)
+        smaller = smaller.replace(**saving.change)
+    # A later change may have made an earlier one unnecessary.
+    for change in reversed(changes):
+        others = [other for other in changes if other is not change]
+        if fits(settings.replace(**_merged(others))):
+            changes = others
+    return _merged(changes)
 
 
-def _smaller_until_fits(
-    settings: Settings, saver: _Saver, fits: Callable[[Settings], bool]
-) -> Settings:
-    """Return settings with a saver used as often as they need to fit, or as often as it can be."""
-    while not fits(settings) and (change := saver.change(settings)):
-        settings = settings.replace(**change)
-    return settings
-
-
-def _changes(old: Settings, new: Settings) -> Change:
-    """Return the values of `new` that differ from `old`."""
-    return {name: value for name, value in vars(new).items() if value != vars(old)[name]}
+def _merged(changes: list[dict[str, Any]]) -> dict[str, Any]:
+    merged: dict[str, Any] = {}
+    for change in changes:
+        merged |= change
+    return merged
 
 
 def memory_advice(
@@ -170,19 +136,13 @@ def memory_advice(
     if phase is None:
         phase = "generation" if any(map(_is_in_sampling, chain)) else "training"
     is_gpu = find_gpu() is not None or any(sign in text for sign in ("cuda", "cublas", "gpu"))
-    why = "No setting of this run is left to lower."
-    instead = "Take a smaller model"
-    for saver in _SAVERS:
-        is_useful = phase not in saver.useless_in and (is_gpu or not saver.is_for_gpu)
-        change = saver.change(settings)
-        if is_useful and change:
-            why = saver.why
-            instead = f"Write {replacing(change)}"
-            break
+    nothing_left = _Saving("No setting of this run is left to lower.", {})
+    saving = next(_savings(settings, is_gpu=is_gpu, phase=phase), nothing_left)
+    instead = f"Write {replacing(saving.change)}" if saving.change else "Take a smaller model"
     when = "while loading" if phase == "loading" else f"in {phase}"
     return (
-        f"Out of memory {when}. {why} {instead}, in a fresh kernel: the failed one still holds "
-        "its memory."
+        f"Out of memory {when}. {saving.why} {instead}, in a fresh kernel: the failed one still "
+        "holds its memory."
     )
 
 
