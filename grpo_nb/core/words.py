@@ -62,28 +62,23 @@ def require_number(
         is_whole: If True, only whole numbers are allowed.
 
     Raises:
-        TypeError: The value is not a number, or not a whole one.
-        ValueError: The value is not finite, or out of bounds.
+        ValueError: The value is not a number, not a whole one, not finite, or out of bounds.
 
     >>> require_number("steps", 0, 1)
     Traceback (most recent call last):
-    ValueError: steps = 0 must be at least 1.
+    ValueError: steps = 0 must be at least 1, and a whole number.
     >>> require_number("rate", math.inf, 0, is_whole=False)
     Traceback (most recent call last):
-    ValueError: rate = inf must be finite.
+    ValueError: rate = inf must be at least 0, and finite.
     """
     allowed_type = numbers.Integral if is_whole else numbers.Real
     # bool is a subclass of int, but True is no count.
-    if isinstance(value, bool) or not isinstance(value, allowed_type):
-        kind = "whole number" if is_whole else "number"
-        raise TypeError(f"{name} = {in_line(value)} must be a {kind}.")
-    is_within = least <= value <= most and value < math.inf
-    if not is_within:
-        bounds = f"at least {least}" if most == math.inf else f"between {least} and {most}"
-        is_finite = -math.inf < value < math.inf
-        if not is_finite:
-            bounds = "finite"
-        raise ValueError(f"{name} = {in_line(value)} must be {bounds}.")
+    is_number = isinstance(value, allowed_type) and not isinstance(value, bool)
+    if is_number and least <= value <= most and value < math.inf:
+        return
+    bounds = f"at least {least}" if most == math.inf else f"between {least} and {most}"
+    kind = "a whole number" if is_whole else "finite"
+    raise ValueError(f"{name} = {in_line(value)} must be {bounds}, and {kind}.")
 
 
 def did_you_mean(name: object, known: Iterable[object]) -> str:
