@@ -72,9 +72,8 @@ class Table:
 
     def text(self) -> str:
         """Return the table as lines with aligned columns."""
-        lines = []
-        for row in self._all_rows():
-            lines.append([_words(cell) for cell in row])
+        rows = [self.head, *self.rows] if self.head else self.rows
+        lines = [list(map(_words, row)) for row in rows]
         widths = []
         for index, column in enumerate(zip(*lines, strict=True)):
             width = 0 if index in self.wide else max(len(cell) for cell in column)
@@ -83,26 +82,15 @@ class Table:
 
     def html(self) -> str:
         """Return the table as HTML, with inline styles that override those of notebooks."""
-        body = "".join(self._html_row(row) for row in self.rows)
-        return f"<table>{self._html_head()}<tbody>{body}</tbody></table>"
+        head = ""
+        if self.head:
+            head = f"<thead>{self._html_row(self.head, 'th')}</thead>"
+        body = "".join(self._html_row(row, "td") for row in self.rows)
+        return f"<table>{head}<tbody>{body}</tbody></table>"
 
-    def _all_rows(self) -> list[Sequence[Any]]:
-        if not self.head:
-            return list(self.rows)
-        return [self.head, *self.rows]
-
-    def _html_head(self) -> str:
-        if not self.head:
-            return ""
+    def _html_row(self, row: Sequence[Any], tag: str) -> str:
         cells = [
-            f"<th style='{self._style(index)}'>{escaped(title)}</th>"
-            for index, title in enumerate(self.head)
-        ]
-        return f"<thead><tr>{''.join(cells)}</tr></thead>"
-
-    def _html_row(self, row: Sequence[Any]) -> str:
-        cells = [
-            f"<td style='{self._style(index)}'>{_markup(cell)}</td>"
+            f"<{tag} style='{self._style(index)}'>{_markup(cell)}</{tag}>"
             for index, cell in enumerate(row)
         ]
         return f"<tr>{''.join(cells)}</tr>"
