@@ -35,12 +35,10 @@ class ChildError(RuntimeError):
     """A child process failed or took too long; the message ends with its last lines.
 
     Attributes:
-        status: Exit status, negative for a signal; None if the child was ended for taking too long.
         lines: Non-empty lines of its output, stderr included.
     """
 
-    def __init__(self, reason: str, status: int | None, lines: Sequence[str]) -> None:
-        self.status = status
+    def __init__(self, reason: str, lines: Sequence[str]) -> None:
         self.lines = [line.rstrip() for line in lines if line.strip()]
         super().__init__(f"{reason}. It said last:\n{self.last(_LINES_IN_ERROR)}")
 
@@ -99,8 +97,8 @@ def run_command(
     if status == 0:
         return lines
     if time.monotonic() - start >= seconds:
-        raise ChildError(f"took longer than {seconds:g} s and was ended", None, lines)
-    raise ChildError(f"ended with {status}", status, lines)
+        raise ChildError(f"took longer than {seconds:g} s and was ended", lines)
+    raise ChildError(f"ended with {status}", lines)
 
 
 def spin_default() -> dict[str, str]:

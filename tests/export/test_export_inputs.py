@@ -73,7 +73,7 @@ def test_converter_that_cannot_be_fetched_says_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def run_command(command: list[str], **options: object) -> None:
-        raise ChildError("ended with 1", 1, ["python: No module named pip"])
+        raise ChildError("ended with 1", ["python: No module named pip"])
 
     monkeypatch.setattr(conversion, "run_command", run_command)
     monkeypatch.setattr(conversion, "cache_root", lambda: tmp_path)

@@ -40,7 +40,7 @@ def counted_here(monkeypatch: pytest.MonkeyPatch) -> None:
         try:
             return json.loads(json.dumps(counting.answer(request)))
         except (OSError, ValueError) as error:
-            raise ChildError("ended with 1", 1, [str(error)]) from error
+            raise ChildError("ended with 1", [str(error)]) from error
 
     monkeypatch.setattr(memory, "run_script", run_script)
 
