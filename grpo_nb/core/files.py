@@ -164,10 +164,10 @@ def inside(folder: Path, name: Any) -> Path:
     # Parsing as a Windows path splits at both kinds of slashes and detects drives.
     parsed = PureWindowsPath(name if isinstance(name, str) else "")
     leads_out = f"{in_line(name)} leads out of the folder {str(folder)!r}"
-    if not parsed.parts or parsed.anchor or ".." in parsed.parts:
+    longest = max((len(os.fsencode(part)) for part in parsed.parts), default=0)
+    can_name_a_file = 0 < longest <= LONGEST_NAME and "\0" not in name
+    if not can_name_a_file or parsed.anchor or ".." in parsed.parts:
         raise ValueError(f"{leads_out}, or names no file there: use a path inside the folder.")
-    if "\0" in name or any(len(os.fsencode(part)) > LONGEST_NAME for part in parsed.parts):
-        raise ValueError(f"{in_line(name)} in the folder {str(folder)!r} cannot name a file.")
     real_path = Path(os.path.realpath(folder / name))
     if not real_path.is_relative_to(os.path.realpath(folder)):
         raise ValueError(f"{leads_out} over a link: replace the link by what it points to.")
@@ -191,18 +191,12 @@ def refuse_links(folder: Path, within: Path | None = None) -> None:
         within: Folder from which the message gives the path of the link; by default `folder`.
     """
     whole = within or folder
-    folders = [folder]
-    while folders:
-        # A training in progress can remove files and folders at any moment.
-        with (
-            contextlib.suppress(FileNotFoundError, NotADirectoryError),
-            os.scandir(folders.pop()) as entries,
-        ):
-            for entry in entries:
-                if entry.is_symlink():
-                    inside(whole, Path(entry.path).relative_to(whole).as_posix())
-                elif entry.is_dir():
-                    folders.append(Path(entry.path))
+    # `os.walk` passes over what a training in progress removes meanwhile.
+    for parent, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            path = Path(parent, name)
+            if path.is_symlink():
+                inside(whole, path.relative_to(whole).as_posix())
 
 
 def require_writable(folder: Path) -> None:
