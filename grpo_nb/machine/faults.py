@@ -51,29 +51,15 @@ _FIXES = {
         "kernel; or load this model without vLLM: settings = settings.replace(fast_inference=False)"
     ),
 }
-# Parts of an error's text (lower case) that mean a lack of memory.
-_TEXTS_OF_TORCH = (
-    "out of memory",
-    "outofmemory",
-    "can't allocate memory",
-    "cannot allocate memory",
-    "cublas_status_alloc_failed",
-    "unable to allocate",
-    "failed to allocate",
-    "not enough memory",
+# Patterns of an error's text (lower case) that mean a lack of memory.
+_OUT_OF_MEMORY = (
+    r"out of memory|outofmemory|can(not|'t) allocate memory|cublas_status_alloc_failed"
+    r"|(unable|failed) to allocate|not enough memory"
 )
-_TEXTS_OF_VLLM = (
-    "no available memory for the cache blocks",
-    "larger than the available kv cache memory",
-    "tokens that can be stored in kv cache",
+_VLLM_OUT_OF_MEMORY = (
+    r"no available memory for the cache blocks|larger than the available kv cache memory"
+    r"|tokens that can be stored in kv cache"
 )
-# Type of an error -> the texts that mean a lack of memory in it. vLLM raises a ValueError. Torch's
-# texts do not count there: an error of a reward function may quote a completion, as that of
-# int("out of memory") does.
-_MEMORY_TEXTS = {
-    ValueError: _TEXTS_OF_VLLM,
-    (RuntimeError, OSError): (*_TEXTS_OF_TORCH, *_TEXTS_OF_VLLM),
-}
 _SUMMARY_CHARACTERS = 300
 
 
@@ -94,12 +80,13 @@ def is_out_of_memory(error: BaseException) -> bool:
 def _is_memory_error(error: BaseException) -> bool:
     if isinstance(error, MemoryError):
         return True
-    known_texts: list[str] = []
-    for types, texts_of_types in _MEMORY_TEXTS.items():
-        if isinstance(error, types):
-            known_texts += texts_of_types
     text = _searchable_text(error)
-    return any(known in text for known in known_texts)
+    if isinstance(error, (RuntimeError, OSError)) and re.search(_OUT_OF_MEMORY, text):
+        return True
+    # vLLM raises a ValueError. Torch's texts do not count there: an error of a reward function may
+    # quote a completion, as that of int("out of memory") does.
+    is_vllm_type = isinstance(error, (RuntimeError, OSError, ValueError))
+    return is_vllm_type and re.search(_VLLM_OUT_OF_MEMORY, text) is not None
 
 
 def _searchable_text(error: BaseException) -> str:
