@@ -57,8 +57,7 @@ def fill(place: Path, device: str) -> None:
         note = functools.partial(print, file=log, flush=True)
         step = "Installing torch, transformers, trl and jupyter"
         installer.run_step([*installer.PIP, "install", *wanted], step, print, note)
-        installer.install_without_dependencies(ROOT, print, note)
-        installer.remove_misfits(print, note)
+        installer.finish_installation(ROOT, print, note)
         installer.link(ROOT)
         # In the environment's folder, because unsloth leaves a cache in the working directory.
         load = f"import os; os.chdir({sys.prefix!r}); import unsloth, trl"

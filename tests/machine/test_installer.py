@@ -33,7 +33,6 @@ class Machine:
     """Installed torch, such as `2.11.0+cu128`; empty for none."""
     cuda: int = 0
     """CUDA version of the driver; 0 for no GPU."""
-    system: str = "linux"
     hidden: bool = False
     """True if CUDA_VISIBLE_DEVICES hides the GPU."""
 
@@ -49,7 +48,6 @@ def choose(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[list[str], st
         driver = (machine.cuda, 0) if machine.cuda else None
         monkeypatch.setattr(packages, "read_torch_build", lambda: build)
         monkeypatch.setattr(installer, "driver_cuda", lambda: driver)
-        monkeypatch.setattr(sys, "platform", machine.system)
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         if machine.hidden:
             monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
@@ -103,9 +101,6 @@ def test_cpu_keeps_a_usable_torch_without_vllm(machine: Machine, pins_torch: boo
     [
         pytest.param(
             Machine(torch=COLAB, cuda=12), True, "580 or newer; this one runs 12", id="old driver"
-        ),
-        pytest.param(
-            Machine(torch=COLAB, cuda=13, system="win32"), True, "it needs Linux", id="Windows"
         ),
         pytest.param(
             Machine(torch=COLAB, cuda=13), False, "vllm=False leaves it out", id="left out"
