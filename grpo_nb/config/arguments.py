@@ -212,11 +212,9 @@ def check_names(values: Mapping[str, Any], fields: Collection[str]) -> None:
             problem = f"{name!r} in extra: it is a setting, write {name}={extra[name]!r}"
         if problem:
             problems.append(problem)
-    if len(problems) > 1:
-        lines = "".join(f"\n- {problem}" for problem in problems)
-        raise ValueError(f"{len(problems)} things cannot be set as written:{lines}")
     if problems:
-        raise ValueError(problems[0])
+        lines = "".join(f"\n- {problem}" for problem in problems)
+        raise ValueError(f"Some settings cannot be set as written:{lines}")
 
 
 def _problem(name: str, kind: str, known: Collection[str]) -> str:
