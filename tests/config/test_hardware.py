@@ -6,11 +6,9 @@ import grpo_nb as gn
 from grpo_nb.config import hardware
 from grpo_nb.config.hardware import compute_dtype, cpu_dtype, vllm_obstacle
 from grpo_nb.config.presets import GPUS
-from grpo_nb.machine.gpu import Gpu
 from grpo_nb.upstream.unsloth import CPU_BF16_ENV
 
 DTYPE_OF_GPU = {"t4": "float16", "l4": "bfloat16", "a100": "bfloat16", "h100": "bfloat16"}
-P100 = Gpu("Tesla P100-PCIE-16GB", 16.0, (6, 0))
 BROKEN = "ImportError: vllm/_C.abi3.so: undefined symbol"
 
 
@@ -27,16 +25,9 @@ def test_vllm_without_fast_inference_is_off(installed) -> None:
     assert obstacle.reason == "fast_inference is off"
 
 
-@pytest.mark.parametrize(
-    ("gpu", "reason"),
-    [
-        pytest.param(None, "needs a GPU", id="cpu"),
-        pytest.param(P100, "compute capability 7.0, and Tesla P100", id="old GPU"),
-    ],
-)
-def test_vllm_on_a_wrong_machine_gives_the_reason(installed, gpu: Gpu | None, reason: str) -> None:
-    obstacle = vllm_obstacle(gn.preset("t4"), gpu)
-    assert reason in obstacle.reason
+def test_vllm_without_a_gpu_gives_the_reason(installed) -> None:
+    obstacle = vllm_obstacle(gn.preset("t4"), None)
+    assert "needs a GPU" in obstacle.reason
     assert obstacle.fix
 
 
