@@ -11,29 +11,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from grpo_nb.config.arguments import GRPO_CONFIG_FIELDS
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.tables import Shown, Table, bold, code
 from grpo_nb.machine.gpu import Gpu
 
-# Settings with the name of the argument of GRPOConfig that they become.
-_SAME_NAME = (
-    "per_device_train_batch_size",
-    "gradient_accumulation_steps",
-    "num_generations",
-    "max_completion_length",
-    "max_steps",
-    "learning_rate",
-    "lr_scheduler_type",
-    "max_grad_norm",
-    "weight_decay",
-    "beta",
-    "temperature",
-    "top_p",
-    "top_k",
-    "loss_type",
-    "optim",
-    "seed",
-)
+# Settings that GRPOConfig has too, but that the kit carries out itself.
+_OF_THE_KIT = {"num_train_epochs", "save_steps"}
 # Bookkeeping of a run, which nobody sets.
 _NOT_SHOWN = {"output_dir", "reward_weights", "hub_token"}
 # Shown as `dtype` and `fast_inference`.
@@ -80,11 +64,10 @@ class EffectiveSettings(Shown):
         return json.loads(json.dumps(dataclasses.asdict(self), default=str))
 
     def _parts(self) -> Iterable[str | Table]:
-        changed = len(self.changed)
-        differ = "setting differs" if changed == 1 else "settings differ"
+        # `dtype` and `adam_beta2` have a row in every table, so there are at least two.
         yield (
-            f"{changed} {differ} from the ones you wrote, or were set for you. All others run as "
-            "written."
+            f"{len(self.changed)} settings differ from the ones you wrote, or were set for you. "
+            "All others run as written."
         )
         rows = [
             (code(name), row.asked, bold(row.runs), row.why) for name, row in self.changed.items()
@@ -105,7 +88,8 @@ def requested_arguments(
         dtype: `float32`, `bfloat16` or `float16`.
         has_vllm: True if vLLM generates; for a loaded model, if it has an engine.
     """
-    requested = {name: getattr(settings, name) for name in _SAME_NAME}
+    same_names = GRPO_CONFIG_FIELDS - _OF_THE_KIT
+    requested = {name: value for name, value in vars(settings).items() if name in same_names}
     if settings.fast_inference and gpu is not None and has_vllm:
         requested["use_vllm"] = True
     return {

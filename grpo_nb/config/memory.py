@@ -62,16 +62,14 @@ class Sizes:
 
     def lora_parameters(self, rank: int, targets: tuple[str, ...]) -> int:
         """Return `rank x (in + out)`, summed over the adapted layers (arXiv:2106.09685)."""
-        return rank * sum(self.projections[name][1] for name in self._adapted(targets))
+        return rank * sum(ends for _, ends in self.adapted(targets))
 
-    def adapted_weights(self, targets: tuple[str, ...]) -> int:
-        """Return the number of base weights in the layers that a LoRA adapts."""
-        return sum(self.projections[name][0] for name in self._adapted(targets))
-
-    def _adapted(self, targets: tuple[str, ...]) -> list[str]:
-        if targets == ALL_LINEAR:
-            return list(self.projections)
-        return [name for name in self.projections if name in targets]
+    def adapted(self, targets: tuple[str, ...]) -> list[tuple[int, int]]:
+        """Return the entries of `projections` that a LoRA adapts."""
+        names = self.projections.keys()
+        if targets != ALL_LINEAR:
+            names = names & set(targets)
+        return [self.projections[name] for name in names]
 
 
 @dataclass(frozen=True)
@@ -183,7 +181,8 @@ def _on_cpu(
         # grpo_nb.cpu samples with a second copy of the adapted weights. With shared prompts the
         # copy stays; otherwise only held-out sampling makes one, and frees it afterwards.
         phase = "always" if settings.shared_prompts else "generation"
-        folded = sizes.adapted_weights(settings.lora_target_modules) * _BYTES_OF_FLOAT32
+        adapted = sum(weights for weights, _ in sizes.adapted(settings.lora_target_modules))
+        folded = adapted * _BYTES_OF_FLOAT32
         how = "the adapter added to a copy of the linear layers"
         yield MemoryPart("folded weights", folded, how, phase)
         packed = (sizes.linear + sizes.vocabulary * sizes.hidden) * _BYTES_OF_FLOAT32

@@ -230,10 +230,10 @@ class Settings(Shown):
                 f"{count} training questions, and one generation takes {questions_per_generation}. "
                 f"Write max_steps={self.max_steps}, or a smaller batch."
             )
-        # trl 1.15, `GRPOTrainer._get_train_sampler`: each generation is used for several passes.
-        passes_per_generation = self.generation_batch_size // self.per_device_train_batch_size
-        passes = generations * passes_per_generation * (self.extra.get("num_iterations") or 1)
-        steps_per_epoch = max(math.ceil(passes / self.gradient_accumulation_steps), 1)
+        # trl 1.15, `GRPOTrainer._get_train_sampler`: completions are used `num_iterations` times.
+        iterations = self.extra.get("num_iterations") or 1
+        completions = generations * self.generation_batch_size * iterations
+        steps_per_epoch = math.ceil(completions / self.batch_size)
         steps = math.ceil(self.num_train_epochs * steps_per_epoch)
         return self.from_dict({**vars(self), "max_steps": steps})
 
