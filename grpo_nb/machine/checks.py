@@ -9,7 +9,7 @@ from typing import Literal
 
 from grpo_nb.core.tables import Html, Part, Shown, Table, bold
 from grpo_nb.machine import packages
-from grpo_nb.machine.gpu import GpuState, NoGpu, read_gpu
+from grpo_nb.machine.gpu import GpuState, UnreadableGpu, read_gpu
 from grpo_nb.machine.host import how_to_get_gpu, how_to_restart, usable_cores
 
 Status = Literal["ok", "warning", "problem"]
@@ -95,10 +95,14 @@ def check_environment() -> EnvironmentReport:
     True
     """
     checks = [_check_packages(), _check_kernel()]
+    state = None
+    obstacle = ""
     try:
         state = read_gpu()
-    except NoGpu as no_gpu:
-        checks.append(_check_cpu(no_gpu))
+    except UnreadableGpu as error:
+        obstacle = str(error)
+    if state is None:
+        checks.append(_check_cpu(obstacle))
         summary = f"Training runs on the CPU ({usable_cores()} cores), which is for small models."
     else:
         gpu_check = _check_gpu(state)
@@ -132,11 +136,12 @@ def _check_kernel() -> Check:
     return Check("this kernel", "ok", "the loaded packages are the installed ones")
 
 
-def _check_cpu(no_gpu: NoGpu) -> Check:
+def _check_cpu(obstacle: str) -> Check:
+    """Report the CPU, with the reason why the GPU of this machine cannot be used, if there is one."""
     found = f"CPU, {usable_cores()} cores"
-    if no_gpu.should_be_there:
+    if obstacle:
         fix = "Unset CUDA_VISIBLE_DEVICES or look at the output of nvidia-smi; restart the kernel."
-        return Check("device", "warning", f"{found}; no GPU, because {no_gpu}", fix)
+        return Check("device", "warning", f"{found}; no GPU, because {obstacle}", fix)
     choice = how_to_get_gpu()
     fix = f"For a GPU: {choice}, then run the Setup cell." if choice else ""
     return Check("device", "ok", found, fix)

@@ -44,17 +44,8 @@ class GpuState:
     """Newest CUDA version that the driver can run."""
 
 
-class NoGpu(LookupError):
-    """No GPU can be read.
-
-    Attributes:
-        should_be_there: True if an NVIDIA driver was found, so that the message gives the reason
-            why no GPU can be read. False without a driver, or without pynvml to ask it.
-    """
-
-    def __init__(self, reason: str, *, should_be_there: bool) -> None:
-        super().__init__(reason)
-        self.should_be_there = should_be_there
+class UnreadableGpu(LookupError):
+    """There is an NVIDIA driver, but no GPU that can be used; the message gives the reason."""
 
 
 def is_gpu_hidden() -> bool:
@@ -62,32 +53,34 @@ def is_gpu_hidden() -> bool:
     return os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
 
 
-def read_gpu() -> GpuState:
+def read_gpu() -> GpuState | None:
     """Return the first visible GPU and its state now, whether or not torch can use it.
 
+    Returns:
+        None without an NVIDIA driver, and without pynvml to ask it. Pynvml is missing before the
+        installation, and the installer uses `driver_cuda` instead.
+
     Raises:
-        NoGpu: There is no GPU, the GPU is hidden, or the driver does not answer.
+        UnreadableGpu: The GPU is hidden, or the driver does not answer.
     """
     try:
         import pynvml as nv
     except ImportError:
-        # Before the installation. The installer uses `driver_cuda` instead.
-        raise NoGpu("pynvml is not installed", should_be_there=False) from None
+        return None
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0")
     try:
         nv.nvmlInit()
         if is_gpu_hidden():
-            reason = f"CUDA_VISIBLE_DEVICES={visible!r} hides the GPU"
-            raise NoGpu(reason, should_be_there=True)
+            raise UnreadableGpu(f"CUDA_VISIBLE_DEVICES={visible!r} hides the GPU")
         # The variable lists numbers or UUIDs.
         first = visible.split(",")[0].strip()
         if first.isdecimal():
             return _state_of(nv, nv.nvmlDeviceGetHandleByIndex(int(first)))
         return _state_of(nv, nv.nvmlDeviceGetHandleByUUID(first))
+    except nv.NVMLError_LibraryNotFound:
+        return None
     except nv.NVMLError as error:
-        if isinstance(error, nv.NVMLError_LibraryNotFound):
-            raise NoGpu("there is no NVIDIA driver", should_be_there=False) from None
-        raise NoGpu(f"the NVIDIA driver says: {error}", should_be_there=True) from None
+        raise UnreadableGpu(f"the NVIDIA driver says: {error}") from None
 
 
 def _state_of(nv: Any, card: object) -> GpuState:
@@ -117,9 +110,10 @@ def find_gpu() -> Gpu | None:
     if build is not None and build.cuda is None:
         return None
     try:
-        return read_gpu().gpu
-    except NoGpu:
+        state = read_gpu()
+    except UnreadableGpu:
         return None
+    return None if state is None else state.gpu
 
 
 def driver_cuda() -> tuple[int, int] | None:

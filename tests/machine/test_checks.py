@@ -15,7 +15,7 @@ import pytest
 from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.machine import checks, host, packages
 from grpo_nb.machine.checks import Check, EnvironmentReport
-from grpo_nb.machine.gpu import Gpu, GpuState, NoGpu
+from grpo_nb.machine.gpu import Gpu, GpuState, UnreadableGpu
 from grpo_nb.machine.packages import TorchBuild
 
 
@@ -32,8 +32,8 @@ P100 = gpu_state("Tesla P100-PCIE-16GB", 16.0, (6, 0), driver="570.1", cuda=(12,
 CUDA13 = TorchBuild(version="2.13.0+cu130", cuda=(13, 0))
 CUDA12 = TorchBuild(version="2.13.0+cu128", cuda=(12, 8))
 CPU = TorchBuild(version="2.13.0+cpu", cuda=None)
-NO_GPU = NoGpu("there is no NVIDIA driver", should_be_there=False)
-LOST_GPU = NoGpu("the NVIDIA driver says: GPU is lost", should_be_there=True)
+NO_GPU = None
+LOST_GPU = UnreadableGpu("the NVIDIA driver says: GPU is lost")
 
 
 class Machine:
@@ -43,7 +43,10 @@ class Machine:
         self._monkeypatch = monkeypatch
 
     def report(
-        self, gpu: GpuState | NoGpu = L4, build: TorchBuild = CUDA13, **versions: str | None
+        self,
+        gpu: GpuState | UnreadableGpu | None = L4,
+        build: TorchBuild = CUDA13,
+        **versions: str | None,
     ) -> EnvironmentReport:
         """Check the environment; vLLM loads unless it is one of the versions."""
         real_version = packages.installed_version

@@ -10,7 +10,7 @@ import pynvml
 import pytest
 
 from grpo_nb.machine import gpu
-from grpo_nb.machine.gpu import Gpu, GpuState, NoGpu
+from grpo_nb.machine.gpu import Gpu, GpuState, UnreadableGpu
 from grpo_nb.machine.packages import TorchBuild
 
 CUDA12 = TorchBuild(version="2.13.0+cu128", cuda=(12, 8))
@@ -75,22 +75,15 @@ def test_find_gpu_with_torch_for_cpu_is_none(nvml_init, monkeypatch) -> None:
     assert gpu.find_gpu() is None
 
 
-@pytest.mark.parametrize(
-    ("failure", "message", "should_be_there"),
-    [
-        pytest.param(pynvml.NVML_ERROR_GPU_IS_LOST, "GPU is lost", True, id="driver fails"),
-        pytest.param(
-            pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, "no NVIDIA driver", False, id="no driver"
-        ),
-    ],
-)
-def test_read_gpu_after_failure_gives_the_reason(
-    failure, message, should_be_there, nvml_init: Mock
-) -> None:
-    nvml_init.side_effect = pynvml.NVMLError(failure)
-    with pytest.raises(NoGpu, match=message) as caught:
+def test_read_gpu_after_failure_gives_the_reason(nvml_init: Mock) -> None:
+    nvml_init.side_effect = pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
+    with pytest.raises(UnreadableGpu, match="GPU is lost"):
         gpu.read_gpu()
-    assert caught.value.should_be_there is should_be_there
+
+
+def test_read_gpu_without_a_driver_is_none(nvml_init: Mock) -> None:
+    nvml_init.side_effect = pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
+    assert gpu.read_gpu() is None
 
 
 def test_find_gpu_after_failure_asks_again(nvml_init: Mock) -> None:
