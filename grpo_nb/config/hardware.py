@@ -36,8 +36,18 @@ class ComputeDtype:
         return 4 if self.name == "float32" else 2
 
 
-def compute_dtype(settings: Settings, gpu: Gpu | None) -> ComputeDtype:
-    """Return the dtype of a run on a GPU, or on a CPU if `gpu` is None."""
+def compute_dtype(settings: Settings, gpu: Gpu | None, model: Any = None) -> ComputeDtype:
+    """Return the dtype of a run.
+
+    Args:
+        settings: Settings of the run.
+        gpu: GPU that trains, or None for a CPU.
+        model: The loaded model. On a CPU it decides, by the dtype of its frozen weights. On a GPU
+            the settings decide, because Unsloth may hold some layers in another dtype than it
+            computes in.
+    """
+    if gpu is None and model is not None:
+        return ComputeDtype(str(model.dtype).removeprefix("torch."), "As the model was loaded.")
     if gpu is None:
         return cpu_dtype(settings.dtype)
     if settings.dtype != "auto":
@@ -59,17 +69,6 @@ def cpu_dtype(wanted: str = "auto") -> ComputeDtype:
     if os.environ.get(CPU_BF16_ENV, "").strip().lower() in ("1", "true", "yes", "on"):
         return ComputeDtype("bfloat16", f"As set by {CPU_BF16_ENV}.")
     return ComputeDtype("float32", "On every CPU, so that a run gives the same numbers everywhere.")
-
-
-def dtype_of_model(model: Any, settings: Settings, gpu: Gpu | None) -> ComputeDtype:
-    """Return the dtype that a loaded model computes in.
-
-    On a CPU it is the dtype of the frozen weights. On a GPU the settings decide, because Unsloth
-    may hold some layers in another dtype than it computes in.
-    """
-    if gpu is not None:
-        return compute_dtype(settings, gpu)
-    return ComputeDtype(str(model.dtype).removeprefix("torch."), "As the model was loaded.")
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,7 @@ from typing import Any
 
 from grpo_nb.config.arguments import check_choice
 from grpo_nb.config.counting import count_sizes
-from grpo_nb.config.hardware import (
-    ComputeDtype,
-    compute_dtype,
-    dtype_of_model,
-    has_engine,
-    vllm_obstacle,
-)
+from grpo_nb.config.hardware import ComputeDtype, compute_dtype, has_engine, vllm_obstacle
 from grpo_nb.config.memory import CPU_BASE, MemoryPart, Sizes, memory_parts, peak_gb, sizes_of
 from grpo_nb.config.presets import GPUS, PRESETS
 from grpo_nb.config.savers import fitting_changes, replacing
@@ -194,18 +188,13 @@ def plan(
             # Training drops the longer prompts.
             used_lengths = [length for length in lengths if length <= prompt_tokens]
             prompt_tokens = max(used_lengths, default=prompt_tokens)
-    if model is None:
-        dtype = compute_dtype(settings, gpu)
-        sizes = sizes_of(settings.model)
-    else:
-        dtype = dtype_of_model(model, settings, gpu)
-        sizes = Sizes(**count_sizes(model))
+    sizes = sizes_of(settings.model) if model is None else Sizes(**count_sizes(model))
     why_not_vllm = _why_not_vllm(settings, gpu, model, is_another_machine=is_another_machine)
     return Plan(
         settings=settings.replace(fast_inference=False) if why_not_vllm else settings,
         gpu=gpu,
         available_gb=_available(gpu, model, is_another_machine) / 1e9,
-        dtype=dtype,
+        dtype=compute_dtype(settings, gpu, model),
         prompt_tokens=prompt_tokens,
         questions=questions,
         sizes=sizes,

@@ -19,7 +19,7 @@ from grpo_nb.config.effective_table import (
     compare_configurations,
     requested_arguments,
 )
-from grpo_nb.config.hardware import ComputeDtype, compute_dtype, dtype_of_model, has_engine
+from grpo_nb.config.hardware import ComputeDtype, compute_dtype, has_engine
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.problems import warn_user
@@ -237,9 +237,7 @@ def grpo_arguments(
 def _requested(settings: Settings, model: Any) -> tuple[dict[str, Any], ComputeDtype]:
     """Return the arguments that follow from the settings, and the dtype of the training."""
     gpu = find_gpu()
-    dtype = compute_dtype(settings, gpu)
-    if model is not None:
-        dtype = dtype_of_model(model, settings, gpu)
+    dtype = compute_dtype(settings, gpu, model)
     # It is not enough that vLLM is installed: for a model that was loaded without vLLM, TRL would
     # start an engine of its own.
     has_vllm = choose_engine(model, settings).is_vllm

@@ -20,7 +20,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.config.hardware import dtype_of_model
+from grpo_nb.config.hardware import compute_dtype
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.files import write_json, write_text
 from grpo_nb.core.locks import process_identity
@@ -71,7 +71,7 @@ def new_run_info(prepared: Prepared) -> RunInfo:
             "memory_gib": round(total_memory_gib(), 1),
             "gpu": dataclasses.asdict(gpu) if gpu else None,
         },
-        number_type=dtype_of_model(model, settings, gpu).name,
+        number_type=compute_dtype(settings, gpu, model).name,
         versions=package_versions(),
         rollout=_rollout(prepared.engine_choice),
         base=base_identity(model, settings.model),
