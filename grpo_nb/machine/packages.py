@@ -64,22 +64,16 @@ def stale_versions() -> dict[str, tuple[str, str]]:
     """
     stale = {}
     for name in _WATCHED:
-        loaded = loaded_version(name)
+        if name not in sys.modules:
+            continue
+        # `getattr` on a lazy module would import half of the package, and `vars` does not.
+        loaded = vars(sys.modules[name]).get("__version__")
         installed = installed_version(name) or "removed"
         # The part after `+` is ignored: torch's own version can be 2.13.0+cpu, and that in its
         # metadata 2.13.0.
         if loaded is not None and not is_same_release(loaded, installed):
             stale[name] = (loaded, installed)
     return stale
-
-
-def loaded_version(name: str) -> str | None:
-    """Return the version of a package in this kernel, or None if the package is not loaded."""
-    if name not in sys.modules:
-        return None
-    # `getattr` on a lazy module would import half of the package, and `vars` does not.
-    version = vars(sys.modules[name]).get("__version__")
-    return None if version is None else str(version)
 
 
 def import_order_problem() -> str | None:
