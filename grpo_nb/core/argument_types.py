@@ -116,14 +116,14 @@ def require(
         kind = _kind_of(value)
         is_omitted = kind == "None" and name in optional
         if not is_omitted and kind not in role.accepts:
-            problem = f"{described(value)}, but {call} takes {role.takes}"
+            problem = f"{describe_value(value)}, but {call} takes {role.takes}"
             raise TypeError(f"{name} = {problem}. Write {role.example}.")
 
 
-def described(value: Any) -> str:
+def describe_value(value: Any) -> str:
     """Return a value in words, with its name or class if it has one.
 
-    >>> described(3), described(max), described([max])
+    >>> describe_value(3), describe_value(max), describe_value([max])
     ('3 (int)', 'a function max', 'a list')
     """
     kind = _kind_of(value)

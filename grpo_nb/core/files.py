@@ -96,7 +96,7 @@ def put_in_place(staged: Path, target: Path, *, overwrite: bool = True) -> None:
     shutil.rmtree(replaced)
 
 
-def made_once(folder: Path, proof: str, fill: Callable[[Path], None]) -> Path:
+def cached_folder(folder: Path, proof: str, fill: Callable[[Path], None]) -> Path:
     """Return a cache folder; call `fill` first unless the folder has the file `proof`.
 
     If several processes fill the folder at the same time, any one result is kept: all are the same.

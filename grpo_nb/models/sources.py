@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from grpo_nb.config.settings import EMBEDDED_MODEL
-from grpo_nb.core.files import made_once
+from grpo_nb.core.files import cached_folder
 from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.machine.faults import summary
 from grpo_nb.machine.host import require_disk
@@ -102,7 +102,7 @@ def embedded_model_folder(report: Callable[[str], None] | None = None) -> Path:
     """
     # Raise the number when the conversion changes, so that old caches are not used.
     folder = cache_root() / f"{EMBEDDED_MODEL}-v2"
-    return made_once(
+    return cached_folder(
         folder, "config.json", lambda staged: _convert(_embedded_gguf(), staged, report)
     )
 

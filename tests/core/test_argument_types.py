@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from grpo_nb.core.argument_types import described, require
+from grpo_nb.core.argument_types import describe_value, require
 
 MODEL = SimpleNamespace(generate=None, parameters=None)
 TOKENIZER = SimpleNamespace(apply_chat_template=None)
@@ -48,8 +48,8 @@ def length_reward(completions: list, **columns: object) -> list[float]:
         pytest.param((MODEL, TOKENIZER), "a list", id="pair"),
     ],
 )
-def test_described_names_the_kind_of_value(value: object, words: str) -> None:
-    assert described(value) == words
+def test_describe_value_names_the_kind_of_value(value: object, words: str) -> None:
+    assert describe_value(value) == words
 
 
 def test_require_accepts_right_arguments() -> None:

@@ -219,22 +219,22 @@ def fill(folder: Path) -> None:
 
 def test_cache_after_failed_fill_is_not_there(cache: Path) -> None:
     with pytest.raises(ZeroDivisionError):
-        files.made_once(cache, "proof", lambda folder: 1 / 0)
+        files.cached_folder(cache, "proof", lambda folder: 1 / 0)
     assert list(cache.parent.iterdir()) == []
 
 
 def test_cache_that_is_filled_is_not_filled_again(cache: Path) -> None:
-    files.made_once(cache, "proof", fill)
-    files.made_once(cache, "proof", lambda folder: pytest.fail("filled twice"))
+    files.cached_folder(cache, "proof", fill)
+    files.cached_folder(cache, "proof", lambda folder: pytest.fail("filled twice"))
     assert content(cache) == {"proof": "first"}
 
 
 def test_cache_filled_by_two_keeps_the_first_result(cache: Path) -> None:
     def fill_too_late(folder: Path) -> None:
-        files.made_once(cache, "proof", fill)
+        files.cached_folder(cache, "proof", fill)
         (folder / "proof").write_text("later")
 
-    assert content(files.made_once(cache, "proof", fill_too_late)) == {"proof": "first"}
+    assert content(files.cached_folder(cache, "proof", fill_too_late)) == {"proof": "first"}
     assert list(cache.parent.iterdir()) == [cache]
 
 
