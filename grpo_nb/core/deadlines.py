@@ -7,7 +7,6 @@ runs without a limit. The same is true after the function sets its own alarm, as
 
 import signal
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -22,7 +21,8 @@ class _Interrupted(BaseException):
 def run_with_deadline(call: Callable[[], Any], seconds: float) -> Any:
     """Return `call()`, or raise if it takes longer than a number of seconds.
 
-    A call that sets its own alarm removes the limit. Calls can be nested; the earlier limit counts.
+    A call that sets its own alarm removes the limit. An alarm that was set before is paused
+    meanwhile.
 
     Raises:
         TimeoutError: The call was stopped.
@@ -38,13 +38,11 @@ def run_with_deadline(call: Callable[[], Any], seconds: float) -> Any:
         if not is_over:
             raise _Interrupted
 
-    start = time.monotonic()
-    outer_seconds, outer_interval = signal.getitimer(signal.ITIMER_REAL)
-    limit = min(seconds, outer_seconds or seconds)
+    previous_timer = signal.getitimer(signal.ITIMER_REAL)
     previous_handler = signal.signal(signal.SIGALRM, interrupt)
     try:
         try:
-            signal.setitimer(signal.ITIMER_REAL, limit, _REPEAT_SECONDS)
+            signal.setitimer(signal.ITIMER_REAL, seconds, _REPEAT_SECONDS)
             return call()
         finally:
             # Python runs handlers only at calls and jumps, so none runs between the end of the
@@ -52,10 +50,8 @@ def run_with_deadline(call: Callable[[], Any], seconds: float) -> Any:
             is_over = True
             signal.setitimer(signal.ITIMER_REAL, 0)
     except _Interrupted:
-        raise TimeoutError(f"stopped after {limit:g} s") from None
+        raise TimeoutError(f"stopped after {seconds:g} s") from None
     finally:
         # The previous handler is None if it was not set by Python.
         signal.signal(signal.SIGALRM, previous_handler or signal.SIG_DFL)
-        if outer_seconds:
-            rest = max(outer_seconds - (time.monotonic() - start), _REPEAT_SECONDS)
-            signal.setitimer(signal.ITIMER_REAL, rest, outer_interval)
+        signal.setitimer(signal.ITIMER_REAL, *previous_timer)
