@@ -54,4 +54,5 @@ def run_with_deadline(call: Callable[[], Any], seconds: float) -> Any:
     finally:
         # The previous handler is None if it was not set by Python.
         signal.signal(signal.SIGALRM, previous_handler or signal.SIG_DFL)
-        signal.setitimer(signal.ITIMER_REAL, *previous_timer)
+        if any(previous_timer):
+            signal.setitimer(signal.ITIMER_REAL, *previous_timer)
