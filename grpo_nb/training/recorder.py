@@ -13,7 +13,6 @@ import json
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pandas
@@ -108,13 +107,10 @@ class Recorder(TrainerCallback):
         A second Ctrl-C ends the training at once. Outside the main thread no interrupt arrives, and
         nothing changes.
         """
-        presses = 0
 
         def on_interrupt(number: int, frame: Any) -> None:
-            nonlocal presses
-            presses += 1
-            if presses > 1:
-                raise KeyboardInterrupt
+            # The second press raises `KeyboardInterrupt`, as in any program.
+            signal.signal(signal.SIGINT, signal.default_int_handler)
             self.should_end = True
             if self.bar is not None:
                 self.bar.set_description("stopping after this step, press again to stop now")
@@ -131,8 +127,6 @@ class Recorder(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.trainer.secure_start()
-        # Checkpoints leave out the rows, so a resumed training gets those of the run.
-        state.log_history = [dict(row) for row in self.rows]
         self.bar = progress_bar(
             state.max_steps, initial=state.global_step, desc="training", unit="step", leave=True
         )
@@ -167,7 +161,7 @@ class Recorder(TrainerCallback):
         is_best = ACCURACY in row and best_row(self.rows)["step"] == row["step"]
         if is_best and self.trainer.has_finite_adapter:
             self._save_best_adapter(row["step"])
-        self._show(partial(self._show_row, row, new_alerts))
+        self._show(row, new_alerts)
         # 3. Whatever ends the training, its last step is saved.
         if self.should_end or self.stopped_by or self.error:
             control.should_training_stop = True
@@ -209,15 +203,18 @@ class Recorder(TrainerCallback):
             put_in_place(staged, target)
         delete_outdated_best(self.run.path)
 
-    def _show(self, update: Callable[[], None]) -> None:
-        """Update what is shown.
+    def _show(self, row: Mapping[str, Any], new_alerts: Sequence[Alert]) -> None:
+        """Update bar, figure and alerts.
 
         If that fails, warn once and show nothing more: the training goes on.
         """
         if not self._can_show:
             return
         try:
-            update()
+            self._update_bar(row)
+            if self._plot is not None:
+                self._plot.update()
+            self._show_alerts(new_alerts)
         except Exception as error:
             self._can_show = False
             warn_user(
@@ -226,11 +223,7 @@ class Recorder(TrainerCallback):
                 "recorded: run.plot() draws the curves, run.alerts has the alerts.",
             )
 
-    def _show_row(self, row: Mapping[str, Any], new_alerts: Sequence[Alert]) -> None:
-        """Update bar, figure and alerts."""
-        self._update_bar(row)
-        if self._plot is not None:
-            self._plot.update()
+    def _show_alerts(self, new_alerts: Sequence[Alert]) -> None:
         if new_alerts and is_notebook():
             report = self.health.report()
             html = report._repr_html_()
@@ -246,12 +239,12 @@ class Recorder(TrainerCallback):
         self.bar.refresh()
 
     def close(self) -> None:
-        """End the bar, draw the last figure, and write the curves as an image."""
+        """End the bar, write the curves as an image, and draw the last figure."""
         if self.bar is not None:
             self.bar.close()
-        if self._plot is not None:
-            self._show(partial(self._plot.update, is_last=True))
         self.run.save_figure()
+        if self._plot is not None and self._can_show:
+            self._plot.update(is_last=True)
 
 
 class HoldoutScore:

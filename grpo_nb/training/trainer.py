@@ -37,7 +37,7 @@ KEPT_CHECKPOINTS = 2
 SECONDS_BETWEEN_SAVES = 180.0
 #: Generations whose completions are recorded, so that a run can be replayed elsewhere.
 RECORDED_GENERATIONS = 3
-#: State of TRL's adaptive entropy bonus, where there is one.
+#: State of TRL's adaptive entropy bonus.
 ENTROPY_NUMBERS = ("entropy_coef", "_last_world_entropy")
 
 RecordGeneration = Callable[[int, int, Sequence[Mapping[str, Any]], Sequence[Sequence[int]]], None]
@@ -76,9 +76,8 @@ class KitTrainer(GRPOTrainer):
         # The last step that was saved, or that a run was resumed at, and the time.
         self._saved_step = 0
         self._saved_at = 0.0
-        # The batch whose loss is being computed, and which of its rows the engine computed.
+        # The batch whose loss is being computed.
         self._loss_inputs: dict[str, Any] | None = None
-        self._rows_computed: Tensor | None = None
         # For each completion of the last tool loop, which of its tokens the model wrote.
         self._tool_masks: list[list[int]] = []
         obstacle = None if engine is None else engine.sampling_obstacle(self.generation_config)
@@ -167,10 +166,8 @@ class KitTrainer(GRPOTrainer):
         state = copy.copy(self.state)
         state.log_history = []  # the rows are in metrics.jsonl
         state.save_to_json(str(folder / "trainer_state.json"))
-        numbers = {"_step": micro_batch_count(self)}
-        for name in ENTROPY_NUMBERS:
-            if hasattr(self, name):
-                numbers[name] = getattr(self, name)
+        numbers = {name: getattr(self, name) for name in ENTROPY_NUMBERS}
+        numbers["_step"] = micro_batch_count(self)
         remembered = {name: holder.state_dict() for name, holder in self.stateful.items()}
         loop = {"numbers": numbers, "remembered": remembered}
         (folder / "loop.json").write_text(json.dumps(loop))
@@ -186,8 +183,7 @@ class KitTrainer(GRPOTrainer):
         loop = json.loads((folder / "loop.json").read_text("utf-8"))
         # Only these names, because a checkpoint is data and could set any attribute.
         for name in ("_step", *ENTROPY_NUMBERS):
-            if name in loop["numbers"]:
-                setattr(self, name, loop["numbers"][name])
+            setattr(self, name, loop["numbers"][name])
         rest_of_generation = folder / "generation.pt"
         if rest_of_generation.is_file():
             self._buffered_inputs = torch.load(
@@ -215,24 +211,10 @@ class KitTrainer(GRPOTrainer):
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         self._loss_inputs = inputs
-        self._rows_computed = None
         try:
-            loss = super()._compute_loss(model, inputs)
+            return super()._compute_loss(model, inputs)
         finally:
             self._loss_inputs = None
-        if self._rows_computed is not None and not self._rows_computed.all():
-            self._correct_entropy(inputs)
-        return loss
-
-    def _correct_entropy(self, inputs: dict[str, Any]) -> None:
-        """Log the entropy of the computed rows: TRL's mean counted the skipped ones as zeros."""
-        metrics = self._metrics["train" if self.model.training else "eval"]
-        # Tokens that the model wrote: neither padding nor results of tools.
-        lengths = (inputs["completion_mask"] * inputs.get("tool_mask", 1)).sum(1)
-        tokens = lengths[self._rows_computed].sum()
-        entropy = metrics["entropy"].pop()
-        if tokens:
-            metrics["entropy"].append(entropy * float(lengths.sum() / tokens))
 
     def _get_per_token_logps_and_entropies(
         self,
@@ -264,22 +246,22 @@ class KitTrainer(GRPOTrainer):
     ) -> tuple[Tensor, Tensor | None]:
         shared = {"pad_id": self._tokenizer.pad_token_id, "autocast": self.accelerator.autocast()}
         batch = (model, input_ids, attention_mask, length)
+        inputs = self._loss_inputs
+        has_entropy_term = self._entropy_bonus_enabled or self.top_entropy_quantile != 1.0
         # Rows with advantage 0 add exactly nothing to the gradient if there is neither a KL term
         # nor an entropy term.
-        has_other_terms = self.beta != 0.0 or self._has_entropy_term
-        if self._loss_inputs is None or has_other_terms:
+        if inputs is None or self.beta != 0.0 or has_entropy_term:
             return self.engine.log_probs(*batch, **shared)
-        self._rows_computed = self._loss_inputs["advantages"] != 0
-        if self._rows_computed.all():
-            return self.engine.log_probs(*batch, **shared)
-        old = self._loss_inputs.get("old_per_token_logps")
-        return self.engine.log_probs_of_rows(
-            *batch, is_scored=self._rows_computed, old=old, **shared
+        is_computed = inputs["advantages"] != 0
+        old = inputs.get("old_per_token_logps")
+        log_probs, entropies = self.engine.log_probs_of_rows(
+            *batch, is_scored=is_computed, old=old, **shared
         )
-
-    @property
-    def _has_entropy_term(self) -> bool:
-        return self._entropy_bonus_enabled or self.top_entropy_quantile != 1.0
+        # TRL logs the mean entropy of all tokens that the model wrote. So the skipped rows get the
+        # mean of the computed ones: NaN if there are none, which TRL leaves out of its log.
+        is_written = inputs["completion_mask"] * inputs.get("tool_mask", 1)
+        mean = (entropies * is_written).sum() / is_written[is_computed].sum()
+        return log_probs, torch.where(is_computed[:, None], entropies, mean)
 
     def _warn_of_trl_path(self, reason: str) -> None:
         if self.why_trl_path is None:
@@ -292,12 +274,8 @@ class KitTrainer(GRPOTrainer):
     def _tool_call_loop(self, *args: Any) -> Any:
         if self.task_tools is not None:
             # trl 1.15 makes these tables anew for each batch (_generate_and_score_completions).
-            limited = []
             for tools in self._sync_tool_dicts:
-                limited.append(
-                    {name: self.task_tools.limited(tool) for name, tool in tools.items()}
-                )
-            self._sync_tool_dicts = limited
+                tools.update({name: self.task_tools.limited(tool) for name, tool in tools.items()})
         result = super()._tool_call_loop(*args)
         self._tool_masks = result[0]
         return result
@@ -322,7 +300,7 @@ def _set_order_of_pass(sampler: Any, number: int) -> None:
 
 
 def require_same_adapter(model: Any, folder: Path) -> None:
-    """Raise unless the adapter of the model is, bit by bit, the one in a folder.
+    """Raise unless the adapter of the model has exactly the values of the one in a folder.
 
     Raises:
         RuntimeError: It is not, so that something else would be trained.
@@ -332,11 +310,9 @@ def require_same_adapter(model: Any, folder: Path) -> None:
 
     saved = load_file(str(folder / "adapter_model.safetensors"))
     loaded = get_peft_model_state_dict(model, adapter_name="default")
-    is_same = loaded.keys() == saved.keys()
-    for name in saved.keys() & loaded.keys():
-        # Compared as bytes, because `torch.equal` takes 0.0 and -0.0 for equal.
-        now = loaded[name].detach().cpu().contiguous().view(torch.uint8)
-        is_same = is_same and torch.equal(now, saved[name].contiguous().view(torch.uint8))
+    is_same = loaded.keys() == saved.keys() and all(
+        torch.equal(loaded[name].detach().cpu(), tensor) for name, tensor in saved.items()
+    )
     if not is_same:
         raise RuntimeError(
             f"the adapter was not restored from {str(folder)!r}. Training on would silently start "
