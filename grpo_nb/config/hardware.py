@@ -64,12 +64,12 @@ def cpu_dtype(wanted: str = "auto") -> ComputeDtype:
 
 
 def dtype_of_model(model: Any, settings: Settings, gpu: Gpu | None) -> ComputeDtype:
-    """Return the dtype that a loaded model computes in.
+    """Return the dtype that a model computes in. None stands for a model that is not loaded yet.
 
     On a CPU it is the dtype of the frozen weights. On a GPU the settings decide, because Unsloth
     may hold some layers in another dtype than it computes in.
     """
-    if gpu is not None:
+    if model is None or gpu is not None:
         return compute_dtype(settings, gpu)
     return ComputeDtype(str(model.dtype).removeprefix("torch."), "As the model was loaded.")
 

@@ -19,7 +19,7 @@ from grpo_nb.config.effective_table import (
     compare_configurations,
     requested_arguments,
 )
-from grpo_nb.config.hardware import ComputeDtype, compute_dtype, dtype_of_model, has_engine
+from grpo_nb.config.hardware import ComputeDtype, dtype_of_model, has_engine
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.problems import warn_user
@@ -145,15 +145,14 @@ def try_rewards(
             f"{sorted(taken)} is already a column of the record of completions: give the reward "
             "another name."
         )
-    for reward in rewards:
-        if isinstance(reward, code_tests):
-            reward.check(task.train)
     row = task.train[0]
     content = task.format.render("reasoning", row["answer"])
     state = TrainerState(max_steps=settings.max_steps)
     # Not TRL's: lets a reward that remembers its calls ignore this trial.
     state.is_trial = True
     for reward in rewards:
+        if isinstance(reward, code_tests):
+            reward.check(task.train)
         answer = [{"role": "assistant", "content": content}]
         batch = make_batch(
             [answer], task.start_episode(row), completion_ids=[[0]], trainer_state=state
@@ -190,8 +189,10 @@ def build_trainer(prepared: Prepared, trainer_class: type[KitTrainer] = KitTrain
             # TRL warns that its tool interface may change; grpo_nb pins the version of TRL.
             os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
             arguments["max_tool_calling_iterations"] = tools.rounds
-            tools_of_trl["tools"] = list(tools.functions)
-            tools_of_trl["environment_factory"] = tools.fresh_environment
+            tools_of_trl = {
+                "tools": list(tools.functions),
+                "environment_factory": tools.fresh_environment,
+            }
         trainer = trainer_class(
             model=model,
             processing_class=prepared.tokenizer,
@@ -237,9 +238,7 @@ def grpo_arguments(
 def _requested(settings: Settings, model: Any) -> tuple[dict[str, Any], ComputeDtype]:
     """Return the arguments that follow from the settings, and the dtype of the training."""
     gpu = find_gpu()
-    dtype = compute_dtype(settings, gpu)
-    if model is not None:
-        dtype = dtype_of_model(model, settings, gpu)
+    dtype = dtype_of_model(model, settings, gpu)
     # It is not enough that vLLM is installed: for a model that was loaded without vLLM, TRL would
     # start an engine of its own.
     has_vllm = choose_engine(model, settings).is_vllm
@@ -296,8 +295,9 @@ def kept_precision(model: Any) -> Iterator[None]:
         yield
     finally:
         for name, parameter in model.named_parameters():
+            # TRL's frozen copy `ref` starts with the values of the adapter.
             source = loaded.get(name.replace(".ref.", ".default."))
-            if source is not None and parameter.dtype != source.dtype:
+            if source is not None:
                 parameter.data = source.clone() if ".ref." in name else source
 
 

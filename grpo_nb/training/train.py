@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -137,17 +137,18 @@ def train(
     with ExitStack() as locks:
         # 1. Find the run to resume.
         found_run = find_run(settings, name, resume, info, locks)
-        if found_run is not None and found_run.is_finished:
+        if found_run is None:
+            if name is not None:
+                require_free_name(root, name)
+            target = root
+            info.reference = reference_of(model, settings)
+        elif found_run.is_finished:
             return _finished_run(found_run, prepared)
-        if found_run is None and name is not None:
-            require_free_name(root, name)
-        target = root if found_run is None else found_run.run.path
+        else:
+            target = found_run.run.path
+            info = continued_info(found_run, info)
         require_writable(target)
         require_disk(target, _bytes_needed(model), "A run")
-        if found_run is None:
-            info.reference = reference_of(model, settings)
-        else:
-            info = continued_info(found_run, info)
         with reference_adapter_removed(model):
             # 2. Build the trainer before the run has a folder, so that nothing is left behind if
             # TRL refuses. The effective settings come first, because building a configuration
@@ -159,14 +160,11 @@ def train(
                 info.heldout_grader = score.counted_as_correct
                 observers = [score, *observers]
             # 3. Make the folder of a new run, or take an old one back to its newest checkpoint.
-            is_new = found_run is None
-            folder = _new_run(prepared, name, info, locks) if is_new else go_back(found_run)
+            folder = go_back(found_run) if found_run else _new_run(prepared, name, info, locks)
             run = Run(folder, model=model, tokenizer=tokenizer, rewards=prepared.rewards)
-            with writing_here(run.path):
-                if found_run is None:
-                    _write_inputs(run, prepared, info)
+            # 4. Train, and complete the folder however the training ends.
+            with writing_here(folder):
                 run.write_info(info)
-                # 4. Train, and complete the folder however the training ends.
                 recorder = Recorder(run, trainer, settings, observers)
                 _train_and_close(recorder, info, found_run)
     return run
@@ -199,20 +197,19 @@ def _finished_run(found_run: FoundRun, prepared: Prepared) -> Run:
 
 
 def _new_run(prepared: Prepared, name: str | None, info: RunInfo, locks: ExitStack) -> Path:
-    """Make the folder of a new run with its `run.json`, and lock it until `locks` is closed."""
+    """Make the folder of a new run, lock it until `locks` is closed, and write what it starts from.
+
+    That is `run.json`, adapters, questions, rows and the chat template.
+    """
     run = Run(new_run_folder(prepared.settings.run_root, name))
     lock_run(run.path, locks)
     run.write_info(info)  # first of all files, because it makes the folder a run
-    return run.path
-
-
-def _write_inputs(run: Run, prepared: Prepared, info: RunInfo) -> None:
-    """Write what a new run starts from: adapters, questions, rows and chat template."""
     if info.reference == START_REFERENCE:
         save_adapter(prepared.model, run.path / "reference")
     run.keep_questions(prepared.task.train["question"], prepared.task.holdout)
     write_start(run, prepared.model, prepared.task)
     keep_template(run.path, prepared.tokenizer)
+    return run.path
 
 
 def _train_and_close(recorder: Recorder, info: RunInfo, found_run: FoundRun | None) -> None:
@@ -220,7 +217,10 @@ def _train_and_close(recorder: Recorder, info: RunInfo, found_run: FoundRun | No
     run = recorder.run
     trainer = recorder.trainer
     settings = recorder.settings
-    _attach(recorder)
+    trainer.args.output_dir = str(run.path / "checkpoints")
+    trainer.add_callback(recorder)
+    trainer.stateful = stateful_holders([*run.rewards, *recorder.observers])
+    trainer.record_generation = partial(write_generation, run, group_size=settings.num_generations)
     failure = None
     status = "failed"
     try:
@@ -243,29 +243,18 @@ def _train_and_close(recorder: Recorder, info: RunInfo, found_run: FoundRun | No
         failure = error
         info.error = f"{type(error).__name__}: {error}"
     info.status = status
-    not_saved = [f"Not saved: {problem}." for problem in _close(recorder, info)]
+    not_saved = _close(recorder, info)
     # What could not be saved must not hide why the training ended.
+    for problem in not_saved:
+        if failure is None:
+            warn_user(problem)
+        else:
+            failure.add_note(problem)
     if failure is not None:
-        for note in not_saved:
-            failure.add_note(note)
         raise failure
-    for note in not_saved:
-        warn_user(note)
     # More steps can still be added from the last checkpoint.
     if status == "finished" and not not_saved:
         keep_newest(run.path / "checkpoints", 1)
-
-
-def _attach(recorder: Recorder) -> None:
-    """Make the trainer write to the folder of the run and report to the recorder."""
-    run = recorder.run
-    trainer = recorder.trainer
-    trainer.args.output_dir = str(run.path / "checkpoints")
-    trainer.add_callback(recorder)
-    trainer.stateful = stateful_holders([*run.rewards, *recorder.observers])
-    trainer.record_generation = partial(
-        write_generation, run, group_size=recorder.settings.num_generations
-    )
 
 
 def _run_trainer(trainer: KitTrainer, settings: Settings, found_run: FoundRun | None) -> None:
@@ -285,23 +274,18 @@ def _close(recorder: Recorder, info: RunInfo) -> list[str]:
     """Write adapter, figure, card and run.json; return what failed, with the reason."""
     run = recorder.run
     write_info = partial(run.write_info, info)
-    problems: list[str] = []
-
-    def attempt(write: Callable[[], object]) -> None:
-        try:
-            write()
-        except Exception as error:
-            problems.append(f"{type(error).__name__}: {error}")
-
+    # The info is written before the figure and the card, which can fail.
+    steps = [write_info, recorder.close, partial(write_model_card, run), write_info]
     # An error before the first step has changed nothing, so the adapter is left as it is.
     if recorder.bar is not None or info.status != "failed":
-        attempt(partial(_leave_adapter, recorder, info))
-    attempt(write_info)  # before figure and card, which can fail
-    attempt(recorder.close)
-    attempt(partial(write_model_card, run))
-    info.not_saved = problems
-    attempt(write_info)
-    return problems
+        steps.insert(0, partial(_leave_adapter, recorder, info))
+    info.not_saved = []
+    for step in steps:
+        try:
+            step()
+        except Exception as error:
+            info.not_saved.append(f"Not saved: {type(error).__name__}: {error}.")
+    return info.not_saved
 
 
 def _use_reference(trainer: KitTrainer, run: Run, info: RunInfo) -> None:
