@@ -96,7 +96,7 @@ class Recorder(TrainerCallback):
         self.stopped_by: str | None = None
         self.error: BaseException | None = None
         self.bar: tqdm | None = None
-        self._plot: LivePlot | None = None
+        self._plot = LivePlot(run) if is_notebook() else None
         self._alert_output = CellOutput()
         self._can_show = True
 
@@ -130,8 +130,6 @@ class Recorder(TrainerCallback):
         self.bar = progress_bar(
             state.max_steps, initial=state.global_step, desc="training", unit="step", leave=True
         )
-        if is_notebook():
-            self._plot = LivePlot(self.run)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         # The last step must be logged, because a checkpoint is only written after a row (`on_log`).
@@ -281,15 +279,11 @@ class HoldoutScore:
         return grader_in_words(self._grader)
 
     def __call__(self, row: dict[str, Any], completions: Any) -> None:
-        """Add the score to the row if it is due at this step."""
-        settings = self._prepared.settings
-        step = row["step"]
-        if step % settings.holdout_every == 0 or step in (1, row["max_steps"]):
-            row |= self.score()
-
-    def score(self) -> dict[str, float]:
-        """Answer the questions with the current model and return the measurements."""
+        """Answer the questions and add the score to the row, if it is due at this step."""
         training = self._prepared
+        is_due = row["step"] % training.settings.holdout_every == 0
+        if not is_due and row["step"] not in (1, row["max_steps"]):
+            return
         greedy = Decoding(
             max_completion_length=training.settings.max_completion_length,
             chat_template_kwargs=training.task.chat_template_kwargs,
@@ -300,13 +294,9 @@ class HoldoutScore:
             self._questions, completions, training.task.format, grader=self._grader
         )
         evaluation = Evaluation("", answers)
-        measured = {}
         for measure in HELDOUT_MEASURES:
-            share = evaluation.share_of(measure.name)
             interval = evaluation.interval_of(measure.name)
-            if share is not None and interval is not None:
-                measured[measure.key] = share
-                measured[measure.low_key] = interval[0]
-                measured[measure.high_key] = interval[1]
-        measured["holdout/mean_length"] = evaluation.mean_length
-        return measured
+            if interval is not None:
+                row[measure.key] = evaluation.share_of(measure.name)
+                row[measure.low_key], row[measure.high_key] = interval
+        row["holdout/mean_length"] = evaluation.mean_length

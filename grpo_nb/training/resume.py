@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from grpo_nb.config.savers import replacing
-from grpo_nb.config.settings import Settings
 from grpo_nb.core.files import put_in_place, write_text
 from grpo_nb.core.locks import FolderLockedError, locked
 from grpo_nb.core.problems import warn_user
@@ -57,11 +56,7 @@ class FoundRun(NamedTuple):
 
 
 def find_run(
-    settings: Settings,
-    name: str | None,
-    resume: str | Path | None,
-    info: RunInfo,
-    locks: ExitStack,
+    name: str | None, resume: str | Path | None, info: RunInfo, locks: ExitStack
 ) -> FoundRun | None:
     """Find, lock and check the run that `train(..., name=name, resume=resume)` means.
 
@@ -80,10 +75,9 @@ def find_run(
     counts as unfinished, and gets the adapter of its last checkpoint.
 
     Args:
-        settings: The settings that were given to `train`.
         name: The name that was given to `train`.
         resume: None, "auto", or the path or name of a run, as given to `train`.
-        info: The `RunInfo` of a new run that would start now.
+        info: The `RunInfo` of a new run that would start now, with its settings.
         locks: Takes the lock of the run that is resumed or returned. The lock is held until the
             caller closes `locks`, so that no other process can resume the run before its end.
 
@@ -94,12 +88,12 @@ def find_run(
         FileNotFoundError: There is no run of that path or name.
         ValueError: The run cannot be resumed, with the reason.
     """
-    run = _meant_run(Path(settings.run_root), name, resume)
+    run = _meant_run(Path(info.settings["run_root"]), name, resume)
     if run is None:
         return None
     with ExitStack() as lock:
         lock_run(run.path, lock)
-        found_run = _examine(run, settings, name, resume, info)
+        found_run = _examine(run, name, resume, info)
         if found_run is not None:
             # Otherwise the lock ends here, because a new run starts in another folder.
             locks.enter_context(lock.pop_all())
@@ -107,12 +101,13 @@ def find_run(
 
 
 def _examine(
-    run: Run, settings: Settings, name: str | None, resume: str | Path | None, info: RunInfo
+    run: Run, name: str | None, resume: str | Path | None, info: RunInfo
 ) -> FoundRun | None:
     """Return how a run is resumed or returned; None if a new run starts. See `find_run`."""
     before = run.info
     # Through JSON, so that tuples are lists, as in the file.
     now = json.loads(json.dumps(info.to_dict(), default=str))
+    max_steps = now["settings"]["max_steps"]
     if run.status == "running":
         # The lock was free, but the process lives: the drive has no locks.
         raise ValueError(_being_trained(run.name, f"process {before['pid']} of this machine"))
@@ -141,7 +136,7 @@ def _examine(
 
     # 2. Return it, or resume it at its newest checkpoint.
     checkpoint = newest_checkpoint(run.path / "checkpoints")
-    if is_auto_and_finished and settings.max_steps == before["settings"]["max_steps"]:
+    if is_auto_and_finished and max_steps == before["settings"]["max_steps"]:
         return FoundRun(run, checkpoint, [], is_finished=True)
     if checkpoint.path is None:
         reason = "; ".join(checkpoint.passed_over) or "none was written before the run ended"
@@ -150,10 +145,10 @@ def _examine(
             "a new run, pass resume=None and another name."
         )
     needed_steps = checkpoint.step + 1 if is_finished else checkpoint.step
-    if settings.max_steps < needed_steps:
+    if max_steps < needed_steps:
         raise ValueError(
             f"the run {run.name!r} has already done {checkpoint.step} steps, and max_steps = "
-            f"{settings.max_steps}. To train it further, write settings = "
+            f"{max_steps}. To train it further, write settings = "
             f"settings.replace(max_steps={checkpoint.step * 2}). To start a new run, pass "
             "resume=None and another name."
         )

@@ -136,7 +136,7 @@ def train(
     info = new_run_info(prepared)
     with ExitStack() as locks:
         # 1. Find the run to resume.
-        found_run = find_run(settings, name, resume, info, locks)
+        found_run = find_run(name, resume, info, locks)
         if found_run is None:
             if name is not None:
                 require_free_name(root, name)
@@ -222,7 +222,6 @@ def _train_and_close(recorder: Recorder, info: RunInfo, found_run: FoundRun | No
     trainer.stateful = stateful_holders([*run.rewards, *recorder.observers])
     trainer.record_generation = partial(write_generation, run, group_size=settings.num_generations)
     failure = None
-    status = "failed"
     try:
         with explaining_machine_faults(settings, run.path), recorder.stop_button():
             _use_reference(trainer, run, info)
@@ -231,18 +230,18 @@ def _train_and_close(recorder: Recorder, info: RunInfo, found_run: FoundRun | No
                 raise recorder.error
         is_cut_short = trainer.state.global_step < settings.max_steps
         if recorder.should_end and is_cut_short:
-            status = "interrupted"
+            info.status = "interrupted"
         elif recorder.stopped_by and is_cut_short:
-            status = "stopped"
+            info.status = "stopped"
             info.stopped_by = recorder.stopped_by
         else:
-            status = "finished"
+            info.status = "finished"
     except KeyboardInterrupt:
-        status = "interrupted"
+        info.status = "interrupted"
     except Exception as error:
-        failure = error
+        info.status = "failed"
         info.error = f"{type(error).__name__}: {error}"
-    info.status = status
+        failure = error
     not_saved = _close(recorder, info)
     # What could not be saved must not hide why the training ended.
     for problem in not_saved:
@@ -253,7 +252,7 @@ def _train_and_close(recorder: Recorder, info: RunInfo, found_run: FoundRun | No
     if failure is not None:
         raise failure
     # More steps can still be added from the last checkpoint.
-    if status == "finished" and not not_saved:
+    if info.status == "finished" and not not_saved:
         keep_newest(run.path / "checkpoints", 1)
 
 
@@ -273,16 +272,14 @@ def _run_trainer(trainer: KitTrainer, settings: Settings, found_run: FoundRun | 
 def _close(recorder: Recorder, info: RunInfo) -> list[str]:
     """Write adapter, figure, card and run.json; return what failed, with the reason."""
     run = recorder.run
+    leave_adapter = partial(_leave_adapter, recorder, info)
     write_info = partial(run.write_info, info)
-    # The info is written before the figure and the card, which can fail.
-    steps = [write_info, recorder.close, partial(write_model_card, run), write_info]
-    # An error before the first step has changed nothing, so the adapter is left as it is.
-    if recorder.bar is not None or info.status != "failed":
-        steps.insert(0, partial(_leave_adapter, recorder, info))
+    write_card = partial(write_model_card, run)
     info.not_saved = []
-    for step in steps:
+    # The info is also written before the figure and the card, which can fail.
+    for write in (leave_adapter, write_info, recorder.close, write_card, write_info):
         try:
-            step()
+            write()
         except Exception as error:
             info.not_saved.append(f"Not saved: {type(error).__name__}: {error}.")
     return info.not_saved
@@ -307,9 +304,7 @@ def _use_reference(trainer: KitTrainer, run: Run, info: RunInfo) -> None:
 def _leave_adapter(recorder: Recorder, info: RunInfo) -> None:
     """Copy and load the adapter of the newest checkpoint, or of the best score if asked for."""
     run = recorder.run
-    newest = newest_checkpoint(run.path / "checkpoints")
-    source = newest.path
-    step = newest.step
+    source, step, _ = newest_checkpoint(run.path / "checkpoints")
     if recorder.settings.keep_adapter == "best":
         # A folder in `best/` may have been deleted by hand.
         kept_folders = dict(best_adapters(run.path))

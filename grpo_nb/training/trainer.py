@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -40,8 +40,6 @@ RECORDED_GENERATIONS = 3
 #: State of TRL's adaptive entropy bonus.
 ENTROPY_NUMBERS = ("entropy_coef", "_last_world_entropy")
 
-RecordGeneration = Callable[[int, int, Sequence[Mapping[str, Any]], Sequence[Sequence[int]]], None]
-
 
 class KitTrainer(GRPOTrainer):
     """TRL's trainer with resumable checkpoints, the CPU engine and tools with time limits.
@@ -70,7 +68,7 @@ class KitTrainer(GRPOTrainer):
         self.engine = engine
         self.task_tools = task_tools
         self.stateful: Mapping[str, Any] = {}
-        self.record_generation: RecordGeneration | None = None
+        self.record_generation: Callable[..., None] | None = None
         self.why_trl_path: str | None = None
         self._resumed_from: Path | None = None
         # The last step that was saved, or that a run was resumed at, and the time.
@@ -229,17 +227,11 @@ class KitTrainer(GRPOTrainer):
         if self.engine is None:
             return super()._get_per_token_logps_and_entropies(*batch, *args, **kwargs)
         reason = self.engine.batch_obstacle(input_ids, attention_mask, logits_to_keep)
-        if kwargs.get("compute_aux_loss"):
-            reason = "the mixture-of-experts loss needs whole rows"
-        if reason is None:
-            log_probs, entropies = self._log_probs_from_engine(*batch)
-            aux_loss = None
-        else:
+        if reason is not None:
             self._warn_of_trl_path(reason)
-            log_probs, entropies, aux_loss = super()._get_per_token_logps_and_entropies(
-                *batch, *args, **kwargs
-            )
-        return log_probs, entropies, aux_loss
+            return super()._get_per_token_logps_and_entropies(*batch, *args, **kwargs)
+        log_probs, entropies = self._log_probs_from_engine(*batch)
+        return log_probs, entropies, None  # no loss of a mixture of experts
 
     def _log_probs_from_engine(
         self, model: Any, input_ids: Tensor, attention_mask: Tensor, length: int

@@ -98,14 +98,13 @@ def find_run(
 ) -> FoundRun | None:
     with ExitStack() as locks:
         info = RunInfo(**make_info(settings=settings.to_dict(), **changes))
-        return find(settings, name, resume, info, locks)
+        return find(name, resume, info, locks)
 
 
 def continued(run: gn.runs.Run, **now: object) -> dict:
     info = RunInfo(**make_info(**now))
-    settings = gn.Settings.from_dict(info.settings)
     with ExitStack() as locks:
-        return continued_info(find(settings, None, run.path, info, locks), info).to_dict()
+        return continued_info(find(None, run.path, info, locks), info).to_dict()
 
 
 def test_auto_resumes_the_newest_run(root: Path, settings: gn.Settings) -> None:
@@ -177,7 +176,7 @@ def test_find_run_without_a_run_to_resume_holds_no_lock(root: Path, settings: gn
     put(run.path / "adapter" / "adapter_model.safetensors", b"weights")
     with ExitStack() as locks:
         info = RunInfo(**make_info(settings=settings.replace(seed=7).to_dict()))
-        assert find(settings.replace(seed=7), None, "auto", info, locks) is None
+        assert find(None, "auto", info, locks) is None
         with locked(run.path):
             assert (run.path / ".lock").is_file()
 
@@ -306,7 +305,7 @@ def test_find_run_locks_the_run_until_the_stack_closes(root: Path, settings: gn.
     run = make_run(root / "a")
     with ExitStack() as locks:
         info = RunInfo(**make_info(settings=settings.to_dict()))
-        find(settings, None, "auto", info, locks)
+        find(None, "auto", info, locks)
         with pytest.raises(FolderLockedError):
             locked(run.path).__enter__()
     with locked(run.path):
