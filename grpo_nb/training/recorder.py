@@ -126,7 +126,7 @@ class Recorder(TrainerCallback):
             signal.signal(signal.SIGINT, previous)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.trainer.secure_start()
+        self.trainer.save_or_check_start()
         self.bar = progress_bar(
             state.max_steps, initial=state.global_step, desc="training", unit="step", leave=True
         )

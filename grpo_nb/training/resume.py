@@ -1,4 +1,4 @@
-"""Resume a run: find it, check that it is the same training, go back to its newest checkpoint."""
+"""Resume a run: find it, check that it is the same training, rewind it to its newest checkpoint."""
 
 import dataclasses
 import json
@@ -88,7 +88,7 @@ def find_run(
         FileNotFoundError: There is no run of that path or name.
         ValueError: The run cannot be resumed, with the reason.
     """
-    run = _meant_run(Path(info.settings["run_root"]), name, resume)
+    run = _requested_run(Path(info.settings["run_root"]), name, resume)
     if run is None:
         return None
     with ExitStack() as lock:
@@ -182,7 +182,7 @@ def _being_trained(name: str, holder: str) -> str:
     )
 
 
-def _meant_run(root: Path, name: str | None, resume: str | Path | None) -> Run | None:
+def _requested_run(root: Path, name: str | None, resume: str | Path | None) -> Run | None:
     """Return the run that `train(..., name=name, resume=resume)` names; None if there is none."""
     if resume is None:
         return None
@@ -258,7 +258,7 @@ def _changed_values(
     return sentences
 
 
-def continued_info(found_run: FoundRun, info: RunInfo) -> RunInfo:
+def resumed_info(found_run: FoundRun, info: RunInfo) -> RunInfo:
     """Return the `RunInfo` of a resumed run, made from a new one, and warn of changes."""
     run = found_run.run
     before = run.info
@@ -278,7 +278,7 @@ def continued_info(found_run: FoundRun, info: RunInfo) -> RunInfo:
     )
 
 
-def go_back(found_run: FoundRun) -> Path:
+def rewind(found_run: FoundRun) -> Path:
     """Remove everything that a run recorded after its checkpoint, and return the run's folder.
 
     This can be repeated if it was interrupted.

@@ -37,10 +37,10 @@ from grpo_nb.training.prepare import (
 from grpo_nb.training.recorder import HoldoutScore, Observer, Recorder
 from grpo_nb.training.resume import (
     FoundRun,
-    continued_info,
     find_run,
-    go_back,
     lock_run,
+    resumed_info,
+    rewind,
 )
 from grpo_nb.training.run_start import (
     BASE_REFERENCE,
@@ -50,7 +50,7 @@ from grpo_nb.training.run_start import (
     write_generation,
     write_start,
 )
-from grpo_nb.training.trainer import restore_state, stateful_holders
+from grpo_nb.training.trainer import restore_state, stateful_functions
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -146,7 +146,7 @@ def train(
             return _finished_run(found_run, prepared)
         else:
             target = found_run.run.path
-            info = continued_info(found_run, info)
+            info = resumed_info(found_run, info)
         require_writable(target)
         require_disk(target, _bytes_needed(model), "A run")
         with reference_adapter_removed(model):
@@ -160,7 +160,7 @@ def train(
                 info.heldout_grader = score.counted_as_correct
                 observers = [score, *observers]
             # 3. Make the folder of a new run, or take an old one back to its newest checkpoint.
-            folder = go_back(found_run) if found_run else _new_run(prepared, name, info, locks)
+            folder = rewind(found_run) if found_run else _new_run(prepared, name, info, locks)
             run = Run(folder, model=model, tokenizer=tokenizer, rewards=prepared.rewards)
             # 4. Train, and complete the folder however the training ends.
             with writing_here(folder):
@@ -188,7 +188,7 @@ def _finished_run(found_run: FoundRun, prepared: Prepared) -> Run:
     )
     load_adapter(prepared.model, run.adapter_path)
     if found_run.checkpoint.path is not None:
-        restore_state(stateful_holders(prepared.rewards), found_run.checkpoint.path)
+        restore_state(stateful_functions(prepared.rewards), found_run.checkpoint.path)
     warn_user(
         f"Run {run.name!r} is already finished; returning it without training. To start a "
         "new run, pass resume=None and another name.",
@@ -219,12 +219,12 @@ def _train_and_close(recorder: Recorder, info: RunInfo, found_run: FoundRun | No
     settings = recorder.settings
     trainer.args.output_dir = str(run.path / "checkpoints")
     trainer.add_callback(recorder)
-    trainer.stateful = stateful_holders([*run.rewards, *recorder.observers])
+    trainer.stateful = stateful_functions([*run.rewards, *recorder.observers])
     trainer.record_generation = partial(write_generation, run, group_size=settings.num_generations)
     failure = None
     try:
         with explaining_machine_faults(settings, run.path), recorder.stop_button():
-            _use_reference(trainer, run, info)
+            _set_kl_reference(trainer, run, info)
             _run_trainer(trainer, settings, found_run)
             if recorder.error is not None:
                 raise recorder.error
@@ -272,12 +272,12 @@ def _run_trainer(trainer: KitTrainer, settings: Settings, found_run: FoundRun | 
 def _close(recorder: Recorder, info: RunInfo) -> list[str]:
     """Write adapter, figure, card and run.json; return what failed, with the reason."""
     run = recorder.run
-    leave_adapter = partial(_leave_adapter, recorder, info)
+    write_adapter = partial(_write_adapter, recorder, info)
     write_info = partial(run.write_info, info)
     write_card = partial(write_model_card, run)
     info.not_saved = []
     # The info is also written before the figure and the card, which can fail.
-    for write in (leave_adapter, write_info, recorder.close, write_card, write_info):
+    for write in (write_adapter, write_info, recorder.close, write_card, write_info):
         try:
             write()
         except Exception as error:
@@ -285,7 +285,7 @@ def _close(recorder: Recorder, info: RunInfo) -> list[str]:
     return info.not_saved
 
 
-def _use_reference(trainer: KitTrainer, run: Run, info: RunInfo) -> None:
+def _set_kl_reference(trainer: KitTrainer, run: Run, info: RunInfo) -> None:
     """Make TRL measure the KL against the reference that `run.json` names."""
     model = trainer.accelerator.unwrap_model(trainer.model)
     has_frozen_copy = "ref" in model.peft_config
@@ -301,7 +301,7 @@ def _use_reference(trainer: KitTrainer, run: Run, info: RunInfo) -> None:
         )
 
 
-def _leave_adapter(recorder: Recorder, info: RunInfo) -> None:
+def _write_adapter(recorder: Recorder, info: RunInfo) -> None:
     """Copy and load the adapter of the newest checkpoint, or of the best score if asked for."""
     run = recorder.run
     source, step, _ = newest_checkpoint(run.path / "checkpoints")

@@ -38,7 +38,7 @@ SECONDS_BETWEEN_SAVES = 180.0
 #: Generations whose completions are recorded, so that a run can be replayed elsewhere.
 RECORDED_GENERATIONS = 3
 #: State of TRL's adaptive entropy bonus.
-ENTROPY_NUMBERS = ("entropy_coef", "_last_world_entropy")
+ENTROPY_STATE = ("entropy_coef", "_last_world_entropy")
 
 
 class KitTrainer(GRPOTrainer):
@@ -108,7 +108,7 @@ class KitTrainer(GRPOTrainer):
         # TRL calls the micro-batches of one pass over a generation "steps".
         return self.args.steps_per_generation * self.num_iterations
 
-    def secure_start(self) -> None:
+    def save_or_check_start(self) -> None:
         """Write the first checkpoint, or check that a resumed run has the adapter it should have.
 
         Call this when everything is built and loaded, before the first step.
@@ -164,9 +164,9 @@ class KitTrainer(GRPOTrainer):
         state = copy.copy(self.state)
         state.log_history = []  # the rows are in metrics.jsonl
         state.save_to_json(str(folder / "trainer_state.json"))
-        numbers = {name: getattr(self, name) for name in ENTROPY_NUMBERS}
+        numbers = {name: getattr(self, name) for name in ENTROPY_STATE}
         numbers["_step"] = micro_batch_count(self)
-        remembered = {name: holder.state_dict() for name, holder in self.stateful.items()}
+        remembered = {name: fn.state_dict() for name, fn in self.stateful.items()}
         loop = {"numbers": numbers, "remembered": remembered}
         (folder / "loop.json").write_text(json.dumps(loop))
         if not self.is_between_generations:
@@ -180,7 +180,7 @@ class KitTrainer(GRPOTrainer):
             load_adapter(model, Path(self.args.output_dir).parent / "reference", "ref")
         loop = json.loads((folder / "loop.json").read_text("utf-8"))
         # Only these names, because a checkpoint is data and could set any attribute.
-        for name in ("_step", *ENTROPY_NUMBERS):
+        for name in ("_step", *ENTROPY_STATE):
             setattr(self, name, loop["numbers"][name])
         rest_of_generation = folder / "generation.pt"
         if rest_of_generation.is_file():
@@ -313,17 +313,17 @@ def require_same_adapter(model: Any, folder: Path) -> None:
         )
 
 
-def stateful_holders(holders: Iterable[Callable[..., Any]]) -> dict[str, Any]:
+def stateful_functions(functions: Iterable[Callable[..., Any]]) -> dict[str, Any]:
     """Return the rewards or observers that have a `state_dict`.
 
     A key is the position among these and the name, because two can have one name.
     """
-    with_state = [holder for holder in holders if hasattr(holder, "state_dict")]
-    return {f"{number} {reward_name(holder)}": holder for number, holder in enumerate(with_state)}
+    with_state = [function for function in functions if hasattr(function, "state_dict")]
+    return {f"{number} {reward_name(fn)}": fn for number, fn in enumerate(with_state)}
 
 
-def restore_state(holders: Mapping[str, Any], checkpoint: Path) -> None:
+def restore_state(functions: Mapping[str, Any], checkpoint: Path) -> None:
     """Restore rewards and observers from a checkpoint; one without a saved state starts afresh."""
     remembered = json.loads((checkpoint / "loop.json").read_text("utf-8"))["remembered"]
-    for name in holders.keys() & remembered.keys():
-        holders[name].load_state_dict(remembered[name])
+    for name in functions.keys() & remembered.keys():
+        functions[name].load_state_dict(remembered[name])

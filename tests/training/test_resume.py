@@ -17,7 +17,7 @@ from grpo_nb.core.locks import FolderLockedError, locked
 from grpo_nb.runs import checkpoints
 from grpo_nb.runs.run_folder import new_run_folder
 from grpo_nb.runs.run_info import RunInfo
-from grpo_nb.training.resume import FoundRun, continued_info, go_back
+from grpo_nb.training.resume import FoundRun, resumed_info, rewind
 from grpo_nb.training.resume import find_run as find
 from tests.support.locks import holder_of
 from tests.support.run_folders import write_run_folder
@@ -104,7 +104,7 @@ def find_run(
 def continued(run: gn.runs.Run, **now: object) -> dict:
     info = RunInfo(**make_info(**now))
     with ExitStack() as locks:
-        return continued_info(find(None, run.path, info, locks), info).to_dict()
+        return resumed_info(find(None, run.path, info, locks), info).to_dict()
 
 
 def test_auto_resumes_the_newest_run(root: Path, settings: gn.Settings) -> None:
@@ -249,14 +249,14 @@ def test_resume_refuses_another_training(root: Path, now: dict, told: str) -> No
         continued(make_run(root / "a"), **now)
 
 
-def test_go_back_removes_later_files(root: Path) -> None:
+def test_rewind_removes_later_files(root: Path) -> None:
     run = make_run(root / "a", steps=6)
     put(run.path / "checkpoints" / ".checkpoint-6.partial-0" / "a", b"")
     put(run.path / "comparison" / "new", b"")
     put(run.path / "comparison-step-4" / "old", b"of a resume before")
     (write(run.path / "checkpoints", 6) / "manifest.json").unlink()
     for _ in range(2):  # a kill can come at any moment, and then it is done again
-        go_back(FoundRun(run, checkpoints.newest_checkpoint(run.path / "checkpoints"), []))
+        rewind(FoundRun(run, checkpoints.newest_checkpoint(run.path / "checkpoints"), []))
         assert [row["step"] for row in run.rows] == [1, 2, 3, 4]
         assert [
             int(f.stem.split("_")[1]) for f in sorted((run.path / "completions").iterdir())
@@ -348,11 +348,11 @@ def test_auto_warns_when_only_a_reward_state_changed(root: Path, settings: gn.Se
     assert find_run(settings, None, "auto", **of_another_scheme).is_finished
 
 
-def test_go_back_deletes_best_adapters_after_the_checkpoint(root: Path) -> None:
+def test_rewind_deletes_best_adapters_after_the_checkpoint(root: Path) -> None:
     run = make_run(root / "a", steps=6)
     for step in (1, 4, 6):
         put(run.path / "best" / f"step-{step}" / "adapter_model.safetensors", b"a")
-    go_back(FoundRun(run, checkpoints.newest_checkpoint(run.path / "checkpoints"), []))
+    rewind(FoundRun(run, checkpoints.newest_checkpoint(run.path / "checkpoints"), []))
     assert [step for step, _ in checkpoints.best_adapters(run.path)] == [1, 4]
 
 
