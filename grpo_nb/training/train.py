@@ -303,6 +303,9 @@ def _set_kl_reference(trainer: KitTrainer, run: Run, info: RunInfo) -> None:
 
 def _write_adapter(recorder: Recorder, info: RunInfo) -> None:
     """Copy and load the adapter of the newest checkpoint, or of the best score if asked for."""
+    # An error before the first step has changed nothing, so the adapter is left as it is.
+    if recorder.bar is None and info.status == "failed":
+        return
     run = recorder.run
     source, step, _ = newest_checkpoint(run.path / "checkpoints")
     if recorder.settings.keep_adapter == "best":
