@@ -24,13 +24,18 @@ from gguf import GGUFReader
 from peft import PeftModel
 from peft.tuners.lora import LoraLayer
 from safetensors import safe_open
+from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 #: Check name -> (passed, or None if the check was not made; measurement in words).
 Checks = dict[str, tuple[bool | None, str]]
 #: Largest relative error of a weight that was rounded once. In 16 bit it is twice the largest error
 #: of rounding to the nearest value; in float32 16 times, for the order of sums in B @ A.
-ROUNDING = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-10, torch.float32: 2.0**-20}
+ROUNDING = {
+    torch.bfloat16: 2.0**-8,
+    torch.float16: 2.0**-10,
+    torch.float32: 2.0**-20,
+}
 #: float16 has no relative precision below 6e-5, only steps of 6e-8.
 SMALLEST_STEP = 1e-7
 #: Values that are compared at once: 4 MB of float32 stay in the processor's cache.
@@ -166,7 +171,8 @@ def token_checks(
     # A projection, because single tokens change in both directions.
     training = trained_logprobs - base_logprobs
     change = export_logprobs - base_logprobs
-    effect = ((training * change).sum() / (training * training).sum().clamp(min=1e-12)).item()
+    squared_training = training.dot(training).clamp(min=1e-12)
+    effect = (training.dot(change) / squared_training).item()
     return {
         f"tokens: {min_effect} to {max_effect} times the training's effect": (
             min_effect <= effect <= max_effect,
@@ -205,8 +211,7 @@ def weight_problems(merged: Path, base: Path, reference: PeftModel) -> list[str]
         terms = [read_tensor(base_files[name], name)]
         # Values of different shapes cannot be compared, or would be repeated to fit.
         if tensor.shape != terms[0].shape:
-            shape = tuple(terms[0].shape)
-            problems.append(f"{name} has shape {tuple(tensor.shape)}, not {shape}")
+            problems.append(f"{name} has another shape than in the base")
             continue
         if name in layers:
             terms.append(layers[name].get_delta_weight("default").detach())
@@ -356,10 +361,15 @@ def greedy_answers(
     )
     # A model can have several end tokens. What follows the first one is padding.
     end_ids = numpy.atleast_1d(model.generation_config.eos_token_id)
+    longest_prompt = padded["input_ids"].shape[1]
     answers = []
-    for row in output[:, padded["input_ids"].shape[1] :].tolist():
-        ends = [position for position, token in enumerate(row) if token in end_ids]
-        answers.append(row[: ends[0] + 1] if ends else row)
+    for row in output[:, longest_prompt:].tolist():
+        answer = []
+        for token in row:
+            answer.append(token)
+            if token in end_ids:
+                break
+        answers.append(answer)
     return answers
 
 
@@ -382,7 +392,7 @@ def token_logprobs(
         output = model(input_ids=input_ids, use_cache=False)
         # The logits of a position predict the next token, so they start one before the answer.
         logits = output.logits[0, len(prompt) - 1 : -1].float().cpu()
-        logprobs.append(logits.log_softmax(-1).gather(-1, targets[:, None])[:, 0])
+        logprobs.append(-cross_entropy(logits, targets, reduction="none"))
         is_top.append(logits.argmax(-1) == targets)
     return torch.cat(logprobs), torch.cat(is_top)
 

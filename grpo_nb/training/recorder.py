@@ -13,6 +13,7 @@ import json
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import pandas
@@ -257,13 +258,15 @@ class HoldoutScore:
     Args:
         prepared: The training. The same questions are asked each time, so that the whole curve
             shows one measure.
+
+    Attributes:
+        counted_as_correct: The grader in words: which answers count as correct.
     """
 
     def __init__(self, prepared: Prepared) -> None:
         self._prepared = prepared
-        holdout = prepared.task.holdout
-        count = min(prepared.settings.holdout_questions, len(holdout))
-        self._questions = [holdout[i] for i in range(count)]
+        asked = islice(prepared.task.holdout, prepared.settings.holdout_questions)
+        self._questions = list(asked)
         # The grader is chosen once, so that all points of the curve have the same full score.
         self._grader = choose_grader(
             prepared.rewards,
@@ -272,11 +275,7 @@ class HoldoutScore:
             tokenizer=prepared.tokenizer,
             start_episode=prepared.task.start_episode,
         )
-
-    @property
-    def counted_as_correct(self) -> str:
-        """Description of the grader: which answers count as correct."""
-        return grader_in_words(self._grader)
+        self.counted_as_correct = grader_in_words(self._grader)
 
     def __call__(self, row: dict[str, Any], completions: Any) -> None:
         """Answer the questions and add the score to the row, if it is due at this step."""
