@@ -226,14 +226,14 @@ def nearest_existing(path: Path) -> Path:
     return existing
 
 
-def free_path(path: Path, mark: str = "-", first: int = 2) -> Path:
+def free_path(path: Path, mark: str = "-") -> Path:
     """Return `path` if it is free, else the first free path with `mark` and a number added.
 
     >>> free_path(Path("/nowhere/run"))
     PosixPath('/nowhere/run')
     """
     candidate = path
-    number = first
+    number = 2
     while candidate.exists():
         candidate = path.with_name(f"{path.name}{mark}{number}")
         number += 1

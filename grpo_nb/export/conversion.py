@@ -114,14 +114,16 @@ def convert(
     weight_count = bytes_of_weights / BYTES_PER_VALUE[dtype]
     bytes_per_weight = BYTES_PER_WEIGHT[quantization]
     if quantizer is None:
-        commands = [_conversion(converter, quantization, file, folder)]
+        commands = [[*converter, "--outtype", quantization, "--outfile", file, folder]]
     else:
         # The converter does not know q4_k_m, so it writes a file that the quantizer reads. Both
         # files are on the disk at the same time.
-        outtype = INTERMEDIATE_TYPE[dtype]
         bytes_per_weight += BYTES_PER_VALUE[dtype]
-        quantize = [quantizer, str(intermediate), str(file), quantization.upper()]
-        commands = [_conversion(converter, outtype, intermediate, folder), quantize]
+        outtype = INTERMEDIATE_TYPE[dtype]
+        commands = [
+            [*converter, "--outtype", outtype, "--outfile", intermediate, folder],
+            [quantizer, intermediate, file, quantization.upper()],
+        ]
     require_disk(file, int(weight_count * bytes_per_weight), "The GGUF file")
     # The converter must not ask the Hub, because everything is in the folder.
     offline = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
@@ -136,8 +138,3 @@ def convert(
         ) from error
     finally:
         intermediate.unlink(missing_ok=True)
-
-
-def _conversion(converter: list[str], outtype: str, outfile: Path, folder: Path) -> list[str]:
-    """Return the command that converts a folder to a GGUF file."""
-    return [*converter, "--outtype", outtype, "--outfile", str(outfile), str(folder)]

@@ -41,8 +41,8 @@ def export_gguf(
 
     llama.cpp renders held-out prompts with the chat template inside the file and answers them. The
     tokens of the prompts, and the log-probabilities of llama.cpp's answers, are compared with those
-    of the merged model in transformers. Each quantization has limits; `.table` shows what was
-    measured.
+    of the merged model in transformers. Each quantization has limits, and the export shows what
+    was measured.
 
     Args:
         merged: An export from `export_merged`, or its folder.
@@ -171,12 +171,7 @@ def modelfile(
     first_messages = [chat[0] for chat in chats]
     is_shared = all(message == first_messages[0] for message in first_messages)
     if is_shared and first_messages[0]["role"] == "system":
-        system = first_messages[0]["content"]
-        if '"""' in system:
-            # A Modelfile has no way to write these quotes.
-            lines.append("# The system prompt of the training contains quotes: send it yourself.")
-        else:
-            lines.append(f'SYSTEM """{system}"""')
+        lines.append(f'SYSTEM """{first_messages[0]["content"]}"""')
     if tokenizer.eos_token:
         lines.append(f'PARAMETER stop "{tokenizer.eos_token}"')
     lines.append(f"PARAMETER num_ctx {max(context, SMALLEST_CONTEXT)}")

@@ -11,7 +11,7 @@ import json
 import math
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -201,20 +201,19 @@ def merge(base: Path, adapter: Path, target: Path, *, dtype: str) -> dict[str, A
     lora = read_lora(adapter, places)
     # In the order of their size, so that the first sufficient one is the smallest.
     candidates = list(BYTES_PER_VALUE) if dtype == "auto" else [dtype]
-    retained = retained_shares(_changes(places, lora), candidates)
-    sufficient = [name for name, share in retained.items() if share >= MIN_RETAINED]
-    if not sufficient:
-        # float32 is twice as large. It is only advised if it was not among the failures.
+    retained = {}
+    for chosen in candidates:
+        retained[chosen] = retained_share(_changes(places, lora), chosen)
+        if retained[chosen] >= MIN_RETAINED:
+            break
+    else:
         measured = ", ".join(f"{name} {share:.1%}" for name, share in retained.items())
-        advice = "Use gn.export.export_adapter."
-        if "float32" not in retained:
-            advice = "Write dtype='float32', or use gn.export.export_adapter."
         raise ExportError(
             "rounding the merged weights would lose a part of the training (share kept: "
-            f"{measured}; at least {MIN_RETAINED:.0%} is needed). {advice}"
+            f"{measured}; at least {MIN_RETAINED:.0%} is needed). Use gn.export.export_adapter, "
+            "or dtype='float32' if it is not among these."
         )
     # Each weight is rounded once, after the adapter was added to it in float32.
-    chosen = sufficient[0]
     write_merged(target, places, lora, chosen)
     # Copied as it is, because transformers 5.17 refuses to write some values that it reads.
     if (base / "generation_config.json").is_file():
@@ -224,50 +223,40 @@ def merge(base: Path, adapter: Path, target: Path, *, dtype: str) -> dict[str, A
     return {"dtype": chosen, "retained_change": retained[chosen]}
 
 
-def retained_shares(
-    changes: Iterable[tuple[torch.Tensor, torch.Tensor]], dtypes: Sequence[str]
-) -> dict[str, float]:
-    """Return the share of a change that is left after rounding, for each dtype.
+def retained_share(changes: Iterable[tuple[torch.Tensor, torch.Tensor]], dtype: str) -> float:
+    """Return the share of a change that is left after rounding to a dtype.
 
     The share is the projection of the rounded change onto the exact change, over all weights.
 
     Args:
         changes: Pairs of a weight and its change, in float32 and of equal shape.
-        dtypes: Names of the dtypes to round to.
+        dtype: Name of the dtype to round to.
 
     Returns:
-        The share for each dtype, at most 1 and at least 0; 0 also if a weight is too large for it.
+        The share, at most 1 and at least 0; 0 also if a weight is too large for the dtype.
 
     Raises:
-        ExportError: There is no change at all, or base or adapter have values that are not finite.
+        ExportError: There is no change at all.
     """
     import torch
 
-    projections = dict.fromkeys(dtypes, 0.0)
+    projection = 0.0
     squared_change = 0.0
     for weight, change in changes:
-        total = weight + change
-        if not total.isfinite().all():
-            raise ExportError(
-                "base or adapter has values that are not finite, so there is no model to merge."
-            )
         # Sums of a few rows are exact enough in float32; Python adds them up in float64.
         squared_change += (change * change).sum().item()
-        for name in projections:
-            rounded = total.to(getattr(torch, name)).float()
-            projection = ((rounded - weight) * change).sum().item()
-            # An overflow makes the projection infinite, or NaN where nothing changed.
-            projections[name] += projection if math.isfinite(projection) else -math.inf
+        rounded = (weight + change).to(getattr(torch, dtype)).float()
+        projection += ((rounded - weight) * change).sum().item()
     if squared_change == 0:
         raise ExportError(
             "the adapter changes nothing: all its B matrices are zero. Train it first."
         )
-    shares = {}
-    for name, projection in projections.items():
-        # Rounding can also exaggerate the change, which counts as much as losing a part of it.
-        error = abs(1 - projection / squared_change)
-        shares[name] = max(0.0, 1 - error)
-    return shares
+    # An overflow makes the projection infinite, or NaN where nothing changed.
+    if not math.isfinite(projection):
+        return 0.0
+    # Rounding can also exaggerate the change, which counts as much as losing a part of it.
+    error = abs(1 - projection / squared_change)
+    return max(0.0, 1 - error)
 
 
 def _changes(places: Mapping[str, Path], lora: Lora) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
 from typing_extensions import TypedDict
@@ -19,9 +19,6 @@ from grpo_nb.core.tables import Part, Shown, Table, bold, code, verdict
 from grpo_nb.models.sources import resolve_model
 from grpo_nb.runs.run_folder import FIGURE, Run, open_run
 from grpo_nb.runs.run_info import Text, check_fields
-
-if TYPE_CHECKING:
-    import pandas
 
 RECORD = "verification.json"
 ADAPTER = "adapter_model.safetensors"
@@ -81,18 +78,6 @@ class Export(Shown):
         return self.verification["sentence"]
 
     @property
-    def table(self) -> pandas.DataFrame:
-        """Table of the checks: name, passed (None if not made), and measurement."""
-        import pandas
-
-        measured = self.verification["measured"]
-        rows = [
-            (name, passed, measured.get(name, ""))
-            for name, passed in self.verification["checks"].items()
-        ]
-        return pandas.DataFrame(rows, columns=["check", "passed", "measured"], dtype=object)
-
-    @property
     def usage(self) -> str:
         """Shell commands that serve the export, one per program. Python code is in its README.md.
 
@@ -122,15 +107,17 @@ class Export(Shown):
 
     def _parts(self) -> Iterable[Part]:
         labels = {True: "✓ passed", False: "✗ FAILED", None: "not made"}
-        table = self.table
+        measured = self.verification["measured"]
+        head = ["result", "check"]
         # The checks of an adapter are yes or no, without a measurement.
-        if not any(table["measured"]):
-            table = table.drop(columns="measured")
+        if measured:
+            head.append("measured")
         rows = []
-        for name, passed, *measured in table.to_numpy():
-            rows.append((verdict(passed is not False, labels[passed]), name, *measured))
+        for name, passed in self.verification["checks"].items():
+            row = [verdict(passed is not False, labels[passed]), name, measured.get(name, "")]
+            rows.append(row[: len(head)])
         yield bold(self.path)
-        yield Table(rows, head=("result", *table.columns.drop("passed")), narrow=(0,))
+        yield Table(rows, head=head, narrow=(0,))
         yield self.sentence
         yield code("print(exported.usage)  # how to use it elsewhere")
 
@@ -149,8 +136,8 @@ def open_export(path: str | Path, *, run: Run | str | Path | None = None) -> Exp
         FileNotFoundError: There is no such folder.
         ExportError: The folder is not an export, or a file is missing, was added or has changed
             since it was verified; the message names it.
-        ValueError: The record names a file outside of the folder, there is a symbolic link, or the
-            given run has another adapter than the one that was exported.
+        ValueError: There is a symbolic link, or the given run has another adapter than the one that
+            was exported.
 
     >>> gn.export.open("exports/first")  # doctest: +SKIP
     """
@@ -214,13 +201,9 @@ def changes_since_verified(folder: Path, verification: Mapping[str, Any]) -> lis
     The card and its figure may be edited, and hidden files are not part of an export.
 
     Raises:
-        ValueError: The folder holds a symbolic link, or the record names a file outside of it.
+        ValueError: The folder holds a symbolic link.
     """
     recorded = verification["files"]
-    # Names and links are checked before any file is read.
-    for name in recorded:
-        inside(folder, name)
-    refuse_links(folder)
     current = recorded_files(folder)
     changes = []
     for name in sorted((recorded.keys() | current.keys()) - EDITABLE):
@@ -235,13 +218,8 @@ def changes_since_verified(folder: Path, verification: Mapping[str, Any]) -> lis
 
 def _run_of(verification: Mapping[str, Any]) -> Run | None:
     """Return the run of the recorded name in `runs/`, if it has the adapter that was exported."""
-    name = verification["run"]
-    root = Path(Settings().run_root)
-    folder = root / name
-    # The recorded name is untrusted. A link directly in runs/ is the user's own.
-    is_direct_link = folder.is_symlink() and Path(name).name == name
-    if not is_direct_link:
-        folder = inside(root, name)
+    # The recorded name is untrusted, so it may not lead to another folder than `runs/`.
+    folder = Path(Settings().run_root) / Path(verification["run"]).name
     # The run may have been trained on since, or replaced by another one of its name.
     if not (folder / "run.json").is_file() or not _has_exported_adapter(folder, verification):
         return None
@@ -258,15 +236,16 @@ def files_of(folder: Path) -> dict[str, Path]:
     """Return the files of an export by name, without the record and hidden files.
 
     Raises:
-        ValueError: A file is a link to a place outside.
+        ValueError: The folder holds a symbolic link.
     """
+    refuse_links(folder)
     files = {}
     for file in sorted(path for path in folder.rglob("*") if path.is_file()):
         name = file.relative_to(folder).as_posix()
         # Editors, the Hub's client and Python leave such files, which no program loads.
         is_hidden = "/." in f"/{name}" or "__pycache__/" in name
         if not is_hidden and name != RECORD:
-            files[name] = inside(folder, name)
+            files[name] = file
     return files
 
 

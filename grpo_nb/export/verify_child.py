@@ -18,18 +18,24 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy
 import torch
 from gguf import GGUFReader
 from peft import PeftModel
 from peft.tuners.lora import LoraLayer
 from safetensors import safe_open
+from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 #: Check name -> (passed, or None if the check was not made; measurement in words).
 Checks = dict[str, tuple[bool | None, str]]
 #: Largest relative error of a weight that was rounded once. In 16 bit it is twice the largest error
 #: of rounding to the nearest value; in float32 16 times, for the order of sums in B @ A.
-ROUNDING = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-10, torch.float32: 2.0**-20}
+ROUNDING = {
+    torch.bfloat16: 2.0**-8,
+    torch.float16: 2.0**-10,
+    torch.float32: 2.0**-20,
+}
 #: float16 has no relative precision below 6e-5, only steps of 6e-8.
 SMALLEST_STEP = 1e-7
 #: Values that are compared at once: 4 MB of float32 stay in the processor's cache.
@@ -48,7 +54,6 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     checks = verify(request)
     measured = {name: text for name, (_, text) in checks.items()}
     return {
-        "passed": all(passed is not False for passed, _ in checks.values()),
         "checks": {name: passed for name, (passed, _) in checks.items()},
         "measured": measured,
         "tokens": ", ".join(text for name, text in measured.items() if name.startswith("tokens")),
@@ -77,12 +82,9 @@ def verify_merged(request: dict[str, Any]) -> Checks:
     del reference
     gc.collect()  # Only one model is in memory at a time.
     texts = tokenizer_problems(folder, base, tokenizer, chats, template_kwargs)
-    checks: Checks = {
-        "every weight is base plus adapter, rounded once": (not weights, "; ".join(weights[:3])),
-        "tokenizer, chat template and end tokens are the training's": (
-            not texts,
-            "; ".join(texts[:3]),
-        ),
+    checks = {
+        "every weight is base plus adapter, rounded once": without_problems(weights),
+        "tokenizer, chat template and end tokens are the training's": without_problems(texts),
     }
     if device is None:
         return checks | NOT_COMPARED
@@ -99,35 +101,32 @@ def verify_gguf(request: dict[str, Any]) -> Checks:
     """Check the answers of llama.cpp in the request against the merged model and the base."""
     merged = Path(request["merged"])
     base = Path(request["base"])
-    rows = request["answers"]
     tokenizer = AutoTokenizer.from_pretrained(merged)
+    prompts = []
+    answers = []
+    values = []
     equal_prompts = 0
-    for chat, row in zip(request["prompts"], rows, strict=True):
+    for chat, row in zip(request["prompts"], request["answers"], strict=True):
+        prompts.append(row["prompt_ids"])
+        answers.append(row["ids"])
+        values += row["log_probs"]
         ids = prompt_tokens(tokenizer, chat, request["chat_template_kwargs"])
         equal_prompts += ids == row["prompt_ids"]
-    metadata = metadata_problems(request["file"], tokenizer)
     checks: Checks = {
         "prompts are read as the same tokens": (
-            equal_prompts == len(rows),
-            f"{equal_prompts} of {len(rows)}",
+            equal_prompts == len(prompts),
+            f"{equal_prompts} of {len(prompts)}",
         ),
-        "the file holds chat template and end token": (not metadata, "; ".join(metadata)),
+        "the file holds chat template and end token": without_problems(
+            metadata_problems(request["file"], tokenizer)
+        ),
     }
-    # Without a token there is nothing to compare, and a trained model does answer.
-    answered = [row for row in rows if row["ids"]]
-    if not answered:
-        return checks | {"tokens: llama.cpp answers": (False, "every answer is empty")}
     device = choose_device([merged, base], request["free_memory"])
     if device is None:
         return checks | NOT_COMPARED
-    # Each model scores the answers of llama.cpp, after the tokens that llama.cpp read.
-    prompts = [row["prompt_ids"] for row in answered]
-    answers = [row["ids"] for row in answered]
-    values = []
-    for row in answered:
-        # llama.cpp reports no value inside a character that is made of several tokens.
-        values += [float("nan") if value is None else value for value in row["log_probs"]]
-    gguf_logprobs = torch.tensor(values)
+    # Each model scores the answers of llama.cpp, after the tokens that llama.cpp read. It reports
+    # None, here NaN, inside a character that is made of several tokens.
+    gguf_logprobs = torch.from_numpy(numpy.array(values, dtype="float32"))
     is_known = gguf_logprobs.isfinite()
     merged_logprobs, is_top = token_logprobs(load_model(merged, device), prompts, answers)
     gc.collect()
@@ -139,6 +138,11 @@ def verify_gguf(request: dict[str, Any]) -> Checks:
         gguf_logprobs[is_known],
         is_top,
     )
+
+
+def without_problems(problems: Sequence[str]) -> tuple[bool, str]:
+    """Return the check that there are no problems, with the first three of them."""
+    return not problems, "; ".join(problems[:3])
 
 
 def token_checks(
@@ -167,7 +171,8 @@ def token_checks(
     # A projection, because single tokens change in both directions.
     training = trained_logprobs - base_logprobs
     change = export_logprobs - base_logprobs
-    effect = ((training * change).sum() / (training * training).sum().clamp(min=1e-12)).item()
+    squared_training = training.dot(training).clamp(min=1e-12)
+    effect = (training.dot(change) / squared_training).item()
     return {
         f"tokens: {min_effect} to {max_effect} times the training's effect": (
             min_effect <= effect <= max_effect,
@@ -206,8 +211,7 @@ def weight_problems(merged: Path, base: Path, reference: PeftModel) -> list[str]
         terms = [read_tensor(base_files[name], name)]
         # Values of different shapes cannot be compared, or would be repeated to fit.
         if tensor.shape != terms[0].shape:
-            shape = tuple(terms[0].shape)
-            problems.append(f"{name} has shape {tuple(tensor.shape)}, not {shape}")
+            problems.append(f"{name} has another shape than in the base")
             continue
         if name in layers:
             terms.append(layers[name].get_delta_weight("default").detach())
@@ -267,19 +271,19 @@ def tokenizer_problems(
         if getattr(tokenizer, part) != getattr(original, part):
             problems.append(f"{part} differs from the training's")
     # With another template, prompts differ anyway, and the template is the reason to name.
-    if not problems:
-        for chat in chats:
-            ids = prompt_tokens(tokenizer, chat, template_kwargs)
-            if ids != prompt_tokens(original, chat, template_kwargs):
-                problems.append("prompts become other tokens")
-                break
+    if not problems and any(
+        prompt_tokens(tokenizer, chat, template_kwargs)
+        != prompt_tokens(original, chat, template_kwargs)
+        for chat in chats
+    ):
+        problems.append("prompts become other tokens")
     # A model can have more end tokens than its tokenizer names. They are in this file.
-    base_config = base / "generation_config.json"
-    config = folder / "generation_config.json"
-    if base_config.is_file():
-        is_same = config.is_file() and config.read_bytes() == base_config.read_bytes()
-        if not is_same:
-            problems.append("generation_config.json, which ends answers, is not the base's")
+    generation_configs = []
+    for model in (base, folder):
+        file = model / "generation_config.json"
+        generation_configs.append(file.read_bytes() if file.is_file() else None)
+    if generation_configs[0] != generation_configs[1]:
+        problems.append("generation_config.json, which ends answers, is not the base's")
     return problems
 
 
@@ -356,13 +360,16 @@ def greedy_answers(
         pad_token_id=tokenizer.pad_token_id,
     )
     # A model can have several end tokens. What follows the first one is padding.
-    end_ids = model.generation_config.eos_token_id
-    end_ids = {end_ids} if isinstance(end_ids, int) else set(end_ids or ())
-    end_ids.add(tokenizer.eos_token_id)
+    end_ids = numpy.atleast_1d(model.generation_config.eos_token_id)
+    longest_prompt = padded["input_ids"].shape[1]
     answers = []
-    for row in output[:, padded["input_ids"].shape[1] :].tolist():
-        ends = [position for position, token in enumerate(row) if token in end_ids]
-        answers.append(row[: ends[0] + 1] if ends else row)
+    for row in output[:, longest_prompt:].tolist():
+        answer = []
+        for token in row:
+            answer.append(token)
+            if token in end_ids:
+                break
+        answers.append(answer)
     return answers
 
 
@@ -380,12 +387,12 @@ def token_logprobs(
     for prompt, tokens in zip(prompts, answers, strict=True):
         report_step()
         # One answer at a time, because padding would change the sums in float32.
-        targets = torch.tensor(tokens)
+        targets = torch.tensor(tokens, dtype=torch.long)  # an answer can be empty
         input_ids = torch.tensor([prompt + tokens], device=model.device)
         output = model(input_ids=input_ids, use_cache=False)
         # The logits of a position predict the next token, so they start one before the answer.
         logits = output.logits[0, len(prompt) - 1 : -1].float().cpu()
-        logprobs.append(logits.log_softmax(-1).gather(-1, targets[:, None])[:, 0])
+        logprobs.append(-cross_entropy(logits, targets, reduction="none"))
         is_top.append(logits.argmax(-1) == targets)
     return torch.cat(logprobs), torch.cat(is_top)
 

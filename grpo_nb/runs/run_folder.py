@@ -27,7 +27,6 @@ from __future__ import annotations
 import datetime
 import json
 import re
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -565,13 +564,6 @@ def completions_step(file: Path) -> int | None:
     """Return the step of a file of completions; None for a file with another name."""
     match = re.fullmatch(r"step_(\d{6,15})", file.stem)
     return int(match[1]) if match else None
-
-
-def seconds_since_written(path: Path) -> float:
-    """Return the seconds since a file of a run was written."""
-    # Hidden files are left out, because the writing process renames and removes them.
-    files = [path, *path.glob("[!.]*")]
-    return time.time() - max(file.stat().st_mtime for file in files)
 
 
 def trained_questions(train: Any, runs: Iterable[Run]) -> TrainedQuestions | None:

@@ -27,7 +27,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from grpo_nb.training.prepare import CALL_EXAMPLE, build_trainer, prepare, reference_adapter_removed
-from grpo_nb.training.trainer import KitTrainer, stateful_holders
+from grpo_nb.training.trainer import KitTrainer, stateful_functions
 
 
 def dry_run(
@@ -59,10 +59,10 @@ def dry_run(
         rewards=rewards,
         settings=settings,
     )
-    holders = stateful_holders(reward_list(rewards))
+    with_state = stateful_functions(reward_list(rewards))
     # Copied, because a state_dict may return the very lists that the reward adds to. The reward
     # itself may hold a lock or a model, which cannot be copied.
-    states = {name: copy.deepcopy(reward.state_dict()) for name, reward in holders.items()}
+    states = {name: copy.deepcopy(reward.state_dict()) for name, reward in with_state.items()}
     try:
         with (
             kept_random_state(),
@@ -78,7 +78,7 @@ def dry_run(
             with contextlib.suppress(_FirstStepSampled):
                 trainer.train()
     finally:
-        for name, reward in holders.items():
+        for name, reward in with_state.items():
             reward.load_state_dict(states[name])
     table = completions_table(
         last_generation(trainer), 1, settings.num_generations, prepared.weights, bool(trainer.tools)

@@ -9,12 +9,10 @@ from typing import Any
 from grpo_nb.config.savers import memory_advice
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.problems import EnvironmentProblem
-from grpo_nb.core.words import shorten
 from grpo_nb.machine.faults import gpu_problem, is_out_of_memory
 from grpo_nb.rewards.base import (
     Completion,
     RewardFunction,
-    completion_text,
     is_async,
     reward_name,
     run_coroutine,
@@ -43,7 +41,9 @@ def with_named_errors(reward: RewardFunction) -> RewardFunction:
             if is_async(reward):
                 output = run_coroutine(output)
             scores = list(output)
-            numbers = to_floats(scores, len(completions))
+            # One infinite score makes every advantage of its group NaN, and so the adapter.
+            if any(map(math.isinf, to_floats(scores, len(completions)))):
+                raise ValueError("a score is infinite; it must be a finite number, or None")
         except (RewardError, EnvironmentProblem):
             raise
         except Exception as error:
@@ -52,15 +52,6 @@ def with_named_errors(reward: RewardFunction) -> RewardFunction:
             _raise_for_row(reward, keywords)
             # No row fails alone, so the error belongs to the whole call.
             raise RewardError(name, None, "", error) from error
-        for row, number in enumerate(numbers):
-            # One infinite score makes every advantage of its group NaN, and so the adapter.
-            if math.isinf(number):
-                excerpt = repr(shorten(completion_text(keywords["completions"][row]), 120))
-                message = (
-                    f"it gave {scores[row]!r:.40}: return a finite number, or None if the reward "
-                    "does not apply to this completion"
-                )
-                raise RewardError(name, row, excerpt, ValueError(message))
         return scores
 
     guard.__name__ = name

@@ -145,15 +145,14 @@ def try_rewards(
             f"{sorted(taken)} is already a column of the record of completions: give the reward "
             "another name."
         )
-    for reward in rewards:
-        if isinstance(reward, code_tests):
-            reward.check(task.train)
     row = task.train[0]
     content = task.format.render("reasoning", row["answer"])
     state = TrainerState(max_steps=settings.max_steps)
     # Not TRL's: lets a reward that remembers its calls ignore this trial.
     state.is_trial = True
     for reward in rewards:
+        if isinstance(reward, code_tests):
+            reward.check(task.train)
         answer = [{"role": "assistant", "content": content}]
         batch = make_batch(
             [answer], task.start_episode(row), completion_ids=[[0]], trainer_state=state
@@ -190,8 +189,10 @@ def build_trainer(prepared: Prepared, trainer_class: type[KitTrainer] = KitTrain
             # TRL warns that its tool interface may change; grpo_nb pins the version of TRL.
             os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
             arguments["max_tool_calling_iterations"] = tools.rounds
-            tools_of_trl["tools"] = list(tools.functions)
-            tools_of_trl["environment_factory"] = tools.fresh_environment
+            tools_of_trl = {
+                "tools": list(tools.functions),
+                "environment_factory": tools.fresh_environment,
+            }
         trainer = trainer_class(
             model=model,
             processing_class=prepared.tokenizer,
@@ -294,8 +295,9 @@ def kept_precision(model: Any) -> Iterator[None]:
         yield
     finally:
         for name, parameter in model.named_parameters():
+            # TRL's frozen copy `ref` starts with the values of the adapter.
             source = loaded.get(name.replace(".ref.", ".default."))
-            if source is not None and parameter.dtype != source.dtype:
+            if source is not None:
                 parameter.data = source.clone() if ".ref." in name else source
 
 

@@ -13,7 +13,7 @@ import json
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import pandas
@@ -97,7 +97,7 @@ class Recorder(TrainerCallback):
         self.stopped_by: str | None = None
         self.error: BaseException | None = None
         self.bar: tqdm | None = None
-        self._plot: LivePlot | None = None
+        self._plot = LivePlot(run) if is_notebook() else None
         self._alert_output = CellOutput()
         self._can_show = True
 
@@ -108,13 +108,10 @@ class Recorder(TrainerCallback):
         A second Ctrl-C ends the training at once. Outside the main thread no interrupt arrives, and
         nothing changes.
         """
-        presses = 0
 
         def on_interrupt(number: int, frame: Any) -> None:
-            nonlocal presses
-            presses += 1
-            if presses > 1:
-                raise KeyboardInterrupt
+            # The second press raises `KeyboardInterrupt`, as in any program.
+            signal.signal(signal.SIGINT, signal.default_int_handler)
             self.should_end = True
             if self.bar is not None:
                 self.bar.set_description("stopping after this step, press again to stop now")
@@ -130,14 +127,10 @@ class Recorder(TrainerCallback):
             signal.signal(signal.SIGINT, previous)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.trainer.secure_start()
-        # Checkpoints leave out the rows, so a resumed training gets those of the run.
-        state.log_history = [dict(row) for row in self.rows]
+        self.trainer.save_or_check_start()
         self.bar = progress_bar(
             state.max_steps, initial=state.global_step, desc="training", unit="step", leave=True
         )
-        if is_notebook():
-            self._plot = LivePlot(self.run)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         # The last step must be logged, because a checkpoint is only written after a row (`on_log`).
@@ -167,7 +160,7 @@ class Recorder(TrainerCallback):
         is_best = ACCURACY in row and best_row(self.rows)["step"] == row["step"]
         if is_best and self.trainer.has_finite_adapter:
             self._save_best_adapter(row["step"])
-        self._show(partial(self._show_row, row, new_alerts))
+        self._show(row, new_alerts)
         # 3. Whatever ends the training, its last step is saved.
         if self.should_end or self.stopped_by or self.error:
             control.should_training_stop = True
@@ -209,15 +202,18 @@ class Recorder(TrainerCallback):
             put_in_place(staged, target)
         delete_outdated_best(self.run.path)
 
-    def _show(self, update: Callable[[], None]) -> None:
-        """Update what is shown.
+    def _show(self, row: Mapping[str, Any], new_alerts: Sequence[Alert]) -> None:
+        """Update bar, figure and alerts.
 
         If that fails, warn once and show nothing more: the training goes on.
         """
         if not self._can_show:
             return
         try:
-            update()
+            self._update_bar(row)
+            if self._plot is not None:
+                self._plot.update()
+            self._show_alerts(new_alerts)
         except Exception as error:
             self._can_show = False
             warn_user(
@@ -226,11 +222,7 @@ class Recorder(TrainerCallback):
                 "recorded: run.plot() draws the curves, run.alerts has the alerts.",
             )
 
-    def _show_row(self, row: Mapping[str, Any], new_alerts: Sequence[Alert]) -> None:
-        """Update bar, figure and alerts."""
-        self._update_bar(row)
-        if self._plot is not None:
-            self._plot.update()
+    def _show_alerts(self, new_alerts: Sequence[Alert]) -> None:
         if new_alerts and is_notebook():
             report = self.health.report()
             html = report._repr_html_()
@@ -246,12 +238,12 @@ class Recorder(TrainerCallback):
         self.bar.refresh()
 
     def close(self) -> None:
-        """End the bar, draw the last figure, and write the curves as an image."""
+        """End the bar, write the curves as an image, and draw the last figure."""
         if self.bar is not None:
             self.bar.close()
-        if self._plot is not None:
-            self._show(partial(self._plot.update, is_last=True))
         self.run.save_figure()
+        if self._plot is not None and self._can_show:
+            self._plot.update(is_last=True)
 
 
 class HoldoutScore:
@@ -266,13 +258,15 @@ class HoldoutScore:
     Args:
         prepared: The training. The same questions are asked each time, so that the whole curve
             shows one measure.
+
+    Attributes:
+        counted_as_correct: The grader in words: which answers count as correct.
     """
 
     def __init__(self, prepared: Prepared) -> None:
         self._prepared = prepared
-        holdout = prepared.task.holdout
-        count = min(prepared.settings.holdout_questions, len(holdout))
-        self._questions = [holdout[i] for i in range(count)]
+        asked = islice(prepared.task.holdout, prepared.settings.holdout_questions)
+        self._questions = list(asked)
         # The grader is chosen once, so that all points of the curve have the same full score.
         self._grader = choose_grader(
             prepared.rewards,
@@ -281,22 +275,14 @@ class HoldoutScore:
             tokenizer=prepared.tokenizer,
             start_episode=prepared.task.start_episode,
         )
-
-    @property
-    def counted_as_correct(self) -> str:
-        """Description of the grader: which answers count as correct."""
-        return grader_in_words(self._grader)
+        self.counted_as_correct = grader_in_words(self._grader)
 
     def __call__(self, row: dict[str, Any], completions: Any) -> None:
-        """Add the score to the row if it is due at this step."""
-        settings = self._prepared.settings
-        step = row["step"]
-        if step % settings.holdout_every == 0 or step in (1, row["max_steps"]):
-            row |= self.score()
-
-    def score(self) -> dict[str, float]:
-        """Answer the questions with the current model and return the measurements."""
+        """Answer the questions and add the score to the row, if it is due at this step."""
         training = self._prepared
+        is_due = row["step"] % training.settings.holdout_every == 0
+        if not is_due and row["step"] not in (1, row["max_steps"]):
+            return
         greedy = Decoding(
             max_completion_length=training.settings.max_completion_length,
             chat_template_kwargs=training.task.chat_template_kwargs,
@@ -307,13 +293,9 @@ class HoldoutScore:
             self._questions, completions, training.task.format, grader=self._grader
         )
         evaluation = Evaluation("", answers)
-        measured = {}
         for measure in HELDOUT_MEASURES:
-            share = evaluation.share_of(measure.name)
             interval = evaluation.interval_of(measure.name)
-            if share is not None and interval is not None:
-                measured[measure.key] = share
-                measured[measure.low_key] = interval[0]
-                measured[measure.high_key] = interval[1]
-        measured["holdout/mean_length"] = evaluation.mean_length
-        return measured
+            if interval is not None:
+                row[measure.key] = evaluation.share_of(measure.name)
+                row[measure.low_key], row[measure.high_key] = interval
+        row["holdout/mean_length"] = evaluation.mean_length

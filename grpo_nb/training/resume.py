@@ -1,4 +1,4 @@
-"""Resume a run: find it, check that it is the same training, go back to its newest checkpoint."""
+"""Resume a run: find it, check that it is the same training, rewind it to its newest checkpoint."""
 
 import dataclasses
 import json
@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from grpo_nb.config.savers import replacing
-from grpo_nb.config.settings import Settings
-from grpo_nb.core.files import free_path, put_in_place, write_text
+from grpo_nb.core.files import put_in_place, write_text
 from grpo_nb.core.locks import FolderLockedError, locked
 from grpo_nb.core.problems import warn_user
 from grpo_nb.runs.checkpoints import (
@@ -20,12 +19,7 @@ from grpo_nb.runs.checkpoints import (
     newest_checkpoint,
     set_damaged_aside,
 )
-from grpo_nb.runs.run_folder import (
-    Run,
-    completions_step,
-    open_run,
-    seconds_since_written,
-)
+from grpo_nb.runs.run_folder import Run, completions_step, open_run
 from grpo_nb.runs.run_info import RunInfo
 from grpo_nb.runs.run_table import list_runs
 from grpo_nb.scoring.record import differences
@@ -42,14 +36,12 @@ CHANGEABLE_SETTINGS = (
     "keep_adapter",
     "stop_on_alert",
     "gpu_memory_utilization",
+    "run_root",
 )
 #: Parts of a task that make it another training if they change.
 TASK_PARTS = ("fingerprint", "format", "name", "train", "holdout")
 #: Parts of the machine whose change is reported, because the numbers may differ slightly.
 MACHINE_PARTS = ("rollout", "number_type", "host")
-
-#: A run on another machine that wrote nothing for this long is not being trained any more.
-SILENCE_SECONDS = 120
 
 
 class FoundRun(NamedTuple):
@@ -64,33 +56,28 @@ class FoundRun(NamedTuple):
 
 
 def find_run(
-    settings: Settings,
-    name: str | None,
-    resume: str | Path | None,
-    info: RunInfo,
-    locks: ExitStack,
+    name: str | None, resume: str | Path | None, info: RunInfo, locks: ExitStack
 ) -> FoundRun | None:
     """Find, lock and check the run that `train(..., name=name, resume=resume)` means.
 
-    | run                              | resume="auto"      | "auto", `name` | path    |
-    | -------------------------------- | ------------------ | -------------- | ------- |
-    | none                             | new run            | new run        | error   |
-    | finished, same training          | returned           | returned       | error   |
-    | the same, its adapter is missing | restored           | restored       | restored |
-    | the same, and larger `max_steps` | resumed            | resumed        | resumed |
-    | finished, another training       | new run            | error          | error   |
-    | unfinished, same training        | resumed            | resumed        | resumed |
-    | unfinished, another training     | error              | error          | error   |
-    | nothing trained yet              | set aside, new run | the same       | error   |
+    | run                              | resume="auto" | "auto", `name` | path    |
+    | -------------------------------- | ------------- | -------------- | ------- |
+    | none                             | new run       | new run        | error   |
+    | finished, same training          | returned      | returned       | error   |
+    | the same, and larger `max_steps` | resumed       | resumed        | resumed |
+    | finished, another training       | new run       | error          | error   |
+    | unfinished, same training        | resumed       | resumed        | resumed |
+    | unfinished, another training     | error         | error          | error   |
+    | without a checkpoint             | error         | error          | error   |
 
     Changed code or state of a reward is another training if the run is finished and `resume` is
-    "auto". Otherwise it is a change that is reported.
+    "auto". Otherwise it is a change that is reported. A finished run whose adapter is missing
+    counts as unfinished, and gets the adapter of its last checkpoint.
 
     Args:
-        settings: The settings that were given to `train`.
         name: The name that was given to `train`.
         resume: None, "auto", or the path or name of a run, as given to `train`.
-        info: The `RunInfo` of a new run that would start now.
+        info: The `RunInfo` of a new run that would start now, with its settings.
         locks: Takes the lock of the run that is resumed or returned. The lock is held until the
             caller closes `locks`, so that no other process can resume the run before its end.
 
@@ -101,12 +88,12 @@ def find_run(
         FileNotFoundError: There is no run of that path or name.
         ValueError: The run cannot be resumed, with the reason.
     """
-    run = _meant_run(Path(settings.run_root), name, resume)
+    run = _requested_run(Path(info.settings["run_root"]), name, resume)
     if run is None:
         return None
     with ExitStack() as lock:
         lock_run(run.path, lock)
-        found_run = _examine(run, settings, name, resume, info)
+        found_run = _examine(run, name, resume, info)
         if found_run is not None:
             # Otherwise the lock ends here, because a new run starts in another folder.
             locks.enter_context(lock.pop_all())
@@ -114,31 +101,22 @@ def find_run(
 
 
 def _examine(
-    run: Run, settings: Settings, name: str | None, resume: str | Path | None, info: RunInfo
+    run: Run, name: str | None, resume: str | Path | None, info: RunInfo
 ) -> FoundRun | None:
     """Return how a run is resumed or returned; None if a new run starts. See `find_run`."""
-    is_auto = resume == "auto"
-    recorded = run.info
+    before = run.info
     # Through JSON, so that tuples are lists, as in the file.
-    requested = json.loads(json.dumps(info.to_dict(), default=str))
-    # 1. Nobody else trains it.
+    now = json.loads(json.dumps(info.to_dict(), default=str))
+    max_steps = now["settings"]["max_steps"]
     if run.status == "running":
         # The lock was free, but the process lives: the drive has no locks.
-        raise ValueError(_being_trained(run.name, f"process {recorded['pid']} of this machine"))
-    is_auto_and_finished = is_auto and run.status == "finished"
+        raise ValueError(_being_trained(run.name, f"process {before['pid']} of this machine"))
+    is_finished = run.status == "finished" and any(run.adapter_path.glob("*.safetensors"))
+    is_auto_and_finished = resume == "auto" and is_finished
 
-    # 2. If it ended before anything was trained, a new run starts, whatever the settings were.
-    checkpoint = newest_checkpoint(run.path / "checkpoints")
-    # Any one trace of training is enough, because files can be missing on a drive that was
-    # disconnected.
-    traces = run.rows or run.steps or run.adapter_path.is_dir() or checkpoint.passed_over
-    if is_auto and checkpoint.path is None and not traces:
-        _set_aside(run)
-        return None
-
-    # 3. It is the same training.
-    other_training = _differences_in_training(recorded, requested)
-    reward_changes = _changes_in_rewards(recorded, requested)
+    # 1. It is the same training.
+    other_training = _differences_in_training(before, now)
+    reward_changes = _changes_in_rewards(before, now)
     # Someone who reruns a cell with a changed reward wants to train with it, while an unfinished
     # run is continued and reports the change.
     blocking = other_training + (reward_changes if is_auto_and_finished else [])
@@ -156,10 +134,9 @@ def _examine(
             "what it started with, or give a new run another name."
         )
 
-    # 4. Return it, or resume it at its newest checkpoint.
-    asks_same_steps = settings.max_steps == recorded["settings"]["max_steps"]
-    has_adapter = any(run.adapter_path.glob("*.safetensors"))
-    if is_auto_and_finished and asks_same_steps and has_adapter:
+    # 2. Return it, or resume it at its newest checkpoint.
+    checkpoint = newest_checkpoint(run.path / "checkpoints")
+    if is_auto_and_finished and max_steps == before["settings"]["max_steps"]:
         return FoundRun(run, checkpoint, [], is_finished=True)
     if checkpoint.path is None:
         reason = "; ".join(checkpoint.passed_over) or "none was written before the run ended"
@@ -167,21 +144,19 @@ def _examine(
             f"the run {run.name!r} has no complete checkpoint to resume from ({reason}). To start "
             "a new run, pass resume=None and another name."
         )
-    # A finished run without an adapter gets it from its last checkpoint.
-    is_complete = run.status == "finished" and has_adapter
-    needed_steps = checkpoint.step + 1 if is_complete else checkpoint.step
-    if settings.max_steps < needed_steps:
+    needed_steps = checkpoint.step + 1 if is_finished else checkpoint.step
+    if max_steps < needed_steps:
         raise ValueError(
             f"the run {run.name!r} has already done {checkpoint.step} steps, and max_steps = "
-            f"{settings.max_steps}. To train it further, write settings = "
+            f"{max_steps}. To train it further, write settings = "
             f"settings.replace(max_steps={checkpoint.step * 2}). To start a new run, pass "
             "resume=None and another name."
         )
     changes = [
-        *_changed_values(recorded["settings"], requested["settings"], CHANGEABLE_SETTINGS),
+        *_changed_values(before["settings"], now["settings"], CHANGEABLE_SETTINGS),
         *reward_changes,
-        *_changed_values(recorded["versions"], requested["versions"], recorded["versions"]),
-        *_changed_values(recorded, requested, MACHINE_PARTS),
+        *_changed_values(before["versions"], now["versions"], before["versions"]),
+        *_changed_values(before, now, MACHINE_PARTS),
         *[f"checkpoint passed over: {reason}" for reason in checkpoint.passed_over],
     ]
     return FoundRun(run, checkpoint, changes)
@@ -207,12 +182,15 @@ def _being_trained(name: str, holder: str) -> str:
     )
 
 
-def _meant_run(root: Path, name: str | None, resume: str | Path | None) -> Run | None:
+def _requested_run(root: Path, name: str | None, resume: str | Path | None) -> Run | None:
     """Return the run that `train(..., name=name, resume=resume)` names; None if there is none."""
     if resume is None:
         return None
     if resume == "auto":
-        return _newest_run(root, name)
+        if name is None:
+            return _newest_run(root)
+        has_run = (root / name / "run.json").is_file()
+        return open_run(root / name) if has_run else None
     path = Path(resume).expanduser()
     is_path = (path / "run.json").is_file()
     run = open_run(path if is_path else root / path)
@@ -224,67 +202,29 @@ def _meant_run(root: Path, name: str | None, resume: str | Path | None) -> Run |
     return run
 
 
-def _newest_run(root: Path, name: str | None) -> Run | None:
-    """Return the newest run in a folder, or the run called `name`; None if there is none.
+def _newest_run(root: Path) -> Run | None:
+    """Return the run in a folder that was started last; None if there is none.
 
     Raises:
-        ValueError: Another machine may be training the run, or its run.json cannot be read.
+        ValueError: The run.json of a run cannot be read, so that run may be the newest.
     """
-    if name is None:
-        runs = list_runs(root)
-        newest = runs[-1] if runs else None
-        for damaged, reason in runs.unreadable.items():
-            # Its start cannot be read, so the time of its last write stands for it.
-            written = (root / damaged / "run.json").stat().st_mtime
-            if newest is None or written > newest.started.timestamp():
-                raise ValueError(
-                    f"the run {damaged!r} may be the newest, and cannot be read: {reason} To "
-                    "resume another run, name it, as in resume='name'. To start a new run, pass "
-                    "resume=None."
-                )
-        if newest is None:
-            return None
-        run = newest
-    elif (root / name / "run.json").is_file():
-        run = open_run(root / name)
-    else:
-        _remove_unstarted(root / name)
-        return None
-    # Checked before the lock is taken, whose file makes the folder look freshly written.
-    _require_silence(run)
-    return run
-
-
-def _remove_unstarted(folder: Path) -> None:
-    """Remove the folder of a run that was killed before it had written its run.json."""
-    # Only hidden files: its lock, and a run.json that is half written.
-    if folder.is_dir() and not any(folder.glob("[!.]*")):
-        with ExitStack() as locks:
-            # The run may also start at this moment, in a process that holds its lock.
-            lock_run(folder, locks)
-            shutil.rmtree(folder)
-
-
-def _require_silence(run: Run) -> None:
-    """Raise if another machine, which cannot be asked, wrote the run a moment ago."""
-    if run.status == "unknown" and seconds_since_written(run.path) < SILENCE_SECONDS:
+    runs = list_runs(root)
+    for damaged, reason in runs.unreadable.items():
         raise ValueError(
-            f"the run {run.name!r} was written a moment ago by another machine "
-            f"({run.info['host']!r}), which may still be training it. Try again in two minutes. If "
-            f"you know that the other machine has stopped, pass resume={run.name!r}."
+            f"the run {damaged!r} may be the newest, and cannot be read: {reason} To resume "
+            "another run, name it, as in resume='name'. To start a new run, pass resume=None."
         )
+    return runs[-1] if runs else None
 
 
 def _differences_in_training(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Return sentences on what makes two trainings different, with the line that restores it."""
     changed = {}
     for key, value in before["settings"].items():
-        is_fixed = key not in (*CHANGEABLE_SETTINGS, "run_root")
-        if is_fixed and value != now["settings"].get(key):
+        if key not in CHANGEABLE_SETTINGS and value != now["settings"].get(key):
             changed[key] = value
-    sentences = []
+    sentences = _changed_values(before["settings"], now["settings"], changed)
     if changed:
-        sentences += _changed_values(before["settings"], now["settings"], changed)
         sentences.append(replacing(changed))
     sentences += _changed_values(before["task"], now["task"], TASK_PARTS)
     # Lists, because the order of the rewards matters too.
@@ -308,15 +248,6 @@ def _changes_in_rewards(before: Mapping[str, Any], now: Mapping[str, Any]) -> li
     return sentences
 
 
-def _set_aside(run: Run) -> None:
-    """Rename the folder of a run that ended before its first checkpoint, for a new run."""
-    renamed = run.path.rename(free_path(run.path, ".unfinished-", 1))
-    warn_user(
-        f"Run {run.name!r} ended before its first checkpoint. Its folder is now called "
-        f"{renamed.name!r}, and a new run starts.",
-    )
-
-
 def _changed_values(
     old: Mapping[str, Any], new: Mapping[str, Any], keys: Iterable[str]
 ) -> list[str]:
@@ -327,7 +258,7 @@ def _changed_values(
     return sentences
 
 
-def continued_info(found_run: FoundRun, info: RunInfo) -> RunInfo:
+def resumed_info(found_run: FoundRun, info: RunInfo) -> RunInfo:
     """Return the `RunInfo` of a resumed run, made from a new one, and warn of changes."""
     run = found_run.run
     before = run.info
@@ -347,7 +278,7 @@ def continued_info(found_run: FoundRun, info: RunInfo) -> RunInfo:
     )
 
 
-def go_back(found_run: FoundRun) -> Path:
+def rewind(found_run: FoundRun) -> Path:
     """Remove everything that a run recorded after its checkpoint, and return the run's folder.
 
     This can be repeated if it was interrupted.
@@ -364,12 +295,9 @@ def go_back(found_run: FoundRun) -> Path:
     for saved_at, folder in best_adapters(run.path):
         if saved_at > step:
             shutil.rmtree(folder)
-    # Files that were half written when the run was killed.
-    for partial_file in run.path.rglob(".*.partial-*"):
-        if partial_file.is_dir():
-            shutil.rmtree(partial_file)
-        else:
-            partial_file.unlink()
+    # Folders that were half written when the run was killed, such as a checkpoint.
+    for partial_folder in run.path.rglob(".*.partial-*/"):
+        shutil.rmtree(partial_folder)
     # A comparison belongs to the earlier adapter, not to the one that the run will have.
     comparison = run.path / "comparison"
     if comparison.exists():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -37,10 +37,10 @@ from grpo_nb.training.prepare import (
 from grpo_nb.training.recorder import HoldoutScore, Observer, Recorder
 from grpo_nb.training.resume import (
     FoundRun,
-    continued_info,
     find_run,
-    go_back,
     lock_run,
+    resumed_info,
+    rewind,
 )
 from grpo_nb.training.run_start import (
     BASE_REFERENCE,
@@ -50,7 +50,7 @@ from grpo_nb.training.run_start import (
     write_generation,
     write_start,
 )
-from grpo_nb.training.trainer import restore_state, stateful_holders
+from grpo_nb.training.trainer import restore_state, stateful_functions
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -136,18 +136,19 @@ def train(
     info = new_run_info(prepared)
     with ExitStack() as locks:
         # 1. Find the run to resume.
-        found_run = find_run(settings, name, resume, info, locks)
-        if found_run is not None and found_run.is_finished:
+        found_run = find_run(name, resume, info, locks)
+        if found_run is None:
+            if name is not None:
+                require_free_name(root, name)
+            target = root
+            info.reference = reference_of(model, settings)
+        elif found_run.is_finished:
             return _finished_run(found_run, prepared)
-        if found_run is None and name is not None:
-            require_free_name(root, name)
-        target = root if found_run is None else found_run.run.path
+        else:
+            target = found_run.run.path
+            info = resumed_info(found_run, info)
         require_writable(target)
         require_disk(target, _bytes_needed(model), "A run")
-        if found_run is None:
-            info.reference = reference_of(model, settings)
-        else:
-            info = continued_info(found_run, info)
         with reference_adapter_removed(model):
             # 2. Build the trainer before the run has a folder, so that nothing is left behind if
             # TRL refuses. The effective settings come first, because building a configuration
@@ -159,14 +160,11 @@ def train(
                 info.heldout_grader = score.counted_as_correct
                 observers = [score, *observers]
             # 3. Make the folder of a new run, or take an old one back to its newest checkpoint.
-            is_new = found_run is None
-            folder = _new_run(prepared, name, info, locks) if is_new else go_back(found_run)
+            folder = rewind(found_run) if found_run else _new_run(prepared, name, info, locks)
             run = Run(folder, model=model, tokenizer=tokenizer, rewards=prepared.rewards)
-            with writing_here(run.path):
-                if found_run is None:
-                    _write_inputs(run, prepared, info)
+            # 4. Train, and complete the folder however the training ends.
+            with writing_here(folder):
                 run.write_info(info)
-                # 4. Train, and complete the folder however the training ends.
                 recorder = Recorder(run, trainer, settings, observers)
                 _train_and_close(recorder, info, found_run)
     return run
@@ -190,7 +188,7 @@ def _finished_run(found_run: FoundRun, prepared: Prepared) -> Run:
     )
     load_adapter(prepared.model, run.adapter_path)
     if found_run.checkpoint.path is not None:
-        restore_state(stateful_holders(prepared.rewards), found_run.checkpoint.path)
+        restore_state(stateful_functions(prepared.rewards), found_run.checkpoint.path)
     warn_user(
         f"Run {run.name!r} is already finished; returning it without training. To start a "
         "new run, pass resume=None and another name.",
@@ -199,20 +197,19 @@ def _finished_run(found_run: FoundRun, prepared: Prepared) -> Run:
 
 
 def _new_run(prepared: Prepared, name: str | None, info: RunInfo, locks: ExitStack) -> Path:
-    """Make the folder of a new run with its `run.json`, and lock it until `locks` is closed."""
+    """Make the folder of a new run, lock it until `locks` is closed, and write what it starts from.
+
+    That is `run.json`, adapters, questions, rows and the chat template.
+    """
     run = Run(new_run_folder(prepared.settings.run_root, name))
     lock_run(run.path, locks)
     run.write_info(info)  # first of all files, because it makes the folder a run
-    return run.path
-
-
-def _write_inputs(run: Run, prepared: Prepared, info: RunInfo) -> None:
-    """Write what a new run starts from: adapters, questions, rows and chat template."""
     if info.reference == START_REFERENCE:
         save_adapter(prepared.model, run.path / "reference")
     run.keep_questions(prepared.task.train["question"], prepared.task.holdout)
     write_start(run, prepared.model, prepared.task)
     keep_template(run.path, prepared.tokenizer)
+    return run.path
 
 
 def _train_and_close(recorder: Recorder, info: RunInfo, found_run: FoundRun | None) -> None:
@@ -220,52 +217,43 @@ def _train_and_close(recorder: Recorder, info: RunInfo, found_run: FoundRun | No
     run = recorder.run
     trainer = recorder.trainer
     settings = recorder.settings
-    _attach(recorder)
+    trainer.args.output_dir = str(run.path / "checkpoints")
+    trainer.add_callback(recorder)
+    trainer.stateful = stateful_functions([*run.rewards, *recorder.observers])
+    trainer.record_generation = partial(write_generation, run, group_size=settings.num_generations)
     failure = None
-    status = "failed"
     try:
         with explaining_machine_faults(settings, run.path), recorder.stop_button():
-            _use_reference(trainer, run, info)
+            _set_kl_reference(trainer, run, info)
             _run_trainer(trainer, settings, found_run)
             if recorder.error is not None:
                 raise recorder.error
         is_cut_short = trainer.state.global_step < settings.max_steps
         if recorder.should_end and is_cut_short:
-            status = "interrupted"
+            info.status = "interrupted"
         elif recorder.stopped_by and is_cut_short:
-            status = "stopped"
+            info.status = "stopped"
             info.stopped_by = recorder.stopped_by
         else:
-            status = "finished"
+            info.status = "finished"
     except KeyboardInterrupt:
-        status = "interrupted"
+        info.status = "interrupted"
     except Exception as error:
-        failure = error
+        info.status = "failed"
         info.error = f"{type(error).__name__}: {error}"
-    info.status = status
-    not_saved = [f"Not saved: {problem}." for problem in _close(recorder, info)]
+        failure = error
+    not_saved = _close(recorder, info)
     # What could not be saved must not hide why the training ended.
+    for problem in not_saved:
+        if failure is None:
+            warn_user(problem)
+        else:
+            failure.add_note(problem)
     if failure is not None:
-        for note in not_saved:
-            failure.add_note(note)
         raise failure
-    for note in not_saved:
-        warn_user(note)
     # More steps can still be added from the last checkpoint.
-    if status == "finished" and not not_saved:
+    if info.status == "finished" and not not_saved:
         keep_newest(run.path / "checkpoints", 1)
-
-
-def _attach(recorder: Recorder) -> None:
-    """Make the trainer write to the folder of the run and report to the recorder."""
-    run = recorder.run
-    trainer = recorder.trainer
-    trainer.args.output_dir = str(run.path / "checkpoints")
-    trainer.add_callback(recorder)
-    trainer.stateful = stateful_holders([*run.rewards, *recorder.observers])
-    trainer.record_generation = partial(
-        write_generation, run, group_size=recorder.settings.num_generations
-    )
 
 
 def _run_trainer(trainer: KitTrainer, settings: Settings, found_run: FoundRun | None) -> None:
@@ -284,27 +272,20 @@ def _run_trainer(trainer: KitTrainer, settings: Settings, found_run: FoundRun | 
 def _close(recorder: Recorder, info: RunInfo) -> list[str]:
     """Write adapter, figure, card and run.json; return what failed, with the reason."""
     run = recorder.run
+    write_adapter = partial(_write_adapter, recorder, info)
     write_info = partial(run.write_info, info)
-    problems: list[str] = []
-
-    def attempt(write: Callable[[], object]) -> None:
+    write_card = partial(write_model_card, run)
+    info.not_saved = []
+    # The info is also written before the figure and the card, which can fail.
+    for write in (write_adapter, write_info, recorder.close, write_card, write_info):
         try:
             write()
         except Exception as error:
-            problems.append(f"{type(error).__name__}: {error}")
-
-    # An error before the first step has changed nothing, so the adapter is left as it is.
-    if recorder.bar is not None or info.status != "failed":
-        attempt(partial(_leave_adapter, recorder, info))
-    attempt(write_info)  # before figure and card, which can fail
-    attempt(recorder.close)
-    attempt(partial(write_model_card, run))
-    info.not_saved = problems
-    attempt(write_info)
-    return problems
+            info.not_saved.append(f"Not saved: {type(error).__name__}: {error}.")
+    return info.not_saved
 
 
-def _use_reference(trainer: KitTrainer, run: Run, info: RunInfo) -> None:
+def _set_kl_reference(trainer: KitTrainer, run: Run, info: RunInfo) -> None:
     """Make TRL measure the KL against the reference that `run.json` names."""
     model = trainer.accelerator.unwrap_model(trainer.model)
     has_frozen_copy = "ref" in model.peft_config
@@ -320,12 +301,13 @@ def _use_reference(trainer: KitTrainer, run: Run, info: RunInfo) -> None:
         )
 
 
-def _leave_adapter(recorder: Recorder, info: RunInfo) -> None:
+def _write_adapter(recorder: Recorder, info: RunInfo) -> None:
     """Copy and load the adapter of the newest checkpoint, or of the best score if asked for."""
+    # An error before the first step has changed nothing, so the adapter is left as it is.
+    if recorder.bar is None and info.status == "failed":
+        return
     run = recorder.run
-    newest = newest_checkpoint(run.path / "checkpoints")
-    source = newest.path
-    step = newest.step
+    source, step, _ = newest_checkpoint(run.path / "checkpoints")
     if recorder.settings.keep_adapter == "best":
         # A folder in `best/` may have been deleted by hand.
         kept_folders = dict(best_adapters(run.path))

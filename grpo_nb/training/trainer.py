@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,10 +37,8 @@ KEPT_CHECKPOINTS = 2
 SECONDS_BETWEEN_SAVES = 180.0
 #: Generations whose completions are recorded, so that a run can be replayed elsewhere.
 RECORDED_GENERATIONS = 3
-#: State of TRL's adaptive entropy bonus, where there is one.
-ENTROPY_NUMBERS = ("entropy_coef", "_last_world_entropy")
-
-RecordGeneration = Callable[[int, int, Sequence[Mapping[str, Any]], Sequence[Sequence[int]]], None]
+#: State of TRL's adaptive entropy bonus.
+ENTROPY_STATE = ("entropy_coef", "_last_world_entropy")
 
 
 class KitTrainer(GRPOTrainer):
@@ -70,15 +68,14 @@ class KitTrainer(GRPOTrainer):
         self.engine = engine
         self.task_tools = task_tools
         self.stateful: Mapping[str, Any] = {}
-        self.record_generation: RecordGeneration | None = None
+        self.record_generation: Callable[..., None] | None = None
         self.why_trl_path: str | None = None
         self._resumed_from: Path | None = None
         # The last step that was saved, or that a run was resumed at, and the time.
         self._saved_step = 0
         self._saved_at = 0.0
-        # The batch whose loss is being computed, and which of its rows the engine computed.
+        # The batch whose loss is being computed.
         self._loss_inputs: dict[str, Any] | None = None
-        self._rows_computed: Tensor | None = None
         # For each completion of the last tool loop, which of its tokens the model wrote.
         self._tool_masks: list[list[int]] = []
         obstacle = None if engine is None else engine.sampling_obstacle(self.generation_config)
@@ -111,7 +108,7 @@ class KitTrainer(GRPOTrainer):
         # TRL calls the micro-batches of one pass over a generation "steps".
         return self.args.steps_per_generation * self.num_iterations
 
-    def secure_start(self) -> None:
+    def save_or_check_start(self) -> None:
         """Write the first checkpoint, or check that a resumed run has the adapter it should have.
 
         Call this when everything is built and loaded, before the first step.
@@ -167,11 +164,9 @@ class KitTrainer(GRPOTrainer):
         state = copy.copy(self.state)
         state.log_history = []  # the rows are in metrics.jsonl
         state.save_to_json(str(folder / "trainer_state.json"))
-        numbers = {"_step": micro_batch_count(self)}
-        for name in ENTROPY_NUMBERS:
-            if hasattr(self, name):
-                numbers[name] = getattr(self, name)
-        remembered = {name: holder.state_dict() for name, holder in self.stateful.items()}
+        numbers = {name: getattr(self, name) for name in ENTROPY_STATE}
+        numbers["_step"] = micro_batch_count(self)
+        remembered = {name: fn.state_dict() for name, fn in self.stateful.items()}
         loop = {"numbers": numbers, "remembered": remembered}
         (folder / "loop.json").write_text(json.dumps(loop))
         if not self.is_between_generations:
@@ -185,9 +180,8 @@ class KitTrainer(GRPOTrainer):
             load_adapter(model, Path(self.args.output_dir).parent / "reference", "ref")
         loop = json.loads((folder / "loop.json").read_text("utf-8"))
         # Only these names, because a checkpoint is data and could set any attribute.
-        for name in ("_step", *ENTROPY_NUMBERS):
-            if name in loop["numbers"]:
-                setattr(self, name, loop["numbers"][name])
+        for name in ("_step", *ENTROPY_STATE):
+            setattr(self, name, loop["numbers"][name])
         rest_of_generation = folder / "generation.pt"
         if rest_of_generation.is_file():
             self._buffered_inputs = torch.load(
@@ -215,24 +209,10 @@ class KitTrainer(GRPOTrainer):
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         self._loss_inputs = inputs
-        self._rows_computed = None
         try:
-            loss = super()._compute_loss(model, inputs)
+            return super()._compute_loss(model, inputs)
         finally:
             self._loss_inputs = None
-        if self._rows_computed is not None and not self._rows_computed.all():
-            self._correct_entropy(inputs)
-        return loss
-
-    def _correct_entropy(self, inputs: dict[str, Any]) -> None:
-        """Log the entropy of the computed rows: TRL's mean counted the skipped ones as zeros."""
-        metrics = self._metrics["train" if self.model.training else "eval"]
-        # Tokens that the model wrote: neither padding nor results of tools.
-        lengths = (inputs["completion_mask"] * inputs.get("tool_mask", 1)).sum(1)
-        tokens = lengths[self._rows_computed].sum()
-        entropy = metrics["entropy"].pop()
-        if tokens:
-            metrics["entropy"].append(entropy * float(lengths.sum() / tokens))
 
     def _get_per_token_logps_and_entropies(
         self,
@@ -247,39 +227,33 @@ class KitTrainer(GRPOTrainer):
         if self.engine is None:
             return super()._get_per_token_logps_and_entropies(*batch, *args, **kwargs)
         reason = self.engine.batch_obstacle(input_ids, attention_mask, logits_to_keep)
-        if kwargs.get("compute_aux_loss"):
-            reason = "the mixture-of-experts loss needs whole rows"
-        if reason is None:
-            log_probs, entropies = self._log_probs_from_engine(*batch)
-            aux_loss = None
-        else:
+        if reason is not None:
             self._warn_of_trl_path(reason)
-            log_probs, entropies, aux_loss = super()._get_per_token_logps_and_entropies(
-                *batch, *args, **kwargs
-            )
-        return log_probs, entropies, aux_loss
+            return super()._get_per_token_logps_and_entropies(*batch, *args, **kwargs)
+        log_probs, entropies = self._log_probs_from_engine(*batch)
+        return log_probs, entropies, None  # no loss of a mixture of experts
 
     def _log_probs_from_engine(
         self, model: Any, input_ids: Tensor, attention_mask: Tensor, length: int
     ) -> tuple[Tensor, Tensor | None]:
         shared = {"pad_id": self._tokenizer.pad_token_id, "autocast": self.accelerator.autocast()}
         batch = (model, input_ids, attention_mask, length)
+        inputs = self._loss_inputs
+        has_entropy_term = self._entropy_bonus_enabled or self.top_entropy_quantile != 1.0
         # Rows with advantage 0 add exactly nothing to the gradient if there is neither a KL term
         # nor an entropy term.
-        has_other_terms = self.beta != 0.0 or self._has_entropy_term
-        if self._loss_inputs is None or has_other_terms:
+        if inputs is None or self.beta != 0.0 or has_entropy_term:
             return self.engine.log_probs(*batch, **shared)
-        self._rows_computed = self._loss_inputs["advantages"] != 0
-        if self._rows_computed.all():
-            return self.engine.log_probs(*batch, **shared)
-        old = self._loss_inputs.get("old_per_token_logps")
-        return self.engine.log_probs_of_rows(
-            *batch, is_scored=self._rows_computed, old=old, **shared
+        is_computed = inputs["advantages"] != 0
+        old = inputs.get("old_per_token_logps")
+        log_probs, entropies = self.engine.log_probs_of_rows(
+            *batch, is_scored=is_computed, old=old, **shared
         )
-
-    @property
-    def _has_entropy_term(self) -> bool:
-        return self._entropy_bonus_enabled or self.top_entropy_quantile != 1.0
+        # TRL logs the mean entropy of all tokens that the model wrote. So the skipped rows get the
+        # mean of the computed ones: NaN if there are none, which TRL leaves out of its log.
+        is_written = inputs["completion_mask"] * inputs.get("tool_mask", 1)
+        mean = (entropies * is_written).sum() / is_written[is_computed].sum()
+        return log_probs, torch.where(is_computed[:, None], entropies, mean)
 
     def _warn_of_trl_path(self, reason: str) -> None:
         if self.why_trl_path is None:
@@ -292,12 +266,8 @@ class KitTrainer(GRPOTrainer):
     def _tool_call_loop(self, *args: Any) -> Any:
         if self.task_tools is not None:
             # trl 1.15 makes these tables anew for each batch (_generate_and_score_completions).
-            limited = []
             for tools in self._sync_tool_dicts:
-                limited.append(
-                    {name: self.task_tools.limited(tool) for name, tool in tools.items()}
-                )
-            self._sync_tool_dicts = limited
+                tools.update({name: self.task_tools.limited(tool) for name, tool in tools.items()})
         result = super()._tool_call_loop(*args)
         self._tool_masks = result[0]
         return result
@@ -322,7 +292,7 @@ def _set_order_of_pass(sampler: Any, number: int) -> None:
 
 
 def require_same_adapter(model: Any, folder: Path) -> None:
-    """Raise unless the adapter of the model is, bit by bit, the one in a folder.
+    """Raise unless the adapter of the model has exactly the values of the one in a folder.
 
     Raises:
         RuntimeError: It is not, so that something else would be trained.
@@ -332,11 +302,9 @@ def require_same_adapter(model: Any, folder: Path) -> None:
 
     saved = load_file(str(folder / "adapter_model.safetensors"))
     loaded = get_peft_model_state_dict(model, adapter_name="default")
-    is_same = loaded.keys() == saved.keys()
-    for name in saved.keys() & loaded.keys():
-        # Compared as bytes, because `torch.equal` takes 0.0 and -0.0 for equal.
-        now = loaded[name].detach().cpu().contiguous().view(torch.uint8)
-        is_same = is_same and torch.equal(now, saved[name].contiguous().view(torch.uint8))
+    is_same = loaded.keys() == saved.keys() and all(
+        torch.equal(loaded[name].detach().cpu(), tensor) for name, tensor in saved.items()
+    )
     if not is_same:
         raise RuntimeError(
             f"the adapter was not restored from {str(folder)!r}. Training on would silently start "
@@ -345,17 +313,17 @@ def require_same_adapter(model: Any, folder: Path) -> None:
         )
 
 
-def stateful_holders(holders: Iterable[Callable[..., Any]]) -> dict[str, Any]:
+def stateful_functions(functions: Iterable[Callable[..., Any]]) -> dict[str, Any]:
     """Return the rewards or observers that have a `state_dict`.
 
     A key is the position among these and the name, because two can have one name.
     """
-    with_state = [holder for holder in holders if hasattr(holder, "state_dict")]
-    return {f"{number} {reward_name(holder)}": holder for number, holder in enumerate(with_state)}
+    with_state = [function for function in functions if hasattr(function, "state_dict")]
+    return {f"{number} {reward_name(fn)}": fn for number, fn in enumerate(with_state)}
 
 
-def restore_state(holders: Mapping[str, Any], checkpoint: Path) -> None:
+def restore_state(functions: Mapping[str, Any], checkpoint: Path) -> None:
     """Restore rewards and observers from a checkpoint; one without a saved state starts afresh."""
     remembered = json.loads((checkpoint / "loop.json").read_text("utf-8"))["remembered"]
-    for name in holders.keys() & remembered.keys():
-        holders[name].load_state_dict(remembered[name])
+    for name in functions.keys() & remembered.keys():
+        functions[name].load_state_dict(remembered[name])

@@ -183,8 +183,8 @@ def test_free_path_skips_numbers_in_use(out: Path) -> None:
     assert files.free_path(out).name == "out-3"
 
 
-def test_free_path_takes_mark_and_first_number(out: Path) -> None:
-    assert files.free_path(out, ".part-", 1).name == "out.part-1"
+def test_free_path_takes_a_mark(out: Path) -> None:
+    assert files.free_path(out, ".part-").name == "out.part-2"
 
 
 def test_written_json_has_strings_for_unknown_objects(tmp_path: Path) -> None:

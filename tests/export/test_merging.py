@@ -143,18 +143,16 @@ def test_merge_chooses_a_dtype_that_keeps_the_change(tmp_path: Path) -> None:
     assert found["dtype"] in ("float16", "float32")
     assert found["retained_change"] >= 0.95
     with pytest.raises(
-        ExportError, match=r"bfloat16 [0-9.]+%; at least 95% is needed\)\. Write dtype='float32'"
+        ExportError, match=r"bfloat16 [0-9.]+%; at least 95% is needed\)\. .*dtype='float32'"
     ):
         merged(pair, tmp_path / "narrow", "bfloat16")
 
 
 @pytest.mark.parametrize("dtype", ["auto", "float32"])
-def test_merge_does_not_advise_float32_where_it_failed(tmp_path: Path, dtype: str) -> None:
+def test_merge_refuses_a_change_below_every_dtype(tmp_path: Path, dtype: str) -> None:
     """The change is below half a step of float32 next to most weights."""
     pair = base_and_adapter(tmp_path, strength=1e-10)
-    with pytest.raises(
-        ExportError, match=r"float32 [0-9.]+%; .* Use gn\.export\.export_adapter\.$"
-    ):
+    with pytest.raises(ExportError, match=r"float32 [0-9.]+%; .* Use gn\.export\.export_adapter,"):
         merged(pair, tmp_path / "out", dtype)
 
 
@@ -165,13 +163,12 @@ def test_merge_refuses_useless_adapters_and_bases(tmp_path: Path) -> None:
 
     refused(base_and_adapter(tmp_path / "zero", strength=0.0), "changes nothing")
     base, adapter = base_and_adapter(tmp_path)
-    finite = "has values that are not finite"
     weight = tensors_in(base)[SPOILED]
-    # The last is too large for the type, which is no loss by rounding.
-    for value, said in ((float("nan"), finite), (1e5, r"float16 0\.0%")):
+    # The last is too large for the dtype.
+    for value in (float("nan"), 1e5):
         weight[0, 0] = value
         changed(base, SPOILED, weight)
-        refused((base, adapter), said)
+        refused((base, adapter), r"float16 0\.0%")
     config = json.loads((base / "config.json").read_text())
     (base / "config.json").write_text(
         json.dumps({**config, "quantization_config": {"quant_method": "bitsandbytes"}})

@@ -109,7 +109,7 @@ plain = returning(0.0, "plain")
         (
             [returning(1e39, "infinite")],
             {},
-            r"'infinite' raised ValueError: it gave 1e\+39: return a finite .*on row 0",
+            r"'infinite' raised ValueError: a score is 1e\+39; it must be a finite .*on row 0",
         ),
         (
             [returning(0.0, "total")],
