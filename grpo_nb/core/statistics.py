@@ -77,7 +77,8 @@ def share_interval(values: Sequence[float], samples: int = 1) -> tuple[float, fl
     middle = (share + Z_95**2 / (2 * n)) / shrink
     share_variance = share * (1 - share) / n
     correction = (Z_95 / (2 * n)) ** 2
-    half = Z_95 / shrink * math.sqrt(share_variance + correction)
+    standard_error = math.sqrt(share_variance + correction)
+    half = Z_95 / shrink * standard_error
     # If all or no answers are right, one end is the share itself, apart from rounding.
     low = max(middle - half, 0.0)
     high = min(middle + half, 1.0)
@@ -245,7 +246,8 @@ def t_interval(values: Sequence[float]) -> tuple[float, float] | None:
     # Rounding gives equal values a tiny deviation from their mean.
     if len(set(values)) < 2:
         return None
-    low, high = stats.t.interval(0.95, len(values) - 1, fmean(values), stats.sem(values))
+    standard_error = stats.sem(values)
+    low, high = stats.t.interval(0.95, len(values) - 1, fmean(values), standard_error)
     return float(low), float(high)
 
 
@@ -317,14 +319,17 @@ def mann_whitney_z(before: Sequence[float], after: Sequence[float]) -> float:
     ordered = sorted([*before, *after])
     ranks = {}
     for value in ordered:
-        # Counted from the middle rank. Equal values share the mean of the ranks that they occupy.
-        ranks[value] = (bisect_left(ordered, value) + bisect_right(ordered, value) - n - m) / 2
+        # Equal values share the mean of the ranks that they occupy. Ranks count from the middle.
+        lower = bisect_left(ordered, value)
+        upper = bisect_right(ordered, value)
+        ranks[value] = (lower + upper - n - m) / 2
     # The variance of the sum of m ranks drawn at random; ties make it smaller.
     squares = sum(ranks[value] ** 2 for value in ordered)
     rank_variance = n * m * squares / ((n + m) * (n + m - 1))
     if rank_variance == 0:
         return 0.0
-    return sum(ranks[value] for value in after) / math.sqrt(rank_variance)
+    rank_sum = sum(ranks[value] for value in after)
+    return rank_sum / math.sqrt(rank_variance)
 
 
 def kendall_z(values: Sequence[float]) -> float:
@@ -343,7 +348,9 @@ def kendall_z(values: Sequence[float]) -> float:
     if n < 2:
         return 0.0
     pairs = combinations(values, 2)
-    rising_minus_falling = sum((after > before) - (after < before) for before, after in pairs)
+    rising_minus_falling = 0
+    for before, after in pairs:
+        rising_minus_falling += (after > before) - (after < before)
     pair_variance = n * (n - 1) * (2 * n + 5) / 18
     return rising_minus_falling / math.sqrt(pair_variance)
 
