@@ -19,7 +19,7 @@ from grpo_nb.config.settings import Settings
 from grpo_nb.generation.llama_cpp import answer as generate_with_llama_cpp
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.models.adapter import load_adapter
-from grpo_nb.models.identity import base_identity, require_trained_on
+from grpo_nb.models.identity import require_trained_on
 from grpo_nb.models.import_unsloth import import_unsloth, without_loading_bars
 from grpo_nb.models.load import load_model
 from grpo_nb.models.modes import kept_modes, kept_random_state
@@ -367,7 +367,7 @@ def _load(subject: Path | str, run: Run | None) -> tuple[Any, Any]:
         model = AutoModelForCausalLM.from_pretrained(source, dtype="auto")
     # An adapter on another base model would answer nonsense without any error.
     if is_adapter:
-        require_trained_on(folder, base, base_identity(model, base))
+        require_trained_on(folder, model, base)
         model = PeftModel.from_pretrained(model, str(subject))
     dtype = cpu_dtype("auto" if run is None else _settings_to_load(run).dtype).name
     if find_gpu() is not None:

@@ -110,7 +110,7 @@ def convert(
         ExportError: The converter or the quantizer failed; the message has its last lines.
     """
     intermediate = file.with_name(f".{file.name}.between")
-    bytes_of_weights = sum(part.stat().st_size for part in weight_files(folder, "model"))
+    bytes_of_weights = sum(part.stat().st_size for part in weight_files(folder))
     weight_count = bytes_of_weights / BYTES_PER_VALUE[dtype]
     bytes_per_weight = BYTES_PER_WEIGHT[quantization]
     if quantizer is None:

@@ -273,7 +273,7 @@ def tensor_places(folder: Path) -> dict[str, Path]:
     from safetensors import safe_open
 
     places: dict[str, Path] = {}
-    for file in weight_files(folder, "model"):
+    for file in weight_files(folder):
         with safe_open(file, framework="pt") as opened:
             places |= dict.fromkeys(opened.keys(), file)
     return places

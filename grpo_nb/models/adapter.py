@@ -1,17 +1,13 @@
-"""LoRA adapters as files: read the shape of one, save one, and load one with a check."""
+"""LoRA adapters as files: read the shape of one, and load one with a check."""
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from grpo_nb.config.settings import Settings
 from grpo_nb.models.sources import hub_errors_in_one_line
-from grpo_nb.models.templates import CALLS_FILE, TEMPLATE_FILE
-from grpo_nb.upstream.peft import save_without_model_card
 
 _CONFIG = "adapter_config.json"
 _TENSORS = "adapter_model.safetensors"
-# Files of an adapter that are downloaded from the Hub.
-_FILES = ["*_config.json", "verification.json", _TENSORS, TEMPLATE_FILE, CALLS_FILE]
 # Options of PEFT with which a layer is not base + lora_alpha / r * B @ A. Names and shapes of the
 # tensors do not show them.
 _NOT_PLAIN = (
@@ -27,18 +23,8 @@ _NOT_PLAIN = (
 _PLAIN_INITIALISATIONS = (None, True, False, "gaussian", "eva", "orthogonal")
 
 
-class StartAdapter(NamedTuple):
-    """A LoRA to start from."""
-
-    settings: Settings
-    """The settings with the adapter's rank, alpha and layers."""
-    folder: Path
-    base: str
-    """Name of the model that it was trained on."""
-
-
-def read_adapter(settings: Settings, adapter: str | Path) -> StartAdapter:
-    """Return an adapter's folder, and the settings with its rank, alpha and layers.
+def read_adapter(settings: Settings, adapter: str | Path) -> tuple[Settings, Path]:
+    """Return the settings with the rank, alpha and layers of a LoRA to start from, and its folder.
 
     Adapters with another scaling or a changed base are refused here, because `load_adapter`
     compares only names and shapes.
@@ -58,7 +44,9 @@ def read_adapter(settings: Settings, adapter: str | Path) -> StartAdapter:
     folder = Path(adapter).expanduser()
     if not folder.exists():
         with hub_errors_in_one_line(str(adapter), "LoRA"):
-            folder = Path(snapshot_download(str(adapter), allow_patterns=_FILES))
+            # A repository may also hold whole models and checkpoints.
+            files = ["*.json", "*.jinja", _TENSORS]
+            folder = Path(snapshot_download(str(adapter), allow_patterns=files))
     if not (folder / _CONFIG).is_file():
         raise ValueError(
             f"adapter = {str(folder)!r} is no LoRA: it has no {_CONFIG}. Name the folder that PEFT "
@@ -81,7 +69,7 @@ def read_adapter(settings: Settings, adapter: str | Path) -> StartAdapter:
         lora_alpha=config.lora_alpha,
         lora_target_modules=tuple(sorted(layers)),
     )
-    return StartAdapter(adapted_settings, folder, config.base_model_name_or_path)
+    return adapted_settings, folder
 
 
 def options_beyond_plain_lora(config: Any) -> list[str]:
@@ -92,11 +80,6 @@ def options_beyond_plain_lora(config: Any) -> list[str]:
     if config.init_lora_weights not in _PLAIN_INITIALISATIONS:
         options.append(f"init_lora_weights {config.init_lora_weights!r}")
     return options
-
-
-def save_adapter(model: Any, folder: str | Path) -> None:
-    """Write the trained LoRA as `adapter_model.safetensors` and `adapter_config.json`."""
-    save_without_model_card(model, folder)
 
 
 def load_adapter(model: Any, folder: str | Path, adapter: str = "default") -> None:

@@ -22,7 +22,7 @@ def weights_identity(folder: Path) -> str | None:
     """
     from safetensors import safe_open
 
-    files = weight_files(folder, "model")
+    files = weight_files(folder)
     is_complete = all(file.is_file() for file in files)
     if not files or not is_complete:
         return None
@@ -58,7 +58,7 @@ def _hash_of_tensor(file: Any, name: str) -> str:
     return digest.hexdigest()
 
 
-def weight_files(folder: Path, stem: str) -> list[Path]:
+def weight_files(folder: Path) -> list[Path]:
     """Return the safetensors files that transformers loads: those of the index, or the only one.
 
     Other files are left out, because some repositories hold the weights a second time.
@@ -66,15 +66,14 @@ def weight_files(folder: Path, stem: str) -> list[Path]:
     Raises:
         ValueError: The index names a file outside of the folder.
     """
-    single = folder / f"{stem}.safetensors"
-    index = folder / f"{stem}.safetensors.index.json"
+    single = folder / "model.safetensors"
+    index = folder / "model.safetensors.index.json"
     if not index.is_file():
         return [single] if single.is_file() else []
     file_of_tensor = json.loads(index.read_text())["weight_map"]
     names = sorted(set(file_of_tensor.values()))
     # Names are compared, not paths: in the Hub's cache the files themselves are links.
-    elsewhere = [name for name in names if Path(name).name != name]
-    if elsewhere:
+    if any(Path(name).name != name for name in names):
         raise ValueError(
             f"{str(index)!r} names a file that is not in its folder: download the model again."
         )
@@ -92,44 +91,39 @@ def base_identity(model: Any, name: str) -> str | None:
             whatever the settings say.
         name: Model of the settings.
     """
-    loaded_from = str(getattr(model.config, "_name_or_path", ""))
-    # Empty for a model made in memory, which as a path would be the current folder.
-    if loaded_from and Path(loaded_from, "config.json").is_file():
-        name = loaded_from
-    return local_weights_identity(name)
-
-
-def local_weights_identity(name: str) -> str | None:
-    """Return the identity of the weights of a folder or Hub id; None if they are not here."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
+    loaded_from = str(getattr(model.config, "_name_or_path", ""))
+    # Empty for a model made in memory, which as a path would be the current folder.
+    if loaded_from and Path(loaded_from, "config.json").is_file():
+        return weights_identity(Path(loaded_from))
     if Path(name).is_dir():
         return weights_identity(Path(name))
     try:
         return weights_identity(Path(snapshot_download(name, local_files_only=True)))
     except (HFValidationError, LocalEntryNotFoundError):
-        # The model was made in memory, or Unsloth downloaded a 4-bit copy in place of the 16-bit
-        # files.
         return None
 
 
-def require_trained_on(adapter: Path, base: str, identity: str | None) -> None:
-    """Refuse weights on which an exported adapter was not trained, if both identities are known.
+def require_trained_on(adapter: Path, model: Any, base: str) -> None:
+    """Refuse a model on whose weights an exported adapter was not trained, as far as is known.
 
     Args:
-        adapter: Folder of the adapter, with the `verification.json` of its export.
-        base: Name of these weights.
-        identity: Identity of these weights.
+        adapter: Folder of the adapter. The `verification.json` of an export has the identity of
+            the weights that it was trained on.
+        model: Model that was loaded for the adapter.
+        base: Name of that model.
 
     Raises:
-        ValueError: The identities differ.
+        ValueError: The weights are not those that the adapter was trained on.
     """
     file = adapter / "verification.json"
-    if identity is None or not file.is_file():
+    if not file.is_file():
         return
     expected = json.loads(file.read_text("utf-8")).get("base_weights")
-    if expected not in (None, identity):
+    identity = base_identity(model, base)
+    if None not in (expected, identity) and expected != identity:
         raise ValueError(
             f"the adapter {str(adapter)!r} was trained on other weights than those of {base!r} "
             "here, and is worth nothing on them. Take the base model that it was trained on, or "

@@ -16,7 +16,7 @@ from grpo_nb.core.problems import EnvironmentProblem, warn_user
 from grpo_nb.machine.faults import find_fix, gpu_problem, is_out_of_memory, summary
 from grpo_nb.machine.gpu import Gpu, find_gpu
 from grpo_nb.models.adapter import load_adapter, read_adapter
-from grpo_nb.models.identity import local_weights_identity, require_trained_on
+from grpo_nb.models.identity import require_trained_on
 from grpo_nb.models.import_unsloth import (
     import_unsloth,
     last_output_lines,
@@ -29,7 +29,6 @@ from grpo_nb.models.templates import set_template_from
 from grpo_nb.upstream.unsloth import hand_copies_to_vllm, set_cpu_dtype
 
 _LOG = logging.getLogger(__name__)
-_SKIP_VLLM = "fast_inference=False skips the attempt"
 # Arguments of Unsloth's loader that the kit sets, and the setting to change instead.
 _SET_BY_SETTINGS = {
     "model_name": "model",
@@ -46,11 +45,12 @@ _SET_BY_SETTINGS = {
 
 
 class _Loaded(NamedTuple):
-    """A model with its tokenizer, and why vLLM does not sample from it."""
+    """A model with its tokenizer."""
 
     model: Any
     tokenizer: Any
-    obstacle: VllmObstacle | None
+    why_not_vllm: str = ""
+    """Reason why vLLM does not sample although it was asked for; empty otherwise."""
 
 
 def load_model(
@@ -91,51 +91,34 @@ def load_model(
     """
     require("gn.load_model(settings)", optional=("adapter",), settings=settings, adapter=adapter)
     loader = dict(loader or {})
-    refused = sorted(_SET_BY_SETTINGS.keys() & loader.keys())
-    if refused:
-        name = refused[0]
-        raise ValueError(
-            f"loader has {name!r}, which the kit sets: write "
-            f"settings = settings.replace({_SET_BY_SETTINGS[name]}=...)."
-        )
+    for name in loader:
+        if name in _SET_BY_SETTINGS:
+            raise ValueError(
+                f"loader has {name!r}, which the kit sets: write "
+                f"settings = settings.replace({_SET_BY_SETTINGS[name]}=...)."
+            )
     report = report or _LOG.info
     import_unsloth()
-    import torch
-
     source = resolve_model(settings.model, report)
-    gpu = find_gpu()
-    # torch would train on a GPU of which the kit knows neither memory nor dtype.
-    if gpu is None and torch.cuda.is_available():
-        raise EnvironmentProblem(
-            "torch reports a GPU, but no NVIDIA driver was found (AMD is not supported). To use "
-            "the CPU, set HIP_VISIBLE_DEVICES=-1 or CUDA_VISIBLE_DEVICES=-1 before the kernel "
-            "starts."
-        )
     folder = None
     if adapter is not None:
-        settings, folder, base = read_adapter(settings, adapter)
-        require_trained_on(folder, settings.model, local_weights_identity(source))
+        settings, folder = read_adapter(settings, adapter)
         shape = ", ".join(f"{name}={getattr(settings, name)}" for name in LORA_SHAPE)
         report(
-            f"Starting from the LoRA {str(adapter)!r}, trained on {base!r}, with its {shape}. With "
-            "beta above 0 the KL is measured to this adapter as it is now, on a GPU to the base "
-            "model."
+            f"Starting from the LoRA {str(adapter)!r}, with its {shape}. With beta above 0 the KL "
+            "is measured to this adapter as it is now, on a GPU to the base model."
         )
-    model, tokenizer, obstacle = _load_with_best_engine(
-        settings, source, gpu, loader, report=report
-    )
+    model, tokenizer, why_not_vllm = _load_with_best_engine(settings, source, loader, report)
     tokenizer.padding_side = "left"
     # A tokenizer with the GPT-2 clean-up would change the text that rewards see.
     tokenizer.clean_up_tokenization_spaces = False
     # The LoRA of the model has the adapter's shape already, so only the values are copied.
     if folder is not None:
+        require_trained_on(folder, model, settings.model)
         load_adapter(model, folder)
         set_template_from(folder, tokenizer)
-    why_not_vllm = ""
     if has_engine(model):
         _prepare_engine(model, source)
-    elif settings.fast_inference:
-        why_not_vllm = str(obstacle)
     record = LoadRecord(
         settings=settings,
         loader=loader,
@@ -147,43 +130,39 @@ def load_model(
 
 
 def _load_with_best_engine(
-    settings: Settings,
-    source: str,
-    gpu: Gpu | None,
-    loader: dict[str, Any],
-    *,
-    report: Callable[[str], None],
+    settings: Settings, source: str, loader: dict[str, Any], report: Callable[[str], None]
 ) -> _Loaded:
     """Load with vLLM if nothing is known against it; without vLLM if that fails."""
     import torch
 
-    loaded = None
+    gpu = find_gpu()
     obstacle = vllm_obstacle(settings, gpu)
     if obstacle is None:
         report(f"loading {settings.model} with vLLM")
         try:
-            loaded = _load(settings, source, gpu, loader, use_vllm=True)
+            model, tokenizer = _load(settings, source, gpu, loader, use_vllm=True)
+            # Unsloth may print its reason and go on without vLLM.
+            if not has_engine(model):
+                raise RuntimeError("Unsloth does not run this model in vLLM")
+            return _Loaded(model, tokenizer)
         except Exception as error:
             # A second try would find the memory taken that this one holds.
             if is_out_of_memory(error):
                 raise
             reason = f"vLLM did not start ({summary(error)})"
-            obstacle = VllmObstacle(reason, find_fix(error) or _SKIP_VLLM, last_output_lines())
-        else:
-            # Unsloth may print its reason and go on without vLLM.
-            model, _ = loaded
-            if not has_engine(model):
-                reason = "Unsloth does not run this model in vLLM"
-                obstacle = VllmObstacle(reason, _SKIP_VLLM, last_output_lines())
-    if obstacle is not None and gpu is not None and settings.fast_inference:
-        _warn_once(obstacle)
-    if loaded is None:
+            fix = find_fix(error) or "fast_inference=False skips the attempt"
+            obstacle = VllmObstacle(reason, fix, last_output_lines())
         # Outside of `except`: there the traceback keeps the failed engine alive.
         gc.collect()
         torch.cuda.empty_cache()
-        report(f"loading {settings.model}")
-        loaded = _load(settings, source, gpu, loader, use_vllm=False)
-    return _Loaded(*loaded, obstacle)
+    why_not_vllm = ""
+    if settings.fast_inference:
+        why_not_vllm = str(obstacle)
+        if gpu is not None:
+            _warn_once(obstacle)
+    report(f"loading {settings.model}")
+    model, tokenizer = _load(settings, source, gpu, loader, use_vllm=False)
+    return _Loaded(model, tokenizer, why_not_vllm)
 
 
 def loader_arguments(

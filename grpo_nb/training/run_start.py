@@ -29,7 +29,6 @@ from grpo_nb.generation.choice import EngineChoice
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.machine.host import total_memory_gib
 from grpo_nb.machine.packages import package_versions
-from grpo_nb.models.adapter import save_adapter
 from grpo_nb.models.identity import base_identity
 from grpo_nb.models.load_record import record_of_model
 from grpo_nb.rewards.base import RewardFunction, range_of
@@ -37,6 +36,7 @@ from grpo_nb.runs.run_folder import Run
 from grpo_nb.runs.run_info import RunInfo
 from grpo_nb.scoring.record import record_of
 from grpo_nb.tasks.task import Task
+from grpo_nb.upstream.peft import save_adapter
 
 if TYPE_CHECKING:
     from grpo_nb.training.prepare import Prepared

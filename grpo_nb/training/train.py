@@ -16,7 +16,7 @@ from grpo_nb.core.files import put_in_place, require_writable, staged_folder
 from grpo_nb.core.locks import writing_here
 from grpo_nb.core.problems import warn_user
 from grpo_nb.machine.host import require_disk
-from grpo_nb.models.adapter import load_adapter, save_adapter
+from grpo_nb.models.adapter import load_adapter
 from grpo_nb.models.templates import keep_template
 from grpo_nb.rewards.base import RewardFunction
 from grpo_nb.runs.card import write_model_card
@@ -51,6 +51,7 @@ from grpo_nb.training.run_start import (
     write_start,
 )
 from grpo_nb.training.trainer import restore_state, stateful_functions
+from grpo_nb.upstream.peft import save_adapter
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

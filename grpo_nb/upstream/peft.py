@@ -12,8 +12,8 @@ WRITTEN_FOR = "peft 0.21.2"
 _require_symbol = partial(require_symbol, written_for=WRITTEN_FOR)
 
 
-def save_without_model_card(model: Any, folder: str | Path) -> None:
-    """Save the adapter `default` as PEFT does, without PEFT's README.md.
+def save_adapter(model: Any, folder: str | Path) -> None:
+    """Save the trained LoRA (`default`) as PEFT does, without PEFT's README.md.
 
     PEFT's model card is a page of empty headings, and PEFT compiles its template at every save
     (peft/peft_model.py, `PeftModel.save_pretrained`). The run already has its own card.

@@ -11,8 +11,9 @@ from peft import IA3Config, LoraConfig
 from safetensors.torch import load_file, save_file
 
 import grpo_nb as gn
-from grpo_nb.models.adapter import load_adapter, read_adapter, save_adapter
+from grpo_nb.models.adapter import load_adapter, read_adapter
 from grpo_nb.models.identity import base_identity
+from grpo_nb.upstream.peft import save_adapter
 
 
 def lora_folder(folder: Path, **options: object) -> Path:
@@ -26,7 +27,8 @@ def lora_folder(folder: Path, **options: object) -> Path:
 @pytest.mark.parametrize("initialisation", [True, "gaussian", "eva", "orthogonal"])
 def test_lora_on_an_unchanged_base_is_read(initialisation: object, tmp_path: Path) -> None:
     folder = lora_folder(tmp_path, init_lora_weights=initialisation)
-    assert read_adapter(gn.Settings(), folder).settings.lora_rank == 4
+    settings, _ = read_adapter(gn.Settings(), folder)
+    assert settings.lora_rank == 4
 
 
 def test_lora_that_changed_its_base_is_refused(tmp_path: Path) -> None:

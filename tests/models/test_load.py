@@ -11,7 +11,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import grpo_nb as gn
 from grpo_nb.config import memory
 from grpo_nb.generation.sampling import generate
-from grpo_nb.models import adapter, import_unsloth
+from grpo_nb.models import import_unsloth
+from grpo_nb.upstream.peft import save_adapter
 from grpo_nb.upstream.unsloth import hand_copies_to_vllm
 
 
@@ -66,7 +67,7 @@ def test_all_linear_adapts_every_layer_but_the_output(tiny_folder: Path) -> None
 
 def test_save_adapter_writes_pefts_files_without_a_card(tiny_folder: Path, tmp_path: Path) -> None:
     model, _ = gn.load_model(gn.preset("cpu", model=str(tiny_folder)))
-    adapter.save_adapter(model, tmp_path / "ours")
+    save_adapter(model, tmp_path / "ours")
     model.save_pretrained(tmp_path / "pefts")
     ours, pefts = (
         {file.name: file.read_bytes() for file in (tmp_path / who).iterdir()}
