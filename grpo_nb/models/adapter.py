@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.config.settings import Settings
 from grpo_nb.models.sources import hub_errors_in_one_line
 
 _CONFIG = "adapter_config.json"
@@ -23,14 +22,13 @@ _NOT_PLAIN = (
 _PLAIN_INITIALISATIONS = (None, True, False, "gaussian", "eva", "orthogonal")
 
 
-def read_adapter(settings: Settings, adapter: str | Path) -> tuple[Settings, Path]:
-    """Return the settings with the rank, alpha and layers of a LoRA to start from, and its folder.
+def read_adapter(adapter: str | Path) -> tuple[dict[str, Any], Path]:
+    """Return rank, alpha and layers of a LoRA, by the names of the settings, and its folder.
 
     Adapters with another scaling or a changed base are refused here, because `load_adapter`
     compares only names and shapes.
 
     Args:
-        settings: All other settings.
         adapter: A folder, or an id on the Hub.
 
     Raises:
@@ -64,12 +62,12 @@ def read_adapter(settings: Settings, adapter: str | Path) -> tuple[Settings, Pat
     with safe_open(folder / _TENSORS, "pt") as file:
         names = [name for name in file.keys() if ".lora_A" in name]  # noqa: SIM118 (no mapping)
     layers = {name.partition(".lora_A")[0].rpartition(".")[2] for name in names}
-    adapted_settings = settings.replace(
-        lora_rank=config.r,
-        lora_alpha=config.lora_alpha,
-        lora_target_modules=tuple(sorted(layers)),
-    )
-    return adapted_settings, folder
+    shape = {
+        "lora_rank": config.r,
+        "lora_alpha": config.lora_alpha,
+        "lora_target_modules": tuple(sorted(layers)),
+    }
+    return shape, folder
 
 
 def options_beyond_plain_lora(config: Any) -> list[str]:

@@ -144,13 +144,12 @@ def _require_import_order(variables: dict[str, str]) -> None:
     # Unsloth reads these only when it is imported. Without standby unsloth_zoo turns expandable
     # segments on (unsloth_zoo/__init__.py), and vLLM does not start in standby. The trainers are
     # written with shared scoring on (unsloth/utils/prefix_grouper.py, `_ENABLED`).
-    read_at_import = [name for name in (SHARED_SCORING, STANDBY) if name in variables]
-    unset = [name for name in read_at_import if name not in os.environ]
-    if unset:
-        raise EnvironmentProblem(
-            f"unsloth was imported before grpo_nb, without {' and '.join(unset)}, which it reads "
-            "only then. Restart the kernel and import grpo_nb first."
-        )
+    for name in (SHARED_SCORING, STANDBY):
+        if name in variables and name not in os.environ:
+            raise EnvironmentProblem(
+                f"unsloth was imported before grpo_nb, without {name}, which it reads only then. "
+                "Restart the kernel and import grpo_nb first."
+            )
 
 
 def _variables(gpu: Gpu | None, has_vllm: bool) -> dict[str, str]:

@@ -23,7 +23,7 @@ from grpo_nb.models.import_unsloth import (
     silently,
     without_loading_bars,
 )
-from grpo_nb.models.load_record import LORA_SHAPE, LoadRecord, keep_record
+from grpo_nb.models.load_record import LoadRecord, keep_record
 from grpo_nb.models.sources import resolve_model
 from grpo_nb.models.templates import set_template_from
 from grpo_nb.upstream.unsloth import hand_copies_to_vllm, set_cpu_dtype
@@ -101,11 +101,13 @@ def load_model(
     import_unsloth()
     source = resolve_model(settings.model, report)
     folder = None
+    adapter_shape: dict[str, Any] = {}
     if adapter is not None:
-        settings, folder = read_adapter(settings, adapter)
-        shape = ", ".join(f"{name}={getattr(settings, name)}" for name in LORA_SHAPE)
+        adapter_shape, folder = read_adapter(adapter)
+        settings = settings.replace(**adapter_shape)
+        listed = ", ".join(f"{name}={value}" for name, value in adapter_shape.items())
         report(
-            f"Starting from the LoRA {str(adapter)!r}, with its {shape}. With beta above 0 the KL "
+            f"Starting from the LoRA {str(adapter)!r}, with its {listed}. With beta above 0 the KL "
             "is measured to this adapter as it is now, on a GPU to the base model."
         )
     model, tokenizer, why_not_vllm = _load_with_best_engine(settings, source, loader, report)
@@ -122,7 +124,7 @@ def load_model(
     record = LoadRecord(
         settings=settings,
         loader=loader,
-        is_shaped_by_adapter=folder is not None,
+        adapter_shape=adapter_shape,
         why_not_vllm=why_not_vllm,
     )
     keep_record(model, record)

@@ -11,26 +11,32 @@ from weakref import WeakKeyDictionary
 from grpo_nb.config.settings import Settings
 from grpo_nb.tasks.prompts import require_tokenizer
 
-#: Settings that an adapter decides, if the model was loaded with one.
-LORA_SHAPE = ("lora_rank", "lora_alpha", "lora_target_modules")
 # Settings that a loaded model cannot change.
-_SET_AT_LOADING = ("model", "load_in_4bit", "dtype", "lora_dropout", *LORA_SHAPE)
+_SET_AT_LOADING = (
+    "model",
+    "load_in_4bit",
+    "dtype",
+    "lora_rank",
+    "lora_alpha",
+    "lora_target_modules",
+    "lora_dropout",
+)
 
 
 @dataclass(frozen=True)
 class LoadRecord:
     """Record of one call of `load_model`.
 
-    A record is dropped with its model. The key is transformers' model inside of the PEFT wrapper,
-    so a record is found with or without the wrapper, but not for a copy of the model.
+    A record is dropped with its model. It is found for the model that `load_model` returned, and
+    not for a copy or for the base model inside of it.
     """
 
     settings: Settings
     """Settings that the model was loaded with. Rank, alpha and layers are those of its LoRA."""
     loader: Mapping[str, Any] = field(default_factory=dict)
     """Further arguments of Unsloth's loader."""
-    is_shaped_by_adapter: bool = False
-    """True if an adapter decided the shape of the LoRA."""
+    adapter_shape: Mapping[str, Any] = field(default_factory=dict)
+    """Rank, alpha and layers of the adapter that the model was loaded with; empty without one."""
     why_not_vllm: str = ""
     """Reason why vLLM does not sample although it was asked for; empty otherwise."""
 
@@ -40,25 +46,18 @@ _RECORDS: WeakKeyDictionary[Any, LoadRecord] = WeakKeyDictionary()
 
 def keep_record(model: Any, record: LoadRecord) -> None:
     """Remember how a model was loaded."""
-    _RECORDS[_unwrapped(model)] = record
+    _RECORDS[model] = record
 
 
 def record_of_model(model: Any) -> LoadRecord | None:
     """Return how a model was loaded, or None if the kit did not load it."""
-    return _RECORDS.get(_unwrapped(model))
-
-
-def _unwrapped(model: Any) -> Any:
-    """Return transformers' model, which stays the same object in every PEFT wrapper."""
-    return model.get_base_model() if hasattr(model, "get_base_model") else model
+    return _RECORDS.get(model)
 
 
 def as_loaded(model: Any, settings: Settings) -> Settings:
     """Return the settings with the shape of the adapter that the model was loaded with, if any."""
     record = record_of_model(model)
-    if record is None or not record.is_shaped_by_adapter:
-        return settings
-    return settings.replace(**{name: getattr(record.settings, name) for name in LORA_SHAPE})
+    return settings if record is None else settings.replace(**record.adapter_shape)
 
 
 def require_same_settings(model: Any, tokenizer: Any, settings: Settings) -> None:

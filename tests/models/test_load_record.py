@@ -83,12 +83,11 @@ def test_load_model_leaves_no_attribute_on_the_model(loaded: tuple[Any, ...]) ->
     assert [name for name in names if name.startswith(("grpo_nb", "_grpo_nb"))] == []
 
 
-def test_load_record_is_found_from_wrapper_and_base(loaded: tuple[Any, ...]) -> None:
+def test_load_record_has_the_settings_of_the_model(loaded: tuple[Any, ...]) -> None:
     model, _, _, settings = loaded
     record = record_of_model(model)
     assert record is not None
     assert record.settings == settings
-    assert record_of_model(model.get_base_model()) is record
 
 
 def test_load_record_ends_with_its_model() -> None:
@@ -102,7 +101,7 @@ def test_load_record_ends_with_its_model() -> None:
 def test_as_loaded_takes_the_shape_of_the_adapter() -> None:
     model = torch.nn.Linear(1, 1)
     assert as_loaded(model, gn.Settings(lora_rank=4)).lora_rank == 4
-    keep_record(model, LoadRecord(gn.Settings(lora_rank=32), is_shaped_by_adapter=True))
+    keep_record(model, LoadRecord(gn.Settings(), adapter_shape={"lora_rank": 32}))
     assert as_loaded(model, gn.Settings(lora_rank=4)).lora_rank == 32
     keep_record(model, LoadRecord(gn.Settings(lora_rank=32)))
     assert as_loaded(model, gn.Settings(lora_rank=4)).lora_rank == 4
