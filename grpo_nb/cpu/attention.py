@@ -48,8 +48,7 @@ def _attention_without_copies(
     """Compute attention as transformers' `sdpa` does; pass calls not covered to `original`."""
     # The second dimension of each is that of the heads.
     is_grouped = query.shape[1] > key.shape[1] == value.shape[1]
-    has_bias = kwargs.get("position_bias") is not None
-    if query.device.type != "cpu" or not is_grouped or attention_mask is None or has_bias:
+    if not is_grouped or attention_mask is None:
         return original(module, query, key, value, attention_mask, **kwargs)
     out = functional.scaled_dot_product_attention(
         query,

@@ -112,8 +112,7 @@ class CpuEngine:
         *,
         is_scored: Tensor,
         old: Tensor | None,
-        pad_id: int,
-        autocast: contextlib.AbstractContextManager[Any],
+        **shared: Any,
     ) -> tuple[Tensor, Tensor]:
         """Return log-probabilities and entropies, computed only for the rows with `is_scored`.
 
@@ -125,8 +124,7 @@ class CpuEngine:
             is_scored: (B) booleans, the rows to compute. The others return `old`, so that their
                 ratio is 1, and entropy 0.
             old: (B, C) log-probabilities under the sampling policy, or None for zeros.
-            pad_id: Any token id.
-            autocast: The trainer's autocast block.
+            shared: `pad_id` and `autocast`, as for `log_probs`.
         """
         log_probs = torch.zeros(len(input_ids), length) if old is None else old.float().clone()
         entropies = torch.zeros(len(input_ids), length)
@@ -136,10 +134,9 @@ class CpuEngine:
             trained = [weight for weight in model.parameters() if weight.requires_grad]
             zero = sum(weight.sum() for weight in trained) * 0.0
             return log_probs + zero, entropies
-        with autocast:
-            scored, scored_entropies = shared_prompts.shared_prompt_logps(
-                model, input_ids[rows], attention_mask[rows], length, pad_id=pad_id
-            )
+        scored, scored_entropies = self.log_probs(
+            model, input_ids[rows], attention_mask[rows], length, **shared
+        )
         # Out of place, so that gradients reach the scored rows.
         log_probs = log_probs.to(scored.dtype).index_copy(0, rows, scored)
         entropies = entropies.to(scored.dtype).index_copy(0, rows, scored_entropies)

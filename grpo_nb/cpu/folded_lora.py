@@ -14,10 +14,8 @@ would not come from the policy that is trained.
 from __future__ import annotations
 
 import ctypes
-import functools
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
@@ -62,12 +60,16 @@ class FoldedLora:
         return cls._living.setdefault(id(model), cls(model))
 
     def release(self) -> None:
-        """Give the memory back to the system. The next use takes it again."""
+        """Give the memory back to the system. The next use takes it again.
+
+        glibc keeps blocks of 1 to 32 MB once some were freed (mallopt(3), M_MMAP_THRESHOLD). After
+        a training of the embedded model the process held 3.08 GB, and 1.41 GB with this
+        (benchmarks/results/plan_memory.md).
+        """
         self._folded.clear()
         self._packed.clear()
-        trim = _malloc_trim()
-        if trim is not None:
-            trim(0)
+        with suppress(AttributeError):  # other C libraries do not have this function
+            ctypes.CDLL(None).malloc_trim(0)
 
     @contextmanager
     def for_inference(self, *, is_decoding: bool = False) -> Iterator[None]:
@@ -77,16 +79,16 @@ class FoldedLora:
             is_decoding: Many passes of few rows follow, so weights are packed for oneDNN first.
         """
         can_pack = is_decoding and torch.backends.mkldnn.is_available()
-        layers = list(self._model.modules())
+        adapters = {layer: single_plain_adapter(layer) for layer in self._model.modules()}
         # The base layer and the matrices A and B, which a folded layer does not call.
         inside_lora = set()
-        for layer in layers:
-            if _is_lora(layer):
+        for layer, adapter in adapters.items():
+            if adapter is not None:
                 inside_lora.update(layer.modules())
         patches: dict[torch.nn.Module, Forward] = {}
-        for layer in layers:
-            if _is_lora(layer):
-                weight = self._fold(layer)
+        for layer, adapter in adapters.items():
+            if adapter is not None:
+                weight = self._fold(layer, adapter)
                 bias = layer.get_base_layer().bias
             elif can_pack and layer not in inside_lora and type(layer) is torch.nn.Linear:
                 weight = layer.weight.detach()
@@ -106,7 +108,7 @@ class FoldedLora:
             yield
 
     @torch.no_grad()
-    def _fold(self, layer: Any) -> Tensor | None:
+    def _fold(self, layer: Any, adapter: str) -> Tensor | None:
         """Return the base weight plus the adapter, or None for a dtype that would round it away."""
         base = layer.get_base_layer()
         weight = _plain_weight(base)
@@ -121,27 +123,9 @@ class FoldedLora:
             # Unpacked from 4 bit; without the kept memory each layer would hold one more copy.
             return memory.copy_(weight)
         # In one call, with the sum written into the kept memory.
-        name = single_plain_adapter(layer)
-        lora_a = layer.lora_A[name].weight.to(weight.dtype)
-        lora_b = layer.lora_B[name].weight.to(weight.dtype)
-        return torch.addmm(weight, lora_b, lora_a, alpha=layer.scaling[name], out=memory)
-
-
-@functools.cache
-def _malloc_trim() -> Callable[[int], int] | None:
-    """Return glibc's function that hands freed memory to the system, or None without glibc.
-
-    glibc keeps blocks of 1 to 32 MB once some were freed (mallopt(3), M_MMAP_THRESHOLD). After a
-    training of the embedded model the process held 3.08 GB, and 1.41 GB with this
-    (benchmarks/results/plan_memory.md).
-    """
-    if sys.platform != "linux":
-        return None
-    return getattr(ctypes.CDLL(None), "malloc_trim", None)
-
-
-def _is_lora(layer: torch.nn.Module) -> bool:
-    return single_plain_adapter(layer) is not None
+        lora_a = layer.lora_A[adapter].weight.to(weight.dtype)
+        lora_b = layer.lora_B[adapter].weight.to(weight.dtype)
+        return torch.addmm(weight, lora_b, lora_a, alpha=layer.scaling[adapter], out=memory)
 
 
 def _plain_weight(linear: torch.nn.Linear) -> Tensor:
@@ -171,13 +155,14 @@ def _patched_forwards(patches: dict[torch.nn.Module, Forward]) -> Iterator[None]
 
     Hooks of other libraries also put a `forward` on the instance.
     """
-    originals = {layer: vars(layer)["forward"] for layer in patches if "forward" in vars(layer)}
+    originals = {layer: vars(layer).get("forward") for layer in patches}
     try:
         for layer, forward in patches.items():
             layer.forward = forward
         yield
     finally:
-        for layer in patches:
-            vars(layer).pop("forward", None)
-            if layer in originals:
-                vars(layer)["forward"] = originals[layer]
+        for layer, original in originals.items():
+            if original is None:
+                del layer.forward
+            else:
+                layer.forward = original

@@ -24,7 +24,7 @@ from transformers.cache_utils import DynamicLayer
 
 from grpo_nb.cpu.attention import grouped_attention
 from grpo_nb.cpu.folded_lora import FoldedLora
-from grpo_nb.cpu.shared_prompts import distinct, left_padded, prompt_cache
+from grpo_nb.cpu.shared_prompts import deduplicate, left_padded, prefill
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -58,29 +58,26 @@ def sample(
         N completions of at most `max_new_tokens` tokens, with the end token.
     """
     pad_id = 0 if config.pad_token_id is None else int(config.pad_token_id)
-    padded, _ = left_padded(prompts, pad_id)
-    total, width = padded.shape
+    prompt_ids, prompt_mask = left_padded(prompts, pad_id)
+    total, width = prompt_ids.shape
     config, processors = sampling_setup(model, config, width)
     end_tokens = [] if config.eos_token_id is None else config.eos_token_id
     end_tokens = torch.tensor(end_tokens, dtype=torch.long).reshape(-1)
     limit = config.max_new_tokens
     # Prompts, with room for the sampled tokens.
-    room = padded.new_full((total, limit), pad_id)
-    ids = torch.cat([padded, room], 1)
+    ids = functional.pad(prompt_ids, (0, limit), value=pad_id)
     lengths = torch.full((total,), limit)
     # Rows still in the batch, and the position of the last prompt token of each.
     running = torch.arange(total)
-    prompt_lengths = torch.tensor([len(prompt) for prompt in prompts])
-    last_position = prompt_lengths[:, None] - 1
-    distinct_prompts, prompt_of_row = distinct(prompts)
+    last_position = prompt_mask.sum(1, keepdim=True) - 1
+    distinct_prompts, prompt_of_row = deduplicate(prompts)
     with kept_modes(model), grouped_attention(), folded.for_inference(is_decoding=True):
         model.eval()
         run = partial(model, use_cache=True, logits_to_keep=1)
-        cache, mask = prompt_cache(run, distinct_prompts, pad_id, model.dtype)
+        cache, mask = prefill(run, distinct_prompts, pad_id, model.dtype)
         rows = torch.tensor(prompt_of_row)
         cache.layers = [_GrowingLayer(layer, rows, limit) for layer in cache.layers]
-        room_mask = torch.ones_like(room)
-        mask = torch.cat([mask[rows], room_mask], 1)
+        mask = functional.pad(mask[rows], (0, limit), value=1)
         for step in range(limit):
             end = width + step
             cached_tokens = cache.get_seq_length()
@@ -99,7 +96,8 @@ def sample(
                 tokens = scores.argmax(-1)
             # A row that has ended may stay in the batch for a few more tokens.
             has_not_ended = lengths[running] > step
-            ids[running[has_not_ended], end] = tokens[has_not_ended]
+            unended = running[has_not_ended]
+            ids[unended, end] = tokens[has_not_ended]
             is_end = torch.isin(tokens, end_tokens)
             ends_here = running[has_not_ended & is_end]
             lengths[ends_here] = step + 1
@@ -114,10 +112,9 @@ def sample(
                 mask = mask[kept]
                 for layer in cache.layers:
                     layer.keep_rows(kept)
-    sampled = ids[:, width:].tolist()
     completions = []
-    for tokens, length in zip(sampled, lengths.tolist(), strict=True):
-        completions.append(tokens[:length])
+    for tokens, length in zip(ids[:, width:], lengths, strict=True):
+        completions.append(tokens[:length].tolist())
     return completions
 
 
@@ -159,9 +156,7 @@ class _GrowingLayer(DynamicLayer):
         values = layer.values.index_select(0, rows)
         self._keys = functional.pad(keys, padding)
         self._values = functional.pad(values, padding)
-        self.dtype = layer.keys.dtype
-        self.device = layer.keys.device
-        self.is_initialized = True
+        self.lazy_initialization(layer.keys, layer.values)
         self._expose()
 
     def _expose(self) -> None:

@@ -16,6 +16,7 @@ takes TRL's own path.
 from __future__ import annotations
 
 import copy
+import os.path
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -125,7 +126,7 @@ def left_padded(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, Ten
     return pad(ids, padding_value=pad_id), pad(mask)
 
 
-def prompt_cache(
+def prefill(
     run: Callable[..., Any],
     prompts: Sequence[Sequence[int]],
     pad_id: int,
@@ -140,138 +141,132 @@ def prompt_cache(
         dtype: Dtype of the model.
 
     Returns:
-        The cache, with P rows, and its mask (P, L).
+        The key/value cache, with P rows, and its mask (P, L).
     """
     all_but_last = [tuple(prompt[:-1]) for prompt in prompts]
-    prefix = _shared_prefix(all_but_last)
+    # This function compares the items of any tuples, here token ids.
+    prefix = os.path.commonprefix(all_but_last)  # noqa: RUF071 (no paths)
     saves_time = len(prompts) > 1 and len(prefix) >= MIN_PREFIX_TOKENS
     if not saves_time:
         prefix = ()
-    common = len(prefix)
-    # The tail of a prompt is what follows the prefix. The last token is in neither.
-    tail_rows = [tokens[common:] for tokens in all_but_last]
-    tails, tail_mask = left_padded(tail_rows, pad_id)
-    prefix_mask = torch.ones(len(prompts), common, dtype=torch.long)
-    mask = torch.cat([prefix_mask, tail_mask], 1)
+    # The suffix of a prompt is what follows the prefix. The last token is in neither.
+    suffix_rows = [tokens[len(prefix) :] for tokens in all_but_last]
+    suffixes, suffix_mask = left_padded(suffix_rows, pad_id)
+    prefix_mask = torch.ones(len(prompts), len(prefix), dtype=torch.long)
+    mask = torch.cat([prefix_mask, suffix_mask], 1)
+    # Each suffix continues the positions of the prefix.
+    positions = mask.cumsum(1) - 1
+    suffix_positions = positions[:, len(prefix) :].clamp(min=0)
     # In 16 bits a changed order of summation gives visibly different numbers, so prompts stay in
     # rows of their own.
     is_exact = dtype in (torch.float32, torch.float64)
-    tokens = common + int(tail_mask.sum())
-    fits_one_row = tokens <= MAX_TOKENS_IN_ONE_ROW
-    if common and is_exact and fits_one_row:
-        cache = _cache_of_one_row(run, prefix, tails, tail_mask.bool(), dtype)
+    tokens = len(prefix) + int(suffix_mask.sum())
+    if prefix and is_exact and tokens <= MAX_TOKENS_IN_ONE_ROW:
+        cache = _prefill_one_row(
+            run,
+            prefix,
+            suffixes,
+            is_suffix=suffix_mask.bool(),
+            positions=suffix_positions,
+            dtype=dtype,
+        )
         return cache, mask
     cache = DynamicCache()
-    if common:
+    if prefix:
         run(
             input_ids=torch.tensor([prefix]),
             attention_mask=prefix_mask[:1],
             past_key_values=cache,
         )
         only_row = torch.tensor([0])
-        cache = copy_of_rows(cache, only_row.expand(len(prompts)))
-    if tails.shape[1]:
-        positions = mask.cumsum(1) - 1
-        tail_positions = positions[:, common:].clamp(min=0)
+        cache = select_rows(cache, only_row.expand(len(prompts)))
+    if suffixes.shape[1]:
         run(
-            input_ids=tails,
+            input_ids=suffixes,
             attention_mask=mask,
-            position_ids=tail_positions,
+            position_ids=suffix_positions,
             past_key_values=cache,
         )
     return cache, mask
 
 
-def _shared_prefix(rows: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-    # All rows share the prefix that the first and the last row in sorted order share.
-    first = min(rows)
-    last = max(rows)
-    for place, (a, b) in enumerate(zip(first, last, strict=False)):
-        if a != b:
-            return first[:place]
-    return first
-
-
-def _cache_of_one_row(
+def _prefill_one_row(
     run: Callable[..., Any],
     prefix: Sequence[int],
-    tails: Tensor,
-    is_tail: Tensor,
+    suffixes: Tensor,
+    *,
+    is_suffix: Tensor,
+    positions: Tensor,
     dtype: torch.dtype,
 ) -> DynamicCache:
-    """Run a prefix and all tails as one row, and return a cache with one row for each tail.
+    """Run a prefix and all suffixes as one row, and return a cache with one row for each suffix.
 
     Args:
         run: The model.
         prefix: Token ids that all prompts begin with.
-        tails: (P, T) left-padded token ids after the prefix.
-        is_tail: (P, T), False for padding.
+        suffixes: (P, S) left-padded token ids after the prefix.
+        is_suffix: (P, S), False for padding.
+        positions: (P, S) positions of these tokens in their prompts.
         dtype: Dtype of the model.
     """
-    common = len(prefix)
-    prefix_places = torch.arange(common)
-    tail_ids = tails[is_tail]
-    ids = torch.cat([torch.tensor(prefix), tail_ids])
-    # Every token sees the prefix. A token of a tail also sees that tail, and no other.
-    prompt_of_tail_token = is_tail.nonzero()[:, 0]
-    no_prompt = torch.full((common,), -1)
-    prompt_of_token = torch.cat([no_prompt, prompt_of_tail_token])
-    is_of_prefix = prompt_of_token == -1
+    prefix_indices = torch.arange(len(prefix))
+    suffix_ids = suffixes[is_suffix]
+    ids = torch.cat([torch.tensor(prefix), suffix_ids])
+    # Every token sees the prefix. A token of a suffix also sees that suffix, and no other.
+    no_prompt = torch.full((len(prefix),), -1)
+    prompt_of_suffix_token = is_suffix.nonzero()[:, 0]
+    prompt_of_token = torch.cat([no_prompt, prompt_of_suffix_token])
+    is_in_prefix = prompt_of_token == -1
     is_same_prompt = prompt_of_token[:, None] == prompt_of_token
-    sees = (is_of_prefix | is_same_prompt).tril()
-    # Each tail continues the positions of the prefix.
-    place_in_tail = is_tail.cumsum(1) - 1
-    tail_positions = common + place_in_tail[is_tail]
-    positions = torch.cat([prefix_places, tail_positions])
+    is_visible = (is_in_prefix | is_same_prompt).tril()
+    all_positions = torch.cat([prefix_indices, positions[is_suffix]])
 
     cache = DynamicCache()
     run(
         input_ids=ids[None],
-        attention_mask=_added_to_scores(sees[None], dtype),
-        position_ids=positions[None],
+        attention_mask=_additive_mask(is_visible[None], dtype),
+        position_ids=all_positions[None],
         past_key_values=cache,
     )
 
     # Padding takes the first token of the row, which the mask hides.
-    tail_places = torch.zeros_like(tails)
-    tail_places[is_tail] = torch.arange(common, len(ids))
-    prefix_of_each = prefix_places.expand(len(tails), -1)
-    places = torch.cat([prefix_of_each, tail_places], 1)
-    return _take_places(cache, places)
+    suffix_indices = torch.zeros_like(suffixes)
+    suffix_indices[is_suffix] = torch.arange(len(prefix), len(ids))
+    prefix_of_each = prefix_indices.expand(len(suffixes), -1)
+    indices = torch.cat([prefix_of_each, suffix_indices], 1)
+
+    def split(states: Tensor) -> Tensor:
+        selected = states[0].index_select(1, indices.flatten())
+        # (heads, P, L, numbers of a head), as index_select copied one head after the other.
+        by_prompt = selected.unflatten(1, indices.shape)
+        return by_prompt.transpose(0, 1)
+
+    return _with_states(cache, split)
 
 
-def _added_to_scores(sees: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return which token (B, Q) sees which (B, Q, K), as numbers that are added to the scores.
+def _additive_mask(is_visible: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the attention mask (B, 1, Q, K) that is added to the scores, for all heads.
 
     Every attention implementation takes a mask in this form.
+
+    Args:
+        is_visible: (B, Q, K), True where a query may attend to a key.
+        dtype: Dtype of the model.
     """
-    # The lowest finite number: a row that sees nothing would be NaN with minus infinity.
+    # The lowest finite number: a query that sees nothing would be NaN with minus infinity.
     hidden = torch.finfo(dtype).min
-    added = torch.zeros(sees.shape, dtype=dtype)
-    added.masked_fill_(~sees, hidden)
-    # One mask for all heads.
+    added = torch.zeros(is_visible.shape, dtype=dtype)
+    added.masked_fill_(~is_visible, hidden)
     return added[:, None]
 
 
-def copy_of_rows(cache: DynamicCache, rows: Tensor) -> DynamicCache:
+def select_rows(cache: DynamicCache, rows: Tensor) -> DynamicCache:
     """Return a cache whose rows are these rows of another one."""
     # index_select, unlike the indexing of batch_select_indices, has a fast backward on a CPU.
-    return _mapped(cache, lambda states: states.index_select(0, rows))
+    return _with_states(cache, lambda states: states.index_select(0, rows))
 
 
-def _take_places(cache: DynamicCache, places: Tensor) -> DynamicCache:
-    """Return a cache (P, L) made of these places of a cache with one row."""
-
-    def take(states: Tensor) -> Tensor:
-        taken = states[0].index_select(1, places.flatten())
-        # (heads, P, L, numbers of a head), as index_select copied one head after the other.
-        by_prompt = taken.unflatten(1, places.shape)
-        return by_prompt.transpose(0, 1)
-
-    return _mapped(cache, take)
-
-
-def _mapped(cache: DynamicCache, change: Callable[[Tensor], Tensor]) -> DynamicCache:
+def _with_states(cache: DynamicCache, change: Callable[[Tensor], Tensor]) -> DynamicCache:
     """Return a cache with changed keys and values; the given cache stays as it is."""
     result = DynamicCache()
     for layer in cache.layers:
@@ -302,12 +297,10 @@ def pack_into_lanes(lengths: Sequence[int], prompt_of_row: Sequence[int]) -> lis
     def fill(width: int) -> list[list[int]]:
         lanes: list[list[int]] = []
         for row in longest_first:
-            length = lengths[row]
-            prompt = prompt_of_row[row]
             for lane in lanes:
                 used = sum(lengths[other] for other in lane)
-                has_room = used + length <= width
-                has_same_prompt = prompt_of_row[lane[0]] == prompt
+                has_room = used + lengths[row] <= width
+                has_same_prompt = prompt_of_row[lane[0]] == prompt_of_row[row]
                 if has_room and has_same_prompt:
                     lane.append(row)
                     break
@@ -315,22 +308,19 @@ def pack_into_lanes(lengths: Sequence[int], prompt_of_row: Sequence[int]) -> lis
                 lanes.append([row])
         return lanes
 
-    longest = max(max(lengths), 1)
-    best: list[list[int]] = []
-    best_cost = float("inf")
-    for quarters in range(4, 17):
-        width = longest * quarters // 4
-        lanes = fill(width)
+    def cost(width: int) -> float:
         # Attention grows with the square of the width, all other work with the width alone.
         cost_per_token = 1 + width / ATTENTION_EQUALS_REST_AT
-        cost = len(lanes) * width * cost_per_token
-        if cost < best_cost:
-            best = lanes
-            best_cost = cost
-    return best
+        tokens = len(fill(width)) * width
+        return tokens * cost_per_token
+
+    longest = max(*lengths, 1)
+    widths = [longest * quarters // 4 for quarters in range(4, 17)]
+    cheapest = min(widths, key=cost)
+    return fill(cheapest)
 
 
-def distinct(prompts: Sequence[Sequence[int]]) -> tuple[list[tuple[int, ...]], list[int]]:
+def deduplicate(prompts: Sequence[Sequence[int]]) -> tuple[list[tuple[int, ...]], list[int]]:
     """Return the distinct prompts in order of first appearance, and the index of each row's own."""
     numbers: dict[tuple[int, ...], int] = {}
     prompt_of_row = []
@@ -368,11 +358,12 @@ def shared_prompt_logps(
         `(log_probs, entropies)`, both (B, C) float32 in nats, and zero where masked. Entropies are
         None where the model was patched without them.
     """
-    width = input_ids.shape[1] - completion_length
-    completion_mask = attention_mask[:, width:]
+    prompt_width = input_ids.shape[1] - completion_length
+    prompt_lengths = attention_mask[:, :prompt_width].sum(1)
+    completion_mask = attention_mask[:, prompt_width:]
     lengths = completion_mask.sum(1).tolist()
     prompt_per_row = _unpadded_prompts(input_ids, attention_mask, completion_length)
-    prompts, prompt_of_row = distinct(prompt_per_row)
+    prompts, prompt_of_row = deduplicate(prompt_per_row)
     dtype = next(model.parameters()).dtype
 
     def run(**inputs: Any) -> Any:
@@ -380,45 +371,36 @@ def shared_prompt_logps(
         return model(**inputs, shift_labels=labels, fused_lm_head=True)
 
     # 1. Run the prompts without their last tokens.
-    cache, prompt_mask = prompt_cache(run, prompts, pad_id, dtype)
+    cache, prompt_mask = prefill(run, prompts, pad_id, dtype)
 
-    # 2. Lay the completions out in lanes.
+    # 2. Lay the completions out in lanes. `places` has the place of each token of a lane in the
+    # result (B, C), counted row by row. Padding is -1.
     lanes = pack_into_lanes(lengths, prompt_of_row)
     lane_widths = [sum(lengths[row] for row in lane) for lane in lanes]
     lane_width = max(*lane_widths, 1)
-    shape = (len(lanes), lane_width)
-    ids = torch.zeros(shape, dtype=torch.long)
-    positions = torch.zeros(shape, dtype=torch.long)
-    labels = torch.full(shape, NO_LABEL)
-    # Row of the batch that a token belongs to; -1 is padding.
-    row_of_token = torch.full(shape, -1)
-    # Places of the same tokens in the result (B, C), counted row by row.
-    batch_places = []
-    for lane_number, lane in enumerate(lanes):
+    places = torch.full((len(lanes), lane_width), -1)
+    for lane, lane_places in zip(lanes, places, strict=True):
         start = 0
         for row in lane:
-            prompt = prompts[prompt_of_row[row]]
-            length = lengths[row]
-            end = start + length
-            steps = torch.arange(length)
-            completion = input_ids[row, width : width + length]
-            # The last prompt token runs with each completion, so that one pass gives every
-            # log-probability.
-            last_prompt_token = torch.tensor(prompt[-1:])
-            shifted = torch.cat([last_prompt_token, completion])
-            first_position = len(prompt) - 1
+            end = start + lengths[row]
             first_place = row * completion_length
-            ids[lane_number, start:end] = shifted[:length]
-            positions[lane_number, start:end] = first_position + steps
-            labels[lane_number, start:end] = completion
-            row_of_token[lane_number, start:end] = row
-            batch_places.append(first_place + steps)
+            lane_places[start:end] = first_place + torch.arange(lengths[row])
             start = end
+    is_padding = places < 0
+    valid_places = places.clamp(min=0)
+    rows = valid_places // completion_length
+    steps = valid_places % completion_length
+    # The last prompt token runs with each completion, so that one pass gives every log-probability.
+    shifted = input_ids[:, prompt_width - 1 : -1]
+    completions = input_ids[:, prompt_width:]
+    ids = shifted[rows, steps].masked_fill(is_padding, 0)
+    labels = completions[rows, steps].masked_fill(is_padding, NO_LABEL)
+    positions = prompt_lengths[rows] - 1 + steps
 
     # 3. Run the lanes after the caches of their prompts.
     # All rows of a lane have the prompt of its first row.
-    first_rows = torch.tensor([lane[0] for lane in lanes])
-    prompt_of_lane = torch.tensor(prompt_of_row)[first_rows]
+    prompt_of_lane = torch.tensor([prompt_of_row[lane[0]] for lane in lanes])
+    row_of_token = rows.masked_fill(is_padding, -1)
     row_of_query = row_of_token[:, :, None]
     row_of_key = row_of_token[:, None, :]
     is_same_row = row_of_query == row_of_key
@@ -427,25 +409,22 @@ def shared_prompt_logps(
     is_prompt = prompt_mask[prompt_of_lane].bool()
     for_each_token = is_prompt[:, None]
     sees_prompt = for_each_token.expand(-1, lane_width, -1)
-    sees = torch.cat([sees_prompt, sees_completion], -1)
+    is_visible = torch.cat([sees_prompt, sees_completion], -1)
     output = model(
         input_ids=ids,
-        attention_mask=_added_to_scores(sees, dtype),
-        position_ids=positions,
-        past_key_values=copy_of_rows(cache, prompt_of_lane),
+        attention_mask=_additive_mask(is_visible, dtype),
+        position_ids=positions.masked_fill(is_padding, 0),
+        past_key_values=select_rows(cache, prompt_of_lane),
         shift_labels=labels,
         fused_lm_head=True,
     )
 
-    # 4. Put the results back into the rows of the batch. Tokens of the lanes are read in the order
-    # in which the loop above wrote them.
-    is_written = row_of_token >= 0
-    places = torch.cat(batch_places)
-
+    # 4. Put the results back into the rows of the batch.
     def by_row(values: Tensor) -> Tensor:
         empty = values.new_zeros(len(input_ids), completion_length)
-        written = values[is_written]
-        filled = empty.flatten().index_copy(0, places, written)
+        computed = values[~is_padding]
+        own_places = places[~is_padding]
+        filled = empty.flatten().index_copy(0, own_places, computed)
         return filled.view_as(empty)
 
     log_probs = by_row(output.log_probs)

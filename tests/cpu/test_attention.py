@@ -59,13 +59,13 @@ def test_grouped_attention_gives_the_same_values_and_gradients(
 
 
 def assert_runs_as_before(
-    inputs: list[torch.Tensor], mask: torch.Tensor | None, *, groups: int = 3, **more: torch.Tensor
+    inputs: list[torch.Tensor], mask: torch.Tensor | None, *, groups: int = 3
 ) -> None:
     layer = FakeLayer()
     layer.num_key_value_groups = groups
-    expected, _ = sdpa_attention.sdpa_attention_forward(layer, *inputs, mask, **more)
+    expected, _ = sdpa_attention.sdpa_attention_forward(layer, *inputs, mask)
     with grouped_attention():
-        got, _ = ALL_ATTENTION_FUNCTIONS["sdpa"](layer, *inputs, mask, **more)
+        got, _ = ALL_ATTENTION_FUNCTIONS["sdpa"](layer, *inputs, mask)
     assert torch.equal(got, expected)
 
 
@@ -78,7 +78,3 @@ def test_attention_without_a_mask_runs_as_before() -> None:
 
 def test_attention_of_heads_that_are_not_shared_runs_as_before() -> None:
     assert_runs_as_before(heads(5, 5, key_heads=9), CAUSAL, groups=1)
-
-
-def test_attention_with_a_position_bias_runs_as_before() -> None:
-    assert_runs_as_before(heads(5, 5), CAUSAL, position_bias=torch.randn(1, 9, 5, 5))
