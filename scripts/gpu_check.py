@@ -197,7 +197,7 @@ def loaded(request: Request, settings: gn.Settings) -> Any:
     start = time.perf_counter()
     gpu = gn.machine.find_gpu()
     model, tokenizer = gn.load_model(settings)
-    generation = str(choose_engine(model))
+    generation = choose_engine(model).name
     say(f"generation: {generation}")
     yield measured("seconds to load", f"{time.perf_counter() - start:.0f}")
     without_vllm = "the kit's" if gpu is None else "Unsloth's"

@@ -25,13 +25,11 @@ class EngineChoice:
     """The engine that samples from a model, and why it is not a faster one."""
 
     name: str
-    """Name of the engine, as `run.json` records it."""
+    """Name of the engine, with the reason if vLLM was asked for and did not start."""
     why_not_vllm: str | None
     """Reason why vLLM does not sample, with what to do; None if it does."""
     why_not_cpu_engine: str | None
     """Reason why the `CpuEngine` cannot run the model; None if it can."""
-    is_vllm_missed: bool
-    """True if the model was loaded with `fast_inference`, but without vLLM."""
 
     @property
     def is_vllm(self) -> bool:
@@ -42,9 +40,6 @@ class EngineChoice:
     def can_share_prompts(self) -> bool:
         """True if the `CpuEngine` can run the model, which computes each distinct prompt once."""
         return self.why_not_cpu_engine is None
-
-    def __str__(self) -> str:
-        return f"{self.name}; not vLLM: {self.why_not_vllm}" if self.is_vllm_missed else self.name
 
 
 def choose_engine(
@@ -65,10 +60,20 @@ def choose_engine(
     >>> choose_engine(None, Settings()).name  # on a machine without a GPU
     "the kit's rollout on a CPU"
     """
+    missed_vllm = ""
+    if model is None:
+        # Nothing is loaded, so vLLM is not imported for the answer, which would take seconds.
+        obstacle = vllm_obstacle(settings, find_gpu(), try_import=False)
+        why_not_vllm = None if obstacle is None else str(obstacle)
+    elif has_engine(model):
+        why_not_vllm = vllm_sampling_obstacle(model)
+    else:
+        record = record_of_model(model)
+        missed_vllm = "" if record is None else record.why_not_vllm
+        why_not_vllm = missed_vllm or "the model was loaded without vLLM"
     # Models with a sliding window share prompts only if every row fits into the window.
     if settings is not None and longest_row is None:
         longest_row = settings.max_prompt_length + settings.max_completion_length
-    why_not_vllm = _vllm_reason(model, settings)
     why_not_cpu_engine = _cpu_engine_reason(model, settings, longest_row)
     # From the fastest to the slowest.
     if why_not_vllm is None:
@@ -79,33 +84,9 @@ def choose_engine(
         name = "the kit's rollout on a CPU"
     else:
         name = "transformers' own generation"
-    return EngineChoice(
-        name=name,
-        why_not_vllm=why_not_vllm,
-        why_not_cpu_engine=why_not_cpu_engine,
-        is_vllm_missed=model is not None and _missed_vllm(model) != "",
-    )
-
-
-def _vllm_reason(model: PreTrainedModel | None, settings: Settings | None) -> str | None:
-    """Return why vLLM does not sample, or None if it does."""
-    if model is None:
-        # Nothing is loaded, so vLLM is not imported for the answer, which would take seconds.
-        obstacle = vllm_obstacle(settings, find_gpu(), try_import=False)
-        return None if obstacle is None else str(obstacle)
-    if has_engine(model):
-        return vllm_sampling_obstacle(model)
-    # What happened while the model was loaded says more than what is known beforehand.
-    if _missed_vllm(model):
-        return _missed_vllm(model)
-    obstacle = None if settings is None else vllm_obstacle(settings, find_gpu())
-    return "the model was loaded without vLLM" if obstacle is None else str(obstacle)
-
-
-def _missed_vllm(model: PreTrainedModel) -> str:
-    """Return why a model was loaded without the vLLM that was asked for; empty if it was not."""
-    record = record_of_model(model)
-    return "" if record is None else record.why_not_vllm
+    if missed_vllm:
+        name += f"; not vLLM: {missed_vllm}"
+    return EngineChoice(name, why_not_vllm, why_not_cpu_engine)
 
 
 def _cpu_engine_reason(

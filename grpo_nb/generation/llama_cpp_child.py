@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -23,22 +22,27 @@ CONTEXT_BLOCK = 256
 #: A long answer on a slow CPU takes minutes. After an hour the server counts as stuck.
 TIMEOUT_SECONDS = 3600.0
 
-Post = Callable[[str, dict[str, Any]], dict[str, Any]]
-
 
 def answer(request: dict[str, Any]) -> list[dict[str, Any]]:
     """Answer every chat of a request, with the fields of `llama_cpp.Answer`."""
-    post = start_server(request)
+    key = secrets.token_hex(16)
+    server = start_server(request, key)
+    # trust_env=False: a proxy of the environment would be asked for the loopback address too.
+    client = httpx.Client(
+        base_url=server.listening_address,
+        headers={"Authorization": f"Bearer {key}"},
+        timeout=TIMEOUT_SECONDS,
+        trust_env=False,
+    )
     answers = []
     for number in range(len(request["prompts"])):
-        answers.append(complete(post, request, number))
+        answers.append(complete(client, request, number))
         print(len(answers), flush=True)
     return answers
 
 
-def start_server(request: dict[str, Any]) -> Post:
-    """Load the file, and return a function that posts to the server. It keeps the server alive."""
-    key = secrets.token_hex(16)
+def start_server(request: dict[str, Any], key: str) -> xllamacpp.Server:
+    """Load the file, and return a server that answers to the key as long as it is referenced."""
     params = xllamacpp.CommonParams()
     params.model.path = request["gguf"]
     # A chat has at most one token for each byte.
@@ -58,33 +62,30 @@ def start_server(request: dict[str, Any]) -> Post:
     params.ui = False
     params.verbosity = 1  # errors only
     try:
-        server = xllamacpp.Server(params)
+        return xllamacpp.Server(params)
     except RuntimeError as error:
         raise SystemExit(str(error)) from error
-    # trust_env=False: a proxy of the environment would be asked for the loopback address too.
-    headers = {"Authorization": f"Bearer {key}"}
-    client = httpx.Client(headers=headers, timeout=TIMEOUT_SECONDS, trust_env=False)
-
-    def post(path: str, body: dict[str, Any]) -> dict[str, Any]:
-        response = client.post(server.listening_address + path, json=body)
-        if response.is_error:
-            raise SystemExit(f"{path}: {response.status_code} {response.text}")
-        return response.json()
-
-    return post
 
 
-def complete(post: Post, request: dict[str, Any], number: int) -> dict[str, Any]:
+def post(client: httpx.Client, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    """Return the server's reply, or end this process with its error."""
+    response = client.post(path, json=body)
+    if response.is_error:
+        raise SystemExit(f"{path}: {response.status_code} {response.text}")
+    return response.json()
+
+
+def complete(client: httpx.Client, request: dict[str, Any], number: int) -> dict[str, Any]:
     """Render, tokenize and complete one chat of the request."""
     chat = {
         "messages": request["prompts"][number],
         "chat_template_kwargs": request["chat_template_kwargs"],
     }
-    prompt = post("/apply-template", chat)["prompt"]
+    prompt = post(client, "/apply-template", chat)["prompt"]
     # The flags are those of the server's own chat endpoint: it adds the tokens that the vocabulary
     # wants in front, and reads special tokens as such.
     text = {"content": prompt, "add_special": True, "parse_special": True}
-    prompt_ids = post("/tokenize", text)["tokens"]
+    prompt_ids = post(client, "/tokenize", text)["tokens"]
     body = {
         "prompt": prompt,
         "cache_prompt": False,
@@ -96,7 +97,7 @@ def complete(post: Post, request: dict[str, Any], number: int) -> dict[str, Any]
     # A seed for each chat: with a common one, sampled answers would be right or wrong together.
     if "seed" in body:
         body["seed"] += number
-    completion = post("/completion", body)
+    completion = post(client, "/completion", body)
     ids = completion["tokens"]
     return {
         "text": completion["content"],

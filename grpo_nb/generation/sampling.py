@@ -9,7 +9,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from grpo_nb.models.import_unsloth import import_unsloth
 
@@ -111,17 +111,15 @@ def generate(
     # Prompts of similar length go together, so that little is padding.
     order = sorted(range(len(prompt_ids)), key=lambda index: len(prompt_ids[index]))
     longest_prompt = len(prompt_ids[order[-1]])
-    sampler = _choose_sampler(model, config, longest_prompt + max_completion_length)
-    if sampler.is_vllm:
-        # vLLM makes its own batches of the prompts of a call.
-        batch_size = max(batch_size, PROMPTS_PER_VLLM_CALL)
+    needed = longest_prompt + max_completion_length
+    sample, batch_size = _choose_sampler(model, config, needed, batch_size)
     completions: dict[int, Completion] = {}
     with sleeping_engine_restored(model):
         for start in range(0, len(order), batch_size):
             batch = order[start : start + batch_size]
             batch_ids = [prompt_ids[index] for index in batch]
             if tools is None:
-                sampled = sampler.sample(batch_ids)
+                sampled = sample(batch_ids)
                 done = [_completion(tokenizer, ids, end_tokens) for ids in sampled]
             else:
                 done = run_episodes(
@@ -130,7 +128,7 @@ def generate(
                     [prompts[index] for index in batch],
                     batch_ids,
                     [columns[index] for index in batch],
-                    sample=sampler.sample,
+                    sample=sample,
                     end_tokens=end_tokens,
                 )
             completions.update(zip(batch, done, strict=True))
@@ -139,23 +137,19 @@ def generate(
     return [completions[index] for index in range(len(prompt_ids))]
 
 
-class _Sampler(NamedTuple):
-    """A way to complete prompts."""
+def _choose_sampler(
+    model: PreTrainedModel, config: GenerationConfig, needed: int, batch_size: int
+) -> tuple[Callable[[Sequence[Sequence[int]]], list[list[int]]], int]:
+    """Return the fastest function that completes prompts, and the number of prompts per call.
 
-    sample: Callable[[Sequence[Sequence[int]]], list[list[int]]]
-    """Function that returns one completion for each prompt, all as token ids."""
-    is_vllm: bool
-
-
-def _choose_sampler(model: PreTrainedModel, config: GenerationConfig, needed: int) -> _Sampler:
-    """Return the fastest way to complete prompts of this length.
-
-    A warning says why vLLM does not sample from a model that has an engine.
+    The function takes and returns token ids. A warning says why vLLM does not sample from a model
+    that has an engine.
 
     Args:
         model: Model to sample from.
         config: Length, special tokens and sampling parameters.
         needed: Tokens of the longest prompt and a completion together.
+        batch_size: Number of prompts per call of any other engine than vLLM.
     """
     choice = choose_engine(model, longest_row=needed)
     if has_engine(model):
@@ -169,13 +163,13 @@ def _choose_sampler(model: PreTrainedModel, config: GenerationConfig, needed: in
                 f"max_completion_length of {needed} together"
             )
         if obstacle is None:
-            return _Sampler(partial(sample_with_vllm, model, config=config), is_vllm=True)
+            # vLLM makes its own batches of the prompts of a call.
+            batch_size = max(batch_size, PROMPTS_PER_VLLM_CALL)
+            return partial(sample_with_vllm, model, config=config), batch_size
         _LOG.warning("Prompts are completed without vLLM, which is slower: %s.", obstacle)
     if choice.can_share_prompts and CpuEngine.sampling_obstacle(config) is None:
-        sample = partial(CpuEngine(model).sample, config=config)
-    else:
-        sample = partial(sample_with_transformers, model, config=config)
-    return _Sampler(sample, is_vllm=False)
+        return partial(CpuEngine(model).sample, config=config), batch_size
+    return partial(sample_with_transformers, model, config=config), batch_size
 
 
 def _sampling_arguments(temperature: float, sampling: Mapping[str, Any] | None) -> dict[str, Any]:

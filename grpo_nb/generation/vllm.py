@@ -22,31 +22,8 @@ from grpo_nb.upstream.vllm import drop_requests, is_sleeping, put_to_sleep
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedModel
 
-#: Fields of `GenerationConfig` that vLLM has under the same name, with vLLM's neutral defaults.
-NEUTRAL_SAMPLING = {
-    "temperature": 1.0,
-    "top_p": 1.0,
-    "top_k": -1,
-    "min_p": 0.0,
-    "repetition_penalty": 1.0,
-}
-#: Fields of `GenerationConfig` that do not change what is sampled, or that are passed on by hand.
-#: Any other field is refused, because vLLM would ignore it silently.
-OTHER_FIELDS = {
-    "bos_token_id",
-    "cache_implementation",
-    "disable_compile",
-    "do_sample",
-    "eos_token_id",
-    "max_length",
-    "max_new_tokens",
-    "output_logits",
-    "output_scores",
-    "pad_token_id",
-    "return_dict_in_generate",
-    "transformers_version",
-    "use_cache",
-}
+#: Sampling parameters that transformers and vLLM name alike, with vLLM's values for "no effect".
+NEUTRAL_SAMPLING = {"temperature": 1.0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0}
 
 
 def vllm_sampling_obstacle(model: PreTrainedModel) -> str | None:
@@ -82,19 +59,9 @@ def sampling_arguments(config: GenerationConfig) -> dict[str, Any]:
     """Return the arguments of vLLM's `SamplingParams` that sample as transformers does.
 
     Args:
-        config: What `model.generate` would be given, with a list of end tokens.
-
-    Raises:
-        ValueError: The configuration sets a field that vLLM does not have under this name.
+        config: What `model.generate` would be given, with a list of end tokens. Of its sampling
+            parameters, those of `Settings.sampling` are passed on.
     """
-    changed = config.to_diff_dict()
-    changed_names = {name for name in changed if changed[name] is not None and name[0] != "_"}
-    unknown = sorted(changed_names - NEUTRAL_SAMPLING.keys() - OTHER_FIELDS)
-    if unknown:
-        raise ValueError(
-            f"vLLM does not sample with {', '.join(unknown)}. Leave it out, or load the model "
-            "with fast_inference=False."
-        )
     arguments: dict[str, Any] = {
         "n": 1,
         "max_tokens": config.max_new_tokens,
@@ -102,17 +69,16 @@ def sampling_arguments(config: GenerationConfig) -> dict[str, Any]:
         "ignore_eos": True,
         "stop_token_ids": list(config.eos_token_id),
         "detokenize": False,  # the kit decodes, as on a CPU
+        # No limit is 0 in transformers and -1 in vLLM.
+        "top_k": config.top_k or -1,
     }
-    sampled = {}
     for name, neutral in NEUTRAL_SAMPLING.items():
         value = getattr(config, name)
-        sampled[name] = neutral if value is None else value
-    # Greedy decoding keeps only the penalty: vLLM's other parameters would change nothing.
+        arguments[name] = neutral if value is None else value
     if not config.do_sample:
-        penalty = sampled["repetition_penalty"]
-        return arguments | {"temperature": 0.0, "repetition_penalty": penalty}
-    # No limit is 0 in transformers and -1 in vLLM.
-    return arguments | sampled | {"top_k": config.top_k or -1}
+        # vLLM decodes greedily at this temperature, and then ignores top_p, top_k and min_p.
+        arguments["temperature"] = 0.0
+    return arguments
 
 
 def sample_with_vllm(

@@ -83,7 +83,7 @@ def _rollout(engine: EngineChoice) -> str:
     if engine.can_share_prompts:
         return "shared prompts"
     # The `CpuEngine` is no choice on a GPU, so only there the engine's own name says more.
-    return str(engine) if find_gpu() else f"stock ({engine.why_not_cpu_engine})"
+    return engine.name if find_gpu() else f"stock ({engine.why_not_cpu_engine})"
 
 
 def _task_record(task: Task) -> dict[str, Any]:

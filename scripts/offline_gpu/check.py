@@ -135,7 +135,7 @@ def smoke() -> Iterator[Row]:
     from grpo_nb.upstream.vllm import model_runner_class
 
     is_vllm = has_engine(model)
-    generation = str(choose_engine(model))
+    generation = choose_engine(model).name
     if not is_vllm:
         generation = f"{generation} / {last_output_lines()}"
     yield ["generation", is_vllm, generation, "vLLM"]

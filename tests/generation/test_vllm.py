@@ -272,12 +272,6 @@ def test_sampling_arguments_decode_greedily_at_temperature_0() -> None:
     assert arguments["n"] == 1
 
 
-@pytest.mark.parametrize(("name", "value"), [("typical_p", 0.5), ("no_repeat_ngram_size", 3)])
-def test_sampling_parameter_that_vllm_lacks_is_refused(name: str, value: float) -> None:
-    with pytest.raises(ValueError, match=f"vLLM does not sample with {name}"):
-        sampling_arguments(generation_config(do_sample=True, **{name: value}))
-
-
 # `generate` with an engine
 
 

@@ -109,7 +109,7 @@ class Model:
 
 
 def engine_of(model: Model) -> str:
-    return str(choose_engine(model))
+    return choose_engine(model).name
 
 
 class Loader:
