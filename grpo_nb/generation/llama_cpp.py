@@ -18,8 +18,15 @@ from grpo_nb.core.processes import ChildError, run_script
 from grpo_nb.generation.samples import Completion
 from grpo_nb.machine.host import usable_cores
 
-# Parameters that `answer(sampling=)` accepts.
-_SAMPLING_NAMES = {"top_p", "top_k", "min_p", "seed"}
+# llama.cpp's own defaults would leave out most of the vocabulary.
+_WHOLE_VOCABULARY = {
+    # transformers' order of the processors
+    "samplers": ["temperature", "top_k", "top_p", "min_p"],
+    "top_k": 0,
+    "top_p": 1.0,
+    "min_p": 0.0,
+    "seed": 0,
+}
 
 
 class LlamaCppError(RuntimeError):
@@ -77,7 +84,7 @@ def answer(
     file = Path(gguf)
     request = {
         "gguf": str(file.absolute()),
-        "prompts": [[dict(message) for message in chat] for chat in prompts],
+        "prompts": list(prompts),
         "limit": max_completion_length,
         "sampling": _sampling(temperature, sampling or {}),
         "chat_template_kwargs": dict(chat_template_kwargs or {}),
@@ -114,7 +121,7 @@ def require_llama_cpp() -> None:
 
 def _sampling(temperature: float, changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return the sampling parameters as llama.cpp's server takes them."""
-    unknown = sorted(changes.keys() - _SAMPLING_NAMES)
+    unknown = sorted(changes.keys() - _WHOLE_VOCABULARY.keys())
     if unknown:
         raise ValueError(
             f"sampling has {unknown[0]!r}, which is not a parameter for a GGUF file. "
@@ -122,13 +129,4 @@ def _sampling(temperature: float, changes: Mapping[str, Any]) -> dict[str, Any]:
         )
     if temperature <= 0:
         return {"temperature": 0.0}
-    # llama.cpp's own defaults would leave out most of the vocabulary.
-    whole_vocabulary = {
-        # transformers' order of the processors
-        "samplers": ["temperature", "top_k", "top_p", "min_p"],
-        "top_k": 0,
-        "top_p": 1.0,
-        "min_p": 0.0,
-        "seed": 0,
-    }
-    return {**whole_vocabulary, **changes, "temperature": temperature}
+    return {**_WHOLE_VOCABULARY, **changes, "temperature": temperature}

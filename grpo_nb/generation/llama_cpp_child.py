@@ -17,8 +17,6 @@ import xllamacpp
 
 #: Tokens that a template may add to the messages: a date, a default system prompt, the role tags.
 TEMPLATE_TOKENS = 1024
-#: llama.cpp allocates its context in blocks of this many tokens.
-CONTEXT_BLOCK = 256
 #: A long answer on a slow CPU takes minutes. After an hour the server counts as stuck.
 TIMEOUT_SECONDS = 3600.0
 
@@ -47,9 +45,7 @@ def start_server(request: dict[str, Any], key: str) -> xllamacpp.Server:
     params.model.path = request["gguf"]
     # A chat has at most one token for each byte.
     longest_chat = max(len(json.dumps(chat)) for chat in request["prompts"])
-    tokens = longest_chat + TEMPLATE_TOKENS + request["limit"]
-    blocks = -(-tokens // CONTEXT_BLOCK)
-    params.n_ctx = blocks * CONTEXT_BLOCK
+    params.n_ctx = longest_chat + TEMPLATE_TOKENS + request["limit"]
     params.n_parallel = 1
     params.cpuparams.n_threads = request["threads"]
     params.cpuparams_batch.n_threads = request["threads"]
