@@ -149,9 +149,6 @@ def _load_with_best_engine(
         report(f"loading {settings.model} with vLLM")
         try:
             model, tokenizer = _load(settings, source, gpu, loader, use_vllm=True)
-            # Unsloth may print its reason and go on without vLLM.
-            if not has_engine(model):
-                raise RuntimeError("Unsloth does not run this model in vLLM")
             return _Loaded(model, tokenizer)
         except Exception as error:
             # A second try would find the memory taken that this one holds.
@@ -246,6 +243,10 @@ def _load(
             base_model, tokenizer = FastLanguageModel.from_pretrained(**arguments)
             lora = lora_arguments(settings, gpu)
             model = FastLanguageModel.get_peft_model(base_model, **lora)
+            # Unsloth may print its reason and go on without vLLM. Raised here, so that nothing
+            # keeps this model while it is loaded again.
+            if use_vllm and not has_engine(model):
+                raise RuntimeError("Unsloth does not run this model in vLLM")
             return model, tokenizer
     except Exception as error:
         advice = memory_advice(error, settings, phase="loading")
