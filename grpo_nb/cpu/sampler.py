@@ -57,7 +57,7 @@ def sample(
     Returns:
         N completions of at most `max_new_tokens` tokens, with the end token.
     """
-    pad_id = 0 if config.pad_token_id is None else int(config.pad_token_id)
+    pad_id = int(config.pad_token_id or 0)
     prompt_ids, prompt_mask = left_padded(prompts, pad_id)
     total, width = prompt_ids.shape
     config, processors = sampling_setup(model, config, width)
