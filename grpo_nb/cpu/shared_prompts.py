@@ -99,8 +99,7 @@ def batch_obstacle(input_ids: Tensor, attention_mask: Tensor, completion_length:
     if not torch.equal(completion_mask.bool(), right_padded):
         return "a completion is masked in its middle"
     prompts = _unpadded_prompts(input_ids, attention_mask, completion_length)
-    shortest = min(map(len, prompts))
-    if shortest < 2:
+    if min(map(len, prompts)) < 2:
         return "a prompt is shorter than two tokens"
     if len(set(prompts)) == len(prompts):
         return "no prompt occurs twice in a micro-batch (raise per_device_train_batch_size)"
