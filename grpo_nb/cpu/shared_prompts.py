@@ -84,7 +84,11 @@ def shared_prompt_obstacle(model: PreTrainedModel, longest: int | None = None) -
     return None
 
 
-def batch_obstacle(input_ids: Tensor, attention_mask: Tensor, completion_length: int) -> str | None:
+def batch_obstacle(
+    input_ids: Tensor,
+    attention_mask: Tensor,
+    completion_length: int,
+) -> str | None:
     """Return why a batch has to take TRL's own path, or None if its prompts can be shared.
 
     Args:
