@@ -177,7 +177,7 @@ class Comparison(Shown):
             f"{result.questions} questions (95 % interval {100 * low:+.1f} to {100 * high:+.1f}).",
         ]
         if self.verdict == NO_DIFFERENCE:
-            sentences.append(power_sentence(self))
+            sentences.append(power_sentence(result))
         sentences.append(f"Counted as correct: {self.after.counted_as_correct}.")
         if self.contamination and self.contamination.count:
             sentences.append(self.contamination.sentence)
@@ -314,21 +314,20 @@ def _p_value(result: PairedResult) -> str:
     return "p < 0.001" if result.p_value < 0.001 else f"p = {result.p_value:.3f}"
 
 
-def power_sentence(comparison: Comparison) -> str:
-    """Return a sentence on the differences that this comparison can detect."""
-    result = comparison.result
+def power_sentence(result: PairedResult) -> str:
+    """Return a sentence on the differences that a test can detect."""
     if result.smallest is None:
         return (
             f"With fewer than {FEWEST_QUESTIONS} questions no difference is claimed, however large "
             "it is. Ask more questions."
         )
-    smaller = ""
-    if comparison.verdict == NO_DIFFERENCE:
-        smaller = " A smaller one may exist without being seen."
-    return (
+    sentence = (
         f"With {result.questions} questions, this test detects a true difference of "
-        f"{100 * result.smallest:.0f} points 80 % of the time.{smaller}"
+        f"{100 * result.smallest:.0f} points 80 % of the time."
     )
+    if result.verdict == NO_DIFFERENCE:
+        sentence += " A smaller one may exist without being seen."
+    return sentence
 
 
 def certainty(result: PairedResult | None) -> str:
@@ -351,17 +350,16 @@ def certainty(result: PairedResult | None) -> str:
 
 def _table(comparison: Comparison) -> Table:
     """Return the measures of each model, and for the first three the change and how sure it is."""
-    sides = list(comparison.sides.values())
+    before = comparison.before
+    after = comparison.after
     results = {MEASURES[name].label: result for name, result in comparison.results.items()}
     rows = []
-    for numbers in zip(*(side.numbers for side in sides), strict=True):
-        name = numbers[0][0]
+    for (name, value_before), (_, value_after) in zip(before.numbers, after.numbers, strict=True):
         result = results.get(name)
         change = "" if result is None else f"{100 * result.difference:+.1f} points"
-        values = [value for _, value in numbers]
-        rows.append([name, *values, change, certainty(result)])
-    head = ["", *(side.label for side in sides), "change", "how sure"]
-    number_columns = range(1, len(sides) + 2)
+        rows.append([name, value_before, value_after, change, certainty(result)])
+    head = ["", before.label, after.label, "change", "how sure"]
+    number_columns = (1, 2, 3)
     return Table(rows, head=head, right=number_columns, narrow=number_columns)
 
 
@@ -389,7 +387,7 @@ def _small_print(comparison: Comparison) -> Html:
         "In brackets: 95 % interval, the range in which the true share probably lies.",
         "p: how often two equally good models show such a change, or a larger one, by chance. "
         "0.05 is once in 20 comparisons.",
-        power_sentence(comparison),
+        power_sentence(comparison.result),
         comparison.after.anywhere_sentence,
     ]
     for side in comparison.sides.values():

@@ -33,7 +33,11 @@ def comparison_figure(comparison: Any) -> Figure:
     """
     measures = [name for name, result in comparison.results.items() if result is not None]
     lines = len(measures) * (len(MARKERS) + GAP)
-    figure = Figure(figsize=(8.0, 1.0 + ROW_INCHES * lines), layout="constrained", facecolor="none")
+    figure = Figure(
+        figsize=(8.0, 1.0 + ROW_INCHES * lines),
+        layout="constrained",
+        facecolor="none",
+    )
     axes = figure.subplots()
     axes.set_facecolor("none")
     place = 0.0
@@ -46,9 +50,14 @@ def comparison_figure(comparison: Any) -> Figure:
             # The interval is the message, so it is drawn thick. The share is a point on it.
             axes.plot([low, high], [place, place], color=colour, linewidth=3, alpha=0.55)
             axes.plot(share, place, marker, color=colour, markersize=8, zorder=3, clip_on=False)
-            number = f"{share:.0%}"
-            label_place = high + SPACE_FOR_LABEL
-            axes.text(label_place, place, number, va="center", fontweight="bold", color=INK)
+            axes.text(
+                high + SPACE_FOR_LABEL,
+                place,
+                f"{share:.0%}",
+                va="center",
+                fontweight="bold",
+                color=INK,
+            )
             ticks[place] = f"{MEASURES[measure].label}: {side.label}"
             place -= 1.0
         place -= GAP

@@ -17,7 +17,7 @@ from typing import Any, Literal
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.tables import Part, Shown, bold
 from grpo_nb.health.history import (
-    ASSUMED_SETTINGS,
+    ASSUMED_GROUP_SIZE,
     MIN_ROWS,
     SHORT_WINDOW,
     WINDOW,
@@ -55,8 +55,7 @@ class HealthMonitor:
     Args:
         weights: Weight of each reward, by name. Without weights, the main reward is recognised by
             its name.
-        settings: Settings of the run: its group size, and its number of held-out questions. Without
-            them, groups of two are assumed.
+        settings: Settings of the run, for its group size. Without them, groups of two are assumed.
         ranges: Lowest and highest score that each reward can give, by name.
         rows: Earlier rows of a resumed run. Their alerts are not reported again.
         stop_on: `"critical"` sets `should_stop` at the first critical alert, in a resumed run only
@@ -81,7 +80,9 @@ class HealthMonitor:
         stop_on: Literal["critical"] | None = None,
     ) -> None:
         self.history = RunHistory(
-            weights=weights or {}, settings=settings or ASSUMED_SETTINGS, ranges=ranges or {}
+            weights=weights or {},
+            ranges=ranges or {},
+            group_size=settings.num_generations if settings else ASSUMED_GROUP_SIZE,
         )
         """History of the run, which the rules read."""
         self.should_stop = False
@@ -112,10 +113,8 @@ class HealthMonitor:
                 missing.
         """
         self.history.add(row)
-        findings = {}
-        for finding in self._apply_rules():
-            key = (finding.rule, finding.subject)
-            findings[key] = finding
+        findings = {(each.rule, each.subject): each for each in self._apply_rules()}
+        for key, finding in findings.items():
             record = self._records.setdefault(key, _Record())
             record.last_steps[finding.severity] = self.history.step
 

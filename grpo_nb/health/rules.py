@@ -130,7 +130,7 @@ def check_no_spread(history: RunHistory, trend: RewardTrend) -> Iterator[Finding
     if LOW_POSITION < position < HIGH_POSITION:
         # Small groups often agree by chance. Raise the threshold by half the share
         # of groups expected to agree by chance.
-        size = history.settings.num_generations
+        size = history.group_size
         threshold += 0.5 * (position**size + (1 - position) ** size)
     if share < threshold or (has_succeeded and trend.is_above_start):
         return
@@ -155,8 +155,6 @@ def check_no_spread(history: RunHistory, trend: RewardTrend) -> Iterator[Finding
     elif has_succeeded:
         reason = "nearly all succeed"
         advice = "Use harder prompts, or stop here if this is the goal."
-    if trend.has_lost_half:
-        advice = "Go back to a checkpoint from before the reward fell, then lower learning_rate."
     steps = history.steps_in_window(LONG_WINDOW)
     message = (
         f"In {share:.0%} of the groups of the last {steps} steps, all completions got the same "
