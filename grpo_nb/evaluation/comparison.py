@@ -132,7 +132,10 @@ class Comparison(Shown):
             f"{self.after.accuracy:.1%} {position} this majority-class baseline."
         )
         return MajorityBaseline(
-            answer=answer, share=share, is_cleared=is_cleared, sentence=sentence
+            answer=answer,
+            share=share,
+            is_cleared=is_cleared,
+            sentence=sentence,
         )
 
     @property
@@ -232,24 +235,27 @@ class Comparison(Shown):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the numbers, fit for JSON."""
-        numbers: dict[str, Any] = {"before": self.before.to_dict(), "after": self.after.to_dict()}
-        numbers |= dataclasses.asdict(self.result)
-        for name in ("verdict", "sentence", "changed"):
-            numbers[name] = getattr(self, name)
         tests = {}
         for measure, result in self.results.items():
             tests[measure] = result and {**dataclasses.asdict(result), "verdict": result.verdict}
-        numbers["tests"] = tests
-        numbers["majority"] = self.majority and dataclasses.asdict(self.majority)
-        numbers["contamination"] = self.contamination and self.contamination.to_dict()
-        return numbers
+        return {
+            "before": self.before.to_dict(),
+            "after": self.after.to_dict(),
+            # The test of the correct answers, with its verdict.
+            **tests["correct"],
+            "sentence": self.sentence,
+            "changed": self.changed,
+            "tests": tests,
+            "majority": self.majority and dataclasses.asdict(self.majority),
+            "contamination": self.contamination and self.contamination.to_dict(),
+        }
 
     def _parts(self) -> Iterator[Part]:
         """Yield the parts of the card, from the verdict to the small print."""
         yield bold(self.headline)
         yield measures_sentence(self)
         yield _table(self)
-        yield f"{self.after.asked} Counted as correct: {self.after.counted_as_correct}."
+        yield f"{self.after.asked_sentence} Counted as correct: {self.after.counted_as_correct}."
         counts = ", ".join(f"{count} {name}" for name, count in self.changed.items())
         yield f"Questions: {counts}."
         if self.majority is not None:

@@ -193,7 +193,7 @@ class Evaluation(Shown):
         return rows
 
     @property
-    def asked(self) -> str:
+    def asked_sentence(self) -> str:
         """Number of questions, and how they were answered, in a sentence."""
         if self.samples == 1:
             return f"{self.questions} questions, one greedy answer to each."
@@ -220,7 +220,7 @@ class Evaluation(Shown):
 
     def _parts(self) -> Iterator[Part]:
         yield Table(self.numbers, head=("(95 % interval)", self.label), right=(1,))
-        yield f"{self.asked} Counted as correct: {self.counted_as_correct}. {self.subject}"
+        yield f"{self.asked_sentence} Counted as correct: {self.counted_as_correct}. {self.subject}"
         yield self.anywhere_sentence
         yield from self.notes
 
