@@ -321,7 +321,7 @@ def _rewards_of_run(run: Run, rewards: Sequence[RewardFunction]) -> list[RewardF
         return known
     warn_user(
         f"The main reward of the run {run.name!r} is your function {missing[0]}(), but the folder "
-        "of the run has only its source. So correctness() decides which answers are correct, unless "
-        f"you write correct={missing[0]}."
+        "of the run has only its source. So correctness() decides which answers are correct, "
+        f"unless you write correct={missing[0]}."
     )
     return []

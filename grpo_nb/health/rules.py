@@ -379,11 +379,7 @@ def _shift(history: RunHistory, metric: str) -> tuple[float, float]:
 def _has_new_gain(history: RunHistory, trend: RewardTrend) -> bool:
     """Return True if the reward has lately been higher than before, so that length has helped."""
     rows_since_best = history.reward_rows - history.best_row
-    if trend.is_above_start and rows_since_best <= history.rows_in(LONG_WINDOW):
-        return True
-    last = history.last_values("reward", LONG_WINDOW, MIN_ROWS_PER_SIDE)
-    # Growing completions alone are no fault, so a smaller z-score than `LIKELY_Z` excuses them.
-    return mann_whitney_z(history.last_record_block, last) >= 1.4
+    return trend.is_above_start and rows_since_best <= history.rows_in(LONG_WINDOW)
 
 
 # kl_drift ----------------------------------------------------------------------------------------
@@ -467,11 +463,10 @@ def check_constant_reward(history: RunHistory, trend: RewardTrend) -> Iterator[F
     for name in history.rewards:
         metric = f"rewards/{name}"
         score = history.highest[metric]
-        has_one_mean = score - history.lowest[metric] < 1e-6
-        has_std = history.highest.get(f"{metric}/std", 0.0) > 1e-6
+        is_constant = score - history.lowest[metric] < 1e-6
         # A reward that is NaN in most rows was measured too rarely to be called constant.
         values = history.last_values(metric, LONG_WINDOW)
-        if not has_one_mean or has_std or len(values) < history.rows_in(SHORT_WINDOW):
+        if not is_constant or len(values) < history.rows_in(SHORT_WINDOW):
             continue
         constants.append(f"{name} is {score:.3g}")
         # A reward that only punishes gives 0 at best, so 0 is its best score.
@@ -516,8 +511,7 @@ def check_form_only(history: RunHistory, trend: RewardTrend) -> Iterator[Finding
     is_tiny = scores is not None and now - start < 0.05 * (scores[1] - scores[0])
     short_rise = rise_since_start(history, metric)
     long_rise = rise_since_start(history, metric, LONG_WINDOW)
-    highest_rise = max(short_rise, long_rise, rise_in_window(history, metric))
-    if highest_rise >= LIKELY_Z and not is_tiny:
+    if max(short_rise, rise_in_window(history, metric)) >= LIKELY_Z and not is_tiny:
         return  # The main reward rises, too.
 
     # The format is learnt after the first 100 steps, unless it still rises. From then on a main
