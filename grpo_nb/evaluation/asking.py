@@ -86,13 +86,11 @@ def evaluate(
     """
     require(
         "gn.evaluate(subject, task)",
-        optional=("task", "run", "settings"),
+        optional=("task", "run"),
         roles={"task": "questions"},
         subject=subject,
         task=task,
         run=run,
-        rewards=rewards,
-        settings=settings,
     )
     located, run = locate_subjects([subject], run)
     exam = Exam(

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from grpo_nb.config.settings import Settings
+from grpo_nb.core.argument_types import require
 from grpo_nb.core.problems import warn_user
 from grpo_nb.core.progress import progress_bar
 from grpo_nb.evaluation.heldout import HeldOut, choose_questions, grade_answers, load_holdout
@@ -65,6 +66,14 @@ class Exam:
     settings: Settings | None = None
     allow_contaminated: bool = False
     correct: RewardFunction | None = None
+
+    def __post_init__(self) -> None:
+        require(
+            "gn.evaluate or gn.compare",
+            optional=("settings",),
+            rewards=self.rewards,
+            settings=self.settings,
+        )
 
     @functools.cached_property
     def questions(self) -> Task | HeldOut:
