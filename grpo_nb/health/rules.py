@@ -379,7 +379,11 @@ def _shift(history: RunHistory, metric: str) -> tuple[float, float]:
 def _has_new_gain(history: RunHistory, trend: RewardTrend) -> bool:
     """Return True if the reward has lately been higher than before, so that length has helped."""
     rows_since_best = history.reward_rows - history.best_row
-    return trend.is_above_start and rows_since_best <= history.rows_in(LONG_WINDOW)
+    if trend.is_above_start and rows_since_best <= history.rows_in(LONG_WINDOW):
+        return True
+    last = history.last_values("reward", LONG_WINDOW, MIN_ROWS_PER_SIDE)
+    # Growing completions alone are no fault, so a smaller z-score than `LIKELY_Z` excuses them.
+    return mann_whitney_z(history.last_record_block, last) >= 1.4
 
 
 # kl_drift ----------------------------------------------------------------------------------------
