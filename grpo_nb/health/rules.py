@@ -515,7 +515,8 @@ def check_form_only(history: RunHistory, trend: RewardTrend) -> Iterator[Finding
     is_tiny = scores is not None and now - start < 0.05 * (scores[1] - scores[0])
     short_rise = rise_since_start(history, metric)
     long_rise = rise_since_start(history, metric, LONG_WINDOW)
-    if max(short_rise, rise_in_window(history, metric)) >= LIKELY_Z and not is_tiny:
+    highest_rise = max(short_rise, long_rise, rise_in_window(history, metric))
+    if highest_rise >= LIKELY_Z and not is_tiny:
         return  # The main reward rises, too.
 
     # The format is learnt after the first 100 steps, unless it still rises. From then on a main
