@@ -161,8 +161,8 @@ def compare(
         located, run = locate_subjects([subject], run)
         if not isinstance(located[0], RunModel) or located[0].part != "adapter":
             raise ValueError(
-                f"{describe_value(subject)} is not a run, so there is no earlier model to compare it "
-                "with. Name the other model: gn.compare(subject, against=other, task=task)."
+                f"{describe_value(subject)} is not a run, so there is no earlier model to compare "
+                "it with. Name the other model: gn.compare(subject, against=other, task=task)."
             )
         run = located[0].run
         located.insert(0, RunModel(run, start_part(run)))

@@ -155,6 +155,8 @@ def check_no_spread(history: RunHistory, trend: RewardTrend) -> Iterator[Finding
     elif has_succeeded:
         reason = "nearly all succeed"
         advice = "Use harder prompts, or stop here if this is the goal."
+    if trend.has_lost_half:
+        advice = "Go back to a checkpoint from before the reward fell, then lower learning_rate."
     steps = history.steps_in_window(LONG_WINDOW)
     message = (
         f"In {share:.0%} of the groups of the last {steps} steps, all completions got the same "
