@@ -86,7 +86,7 @@ TRAINING = ("train", "dry_run", "baseline")
 WITH_SETTINGS = (*TRAINING, "plan", "load_model")
 WITH_TASK = (*TRAINING, "plan")
 SCORING = ("check_rewards", "RewardLab", "score")
-WITH_REWARDS = (*TRAINING, *SCORING, "evaluate")
+WITH_REWARDS = (*TRAINING, *SCORING, "evaluate", "compare")
 # Functions, argument, wrong value, and what the error says.
 MISTAKES = [
     (WITH_SETTINGS, "settings", "a GRPOConfig", "a configuration of TRL, .*settings = gn.preset"),
@@ -118,7 +118,7 @@ MISTAKES = [
     (["score"], "completions", "settings", "gn.Settings, but .*takes a list of completions"),
     (["evaluate"], "subject", "a model", r"gn.evaluate\(\(model, tokenizer\), task\)"),
     (["evaluate"], "subject", "a task", "a Task, but .* takes a run"),
-    (["evaluate"], "settings", "a GRPOConfig", "a configuration of TRL"),
+    (["evaluate", "compare"], "settings", "a GRPOConfig", "a configuration of TRL"),
     (["compare"], "subject", "settings", "gn.Settings, but .*takes a run, a pair of model"),
     (["compare"], "against", "a tokenizer", "a tokenizer, but gn.compare"),
     (["ask"], "run", "a pair", "a list, but .*takes a run or its folder"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,19 +86,17 @@ def evaluate(
     """
     require(
         "gn.evaluate(subject, task)",
-        optional=("task", "run", "settings"),
+        optional=("task", "run"),
         roles={"task": "questions"},
         subject=subject,
         task=task,
         run=run,
-        rewards=rewards,
-        settings=settings,
     )
     located, run = locate_subjects([subject], run)
     exam = Exam(
-        task=task,
-        run=run,
         subjects=located,
+        run=run,
+        task=task,
         rewards=rewards,
         limit=limit,
         samples=samples,
@@ -117,13 +115,7 @@ def compare(
     against: Any = None,
     *,
     run: Run | None = None,
-    rewards: RewardFunction | Sequence[RewardFunction] = (),
-    limit: int | None = None,
-    samples: int = 1,
-    max_completion_length: int | None = None,
-    settings: Settings | None = None,
-    allow_contaminated: bool = False,
-    correct: RewardFunction | None = None,
+    **options: Any,
 ) -> Comparison:
     """Compare a model with another one on the same held-out questions.
 
@@ -140,8 +132,8 @@ def compare(
         task: Questions, as in `evaluate`.
         against: Model to compare with, for example `"base"`.
         run: Run that the models belong to, if neither is one.
-        rewards, limit, samples, max_completion_length: As in `evaluate`.
-        settings, allow_contaminated, correct: As in `evaluate`.
+        **options: `rewards`, `limit`, `samples`, `max_completion_length`, `settings`,
+            `allow_contaminated` and `correct`, as in `evaluate`.
 
     Raises:
         ValueError: A held-out question was trained on, `against` is missing, there are no
@@ -155,14 +147,12 @@ def compare(
     """
     require(
         "gn.compare(subject, against=other, task=task)",
-        optional=("against", "task", "run", "settings"),
+        optional=("against", "task", "run"),
         roles={"against": "subject", "task": "questions"},
         subject=subject,
         task=task,
         against=against,
         run=run,
-        rewards=rewards,
-        settings=settings,
     )
     # Without `against`, the model that the run started from takes its place.
     is_against_start = against is None
@@ -171,8 +161,8 @@ def compare(
         located, run = locate_subjects([subject], run)
         if not isinstance(located[0], RunModel) or located[0].part != "adapter":
             raise ValueError(
-                f"{describe_value(subject)} is not a run, so there is no earlier model to compare it "
-                "with. Name the other model: gn.compare(subject, against=other, task=task)."
+                f"{describe_value(subject)} is not a run, so there is no earlier model to compare "
+                "it with. Name the other model: gn.compare(subject, against=other, task=task)."
             )
         run = located[0].run
         located.insert(0, RunModel(run, start_part(run)))
@@ -182,18 +172,7 @@ def compare(
         names = [name_of(each) for each in located]
         if names[0] != names[1]:
             labels = names
-    exam = Exam(
-        task=task,
-        run=run,
-        subjects=located,
-        rewards=rewards,
-        limit=limit,
-        samples=samples,
-        max_completion_length=max_completion_length,
-        settings=settings,
-        allow_contaminated=allow_contaminated,
-        correct=correct,
-    )
+    exam = Exam(subjects=located, run=run, task=task, **options)
     comparison = Comparison(*exam.ask_all(labels))
     # Only the full comparison with the start is a result of the run. A shorter one, or one with
     # another model, must not replace it in the summary and the model card.
@@ -255,10 +234,10 @@ def ask(
         "gn.ask, which takes no task, cannot ask this run. To see held-out answers from before and "
         "after, pass the task: gn.compare(run, task)",
     )
-    # The prompts of a run show how it asks: their shared turns are the system prompt and examples.
-    # A run without held-out questions gets a prompt in its format instead.
-    examples = run.holdout or with_prompts([{"question": ""}], format_of(run), None)
-    turns = shared_turns(examples)
+    # The prompts of a run show how it asks: all turns before the question are the system prompt
+    # and examples. A run without held-out questions gets a prompt in its format instead.
+    prompts = run.holdout or with_prompts([{"question": ""}], format_of(run), None)
+    turns = prompts[0]["prompt"][:-1]
     rows = []
     for question in questions:
         rows.append({"prompt": [*turns, {"role": "user", "content": question}]})
@@ -272,13 +251,3 @@ def ask(
         with open_subject(RunModel(run, part)) as opened:
             answers.append(tuple(opened.ask(rows, decoding, lambda done: None)))
     return Answers(questions, *answers)
-
-
-def shared_turns(rows: Sequence[Mapping[str, Any]]) -> list[Any]:
-    """Return the first turns that all prompts share, without the question at the end."""
-    shared = []
-    for turns in zip(*(row["prompt"][:-1] for row in rows), strict=False):
-        if any(turn != turns[0] for turn in turns):
-            break
-        shared.append(turns[0])
-    return shared

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.core.files import refuse_links, write_bytes, write_json
+from grpo_nb.core.files import refuse_links, staged_file, write_json
 from grpo_nb.core.statistics import FEWEST_QUESTIONS, NO_DIFFERENCE, PairedResult, paired_result
 from grpo_nb.core.tables import Html, Part, Shown, Table, as_written, bold, escaped
-from grpo_nb.evaluation.results import MEASURES, REWARD, STORED_FIELDS, Evaluation
+from grpo_nb.evaluation.results import MEASURES, STORED_FIELDS, Evaluation
 from grpo_nb.runs.outcome import MajorityBaseline
 from grpo_nb.runs.rows import reading
 from grpo_nb.tasks.contamination import Contamination
@@ -63,9 +63,10 @@ class Comparison(Shown):
         for measure in MEASURES:
             before = self.before.shares_of(measure)
             after = self.after.shares_of(measure)
-            results[measure] = None
-            if before is not None and after is not None:
-                results[measure] = paired_result(before, after, self.before.samples)
+            is_measured = before is not None and after is not None
+            results[measure] = (
+                paired_result(before, after, self.after.samples) if is_measured else None
+            )
         return results
 
     @property
@@ -123,19 +124,18 @@ class Comparison(Shown):
         if not is_frequent or self.after.unproven_grader:
             return None
         share = count / len(golds)
-        low, high = self.after.interval
         # The baseline is a fixed share, so it is compared with the interval of the accuracy.
-        position = "is not clearly above"
-        if low > share:
-            position = "is above"
-        elif high < share:
-            position = "is below"
+        is_cleared = self.after.interval[0] > share
+        position = "is above" if is_cleared else "is not clearly above"
         sentence = (
             f"Always answering {answer!r:.60} would get {share:.1%} right: the accuracy of "
             f"{self.after.accuracy:.1%} {position} this majority-class baseline."
         )
         return MajorityBaseline(
-            answer=answer, share=share, is_cleared=low > share, sentence=sentence
+            answer=answer,
+            share=share,
+            is_cleared=is_cleared,
+            sentence=sentence,
         )
 
     @property
@@ -144,35 +144,29 @@ class Comparison(Shown):
         verdict = self.verdict
         if verdict == NO_DIFFERENCE:
             return "No difference shown in correct answers."
-        in_format = self.results["format"]
         anywhere = self.results["anywhere"]
-        has_format = in_format is not None and in_format.verdict == verdict
-        if anywhere is None:
+        has_format = self.results["format"].verdict == verdict
+        has_answers = self.answers_verdict == verdict
+        if self.after.unproven_grader:
+            changed = f"the score of {self.after.unproven_grader}()"
+        elif anywhere is None and has_format:
             # Without this measure, nobody knows how much of the change is the format.
             changed = "correct answers (format and answer were not measured apart)"
-            if self.after.unproven_grader:
-                changed = f"the score of {self.after.unproven_grader}()"
-            elif not has_format:
-                changed = "the answers"
-            return f"{verdict.capitalize()}: {changed}."
-        # More answers in the format can hide that fewer answers are right.
-        if {verdict, anywhere.verdict} == {"better", "worse"}:
-            opposite = anywhere.verdict.capitalize()
-            return f"{verdict.capitalize()}: the format. {opposite}: the answers."
-        has_answers = anywhere.verdict == verdict
-        # If both changed, the answers are named only if they make at least half of the change.
-        is_mostly_answers = anywhere.difference / self.result.difference >= 0.5
-        if has_answers and not has_format:
+        elif anywhere is None or (has_answers and not has_format):
             changed = "the answers"
-        elif has_answers and is_mostly_answers:
+        elif not has_answers:
+            # If neither alone shows a difference, only both together have changed.
+            changed = "the format" if has_format else "right answers in the format"
+        # The answers are named first only if they make at least half of the change.
+        elif anywhere.difference / self.result.difference >= 0.5:
             changed = "the answers and the format"
-        elif has_answers:
+        else:
             changed = "mostly the format, but also the answers"
-        elif has_format:
-            changed = "the format"
-        else:  # neither measure alone shows a difference
-            changed = "right answers in the format"
-        return f"{verdict.capitalize()}: {changed}."
+        headline = f"{verdict.capitalize()}: {changed}."
+        # More answers in the format can hide that fewer answers are right.
+        if {verdict, self.answers_verdict} == {"better", "worse"}:
+            headline += f" {self.answers_verdict.capitalize()}: the answers."
+        return headline
 
     @property
     def sentence(self) -> str:
@@ -186,34 +180,32 @@ class Comparison(Shown):
             f"{result.questions} questions (95 % interval {100 * low:+.1f} to {100 * high:+.1f}).",
         ]
         if self.verdict == NO_DIFFERENCE:
-            sentences.append(power_sentence(self))
+            sentences.append(power_sentence(result))
         sentences.append(f"Counted as correct: {self.after.counted_as_correct}.")
-        contamination = self.contamination
-        if contamination and contamination.count:
-            sentences.append(contamination.sentence)
-        return " ".join(sentence for sentence in sentences if sentence)
+        if self.contamination and self.contamination.count:
+            sentences.append(self.contamination.sentence)
+        return " ".join(sentences)
 
     def transcripts(self) -> pandas.DataFrame:
         """Return every completion of the models side by side, those of changed questions first.
 
         Columns: `change` of the question (`lost`, `gained`, `equal`, `both wrong`, `both right`),
-        `question`, and the gold `answer`. For each model, its completion (`before`, `after`) and
-        the grade (`before_is`: `right`, `wrong` or `no answer`), then `before_in_format`, and
+        `question`, and the gold `answer`. For each model, its completion (`before`, `after`), the
+        grade (`before_is`: `right`, `wrong` or `no answer`), `before_in_format`, and
         `before_anywhere`: True if the last candidate is correct, None if not measured.
         """
         import pandas
 
         changes = [change for change in self._change_of_each() for _ in range(self.after.samples)]
-        columns: dict[str, Any] = {"change": pandas.Categorical(changes, CHANGES, ordered=True)}
-        for name in ("question", "answer"):
-            columns[name] = self.after.table[name]
+        table = pandas.DataFrame(self.after.rows)[["question", "answer"]]
+        table.insert(0, "change", pandas.Categorical(changes, CHANGES, ordered=True))
         for name, side in self.sides.items():
-            columns[name] = side.table["completion"]
-            columns[f"{name}_is"] = [_grade(row, side.compares_gold) for row in side.rows]
-        for name, side in self.sides.items():
-            columns[f"{name}_in_format"] = [row.get("is_formatted") for row in side.rows]
-            columns[f"{name}_anywhere"] = [row.get("is_anywhere") for row in side.rows]
-        return pandas.DataFrame(columns).sort_values("change", kind="stable", ignore_index=True)
+            answers = pandas.DataFrame(side.rows)
+            table[name] = answers["completion"]
+            table[f"{name}_is"] = [_grade(row, side.compares_gold) for row in side.rows]
+            table[f"{name}_in_format"] = answers["is_formatted"]
+            table[f"{name}_anywhere"] = answers["is_anywhere"]
+        return table.sort_values("change", kind="stable", ignore_index=True)
 
     def plot(self) -> Figure:
         """Draw the three measures of each model with their intervals."""
@@ -228,56 +220,56 @@ class Comparison(Shown):
         Both files are made before the first is written. The numbers come last, because they show
         that there is a complete comparison.
         """
-        import pandas
+        from pyarrow import Table as ArrowTable
+        from pyarrow.parquet import write_table
 
         folder = Path(folder).expanduser()
         folder.mkdir(parents=True, exist_ok=True)
-        tables = [self.before.table, self.after.table]
-        answers = pandas.concat(tables, ignore_index=True).to_parquet(index=False)
+        answers = ArrowTable.from_pylist([*self.before.rows, *self.after.rows])
         numbers = self.to_dict()
         # Everything is computed: from here on only writing can fail.
-        write_bytes(folder / "transcripts.parquet", answers)
+        with staged_file(folder / "transcripts.parquet") as file:
+            write_table(answers, file)
         write_json(folder / "comparison.json", numbers)
         return dataclasses.replace(self, path=folder)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the numbers, fit for JSON."""
-        numbers: dict[str, Any] = {"before": self.before.to_dict(), "after": self.after.to_dict()}
-        numbers |= dataclasses.asdict(self.result)
-        for name in ("verdict", "sentence", "changed"):
-            numbers[name] = getattr(self, name)
         tests = {}
         for measure, result in self.results.items():
             tests[measure] = result and {**dataclasses.asdict(result), "verdict": result.verdict}
-        numbers["tests"] = tests
-        numbers["majority"] = self.majority and dataclasses.asdict(self.majority)
-        numbers["contamination"] = self.contamination and self.contamination.to_dict()
-        return numbers
+        return {
+            "before": self.before.to_dict(),
+            "after": self.after.to_dict(),
+            # The test of the correct answers, with its verdict.
+            **tests["correct"],
+            "sentence": self.sentence,
+            "changed": self.changed,
+            "tests": tests,
+            "majority": self.majority and dataclasses.asdict(self.majority),
+            "contamination": self.contamination and self.contamination.to_dict(),
+        }
 
     def _parts(self) -> Iterator[Part]:
         """Yield the parts of the card, from the verdict to the small print."""
         yield bold(self.headline)
         yield measures_sentence(self)
         yield _table(self)
-        yield f"{self.after.asked} Counted as correct: {self.after.counted_as_correct}."
+        yield f"{self.after.asked_sentence} Counted as correct: {self.after.counted_as_correct}."
         counts = ", ".join(f"{count} {name}" for name, count in self.changed.items())
         yield f"Questions: {counts}."
-        majority = self.majority
-        yield "" if majority is None else majority.sentence
-        sides = self.sides.values()
-        unique_notes = dict.fromkeys(note for side in sides for note in side.notes)
-        yield from unique_notes
+        if self.majority is not None:
+            yield self.majority.sentence
+        # A note about the questions is the same for both models.
+        yield from dict.fromkeys([*self.before.notes, *self.after.notes])
         # The picture is part of the page, so that a saved notebook still shows it.
         # Imported here, so that the numbers of a comparison load no matplotlib.
         from grpo_nb.runs.figure import png
 
         encoded = base64.b64encode(png(self.plot(), dpi=120)).decode()
         alt = escaped(f"Held-out comparison. {self.sentence}")
-        yield Html(
-            "",
-            f'<img alt="{alt}" src="data:image/png;base64,{encoded}" '
-            'style="max-width:100%;width:720px">',
-        )
+        source = f"data:image/png;base64,{encoded}"
+        yield Html("", f'<img alt="{alt}" src="{source}" style="max-width:100%;width:720px">')
         examples = self.transcripts().head(EXAMPLES)
         caption = (
             f"{len(examples)} of {len(self.after.rows)} answers; comparison.transcripts() has "
@@ -328,21 +320,20 @@ def _p_value(result: PairedResult) -> str:
     return "p < 0.001" if result.p_value < 0.001 else f"p = {result.p_value:.3f}"
 
 
-def power_sentence(comparison: Comparison) -> str:
-    """Return a sentence on the differences that this comparison can detect."""
-    result = comparison.result
+def power_sentence(result: PairedResult) -> str:
+    """Return a sentence on the differences that a test can detect."""
     if result.smallest is None:
         return (
             f"With fewer than {FEWEST_QUESTIONS} questions no difference is claimed, however large "
             "it is. Ask more questions."
         )
-    smaller = ""
-    if comparison.verdict == NO_DIFFERENCE:
-        smaller = " A smaller one may exist without being seen."
-    return (
+    sentence = (
         f"With {result.questions} questions, this test detects a true difference of "
-        f"{100 * result.smallest:.0f} points 80 % of the time.{smaller}"
+        f"{100 * result.smallest:.0f} points 80 % of the time."
     )
+    if result.verdict == NO_DIFFERENCE:
+        sentence += " A smaller one may exist without being seen."
+    return sentence
 
 
 def certainty(result: PairedResult | None) -> str:
@@ -365,17 +356,16 @@ def certainty(result: PairedResult | None) -> str:
 
 def _table(comparison: Comparison) -> Table:
     """Return the measures of each model, and for the first three the change and how sure it is."""
-    sides = list(comparison.sides.values())
+    before = comparison.before
+    after = comparison.after
     results = {MEASURES[name].label: result for name, result in comparison.results.items()}
     rows = []
-    for numbers in zip(*(side.numbers for side in sides), strict=True):
-        name = numbers[0][0]
+    for (name, value_before), (_, value_after) in zip(before.numbers, after.numbers, strict=True):
         result = results.get(name)
         change = "" if result is None else f"{100 * result.difference:+.1f} points"
-        values = [value for _, value in numbers]
-        rows.append([name, *values, change, certainty(result)])
-    head = ["", *(side.label for side in sides), "change", "how sure"]
-    number_columns = range(1, len(sides) + 2)
+        rows.append([name, value_before, value_after, change, certainty(result)])
+    head = ["", before.label, after.label, "change", "how sure"]
+    number_columns = (1, 2, 3)
     return Table(rows, head=head, right=number_columns, narrow=number_columns)
 
 
@@ -403,14 +393,14 @@ def _small_print(comparison: Comparison) -> Html:
         "In brackets: 95 % interval, the range in which the true share probably lies.",
         "p: how often two equally good models show such a change, or a larger one, by chance. "
         "0.05 is once in 20 comparisons.",
-        power_sentence(comparison),
+        power_sentence(comparison.result),
         comparison.after.anywhere_sentence,
     ]
     for side in comparison.sides.values():
         model_id = f" Model {side.model_id}." if side.model_id else ""
         lines.append(f"{side.label}: {side.subject}{model_id}")
-    words = "\n".join(line for line in lines if line)
-    markup = "<br>".join(escaped(line) for line in lines if line)
+    words = "\n".join(lines)
+    markup = escaped(words).replace("\n", "<br>")
     return Html(words, f"<small>{markup}</small>")
 
 
@@ -426,7 +416,7 @@ def open_comparison(folder: str | Path) -> Comparison:
 
     >>> open_comparison("runs/first").transcripts()  # doctest: +SKIP
     """
-    import pandas
+    from pyarrow.parquet import read_table
 
     folder = Path(folder).expanduser()
     if (folder / "run.json").is_file():
@@ -435,13 +425,8 @@ def open_comparison(folder: str | Path) -> Comparison:
     refuse_links(folder)
     with reading(folder / "comparison.json"):
         saved = json.loads((folder / "comparison.json").read_text("utf-8"))
-        answers = pandas.read_parquet(folder / "transcripts.parquet").astype(object)
-        for column in answers:
-            # A reward without a score is NaN. In other columns, an empty cell is None.
-            if not column.startswith(REWARD):
-                answers[column] = answers[column].where(answers[column].notna(), None)
         # `save` wrote the rows of both models below each other, and both have equally many.
-        rows = answers.to_dict("records")
+        rows = read_table(folder / "transcripts.parquet").to_pylist()
         middle = len(rows) // 2
         before = _read_evaluation(saved["before"], rows[:middle])
         after = _read_evaluation(saved["after"], rows[middle:])

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from grpo_nb.config.settings import Settings
+from grpo_nb.core.argument_types import require
 from grpo_nb.core.problems import warn_user
 from grpo_nb.core.progress import progress_bar
 from grpo_nb.evaluation.heldout import HeldOut, choose_questions, grade_answers, load_holdout
@@ -51,23 +52,32 @@ Questions = Task | HeldOut | Source
 class Exam:
     """Questions, models and options of one call of `evaluate` or `compare`.
 
-    The fields are the arguments of `evaluate`. `subjects` are as `locate_subjects` returns them.
+    `subjects` and `run` are as `locate_subjects` returns them. The other fields are the arguments
+    of `evaluate`.
     """
 
-    task: Questions | None
-    run: Run | None
     subjects: Sequence[Subject]
-    rewards: RewardFunction | Sequence[RewardFunction]
-    limit: int | None
-    samples: int
-    max_completion_length: int | None
-    settings: Settings | None
-    allow_contaminated: bool
-    correct: RewardFunction | None
+    run: Run | None
+    task: Questions | None
+    rewards: RewardFunction | Sequence[RewardFunction] = ()
+    limit: int | None = None
+    samples: int = 1
+    max_completion_length: int | None = None
+    settings: Settings | None = None
+    allow_contaminated: bool = False
+    correct: RewardFunction | None = None
+
+    def __post_init__(self) -> None:
+        require(
+            "gn.evaluate or gn.compare",
+            optional=("settings",),
+            rewards=self.rewards,
+            settings=self.settings,
+        )
 
     @functools.cached_property
-    def questions(self) -> Task | HeldOut | None:
-        """The questions as a task or held-out set, None for those stored with the run."""
+    def questions(self) -> Task | HeldOut:
+        """The questions, without a task those that are stored with the run."""
         if self.task is None and self.run is None:
             raise ValueError(
                 "which questions? Give a task, gn.evaluation.load_holdout(...), or a run with its "
@@ -75,24 +85,20 @@ class Exam:
             )
         if self.run is not None and getattr(self.task, "tools", None) is None:
             require_no_tools(self.run, "pass the task: gn.compare(run, task)")
-        if self.task is None or isinstance(self.task, (Task, HeldOut)):
+        if isinstance(self.task, (Task, HeldOut)):
             return self.task
-        return load_holdout(self.task, format=format_of(self.run) if self.run else None)
+        format = None if self.run is None else format_of(self.run)
+        if self.task is None:
+            return HeldOut(name=self.run.name, format=format, holdout=_stored_holdout(self.run))
+        return load_holdout(self.task, format=format)
 
     @functools.cached_property
     def rows(self) -> list[dict[str, Any]]:
         """The rows of the questions."""
-        is_stored = self.questions is None
-        rows = _stored_holdout(self.run) if is_stored else list(self.questions.holdout)
-        rows = choose_questions(rows, self.limit)
+        rows = choose_questions(list(self.questions.holdout), self.limit)
         if not rows:
             raise ValueError("there are no held-out questions to ask.")
         return rows
-
-    @property
-    def format(self) -> AnswerFormat:
-        """Format in which the questions are asked."""
-        return format_of(self.run) if self.questions is None else self.questions.format
 
     @functools.cached_property
     def decoding(self) -> Decoding:
@@ -134,14 +140,16 @@ class Exam:
                 )
             if isinstance(given[0], SlotReward):
                 return given[0]
-            return function_grader(given[0], self.rows, self.format, **self._trial_arguments())
+            return function_grader(
+                given[0], self.rows, self.questions.format, **self._trial_arguments()
+            )
         # A kit reward for the answer among the arguments takes precedence over those of the run.
         rewards = reward_list(self.rewards, least=0)
         if self.run is not None and not any(isinstance(each, SlotReward) for each in rewards):
             rewards = _rewards_of_run(self.run, rewards)
         # Only a function is tried on gold answers. For a kit reward, no tokenizer is loaded.
         trial = {} if deciding_function(rewards) is None else self._trial_arguments()
-        return choose_grader(rewards, self.rows, self.format, **trial)
+        return choose_grader(rewards, self.rows, self.questions.format, **trial)
 
     def _trial_arguments(self) -> dict[str, Any]:
         """Return what a function needs besides the rows: tokenizer, and starts of episodes."""
@@ -174,35 +182,35 @@ class Exam:
         """
         rewards = reward_list(self.rewards, least=0)
         weights_by_name(rewards)  # raises if two rewards have the same name
-        decoding = self.decoding
-        contamination = self._check_runs()
-        # The grader is the same for all models, so it is described (and tried) only once.
-        grader_fields = self._describe_grader()
+        # These fields are the same for all models, so a grader is tried only once.
+        shared = {
+            "samples": self.samples,
+            "decoding": self.decoding.to_dict(),
+            "contamination": self._check_runs(),
+            **self._describe_grader(),
+        }
         evaluations = []
         tokenizer = None
         for subject, label in zip(self.subjects, labels, strict=True):
             # Only one model is in memory at a time. The first tokenizer is used for all.
             with open_subject(subject, run=self.run, tokenizer=tokenizer) as opened:
                 completions = self._answers(opened, label)
-                tokenizer = tokenizer or opened.tokenizer
-                description = opened.description
                 # A GGUF file has no tokenizer here, but usually the template of the other model.
-                format = self._format_for(opened.tokenizer or tokenizer)
+                own_tokenizer = opened.tokenizer or tokenizer
+                tokenizer = tokenizer or own_tokenizer
+                description = opened.description
                 # Otherwise this model would stay in memory while the next one is loaded.
                 del opened
-            rows = self._graded_rows(completions, format, rewards)
-            scores = [row.get("grader_score") for row in rows]
+            rows = self._graded_rows(completions, self._format_for(own_tokenizer), rewards)
+            remarks = grader_remarks(self.grader, [row.get("grader_score") for row in rows])
             evaluations.append(
                 Evaluation(
                     label=label,
                     rows=rows,
-                    samples=self.samples,
-                    decoding=decoding.to_dict(),
                     subject=description,
-                    contamination=contamination,
                     model_id=model_id_of(subject),
-                    remarks=grader_remarks(self.grader, scores),
-                    **grader_fields,
+                    remarks=remarks,
+                    **shared,
                 )
             )
         return evaluations
@@ -243,21 +251,22 @@ class Exam:
             "unproven_grader": grader.name if is_unproven else "",
         }
 
-    @property
-    def _repeated_rows(self) -> list[Any]:
+    @functools.cached_property
+    def _asked_rows(self) -> list[Any]:
         """The rows, each once per sample."""
         return [row for row in self.rows for _ in range(self.samples)]
 
     def _answers(self, opened: OpenSubject, label: str) -> list[Completion]:
-        rows = self._repeated_rows
+        rows = self._asked_rows
         with progress_bar(len(rows), desc=f"held-out, {label}", unit="answer") as bar:
             return opened.ask(rows, self.decoding, lambda done: bar.update(done - bar.n))
 
     def _format_for(self, tokenizer: Any) -> AnswerFormat:
         # The format of a task already fits its tokenizer. That of a held-out set is adapted here.
-        if not isinstance(self.questions, HeldOut) or tokenizer is None:
-            return self.format
-        return self.format.for_template(tokenizer, self.decoding.chat_template_kwargs)
+        format = self.questions.format
+        if isinstance(self.questions, Task) or tokenizer is None:
+            return format
+        return format.for_template(tokenizer, self.decoding.chat_template_kwargs)
 
     def _graded_rows(
         self,
@@ -266,20 +275,16 @@ class Exam:
         rewards: Sequence[RewardFunction],
     ) -> list[dict[str, Any]]:
         """Return a row for each completion, with the score of each reward."""
-        asked = self._repeated_rows
+        asked = self._asked_rows
         rows = grade_answers(asked, completions, format, self.grader)
-        # The grader has scored the answers already, and each call may cost money.
-        grading = self.grader.function if isinstance(self.grader, FunctionGrader) else None
-        others = [reward for reward in rewards if reward is not grading]
-        scores: dict[str, Sequence[float]] = {}
-        if others:
-            scores |= score(others, **as_scored(completions, asked)).values
-        if len(others) < len(rewards):
-            known = [row["grader_score"] for row in rows]
-            scores[reward_name(grading)] = [math.nan if x is None else x for x in known]
-        for name in map(reward_name, rewards):
-            for row, value in zip(rows, scores[name], strict=True):
-                row[f"{REWARD}{name}"] = value
+        for reward in rewards:
+            # The grader has scored the answers already, and each call may cost money.
+            if isinstance(self.grader, FunctionGrader) and reward is self.grader.function:
+                scores = [row["grader_score"] for row in rows]
+            else:
+                (scores,) = score(reward, **as_scored(completions, asked)).values.values()
+            for row, value in zip(rows, scores, strict=True):
+                row[f"{REWARD}{reward_name(reward)}"] = math.nan if value is None else value
         return rows
 
 
@@ -317,17 +322,15 @@ def _rewards_of_run(run: Run, rewards: Sequence[RewardFunction]) -> list[RewardF
     missing = []
     for record in run.info["rewards"]:
         reward = rebuilt(record) or functions.get(record["name"])
-        if reward is None:
-            missing.append(record)
-        else:
+        if reward is not None:
             known.append(reward)
-    highest_weight = max(run.weights.values(), default=0.0)
-    main = [record["name"] for record in missing if record["weight"] == highest_weight]
-    if len(main) != 1 or any(isinstance(reward, SlotReward) for reward in known):
+        elif record["weight"] == max(run.weights.values()):
+            missing.append(record["name"])
+    if len(missing) != 1 or any(isinstance(reward, SlotReward) for reward in known):
         return known
     warn_user(
-        f"The main reward of the run {run.name!r} is your function {main[0]}(), but the folder of "
-        "the run has only its source. So correctness() decides which answers are correct, unless "
-        f"you write correct={main[0]}."
+        f"The main reward of the run {run.name!r} is your function {missing[0]}(), but the folder "
+        "of the run has only its source. So correctness() decides which answers are correct, "
+        f"unless you write correct={missing[0]}."
     )
     return []

@@ -31,30 +31,32 @@ def comparison_figure(comparison: Any) -> Figure:
     Args:
         comparison: A `Comparison`.
     """
-    sides = comparison.sides
     measures = [name for name, result in comparison.results.items() if result is not None]
-    lines = len(measures) * (len(sides) + GAP)
-    figure = Figure(figsize=(8.0, 1.0 + ROW_INCHES * lines), layout="constrained")
-    figure.patch.set_alpha(0.0)
+    lines = len(measures) * (len(MARKERS) + GAP)
+    figure = Figure(
+        figsize=(8.0, 1.0 + ROW_INCHES * lines),
+        layout="constrained",
+        facecolor="none",
+    )
     axes = figure.subplots()
+    axes.set_facecolor("none")
     place = 0.0
     ticks = {}
     for measure in measures:
-        for name, side in sides.items():
+        for name, side in comparison.sides.items():
             share = side.share_of(measure)
             colour, marker = MARKERS[name]
             low, high = side.interval_of(measure)
             # The interval is the message, so it is drawn thick. The share is a point on it.
             axes.plot([low, high], [place, place], color=colour, linewidth=3, alpha=0.55)
-            axes.plot([share], [place], marker, color=colour, markersize=8, zorder=3, clip_on=False)
-            axes.annotate(
+            axes.plot(share, place, marker, color=colour, markersize=8, zorder=3, clip_on=False)
+            axes.text(
+                high + SPACE_FOR_LABEL,
+                place,
                 f"{share:.0%}",
-                (high + SPACE_FOR_LABEL, place),
                 va="center",
-                fontsize=9.5,
                 fontweight="bold",
                 color=INK,
-                annotation_clip=False,
             )
             ticks[place] = f"{MEASURES[measure].label}: {side.label}"
             place -= 1.0
@@ -65,14 +67,10 @@ def comparison_figure(comparison: Any) -> Figure:
     axes.set_xlim(0, 1.12)
     axes.set_xticks([0, 0.25, 0.5, 0.75, 1])
     axes.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-    questions = comparison.result.questions
-    axes.set_title(
-        f"Share of answers, {questions} questions, 95 % intervals", color=INK, fontsize=10
-    )
-    axes.patch.set_alpha(0.0)
+    title = f"Share of answers, {comparison.result.questions} questions, 95 % intervals"
+    axes.set_title(title, color=INK, fontsize=10)
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.spines["bottom"].set_color(INK)
     axes.grid(axis="x", color=GRID)
-    axes.tick_params(colors=INK, labelsize=9, length=2.5)
-    axes.tick_params(axis="y", length=0, pad=10)
+    axes.tick_params(colors=INK, labelsize=9)
     return figure

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from grpo_nb.core.words import displayable
 from grpo_nb.generation.samples import Completion, as_scored
 from grpo_nb.rewards.answers import correctness
 from grpo_nb.scoring.correct_answers import (
@@ -115,11 +116,13 @@ def grade_answers(
     is_anywhere = are_correct_anywhere(grader, texts, questions, format, is_correct)
     rows = []
     for place, (question, completion) in enumerate(zip(questions, completions, strict=True)):
+        given = format.extract_last(completion.text)
         row = {
             "question": question["question"],
             "answer": str(question["answer"]),
-            "completion": completion.shown,
-            "given": format.extract_last(completion.text),
+            # A model can write a lone surrogate, which a parquet file cannot store.
+            "completion": displayable(completion.shown),
+            "given": None if given is None else displayable(given),
             "is_correct": is_correct[place],
             "is_formatted": format.is_exact(completion.text),
             "is_anywhere": None if is_anywhere is None else is_anywhere[place],

@@ -5,17 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from statistics import fmean
+from typing import Any
 
 from grpo_nb.core.statistics import Estimate, estimate, pass_at_k, share_interval
 from grpo_nb.core.tables import Part, Shown, Table
-from grpo_nb.core.words import displayable
 from grpo_nb.runs.rows import HELDOUT_MEASURES
 from grpo_nb.scoring.scores import in_groups
 from grpo_nb.tasks.contamination import Contamination
-
-if TYPE_CHECKING:
-    import pandas
 
 Interval = tuple[float, float]
 
@@ -103,7 +100,7 @@ class Evaluation(Shown):
     def share_of(self, measure: str) -> float | None:
         """Return the share of completions that have a measure, None if it was not measured."""
         shares = self.shares_of(measure)
-        return None if shares is None else sum(shares) / len(shares)
+        return None if shares is None else fmean(shares)
 
     def interval_of(self, measure: str) -> Interval | None:
         """Return the 95 % Wilson interval of `share_of`. The questions are the sampling units."""
@@ -131,28 +128,23 @@ class Evaluation(Shown):
     @property
     def mean_length(self) -> float:
         """Mean number of tokens of an answer."""
-        return self._mean("tokens")
+        return fmean(row["tokens"] for row in self.rows)
 
     @property
     def cut_share(self) -> float:
         """Share of answers that were truncated at the length limit."""
-        return self._mean("is_cut")
-
-    def _mean(self, column: str) -> float:
-        return sum(row[column] for row in self.rows) / len(self.rows)
+        return fmean(row["is_cut"] for row in self.rows)
 
     @property
     def pass_at(self) -> dict[int, tuple[float, Interval]]:
         """pass@k with its 95 % interval, for k = 1, 2, 4, ... up to `samples`."""
         # Powers of two show the whole range in few lines, and the last k uses all samples.
         ks = {2**power for power in range(self.samples.bit_length())} | {self.samples}
+        correct_counts = [sum(row["is_correct"] for row in group) for group in self.groups]
         estimates = {}
         for k in sorted(ks):
-            values = []
-            for group in self.groups:
-                correct = sum(row["is_correct"] for row in group)
-                values.append(pass_at_k(self.samples, correct, k))
-            estimates[k] = (sum(values) / len(values), share_interval(values, self.samples))
+            values = [pass_at_k(self.samples, count, k) for count in correct_counts]
+            estimates[k] = (fmean(values), share_interval(values, self.samples))
         return estimates
 
     @property
@@ -201,7 +193,7 @@ class Evaluation(Shown):
         return rows
 
     @property
-    def asked(self) -> str:
+    def asked_sentence(self) -> str:
         """Number of questions, and how they were answered, in a sentence."""
         if self.samples == 1:
             return f"{self.questions} questions, one greedy answer to each."
@@ -214,16 +206,6 @@ class Evaluation(Shown):
     def anywhere_sentence(self) -> str:
         """Explanation of how a correct answer is found anywhere in a completion."""
         return f"Correct answer anywhere in the completion: {self.anywhere_note}."
-
-    @property
-    def table(self) -> pandas.DataFrame:
-        """All rows as a table."""
-        import pandas
-
-        # A model can write a lone surrogate, which pyarrow cannot store.
-        return pandas.DataFrame(self.rows).map(
-            lambda value: displayable(value) if isinstance(value, str) else value
-        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the numbers without the rows, fit for JSON."""
@@ -238,7 +220,7 @@ class Evaluation(Shown):
 
     def _parts(self) -> Iterator[Part]:
         yield Table(self.numbers, head=("(95 % interval)", self.label), right=(1,))
-        yield f"{self.asked} Counted as correct: {self.counted_as_correct}. {self.subject}"
+        yield f"{self.asked_sentence} Counted as correct: {self.counted_as_correct}. {self.subject}"
         yield self.anywhere_sentence
         yield from self.notes
 

@@ -110,14 +110,13 @@ def locate_subjects(
         OSError: The Hub does not provide the model.
     """
     located = [_locate(subject) for subject in subjects]
+    own_runs = [subject.run for subject in located if isinstance(subject, RunModel)]
     if run is not None:
         run = open_run(run)
-    for subject in located:
-        if run is None and isinstance(subject, RunModel):
-            run = subject.run
+    elif own_runs:
+        run = own_runs[0]
     for place, subject in enumerate(located):
-        is_run_part = isinstance(subject, str) and subject in RUN_PARTS
-        if not is_run_part:
+        if subject not in RUN_PARTS:
             continue
         if run is None:
             raise ValueError(
@@ -185,10 +184,8 @@ def started_from_trained_adapter(run: Run) -> bool:
     if not file.is_file():
         return False
     with safe_open(file, framework="pt") as tensors:
-        for name in list(tensors.keys()):
-            if "lora_B" in name and tensors.get_tensor(name).any():
-                return True
-    return False
+        names = [name for name in tensors.keys() if "lora_B" in name]  # noqa: SIM118 (no mapping)
+        return any(tensors.get_tensor(name).any() for name in names)
 
 
 def start_part(run: Run) -> Literal["base", "start"]:
@@ -271,17 +268,14 @@ def _start_adapter(model: Any, run: Run) -> Iterator[None]:
             'cannot be asked. Compare with the base model: gn.compare(run, task, against="base").'
         )
     # PEFT names the parameters of the trained adapter `default`.
-    trained = {}
-    for name, parameter in model.named_parameters():
-        if ".default" in name:
-            trained[name] = parameter.detach().clone()
+    own = [parameter for name, parameter in model.named_parameters() if ".default" in name]
+    trained = [parameter.detach().clone() for parameter in own]
     try:
         load_adapter(model, run.start_path)
         yield
     finally:
-        for name, parameter in model.named_parameters():
-            if name in trained:
-                parameter.data.copy_(trained[name])
+        for parameter, value in zip(own, trained, strict=True):
+            parameter.data.copy_(value)
 
 
 def tokenizer_of_run(run: Run) -> Any:

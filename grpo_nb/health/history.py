@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-import numbers
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, median
 from typing import Any
 
-from grpo_nb.config.settings import Settings
 from grpo_nb.core.statistics import mann_whitney_z
 
 CLEAR_Z = 3.0
@@ -58,9 +57,12 @@ ZERO_STD_SHARE = "zero_std_share"
 """Share of groups whose rewards are all equal: TRL's `frac_reward_zero_std`, or in older logs 0 or
 1, computed from `reward_std`."""
 
-ASSUMED_SETTINGS = Settings(num_generations=2)
-"""Settings of a run of which only the log is known. The smallest groups are assumed, because their
-completions agree by chance most often, which is no fault."""
+HOLDOUT_METRICS = {"holdout/accuracy", "holdout/low", "holdout/high"}
+"""Held-out accuracy, as the kit logs it, and the ends of its 95 % interval."""
+
+ASSUMED_GROUP_SIZE = 2
+"""Completions per prompt of a run of which only the log is known. The smallest groups agree by
+chance most often, which is no fault."""
 
 
 def read_numbers(row: Mapping[str, Any]) -> dict[str, float]:
@@ -71,14 +73,10 @@ def read_numbers(row: Mapping[str, Any]) -> dict[str, float]:
     """
     metrics = {}
     for name, value in row.items():
-        if not isinstance(name, str) or not isinstance(value, (numbers.Real, str)):
-            continue
         if name.startswith("rewards/"):
             name = name.removesuffix("/mean")
-        try:
+        with contextlib.suppress(TypeError, ValueError, OverflowError):
             metrics[name] = float(value)
-        except (ValueError, OverflowError):
-            continue
     return metrics
 
 
@@ -100,8 +98,8 @@ class RunHistory:
 
     weights: Mapping[str, float] = field(default_factory=dict)
     """Weight of each reward, by name, where known."""
-    settings: Settings = ASSUMED_SETTINGS
-    """Settings of the run: its group size and its number of held-out questions."""
+    group_size: int = ASSUMED_GROUP_SIZE
+    """Number of completions per prompt."""
     ranges: Mapping[str, Sequence[float]] = field(default_factory=dict)
     """Lowest and highest score that each reward can give, by name, where known."""
 
@@ -131,6 +129,7 @@ class RunHistory:
     """Number of rows in which each metric was NaN or infinite."""
     is_reward_missing: bool = False
     """True if the last row is a training row without a total reward."""
+
     accuracies: list[float] = field(default_factory=list)
     """All held-out accuracies so far."""
     accuracy_errors: list[float] = field(default_factory=list)
@@ -154,15 +153,14 @@ class RunHistory:
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Add one logged row."""
-        numbers_of_row = read_numbers(row)
+        numbers = read_numbers(row)
         metrics = {}
         self.unusable = {}
-        for name, number in numbers_of_row.items():
-            # The standard deviation of a single completion is NaN by definition.
-            is_std = name.endswith(("/std", "reward_std"))
+        for name, number in numbers.items():
             if abs(number) <= LARGEST_NUMBER:
                 metrics[name] = number
-            elif not is_std:
+            # The standard deviation of a single completion is NaN by definition.
+            elif not name.endswith(("/std", "reward_std")):
                 self.unusable[name] = number
         self.unusable_counts.update(self.unusable.keys())
         if "grad_norm" in metrics:
@@ -172,38 +170,29 @@ class RunHistory:
 
         if "step" in metrics:
             self.step = int(metrics["step"])
-        elif "reward" in numbers_of_row:
+        elif "reward" in numbers:
             # A printed log has no step numbers, so its rows count as steps.
             self.step += 1
         self.max_steps = metrics.get("max_steps", self.max_steps)
-        if "holdout/accuracy" in metrics:
-            self._add_accuracy(metrics)
+        if metrics.keys() >= HOLDOUT_METRICS:
+            self.accuracies.append(metrics["holdout/accuracy"])
+            width = metrics["holdout/high"] - metrics["holdout/low"]
+            self.accuracy_errors.append(width / (2 * 1.96))
         if "eval_reward" in metrics:
             self.eval_rewards.append(metrics["eval_reward"])
         # Evaluation rows (`eval_*`) and the summary (`train_*`) have no reward. In a training row,
         # TRL leaves a reward out that is NaN or None for every completion.
-        is_training = not any(str(name).startswith(("eval_", "train_")) for name in row)
-        self.is_reward_missing = is_training and "reward" not in numbers_of_row
+        is_training = not any(name.startswith(("eval_", "train_")) for name in row)
+        self.is_reward_missing = is_training and "reward" not in numbers
         if "reward" in metrics:
             self._add_reward_row(metrics)
-
-    def _add_accuracy(self, metrics: Mapping[str, float]) -> None:
-        accuracy = metrics["holdout/accuracy"]
-        if "holdout/low" in metrics and "holdout/high" in metrics:
-            # The kit logs a 95 % interval, which knows how many questions were asked.
-            error = (metrics["holdout/high"] - metrics["holdout/low"]) / (2 * 1.96)
-        else:
-            variance = max(0.0, accuracy * (1 - accuracy))
-            error = math.sqrt(variance / self.settings.holdout_questions)
-        self.accuracies.append(accuracy)
-        self.accuracy_errors.append(error)
 
     def _add_reward_row(self, metrics: dict[str, float]) -> None:
         if self.reward_rows == 0:
             self.first_reward_step = self.step
         self.last_reward_step = self.step
         self.reward_rows += 1
-        self._repair(metrics)
+        self._add_derived(metrics)
 
         if len(self.first_rows) < LONG_WINDOW:
             self.first_rows.append(metrics)
@@ -227,23 +216,21 @@ class RunHistory:
             self.last_record_block = block
             self.last_record_length = median(lengths) if lengths else 0.0
 
-    def _repair(self, metrics: dict[str, float]) -> None:
+    def _add_derived(self, metrics: dict[str, float]) -> None:
         """Add metrics that follow from others, and remove metrics that were not measured."""
         if "frac_reward_zero_std" in metrics:
             metrics[ZERO_STD_SHARE] = metrics["frac_reward_zero_std"]
         elif "reward_std" in metrics:
             # If the deviation is zero, of a group or of the batch, no group has reward variance.
-            metrics[ZERO_STD_SHARE] = float(abs(metrics["reward_std"]) <= ZERO_STD)
+            metrics[ZERO_STD_SHARE] = float(metrics["reward_std"] <= ZERO_STD)
         if metrics.get(ZERO_STD_SHARE) == 1:
             # Without reward variance every advantage is 0, so a gradient of 0 is right.
             metrics.pop("grad_norm", None)
         if "learning_rate" in metrics:
             metrics["learning_rate/zero"] = float(metrics["learning_rate"] <= ZERO_UPDATE)
-
-        # With beta = 0 Unsloth logs a KL of 0 in every row. Before the first update the true KL is
-        # 0, too, so a 0 is a measurement only after another value.
-        was_kl_seen = "kl" in self.highest
-        if metrics.get("kl") == 0 and not was_kl_seen:
+        # Before the first update the KL is 0, and without a KL penalty Unsloth always logs 0. So a
+        # 0 is a measurement only after another value.
+        if metrics.get("kl") == 0 and "kl" not in self.highest:
             del metrics["kl"]
 
     @property
@@ -277,8 +264,7 @@ class RunHistory:
 
         The smallest number of rows can stand for more than `steps`.
         """
-        rows = min(self.reward_rows, self.rows_in(steps))
-        return min(self.steps, round(rows * self.steps_per_row))
+        return min(self.steps, round(self.rows_in(steps) * self.steps_per_row))
 
     def last_values(
         self, metric: str, steps: int = WINDOW, min_rows: int = MIN_ROWS

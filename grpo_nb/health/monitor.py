@@ -10,14 +10,14 @@ import contextlib
 import dataclasses
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.tables import Part, Shown, bold
 from grpo_nb.health.history import (
-    ASSUMED_SETTINGS,
+    ASSUMED_GROUP_SIZE,
     MIN_ROWS,
     SHORT_WINDOW,
     WINDOW,
@@ -36,16 +36,6 @@ ROWS_TO_FIX = 10
 """Reward rows that a resumed run has to show that an earlier critical alert is fixed."""
 
 
-@dataclass
-class _Record:
-    """The findings and the alert of one rule and subject."""
-
-    last_steps: dict[Severity, int] = field(default_factory=dict)
-    """Last step at which each severity was found."""
-    alert: Alert | None = None
-    """The latest alert."""
-
-
 class HealthMonitor:
     """Watch a run and report new alerts after each logged row.
 
@@ -55,8 +45,7 @@ class HealthMonitor:
     Args:
         weights: Weight of each reward, by name. Without weights, the main reward is recognised by
             its name.
-        settings: Settings of the run: its group size, and its number of held-out questions. Without
-            them, groups of two are assumed.
+        settings: Settings of the run, for its group size. Without them, groups of two are assumed.
         ranges: Lowest and highest score that each reward can give, by name.
         rows: Earlier rows of a resumed run. Their alerts are not reported again.
         stop_on: `"critical"` sets `should_stop` at the first critical alert, in a resumed run only
@@ -81,12 +70,16 @@ class HealthMonitor:
         stop_on: Literal["critical"] | None = None,
     ) -> None:
         self.history = RunHistory(
-            weights=weights or {}, settings=settings or ASSUMED_SETTINGS, ranges=ranges or {}
+            weights=weights or {},
+            ranges=ranges or {},
+            group_size=settings.num_generations if settings else ASSUMED_GROUP_SIZE,
         )
         """History of the run, which the rules read."""
         self.should_stop = False
         """True if `stop_on` asks to stop the training. Save first."""
-        self._records: dict[tuple[str, str], _Record] = {}
+        # Rule and subject are the keys of both dictionaries.
+        self._alerts: dict[tuple[str, str], Alert] = {}
+        self._last_steps: dict[tuple[str, str], dict[Severity, int]] = {}
         self._stop_on: Literal["critical"] | None = None
         self._rows_before_resume = 0
         for row in rows:
@@ -98,7 +91,7 @@ class HealthMonitor:
     @property
     def alerts(self) -> list[Alert]:
         """The latest alert of each rule and subject, in the order of their first report."""
-        return [record.alert for record in self._records.values() if record.alert is not None]
+        return list(self._alerts.values())
 
     def report(self) -> HealthReport:
         """Return the alerts so far as a report, which shows itself in a notebook."""
@@ -112,18 +105,16 @@ class HealthMonitor:
                 missing.
         """
         self.history.add(row)
-        findings = {}
-        for finding in self._apply_rules():
-            key = (finding.rule, finding.subject)
-            findings[key] = finding
-            record = self._records.setdefault(key, _Record())
-            record.last_steps[finding.severity] = self.history.step
+        findings = {(each.rule, each.subject): each for each in self._apply_rules()}
+        for key, finding in findings.items():
+            last_steps = self._last_steps.setdefault(key, {})
+            last_steps[finding.severity] = self.history.step
 
         news = []
-        for key, record in self._records.items():
-            alert = self._changed_alert(record, findings.get(key))
+        for key in self._last_steps:
+            alert = self._changed_alert(key, findings.get(key))
             if alert is not None:
-                record.alert = alert
+                self._alerts[key] = alert
                 news.append(alert)
         severities = [finding.severity for finding in findings.values()]
         if self._stop_on in severities and not self._has_time_to_fix:
@@ -140,14 +131,15 @@ class HealthMonitor:
             for rule in RULES:
                 yield from rule(history, trend)
 
-    def _changed_alert(self, record: _Record, finding: Finding | None) -> Alert | None:
+    def _changed_alert(self, key: tuple[str, str], finding: Finding | None) -> Alert | None:
         """Return the new alert of a rule and subject, None if its alert stays as it is."""
         step = self.history.step
-        old = record.alert
+        old = self._alerts.get(key)
         is_open = old is not None and old.is_open
         # An alert is withdrawn, or becomes milder, after 20 steps and two rows without a finding.
         steps = max(WINDOW, 2 * self.history.steps_per_row)
-        recent = [name for name, last_step in record.last_steps.items() if step - last_step < steps]
+        last_steps = self._last_steps[key]
+        recent = [severity for severity in last_steps if step - last_steps[severity] < steps]
         if not recent:
             return dataclasses.replace(old, ended=step) if is_open else None
         severity = max(recent, key=SEVERITIES.index)

@@ -130,7 +130,7 @@ def check_no_spread(history: RunHistory, trend: RewardTrend) -> Iterator[Finding
     if LOW_POSITION < position < HIGH_POSITION:
         # Small groups often agree by chance. Raise the threshold by half the share
         # of groups expected to agree by chance.
-        size = history.settings.num_generations
+        size = history.group_size
         threshold += 0.5 * (position**size + (1 - position) ** size)
     if share < threshold or (has_succeeded and trend.is_above_start):
         return
@@ -379,7 +379,7 @@ def _shift(history: RunHistory, metric: str) -> tuple[float, float]:
 
 
 def _has_new_gain(history: RunHistory, trend: RewardTrend) -> bool:
-    """Return True if the reward has lately been higher than before, so that length has paid off."""
+    """Return True if the reward has lately been higher than before, so that length has helped."""
     rows_since_best = history.reward_rows - history.best_row
     if trend.is_above_start and rows_since_best <= history.rows_in(LONG_WINDOW):
         return True
@@ -465,25 +465,24 @@ def check_reward_flat(history: RunHistory, trend: RewardTrend) -> Iterator[Findi
 def check_constant_reward(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
     """Report rewards that gave one score in all rows, and so have no effect."""
     constants = []
-    has_never_paid = False
+    is_never_rewarded = False
     for name in history.rewards:
         metric = f"rewards/{name}"
         score = history.highest[metric]
-        has_one_mean = score - history.lowest[metric] < 1e-6
-        has_std = history.highest.get(f"{metric}/std", 0.0) > 1e-6
+        is_constant = score - history.lowest[metric] < 1e-6
         # A reward that is NaN in most rows was measured too rarely to be called constant.
         values = history.last_values(metric, LONG_WINDOW)
-        if not has_one_mean or has_std or len(values) < history.rows_in(SHORT_WINDOW):
+        if not is_constant or len(values) < history.rows_in(SHORT_WINDOW):
             continue
         constants.append(f"{name} is {score:.3g}")
-        # A reward that only punishes gives 0 at best, so it has paid.
+        # A reward that only punishes gives 0 at best, so 0 is its best score.
         highest_possible = history.ranges.get(name, (0, math.inf))[1]
-        has_never_paid |= score <= 0 and score < highest_possible
+        is_never_rewarded |= score <= 0 and score < highest_possible
     if not constants:
         return
     severity: Severity = "info"
     advice = "Leave it out, or make it ask for more."
-    if has_never_paid:
+    if is_never_rewarded:
         advice = (
             "Run check_rewards on it: can its pattern match at all (re.DOTALL)? If the task is too "
             "hard, give partial credit."

@@ -444,7 +444,6 @@ class RewardLab(Panel):
 
     # ---- Rows and completions ----
 
-    @in_panel
     def _pick_row(self) -> None:
         self._show_row()
         self._forget_report()
@@ -458,7 +457,6 @@ class RewardLab(Panel):
             "answer of this row."
         )
 
-    @in_panel
     def _show_row(self) -> None:
         self._row = dict(self._rows[self.row_number])
         self._row_view.value = render(
@@ -469,7 +467,6 @@ class RewardLab(Panel):
             has_tokenizer=self.tokenizer is not None,
         )
 
-    @in_panel
     def _show_examples(self) -> None:
         texts = example_completions(self.row, self.format, self.answer)
         self._set_completions(texts, are_examples=True)

@@ -40,16 +40,14 @@ def scores_view(scores: Scores, advantages: Sequence[float]) -> str:
         failed = [error.reward for error in scores.errors if error.row in (None, i)]
         line = {
             "text": " ".join(text.split()) or "(empty)",
-            "scores": {name: values[i] for name, values in scores.values.items()},
             "failed": failed,
-            "total": scores.totals[i],
-            "advantage": advantages[i],
             "push": "unknown" if failed else push(advantages[i]),
         }
         lines.append(line)
     return render(
         "lab/templates/scores.jinja",
         scores=scores,
+        advantages=advantages,
         lines=lines,
         note=_note_on_group(scores),
         number=as_score,
@@ -83,22 +81,19 @@ def errors_view(errors: Sequence[BaseException]) -> str:
     """
     parts = []
     for error in errors:
-        if isinstance(error, RewardError):
-            parts.append(_reward_error_view(error))
-        else:
+        if not isinstance(error, RewardError):
             parts.append(show_tracebacks([error]))
+            continue
+        cause = error.__cause__ or error
+        part = render(
+            "lab/templates/failure.jinja",
+            error=error,
+            kind=type(cause).__name__,
+            cause=shorten(str(cause), MESSAGE_LENGTH),
+            trace=last_lines(cause),
+        )
+        parts.append(part)
     return "".join(parts)
-
-
-def _reward_error_view(error: RewardError) -> str:
-    cause = error.__cause__ or error
-    return render(
-        "lab/templates/failure.jinja",
-        error=error,
-        kind=type(cause).__name__,
-        cause=shorten(str(cause), MESSAGE_LENGTH),
-        trace=last_lines(cause),
-    )
 
 
 class Piece(NamedTuple):
@@ -165,14 +160,14 @@ def spans_read(reward: RewardFunction, text: str) -> list[Span]:
 def split_at_marks(text: str, marks: Sequence[Mark]) -> list[Piece]:
     """Split a text into marked and unmarked pieces.
 
-    Of overlapping marks, the one that starts first is kept; of those, the one that earned most.
+    Of overlapping marks, the one that starts first is kept.
 
     >>> split_at_marks("b7", [Mark(Span(1, 2, "answer slot"), 2.0, "correctness")])[1]
     Piece(text='7', css_class='gn-earned', title='correctness: answer slot, +2')
     """
     pieces = []
     end = 0
-    for span, earned, reward in sorted(marks, key=lambda m: (m.span.start, -abs(m.earned))):
+    for span, earned, reward in sorted(marks):
         if span.start < end or span.end <= span.start:
             continue
         css_class = "gn-nothing"  # zero, or no score

@@ -13,7 +13,6 @@ import pytest
 import torch
 
 import grpo_nb as gn
-from grpo_nb.evaluation.asking import shared_turns
 from grpo_nb.evaluation.comparison import Comparison
 from grpo_nb.evaluation.subjects import batch_size
 from grpo_nb.scoring.record import record_of
@@ -158,16 +157,6 @@ def test_ask_with_no_tokens_is_refused(run: gn.runs.Run) -> None:
 )
 def test_batch_size_with_many_samples_is_limited(samples: int, size: int) -> None:
     assert batch_size(samples) == size
-
-
-def test_shared_turns_stop_at_the_first_difference() -> None:
-    system = {"role": "system", "content": "Be short."}
-    answer = {"role": "assistant", "content": "OK."}
-    rows = []
-    for number in range(2):
-        user = {"role": "user", "content": f"Hello {number}"}
-        rows.append({"prompt": [system, user, answer, user]})
-    assert shared_turns(rows) == [system]
 
 
 @pytest.mark.parametrize("function", [gn.compare, gn.evaluate])

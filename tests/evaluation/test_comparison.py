@@ -50,8 +50,8 @@ def test_majority_baseline_of_frequent_answers_is_named() -> None:
     sides = [evaluation(label, [False] * 18, golds=list("551534" * 3)) for label in ("x", "after")]
     found = Comparison(*sides)
     assert found.majority.sentence == (
-        "Always answering '5' would get 50.0% right: the accuracy of 0.0% is below this "
-        "majority-class baseline."
+        "Always answering '5' would get 50.0% right: the accuracy of 0.0% is not clearly "
+        "above this majority-class baseline."
     )
     assert found.majority.sentence in repr(found)
 

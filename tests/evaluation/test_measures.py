@@ -166,7 +166,7 @@ def test_figure_draws_each_measure(measure: str) -> None:
 
 def test_figure_has_a_transparent_background() -> None:
     figure = compared(sums(HALF, is_formatted=False), sums(MOST, is_formatted=True)).plot()
-    assert figure.patch.get_alpha() == 0
+    assert figure.get_facecolor()[3] == 0
 
 
 def test_better_format_with_worse_answers_names_both() -> None:

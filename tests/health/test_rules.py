@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from grpo_nb.config.settings import Settings
-from grpo_nb.core.statistics import share_interval
-from grpo_nb.health.history import RunHistory
+from grpo_nb.health.history import HOLDOUT_METRICS, RunHistory
 from grpo_nb.health.monitor import HealthMonitor, HealthReport, check_health
 from grpo_nb.health.trend import main_reward
 from tests.support.health_logs import (
@@ -29,6 +28,7 @@ from tests.support.health_logs import (
     seeds,
     severest,
     unpaid,
+    with_intervals,
 )
 
 SEVERITIES = [None, "info", "warning", "critical"]
@@ -110,7 +110,7 @@ def held_out(score: Callable[[int], float]) -> Rows:
     rows = healthy_log(200, 6)
     for i in range(19, 200, 20):
         rows[i]["holdout/accuracy"] = score(i)
-    return rows
+    return with_intervals(rows, Settings().holdout_questions)
 
 
 def held_out_drop(drop: float) -> Rows:
@@ -407,19 +407,10 @@ def test_main_reward_needs_the_start_of_a_word(name: str) -> None:
     assert main_reward(history) is None
 
 
-def held_out_by_8(rows: Rows) -> Rows:
-    """Return the rows with the interval of eight held-out questions."""
-    for row in rows:
-        if "holdout/accuracy" in row:
-            low, high = share_interval([row["holdout/accuracy"]] * 8)
-            row["holdout/low"] = low
-            row["holdout/high"] = high
-    return rows
-
-
 def test_holdout_of_eight_questions_needs_a_larger_drop() -> None:
-    assert of(check_health(held_out_drop(0.22), ranges=RANGES), "holdout")
-    assert not of(check_health(held_out_by_8(held_out_drop(0.22)), ranges=RANGES), "holdout")
+    rows = held_out_drop(0.22)
+    assert of(check_health(rows, ranges=RANGES), "holdout")
+    assert not of(check_health(with_intervals(rows, 8), ranges=RANGES), "holdout")
 
 
 def test_holdout_near_the_top_is_silent() -> None:
@@ -455,7 +446,7 @@ ANYTHING = [
 @pytest.mark.parametrize("seed", seeds(8, 2))
 def test_update_accepts_any_value_in_a_row(seed: int) -> None:
     chance = random.Random(seed)
-    names = [*healthy_log(1)[0], "holdout/accuracy", "max_steps", "rewards/b", "rewards/", ""]
+    names = [*healthy_log(1)[0], *HOLDOUT_METRICS, "max_steps", "rewards/b", "rewards/", ""]
     weights = chance.choice([None, {}, WEIGHTS, {"right": 0.0, "form": -1.0}])
     monitor = HealthMonitor(weights=weights)
     for row in healthy_log(80, seed):

@@ -18,7 +18,7 @@ from typing import Any
 
 from grpo_nb.config.settings import Settings
 from grpo_nb.runs.rows import repetition_metrics
-from tests.support.health_logs import Rows, healthy_log
+from tests.support.health_logs import Rows, healthy_log, with_intervals
 
 WEIGHTS = {"right": 2.0, "form": 1.0}
 CAP = 512
@@ -89,6 +89,7 @@ def held_out(made: Made, choose: random.Random, course: Callable[[float], float]
     every = {row["step"] for row in made.rows[9::10]}
     score = lambda at: sum(choose.random() < course(at) for _ in range(60)) / 60  # noqa: E731
     made.put(holdout__accuracy=lambda at, row: score(at) if row["step"] in every else None)
+    made.rows = with_intervals(made.rows, questions=60)
     return made.telling(settings=Settings(holdout_every=10, holdout_questions=60))
 
 

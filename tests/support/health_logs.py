@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import grpo_nb as gn
+from grpo_nb.core.statistics import share_interval
 from grpo_nb.health.monitor import HealthReport
 from grpo_nb.runs.alert import Alert
 from tests.support.run_folders import info_of, write_run_folder
@@ -37,6 +38,18 @@ def real_logs() -> dict[str, Rows]:
 def with_zero_std(rows: Rows) -> Rows:
     """Add the share of groups with zero reward variance, which today's TRL logs."""
     return [{**row, "frac_reward_zero_std": float(row["reward_std"] == 0)} for row in rows]
+
+
+def with_intervals(rows: Rows, questions: int) -> Rows:
+    """Return the rows with the interval of each held-out accuracy, as the kit logs it."""
+    new_rows = []
+    for row in rows:
+        interval = {}
+        if "holdout/accuracy" in row:
+            low, high = share_interval([row["holdout/accuracy"]] * questions)
+            interval = {"holdout/low": low, "holdout/high": high}
+        new_rows.append(row | interval)
+    return new_rows
 
 
 def healthy_log(
