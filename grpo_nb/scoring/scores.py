@@ -83,7 +83,6 @@ def make_batch(
     completions: Sequence[Completion],
     rows: Rows = None,
     *,
-    prompts: Sequence[Any] | None = None,
     completion_ids: Sequence[Sequence[int]] | None = None,
     tokenizer: Any = None,
 ) -> Batch:
@@ -101,23 +100,23 @@ def make_batch(
         raise ValueError(
             f"rows = {in_line(rows)} must be a list with one dict for each completion, or one dict."
         )
-    # `prompt` first: it is what the model read, with the system prompt and the examples.
-    for name in ("prompt", "question"):
-        if prompts is None and name in listed_rows[0]:
-            prompts = [row[name] for row in listed_rows]
-    lists = {"rows": listed_rows, "prompts": prompts, "completion_ids": completion_ids}
-    for name, values in lists.items():
+    for name, values in {"rows": listed_rows, "completion_ids": completion_ids}.items():
         if values is not None and len(values) != len(completions):
             raise ValueError(
                 f"{len(values)} {name} for {len(completions)} completions: pass one for each."
             )
+    # `prompt` first: it is what the model read, with the system prompt and the examples.
+    prompts = None
+    for name in ("prompt", "question"):
+        if prompts is None and name in listed_rows[0]:
+            prompts = [row[name] for row in listed_rows]
     if are_texts and prompts is not None and not isinstance(prompts[0], str):
         # A chat prompt has chat completions: TRL then passes messages, never strings.
         completions = [[{"role": "assistant", "content": text}] for text in completions]
     if completion_ids is None and tokenizer is not None:
         completion_ids = [_token_ids(completion, tokenizer) for completion in completions]
     batch: Batch = {
-        "prompts": None if prompts is None else list(prompts),
+        "prompts": prompts,
         "completions": completions,
         "completion_ids": None if completion_ids is None else list(completion_ids),
     }
@@ -284,7 +283,6 @@ def score(
     completions: Sequence[Completion],
     rows: Rows = None,
     *,
-    prompts: Sequence[Any] | None = None,
     completion_ids: Sequence[Sequence[int]] | None = None,
     tokenizer: Any = None,
     weights: Mapping[str, float] | None = None,
@@ -301,8 +299,7 @@ def score(
         completions: Strings or chat messages. If the prompts are chat messages, strings become
             messages, as TRL makes them.
         rows: The data row of each completion, or one row for all (a group). The rewards get its
-            columns, and `prompt` as `prompts`.
-        prompts: The prompts, if the rows have none.
+            columns, and `prompt`, or `question` if there is no prompt, as `prompts`.
         completion_ids: Token ids, for rewards that count tokens.
         tokenizer: Makes `completion_ids` from the completions if these are not given.
         weights: Weights by name. Rewards that are not named keep their own weight (1.0 for a plain
@@ -330,13 +327,7 @@ def score(
     require("gn.score(rewards, completions, rows)", rewards=rewards, completions=completions)
     rewards = base.reward_list(rewards)
     weights = base.changed_weights(base.weights_by_name(rewards), weights or {})
-    batch = make_batch(
-        completions,
-        rows,
-        prompts=prompts,
-        completion_ids=completion_ids,
-        tokenizer=tokenizer,
-    )
+    batch = make_batch(completions, rows, completion_ids=completion_ids, tokenizer=tokenizer)
     # Environments are shared, because some cannot be copied.
     environments = batch.get("environments", [])
     batch = copy.deepcopy(batch, {id(value): value for value in environments})
