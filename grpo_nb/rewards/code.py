@@ -287,6 +287,7 @@ def _candidates(code: str, tests: Sequence[CodeTest]) -> list[Candidate]:
     """Return one candidate for all calls, and one for each test through standard input."""
     calls = [test.call for test in tests if test.call is not None]
     candidates = [Candidate(code=code, calls=calls)] if calls else []
+    # `read_tests` puts the calls first.
     for test in tests[len(calls) :]:
         candidates.append(Candidate(code=code, stdin=test.stdin))
     return candidates

@@ -364,8 +364,7 @@ def anywhere_in_words(grader: Grader, rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _golds(grader: SlotReward, row: Mapping[str, Any]) -> list[str]:
     """Return the gold answers that decide on this row."""
-    golds = grader.golds(dict(row)) or correctness().golds(_row_of_call(row))
-    return [str(gold) for gold in golds]
+    return grader.golds(dict(row)) or correctness().golds(_row_of_call(row))
 
 
 def _function_scores(
