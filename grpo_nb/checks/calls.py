@@ -145,7 +145,7 @@ class ProbeRunner:
         if self.calls == 0:
             limit *= FIRST_CALL_FACTOR
         batch = self._make_batch(probes)
-        before = copy.deepcopy(batch.completions)
+        before = copy.deepcopy(batch["completions"])
         result = CallResult()
         output = None
         start = time.perf_counter()
@@ -173,7 +173,7 @@ class ProbeRunner:
         self.completions += len(probes)
         if result.is_late:
             self.late_calls.append(probes)
-        if self.changed_text is None and batch.completions != before:
+        if self.changed_text is None and batch["completions"] != before:
             self.changed_text = min((probe.text for probe in probes), key=len)
         return result
 

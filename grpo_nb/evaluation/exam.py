@@ -242,8 +242,7 @@ class Exam:
         """Return the fields of an `Evaluation` that say who graded and how."""
         grader = self.grader
         is_function = isinstance(grader, FunctionGrader)
-        # A function is proven if it gave some gold answer more than a wrong one.
-        is_unproven = is_function and not grader.separates_right_from_wrong
+        is_unproven = is_function and not grader.is_proven
         return {
             "counted_as_correct": grader_in_words(grader),
             "anywhere_note": anywhere_in_words(grader, self.rows),

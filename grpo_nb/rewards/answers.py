@@ -6,13 +6,13 @@ back, from several answers in one slot, or from a copy of the question in it.
 """
 
 import json
-import math
 import re
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from grpo_nb.core.words import require_number
 from grpo_nb.rewards.base import Reward, completion_text
 from grpo_nb.tasks.answers import (
     ACCEPTED,
@@ -55,7 +55,7 @@ class SlotReward(Reward):
             return 0.0
         return float(any(self.is_same(given, gold, row) for gold in golds))
 
-    def golds(self, row: dict[str, Any]) -> list[Any]:
+    def golds(self, row: dict[str, Any]) -> list[str]:
         """Return the gold answers of a row; none if the cell is empty (None, NaN, "").
 
         Rows with several right answers keep the others in `accepted_answers`. These count too, but
@@ -68,7 +68,7 @@ class SlotReward(Reward):
                     golds.append(gold)
         return golds
 
-    def is_same(self, given: str, gold: Any, row: dict[str, Any]) -> bool:
+    def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
         """Return True if the given answer is this gold answer."""
         raise NotImplementedError
 
@@ -136,10 +136,7 @@ class correctness(SlotReward):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.tolerance < math.inf:
-            raise ValueError(
-                f"tolerance = {self.tolerance!r} must be zero or a positive finite number."
-            )
+        require_number("tolerance", self.tolerance, 0, is_whole=False)
 
     def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
         if given == gold:

@@ -284,10 +284,8 @@ def changed_weights(weights: Mapping[str, float], changed: Mapping[str, float]) 
     if unknown:
         names = ", ".join(map(repr, unknown))
         raise ValueError(f"weights names {names}, but the rewards are {list(weights)}.")
-    result = {}
-    for name, weight in weights.items():
-        result[name] = check_weight(changed.get(name, weight), name)
-    return result
+    checked = {name: check_weight(weight, name) for name, weight in changed.items()}
+    return {**weights, **checked}
 
 
 def is_async(reward: Callable[..., Any]) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 
 from grpo_nb.rewards.base import Reward
 from grpo_nb.sandbox.candidates import run_untrusted_batch
-from grpo_nb.sandbox.jobs import Call, Candidate, Limits, Outcome
+from grpo_nb.sandbox.jobs import Call, CallResult, Candidate, Limits, Outcome
 from grpo_nb.sandbox.values import is_same_value, refuse_equal_hashes
 from grpo_nb.tasks.formats import AnswerFormat
 
@@ -40,7 +40,6 @@ _WRAPPERS = {
     "len": len,
     "bool": bool,
 }
-_OPTIONAL_KEYS = {"args", "kwargs", "tolerance"}
 _FORMS = '{"call": "f", "args": [1, 2], "expected": 3}, {"stdin": "...", "stdout": "..."}'
 
 
@@ -80,7 +79,7 @@ def _lines(text: str) -> list[str]:
 
 
 def read_tests(value: Any) -> tuple[CodeTest, ...]:
-    """Return the hidden tests in one cell of a data set.
+    """Return the hidden tests in one cell of a data set, the calls first.
 
     A cell is one test or a list of tests, also as JSON text. A test is one of:
 
@@ -117,47 +116,36 @@ def read_tests(value: Any) -> tuple[CodeTest, ...]:
         if isinstance(cell, str):
             tests += _read_asserts(cell)
         else:
-            tests.append(_read_mapping(cell, may_hold_none=is_json))
+            tests.append(_read_mapping(cell))
     if not tests:
         raise ValueError(
             "a row has no tests, so no code could score there. Remove the row or add a test."
         )
-    return tuple(tests)
+    return tuple(sorted(tests, key=lambda test: test.call is None))
 
 
-def _holds_none(value: Any) -> bool:
-    """Return True if a dict at any depth of a value holds None."""
-    if isinstance(value, Mapping):
-        return any(item is None or _holds_none(item) for item in value.values())
-    return isinstance(value, (list, tuple)) and any(map(_holds_none, value))
-
-
-def _read_mapping(test: Any, *, may_hold_none: bool) -> CodeTest:
+def _read_mapping(test: Any) -> CodeTest:
     fields = {}
     if isinstance(test, Mapping):
         for key, value in test.items():
             # Arrow fills keys that only other rows have with None. `expected` may really be None.
             if value is not None or key == "expected":
                 fields[key] = value
-    values = [fields.get("args"), fields.get("kwargs"), fields.get("expected")]
-    if not may_hold_none and any(map(_holds_none, values)):
-        raise ValueError(
-            f"the test {test!r:.120} has None inside a dict. `datasets` writes None for keys that "
-            "only other rows have, so the two cannot be told apart: write the tests as text, "
-            "json.dumps(tests)."
-        )
     match fields:
         case {"stdin": str(stdin), "stdout": str(stdout), **rest} if rest.keys() <= {"expected"}:
             return CodeTest(stdin=stdin, stdout=stdout)
-        case {"call": str(name), "expected": expected, **rest} if rest.keys() <= _OPTIONAL_KEYS:
-            args = rest.get("args", [])
-            kwargs = rest.get("kwargs", {})
-            tolerance = rest.get("tolerance", 0)
-            has_arguments = isinstance(args, (list, tuple)) and isinstance(kwargs, Mapping)
-            is_distance = isinstance(tolerance, (int, float)) and tolerance >= 0
-            is_usable = tolerance == 0 or isinstance(expected, (int, float))
-            if has_arguments and is_distance and is_usable:
-                call = Call(name, tuple(args), dict(kwargs))
+    match {"args": [], "kwargs": {}, "tolerance": 0, **fields}:
+        case {
+            "call": str(name),
+            "args": list() | tuple() as args,
+            "kwargs": dict() as kwargs,
+            "expected": expected,
+            "tolerance": int() | float() as tolerance,
+            **rest,
+        } if not rest:
+            is_near = tolerance > 0 and isinstance(expected, (int, float))
+            if tolerance == 0 or is_near:
+                call = Call(name, tuple(args), kwargs)
                 return CodeTest(call=call, expected=expected, tolerance=tolerance)
     raise ValueError(
         f"the test {test!r:.120} must be {_FORMS} or an assert; "
@@ -273,51 +261,50 @@ class code_tests(Reward):
         return self.score_batch([text], [row])[0]
 
     def score_batch(self, texts: list[str], rows: list[dict[str, Any]]) -> list[float | None]:
-        groups_of_rows = []
+        tests_of_rows = []
         candidates_of_rows = []
         for text, row in zip(texts, rows, strict=True):
-            groups = _groups_of(read_tests(self.value_in(row, self.column)))
-            groups_of_rows.append(groups)
+            tests = read_tests(self.value_in(row, self.column))
+            tests_of_rows.append(tests)
             code = extract_code(text, self.format)
-            candidates = [] if code is None else [_candidate(code, group) for group in groups]
-            candidates_of_rows.append(candidates)
+            candidates_of_rows.append([] if code is None else _candidates(code, tests))
         # One batch for all completions, so that several endless loops run out of time together.
         outcomes_of_rows = run_untrusted_batch(candidates_of_rows, limits=self.limits)
         scores: list[float | None] = []
-        for groups, outcomes in zip(groups_of_rows, outcomes_of_rows, strict=True):
-            count = sum(map(len, groups))
-            # A completion without code has no outcomes.
-            passed = sum(map(_count_passed, groups, outcomes))
+        for tests, outcomes in zip(tests_of_rows, outcomes_of_rows, strict=True):
+            passed = _count_passed(tests, outcomes)
             if any(outcome.status == "lost" for outcome in outcomes):
                 # The machine failed, which says nothing about the code: TRL leaves a None out.
                 scores.append(None)
             elif self.all_or_nothing:
-                scores.append(float(passed == count))
+                scores.append(float(passed == len(tests)))
             else:
-                scores.append(passed / count)
+                scores.append(passed / len(tests))
         return scores
 
 
-def _groups_of(tests: Sequence[CodeTest]) -> list[list[CodeTest]]:
-    """Return groups of tests that share a process: all calls, and each test through stdin alone."""
-    calls = [test for test in tests if test.call is not None]
-    programs = [[test] for test in tests if test.call is None]
-    return [calls, *programs] if calls else programs
+def _candidates(code: str, tests: Sequence[CodeTest]) -> list[Candidate]:
+    """Return one candidate for all calls, and one for each test through standard input."""
+    calls = [test.call for test in tests if test.call is not None]
+    candidates = [Candidate(code=code, calls=calls)] if calls else []
+    # `read_tests` puts the calls first.
+    for test in tests[len(calls) :]:
+        candidates.append(Candidate(code=code, stdin=test.stdin))
+    return candidates
 
 
-def _candidate(code: str, group: Sequence[CodeTest]) -> Candidate:
-    if group[0].call is None:
-        return Candidate(code=code, stdin=group[0].stdin)
-    return Candidate(code=code, calls=[test.call for test in group])
-
-
-def _count_passed(group: Sequence[CodeTest], outcome: Outcome) -> int:
-    if group[0].call is None:
-        return int(outcome.status == "ok" and group[0].prints(outcome.stdout))
+def _count_passed(tests: Sequence[CodeTest], outcomes: Sequence[Outcome]) -> int:
+    """Return the number of passed tests; a completion without code has no outcomes."""
+    results: list[CallResult | Outcome] = []
+    for outcome in outcomes:
+        # The outcome of a program has no answers.
+        results += outcome.answers or [outcome]
     passed = 0
-    for test, answer in zip(group, outcome.answers, strict=True):
-        if answer.is_value and test.passes(answer.value):
-            passed += 1
+    for test, result in zip(tests, results, strict=False):
+        if test.call is not None:
+            passed += result.is_value and test.passes(result.value)
+        else:
+            passed += result.status == "ok" and test.prints(result.stdout)
     return passed
 
 

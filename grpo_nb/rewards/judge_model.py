@@ -266,7 +266,7 @@ def _question(row: Mapping[str, Any]) -> str:
             "a judge needs the question of each answer: pass the column `question` or `prompts` "
             "with one value for each completion."
         )
-    return str(prompt if isinstance(prompt, str) else prompt[-1]["content"])
+    return completion_text(prompt)
 
 
 class _Replies(dict[str, str]):

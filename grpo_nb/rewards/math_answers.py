@@ -113,6 +113,9 @@ class maths(SlotReward):
     def golds(self, row: dict[str, Any]) -> list[str]:
         return [boxed_answers(gold) for gold in super().golds(row)]
 
+    def score_text(self, text: str, row: dict[str, Any]) -> float | None:
+        return self.score_batch([text], [row])[0]
+
     def score_batch(self, texts: list[str], rows: list[dict[str, Any]]) -> list[float | None]:
         answers = [self.format.extract_last(text) for text in texts]
         scores: list[float | None] = [None] * len(texts)
@@ -133,9 +136,6 @@ class maths(SlotReward):
                 stacklevel=3,
             )
         return scores
-
-    def score_text(self, text: str, row: dict[str, Any]) -> float | None:
-        return self.score_batch([text], [row])[0]
 
 
 def _score(

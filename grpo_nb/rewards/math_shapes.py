@@ -110,6 +110,7 @@ UNION = "union"
 RATIO = "ratio"
 EXPRESSION = "expression"
 TUPLE = "()"
+_TUPLES_AND_INTERVALS = (TUPLE, "[]", "[)", "(]")
 
 
 def boxed_answers(text: str) -> str:
@@ -141,7 +142,7 @@ def normalize_latex(text: str) -> str:
     >>> normalize_latex("2/3\u03c0")
     '\\frac{2}{3}\\pi'
     """
-    if "\\\\" in text and "\\begin" not in text:
+    if "\\begin" not in text:
         # Escaped twice, as in JSON.
         text = re.sub(r"\\\\(?=[A-Za-z{}()\[\]%])", r"\\", text)
     text = _ROOT_SIGN.sub(lambda match: f"\\sqrt{{{match[1] or match[2]}}}", strip_markup(text))
@@ -190,24 +191,23 @@ def is_name(text: str) -> bool:
     return re.fullmatch(_NAME, text.strip()) is not None
 
 
-def in_brackets(text: str) -> tuple[str, str, str] | None:
-    """Return opening bracket, content and closing bracket of a text in one pair of brackets.
+def in_brackets(text: str) -> tuple[str, str]:
+    """Return the pair of brackets around a whole text, such as `[)`, and the content.
 
-    None for any other text: `(1)(2)` is in two pairs.
+    The pair is empty for any other text: `(1)(2)` is in two pairs.
     """
-    text = text.strip()
     brackets = list(_BRACKET.finditer(text))
-    if not brackets or brackets[0].start() or brackets[-1].end() != len(text):
-        return None
     depth = 0
     for bracket in brackets:
+        # Text before the first pair, or a second pair after it.
+        if depth == 0 and bracket.start() > 0:
+            return "", text
         depth += 1 if bracket["open"] else -1
-        if depth == 0 and bracket is not brackets[-1]:
-            return None
-    if depth != 0:
-        return None
-    content = text[brackets[0].end() : brackets[-1].start()].strip()
-    return brackets[0][0], content, brackets[-1][0]
+    if not brackets or depth != 0 or brackets[-1].end() != len(text):
+        return "", text
+    opening = brackets[0]
+    closing = brackets[-1]
+    return opening[0] + closing[0], text[opening.end() : closing.start()]
 
 
 def split_outside_brackets(text: str, separator: str) -> list[str]:
@@ -237,9 +237,9 @@ def split_list(text: str) -> list[str]:
     >>> split_list(r"\{1,000, 2\}"), split_list("(1, 2)")
     (['1,000', '2'], ['(1, 2)'])
     """
-    brackets = in_brackets(text)
-    if brackets and brackets[0] in ("\\{", "{", "["):
-        text = brackets[1]
+    pair, content = in_brackets(text)
+    if pair != TUPLE:
+        text = content
     parts = split_outside_brackets(text, _SEPARATOR)
     if len(parts) == 1 and "\\pm" in text:
         return [re.sub(r"\\pm(?![A-Za-z])\s*", sign, text) for sign in "+-"]
@@ -262,18 +262,18 @@ class Shape:
         intervals = _intervals(text)
         if intervals is not None:
             return intervals
-        brackets = in_brackets(text)
-        if brackets and brackets[0] in "([" and brackets[2] in ")]":
-            parts = split_outside_brackets(brackets[1], "[,;]")
+        pair, content = in_brackets(text)
+        if pair in _TUPLES_AND_INTERVALS:
+            parts = split_outside_brackets(content, "[,;]")
             if len(parts) > 1:
-                return cls("", brackets[0] + brackets[2], parts)
+                return cls("", pair, parts)
         parts = split_list(text)
         if len(parts) > 1:
             return cls("", LIST, parts)
         name, rest = split_name(text)
         if name and split_name(rest)[0]:
             # A chain such as x = y = 1.
-            return cls.whole(text)
+            return cls("", EXPRESSION, [text])
         if name:
             return replace(cls.of(rest), name=name)
         # As one expression, the ratio 1:3:2 would equal 1:2:3: math-verify reads a quotient.
@@ -281,18 +281,13 @@ class Shape:
             parts = split_outside_brackets(text, sign)
             if len(parts) > 1:
                 return cls("", kind, parts)
-        return cls.whole(text)
-
-    @classmethod
-    def whole(cls, text: str) -> Shape:
-        """Return the shape of a text that is one expression."""
         return cls("", EXPRESSION, [text])
 
     @property
     def has_own_names(self) -> bool:
         """True for a list such as `x = 1, y = 2`, in which each part has a name of its own."""
         names = [split_name(part)[0] for part in self.parts]
-        return self.kind == LIST and all(names) and len(set(names)) == len(names)
+        return all(names) and len(set(names)) == len(names)
 
 
 def _intervals(text: str) -> Shape | None:
@@ -321,9 +316,7 @@ def _interval(text: str) -> Shape | None:
     if len(sides) != 5:
         return None
     low, sign_after_low, name, sign_before_high, high = sides
-    if not (low and is_name(name) and high):
-        return None
-    if not {sign_after_low, sign_before_high} <= {"<", r"\le"}:
+    if not is_name(name) or not {sign_after_low, sign_before_high} <= {"<", r"\le"}:
         return None
     opening = "[" if sign_after_low == r"\le" else "("
     closing = "]" if sign_before_high == r"\le" else ")"

@@ -3,6 +3,6 @@
 `grpo_nb.rewards` compares the answers of the code; expected values never enter the sandbox.
 """
 
-from grpo_nb.sandbox.candidates import holes, run_untrusted
+from grpo_nb.sandbox.candidates import run_untrusted, self_test
 from grpo_nb.sandbox.jobs import Call, Candidate, Limits, Outcome
 from grpo_nb.sandbox.values import is_same_value

@@ -28,7 +28,6 @@ from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.machine.host import usable_cores
 from grpo_nb.sandbox.jobs import (
     Call,
-    CallResult,
     Candidate,
     Limits,
     Outcome,
@@ -39,7 +38,7 @@ from grpo_nb.sandbox.modules import modules_of
 from grpo_nb.sandbox.values import is_same_value
 
 _CHILD = Path(__file__).with_name("child.py")
-# Attacks that `holes` tries: the forbidden action, and a call that does it.
+# Attacks that `self_test` tries: the forbidden action, and a call that does it.
 _ATTACKS = {
     "reading a file": Call("os.open", ("/etc/passwd", os.O_RDONLY)),
     "looking at a file": Call("os.stat", ("/",)),
@@ -108,20 +107,20 @@ def run_untrusted_batch(
         for candidate in group:
             for call in candidate.calls:
                 _require_plain(call)
-    found_holes = holes()
-    if found_holes:
+    failures = self_test()
+    if failures:
         # The machine may have been out of memory for a moment, so the next call tries again.
-        holes.cache_clear()
+        self_test.cache_clear()
         raise EnvironmentProblem(
             "generated code is not run on this machine, because it cannot be isolated here: "
-            f"{'; '.join(found_holes)}. Code that is not isolated could read your files and choose "
+            f"{'; '.join(failures)}. Code that is not isolated could read your files and choose "
             "its own reward."
         )
     return _run_batch(groups, limits or Limits())
 
 
 @functools.cache
-def holes() -> tuple[str, ...]:
+def self_test() -> tuple[str, ...]:
     """Return the forbidden actions that succeed on this machine, or why it cannot isolate code.
 
     Every action is tried once, in half a second.
@@ -142,14 +141,13 @@ def holes() -> tuple[str, ...]:
     honest_answer, *answers = attacked.answers
     not_refused = []
     for action, answer in zip(_ATTACKS, answers, strict=True):
-        # An empty environment or list gains nothing. None is the result of a signal that was sent.
-        is_empty_value = answer.is_value and answer.value is not None and not answer.value
-        is_refused = not answer.is_value and answer.error.startswith(refusals)
-        if not is_empty_value and not is_refused:
+        is_refused = str(answer.error).startswith(refusals)
+        # An empty environment gains nothing.
+        if not is_refused and answer.value != {}:
             not_refused.append(action)
     if ended.status != "limit":
         not_refused.append("a run without end")
-    if honest_answer != CallResult([7], None):
+    if honest_answer.value != [7]:
         not_refused.append(f"honest code fails: {honest_answer}")
     return tuple(not_refused)
 

@@ -138,34 +138,30 @@ def outcome_of(
     # "isolated", "loaded", one line per call, and one more, which proves that there are too many.
     most_lines = len(candidate.calls) + 3
     lines = [_read(line) for line in report.split(b"\n")[:-1][:most_lines]]
-    if not lines:
-        return no_outcome(candidate, "lost", "its process did not start")
-    kind, start = lines[0]
+    kind, start = lines[0] if lines else ("", "its process did not start")
     # Only the kit wrote this line, before the code ran, so the code cannot fake a machine failure.
     if kind != "isolated":
         return no_outcome(candidate, "lost", start)
-    loaded = lines[1] if len(lines) > 1 else None
-    answer_lines = lines[2:]
+    kinds = [kind for kind, _ in lines[1:]]
+    load_error = lines[1][1] if kinds else None
     answers = []
-    for kind, content in answer_lines:
+    for kind, content in lines[2:]:
         is_value = kind == "value"
-        answers.append(
-            CallResult(value=content, error=None) if is_value else CallResult(error=content)
-        )
+        answers.append(CallResult(content, None) if is_value else CallResult(error=content))
+    is_allowed = kinds[:1] in ([], ["loaded"]) and {"value", "error"}.issuperset(kinds[1:])
     status = "ok"
     error = ""
-    is_allowed = all(kind in ("value", "error") for kind, _ in answer_lines)
-    if not is_allowed or (loaded and loaded[0] != "loaded") or len(answers) > len(candidate.calls):
+    if not is_allowed or len(answers) > len(candidate.calls):
         status = "exit"
         error = "its report is not what the protocol allows"
         answers = []
-    elif loaded and loaded[1] is not None:
+    elif load_error is not None:
         status = "error"
-        error = loaded[1]
+        error = load_error
     elif limit:
         status = "limit"
         error = f"ended by its limit of {limit}"
-    elif exit_code != 0 or loaded is None or len(answers) < len(candidate.calls):
+    elif exit_code != 0 or not kinds or len(answers) < len(candidate.calls):
         status = "exit"
         error = f"its process ended early, exit code {exit_code}"
     missing = [CallResult()] * (len(candidate.calls) - len(answers))

@@ -279,15 +279,9 @@ def _try_rewards(staged: Path, run: Run, recorded_steps: Sequence[dict[str, Any]
 
     batches = []
     for step in recorded_steps:
-        batch = make_batch(
+        arguments = make_batch(
             step["completion"], _repeated(step["rows"], run), completion_ids=step["completion_ids"]
         )
-        arguments = {
-            "prompts": batch.prompts,
-            "completions": batch.completions,
-            "completion_ids": batch.completion_ids,
-            **batch.columns,
-        }
         progress = {"global_step": step["step"] - 1, "max_steps": run.settings.max_steps}
         batches.append({"arguments": arguments, **progress})
     script = Path(__file__).with_name("score_child.py")

@@ -31,7 +31,7 @@ from grpo_nb.rewards.base import (
 from grpo_nb.rewards.code import code_tests
 from grpo_nb.scoring.last_answer import IN_WORDS, CandidateKind, kind_of, labels_of, last_candidate
 from grpo_nb.scoring.scores import first_step_state, score
-from grpo_nb.tasks.answers import ACCEPTED, folded
+from grpo_nb.tasks.answers import folded
 from grpo_nb.tasks.formats import AnswerFormat, bare, xml
 
 _TRIED_ROWS = 8
@@ -49,11 +49,8 @@ class FunctionGrader:
     """Lowest score of a correct answer."""
     reason: str
     """Source of the full score, in words."""
-    separates_right_from_wrong: bool | None = None
-    """True if a gold answer scores above a wrong one.
-
-    None if no gold answer scores above an empty completion, or if there is no wrong answer.
-    """
+    is_proven: bool = False
+    """True if a gold answer scored above a wrong one and an empty completion."""
 
     @property
     def name(self) -> str:
@@ -135,17 +132,17 @@ def function_grader(
 ) -> FunctionGrader:
     """Return a function as a grader, with its full score.
 
-    The full score is, in this order:
+    The gold answers of the first rows are scored, and for each of them a wrong answer, which is the
+    gold answer of another row, and an empty completion. The full score is, in this order:
 
     1. the upper end of the function's attribute `range`;
-    2. the lowest score of a gold answer that scores above every wrong answer and every empty
-       completion, so that questions may be worth different scores;
-    3. the highest score of a gold answer that scores above every empty completion;
+    2. the lowest score of a gold answer that scores above every wrong and empty one, so that
+       questions may be worth different scores;
+    3. the highest score of a gold answer that scores above its own wrong and empty one;
     4. 1.0.
 
-    Gold answers are those of the first rows, written in the format. A wrong answer is the gold
-    answer of another row. Example: the gold answers of an easy and a hard question score 1 and 3,
-    wrong answers 0.2 and empty completions 0. Without a declared range the full score is 1.
+    Example: the gold answers of an easy and a hard question score 1 and 3, wrong answers 0.2 and
+    empty completions 0. Without a declared range the full score is 1.
 
     Args:
         function: A reward function with TRL's signature. It may return booleans.
@@ -178,33 +175,29 @@ def function_grader(
     # Wrong answers look like right ones: another row's gold answer has the same kind and format.
     wrong_answers = []
     for gold in golds:
-        wrong_answers += [other for other in golds if folded(other) != folded(gold)][:1]
+        others = [other for other in golds if folded(other) != folded(gold)]
+        wrong_answers.append(others[0] if others else "")
     gold_scores = scores_of([format.render("reasoning", gold) for gold in golds])
     wrong_scores = scores_of([format.render("reasoning", wrong) for wrong in wrong_answers])
-    highest_empty = max(scores_of([""] * len(golds)), default=-math.inf)
-    highest_wrong = max(wrong_scores, default=-math.inf)
-    above_empty = [value for value in gold_scores if value > highest_empty + _ROUNDING]
-    above_wrong = [value for value in above_empty if value > highest_wrong + _ROUNDING]
-
-    full_score = min(above_wrong, default=max(above_empty, default=1.0))
-    reason = "its score for a gold answer in the format"
-    if not above_empty:
-        reason = "no maximum is declared or seen on gold answers"
+    empty_scores = scores_of([""] * len(golds))
+    limits = [max(pair) + _ROUNDING for pair in zip(wrong_scores, empty_scores, strict=True)]
+    above_all = [value for value in gold_scores if value > max(limits)]
+    above_own = [value for value, limit in zip(gold_scores, limits, strict=True) if value > limit]
+    full_score = min(above_all, default=max(above_own, default=1.0))
+    reason = "its score for a gold answer in the format" if above_own else "the default"
     # A declared maximum takes precedence: the gold answers of eight rows may not reach it.
     declared = range_of(function)
     if declared is not None and declared[0] < declared[1] < math.inf:
         full_score = declared[1]
         reason = "its declared maximum"
-    separates_right_from_wrong = None
-    if above_empty and highest_wrong > -math.inf:
-        # Without a wrong answer there is nothing to compare.
-        pairs = zip(gold_scores, wrong_scores, strict=True)
-        separates_right_from_wrong = any(right > wrong + _ROUNDING for right, wrong in pairs)
+    if not above_own:
+        reason += "; no gold answer scores above a wrong one"
     return FunctionGrader(
         function=function,
         full_score=full_score,
         reason=reason,
-        separates_right_from_wrong=separates_right_from_wrong,
+        # If all gold answers are the same, no wrong one was tried.
+        is_proven=bool(above_own and any(wrong_answers)),
     )
 
 
@@ -218,10 +211,10 @@ def grader_in_words(grader: Grader) -> str:
     'answers to which multiple_choice() gives the full score'
     """
     if isinstance(grader, FunctionGrader):
-        reason = grader.reason
-        if grader.separates_right_from_wrong is False:
-            reason += "; a wrong answer gets as much"
-        return f"answers to which {grader.name}() gives {grader.full_score:g} or more ({reason})"
+        return (
+            f"answers to which {grader.name}() gives {grader.full_score:g} or more "
+            f"({grader.reason})"
+        )
     # Neither weight, nor format, nor name affects which answers are correct.
     shown = dataclasses.replace(grader, weight=type(grader).weight, format=xml(), name="")
     return f"answers to which {shown!r} gives the full score"
@@ -272,23 +265,16 @@ def are_correct(
     full_score = grader.full_score if isinstance(grader, FunctionGrader) else 1.0
     # A comparison with NaN is False, so an answer without a score is not correct at first.
     flags = [value >= full_score - _ROUNDING for value in scores]
-    missing = [place for place, value in enumerate(scores) if math.isnan(value)]
-    if missing and grader != correctness():
-        flags_of_missing = are_correct(
-            correctness(),
-            [texts[place] for place in missing],
-            # Of a row only what `correctness` reads, because other columns may differ.
-            [_row_to_compare(rows[place]) for place in missing],
-            format,
-        )
-        for place, flag in zip(missing, flags_of_missing, strict=True):
-            flags[place] = flag
+    fallback = correctness(format=format)
+    for place, value in enumerate(scores):
+        if math.isnan(value):
+            flags[place] = fallback.score_text(texts[place], _row_of_call(rows[place])) == 1.0
     return flags
 
 
-def _row_to_compare(row: Mapping[str, Any]) -> dict[str, Any]:
-    question = row.get("prompt", row.get("question", ""))
-    return {"prompt": question, "answer": row.get("answer"), ACCEPTED: row.get(ACCEPTED)}
+def _row_of_call(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a data row with the columns that `correctness` reads in a call."""
+    return {"answer": None, "prompts": row.get("prompt", row.get("question", "")), **row}
 
 
 def grader_scores(
@@ -378,8 +364,7 @@ def anywhere_in_words(grader: Grader, rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _golds(grader: SlotReward, row: Mapping[str, Any]) -> list[str]:
     """Return the gold answers that decide on this row."""
-    golds = grader.golds(dict(row)) or correctness().golds(_row_to_compare(row))
-    return [str(gold) for gold in golds]
+    return grader.golds(dict(row)) or correctness().golds(_row_of_call(row))
 
 
 def _function_scores(

@@ -2,9 +2,9 @@
 
 The record of a kit reward has its class and parameters, and that of a user's function its source.
 Two rewards of one source can still score differently, as `get_soft_overlong_punishment(512, 128)`
-and `get_soft_overlong_punishment(64, 8)` of TRL do. So `state` is a hash of what a function or an
-object holds: its attributes, closure, defaults and the arguments of a `functools.partial`. Global
-variables are not recorded. Nothing in a record is ever executed.
+and `get_soft_overlong_punishment(64, 8)` of TRL do. So `state` is a hash of the values that a
+function or an object holds: its attributes, closure, defaults and the arguments of a
+`functools.partial`. Global variables are not recorded. Nothing in a record is ever executed.
 """
 
 import dataclasses
@@ -13,7 +13,6 @@ import hashlib
 import inspect
 import json
 import types
-from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
@@ -30,12 +29,8 @@ _KIT_REWARDS: dict[str, type[Reward]] = {
 }
 # Parameters of kit rewards that are objects; a record has their fields.
 _OBJECTS = {"format": AnswerFormat, "limits": Limits}
-_STATE_SCHEME = 5
-"""Version of the hash of a reward's state. Only hashes of one version can be compared."""
-_REWARD_PACKAGES = {"__main__", "grpo_nb", "trl", "types"}
-"""Objects of these packages, and of the reward's own, are described by their attributes."""
-_RECORDED_APART = {"__name__", "weight"}
-"""Attributes of a reward that a run records on their own."""
+_STATE_SCHEME = "6:"
+"""Start of each hash of a state. Only hashes of one version of the package can be compared."""
 
 
 def source_of(reward: RewardFunction) -> str:
@@ -93,12 +88,12 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     'tolerance was 0.0, is 0.5'
     """
     if before["hash"] == now["hash"]:
-        # A run of an earlier version has no state, or one of another scheme.
-        scheme, _, _ = now["state"].partition(":")
-        is_comparable = (before.get("state") or "").startswith(f"{scheme}:")
-        if not is_comparable or before["state"] == now["state"]:
-            return ""
-        return "it holds other values now (attributes, closure or arguments)"
+        # A run of an earlier version has no state, or another kind of hash.
+        states = {before.get("state") or "", now["state"]}
+        are_comparable = all(state.startswith(_STATE_SCHEME) for state in states)
+        if are_comparable and len(states) > 1:
+            return "it holds other values now (attributes, closure or arguments)"
+        return ""
     old = {"kind": before["kind"] or "a function", **before["parameters"]}
     new = {"kind": now["kind"] or "a function", **now["parameters"]}
     changes = []
@@ -138,49 +133,32 @@ def _fields_of(value: Any) -> dict[str, Any]:
 
 
 def _hash_of_state(reward: RewardFunction) -> str:
-    """Return the hash of the values that a reward holds, with the scheme in front of it."""
+    """Return the hash of the values that a reward holds; empty if they cannot be written as JSON.
+
+    An object that contains itself cannot. Entries of a dict with other keys than texts and numbers
+    are left out.
+    """
     function = unwrapped(reward)
     owner = function if inspect.isroutine(function) else type(function)
-    packages = {_package_of(owner), *_REWARD_PACKAGES}
-    packages.discard("builtins")
-    description = _describe(reward, packages, ids_above=())
-    content = json.dumps(description).encode()
-    digest = hashlib.sha256(content).hexdigest()
-    return f"{_STATE_SCHEME}:{digest[:16]}"
+    to_json = functools.partial(_as_json, packages={"__main__", _package_of(owner)})
+    held = to_json(reward)
+    if isinstance(held, dict):
+        # A run records these two on their own.
+        held = {name: value for name, value in held.items() if name not in ("__name__", "weight")}
+    try:
+        content = json.dumps(held, default=to_json, skipkeys=True, sort_keys=True)
+    except (TypeError, ValueError, RecursionError):
+        return ""
+    digest = hashlib.sha256(content.encode()).hexdigest()
+    return f"{_STATE_SCHEME}{digest[:16]}"
 
 
-def _describe(value: Any, packages: set[str], ids_above: tuple[int, ...]) -> Any:
-    """Return lists and texts that show a value and are the same JSON in every process.
+def _as_json(value: Any, packages: set[str]) -> Any:
+    """Return what `json.dumps` writes for a value that JSON does not know.
 
-    Args:
-        value: Anything.
-        packages: Packages whose objects are described by their attributes.
-        ids_above: The ids of the objects that contain the value, so that a cycle ends.
+    The result is the same in every process. An object of another package than the reward's own,
+    such as a client or a lock, counts by its type: its attributes may change between processes.
     """
-    name = _name_of(type(value))
-    if id(value) in ids_above:
-        # Inside itself, as a bound method in an attribute of its own object.
-        return name
-    inner = (*ids_above, id(value))
-    if isinstance(value, (list, tuple, set, frozenset, deque)):
-        items = [_describe(item, packages, inner) for item in value]
-        if isinstance(value, (set, frozenset)):
-            # The order of a set changes from process to process.
-            items.sort(key=json.dumps)
-        return [name, items]
-    parts = value if isinstance(value, Mapping) else _parts_of(value, packages)
-    if parts is None:
-        return [name, _content_of(value)]
-    pairs = []
-    for key, item in parts.items():
-        if ids_above or key not in _RECORDED_APART:
-            described_key = _describe(key, packages, inner)
-            pairs.append([described_key, _describe(item, packages, inner)])
-    return [name, sorted(pairs, key=json.dumps)]
-
-
-def _parts_of(value: Any, packages: set[str]) -> Mapping[str, Any] | None:
-    """Return the values that a function or an object holds; None for any other value."""
     if isinstance(value, functools.partial):
         return {"function": value.func, "arguments": value.args, "keywords": value.keywords}
     if isinstance(value, types.MethodType):
@@ -192,49 +170,36 @@ def _parts_of(value: Any, packages: set[str]) -> Mapping[str, Any] | None:
             "defaults": [value.__defaults__, value.__kwdefaults__],
             **vars(value),
         }
-    if isinstance(value, (type, types.BuiltinFunctionType)):
-        # The name says all that can be compared.
-        return None
+    if isinstance(value, type):
+        return repr(value)
+    if isinstance(value, (set, frozenset)):
+        # The order of a set changes from process to process.
+        return sorted(map(repr, value))
     if dataclasses.is_dataclass(value):
         return _fields_of(value)
-    if _package_of(type(value)) not in packages:
-        # The attributes of a tensor or a client are internals, which may change between processes.
-        return None
-    attributes = dict(getattr(value, "__dict__", {}))
+    if _package_of(type(value)) in packages and hasattr(value, "__dict__"):
+        return _attributes_of(value)
+    if hasattr(value, "tolist"):
+        # An array or a tensor. The `repr` of a large one shows only its ends.
+        return value.tolist()
+    shown = repr(value)
+    return str(type(value)) if " at 0x" in shown else shown
+
+
+def _attributes_of(value: Any) -> dict[str, Any]:
+    """Return the attributes of an object, without those that its `state_dict` saves.
+
+    A checkpoint has the saved ones. The attribute `_count` may be saved as `count`.
+    """
+    attributes = dict(vars(value))
     if hasattr(value, "load_state_dict"):
-        # A checkpoint has what `state_dict` returns. `_count` may be saved as `count`.
         saved_names = map(str, value.state_dict())
         saved = {name.strip("_") for name in saved_names}
-        for name in list(attributes):
+        for name in vars(value):
             if name.strip("_") in saved:
                 del attributes[name]
     return attributes
 
 
-def _content_of(value: Any) -> str:
-    """Return the content of plain data as a text.
-
-    The text is empty for an object that shows its address, such as a client or a lock: its content
-    differs between two processes, and so it counts by its type alone.
-    """
-    if isinstance(value, (type, types.ModuleType, types.BuiltinFunctionType)):
-        return _name_of(value)
-    if type(value) is int:
-        # In hexadecimal: Python refuses to write more than 4,300 decimal digits.
-        return hex(value)
-    if hasattr(value, "tolist"):
-        # The `repr` of a large array shows only its ends.
-        return repr(value.tolist())
-    text = repr(value)
-    return "" if " at 0x" in text else text
-
-
 def _package_of(owner: Any) -> str:
     return (getattr(owner, "__module__", None) or "").partition(".")[0]
-
-
-def _name_of(owner: Any) -> str:
-    short_name = getattr(owner, "__name__", "")
-    name = getattr(owner, "__qualname__", short_name)
-    module = getattr(owner, "__module__", "")
-    return f"{module}.{name}"

@@ -9,10 +9,8 @@ covered: reward models, `scale_rewards="batch"`, and
 from __future__ import annotations
 
 import copy
-import dataclasses
 import math
 import types
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -37,6 +35,8 @@ if TYPE_CHECKING:
     import pandas
 
 Rows = Mapping[str, Any] | Iterable[Mapping[str, Any]] | None
+Batch = dict[str, list[Any] | None]
+"""`prompts`, `completions`, `completion_ids` and the columns, as TRL passes them to a reward."""
 TRL_KEYWORDS = (
     "prompts",
     "completions",
@@ -79,45 +79,14 @@ class ReturnTypeError(TypeError):
     """A reward returned something that is not an iterable of scores."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Batch:
-    """The keywords of one call of a reward function, in the shape in which TRL passes them."""
-
-    prompts: list[Any] | None
-    completions: list[Completion]
-    completion_ids: list[list[int]] | None
-    columns: Mapping[str, list[Any]]
-    trainer_state: Any = None
-    """None outside a training. Then a plain function gets `first_step_state`."""
-
-    def __len__(self) -> int:
-        return len(self.completions)
-
-    def select(self, indexes: Sequence[int]) -> Batch:
-        """Return the batch with only these completions, in this order."""
-
-        def chosen(values: list[Any] | None) -> list[Any] | None:
-            return None if values is None else [values[index] for index in indexes]
-
-        return dataclasses.replace(
-            self,
-            prompts=chosen(self.prompts),
-            completions=chosen(self.completions),
-            completion_ids=chosen(self.completion_ids),
-            columns={name: chosen(values) for name, values in self.columns.items()},
-        )
-
-
 def make_batch(
     completions: Sequence[Completion],
     rows: Rows = None,
     *,
-    prompts: Sequence[Any] | None = None,
     completion_ids: Sequence[Sequence[int]] | None = None,
     tokenizer: Any = None,
-    trainer_state: Any = None,
 ) -> Batch:
-    """Return the keywords with which TRL would call the rewards. Arguments as in `score`.
+    """Return the batch with which TRL would call the rewards. Arguments as in `score`.
 
     Raises:
         ValueError: Lengths that do not match, rows that are no dicts, or completions of two kinds.
@@ -131,47 +100,44 @@ def make_batch(
         raise ValueError(
             f"rows = {in_line(rows)} must be a list with one dict for each completion, or one dict."
         )
-    # `prompt` first: it is what the model read, with the system prompt and the examples.
-    for name in ("prompt", "question"):
-        if prompts is None and name in listed_rows[0]:
-            prompts = [row[name] for row in listed_rows]
-    lists = {"rows": listed_rows, "prompts": prompts, "completion_ids": completion_ids}
-    for name, values in lists.items():
+    for name, values in {"rows": listed_rows, "completion_ids": completion_ids}.items():
         if values is not None and len(values) != len(completions):
             raise ValueError(
                 f"{len(values)} {name} for {len(completions)} completions: pass one for each."
             )
+    # `prompt` first: it is what the model read, with the system prompt and the examples.
+    prompts = None
+    for name in ("prompt", "question"):
+        if prompts is None and name in listed_rows[0]:
+            prompts = [row[name] for row in listed_rows]
     if are_texts and prompts is not None and not isinstance(prompts[0], str):
         # A chat prompt has chat completions: TRL then passes messages, never strings.
         completions = [[{"role": "assistant", "content": text}] for text in completions]
     if completion_ids is None and tokenizer is not None:
         completion_ids = [_token_ids(completion, tokenizer) for completion in completions]
-    columns = {}
+    batch: Batch = {
+        "prompts": prompts,
+        "completions": completions,
+        "completion_ids": None if completion_ids is None else list(completion_ids),
+    }
     for name in listed_rows[0]:
         if name not in _REPLACED_BY_TRL:
-            columns[name] = [row[name] for row in listed_rows]
-    return Batch(
-        prompts=None if prompts is None else list(prompts),
-        completions=completions,
-        completion_ids=None if completion_ids is None else list(completion_ids),
-        columns=columns,
-        trainer_state=trainer_state,
-    )
+            batch[name] = [row[name] for row in listed_rows]
+    return batch
 
 
 def _are_texts(completions: Sequence[Completion]) -> bool:
     """Return True if the completions are strings, False if they are lists of chat messages."""
     if len(completions) == 0:
         raise ValueError("completions is empty: there is nothing to score.")
-    is_text = isinstance(completions[0], str)
-    for completion in completions:
-        is_other = isinstance(completion, str) != is_text or isinstance(completion, Mapping)
-        if is_other or isinstance(completions, str):
-            raise ValueError(
-                f"completions = {completions!r:.60} must be a list of texts, "
-                "or a list of lists of chat messages."
-            )
-    return is_text
+    kinds = {isinstance(completion, str) for completion in completions}
+    is_one_message = any(isinstance(completion, Mapping) for completion in completions)
+    if isinstance(completions, str) or len(kinds) > 1 or is_one_message:
+        raise ValueError(
+            f"completions = {completions!r:.60} must be a list of texts, "
+            "or a list of lists of chat messages."
+        )
+    return kinds == {True}
 
 
 def _token_ids(completion: Completion, tokenizer: Any) -> list[int]:
@@ -191,25 +157,22 @@ def first_step_state() -> types.SimpleNamespace:
     )
 
 
-def call_reward(reward: RewardFunction, batch: Batch) -> list[Any]:
+def call_reward(reward: RewardFunction, batch: Batch, trainer_state: Any = None) -> list[Any]:
     """Call a reward as TRL does and return its scores as they are, unconverted.
 
-    An async reward runs in the event-loop thread that all async rewards share, because the
-    notebook's own loop is already running.
+    Without a state, a plain function gets `first_step_state`. An async reward runs in the
+    event-loop thread that all async rewards share, because the notebook's own loop is already
+    running.
 
     Raises:
         ReturnTypeError: The reward did not return an iterable.
     """
-    state = batch.trainer_state
-    if state is None and not isinstance(reward, Reward):
-        state = first_step_state()
+    if trainer_state is None and not isinstance(reward, Reward):
+        trainer_state = first_step_state()
     # As in the trainer, the reward gets the batch's own lists and no copies.
     output = reward(
-        prompts=batch.prompts,
-        completions=batch.completions,
-        completion_ids=batch.completion_ids,
-        **batch.columns,
-        trainer_state=state,
+        **batch,
+        trainer_state=trainer_state,
         log_extra=lambda name, values: None,
         log_metric=lambda name, value: None,
     )
@@ -320,7 +283,6 @@ def score(
     completions: Sequence[Completion],
     rows: Rows = None,
     *,
-    prompts: Sequence[Any] | None = None,
     completion_ids: Sequence[Sequence[int]] | None = None,
     tokenizer: Any = None,
     weights: Mapping[str, float] | None = None,
@@ -337,8 +299,7 @@ def score(
         completions: Strings or chat messages. If the prompts are chat messages, strings become
             messages, as TRL makes them.
         rows: The data row of each completion, or one row for all (a group). The rewards get its
-            columns, and `prompt` as `prompts`.
-        prompts: The prompts, if the rows have none.
+            columns, and `prompt`, or `question` if there is no prompt, as `prompts`.
         completion_ids: Token ids, for rewards that count tokens.
         tokenizer: Makes `completion_ids` from the completions if these are not given.
         weights: Weights by name. Rewards that are not named keep their own weight (1.0 for a plain
@@ -366,30 +327,24 @@ def score(
     require("gn.score(rewards, completions, rows)", rewards=rewards, completions=completions)
     rewards = base.reward_list(rewards)
     weights = base.changed_weights(base.weights_by_name(rewards), weights or {})
-    batch = make_batch(
-        completions,
-        rows,
-        prompts=prompts,
-        completion_ids=completion_ids,
-        tokenizer=tokenizer,
-        trainer_state=trainer_state,
-    )
-    # Environments and the trainer's state are shared, because some cannot be copied.
-    shared = [trainer_state, *batch.columns.get("environments", [])]
-    batch = copy.deepcopy(batch, {id(value): value for value in shared})
-    texts = tuple(completion_text(completion) for completion in batch.completions)
+    batch = make_batch(completions, rows, completion_ids=completion_ids, tokenizer=tokenizer)
+    # Environments are shared, because some cannot be copied.
+    environments = batch.get("environments", [])
+    batch = copy.deepcopy(batch, {id(value): value for value in environments})
+    texts = tuple(completion_text(completion) for completion in batch["completions"])
     values: dict[str, tuple[float, ...]] = {}
     errors: list[RewardError] = []
     # TRL runs the sync rewards first, then awaits the async ones.
     for reward in sorted(rewards, key=is_async):
         name = reward_name(reward)
         try:
-            values[name] = _finite_floats(call_reward(reward, batch), len(batch))
+            output = call_reward(reward, batch, trainer_state)
+            values[name] = _finite_floats(output, len(texts))
         except EnvironmentProblem:
             # A judge without its server would fail on each row as well, only more slowly.
             raise
         except Exception as error:
-            values[name], failures = _score_rows(reward, batch, texts, error)
+            values[name], failures = _score_rows(reward, batch, trainer_state, texts, error)
             if on_error == "raise":
                 raise failures[0] from failures[0].__cause__
             errors += failures
@@ -413,20 +368,25 @@ def _finite_floats(output: Sequence[Any], count: int) -> tuple[float, ...]:
 
 
 def _score_rows(
-    reward: RewardFunction, batch: Batch, texts: Sequence[str], batch_error: Exception
+    reward: RewardFunction,
+    batch: Batch,
+    trainer_state: Any,
+    texts: Sequence[str],
+    batch_error: Exception,
 ) -> tuple[tuple[float, ...], list[RewardError]]:
     """Score each row of a failed batch on its own, to name the rows that fail. They score NaN."""
     name = reward_name(reward)
     scores: list[float] = []
     failures: list[RewardError] = []
     for place, text in enumerate(texts):
+        row = {name: values and [values[place]] for name, values in batch.items()}
         try:
-            scores += _finite_floats(call_reward(reward, batch.select([place])), 1)
+            scores += _finite_floats(call_reward(reward, row, trainer_state), 1)
         except Exception as error:
             scores.append(math.nan)
             failures.append(RewardError(name, place, in_line(text, 160), error))
     if not failures:
-        return (math.nan,) * len(batch), [RewardError(name, None, "", batch_error)]
+        return (math.nan,) * len(texts), [RewardError(name, None, "", batch_error)]
     return tuple(scores), failures
 
 
@@ -469,15 +429,9 @@ def group_advantages(
     # Imported here, because importing the package must not load it.
     import numpy as np
 
-    # A None becomes NaN.
-    groups = np.array(totals, dtype=float).reshape(-1, num_generations)
-    # numpy warns about a group without numbers, and about infinite totals.
-    with warnings.catch_warnings(), np.errstate(all="ignore"):
-        warnings.simplefilter("ignore", RuntimeWarning)
-        advantages = groups - np.nanmean(groups, axis=1, keepdims=True)
-        if scale_rewards == "group":
-            advantages /= np.nanstd(groups, axis=1, ddof=1, keepdims=True) + _EPSILON
-    # A completion without a score changes nothing, and an infinite advantage becomes the largest
-    # float32, as with torch.nan_to_num in TRL.
-    limited = np.nan_to_num(advantages, nan=0.0).clip(-_FLOAT32_MAX, _FLOAT32_MAX)
-    return limited.ravel().tolist()
+    # A None becomes NaN. What is masked stays out of mean and standard deviation.
+    groups = np.ma.masked_invalid(np.array(totals, dtype=float).reshape(-1, num_generations))
+    advantages = groups - groups.mean(axis=1, keepdims=True)
+    if scale_rewards == "group":
+        advantages /= groups.std(axis=1, ddof=1, keepdims=True) + _EPSILON
+    return advantages.filled(0.0).ravel().tolist()

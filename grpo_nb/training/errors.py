@@ -65,10 +65,13 @@ def _raise_for_row(reward: RewardFunction, keywords: Mapping[str, Any]) -> None:
     sees them twice.
     """
     columns = {key: values for key, values in keywords.items() if key not in TRL_KEYWORDS}
+    if keywords.get("prompts") is not None:
+        # A column of the data, as `score` reads it.
+        columns["prompt"] = keywords["prompts"]
     values_by_row = zip(*columns.values(), strict=True)
     rows = [dict(zip(columns, values, strict=True)) for values in values_by_row]
     # `score` takes these as arguments of their own.
-    repeated = {key: keywords.get(key) for key in ("prompts", "completion_ids", "trainer_state")}
+    repeated = {key: keywords.get(key) for key in ("completion_ids", "trainer_state")}
     score(reward, keywords["completions"], rows or None, **repeated)
 
 

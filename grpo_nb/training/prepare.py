@@ -154,10 +154,8 @@ def try_rewards(
         if isinstance(reward, code_tests):
             reward.check(task.train)
         answer = [{"role": "assistant", "content": content}]
-        batch = make_batch(
-            [answer], task.start_episode(row), completion_ids=[[0]], trainer_state=state
-        )
-        call_reward(with_named_errors(reward), batch)
+        batch = make_batch([answer], task.start_episode(row), completion_ids=[[0]])
+        call_reward(with_named_errors(reward), batch, state)
     return weights
 
 

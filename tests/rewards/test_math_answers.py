@@ -100,6 +100,10 @@ def test_repeated_parts_with_spaces_count_once() -> None:
     assert scores_of(given, r"r \pi, 2") == [1.0, 1.0, 0.0, 0.0]
 
 
+def test_repeated_parts_of_the_gold_answer_count() -> None:
+    assert scores_of(["1, 2, 1", "2, 1"], "1, 1, 2") == [1.0, 0.0]
+
+
 def test_ratio_with_other_parts_is_refused() -> None:
     # As one expression, 1:3:2 would be the same quotient.
     assert scores_of(["1:2:3", "1:3:2", "2:4:6"], "1:2:3") == [1.0, 0.0, 0.0]

@@ -33,7 +33,7 @@ from grpo_nb import sandbox
 from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.rewards.code import code_tests, extract_code
 from grpo_nb.sandbox import candidates, jobs
-from grpo_nb.sandbox.candidates import holes, run_untrusted, run_untrusted_batch
+from grpo_nb.sandbox.candidates import run_untrusted, run_untrusted_batch, self_test
 from grpo_nb.sandbox.jobs import Call, Candidate, Limits, Outcome, outcome_of
 from grpo_nb.sandbox.modules import modules_of
 from grpo_nb.sandbox.values import is_same_value
@@ -133,7 +133,7 @@ def attacked(way: str) -> tuple[dict[str, Outcome], str, list[str]]:
     with ExitStack() as stack:
         world = World(stack)
         stack.enter_context(started(way))
-        assert holes.__wrapped__() == ()
+        assert self_test.__wrapped__() == ()
         names = "".join(f"{name} = {value!r}\n" for name, value in world.names.items())
 
         def run(codes: dict[str, str], limits: Limits) -> dict[str, Outcome]:
@@ -198,7 +198,7 @@ if not HAS_HUGE_PAGES:
 def test_attack_succeeds_without_the_rule_against_it(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(candidates, "holes", lambda: ())
+    monkeypatch.setattr(candidates, "self_test", lambda: ())
     with ExitStack() as stack:
         world = World(stack)
         names = "".join(f"{name} = {value!r}\n" for name, value in world.names.items())
@@ -254,7 +254,7 @@ def test_self_test_finds_a_missing_protection(
     old: str, new: str, hole: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     edited_child(tmp_path / "copy", monkeypatch, (old, new))
-    assert hole in "; ".join(holes.__wrapped__())
+    assert hole in "; ".join(self_test.__wrapped__())
 
 
 def test_self_test_finds_a_signal_that_is_sent(
@@ -263,7 +263,7 @@ def test_self_test_finds_a_signal_that_is_sent(
     allowed = ("getrandom\n", "getrandom kill\n")
     with_rights = ("        os.setresuid(user, user, user)\n", "")
     edited_child(tmp_path / "copy", monkeypatch, allowed, with_rights)
-    assert "a signal to the notebook" in holes.__wrapped__()
+    assert "a signal to the notebook" in self_test.__wrapped__()
 
 
 KILLED_EARLY = "def f(): os.kill(os.getpid(), 9)"
@@ -279,7 +279,7 @@ def test_kill_counts_for_the_code_after_its_limit_only(
     code: str, status: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The system kills as these candidates do, which may send signals and have no timer."""
-    monkeypatch.setattr(candidates, "holes", lambda: ())
+    monkeypatch.setattr(candidates, "self_test", lambda: ())
     allowed = ("getrandom\n", "getrandom kill\n")
     no_timer = ('    setitimer(ITIMER_PROF, job["cpu_seconds"])\n', "")
     edited_child(tmp_path / "copy", monkeypatch, allowed, no_timer)
@@ -297,13 +297,13 @@ def test_code_does_not_run_without_libseccomp(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     edited_child(tmp_path / "copy", monkeypatch, ("libseccomp.so.2", "libseccomp.so.99"))
-    monkeypatch.setattr(candidates, "holes", functools.cache(holes.__wrapped__))
+    monkeypatch.setattr(candidates, "self_test", functools.cache(self_test.__wrapped__))
     with pytest.raises(EnvironmentProblem, match=r"libseccomp.*apt-get install -y libseccomp2"):
         run_untrusted("x = 1")
 
 
 def test_code_does_not_run_on_windows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(candidates, "holes", functools.cache(holes.__wrapped__))
+    monkeypatch.setattr(candidates, "self_test", functools.cache(self_test.__wrapped__))
     monkeypatch.setattr(sys, "platform", "win32")
     with pytest.raises(EnvironmentProblem, match="isolated here: needs Linux, this is win32"):
         code_tests()(completions=["<answer>1</answer>"], tests=[["assert f(1) == 2"]])
@@ -311,7 +311,7 @@ def test_code_does_not_run_on_windows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_failure_of_the_isolation_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     results = iter([("no process can be started",), ()])
-    monkeypatch.setattr(candidates, "holes", functools.cache(lambda: next(results)))
+    monkeypatch.setattr(candidates, "self_test", functools.cache(lambda: next(results)))
     with pytest.raises(EnvironmentProblem, match="no process can be started"):
         run_untrusted("x = 1")
     assert run_untrusted("x = 1").status == "ok"
@@ -326,7 +326,7 @@ def test_no_code_can_blame_its_end_on_the_machine() -> None:
 def test_failed_isolation_is_no_verdict_on_the_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert holes() == ()
+    assert self_test() == ()
     failing = ("    _allow_only_these_calls()\n", "    raise OSError('no')\n")
     edited_child(tmp_path / "copy", monkeypatch, failing)
     outcome = run_untrusted("def f(): return 1", [Call("f")])
@@ -339,7 +339,7 @@ def test_failed_isolation_is_no_verdict_on_the_code(
 def test_process_that_does_not_start_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert holes() == ()
+    assert self_test() == ()
     monkeypatch.setattr(candidates, "_CHILD", tmp_path / "missing.py")
     assert run_untrusted("", stdin="").status == "lost"
 
@@ -648,7 +648,7 @@ def test_the_end_of_the_notebook_ends_everything(end: str) -> None:
     code = f"""
 import os, sys, threading
 from grpo_nb.sandbox.candidates import *
-print(holes(), flush=True)
+print(self_test(), flush=True)
 sleepers = [[Candidate(code="import time\\nwhile True: time.sleep(9)", stdin="")]] * 2
 threading.Thread(target=run_untrusted_batch, args=(sleepers,), daemon=True).start()
 sys.stdin.readline()

@@ -186,7 +186,7 @@ def test_gold_answer_inside_a_wrong_one_leaves_the_full_score() -> None:
     rows = [{"question": "?", "answer": "2"}, {"question": "?", "answer": "12"}]
     grader = function_grader(contains, rows, xml())
     assert grader.full_score == 2.0
-    assert grader.separates_right_from_wrong is True
+    assert grader.is_proven
 
 
 def test_function_that_pays_any_answer_is_named_as_that() -> None:
@@ -194,13 +194,19 @@ def test_function_that_pays_any_answer_is_named_as_that() -> None:
         return [float("<answer>" in turns) for turns in completions]
 
     grader = function_grader(has_slot, ROWS, xml())
-    assert grader.separates_right_from_wrong is False
-    assert grader_in_words(grader).endswith("a wrong answer gets as much)")
+    assert not grader.is_proven
+    assert grader_in_words(grader).endswith("no gold answer scores above a wrong one)")
 
 
-def test_function_that_pays_the_gold_answer_tells_answers() -> None:
-    assert function_grader(solved, ROWS, xml()).separates_right_from_wrong is True
-    assert function_grader(style, ROWS, xml()).separates_right_from_wrong is None
+def test_function_that_pays_only_the_gold_answer_is_proven() -> None:
+    assert function_grader(solved, ROWS, xml()).is_proven
+    assert not function_grader(style, ROWS, xml()).is_proven
+
+
+def test_function_without_a_wrong_answer_is_not_proven() -> None:
+    grader = function_grader(solved, ROWS[:1] * 2, xml())
+    assert grader.full_score == 2.0
+    assert not grader.is_proven
 
 
 def test_remark_counts_the_answers_that_scored_none() -> None:
