@@ -85,9 +85,7 @@ def size(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session")
-def quickstart(
-    size: str, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Path, gn.runs.Run]:
+def quickstart(size: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, gn.runs.Run]:
     """`notebooks/00_quickstart`, executed once for all processes: (executed notebook, its run).
 
     As published with an empty cache, as by a first user; small, the same model trains three steps

@@ -41,7 +41,7 @@ def with_prompts(rows: TaskRows, format: AnswerFormat, example: Example | None) 
     format takes the place of their system prompt.
 
     Raises:
-        ValueError: The example is empty, or the format cannot read its answer back.
+        ValueError: The format cannot read the example's answer back.
     """
     system = [{"role": "system", "content": format.system_prompt()}]
     solved = example_turns(example, format)
@@ -63,13 +63,11 @@ def example_turns(example: Example | None, format: AnswerFormat) -> list[dict[st
     """Return the chat messages of an example.
 
     Raises:
-        ValueError: The example is empty or neither three texts nor a list of messages, or the
-            format cannot read its answer back.
+        ValueError: The example is neither three texts nor a list of messages, or the format
+            cannot read its answer back.
     """
-    if example is None:
+    if not example:
         return []
-    if len(example) == 0:
-        raise ValueError("example= is empty. Leave it out, or give question, reasoning and answer.")
     if all(isinstance(turn, Mapping) for turn in example):
         return [dict(turn) for turn in example]
     question, reasoning, answer = map(str, example)
