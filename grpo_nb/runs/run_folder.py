@@ -67,7 +67,7 @@ from grpo_nb.runs.run_info import (
     read_run_info,
 )
 from grpo_nb.tasks.answers import ACCEPTED
-from grpo_nb.tasks.contamination import TrainedQuestions, write_hashes
+from grpo_nb.tasks.contamination import question_hashes
 
 if TYPE_CHECKING:
     import pandas
@@ -414,8 +414,8 @@ class Run(Shown):
         return read_rows(self._file("holdout.jsonl"))
 
     @property
-    def trained_questions(self) -> TrainedQuestions | None:
-        """Hashes of the training questions, to recognise them elsewhere; None if not kept.
+    def trained_questions(self) -> dict[str, str] | None:
+        """Name of this run by the hash of each training question; None if not kept.
 
         Raises:
             ValueError: The file is empty or damaged, so that every question would seem to be new.
@@ -424,11 +424,10 @@ class Run(Shown):
         if not file.is_file():
             return None
         with reading(file):
-            known = TrainedQuestions.read(file, f"the training questions of the run {self.name}")
-            lengths = {len(digest) for digest in known.hashes}
-            if lengths != {16}:
+            hashes = file.read_text().split()
+            if {*map(len, hashes)} != {16}:
                 raise ValueError("it is empty, or a line is truncated")
-            return known
+            return dict.fromkeys(hashes, f"the training questions of the run {self.name}")
 
     @property
     def comparison(self) -> SimpleNamespace | None:
@@ -482,7 +481,8 @@ class Run(Shown):
             kept = {name: row[name] for name in columns if name in row}
             lines.append(json.dumps(kept, default=str) + "\n")
         write_text(self.path / "holdout.jsonl", "".join(lines))
-        write_hashes(self.path / "train_questions.txt", trained)
+        hashes = dict.fromkeys(question_hashes(trained))
+        write_text(self.path / "train_questions.txt", "".join(f"{digest}\n" for digest in hashes))
 
     def save_figure(self) -> None:
         """Write the curves as an image, if the run has a row."""
@@ -566,18 +566,17 @@ def completions_step(file: Path) -> int | None:
     return int(match[1]) if match else None
 
 
-def trained_questions(train: Any, runs: Iterable[Run]) -> TrainedQuestions | None:
-    """Return the questions that were trained on, from a task and from runs; None if none are known.
+def trained_questions(train: Any, runs: Iterable[Run]) -> dict[str, str]:
+    """Return where each question was trained on, by the question's hash, from a task and runs.
 
     Args:
         train: The training part of a task; None if there is none.
         runs: Runs whose training questions count too.
     """
-    known = None
-    if train is not None and len(train):
-        known = TrainedQuestions.of(train["question"], "the training part of the task")
+    known: dict[str, str] = {}
+    if train is not None:
+        hashes = question_hashes(train["question"])
+        known.update(dict.fromkeys(hashes, "the training part of the task"))
     for run in runs:
-        questions = run.trained_questions
-        if questions is not None:
-            known = questions if known is None else questions | known
+        known.update(run.trained_questions or {})
     return known

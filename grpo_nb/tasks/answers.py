@@ -103,18 +103,14 @@ def answers_of(golds: Sequence[str | Sequence[str]], kind: Kind | None = None) -
     'one of: no, yes'
     """
     accepted = [[gold] if isinstance(gold, str) else list(gold) for gold in golds]
-    texts = [text for row in accepted for text in row]
     counts = _count_labels(accepted)
     is_few = 2 <= len(counts) <= _MOST_LABELS
     repeats = is_few and len(golds) >= _ROWS_PER_LABEL * len(counts)
-    odd = {}
-    for candidate, is_of_kind in _IS_OF_KIND.items():
-        # A row is odd if none of its answers is of the kind.
-        odd_rows = [row for row in accepted if not any(map(is_of_kind, row))]
-        odd[candidate] = tuple(row[0] for row in odd_rows)
     if kind is None:
+        kind = _likely_kind(accepted)
         are_short = all(len(text) <= _LONGEST_LABEL and "\n" not in text for text in counts)
-        kind = _likely_kind(odd, len(golds), is_label=repeats and are_short)
+        if kind in ("expression", "text") and repeats and are_short:
+            kind = "choice"
     # Equally frequent numbers, such as sums that each come three times, have no majority.
     has_majority = repeats and len({*counts.values()}) > 1
     labels = []
@@ -124,8 +120,8 @@ def answers_of(golds: Sequence[str | Sequence[str]], kind: Kind | None = None) -
     return Answers(
         kind,
         labels=tuple(labels),
-        keys=_usual_keys(texts, len(golds)) if kind == "json" else (),
-        odd=odd.get(kind, ()),
+        keys=_usual_keys(accepted) if kind == "json" else (),
+        odd=_odd_answers(accepted, kind),
     )
 
 
@@ -143,13 +139,18 @@ def _count_labels(accepted: Sequence[Sequence[str]]) -> Counter[str]:
     return counts
 
 
-def _likely_kind(odd: dict[str, tuple[str, ...]], count: int, is_label: bool) -> Kind:
-    """Return the first kind that nine in ten rows have; labels are a choice, unless numbers."""
-    if not count:
-        return "text"
-    likely = [kind for kind, rows in odd.items() if len(rows) <= count / _ONE_ODD_IN]
-    first = likely[0] if likely else "text"
-    return "choice" if is_label and first in ("expression", "text") else first
+def _likely_kind(accepted: Sequence[Sequence[str]]) -> Kind:
+    """Return the first kind that nine in ten rows have."""
+    for kind in _IS_OF_KIND:
+        if accepted and len(_odd_answers(accepted, kind)) <= len(accepted) / _ONE_ODD_IN:
+            return kind
+    return "text"
+
+
+def _odd_answers(accepted: Sequence[Sequence[str]], kind: Kind) -> tuple[str, ...]:
+    """Return the first answer of each row that has no answer of the kind."""
+    is_of_kind = _IS_OF_KIND.get(kind, bool)  # any answer is a text, and none is empty
+    return tuple(row[0] for row in accepted if not any(map(is_of_kind, row)))
 
 
 def _json_gold(gold: str) -> Any:
@@ -173,14 +174,14 @@ _IS_OF_KIND: dict[Kind, Callable[[str], bool]] = {
 }
 
 
-def _usual_keys(texts: Sequence[str], count: int) -> tuple[str, ...]:
-    """Return the keys that more than half of the rows' JSON objects have."""
+def _usual_keys(accepted: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    """Return the keys that the first answers of more than half of the rows have."""
     keys: Counter[str] = Counter()
-    for text in texts:
-        value, _ = read_json(text)
+    for row in accepted:
+        value = _json_gold(row[0])
         if isinstance(value, dict):
-            keys.update(list(value))
-    return tuple(key for key, number in keys.items() if 2 * number > count)
+            keys.update(value.keys())
+    return tuple(key for key, number in keys.items() if 2 * number > len(accepted))
 
 
 # Is an answer right?

@@ -4,15 +4,15 @@ import json
 import numbers
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
 from grpo_nb.config.arguments import check_choice
-from grpo_nb.core.words import did_you_mean, displayable, shorten
+from grpo_nb.core.words import displayable, shorten
 from grpo_nb.tasks.answers import ACCEPTED, Kind, is_same_answer
-from grpo_nb.tasks.prompts import SYSTEM_ROLES, TaskRows
+from grpo_nb.tasks.prompts import SYSTEM_ROLES, Chat, TaskRow, TaskRows
 from grpo_nb.tasks.read_rows import Row, Rows
 
 OnConflict = Literal["raise", "drop", "first"]
@@ -24,7 +24,7 @@ ROLES = ("question", "answer", "prompt")
 TAKEN_NAMES = frozenset(
     [
         *("prompts", "completion", "completions", "completion_ids", "trainer_state", "log_extra"),
-        *("log_metric", "environments", "image", "images", "self", ACCEPTED),
+        *("log_metric", "environments", "image", "images", "self", *ROLES, ACCEPTED),
     ]
 )
 # An answer with its solution, as in GSM8K. The last #### is the one before the answer.
@@ -47,6 +47,11 @@ class Changes:
         self.dropped[reason] += 1
         self.examples.setdefault(reason, example)
 
+    def note(self, sentence: str) -> None:
+        """Add a note, once."""
+        if sentence not in self.notes:
+            self.notes.append(sentence)
+
     @property
     def sentence(self) -> str:
         """The rows left out, in one line."""
@@ -54,22 +59,12 @@ class Changes:
         return "; ".join(reasons)
 
 
-class _Item(NamedTuple):
-    """A row that can be used."""
-
-    number: int
-    """Place in the source, from 0."""
-    row: Row
-    parts: dict[str, Any]
-    """Question and answer, the row's own prompt if there is one, and the other columns."""
-
-
 class _Unusable(Exception):
     """The reason why a row cannot be used."""
 
 
-# Counts a row under a reason: (reason, place in the source, row).
-_LeaveOut = Callable[[str, int, Row], None]
+# Counts a row under a reason: (place in the source, reason).
+_LeaveOut = Callable[[int, str], None]
 
 
 def clean(
@@ -101,34 +96,34 @@ def clean(
             f"{source.described_as} has no rows: a task needs at least two, one to train on and "
             "one held out."
         )
-    changes.notes += source.notes
+    if source.note:
+        changes.note(source.note)
     names = list(dict.fromkeys(name for row in source.rows for name in row))
     column_of = _choose_columns(source, names, columns or {})
 
-    def leave_out(reason: str, number: int, row: Row) -> None:
+    def leave_out(number: int, reason: str) -> None:
+        row = source.rows[number]
         cells = [f"{name}={shorten(repr(row.get(name)), 80)}" for name in column_of.values()]
         changes.leave_out(f"{source.prefix}{reason}", f"row {number}: {', '.join(cells)}")
 
-    items = _read_items(source, column_of, filter, kind, leave_out)
-    if not items:
+    rows = _read_questions_and_answers(source, column_of, filter, kind, leave_out)
+    if not rows:
         raise ValueError(
             f"no row of {source.described_as} is left of {len(source.rows)}: {changes.sentence}."
         )
-    rows = [item.parts for item in items]
-    several = sum(len(row.get(ACCEPTED, ())) > 1 for row in rows)
-    if ACCEPTED in rows[0]:
-        changes.notes.append(
-            f"{several} of {len(rows)} rows have several answers: each is right (column "
-            f'{ACCEPTED!r}), the first is shown. If a list is one answer, write kind="json"'
+    if any(ACCEPTED in row for row in rows.values()):
+        changes.note(
+            f"each text in a list of answers is right (column {ACCEPTED!r}), and the first is "
+            'shown. If a list is one answer, write kind="json"'
         )
-    elif _split_solutions(rows):
-        changes.notes.append(
-            "answers were read after ####; the text before is in the column solution"
-        )
-    items = _without_repeated(items, on_conflict, source.described_as, leave_out)
-    other_names = [name for name in names if name not in column_of.values()]
-    _add_other_columns(items, other_names, changes)
-    return [item.parts for item in items]
+    else:
+        _split_solutions(rows.values(), changes)
+    rows = _without_repeated(rows, on_conflict, source.described_as, leave_out)
+    for name in names:
+        if name not in column_of.values():
+            values = [source.rows[number].get(name) for number in rows]
+            _add_column(rows.values(), name, values, changes)
+    return list(rows.values())
 
 
 def _choose_columns(source: Rows, names: Sequence[str], columns: Columns) -> dict[str, str]:
@@ -141,25 +136,16 @@ def _choose_columns(source: Rows, names: Sequence[str], columns: Columns) -> dic
     """
     column_of = {role: role for role in ROLES if role in names}
     for role, name in columns.items():
-        if role not in ROLES:
-            raise ValueError(
-                f"columns= has the key {role!r}, but its keys are {', '.join(ROLES)}"
-                f"{did_you_mean(role, ROLES)}"
-            )
+        check_choice("a key of columns=", role, ROLES)
         column_of[role] = str(name)  # a table without a header has numbers as names
-    if "question" in columns and "prompt" not in columns:
-        # The user says which column is the question.
-        column_of.pop("prompt", None)
-    prompt = column_of.get("prompt")
-    if any(isinstance(row.get(prompt), str) for row in source.rows):
+    if "question" in columns:
+        # The user says which column is the question, so a prompt is one only if mapped too.
+        if "prompt" not in columns:
+            column_of.pop("prompt", None)
+    elif any(isinstance(row.get(column_of.get("prompt")), str) for row in source.rows):
         # A prompt of text is the whole question.
-        if "question" in columns:
-            raise ValueError(
-                f"columns= maps both the question and the prompt, and the prompt {prompt!r} is a "
-                "text, which is the whole question. Leave one of the two out."
-            )
-        column_of.pop("question", None)
-    if prompt is None:
+        column_of["question"] = column_of.pop("prompt")
+    if "prompt" not in column_of:
         column_of.setdefault("question", "question")
     column_of.setdefault("answer", "answer")
     for role, name in column_of.items():
@@ -178,30 +164,30 @@ def _choose_columns(source: Rows, names: Sequence[str], columns: Columns) -> dic
 # How rows are read.
 
 
-def _read_items(
+def _read_questions_and_answers(
     source: Rows,
     column_of: Mapping[str, str],
     filter: RowFilter | None,
     kind: Kind | None,
     leave_out: _LeaveOut,
-) -> list[_Item]:
-    """Filter the rows, and read question and answer of each."""
-    selected = []
+) -> dict[int, TaskRow]:
+    """Filter the rows, and read question and answer of each, by place in the source."""
+    selected: dict[int, Row] = {}
     for number, row in enumerate(source.rows):
         if filter is None or filter(dict(row)):
-            selected.append((number, row))
+            selected[number] = row
         else:
-            leave_out("that filter= leaves out", number, row)
+            leave_out(number, "that filter= leaves out")
     # All rows decide together how answers are read.
-    golds = [row.get(column_of["answer"]) for _, row in selected]
+    golds = [row.get(column_of["answer"]) for row in selected.values()]
     has_aliases = kind != "json" and _are_aliases(golds)
-    items = []
-    for number, row in selected:
+    rows = {}
+    for number, row in selected.items():
         try:
-            items.append(_Item(number, row, _read_row(row, column_of, has_aliases)))
+            rows[number] = _read_row(row, column_of, has_aliases)
         except _Unusable as reason:
-            leave_out(str(reason), number, row)
-    return items
+            leave_out(number, str(reason))
+    return rows
 
 
 def _are_aliases(golds: Iterable[Any]) -> bool:
@@ -211,28 +197,27 @@ def _are_aliases(golds: Iterable[Any]) -> bool:
     return bool(entries) and all(isinstance(entry, str) for entry in entries)
 
 
-def _read_row(row: Row, column_of: Mapping[str, str], has_aliases: bool) -> dict[str, Any]:
+def _read_row(row: Row, column_of: Mapping[str, str], has_aliases: bool) -> TaskRow:
     """Return question and answer of a row, and its own prompt if it has one.
 
     Raises:
         _Unusable: With the reason why the row cannot be used.
     """
-    parts: dict[str, Any] = {}
-    cells = {part: row.get(name) for part, name in column_of.items()}
+    read: TaskRow = {}
+    cells = {role: row.get(name) for role, name in column_of.items()}
+    if "prompt" in cells:
+        read["prompt"] = _read_chat(cells["prompt"])
+        # Rows may have the question next to the chat that asks it.
+        cells.setdefault("question", _text_of_chat(read["prompt"]))
     gold = cells["answer"]
-    question = cells.get("prompt")
-    if isinstance(question, list):
-        parts["prompt"] = _read_chat(question)
-        question = _text_of_chat(parts["prompt"])
-    question = cells.get("question", question)
     if has_aliases:
         golds = gold if isinstance(gold, (list, tuple)) else [gold]
         accepted = [_as_text(entry, "answer").strip() for entry in golds if is_filled(entry)]
-        parts[ACCEPTED] = list(dict.fromkeys(accepted))
+        read[ACCEPTED] = list(dict.fromkeys(accepted))
         gold = accepted[0] if accepted else None
-    parts["question"] = _as_text(question, "question")
-    parts["answer"] = _as_text(gold, "answer").strip()
-    return parts
+    read["question"] = _as_text(cells["question"], "question")
+    read["answer"] = _as_text(gold, "answer").strip()
+    return read
 
 
 def is_filled(cell: Any) -> bool:
@@ -241,14 +226,14 @@ def is_filled(cell: Any) -> bool:
     return cell is not None and not is_nan and bool(str(cell).strip())
 
 
-def _as_text(value: Any, part: str) -> str:
+def _as_text(value: Any, role: str) -> str:
     """Return a question or answer as text; an answer that is a dict or list as JSON."""
     if not is_filled(value):
-        raise _Unusable(f"with an empty {part}")
-    if isinstance(value, (dict, list)) and part == "answer":
+        raise _Unusable(f"with an empty {role}")
+    if isinstance(value, (dict, list)) and role == "answer":
         return _as_json(value)
     if not isinstance(value, (str, numbers.Number)):
-        raise _Unusable(f"whose {part} is no text")
+        raise _Unusable(f"whose {role} is no text")
     # pandas turns whole numbers in a column with an empty cell into floats.
     is_whole_float = isinstance(value, float) and value.is_integer()
     return displayable(str(int(value) if is_whole_float else value))
@@ -258,7 +243,7 @@ def _as_json(value: Any) -> str:
     return displayable(json.dumps(value, ensure_ascii=False, default=str))
 
 
-def _read_chat(turns: Sequence[Any]) -> list[dict[str, str]]:
+def _read_chat(turns: Any) -> Chat:
     """Return chat messages with `role` and `content` alone."""
     try:
         chat = [{"role": turn["role"], "content": displayable(turn["content"])} for turn in turns]
@@ -271,7 +256,7 @@ def _read_chat(turns: Sequence[Any]) -> list[dict[str, str]]:
     return chat
 
 
-def _text_of_chat(chat: Sequence[Mapping[str, str]]) -> str:
+def _text_of_chat(chat: Chat) -> str:
     """Return what a chat asks: the user's message or, after other messages, all of them.
 
     The last message is not enough, because many chats end with the same "ok".
@@ -282,53 +267,51 @@ def _text_of_chat(chat: Sequence[Mapping[str, str]]) -> str:
     return "\n".join(f"{turn['role']}: {turn['content']}" for turn in turns)
 
 
-def _split_solutions(rows: TaskRows) -> bool:
-    """Split answers at #### if most rows have it, as in GSM8K, and say whether they do."""
+def _split_solutions(rows: Collection[TaskRow], changes: Changes) -> None:
+    """Split answers at #### if most rows have it, as in GSM8K."""
     matches = [_SOLVED.fullmatch(row["answer"]) for row in rows]
     if matches.count(None) >= len(rows) / 2:
-        return False
+        return
     for row, match in zip(rows, matches, strict=True):
         row.update(match.groupdict() if match else {"solution": ""})
-    return True
+    changes.note("answers were read after ####; the text before is in the column solution")
 
 
 # Repeated questions.
 
 
 def _without_repeated(
-    items: Iterable[_Item], on_conflict: OnConflict, described_as: str, leave_out: _LeaveOut
-) -> list[_Item]:
+    rows: Mapping[int, TaskRow], on_conflict: OnConflict, described_as: str, leave_out: _LeaveOut
+) -> dict[int, TaskRow]:
     """Return the rows with each question once, whatever its white space.
 
     Raises:
         ValueError: A question has different answers, and `on_conflict` is `raise`.
     """
-    groups: dict[str, list[_Item]] = {}
-    for item in items:
-        turns = item.parts.get("prompt") or [{"content": item.parts["question"]}]
-        words = " ".join(turn["content"] for turn in turns).split()
-        groups.setdefault(" ".join(words), []).append(item)
-    kept = []
+    groups: dict[str, list[int]] = {}
+    for number, row in rows.items():
+        words = str(row.get("prompt", row["question"])).split()
+        groups.setdefault(" ".join(words), []).append(number)
+    kept = {}
     for group in groups.values():
-        first = group[0]
-        conflicting = [item for item in group if not _share_an_answer(item.parts, first.parts)]
+        first = rows[group[0]]
+        conflicting = [n for n in group if not _share_an_answer(rows[n], first)]
         if conflicting and on_conflict == "raise":
-            row_numbers = [item.number for item in group[:4]]
-            golds = list(dict.fromkeys(item.parts["answer"] for item in group))
+            golds = list(dict.fromkeys(rows[number]["answer"] for number in group))
             raise ValueError(
-                f"{described_as}: rows {row_numbers} ask {shorten(first.parts['question'], 120)!r} "
+                f"{described_as}: rows {group[:4]} ask {shorten(first['question'], 120)!r} "
                 f'with different answers, {golds}. on_conflict="drop" leaves such questions out, '
                 '"first" keeps the first. Where each is right, write one row with a list as its '
                 'answer, such as ["Paris", "City of Paris"].'
             )
-        if conflicting and on_conflict == "drop":
-            for item in group:
-                leave_out("contradictory", item.number, item.row)
-            continue
-        kept.append(first)
-        for item in group[1:]:
-            reason = "contradictory" if item in conflicting else "repeated"
-            leave_out(reason, item.number, item.row)
+        are_all_dropped = conflicting and on_conflict == "drop"
+        for number in group:
+            if number in conflicting or are_all_dropped:
+                leave_out(number, "contradictory")
+            elif number == group[0]:
+                kept[number] = first
+            else:
+                leave_out(number, "repeated")
     return kept
 
 
@@ -342,24 +325,17 @@ def _share_an_answer(parts: Row, other: Row) -> bool:
 # The other columns.
 
 
-def _add_other_columns(items: Sequence[_Item], names: Iterable[str], changes: Changes) -> None:
-    """Give each row the columns that are no part, renamed if their name is taken."""
-    for name in names:
-        if name in ROLES:
-            changes.notes.append(
-                f"the data's own {name!r} is not used: other columns take that part"
-            )
-            continue
-        kept_as = name
-        if name in TAKEN_NAMES or name in items[0].parts:
-            kept_as = f"source_{name}"
-            changes.notes.append(f"the column {name!r} is now {kept_as!r}: its name is taken")
-        values = [item.row.get(name) for item in items]
-        if _is_changed_by_arrow(values):
-            changes.notes.append(f"the column {name!r} is stored as text; non-text values as JSON")
-            values = [_stored_as_text(value) for value in values]
-        for item, value in zip(items, values, strict=True):
-            item.parts[kept_as] = value
+def _add_column(rows: Collection[TaskRow], name: str, values: list[Any], changes: Changes) -> None:
+    """Give each row its value of a column, which is renamed if its name is taken."""
+    kept_as = name
+    if name in TAKEN_NAMES or any(name in row for row in rows):
+        kept_as = f"source_{name}"
+        changes.note(f"the column {name!r} is now {kept_as!r}: its name is taken")
+    if _is_changed_by_arrow(values):
+        changes.note(f"the column {name!r} is stored as text; non-text values as JSON")
+        values = [_stored_as_text(value) for value in values]
+    for row, value in zip(rows, values, strict=True):
+        row[kept_as] = value
 
 
 def _is_changed_by_arrow(values: list[Any]) -> bool:

@@ -10,9 +10,8 @@ import dataclasses
 import hashlib
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 _OPERATORS = re.compile(r"\s*([-+*/=<>^])\s*")
@@ -25,40 +24,26 @@ _SIGNS = str.maketrans(
 _BRACKETS = re.compile(r"(?<=[(\[])\s+|\s+(?=[)\]])")
 # 7.0 is 7 and 2.50 is 2.5, but 1.10.0 is a version.
 _ZEROS = re.compile(r"(?<![\d.])(?:(\d+)\.0+|(\d+\.\d*[1-9])0+)(?![\d.]*\d)")
-# Quotation marks and ends of sentences. "!" is not here: after a number it is a factorial. Nor is
-# the point at the start of .5.
-_STOPS = ".,;:?\"'\u201c\u201d\u2018\u2019"
-_AROUND_NUMBERS = re.compile(rf"^(?:(?!\.\d)[{_STOPS}])+|[{_STOPS}]+$")
-# Signs of mathematics between letters, where punctuation is removed. These patterns replace them
-# by characters that are no punctuation. The signs are a factorial, a prime, and a minus: between
-# single letters, with spaces around it, or next to a bracket or another operator. The hyphens in
-# "x-axis" and "e-mail" are none of these.
+# Quotation marks and ends of sentences, at the start or the end of a word. Two are left alone: the
+# point at the start of .5, and "!" after a number or a single letter, which is a factorial.
+_STOPS = ".,;:?\"'\u201c\u201d\u2018\u2019\u3002\u3001\u2026\u00ab\u00bb"
 _LETTER = r"[^\W\d_]"
-_ONE_LETTER = rf"(?<!{_LETTER})({_LETTER})"
-_SIGNS_BETWEEN_LETTERS = (
-    (re.compile(rf"{_ONE_LETTER}-(?={_LETTER}(?!{_LETTER}))"), "\\1\u2212"),
-    (re.compile(rf"(?<={_LETTER})\s+-\s+(?={_LETTER})"), "\u2212"),
-    (re.compile(r"(?<=[=+*/<>^()\[\]{}])\s*-\s*|\s*-\s*(?=[(\[{\\])"), "\u2212"),
-    (re.compile(rf"{_ONE_LETTER}!"), "\\1\u01c3"),
-    (re.compile(rf"{_ONE_LETTER}'(?=\()"), "\\1\u02b9"),
+_AROUND_WORDS = re.compile(
+    rf"^[{_STOPS}!]+$|^(?:(?!\.\d)[{_STOPS}])+|(?<={_LETTER}{_LETTER})[{_STOPS}!]+$|[{_STOPS}]+$"
 )
-# Punctuation, by its Unicode category, that changes the meaning of a word of letters.
-_MEANINGFUL = frozenset("*/%\\#&@")
 _GROUPED = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 
 
 def normalized_question(question: Any) -> str:
     """Return a question without white space and punctuation that do not change it.
 
-    Numbers and the operators between them stay: 3.4 is not 34, and 3 - 4 is not 3 + 4. Capitals
-    stay too, because a question may ask about them. In words of letters, punctuation goes, but
-    signs of mathematics and the sign in "C#" stay.
+    Punctuation goes only where a word starts or ends. Inside of words it may be a sign of
+    mathematics: 3.4 is not 34, and x - y is not xy. Capitals stay, because a question may ask about
+    them.
 
     >>> normalized_question("What is  1,000 + 2?") == normalized_question("What is 1000+2")
     True
     >>> normalized_question("What is 3 - 4?") == normalized_question("What is 3 + 4?")
-    False
-    >>> normalized_question("Is x - y even?") == normalized_question("Is xy even?")
     False
     >>> normalized_question("What is $3.0 \u00d7 4$?") == normalized_question("What is 3 * 4?")
     True
@@ -68,22 +53,8 @@ def normalized_question(question: Any) -> str:
     text = "".join(c for c in text if unicodedata.category(c) != "Cf" and c != "$")
     text = _GROUPED.sub("", _BRACKETS.sub("", text))
     text = _ZEROS.sub(lambda match: match[1] or match[2], text)
-    for pattern, replacement in _SIGNS_BETWEEN_LETTERS:
-        text = pattern.sub(replacement, text)
-    words = []
-    for word in _OPERATORS.sub(r"\1", text).split():
-        has_digit = any(character.isdigit() for character in word)
-        has_letter = any(character.isalpha() for character in word)
-        if has_digit or not has_letter:
-            words.append(_AROUND_NUMBERS.sub("", word) or word)
-        else:
-            words.append("".join(c for c in word if c in _MEANINGFUL or not _is_punctuation(c)))
-    return " ".join(word for word in words if word not in {"", *"?!.,;:"})
-
-
-def _is_punctuation(character: str) -> bool:
-    # By category, because the combining marks of some scripts are part of the word.
-    return unicodedata.category(character).startswith("P")
+    words = [_AROUND_WORDS.sub("", word) for word in _OPERATORS.sub(r"\1", text).split()]
+    return " ".join(word for word in words if word)
 
 
 def question_key(question: str) -> str:
@@ -94,32 +65,11 @@ def question_key(question: str) -> str:
     return normalized_question(question).casefold()
 
 
-def _digest(question: Any) -> str:
-    text = normalized_question(question)
-    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:16]
-
-
-@dataclass(frozen=True)
-class TrainedQuestions:
-    """Hashes of the questions of a training, which find a question again without its text."""
-
-    hashes: frozenset[str]
-    source: str
-    """Name in messages, such as "the training part"."""
-
-    @classmethod
-    def of(cls, questions: Iterable[Any], source: str) -> TrainedQuestions:
-        """Hash questions."""
-        return cls(frozenset(map(_digest, questions)), source)
-
-    @classmethod
-    def read(cls, file: Path, source: str) -> TrainedQuestions:
-        """Read a file from `write_hashes`."""
-        return cls(frozenset(file.read_text().split()), source)
-
-    def __or__(self, other: TrainedQuestions) -> TrainedQuestions:
-        source = self.source if self.source == other.source else f"{self.source} and {other.source}"
-        return TrainedQuestions(self.hashes | other.hashes, source)
+def question_hashes(questions: Iterable[Any]) -> list[str]:
+    """Return a hash of each question, which finds the question again without its text."""
+    texts = map(normalized_question, questions)
+    digests = [hashlib.sha256(text.encode(errors="surrogatepass")) for text in texts]
+    return [digest.hexdigest()[:16] for digest in digests]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,20 +108,22 @@ class Contamination:
         return dataclasses.asdict(self)
 
 
-def find_contamination(questions: Sequence[Any], trained: TrainedQuestions) -> Contamination:
+def find_contamination(questions: Sequence[Any], trained: Mapping[str, str]) -> Contamination:
     """Count which of the questions were trained on.
 
-    >>> trained = TrainedQuestions.of(["What is 2+2?"], "the training part")
+    Args:
+        questions: The held-out questions.
+        trained: Where each question was trained on, by its hash: "the training part of the task".
+
+    >>> trained = dict.fromkeys(question_hashes(["What is 2+2?"]), "the training part")
     >>> find_contamination(["What is 2+2?", "What is 2 + 2", "What is 2 - 2?"], trained).count
     2
     """
-    known = [str(question) for question in questions if _digest(question) in trained.hashes]
-    example = min(known, default=None)
+    hashes = question_hashes(questions)
+    known = [str(q) for q, digest in zip(questions, hashes, strict=True) if digest in trained]
     return Contamination(
-        questions=len(questions), count=len(known), example=example, source=trained.source
+        questions=len(questions),
+        count=len(known),
+        example=min(known, default=None),
+        source=" and ".join(dict.fromkeys(trained.values())),
     )
-
-
-def write_hashes(file: Path, questions: Iterable[Any]) -> None:
-    """Write the hashes of questions, each once, for `TrainedQuestions.read`."""
-    file.write_text("".join(f"{digest}\n" for digest in dict.fromkeys(map(_digest, questions))))

@@ -11,12 +11,20 @@ import dataclasses
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 # Characters that may follow an answer without changing it: white space, a full stop, and closing
 # marks of Markdown and LaTeX.
 _CLOSING = " \t\r\n.$*_`\\)]}"
 _BRACES = re.compile(r"\\.|[{}]", re.DOTALL)
+
+
+class _Slot(NamedTuple):
+    """A text with one answer slot: the text before the slot, in it (stripped), and after it."""
+
+    before: str
+    answer: str
+    after: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,8 +107,8 @@ class AnswerFormat:
 
     def extract(self, text: str) -> str | None:
         """Return the stripped content of the answer slot; None if there is not exactly one."""
-        parts = self._parts(text)
-        return parts[1] if parts else None
+        slot = self._find_slot(text)
+        return slot.answer if slot else None
 
     def extract_last(self, text: str) -> str | None:
         r"""Return the answer as `extract` does, but only if the completion ends with it.
@@ -113,8 +121,8 @@ class AnswerFormat:
         >>> xml().extract_last("<answer>7</answer> No, 8.") is None
         True
         """
-        parts = self._parts(text)
-        return parts[1] if parts and not parts[2].strip().strip(_CLOSING) else None
+        slot = self._find_slot(text)
+        return slot.answer if slot and not slot.after.strip(_CLOSING) else None
 
     def completeness(self, text: str) -> float:
         """Return the share of `tags` that occur exactly once, 0.0 to 1.0.
@@ -166,12 +174,12 @@ class AnswerFormat:
 
     def is_exact(self, text: str) -> bool:
         """Say whether the text is in the format, with only white space around its parts."""
-        parts = self._parts(text)
-        if parts is None or self.completeness(text) < 1 or parts[2].strip():
+        slot = self._find_slot(text)
+        if slot is None or self.completeness(text) < 1 or slot.after.strip():
             return False
         if not self.reasoning_open:
             return True
-        before = parts[0].strip()
+        before = slot.before.strip()
         if self.is_opened_by_template:
             # The prompt has the opening tag, so the completion must not repeat it.
             is_opened_once = self.reasoning_open not in text
@@ -179,10 +187,10 @@ class AnswerFormat:
             is_opened_once = before.startswith(self.reasoning_open)
         return is_opened_once and before.endswith(self.reasoning_close)
 
-    def _parts(self, text: str) -> tuple[str, str, str] | None:
-        """Return the text before the answer slot, in it (stripped, never empty), and after it."""
+    def _find_slot(self, text: str) -> _Slot | None:
+        """Return the answer slot; None if there is not exactly one, or an empty one."""
         if self.is_bare:
-            return ("", text.strip(), "") if text.strip() else None
+            return _Slot("", text.strip(), "") if text.strip() else None
         if text.count(self.answer_open) != 1:
             return None
         before, rest = text.split(self.answer_open, 1)
@@ -194,7 +202,7 @@ class AnswerFormat:
         else:
             content, *others = rest.split(self.answer_close)
             content, after = (content, others[0]) if len(others) == 1 else ("", "")
-        return (before, content.strip(), after) if content.strip() else None
+        return _Slot(before, content.strip(), after) if content.strip() else None
 
     def for_template(
         self, tokenizer: Any, chat_template_kwargs: Mapping[str, Any] | None = None

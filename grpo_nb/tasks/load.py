@@ -1,16 +1,19 @@
 """Make a task from any source: chat prompts with gold answers, and no question in both parts."""
 
+from __future__ import annotations
+
 import dataclasses
 import inspect
+import math
 import random
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from grpo_nb.config.arguments import check_choice
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require
-from grpo_nb.core.words import did_you_mean, in_line
+from grpo_nb.core.words import did_you_mean, in_line, require_number
 from grpo_nb.tasks.answers import ACCEPTED, Answers, Kind, answers_of
 from grpo_nb.tasks.cleaning import Changes, Columns, OnConflict, RowFilter, clean
 from grpo_nb.tasks.contamination import question_key
@@ -31,7 +34,10 @@ from grpo_nb.tasks.read_rows import (
     arithmetic_rows,
     read_rows,
 )
-from grpo_nb.tasks.task import Task, as_datasets
+from grpo_nb.tasks.task import Task
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 # Share of the rows that is held out if the user does not choose another.
 _HELD_OUT = 0.2
@@ -105,6 +111,11 @@ def load_task(
         "gn.load_task(source, settings)", optional=("settings",), source=source, settings=settings
     )
     check_choice("kind", kind, (None, *get_args(Kind)))
+    is_arithmetic = isinstance(source, str) and source == "arithmetic"
+    known = inspect.signature(arithmetic_rows).parameters if is_arithmetic else {}
+    for name in options.keys() - known.keys():
+        arguments = [*inspect.signature(load_task).parameters, *known]
+        raise TypeError(f"{name}= means nothing for this source{did_you_mean(name, arguments)}")
     if seed is None:
         seed = settings.seed if settings is not None else 0
     if chat_template_kwargs is None:
@@ -112,181 +123,141 @@ def load_task(
         chat_template_kwargs = extra.get("chat_template_kwargs") or {}
 
     # 1. Read the source.
-    if isinstance(source, str) and source == "arithmetic":
-        _require_known(options, inspect.signature(arithmetic_rows).parameters, "'arithmetic'")
-        source_rows = Rows(
-            "arithmetic", arithmetic_rows(seed, **options), described_as="'arithmetic'"
-        )
-        holdout = options.get("holdout_size", HOLDOUT_SIZE) if holdout is None else holdout
+    if is_arithmetic:
+        source_rows = Rows("arithmetic", arithmetic_rows(seed, **options))
+        usual_holdout = options.get("holdout_size", HOLDOUT_SIZE)
         example = ARITHMETIC_EXAMPLE if example is None else example
     else:
         source_rows = read_rows(source)
-        _require_known(options, (), source_rows.described_as)
+        usual_holdout = _HELD_OUT
+    holdout = usual_holdout if holdout is None else holdout
 
-    # 2. Find question and answer in each row.
+    # 2. Find question and answer in each row. Held-out rows of the user's own are read alike.
     changes = Changes()
     rows = clean(source_rows, changes, columns, on_conflict, filter, kind=kind)
     own_holdout: TaskRows = []
-    is_split = holdout is None or isinstance(holdout, (int, float))
+    is_split = isinstance(holdout, (int, float))
     if not is_split:
         holdout_rows = read_rows(holdout, "test")
         holdout_rows = dataclasses.replace(
             holdout_rows, described_as="holdout", prefix="in holdout, "
         )
         own_holdout = clean(holdout_rows, changes, columns, on_conflict, filter, kind=kind)
-        rows = _without_held_out(rows, own_holdout, source_rows.described_as, changes)
-    train_size = len(rows)
-    rows = [*rows, *own_holdout]
+        held_out_questions = [row["question"] for row in own_holdout]
+        rows = _without(rows, held_out_questions, "whose question is held out too", changes)
 
     # 3. Find the kind of the answers, which decides how they are asked for and compared.
-    answers = answers_of([row.get(ACCEPTED, row["answer"]) for row in rows], kind)
+    all_rows = [*rows, *own_holdout]
+    answers = answers_of([row.get(ACCEPTED, row["answer"]) for row in all_rows], kind)
 
     # 4. Make the prompts.
     format = fitting_format(format, answers, system)
     if tokenizer is not None:
         require_tokenizer(tokenizer, chat_template_kwargs)
         format = format.for_template(tokenizer, chat_template_kwargs)
-    rows = with_prompts(rows, format, example)
-    notes = [*changes.notes, *_notes_on_prompt(rows, answers, format)]
+    train = with_prompts(rows, format, example)
+    held_out = with_prompts(own_holdout, format, example)
+    _note_problems_of_prompts([*train, *held_out], answers, format, changes)
 
-    # 5. Split them, so that no question is in both parts.
-    shown = _shown_questions(example_turns(example, format), own_holdout)
+    # 5. Hold questions out. The example is in every prompt, so its question would measure nothing.
+    shown = [turn["content"] for turn in example_turns(example, format)]
     if is_split:
-        size = _HELD_OUT if holdout is None else holdout
-        train, held_out = _split(rows, size, seed, never_held=shown, changes=changes)
+        train, held_out = _split(train, holdout, seed, shown)
     else:
-        train = rows[:train_size]
-        held_out = rows[train_size:]
+        held_out = _without(held_out, shown, "in holdout, that the example shows", changes)
+    if not train or not held_out:
+        raise ValueError(
+            f"holdout = {in_line(holdout)} leaves {len(train)} training and {len(held_out)} "
+            "held-out questions, and each part needs one. Questions that differ only in "
+            "punctuation or capitals are kept together. Rows left out: "
+            f"{changes.sentence or 'none'}."
+        )
 
     # 6. Check the lengths, and show the result.
-    train_part, holdout_part = as_datasets(train, held_out)
+    train_part, holdout_part = _as_datasets(train, held_out)
     task = Task(
         source_rows.name,
         format,
         train_part,
         holdout_part,
-        changes.dropped,
-        examples=changes.examples,
-        notes=tuple(dict.fromkeys(notes)),
+        changes=changes,
         answers=answers,
         chat_template_kwargs=dict(chat_template_kwargs),
         tokenizer=tokenizer,
     )
+    max_prompt_length = math.inf
     if settings is not None:
         # Raises if the settings have other arguments of the chat template.
         task.rendered_by(settings)
-    if tokenizer is None:
-        return task
-    if settings is None:
-        return task.without_system_role(tokenizer)
-    return task.fit(tokenizer, settings.max_prompt_length)
-
-
-def _require_known(options: Mapping[str, Any], known: Iterable[str], described_as: str) -> None:
-    """Refuse options that the source does not have.
-
-    Raises:
-        TypeError: With the argument that was probably meant.
-    """
-    arguments = {*inspect.signature(load_task).parameters, *known}
-    for name in options:
-        if name not in known:
-            raise TypeError(
-                f"{name}= means nothing for {described_as}{did_you_mean(name, arguments)}"
-            )
+        max_prompt_length = settings.max_prompt_length
+    return task if tokenizer is None else task.fit(tokenizer, max_prompt_length)
 
 
 # The held-out part.
 
 
 def _split(
-    rows: TaskRows, holdout: float | int, seed: int, *, never_held: set[str], changes: Changes
+    rows: TaskRows, holdout: float, seed: int, shown: Iterable[str]
 ) -> tuple[TaskRows, TaskRows]:
-    """Return training and held-out rows; questions with the same key are in the same part."""
-    is_share = 0 < holdout < 1
-    if not is_share and holdout != int(holdout):
-        raise ValueError(
-            f"holdout = {holdout!r} is neither a share below 1 nor a number of rows. Write 0.2 for "
-            "a fifth of the rows, or 50 for 50 rows."
-        )
-    count = max(round(holdout * len(rows)), 1) if is_share else holdout
+    """Return training and held-out rows; questions with the same key are in the same part.
+
+    Questions that the example has shown are never held out.
+    """
+    if 0 < holdout < 1:
+        holdout = max(round(holdout * len(rows)), 1)
+    require_number("holdout", holdout, 0)
     keys = [question_key(row["question"]) for row in rows]
     rows_per_key = Counter(keys)
     order = list(rows_per_key)
     random.Random(seed).shuffle(order)
+    never_held = set(map(question_key, shown))
     held_keys: set[str] = set()
     held_count = 0
     for key in order:
-        if held_count < count and key not in never_held:
+        if held_count < holdout and key not in never_held:
             held_keys.add(key)
             held_count += rows_per_key[key]
-    if not 0 < held_count < len(rows):
-        raise ValueError(
-            f"holdout = {holdout!r} would hold out {held_count} of {len(rows)} questions, and each "
-            "part needs one. Questions that differ only in punctuation or capitals are kept "
-            f"together. Rows left out: {changes.sentence or 'none'}."
-        )
     train = [row for row, key in zip(rows, keys, strict=True) if key not in held_keys]
     held_out = [row for row, key in zip(rows, keys, strict=True) if key in held_keys]
     return train, held_out
 
 
-def _without_held_out(
-    rows: TaskRows, held_out: TaskRows, described_as: str, changes: Changes
-) -> TaskRows:
-    """Return the training rows whose question is not among the held-out rows.
-
-    Raises:
-        ValueError: There is none.
-    """
-    held_keys = {question_key(row["question"]) for row in held_out}
+def _without(rows: TaskRows, questions: Iterable[str], reason: str, changes: Changes) -> TaskRows:
+    """Leave out the rows that ask one of these questions."""
+    keys = set(map(question_key, questions))
     kept = []
     for row in rows:
-        question = row["question"]
-        if question_key(question) in held_keys:
-            example = f"question={in_line(question, 80)}"
-            changes.leave_out("whose question is held out too", example)
+        if question_key(row["question"]) in keys:
+            changes.leave_out(reason, f"question={in_line(row['question'], 80)}")
         else:
             kept.append(row)
-    if not kept:
-        raise ValueError(
-            f"every question of {described_as} is also in holdout, so nothing is left to train on: "
-            "give two different sets of rows, or holdout=0.2 to split one."
-        )
     return kept
 
 
-def _shown_questions(turns: Iterable[Mapping[str, str]], own_holdout: TaskRows) -> set[str]:
-    """Return the keys of the example's messages, whose questions would measure nothing.
+def _as_datasets(train: TaskRows, held_out: TaskRows) -> tuple[Dataset, Dataset]:
+    """Return both parts as `Dataset`s with the same columns and types."""
+    from datasets import Dataset
 
-    Raises:
-        ValueError: One of the user's own held-out rows asks the example's question.
-    """
-    shown = {question_key(turn["content"]) for turn in turns}
-    for row in own_holdout:
-        if question_key(row["question"]) in shown:
-            raise ValueError(
-                f"the example's question {row['question']!r:.80} is held out: write another."
-            )
-    return shown
+    rows = [*train, *held_out]
+    # A column that only some rows have is None in the others.
+    empty = dict.fromkeys(name for row in rows for name in row)
+    data = Dataset.from_list([{**empty, **row} for row in rows])
+    return data.select(range(len(train))), data.select(range(len(train), len(rows)))
 
 
-def _notes_on_prompt(rows: TaskRows, answers: Answers, format: AnswerFormat) -> list[str]:
-    """Return notes on answers of another kind, and on a prompt that does not name the format."""
-    notes = []
+def _note_problems_of_prompts(
+    rows: TaskRows, answers: Answers, format: AnswerFormat, changes: Changes
+) -> None:
+    """Note answers of another kind, and a prompt that does not name the format."""
     if answers.odd:
-        notes.append(
+        changes.note(
             f"{len(answers.odd)} of {len(rows)} answers are no {answers.kind}, such as "
             f"{answers.odd[0]!r:.60}: an answer must equal them as text; filter= can leave such "
             "rows out"
         )
     mark = format.answer_open.strip()
-    # The last message is the question, unless it is the only one: a chat of the user's own.
-    turns = rows[0]["prompt"]
-    instructions = turns[:-1] or turns
-    if mark not in "".join(turn["content"] for turn in instructions):
-        notes.append(
+    if mark not in "".join(turn["content"] for turn in rows[0]["prompt"]):
+        changes.note(
             f"nothing in the prompt names {mark}: describe the format in system=, or give an "
             "example"
         )
-    return notes

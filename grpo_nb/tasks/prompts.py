@@ -12,8 +12,11 @@ from typing import Any
 from grpo_nb.tasks.answers import Answers
 from grpo_nb.tasks.formats import AnswerFormat, xml
 
-TaskRows = list[dict[str, Any]]
-Example = tuple[str, str, str] | Sequence[Mapping[str, str]]
+TaskRow = dict[str, Any]
+TaskRows = list[TaskRow]
+# Messages with `role` and `content`, as in transformers.
+Chat = Sequence[Mapping[str, Any]]
+Example = tuple[str, str, str] | Chat
 """Question, reasoning and answer; or chat messages."""
 # Roles of messages that instruct the model. OpenAI's newer models call it "developer".
 SYSTEM_ROLES = ("system", "developer")
@@ -41,7 +44,7 @@ def with_prompts(rows: TaskRows, format: AnswerFormat, example: Example | None) 
     format takes the place of their system prompt.
 
     Raises:
-        ValueError: The example is empty, or the format cannot read its answer back.
+        ValueError: The format cannot read the example's answer back.
     """
     system = [{"role": "system", "content": format.system_prompt()}]
     solved = example_turns(example, format)
@@ -63,13 +66,11 @@ def example_turns(example: Example | None, format: AnswerFormat) -> list[dict[st
     """Return the chat messages of an example.
 
     Raises:
-        ValueError: The example is empty or neither three texts nor a list of messages, or the
-            format cannot read its answer back.
+        ValueError: The example is neither three texts nor a list of messages, or the format
+            cannot read its answer back.
     """
-    if example is None:
+    if not example:
         return []
-    if len(example) == 0:
-        raise ValueError("example= is empty. Leave it out, or give question, reasoning and answer.")
     if all(isinstance(turn, Mapping) for turn in example):
         return [dict(turn) for turn in example]
     question, reasoning, answer = map(str, example)
@@ -112,9 +113,9 @@ def require_tokenizer(
 
 
 def prompt_lengths(
-    prompts: Iterable[Sequence[Mapping[str, str]]],
+    prompts: Iterable[Chat],
     tokenizer: Any,
-    chat_template_kwargs: Mapping | None = None,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
 ) -> list[int]:
     """Return the length of each prompt in tokens, as it is in training.
 
@@ -134,10 +135,10 @@ def prompt_lengths(
 
 
 def fit_to_template(
-    prompts: Iterable[Sequence[Mapping[str, Any]]],
+    prompts: Iterable[Chat],
     tokenizer: Any,
     chat_template_kwargs: Mapping[str, Any] | None = None,
-) -> list[Any]:
+) -> list[Chat]:
     """Return prompts that the chat template can render: without a system role if it has none.
 
     Some templates refuse a system message, and others leave it out silently. Gemma 3's own template
@@ -145,9 +146,6 @@ def fit_to_template(
     """
     from jinja2 import TemplateError
 
-    prompts = list(prompts)
-    if not any(turn["role"] in SYSTEM_ROLES for prompt in prompts for turn in prompt[:1]):
-        return prompts
     turns = [{"role": "system", "content": _MARK}, {"role": "user", "content": "?"}]
     try:
         rendered = tokenizer.apply_chat_template(
@@ -156,7 +154,7 @@ def fit_to_template(
     except TemplateError:
         rendered = ""
     if _MARK in rendered:
-        return prompts
+        return list(prompts)
     merged = []
     for prompt in prompts:
         system = [turn["content"] for turn in prompt if turn["role"] in SYSTEM_ROLES]

@@ -27,7 +27,7 @@ class Rows:
 
     name: str
     rows: list[dict[str, Any]]
-    notes: tuple[str, ...] = ()
+    note: str = ""
     described_as: str = "the data"
     """The source's name in a sentence."""
     prefix: str = ""
@@ -126,7 +126,7 @@ def _read_file(path: Path) -> Rows:
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {str(path)!r} (looked in {Path.cwd()}).")
     ending = path.suffix.lower()
-    notes: tuple[str, ...] = ()
+    note = ""
     try:
         if ending == ".parquet":
             import pyarrow.parquet
@@ -139,7 +139,7 @@ def _read_file(path: Path) -> Rows:
             # Needs openpyxl; without it, pandas says so.
             rows = _rows_of_table(pandas.read_excel(path, dtype=object))
         elif ending in (".csv", ".tsv"):
-            rows, notes = _read_csv(path)
+            rows, note = _read_csv(path)
         else:
             rows = _read_json(path)
     except (ValueError, OSError) as error:  # errors of pandas, pyarrow, json and codecs
@@ -147,24 +147,22 @@ def _read_file(path: Path) -> Rows:
             f"{path} cannot be read: {' '.join(str(error).split())}. Correct the file, or give a "
             "DataFrame."
         ) from error
-    return Rows(path.stem, rows, notes, path.name)
+    return Rows(path.stem, rows, note, path.name)
 
 
-def _read_csv(path: Path) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
+def _read_csv(path: Path) -> tuple[list[dict[str, Any]], str]:
     """Return the rows with each cell as the text in the file, and a note on a guessed encoding.
 
     The separator of a .csv file is the most frequent one in the first line.
     """
     import pandas
 
-    notes: tuple[str, ...] = ()
+    note = ""
     try:
         text = path.read_text("utf-8-sig")
     except UnicodeError:
         text = path.read_text("cp1252")
-        notes = (
-            "not UTF-8, so read as cp1252; for others, give pandas.read_csv(file, encoding=...)",
-        )
+        note = "not UTF-8, so read as cp1252; for others, give pandas.read_csv(file, encoding=...)"
     head = re.sub('"[^"]*"', "", text.lstrip()).partition("\n")[0]
     separator = "\t" if path.suffix.lower() == ".tsv" else max(",;\t|", key=head.count)
     frame = pandas.read_csv(
@@ -176,7 +174,7 @@ def _read_csv(path: Path) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
             f"more cells than the first line has names; a text with {separator!r} needs quotation "
             "marks"
         )
-    return _rows_of_table(frame), notes
+    return _rows_of_table(frame), note
 
 
 def _read_json(path: Path) -> list[dict[str, Any]]:

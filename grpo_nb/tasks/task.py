@@ -8,6 +8,7 @@ between runs instead, by pass rates in the middle (arXiv:2504.03380).
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import hashlib
 import json
@@ -22,6 +23,7 @@ from grpo_nb.config.settings import Settings
 from grpo_nb.core.tables import Html, Shown, Table, as_written, bold, escaped
 from grpo_nb.core.words import shorten
 from grpo_nb.tasks.answers import Answers
+from grpo_nb.tasks.cleaning import Changes
 from grpo_nb.tasks.formats import AnswerFormat
 from grpo_nb.tasks.prompts import NO_SYSTEM_ROLE, fit_to_template, prompt_lengths
 from grpo_nb.tasks.tools import Tool, Tools
@@ -45,14 +47,10 @@ class Task(Shown):
     format: AnswerFormat
     train: Dataset
     holdout: Dataset
-    dropped: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    """Number of rows left out, by reason."""
+    changes: Changes = dataclasses.field(default_factory=Changes)
+    """Report on rows left out and on changes of the source, with reasons and examples."""
     is_ordered: bool = False
     """Train on the rows in their order; otherwise the trainer shuffles them."""
-    examples: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """One of the rows left out, by reason."""
-    notes: tuple[str, ...] = ()
-    """Sentences on what was changed in the source, and what to check."""
     answers: Answers = dataclasses.field(default_factory=lambda: Answers("text"))
     """Kind of the answers; for choices, the labels with their shares."""
     chat_template_kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -61,6 +59,11 @@ class Task(Shown):
     """Tokenizer of the model, to show the first prompt as the model sees it."""
     tools: Tools | None = None
     """Tools that the model may call before it answers."""
+
+    @property
+    def dropped(self) -> Counter[str]:
+        """Number of rows left out, by reason."""
+        return self.changes.dropped
 
     # Tools and templates.
 
@@ -124,11 +127,8 @@ class Task(Shown):
         A run records it.
         """
         digest = hashlib.sha256()
-        extra: list[Any] = []
-        if self.chat_template_kwargs:
-            extra.append(dict(self.chat_template_kwargs))
-        if self.tools is not None:
-            extra.append(self.tools.identity)
+        tools = self.tools.identity if self.tools is not None else []
+        extra = [part for part in (dict(self.chat_template_kwargs), tools) if part]
         for part in (*self.train, *self.holdout, *extra):
             digest.update(json.dumps(part, sort_keys=True, default=str).encode())
         return digest.hexdigest()[:16]
@@ -152,67 +152,47 @@ class Task(Shown):
 
     # Which rows are trained on.
 
-    def fit(self, tokenizer: Any, max_prompt_length: int) -> Task:
+    def fit(self, tokenizer: Any, max_prompt_length: float) -> Task:
         """Return the task without prompts of more than `max_prompt_length` tokens.
 
         They are counted in `dropped`. If the chat template has no system role, the system prompt
         becomes the start of the first user message.
 
         Raises:
-            ValueError: No training prompt or no held-out prompt is short enough.
+            ValueError: No training prompt or no held-out prompt is short enough, or the template
+                refuses the messages.
         """
-        task = self.without_system_role(tokenizer)
-        parts = {}
-        too_long: list[tuple[int, str]] = []
-        for name in ("train", "holdout"):
-            rows: Dataset = getattr(task, name)
-            lengths = task.prompt_lengths(rows, tokenizer)
-            short = [place for place, n in enumerate(lengths) if n <= max_prompt_length]
+        changes = copy.deepcopy(self.changes)
+        parts = {"train": self.train, "holdout": self.holdout}
+        for name, rows in parts.items():
+            prompts = list(rows["prompt"])
+            fitted = fit_to_template(prompts, tokenizer, self.template_kwargs)
+            if fitted != prompts:
+                parts[name] = _with_prompts(rows, fitted)
+                changes.note(NO_SYSTEM_ROLE)
+        lengths = {name: self.prompt_lengths(rows, tokenizer) for name, rows in parts.items()}
+        longest = max(*lengths["train"], *lengths["holdout"])
+        for name, rows in parts.items():
+            short = []
+            for place, length in enumerate(lengths[name]):
+                if length <= max_prompt_length:
+                    short.append(place)
+                else:
+                    changes.leave_out(
+                        "too long",
+                        f"{length} tokens, settings.replace(max_prompt_length={longest}) keeps "
+                        f"all: {shorten(rows[place]['question'], 160)}",
+                    )
             if not short:
                 raise ValueError(
                     f"all {len(rows)} {name} prompts are longer than max_prompt_length = "
-                    f"{max_prompt_length} tokens. Write max_prompt_length={max(lengths)}, or "
-                    "shorten the prompts."
+                    f"{max_prompt_length} tokens. Write max_prompt_length={longest}, or shorten "
+                    "the prompts."
                 )
             parts[name] = rows.select(short)
-            lengths_of_questions = zip(lengths, rows["question"], strict=True)
-            too_long += [entry for entry in lengths_of_questions if entry[0] > max_prompt_length]
-        if not too_long:
-            return task
-        longest, question = max(too_long)
-        example = (
-            f"{longest} tokens, settings.replace(max_prompt_length={longest}) keeps all: "
-            f"{shorten(question, 160)}"
-        )
-        return dataclasses.replace(
-            task,
-            **parts,
-            dropped=task._dropped_and({"too long": len(too_long)}),
-            examples={**task.examples, "too long": example},
-        )
-
-    def without_system_role(self, tokenizer: Any) -> Task:
-        """Return the task with prompts that the chat template can render.
-
-        If the template has no system role, the system prompt becomes the start of the first user
-        message. `load_task` does this if it is given the tokenizer, and `fit` does it too.
-
-        Raises:
-            ValueError: The template refuses the messages of the first prompt.
-        """
-        train = list(self.train)
-        held_out = list(self.holdout)
-        prompts = [row["prompt"] for row in (*train, *held_out)]
-        fitted = fit_to_template(prompts, tokenizer, self.template_kwargs)
-        # Raises if the template refuses the messages.
-        prompt_lengths(fitted[:1], tokenizer, self.template_kwargs)
-        if fitted == prompts:
+        if changes == self.changes:
             return self
-        for row, turns in zip((*train, *held_out), fitted, strict=True):
-            row["prompt"] = turns
-        train_part, holdout_part = as_datasets(train, held_out)
-        notes = (*self.notes, NO_SYSTEM_ROLE)
-        return dataclasses.replace(self, train=train_part, holdout=holdout_part, notes=notes)
+        return dataclasses.replace(self, **parts, changes=changes)
 
     def curriculum(
         self, measured: Any, low: float = 0.1, high: float = 0.9, *, reward: str = "correctness"
@@ -237,20 +217,21 @@ class Task(Shown):
             raise ValueError(
                 f"no training question of this task has a score of {reward!r}: measure this task."
             )
-        below = sum(rate is not None and rate < low for rate in rates)
-        above = sum(rate is not None and rate > high for rate in rates)
-        kept = [i for i, rate in enumerate(rates) if rate is None or low <= rate <= high]
+        changes = copy.deepcopy(self.changes)
+        kept = []
+        for place, rate in enumerate(rates):
+            if rate is None or low <= rate <= high:
+                kept.append(place)
+                continue
+            bound = f"below {low:g}" if rate < low else f"above {high:g}"
+            question = self.train[place]["question"]
+            changes.leave_out(f"with a pass rate {bound}", f"{rate:.0%}: {shorten(question, 160)}")
         if not kept:
             raise ValueError(
                 f"no training question of {len(rates)} has a pass rate from {low:g} to {high:g}: "
                 "widen both."
             )
-        dropped = {
-            f"with a pass rate below {low:g}": below,
-            f"with a pass rate above {high:g}": above,
-        }
-        train = self.train.select(kept)
-        return dataclasses.replace(self, train=train, dropped=self._dropped_and(dropped))
+        return dataclasses.replace(self, train=self.train.select(kept), changes=changes)
 
     def after(self, runs: Sequence[Any]) -> Task:
         """Return the task for a stage after these runs: the least sampled questions come first.
@@ -266,11 +247,8 @@ class Task(Shown):
         order = list(range(len(self.train)))
         if not self.is_ordered:
             random.Random(len(runs)).shuffle(order)
-        counts = Counter()
-        for run in runs:
-            for place, totals in enumerate(self.scores(run, "total")):
-                counts[place] += len(totals)
-        order.sort(key=counts.__getitem__)
+        scores_of_runs = [self.scores(run, "total") for run in runs]
+        order.sort(key=lambda place: sum(len(scores[place]) for scores in scores_of_runs))
         return dataclasses.replace(self, train=self.train.select(order), is_ordered=True)
 
     def scores(self, measured: Any, reward: str) -> list[list[float]]:
@@ -286,30 +264,36 @@ class Task(Shown):
         if hasattr(measured, "num_generations"):
             # A baseline records prompts without the first text of their environment.
             prompts = self.train["prompt"]
-            size = measured.num_generations
             scores = measured.scores.values[reward]
-            for place, row in enumerate(measured.rows):
-                scores_of[json.dumps(row["prompt"])] += scores[place * size : (place + 1) * size]
+            size = measured.num_generations
+            groups = [scores[start : start + size] for start in range(0, len(scores), size)]
+            for row, group in zip(measured.rows, groups, strict=True):
+                scores_of[json.dumps(row["prompt"])] += group
         else:
             prompts = self.starting_prompts(self.train)
             for prompt, group in measured.completions().groupby("prompt", sort=False):
                 scores_of[prompt] += group[reward].tolist()
         return [scores_of[json.dumps(prompt)] for prompt in prompts]
 
-    def _dropped_and(self, more: Mapping[str, int]) -> dict[str, int]:
-        # Adding counters leaves out reasons without rows.
-        return dict(Counter(self.dropped) + Counter(more))
-
     # How it is shown.
 
     def _parts(self) -> Iterable[Html | Table | str]:
         yield bold(f"Task {self.name}")
-        yield Table(self._summary(), narrow=(0,))
+        summary: list[tuple[str, Any]] = [
+            ("training prompts", len(self.train)),
+            ("held-out prompts", f"{len(self.holdout)}, no question in both"),
+            ("rows left out", sum(self.dropped.values()) or "none"),
+            ("answers", self.answers.sentence),
+            ("answer format", self.format.name),
+        ]
+        if self.tools is not None:
+            summary.append(("tools", ", ".join(self.tools.names)))
+        yield Table(summary, narrow=(0,))
         changes = [
-            (count, f"left out: {reason}", self.examples.get(reason, ""))
+            (count, f"left out: {reason}", self.changes.examples[reason])
             for reason, count in self.dropped.items()
         ]
-        changes += [("", "note", note) for note in self.notes]
+        changes += [("", "note", note) for note in self.changes.notes]
         if changes:
             head = ("rows", "what happened", "one of them (the first row is row 0)")
             yield Table(changes, head, right=(0,), wide=(2,))
@@ -325,30 +309,11 @@ class Task(Shown):
         )
         yield Html(rendered, f"<pre style='white-space:pre-wrap'>{escaped(rendered)}</pre>")
 
-    def _summary(self) -> list[tuple[str, Any]]:
-        summary = [
-            ("training prompts", len(self.train)),
-            ("held-out prompts", f"{len(self.holdout)}, no question in both"),
-            ("rows left out", sum(self.dropped.values()) or "none"),
-            ("answers", self.answers.sentence),
-            ("answer format", self.format.name),
-        ]
-        if self.tools is not None:
-            summary.append(("tools", ", ".join(self.tools.names)))
-        return summary
 
-
-def as_datasets(
-    train: Sequence[Mapping[str, Any]], held_out: Sequence[Mapping[str, Any]]
-) -> tuple[Dataset, Dataset]:
-    """Return both parts as `Dataset`s with the same columns and types."""
-    from datasets import Dataset
-
-    rows = [*train, *held_out]
-    # A column that only some rows have is None in the others.
-    empty = {name: None for row in rows for name in row}
-    data = Dataset.from_list([{**empty, **row} for row in rows])
-    return data.select(range(len(train))), data.select(range(len(train), len(rows)))
+def _with_prompts(rows: Dataset, prompts: Sequence[Any]) -> Dataset:
+    """Return the rows with other prompts, and with the same types."""
+    changed = [{**row, "prompt": prompt} for row, prompt in zip(rows, prompts, strict=True)]
+    return rows.from_list(changed, features=rows.features)
 
 
 def pass_rate(scores: Sequence[float]) -> float | None:

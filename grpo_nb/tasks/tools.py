@@ -10,12 +10,14 @@ import copy
 import functools
 import inspect
 import pickle
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from grpo_nb.core.deadlines import run_with_deadline
 from grpo_nb.core.words import in_line, require_number
+from grpo_nb.tasks.prompts import Chat, TaskRow
+from grpo_nb.tasks.read_rows import Row
 
 Tool = Callable[..., Any]
 
@@ -41,27 +43,23 @@ class Tools:
                 "_won and write a reward: "
                 "def won(environments, **_): return [float(e._won()) for e in environments]."
             )
-        for tool in (*self.functions, *self._methods.values()):
+        for tool in (*self.functions, *self._methods):
             if inspect.iscoroutinefunction(tool):
                 raise ValueError(f"the tool {tool.__name__} is async: write it with def alone.")
         if not self.names:
             raise ValueError("there is no tool: give functions, or methods without _.")
 
     @property
-    def _methods(self) -> dict[str, Tool]:
-        """The public methods of the environment, as TRL finds them."""
-        if self.environment is None:
-            return {}
+    def _methods(self) -> list[Tool]:
+        """The public methods of the environment, as TRL finds them; none if it is None."""
         methods = inspect.getmembers(self.environment, inspect.isfunction)
-        return {name: m for name, m in methods if name != "reset" and not name.startswith("_")}
+        return [m for name, m in methods if name != "reset" and not name.startswith("_")]
 
     @property
     def identity(self) -> list[str]:
         """Number of rounds, and the source of every tool. The fingerprint of a task has them."""
-        functions = [*self.functions]
-        if self.environment is not None:
-            methods = inspect.getmembers(self.environment, inspect.isfunction)
-            functions += [method for _, method in methods]
+        methods = inspect.getmembers(self.environment, inspect.isfunction)
+        functions = [*self.functions, *dict(methods).values()]
         return [str(self.rounds), *map(_source_of, functions)]
 
     @functools.cached_property
@@ -102,7 +100,7 @@ class Tools:
 
     def for_episode(self, environment: Any = None) -> list[Tool]:
         """Return the tools of one episode, with the methods of its environment."""
-        methods = [getattr(environment, name) for name in self._methods]
+        methods = [getattr(environment, method.__name__) for method in self._methods]
         return [self.limited(tool) for tool in (*self.functions, *methods)]
 
     @functools.cached_property
@@ -117,9 +115,9 @@ class Tools:
     @property
     def names(self) -> list[str]:
         """The names that the model calls."""
-        return [*(tool.__name__ for tool in self.functions), *self._methods]
+        return [tool.__name__ for tool in (*self.functions, *self._methods)]
 
-    def start(self, row: Mapping[str, Any]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    def start(self, row: Row) -> tuple[Chat, TaskRow]:
         """Start an episode.
 
         Returns:
@@ -133,7 +131,7 @@ class Tools:
         prompt[-1]["content"] += environment.reset(**row) or ""
         return prompt, {"environments": environment}
 
-    def require_repeatable(self, row: Mapping[str, Any]) -> None:
+    def require_repeatable(self, row: Row) -> None:
         """Refuse an environment that starts the same row differently each time.
 
         The completions of a group would play different games.
@@ -176,14 +174,14 @@ def _is_same(value: Any, other: Any) -> bool:
 # Episodes as text.
 
 
-def final_text(turns: Sequence[Mapping[str, Any]]) -> str:
+def final_text(turns: Chat) -> str:
     """Return the text of an episode's last message; empty if that is a tool result."""
     if not turns or turns[-1].get("role") == "tool":
         return ""
     return turns[-1].get("content") or ""
 
 
-def transcript(turns: Sequence[Mapping[str, Any]]) -> str:
+def transcript(turns: Chat) -> str:
     """Return an episode as text: the model's texts and calls, and tool results after an arrow.
 
     >>> call = {"function": {"name": "read", "arguments": {"place": "mill"}}}

@@ -104,7 +104,7 @@ def prepare(
     dropped = sum(fitted.dropped.values()) - sum(task.dropped.values())
     if dropped:
         warn_user(
-            f"{dropped} prompts are too long and are not trained on: {fitted.examples['too long']}",
+            f"{dropped} prompts are too long and are not trained on: {fitted.changes.examples['too long']}",
         )
     settings = settings.for_questions(len(fitted.train))
     weights = try_rewards(rewards, fitted, settings)

@@ -37,9 +37,10 @@ def test_columns_are_mapped_and_others_kept() -> None:
     rows = [{**row, "mixed": [1, "a", None][n % 3]} for n, row in enumerate(rows)]
     task = gn.load_task(rows, columns={"question": "problem", "answer": "final"})
     assert answers(task) == {f"{n} + 1?": str(n + 1) for n in range(6)}
-    assert set(task.train.column_names) == {"prompt", "question", "answer", "extra", "mixed"}
+    names = {"prompt", "question", "answer", "source_answer", "extra", "mixed"}
+    assert set(task.train.column_names) == names
     assert task.train[0]["extra"] == [0, 2.5]
-    assert "the data's own 'answer' is not used" in repr(task)
+    assert "the column 'answer' is now 'source_answer'" in repr(task)
     assert {row["mixed"] for row in both(task)} == {"1", "a", None}
     assert "the column 'mixed' is stored as text" in repr(task)
 

@@ -20,7 +20,7 @@ import grpo_nb as gn
 from grpo_nb.evaluation.heldout import load_holdout
 from grpo_nb.scoring.correct_answers import are_correct
 from grpo_nb.tasks.answers import answers_of, is_same_answer
-from grpo_nb.tasks.contamination import TrainedQuestions, find_contamination
+from grpo_nb.tasks.contamination import find_contamination, question_hashes
 from grpo_nb.tasks.prompts import fit_to_template
 
 ROOT = Path(__file__).parents[2]
@@ -140,7 +140,7 @@ def test_aliases_are_all_right_in_every_reward() -> None:
         True,
         False,
     ]
-    assert any("2 of 4 rows have several answers: each is right" in note for note in task.notes)
+    assert any("each text in a list of answers is right" in note for note in task.changes.notes)
 
 
 def test_rows_without_an_alias_accept_their_answer() -> None:
@@ -219,7 +219,7 @@ def test_cell_that_json_does_not_know_is_kept_as_text_and_noted() -> None:
     rows = rows_of(["p", "q"], when=[{"day": pandas.Timestamp("2026-01-01")}] * 2)
     task = gn.load_task(rows, holdout=1)
     assert "2026-01-01" in task.train[0]["when"]
-    assert "the column 'when' is stored as text; non-text values as JSON" in task.notes
+    assert "the column 'when' is stored as text; non-text values as JSON" in task.changes.notes
 
 
 TAKEN = [
@@ -240,7 +240,7 @@ def test_column_with_a_name_of_the_trainer_is_renamed(name: str) -> None:
     task = gn.load_task(rows_of(["p", "q", "r"], **{name: [None, "x", "x"]}), holdout=1)
     assert name not in task.train.column_names
     assert f"source_{name}" in task.train.column_names
-    assert f"the column {name!r} is now 'source_{name}': its name is taken" in task.notes
+    assert f"the column {name!r} is now 'source_{name}': its name is taken" in task.changes.notes
     gn.score(gn.rewards.correctness(), ["<answer>p</answer>"], task.train[0])
 
 
@@ -267,7 +267,7 @@ def test_names_the_trainer_takes_are_known() -> None:
 def test_unknown_part_is_named() -> None:
     with pytest.raises(
         ValueError,
-        match=r"has the key 'anwser', but .*; did you mean 'answer'",
+        match=r"a key of columns= = 'anwser' is not known here; did you mean 'answer'",
     ):
         gn.load_task(rows_of(["1", "2"]), columns={"anwser": "answer"})
 
@@ -306,7 +306,7 @@ def test_misspelled_name_is_refused_at_once(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"hihg": 3}, "hihg= means nothing for 'arithmetic'; did you mean 'high'"),
+        ({"hihg": 3}, "hihg= means nothing for this source; did you mean 'high'"),
         ({"low": 9, "high": 3}, "there are 0 distinct questions .* raise high"),
     ],
 )
@@ -317,7 +317,7 @@ def test_arithmetic_option_error_names_the_option(options: dict, message: str) -
 
 def test_unknown_argument_error_proposes_the_known_one() -> None:
     with pytest.raises(
-        TypeError, match="colunms= means nothing for the data; did you mean 'columns'"
+        TypeError, match="colunms= means nothing for this source; did you mean 'columns'"
     ):
         gn.load_task(rows_of(["1", "2"]), colunms={})
 
@@ -332,7 +332,7 @@ def test_lost_system_role_merges_the_system_prompt(template: str) -> None:
     first = task.train[0]["prompt"]
     assert [turn["role"] for turn in first] == ["user", "assistant", "user"]
     assert first[0]["content"] == f"{task.format.system_prompt()}\n\nWhat is 3 + 4?"
-    assert any("has no system role" in note for note in task.notes)
+    assert any("has no system role" in note for note in task.changes.notes)
     assert task.format.system_prompt() in tokenizer.apply_chat_template(first, tokenize=False)
 
 
@@ -414,7 +414,7 @@ def test_training_rows_that_are_held_out_are_left_out() -> None:
 
 
 def test_holdout_that_is_the_training_rows_is_refused() -> None:
-    with pytest.raises(ValueError, match="every question of the data is also in holdout"):
+    with pytest.raises(ValueError, match="leaves 0 training and 20 held-out questions"):
         gn.load_task(TRAIN, holdout=TRAIN)
 
 
@@ -451,7 +451,7 @@ def test_prompt_of_one_message_that_names_the_format_has_no_note() -> None:
         {"prompt": [{"role": "user", "content": f"{n} + 1? Write <answer>"}], "answer": str(n + 1)}
         for n in range(5)
     ]
-    assert not any("nothing in the prompt" in note for note in gn.load_task(rows).notes)
+    assert not any("nothing in the prompt" in note for note in gn.load_task(rows).changes.notes)
 
 
 def test_holdout_without_its_columns_is_refused() -> None:
@@ -460,7 +460,8 @@ def test_holdout_without_its_columns_is_refused() -> None:
 
 
 def test_trained_questions_error_names_their_source() -> None:
-    trained = TrainedQuestions.of(["1 + 1?"], "the training questions of the run tiny")
+    source = "the training questions of the run tiny"
+    trained = dict.fromkeys(question_hashes(["1 + 1?"]), source)
     contamination = find_contamination(["1+1?"], trained)
     assert contamination.sentence == (
         "1 of 1 held-out questions are also in the training questions of the run tiny: "
@@ -571,7 +572,7 @@ def test_renamed_partial_reward_has_its_own_name() -> None:
 def test_cells_are_stored_unchanged_or_as_text(cells: list[Any], stored: list[Any]) -> None:
     task = gn.load_task(rows_of(["p", "q"], own=cells), holdout=1)
     assert sorted(repr(row["own"]) for row in both(task)) == sorted(map(repr, stored))
-    is_noted = "the column 'own' is stored as text; non-text values as JSON" in task.notes
+    is_noted = "the column 'own' is stored as text; non-text values as JSON" in task.changes.notes
     assert is_noted == (cells != stored)
 
 
@@ -594,7 +595,7 @@ def test_text_prompt_takes_precedence_over_a_question_column() -> None:
     ]
     task = gn.load_task(rows, holdout=1)
     assert {row["question"] for row in both(task)} == {row["prompt"] for row in rows}
-    assert any("the data's own 'question' is not used" in note for note in task.notes)
+    assert "the column 'question' is now 'source_question': its name is taken" in task.changes.notes
 
 
 def test_mapped_question_takes_precedence_over_a_prompt_column() -> None:
@@ -640,7 +641,7 @@ def test_holdout_without_hashes_is_read_as_written() -> None:
 
 @pytest.mark.parametrize("holdout", [1.5, -0.1])
 def test_holdout_that_is_neither_share_nor_count_is_refused(holdout: Any) -> None:
-    with pytest.raises(ValueError, match=f"holdout = {holdout} "):
+    with pytest.raises((TypeError, ValueError), match=f"holdout = {holdout} must be"):
         gn.load_task(rows_of(["1", "2", "3"]), holdout=holdout)
 
 
@@ -697,5 +698,5 @@ def test_parts_have_one_type_after_a_lost_system_role() -> None:
 
 def test_question_next_to_a_prompt_of_text_is_refused() -> None:
     rows = [{"q": "What?", "p": "Say what it is.", "answer": "1"}] * 3
-    with pytest.raises(ValueError, match="Leave one of the two out"):
+    with pytest.raises(ValueError, match="is left of 3: 3 whose prompt is no chat"):
         gn.load_task(rows, columns={"question": "q", "prompt": "p"})

@@ -54,7 +54,7 @@ def test_file_is_read_unchanged(name: str, tmp_path: Path) -> None:
     read = read_rows(tmp_path / name)
     assert read.rows == ROWS
     assert read.name == name.partition(".")[0]
-    assert any("so read as cp1252" in note for note in read.notes) == ("windows" in name)
+    assert ("so read as cp1252" in read.note) == ("windows" in name)
 
 
 @pytest.mark.parametrize("kind", IN_MEMORY)

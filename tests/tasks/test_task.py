@@ -73,7 +73,7 @@ def test_arithmetic_is_right_seeded_and_split(options: dict) -> None:
             "arithmetic",
             {"hihg": 30},
             TypeError,
-            "hihg= means nothing for 'arithmetic'; did you mean 'high'",
+            "hihg= means nothing for this source; did you mean 'high'",
         ),
         ([], {}, ValueError, "the data has no rows: a task needs at least two"),
         (ROWS, {"kind": "numbers"}, ValueError, "did you mean 'number'"),
@@ -102,7 +102,7 @@ def test_arithmetic_is_right_seeded_and_split(options: dict) -> None:
             ROWS,
             {"columns": {"level": "question"}},
             ValueError,
-            "has the key 'level', but its keys are question, answer, prompt",
+            "a key of columns= = 'level' is not known here; known: answer, prompt, question",
         ),
         (
             ROWS,
@@ -180,13 +180,11 @@ def test_questions_with_another_sign_differ(one: str, other: str) -> None:
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        pytest.param("What is an e-mail?", "What is an email", id="hyphen"),
-        pytest.param("Name the x-axis.", "Name the xaxis", id="letter-and-word"),
         pytest.param("Is x - y even?", "Is x-y even", id="spaces"),
         pytest.param("Is 2 - (x) even?", "Is 2-(x) even", id="spaces-before-a-bracket"),
         pytest.param("Is x = - y?", "Is x=-y", id="spaces-around-a-sign"),
-        pytest.param("What is the cat's name?", "What is the cats name", id="apostrophe"),
         pytest.param("Stop! Who is it?", "Stop Who is it", id="exclamation"),
+        pytest.param("Quoi ?! Et o\u00f9 ?", "Quoi? Et o\u00f9?", id="spaces-before-marks"),
     ],
 )
 def test_questions_with_other_punctuation_are_the_same(one: str, other: str) -> None:
@@ -215,7 +213,7 @@ def test_answers_of_another_kind_are_shown() -> None:
 def test_own_system_format_and_hint_are_used() -> None:
     own = gn.load_task(LABELS, system="Say <reasoning> and <answer>.")
     assert system_prompt_of(own) == "Say <reasoning> and <answer>."
-    assert not own.notes
+    assert not own.changes.notes
     assert "nothing in the prompt names <answer>" in repr(gn.load_task(LABELS, system="Judge it."))
     assert r"\boxed{one of: lost, sent}" in system_prompt_of(
         gn.load_task(LABELS, format=gn.tasks.boxed())
@@ -226,13 +224,8 @@ def test_own_system_format_and_hint_are_used() -> None:
         LABELS, format=gn.tasks.bare(), example=("Where is mine?", "It says so.", "lost")
     )
     assert system_prompt_of(bare).endswith("nothing but the answer:\none of: lost, sent")
-    assert not bare.notes
+    assert not bare.changes.notes
     assert bare.train[0]["prompt"][2] == {"role": "assistant", "content": "lost"}
-
-
-def test_empty_example_is_refused() -> None:
-    with pytest.raises(ValueError, match="example= is empty"):
-        gn.load_task(ROWS, example=())
 
 
 def test_question_of_the_example_is_not_held_out() -> None:
@@ -243,10 +236,11 @@ def test_question_of_the_example_is_not_held_out() -> None:
     assert len(task.holdout) == 8
 
 
-def test_example_that_own_held_out_rows_ask_is_refused() -> None:
+def test_own_held_out_row_that_the_example_shows_is_left_out() -> None:
     example = (LABELS[0]["question"], "It says so.", "sent")
-    with pytest.raises(ValueError, match="is held out"):
-        gn.load_task(LABELS[1:], holdout=LABELS[:1], example=example)
+    task = gn.load_task(LABELS[2:], holdout=LABELS[:2], example=example)
+    assert task.dropped == {"in holdout, that the example shows": 1}
+    assert list(task.holdout["question"]) == [LABELS[1]["question"]]
 
 
 def test_fit_counts_prompts_that_are_too_long(
@@ -266,7 +260,9 @@ def test_fit_counts_prompts_that_are_too_long(
     assert short.dropped == {"too long": 2}
     assert "too long" in repr(short)
     keeps_all = int(
-        re.search(r"replace\(max_prompt_length=(\d+)\) keeps all", short.examples["too long"])[1]
+        re.search(
+            r"replace\(max_prompt_length=(\d+)\) keeps all", short.changes.examples["too long"]
+        )[1]
     )
     assert task.fit(tokenizer, keeps_all) is task
     lengths = prompt_lengths([*short.train["prompt"], *short.holdout["prompt"]], tokenizer)
