@@ -6,9 +6,13 @@ leaves the choice to the reader.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from grpo_nb.checks.learning_signal import Baseline
 
 MANY_TRUNCATED = 0.1
 """Share of truncated completions from which more room is worth its time."""
@@ -38,12 +42,8 @@ class Advice:
         return f"advice: {self.kind}: {self.reason}\n    {self.code}"
 
 
-def give_advice(before: Any) -> tuple[Advice, ...]:
-    """Return what to change before training, the most important first.
-
-    Args:
-        before: The `Baseline` that asks. Its file needs this one, so it is not imported here.
-    """
+def give_advice(before: Baseline) -> tuple[Advice, ...]:
+    """Return what to change before training, the most important first."""
     return (
         *_advise_format(before),
         *_advise_difficulty(before),
@@ -52,14 +52,17 @@ def give_advice(before: Any) -> tuple[Advice, ...]:
     )
 
 
-def _advise_format(before: Any) -> Iterable[Advice]:
+def _advise_format(before: Baseline) -> Iterable[Advice]:
     """Propose an example turn, or priming, if the model does not write the format."""
     if before.slot_share >= FEW_SLOTS:
         return
     texts = before.scores.completions
     read = round(before.slot_share * len(texts))
     seen = f"an answer can be read in {read or 'none'} of {len(texts)} completions"
-    if before.has_example:
+    # An assistant turn in the prompt that shows the format is an example.
+    opening = before.format.answer_open.strip()
+    turns = before.rows[0]["prompt"]
+    if any(turn["role"] == "assistant" and opening in turn["content"] for turn in turns):
         yield Advice(
             "priming",
             f"{seen}, although the prompts show an example. A few supervised steps on right "
@@ -67,7 +70,7 @@ def _advise_format(before: Any) -> Iterable[Advice]:
             "SFTTrainer(model, args=config, train_dataset=turns).train()  # docs/guide/train.md",
         )
     else:
-        tagged = sum(before.is_tagged)
+        tagged = sum(_has_tag(before, text) for text in texts)
         yield Advice(
             "example turn",
             f"{seen}, and {tagged or 'none'} of {len(texts)} contain any tag of the format "
@@ -77,7 +80,7 @@ def _advise_format(before: Any) -> Iterable[Advice]:
         )
 
 
-def _advise_difficulty(before: Any) -> Iterable[Advice]:
+def _advise_difficulty(before: Baseline) -> Iterable[Advice]:
     """Propose easier questions if most groups are all wrong, harder ones if they are all right."""
     groups = len(before.groups)
     wrong = before.counts["all wrong"]
@@ -103,12 +106,12 @@ def _advise_difficulty(before: Any) -> Iterable[Advice]:
         )
 
 
-def _advise_length(before: Any) -> Iterable[Advice]:
+def _advise_length(before: Baseline) -> Iterable[Advice]:
     """Propose a higher length limit if answers that were begun are truncated."""
     truncated = sum(before.is_truncated)
     completions = len(before.scores)
-    pairs = zip(before.is_truncated, before.is_tagged, strict=True)
-    begun = sum(is_truncated and is_tagged for is_truncated, is_tagged in pairs)
+    texts = itertools.compress(before.scores.completions, before.is_truncated)
+    begun = sum(_has_tag(before, text) for text in texts)
     # A text far from the format does not lack room: twice the room would only take twice the time.
     is_in_format = before.slot_share >= FEW_SLOTS or begun > 0
     if truncated >= MANY_TRUNCATED * completions and is_in_format:
@@ -122,7 +125,7 @@ def _advise_length(before: Any) -> Iterable[Advice]:
         )
 
 
-def _advise_group_size(before: Any) -> Iterable[Advice]:
+def _advise_group_size(before: Baseline) -> Iterable[Advice]:
     """Propose a larger group if only some groups differ."""
     groups = len(before.groups)
     differing = before.counts["differs"]
@@ -135,3 +138,8 @@ def _advise_group_size(before: Any) -> Iterable[Advice]:
             f"settings = settings.replace(num_generations={size}, "
             f"per_device_train_batch_size={size})",
         )
+
+
+def _has_tag(before: Baseline, text: str) -> bool:
+    """Return whether a completion contains any tag of the format."""
+    return any(tag in text for tag in before.format.tags)

@@ -235,6 +235,7 @@ def make_finding(kind: str, reward: str, what: str, texts: Sequence[str] = ()) -
 
 # ---- The report ----
 
+
 class RewardProblem(ValueError):
     """Rewards that should not be trained on. The message lists the critical findings."""
 
