@@ -9,10 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from grpo_nb.checks.learning_signal import Baseline
+from typing import Any
 
 MANY_TRUNCATED = 0.1
 """Share of truncated completions from which more room is worth its time."""
@@ -42,8 +39,12 @@ class Advice:
         return f"advice: {self.kind}: {self.reason}\n    {self.code}"
 
 
-def give_advice(before: Baseline) -> tuple[Advice, ...]:
-    """Return what to change before training, the most important first."""
+def give_advice(before: Any) -> tuple[Advice, ...]:
+    """Return what to change before training, the most important first.
+
+    Args:
+        before: The `Baseline` that asks. Its file needs this one, so it is not imported here.
+    """
     return (
         *_advise_format(before),
         *_advise_difficulty(before),
@@ -52,7 +53,7 @@ def give_advice(before: Baseline) -> tuple[Advice, ...]:
     )
 
 
-def _advise_format(before: Baseline) -> Iterable[Advice]:
+def _advise_format(before: Any) -> Iterable[Advice]:
     """Propose an example turn, or priming, if the model does not write the format."""
     if before.slot_share >= FEW_SLOTS:
         return
@@ -80,7 +81,7 @@ def _advise_format(before: Baseline) -> Iterable[Advice]:
         )
 
 
-def _advise_difficulty(before: Baseline) -> Iterable[Advice]:
+def _advise_difficulty(before: Any) -> Iterable[Advice]:
     """Propose easier questions if most groups are all wrong, harder ones if they are all right."""
     groups = len(before.groups)
     wrong = before.counts["all wrong"]
@@ -106,7 +107,7 @@ def _advise_difficulty(before: Baseline) -> Iterable[Advice]:
         )
 
 
-def _advise_length(before: Baseline) -> Iterable[Advice]:
+def _advise_length(before: Any) -> Iterable[Advice]:
     """Propose a higher length limit if answers that were begun are truncated."""
     truncated = sum(before.is_truncated)
     completions = len(before.scores)
@@ -125,7 +126,7 @@ def _advise_length(before: Baseline) -> Iterable[Advice]:
         )
 
 
-def _advise_group_size(before: Baseline) -> Iterable[Advice]:
+def _advise_group_size(before: Any) -> Iterable[Advice]:
     """Propose a larger group if only some groups differ."""
     groups = len(before.groups)
     differing = before.counts["differs"]
@@ -140,6 +141,6 @@ def _advise_group_size(before: Baseline) -> Iterable[Advice]:
         )
 
 
-def _has_tag(before: Baseline, text: str) -> bool:
+def _has_tag(before: Any, text: str) -> bool:
     """Return whether a completion contains any tag of the format."""
     return any(tag in text for tag in before.format.tags)
