@@ -6,6 +6,7 @@ leaves the choice to the reader.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -59,7 +60,10 @@ def _advise_format(before: Any) -> Iterable[Advice]:
     texts = before.scores.completions
     read = round(before.slot_share * len(texts))
     seen = f"an answer can be read in {read or 'none'} of {len(texts)} completions"
-    if before.has_example:
+    # An assistant turn in the prompt that shows the format is an example.
+    opening = before.format.answer_open.strip()
+    turns = before.rows[0]["prompt"]
+    if any(turn["role"] == "assistant" and opening in turn["content"] for turn in turns):
         yield Advice(
             "priming",
             f"{seen}, although the prompts show an example. A few supervised steps on right "
@@ -67,7 +71,7 @@ def _advise_format(before: Any) -> Iterable[Advice]:
             "SFTTrainer(model, args=config, train_dataset=turns).train()  # docs/guide/train.md",
         )
     else:
-        tagged = sum(before.is_tagged)
+        tagged = sum(_has_tag(before, text) for text in texts)
         yield Advice(
             "example turn",
             f"{seen}, and {tagged or 'none'} of {len(texts)} contain any tag of the format "
@@ -107,8 +111,8 @@ def _advise_length(before: Any) -> Iterable[Advice]:
     """Propose a higher length limit if answers that were begun are truncated."""
     truncated = sum(before.is_truncated)
     completions = len(before.scores)
-    pairs = zip(before.is_truncated, before.is_tagged, strict=True)
-    begun = sum(is_truncated and is_tagged for is_truncated, is_tagged in pairs)
+    texts = itertools.compress(before.scores.completions, before.is_truncated)
+    begun = sum(_has_tag(before, text) for text in texts)
     # A text far from the format does not lack room: twice the room would only take twice the time.
     is_in_format = before.slot_share >= FEW_SLOTS or begun > 0
     if truncated >= MANY_TRUNCATED * completions and is_in_format:
@@ -135,3 +139,8 @@ def _advise_group_size(before: Any) -> Iterable[Advice]:
             f"settings = settings.replace(num_generations={size}, "
             f"per_device_train_batch_size={size})",
         )
+
+
+def _has_tag(before: Any, text: str) -> bool:
+    """Return whether a completion contains any tag of the format."""
+    return any(tag in text for tag in before.format.tags)

@@ -8,7 +8,6 @@ that GRPO learns from, that does not follow right answers.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from grpo_nb.checks.roles import (
     tolerance_of,
 )
 from grpo_nb.checks.rows import CheckRows
+from grpo_nb.core.words import in_line
 
 if TYPE_CHECKING:
     import pandas
@@ -51,8 +51,6 @@ NOT_NAMING_ANSWER = [
     "a phrase is rewarded",
 ]
 """Kinds of probes that do not name the gold answer, so their share is not earned by naming it."""
-
-MAX_GOLDS_NAMED = 5
 
 STILL_RISING = 0.2
 """A score rises without end if its last step is more than this part of its whole rise.
@@ -124,12 +122,10 @@ def _find_lost_rows(reward: TriedReward) -> Iterable[Finding]:
     scored = rights.dropna(subset="score")
     lost = scored[scored["share"].isna()]
     if len(lost) and reward.role.name == ANSWER:
-        golds = [repr(gold) for gold in lost["variant"].unique()]
-        named = ", ".join(golds[:MAX_GOLDS_NAMED])
-        more = ", ..." if len(golds) > MAX_GOLDS_NAMED else ""
+        golds = in_line(list(lost["variant"].unique()))
         what = (
             f"on {len(lost)} of {len(rights)} rows the gold answer scores no higher than a wrong "
-            f"one: {named}{more}"
+            f"one: {golds}"
         )
         yield reward.finding("not on every row", what, lost)
 
@@ -137,21 +133,18 @@ def _find_lost_rows(reward: TriedReward) -> Iterable[Finding]:
 def _find_other_layout(reward: TriedReward, layouts: Sequence[Layout]) -> Iterable[Finding]:
     """Report a reward that refuses right answers written as the prompt shows it."""
     rights = reward.probes[reward.probes["kind"] == "right"].dropna(subset="score")
-    is_rewarded = rights.groupby("layout")["is_rewarded"].any()
-    own = [layout.name for layout in layouts if layout.is_own and layout.name in is_rewarded]
-    refused = [name for name in own if not is_rewarded[name]]
-    as_the_prompt_shows = layouts[0]
+    rewarded = rights[rights["is_rewarded"]]
+    shown = layouts[0]
     read = reward.role.layout.name
     # If the prompt asks for no reasoning tags, a reward that reads the text after </think> fits it.
-    may_think_first = read == THINK_FIRST and not as_the_prompt_shows.has_reasoning
-    is_refused = as_the_prompt_shows.name in refused and not may_think_first
-    if is_refused and reward.role.name != OTHER:
+    may_think_first = read == THINK_FIRST and not shown.has_reasoning
+    is_refused = shown.name in {*rights["layout"]} - {*rewarded["layout"]}
+    if is_refused and not may_think_first and reward.role.name != OTHER:
         what = (
             f"right answers are rewarded if written like this: {read}; not if written like this: "
-            f"{', '.join(refused)}"
+            f"{shown.name}"
         )
-        in_read = (rights["layout"] == read) & rights["is_rewarded"]
-        yield reward.finding("another format", what, rights[in_read])
+        yield reward.finding("another format", what, rewarded[rewarded["layout"] == read])
 
 
 def _find_unexpected_scores(reward: TriedReward) -> Iterable[Finding]:
@@ -190,21 +183,22 @@ def _find_endless_growth(reward: TriedReward) -> Iterable[Finding]:
     growing = []
     examples = []
     for variant, probes in reward.of_kind("repetition is rewarded").groupby("variant", sort=False):
-        scores = list(probes["score"])
-        plain = rights.get(probes["row"].iloc[0], math.nan)
-        if scores[-1] > plain + tolerance and _rises_without_end(scores, tolerance):
-            growing.append(f"{variant}: {scores[0]:.3g} to {scores[-1]:.3g}")
+        scores = probes["score"]
+        first, last = scores.iloc[[0, -1]]
+        is_above_plain = last > rights.get(probes["row"].iloc[0], math.nan) + tolerance
+        if is_above_plain and _rises_without_end(scores, tolerance):
+            growing.append(f"{variant}: {first:.3g} to {last:.3g}")
             examples.append(probes[:1])
     if growing:
         what = f"repeating the same text raises the score without end ({', '.join(growing)})"
         yield reward.finding("repetition is rewarded", what, pandas.concat(examples))
 
 
-def _rises_without_end(scores: Sequence[float], tolerance: float) -> bool:
+def _rises_without_end(scores: pandas.Series, tolerance: float) -> bool:
     """Return whether scores rise at each step and have not flattened at the last one."""
-    rises = [after - before for before, after in itertools.pairwise(scores)]
-    is_steady = bool(rises) and min(rises) > tolerance
-    return is_steady and rises[-1] > STILL_RISING * sum(rises)
+    rises = scores.diff().iloc[1:]
+    is_steady = rises.min() > tolerance  # false if a slow reward was tried with one length only
+    return is_steady and rises.iloc[-1] > STILL_RISING * rises.sum()
 
 
 def _comparable_probes(reward: TriedReward) -> pandas.DataFrame:
@@ -242,13 +236,14 @@ def check_total(rewards: Sequence[TriedReward], weights: Weights, rows: CheckRow
     if not answer_rewards:
         return [_explain_total(rewards, rows)]
     layout = answer_rewards[0].role.layout.name
-    margin_rows = set().union(*(reward.role.margins.index for reward in answer_rewards))
-    best = best_scores(_total_scores(rewards, weights)).loc[layout].reindex(sorted(margin_rows))
+    margin_rows = sorted(set().union(*(reward.role.margins.index for reward in answer_rewards)))
+    best = best_scores(_total_scores(rewards, weights)).loc[layout].reindex(margin_rows)
     # TRL adds up missing scores as 0.
     is_right_best = best["right"] > best["wrong"].fillna(0.0)
     if is_right_best.mean() <= 0.5:
         return [_explain_total(rewards, rows)]
-    return _find_heavy_format(rewards, answer_rewards, weights, row=is_right_best.idxmax())
+    others = [reward for reward in rewards if reward not in answer_rewards]
+    return _find_heavy_format(answer_rewards, others, weights, margin_rows)
 
 
 def _total_scores(rewards: Sequence[TriedReward], weights: Weights) -> pandas.DataFrame:
@@ -275,20 +270,19 @@ def _explain_total(rewards: Sequence[TriedReward], rows: CheckRows) -> Finding:
     - The only reward follows the format, length or wording, or reads no column at all.
     """
     is_lone = len(rewards) == 1
-    name = rewards[0].name if is_lone else WHOLE_SET
     columns = {
         column for reward in rewards if reward.role.name == OTHER for column in reward.columns
     }
     other_columns = sorted(columns - {"answer", rows.gold_column})
+    reads_others = bool(other_columns) and not rows.is_answer_function
     if not any(is_answer_dependent(reward.probes) for reward in rewards):
-        reads_others = bool(other_columns) and not rows.is_answer_function
         if is_lone and not reads_others and _is_for_form(rewards[0]):
             what = "the only reward follows the format, length or wording, whatever the answer"
             return make_finding("no reward for answers", WHOLE_SET, what)
         if reads_others or (is_lone and not columns):
             read = ", ".join(other_columns) or "no column"
-            what = f"no gold answer scores higher than a wrong one, and the reward reads {read}"
-            return make_finding("right answer unknown", name, what)
+            what = f"no gold answer scores higher than a wrong one, and the rewards read {read}"
+            return make_finding("right answer unknown", WHOLE_SET, what)
     suspects = [reward.name for reward in rewards if reward.role.name != ANSWER]
     look_at = ", ".join(suspects) or "the weights and their signs"
     what = (
@@ -312,39 +306,29 @@ def _is_for_form(reward: TriedReward) -> bool:
 
 
 def _find_heavy_format(
-    rewards: Sequence[TriedReward],
     answer_rewards: Sequence[TriedReward],
+    others: Sequence[TriedReward],
     weights: Weights,
-    *,
-    row: int,
+    rows: Sequence[int],
 ) -> list[Finding]:
     """Report a total to which perfect format adds as much as the right answer.
 
-    The format is compared on one row, the answer on all rows on average.
+    Rewards for answers add to the format what a wrong answer in perfect format scores above prose.
+    The others add what perfect format scores above the right answer in its slot alone.
     """
     layout = answer_rewards[0].role.layout.name
-    format_gain = 0.0
-    answer_gain = 0.0
-    for reward in rewards:
-        weight = weights[reward.name]
-        scores = reward.probes[reward.probes["row"] == row]
-        best = scores.groupby(["kind", "layout"])["score"].agg(["min", "max"])
-        if reward in answer_rewards:
-            # The worst wrong answer in perfect format, compared with prose. The best one may earn
-            # partial credit, which is not for the format.
-            gain = best["min"].get(("wrong", layout), math.nan) - best["max"].get(
-                ("prose", ""), math.nan
-            )
-            answer_gain += weight * reward.role.margins["gain"].mean()
-        else:
-            slot_alone = best["max"].get(("right", SLOT_ONLY), math.nan)
-            gain = best["max"].get(("right", layout), math.nan) - slot_alone
-        if weight * gain > 0:  # neither negative nor NaN
-            format_gain += weight * gain
+    answers = best_scores(_total_scores(answer_rewards, weights)).loc[layout].reindex(rows)
+    answers = answers.fillna(0.0)
+    answer_gain = (answers["right"] - answers["wrong"]).mean()
+    format_gain = max(0.0, (answers["wrong"] - answers["prose"]).mean())
+    if others:
+        right = best_scores(_total_scores(others, weights))["right"].unstack("layout")
+        right = right.reindex(columns=[layout, SLOT_ONLY])
+        # Zero in place of NaN if the slot alone is no layout of its own.
+        format_gain += max(0.0, (right[layout] - right[SLOT_ONLY]).mean())
 
     # One reward may add the same for both, because a right answer in its format earns both.
-    is_equal_in_set = format_gain == answer_gain and len(answer_rewards) < len(rewards)
-    if format_gain > answer_gain or is_equal_in_set:
+    if format_gain > answer_gain or (others and format_gain == answer_gain):
         what = f"perfect format adds {format_gain:.3g}, the right answer {answer_gain:.3g}"
         return [make_finding("format outweighs the answer", WHOLE_SET, what)]
     return []

@@ -34,7 +34,6 @@ from grpo_nb.scoring.correct_answers import (
     are_correct,
     choose_grader,
     grader_in_words,
-    grader_scores,
 )
 from grpo_nb.scoring.scores import NO_SPREAD, Scores, in_groups, score
 from grpo_nb.tasks.formats import AnswerFormat
@@ -65,6 +64,17 @@ GroupKind = Literal["differs", "all right", "all wrong", "all equal"]
 
 Verdict = Literal["signal", "weak signal", "format only", "no signal"]
 
+MEANING: dict[Verdict, str] = {
+    "signal": "There is something to learn from. Training shows what comes of it.",
+    "weak signal": "Some groups teach something, but the sample does not show that one in four "
+    "does.",
+    "format only": "The rewards for answers are the same everywhere, and no sampled answer is "
+    "correct. GRPO would learn what the other rewards score, and no answers until one is correct "
+    "by chance.",
+    "no signal": "GRPO would have nothing to learn from on these prompts.",
+}
+"""Consequence of each verdict for the training."""
+
 ENOUGH_GROUPS = 0.25
 """Share of groups that must differ, at the lower end of the interval, for the verdict "signal".
 
@@ -91,10 +101,8 @@ class Baseline(Shown):
     settings: Settings
     grader: Grader
     """Decides whether an answer is correct."""
-    greedy: tuple[str, ...] = ()
-    """Greedy completion of each prompt. Held-out comparisons use greedy completions."""
-    greedy_scores: tuple[float, ...] = ()
-    """Scores of `greedy` by the grader if that is a function; NaN for None."""
+    greedy: Scores
+    """Scores of the greedy completion of each prompt. Held-out comparisons use greedy ones."""
     floor: tuple[str, float] | None = None
     """Most frequent answer of the task and its share, if the answers are labels."""
 
@@ -145,40 +153,27 @@ class Baseline(Shown):
     @functools.cached_property
     def sampled_accuracy(self) -> float:
         """Share of correct answers among the sampled completions."""
-        scores = None
-        if isinstance(self.grader, FunctionGrader):  # its scores are known, do not call it again
-            scores = self.scores.values[self.grader.name]
-        return self._accuracy(self.scores.completions, scores)
+        return self._accuracy(self.scores)
 
     @functools.cached_property
     def greedy_accuracy(self) -> float:
-        """Share of correct answers among the greedy completions; NaN if there are none."""
-        scores = self.greedy_scores if isinstance(self.grader, FunctionGrader) else None
-        return self._accuracy(self.greedy, scores)
+        """Share of correct answers among the greedy completions."""
+        return self._accuracy(self.greedy)
 
-    def _accuracy(self, texts: Sequence[str], scores: Sequence[float] | None) -> float:
-        per_row = len(texts) // len(self.rows)
+    def _accuracy(self, scores: Scores) -> float:
+        per_row = len(scores) // len(self.rows)
         repeated = [row for row in self.rows for _ in range(per_row)]
-        is_right = are_correct(self.grader, texts, repeated, self.format, scores=scores)
-        return sum(is_right) / len(is_right) if is_right else math.nan
+        known = None
+        if isinstance(self.grader, FunctionGrader):  # its scores are known, do not call it again
+            known = scores.values[self.grader.name]
+        is_right = are_correct(self.grader, scores.completions, repeated, self.format, scores=known)
+        return sum(is_right) / len(is_right)
 
     @functools.cached_property
     def slot_share(self) -> float:
         """Share of completions with a readable answer. Rewards for answers read nothing else."""
         has_slot = [self.format.extract(text) is not None for text in self.scores.completions]
         return sum(has_slot) / len(has_slot)
-
-    @property
-    def is_tagged(self) -> list[bool]:
-        """True for each completion that contains any tag of the format."""
-        return [any(tag in text for tag in self.format.tags) for text in self.scores.completions]
-
-    @property
-    def has_example(self) -> bool:
-        """True if the prompts contain an assistant turn that shows the format."""
-        opening = self.format.answer_open.strip()
-        turns = self.rows[0]["prompt"]
-        return any(turn["role"] == "assistant" and opening in turn["content"] for turn in turns)
 
     @property
     def unearned_rewards(self) -> list[str]:
@@ -220,25 +215,11 @@ class Baseline(Shown):
             f"{count} {kind}" for kind, count in self.counts.items() if count and kind != "differs"
         ]
         rest = f" Other groups: {', '.join(others)}." if others else ""
-        seen = (
+        return (
             f"{self.verdict.capitalize()}: in {differing} of {len(self.groups)} groups of "
             f"{self.num_generations} completions the total rewards differ (95 % interval {low:.0%} "
-            f"to {high:.0%} of groups).{rest}"
+            f"to {high:.0%} of groups).{rest} {MEANING[self.verdict]}"
         )
-        if self.verdict == "no signal":
-            return f"{seen} GRPO would have nothing to learn from on these prompts."
-        if self.verdict == "weak signal":
-            return (
-                f"{seen} Some groups teach something, but the sample does not show that one in "
-                "four does."
-            )
-        if self.verdict == "format only":
-            unearned = " or ".join(self.unearned_rewards)
-            return (
-                f"{seen} None differs in {unearned}, and no sampled answer is correct. GRPO would "
-                "learn what the other rewards score, and no answers until one is correct by chance."
-            )
-        return f"{seen} There is something to learn from. Training shows what comes of it."
 
     def _parts(self) -> Iterable[Any]:
         yield bold(self.sentence)
@@ -251,11 +232,10 @@ class Baseline(Shown):
     def _facts(self) -> list[tuple[str, Any]]:
         count = len(self.scores)
         settings = self.settings
-        right = f"{self.sampled_accuracy:.0%} of the sampled completions"
-        if not math.isnan(self.greedy_accuracy):
-            right += (
-                f", {self.greedy_accuracy:.0%} of the greedy ones, which held-out comparisons judge"
-            )
+        right = (
+            f"{self.sampled_accuracy:.0%} of the sampled completions, {self.greedy_accuracy:.0%} "
+            "of the greedy ones, which held-out comparisons judge"
+        )
         facts = [
             (
                 "sampled",
@@ -374,11 +354,6 @@ def baseline(
     greedy = _sample(model, tokenizer, task, rows, settings, group_size=1, temperature=0.0)
 
     # 3. Score them.
-    greedy_scores: Sequence[float] = ()
-    if isinstance(grader, FunctionGrader):
-        texts = [answer.text for answer in greedy]
-        scored = as_scored(greedy, rows)
-        greedy_scores = grader_scores(grader, texts, rows, task.format, scored=scored)
     return Baseline(
         scores=score(rewards, **as_scored(sampled, repeated)),
         num_generations=size,
@@ -389,8 +364,7 @@ def baseline(
         format=task.format,
         settings=settings,
         grader=grader,
-        greedy=tuple(answer.text for answer in greedy),
-        greedy_scores=tuple(greedy_scores),
+        greedy=score(rewards, **as_scored(greedy, rows)),
         floor=task.answers.floor,
     )
 

@@ -14,7 +14,7 @@ executes code is tried, but not the code that right answers would need.
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from grpo_nb.checks import calls, faults, probes, roles
 from grpo_nb.checks.calls import ProbeRunner
@@ -43,6 +43,9 @@ MAX_REPEATED = 10
 QUESTION_COLUMNS = {"prompt", "question", "environments"}
 """Columns that do not decide which answer is right."""
 
+CALLS_JUDGE = "calls a judge"
+"""Role of a reward that is not called, because it asks a judge."""
+
 MIN_COMPLETIONS_PER_LIMIT = 500
 """All rows are tried only if so many completions fit into the time limit of one call."""
 
@@ -51,19 +54,20 @@ MIN_COMPLETIONS_PER_LIMIT = 500
 class RewardResult:
     """Result of trying one reward."""
 
-    reward: TriedReward
+    name: str
     role: str
     """Role of the reward in the report."""
     findings: list[Finding]
-    completions: int
-    """Number of completions with which the reward was called."""
-    limit: str
+    limit: str = ""
     """Part of the check that was not possible, with the reason; empty if all was."""
-    status: Literal["known", "unknown", "left out"]
-    """State of the knowledge about what the reward follows.
+    completions: int = 0
+    """Number of completions with which the reward was called."""
+    tried: TriedReward | None = None
+    """The scores, if they show what the reward follows, or that it follows nothing."""
+    may_hide_total: bool = True
+    """True if the total cannot be checked without `tried`.
 
-    `known`: its scores show it, or show that it follows nothing. `unknown`: it failed, or is too
-    slow. `left out`: probes show nothing, because it scores played episodes or ranks a group.
+    False for a reward that scores played episodes or ranks a group: the total is checked without.
     """
 
 
@@ -112,113 +116,128 @@ def check_rewards(
     require_number("seconds_per_call", seconds_per_call, 0.01, is_whole=False)
     layouts = list_layouts(format or (task.format if isinstance(task, Task) else xml()))
 
-    # 1. Set aside rewards that call a judge: a thousand calls of it would cost time and money.
-    judge_rewards = {}
-    tried_rewards = []
-    findings: list[Finding] = []
-    for reward in rewards:
-        name = base.reward_name(reward)
-        if judges := judges_in(reward):
-            judge_rewards[name] = "calls a judge"
-            findings += find_unmeasured(judges, name)
-        else:
-            tried_rewards.append(reward)
+    needs_rows = not all(map(judges_in, rewards))
+    rows = choose_rows(task, answer, tokenizer) if needs_rows else None
+    results = [_try_reward(reward, rows, layouts, seconds_per_call) for reward in rewards]
+    findings = [finding for result in results for finding in result.findings]
+    findings += _check_total(results, weights, rows)
+    return _write_report(results, rows, findings)
 
-    # 2. Try each of the other rewards.
-    rows = choose_rows(task, answer, tokenizer) if tried_rewards else None
-    results = [_try_reward(reward, rows, layouts, seconds_per_call) for reward in tried_rewards]
-    for result in results:
-        findings += result.findings
 
-    # 3. Check the weighted total, which is what the model learns from. Rewards that no probe can
-    # judge are left out.
-    scored = [result for result in results if result.status != "left out"]
-    is_total_known = all(result.status == "known" for result in scored)
-    if scored and is_total_known and not judge_rewards:
-        findings += faults.check_total([result.reward for result in scored], weights, rows)
+def _is_total_hidden(results: Sequence[RewardResult]) -> bool:
+    """Return whether the total cannot be checked, because a reward in it is unknown."""
+    return any(result.tried is None and result.may_hide_total for result in results)
 
-    # 4. Report.
-    limits = [f"{result.reward.name}: {result.limit}" for result in results if result.limit]
+
+def _check_total(
+    results: Sequence[RewardResult], weights: Mapping[str, float], rows: CheckRows | None
+) -> list[Finding]:
+    """Check the weighted total, which is what the model learns from."""
+    tried = [result.tried for result in results if result.tried is not None]
+    if not tried or _is_total_hidden(results):
+        return []
+    return faults.check_total(tried, weights, rows)
+
+
+def _write_report(
+    results: Sequence[RewardResult], rows: CheckRows | None, findings: Sequence[Finding]
+) -> RewardReport:
+    """Return the report on all rewards and their total."""
+    judge_rewards = [result.name for result in results if result.role == CALLS_JUDGE]
+    limits = [f"{result.name}: {result.limit}" for result in results if result.limit]
     checked = []
     if rows is not None:
+        count = len(results) - len(judge_rewards)
         completions = sum(result.completions for result in results)
         counts = f"{len(rows.rows)} rows, {completions:,} completions"
-        checked.append(f"Checked {len(results)} reward(s) on {counts}.")
+        checked.append(f"Checked {count} reward(s) on {counts}.")
     if judge_rewards:
         checked.append(f"{len(judge_rewards)} reward(s) that call a judge were not called.")
         limits.append(
             f"the scores of {', '.join(judge_rewards)}, and with them the weighted total: a judge "
             "would be asked about a thousand times. Measure the judge with gn.checks.agreement"
         )
-    elif not is_total_known:
+    elif _is_total_hidden(results):
         limits.append("the weighted total: a reward has to be fixed first, or is too slow to judge")
     return RewardReport(
         findings=sort_findings(findings),
-        roles={result.reward.name: result.role for result in results} | judge_rewards,
+        roles={result.name: result.role for result in results},
         checked=" ".join(checked),
         limits=tuple(limits),
     )
 
 
 def _try_reward(
-    reward: base.RewardFunction, rows: CheckRows, layouts: Sequence[Layout], seconds_per_call: float
+    reward: base.RewardFunction,
+    rows: CheckRows | None,
+    layouts: Sequence[Layout],
+    seconds_per_call: float,
 ) -> RewardResult:
-    """Try one reward with all probes and find its faults."""
+    """Try one reward with all probes and find its faults.
+
+    A reward that calls a judge is not called: a thousand calls would cost time and money.
+    """
+    name = base.reward_name(reward)
+    if judges := judges_in(reward):
+        return RewardResult(name, CALLS_JUDGE, find_unmeasured(judges, name))
+
+    # 1. Does the call work, and what does the reward follow?
     runner = ProbeRunner(reward, rows, seconds_per_call)
     texts = {*texts_in(reward)}
     reason_left_out = _reason_to_leave_out(reward, texts)
-
-    # 1. Does the call work, and what does the reward follow?
-    findings = calls.check_signature(runner)
     role = roles.no_role(layouts[0])
+    findings = calls.check_signature(runner)
     if not findings and not base.is_relative(reward):
         role = _try_controls(runner, layouts)
         # Each is called alone, and takes part in two more calls.
         count = 2 if runner.is_slow else MAX_REPEATED
         scored = [probe for probe in runner.scores if probe.layout == role.layout.name]
         findings = calls.find_unsteadiness(runner, scored[:count])
-
-    # 2. If the scores mean something, try all other probes in the layout that the reward reads.
     has_scores = {"right", "wrong"} <= {probe.kind for probe in runner.scores}
-    is_judged = has_scores and not findings and not reason_left_out
+    if findings or reason_left_out or not has_scores:
+        # The scores mean nothing, or not what probes can show.
+        limit = (
+            reason_left_out or "its scores, because it breaks the contract, fails or is unsteady"
+        )
+        return RewardResult(
+            name,
+            role="not judged",
+            findings=findings + calls.find_failures(runner),
+            limit=limit,
+            completions=runner.completions,
+            may_hide_total=not reason_left_out,
+        )
+
+    # 2. Try all other probes in the layout that the reward reads.
     detail_rows = _detail_rows(runner, role)
-    if is_judged:
-        runner.run(_write_probes(reward, rows, role.layout, detail_rows))
-        hostile = probes.write_hostile(detail_rows[0], role.layout)
-        findings += calls.find_execution(runner, hostile)
-        findings += calls.find_unsteadiness(runner, [*runner.scores][:2])
+    runner.run(_write_probes(reward, rows, role.layout, detail_rows))
+    findings = calls.find_execution(runner, probes.write_hostile(detail_rows[0], role.layout))
+    findings += calls.find_unsteadiness(runner, [*runner.scores][:2])
     tried = TriedReward(
-        name=runner.name,
+        name=name,
         role=role,
         probes=faults.with_shares(runner.table(), role),
         columns=tuple({*rows.rows[0].columns} & texts - QUESTION_COLUMNS),
     )
-    if is_judged:
-        findings += faults.find_faults(tried, layouts)
+    findings += faults.find_faults(tried, layouts)
     findings += calls.find_failures(runner)
 
     # 3. What could not be tried?
-    is_late = any(failure.is_late for failure in runner.failures.values())
-    is_stopped = runner.is_given_up or is_late
-    status: Literal["known", "unknown", "left out"] = "unknown"
-    if reason_left_out:
-        status = "left out"
-    elif is_judged and (not is_stopped or role.name != roles.OTHER):
-        status = "known"
-    limit = reason_left_out
-    if not is_judged and not reason_left_out:
-        limit = "its scores, because it breaks the contract, fails or is unsteady"
-    elif is_judged and is_stopped:
+    is_stopped = runner.is_given_up or bool(runner.late_calls)
+    limit = ""
+    if is_stopped:
         limit = f"some probes, because it is slow; tried with {runner.completions} completions"
     elif "completion_ids" in texts and rows.tokenizer is None:
         limit = "token counts: without tokenizer=, it saw words and punctuation marks"
+    # Probes that were not tried may show what a reward follows.
+    is_known = role.name != roles.OTHER or not is_stopped
     return RewardResult(
-        reward=tried,
-        role=role.name if is_judged else "not judged",
+        name,
+        role=role.name,
         findings=findings,
-        completions=runner.completions,
         limit=limit,
-        status=status,
+        completions=runner.completions,
+        tried=tried if is_known else None,
     )
 
 

@@ -1,7 +1,6 @@
 """Check the verdict, numbers and advice of a baseline on completions written by hand."""
 
 import dataclasses
-import math
 import random
 
 import numpy
@@ -29,7 +28,7 @@ EXAMPLE = [
 ]
 
 
-def make(groups, rewards=REWARDS, *, truncated="", example=True, **settings) -> Baseline:
+def make(groups, rewards=REWARDS, *, truncated="", example=True, greedy=(), **settings) -> Baseline:
     """Return a baseline of completions written by hand, in groups of the same size.
 
     Completions that end with `truncated` count as truncated, if that is not empty.
@@ -44,6 +43,7 @@ def make(groups, rewards=REWARDS, *, truncated="", example=True, **settings) -> 
     )
     return Baseline(
         scores=gn.score(rewards, texts, {"answer": "2"}),
+        greedy=gn.score(rewards, greedy or [WRONG] * len(groups), rows),
         num_generations=len(groups[0]),
         rows=rows,
         is_truncated=tuple(bool(truncated) and text.endswith(truncated) for text in texts),
@@ -120,13 +120,10 @@ def test_baseline_verdict_and_counts(groups, rewards, verdict: str, counts: dict
 
 
 def test_baseline_shows_sampled_and_greedy_shares() -> None:
-    before = make([[RIGHT, WRONG, WRONG, WRONG]] * 8)
+    before = make([[RIGHT, WRONG, WRONG, WRONG]] * 8, greedy=[RIGHT] * 7 + [WRONG])
     assert before.sampled_accuracy == 0.25
-    assert math.isnan(before.greedy_accuracy)
-    with_greedy = dataclasses.replace(before, greedy=(RIGHT,) * 7 + (WRONG,))
-    assert with_greedy.sampled_accuracy == 0.25
-    assert with_greedy.greedy_accuracy == 0.875
-    assert "25% of the sampled completions, 88% of the greedy ones" in repr(with_greedy)
+    assert before.greedy_accuracy == 0.875
+    assert "25% of the sampled completions, 88% of the greedy ones" in repr(before)
 
 
 def test_baseline_shows_majority_class_baseline() -> None:
@@ -148,9 +145,9 @@ def test_baseline_asks_a_function_what_is_right() -> None:
         return [2.0 * (gold in str(text)) for text, gold in zip(completions, answer, strict=True)]
 
     rewards = [twice, gn.rewards.xml_tags()]
-    before = make([["it is 2", "it is 3"]] * 4, rewards)
+    before = make([["it is 2", "it is 3"]] * 4, rewards, greedy=["2"] * 4)
     judge = choose_grader(rewards, before.rows, FORMAT)
-    judged = dataclasses.replace(before, grader=judge, greedy=("2",) * 4, greedy_scores=(2.0,) * 4)
+    judged = dataclasses.replace(before, grader=judge)
     assert judged.sampled_accuracy == 0.5
     assert judged.greedy_accuracy == 1.0
     assert "answers to which twice() gives 2 or more" in repr(judged)

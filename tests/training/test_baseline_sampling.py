@@ -53,7 +53,6 @@ def test_baseline_with_another_seed_takes_other_rows(tiny, before) -> None:
 
 def test_baseline_has_a_greedy_completion_per_prompt(before) -> None:
     assert len(before.greedy) == 3
-    assert before.has_example
 
 
 def test_baseline_samples_with_the_settings_of_training(tiny, monkeypatch) -> None:
