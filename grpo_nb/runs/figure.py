@@ -25,7 +25,7 @@ from grpo_nb.core.palette import COLOURS, INK, RED
 from grpo_nb.core.progress import CellOutput
 from grpo_nb.core.tables import Html, escaped
 from grpo_nb.core.words import displayable
-from grpo_nb.runs.alert import Alert, latest_first, worst_first
+from grpo_nb.runs.alert import Alert, worst_first
 from grpo_nb.runs.outcome import describe
 from grpo_nb.runs.rows import ACCURACY, HELDOUT_MEASURES, Row
 
@@ -38,8 +38,6 @@ ALERT_MARKS = {
     "warning": ("#B26A00", "D"),
     "critical": (RED, "v"),
 }
-#: Alerts that are written below the panels.
-MAX_ALERTS_IN_WORDS = 3
 #: Characters of a line below the panels, of a reward's name and of a run's name.
 FOOT_CHARACTERS = 125
 MAX_NAME = 20
@@ -132,8 +130,7 @@ def training_figure(
         rows: Rows as in `Run.rows`. Any metric may be missing; its panel is then left out.
         weights: Weight of each reward by name, for the labels.
         reference: The model that the KL is measured against, in words.
-        alerts: Alerts as in `Run.alerts`. They are marked at their step, and the most severe are
-            written below.
+        alerts: Alerts as in `Run.alerts`, which are marked at their step.
         total_range: The lowest and highest total reward that is possible, to which the band of
             one standard deviation is clipped; None if it is not known.
         panels: "main" draws total reward, each reward and held-out scores; "all" also KL, length,
@@ -152,7 +149,12 @@ def training_figure(
     shown = [panel for panel in candidates if _is_measured(panel, rows)]
     window = window_of(rows)
     sentence = describe(rows, reference)
-    figure, axes = _empty_figure(shown, _foot(sentence, alerts, window))
+    foot = [sentence]
+    if alerts:
+        foot.append("Markers at the upper edge are alerts: run.alerts has their words.")
+    if window > 1:
+        foot.append(f"Strong lines: mean of the last {window} steps. Pale lines: each step.")
+    figure, axes = _empty_figure(shown, foot)
     figure.set_label(sentence)
     for axis, panel in zip(axes, shown, strict=True):
         if panel is TOTAL:
@@ -179,42 +181,27 @@ def _is_measured(panel: CurvePanel, rows: Sequence[Row]) -> bool:
     return len(curve(rows, panel.metric)) > 0
 
 
-def _empty_figure(shown: Sequence[CurvePanel], foot: str) -> tuple[Figure, Sequence[Axes]]:
-    """Return a figure with empty panels and text below them, and the axes of the panels."""
-    # The text gets a strip of its own, as high as its lines need.
+def _empty_figure(
+    shown: Sequence[CurvePanel], foot: Sequence[str]
+) -> tuple[Figure, Sequence[Axes]]:
+    """Return a figure with empty panels and texts below them, and the axes of the panels."""
+    # matplotlib does not wrap text at words.
+    lines = []
+    for text in foot:
+        # A run that somebody sends can name anything as its reference.
+        lines += textwrap.wrap(_one_line(text, 600), FOOT_CHARACTERS, break_on_hyphens=False)
     row_count = math.ceil(len(shown) / COLUMNS)
-    column_count = min(COLUMNS, len(shown))
-    foot_inches = FOOT_LINE_INCHES * (foot.count("\n") + 1.5)
-    height = PANEL_INCHES * row_count + foot_inches
-    share = foot_inches / height
+    height = PANEL_INCHES * row_count + FOOT_LINE_INCHES * (len(lines) + 1.5)
     figure = Figure(figsize=(WIDTH_INCHES, height), facecolor="none", layout="constrained")
-    figure.get_layout_engine().set(rect=(0, share, 1, 1 - share))
-    figure.text(
-        0.012, 0.08 / height, foot, fontsize=9, color=INK, linespacing=1.3, parse_math=False
-    )
+    # A label of the whole figure, because the layout keeps its place free.
+    label = figure.supxlabel("\n".join(lines), x=0.012, ha="left", fontsize=9, color=INK)
+    label.set(linespacing=1.3, parse_math=False)
     axes = []
-    for number, panel in enumerate(shown):
-        axis = figure.add_subplot(row_count, column_count, number + 1)
+    for number, panel in enumerate(shown, 1):
+        axis = figure.add_subplot(row_count, min(COLUMNS, len(shown)), number)
         _frame(axis, panel)
         axes.append(axis)
     return figure, axes
-
-
-def _foot(sentence: str, alerts: Sequence[Alert], window: int) -> str:
-    """Return the text below the panels: the sentence, the worst alerts, and what the lines are."""
-    texts = [sentence]
-    ordered = worst_first(latest_first(alerts))
-    for alert in ordered[:MAX_ALERTS_IN_WORDS]:
-        texts.append(f"{alert.standing}, step {alert.step}: {alert.message}")
-    if window > 1:
-        texts.append(f"Strong lines: mean of the last {window} steps. Pale lines: each step.")
-    # matplotlib does not wrap text at words.
-    lines = []
-    for text in texts:
-        # A run that somebody sends can name anything as its reference.
-        line = _one_line(text, 600)
-        lines += textwrap.wrap(line, FOOT_CHARACTERS, break_on_hyphens=False)
-    return "\n".join(lines)
 
 
 def _frame(axis: Axes, panel: CurvePanel) -> None:
@@ -369,7 +356,7 @@ def overlay(runs: Mapping[str, Sequence[Row]]) -> Figure:
     """
     all_rows = [row for rows in runs.values() for row in rows]
     shown = [panel for panel in (TOTAL, HOLDOUT, KL) if _is_measured(panel, all_rows)]
-    figure, axes = _empty_figure(shown, "")
+    figure, axes = _empty_figure(shown, [])
     for axis, panel in zip(axes, shown, strict=True):
         for number, rows in enumerate(runs.values()):
             # Held-out scores are few, and each is a mean over questions already.

@@ -4,7 +4,6 @@ No code in the folder is executed, and paths that lead outside of the folder are
 """
 
 import dataclasses
-import filecmp
 import json
 import shutil
 from collections.abc import Iterator, Mapping
@@ -16,7 +15,7 @@ from grpo_nb.core.files import inside, put_in_place, refuse_links, shown_path, s
 from grpo_nb.core.tables import Part, Shown, bold
 from grpo_nb.runs.card import published_name, write_model_card
 from grpo_nb.runs.groups import completions_table
-from grpo_nb.runs.rows import reading, repetition_metrics, tidy_row
+from grpo_nb.runs.rows import read_rows, reading, repetition_metrics, tidy_row
 from grpo_nb.runs.run_folder import Run, open_run
 from grpo_nb.runs.run_info import RunInfo
 
@@ -33,9 +32,9 @@ READ_ENTRIES = (
     "back",
 )
 #: Fields of run.json that are the same for the run that is trained elsewhere.
-COPIED_FIELDS = ("number_type", "reference", "base")
+COPIED_FIELDS = ("task", "rewards", "number_type", "reference", "base")
 #: Settings that belong to this machine, or that TRL counts in another unit.
-IGNORED_SETTINGS = {"model", "run_root", "extra", "num_train_epochs"}
+IGNORED_SETTINGS = ("model", "run_root", "extra", "num_train_epochs")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -68,13 +67,12 @@ class Project(Shown):
         target = inside(inside(self.path, "back"), self.name)
         # The run keeps a copy. File times would not do, because the clocks of two machines differ.
         copy_of_finished = target / "finished.json"
-        is_made = copy_of_finished.is_file()
-        if not is_made or not filecmp.cmp(finished_file, copy_of_finished, shallow=False):
+        content = finished_file.read_bytes()
+        if not copy_of_finished.is_file() or copy_of_finished.read_bytes() != content:
             with staged_folder(target) as staged:
                 with reading(self.path, " (origin.json or result/)"):
-                    finished = json.loads(finished_file.read_text("utf-8"))
-                    _make_run(staged, self.path, self.origin, finished)
-                shutil.copyfile(finished_file, staged / copy_of_finished.name)
+                    _fill_run(staged, self.path, self.origin, json.loads(content))
+                (staged / copy_of_finished.name).write_bytes(content)
                 put_in_place(staged, target)
             # Written after the move, because the card shows the name of the folder.
             write_model_card(Run(target))
@@ -122,7 +120,7 @@ def open_project(folder: str | Path) -> Project:
     return project
 
 
-def _make_run(
+def _fill_run(
     target: Path, source: Path, origin: Mapping[str, Any], finished: Mapping[str, Any]
 ) -> None:
     """Fill a folder with what was trained in a project, as `gn.train` would have left it."""
@@ -130,39 +128,33 @@ def _make_run(
     processes = "1 process" if finished["processes"] == 1 else f"{finished['processes']} processes"
     # The driver was not asked there, so only the name of the GPU is known.
     gpu = {"name": str(finished["gpu"])} if finished["gpu"] else None
-    machine = {"platform": finished["platform"], "gpu": gpu, "device": finished["device"]}
     info = RunInfo(
         status="finished",
         settings=settings.to_dict(),
-        machine=machine,
+        machine={"platform": finished["platform"], "gpu": gpu, "device": finished["device"]},
         started=finished["started"],
         seconds=finished["seconds"],
         # Packages that only the kit uses have the versions of the machine that wrote the folder.
         versions={**origin["versions"], **finished["versions"]},
         rollout=f"trl, {processes} ({finished['strategy']}), in {source.name}",
-        task=origin["task"],
-        rewards=origin["rewards"],
         **{name: origin[name] for name in COPIED_FIELDS},
     )
-    info.write(target / "run.json")
-    weights = {reward["name"]: reward["weight"] for reward in origin["rewards"]}
-    completions = target / "completions"
-    completions.mkdir()
-    with (target / "metrics.jsonl").open("w") as file:
-        for logged in read_jsonl(source / "result" / "steps.jsonl"):
-            step = logged["step"]
-            row = tidy_row(logged["logs"], step, settings.max_steps, settings.beta)
-            # Without this metric the step reused an earlier step's completions.
-            if "completions/mean_length" in row:
-                table = completions_table(logged, step, settings.num_generations, weights)
-                table.to_parquet(completions / f"step_{step:06d}.parquet", index=False)
-                groups = [list(group) for _, group in table.groupby("group")["completion"]]
-                row |= repetition_metrics(groups)
-            file.write(json.dumps(row) + "\n")
+    run = Run(target)
+    run.write_info(info)
+    for logged in read_rows(source / "result" / "steps.jsonl"):
+        step = logged["step"]
+        row = tidy_row(logged["logs"], step, settings.max_steps, settings.beta)
+        table = None
+        # Without this metric the step reused an earlier step's completions.
+        if "completions/mean_length" in row:
+            table = completions_table(logged, step, settings.num_generations, run.weights)
+            groups = [list(group) for _, group in table.groupby("group")["completion"]]
+            row |= repetition_metrics(groups)
+        run.write_step(row, table)
     copy_files(source / "result" / "adapter", target / "adapter", "adapter_*")
-    questions = [row["question"] for row in read_jsonl(source / "train.jsonl")]
     # A comparison of the run warns about held-out questions that were trained on.
-    Run(target).keep_questions(questions, [])
+    questions = [row["question"] for row in read_rows(source / "train.jsonl")]
+    run.keep_questions(questions, [])
     for name in ("holdout.jsonl", "chat_template.jinja"):
         if (source / name).is_file():
             shutil.copyfile(source / name, target / name)
@@ -172,17 +164,14 @@ def _trained_settings(
     source: Path, origin: Mapping[str, Any], arguments: Mapping[str, Any]
 ) -> Settings:
     """Return the settings of a training, which run.yaml and `--set` may have changed."""
-    known = {field.name for field in dataclasses.fields(Settings)} - IGNORED_SETTINGS
     settings = dict(origin["settings"])
     extra = dict(settings["extra"])
     for name, value in arguments.items():
         # An argument that was not changed there keeps its place in the settings of the run.
-        if origin["trainer"].get(name) == value:
-            continue
-        if name in known:
-            settings[name] = value
-        elif name not in IGNORED_SETTINGS:
-            extra[name] = value
+        is_changed = origin["trainer"].get(name) != value
+        if is_changed and name not in IGNORED_SETTINGS:
+            place = settings if name in settings else extra
+            place[name] = value
     # The folder may have been moved since, so its path is taken now.
     if settings["model"] == "base":
         settings["model"] = str(source / "base")
@@ -195,8 +184,3 @@ def copy_files(source: Path, target: Path, pattern: str = "*") -> None:
     for file in source.glob(pattern):
         if file.is_file():
             shutil.copyfile(file, target / file.name)
-
-
-def read_jsonl(file: Path) -> list[dict[str, Any]]:
-    """Return the rows of a file of JSON lines."""
-    return [json.loads(line) for line in file.read_text("utf-8").splitlines()]

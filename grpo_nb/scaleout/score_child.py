@@ -20,25 +20,19 @@ def answer(request):
     sys.path.insert(0, folder)
     from rewards import REWARDS
 
-    return [_scores(batch, REWARDS) for batch in request["batches"]]
+    return [[_scores(reward, batch) for reward in REWARDS] for batch in request["batches"]]
 
 
-def _scores(batch, rewards):
-    """Return the scores of each reward for one batch."""
-    # TRL passes the state of its trainer, and two functions for logging.
-    state = types.SimpleNamespace(
-        global_step=batch["global_step"], max_steps=batch["max_steps"], epoch=0.0, log_history=[]
+def _scores(reward, batch):
+    """Return the scores of one reward for one batch."""
+    output = reward(
+        **batch["arguments"],
+        # TRL passes the state of its trainer, and two functions for logging.
+        trainer_state=types.SimpleNamespace(**batch["trainer_state"]),
+        log_extra=lambda column, values: None,
+        log_metric=lambda name, value: None,
     )
-    scores = []
-    for reward in rewards:
-        output = reward(
-            **batch["arguments"],
-            trainer_state=state,
-            log_extra=lambda column, values: None,
-            log_metric=lambda name, value: None,
-        )
-        # TRL awaits rewards that are coroutines.
-        if inspect.isawaitable(output):
-            output = asyncio.run(output)
-        scores.append([math.nan if score is None else float(score) for score in output])
-    return scores
+    # TRL awaits rewards that are coroutines.
+    if inspect.isawaitable(output):
+        output = asyncio.run(output)
+    return [math.nan if score is None else float(score) for score in output]

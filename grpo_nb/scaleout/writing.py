@@ -282,8 +282,13 @@ def _try_rewards(staged: Path, run: Run, recorded_steps: Sequence[dict[str, Any]
         arguments = make_batch(
             step["completion"], _repeated(step["rows"], run), completion_ids=step["completion_ids"]
         )
-        progress = {"global_step": step["step"] - 1, "max_steps": run.settings.max_steps}
-        batches.append({"arguments": arguments, **progress})
+        trainer_state = {
+            "global_step": step["step"] - 1,
+            "max_steps": run.settings.max_steps,
+            "epoch": 0.0,
+            "log_history": [],
+        }
+        batches.append({"arguments": arguments, "trainer_state": trainer_state})
     script = Path(__file__).with_name("score_child.py")
     try:
         scores = run_script(script, {"folder": str(staged), "batches": batches})
@@ -344,31 +349,27 @@ def _write_origin(
     base_folder: Path | None,
 ) -> None:
     """Write origin.json: what the run was, for `open_project`."""
-    info = run.info
-    settings = run.settings.to_dict()
+    settings = {**run.settings.to_dict(), "run_root": "runs"}
+    settings["extra"] = public_settings(run.settings.extra)
     for name in ("loss_type", "optim"):
         if name in trainer_arguments:
             settings[name] = trainer_arguments[name]
     # The embedded model is known by its name everywhere, although its files are in base/ too.
     if base_folder is not None and run.settings.model != EMBEDDED_MODEL:
         settings["model"] = "base"
-    settings["extra"] = public_settings(run.settings.extra)
-    settings["run_root"] = "runs"
-    rewards = []
-    for entry in info["rewards"]:
-        # The source stays as it is, because it is in rewards.py as well.
-        rewards.append({**without_private_parts(entry), "source": entry["source"]})
-    origin = {
+    origin = {name: run.info.get(name) for name in ("versions", "machine", *COPIED_FIELDS)}
+    origin["task"] = without_private_parts(origin["task"])
+    # The source stays as it is, because it is in rewards.py as well.
+    origin["rewards"] = [
+        {**without_private_parts(entry), "source": entry["source"]} for entry in origin["rewards"]
+    ]
+    origin |= {
         "format_version": FORMAT_VERSION,
         "run": run.name,
         "changes": changes,
         "trainer": trainer_arguments,
         "settings": settings,
-        "task": {**info["task"], "name": without_private_parts(info["task"]["name"])},
-        "rewards": rewards,
     }
-    for name in ("versions", "machine", *COPIED_FIELDS):
-        origin[name] = info.get(name)
     write_json(staged / "origin.json", origin)
 
 

@@ -223,19 +223,13 @@ def test_alerts_are_marked_at_the_total_reward() -> None:
     assert marked_steps(shown["Total reward"], "1") == [5]
 
 
-def test_worst_and_latest_alerts_are_written_below() -> None:
-    warnings = [alert(step, "warning", "no_spread", f"n{step}") for step in range(1, 5)]
-    critical = alert(12, message="KL went from $0.1$ to <b>2.0</b>.")
-    foot = foot_of(training_figure(made_rows(20), alerts=[*warnings, critical]))
-    expected = "critical, step 12: KL went from $0.1$ to <b>2.0</b>.\nwarning, step 4: n4"
-    assert expected + "\nwarning, step 3: n3" in foot
-    assert "n2" not in foot
+def test_figure_with_alerts_explains_the_markers() -> None:
+    foot = foot_of(training_figure(made_rows(20), alerts=[alert(12)]))
+    assert "Markers at the upper edge are alerts: run.alerts has their words." in foot
 
 
-def test_withdrawn_alert_is_written_as_withdrawn() -> None:
-    over = dataclasses.replace(alert(5, message="cut", rule="truncation"), ended=9)
-    foot = foot_of(training_figure(made_rows(20), alerts=[over]))
-    assert "withdrawn at step 9 (was critical), step 5: cut" in foot
+def test_figure_without_alerts_mentions_no_markers() -> None:
+    assert "Markers" not in foot_of(training_figure(made_rows(20)))
 
 
 @pytest.mark.parametrize("choice", ["main", "all"])
