@@ -407,8 +407,8 @@ def main(arguments: Mapping[str, Any]) -> None:
     print(
         "Made by `studies/reward_survey.py`. TRL's rewards are the installed ones; those of "
         "notebooks are rewritten to behave like the named source. Each is tried alone, in the "
-        "format it is meant for. The last column is what reading the source said of the finding; it "
-        "is empty where nobody read it.\n"
+        "format it is meant for. The last column is what reading the source said of the finding; "
+        "it is empty where nobody read it.\n"
     )
     if "trl" in arguments["parts"]:
         print("## TRL\n")

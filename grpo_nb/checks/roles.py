@@ -88,18 +88,18 @@ def find_role(probes: pandas.DataFrame, layouts: Sequence[Layout]) -> Role:
     golds_followed = rights[followed.index].groupby("layout").nunique()
     golds_followed = golds_followed.reindex(golds.index, fill_value=0)
     is_for_most = golds_followed > golds / 2
-    is_for_several = (
-        (golds_followed >= MIN_GOLDS_FOLLOWED)
-        & (golds_followed >= MIN_PART_FOLLOWED * golds)
-        & (over_wrong["gain"].groupby("layout").min() >= -tolerance)
-    )
+    smallest_gains = over_wrong["gain"].groupby("layout").min()
+    are_enough = golds_followed >= MIN_GOLDS_FOLLOWED
+    are_a_part = golds_followed >= MIN_PART_FOLLOWED * golds
+    is_for_several = are_enough & are_a_part & (smallest_gains >= -tolerance)
     is_answer = is_for_most | is_for_several
     for layout in layouts:
         if is_answer.get(layout.name, False):
             return Role(ANSWER, layout, followed.loc[layout.name])
 
     over_prose = _margins(best["right"], best["prose"].fillna(0.0))
-    is_format = over_prose["gain"].groupby("layout").min() > tolerance
+    smallest_gains = over_prose["gain"].groupby("layout").min()
+    is_format = smallest_gains > tolerance
     for layout in layouts:
         is_shown = layout.is_own or layout.name == THINK_FIRST
         if is_shown and is_format.get(layout.name, False) and not follows_length(probes):
@@ -128,18 +128,22 @@ def best_scores(probes: pandas.DataFrame) -> pandas.DataFrame:
     """
     answers = probes[probes["kind"].isin(["right", "wrong"])]
     best = answers.groupby(["layout", "row", "kind"])["score"].max().unstack()
-    prose = probes[probes["kind"] == "prose"].groupby("row")["score"].max()
-    return best.reindex(columns=["right", "wrong"]).join(prose.rename("prose"), on="row")
+    best = best.reindex(columns=["right", "wrong"])
+    prose = probes[probes["kind"] == "prose"]
+    best_prose = prose.groupby("row")["score"].max()
+    return best.join(best_prose.rename("prose"), on="row")
 
 
 def tolerance_of(probes: pandas.DataFrame) -> float:
     """Return the difference up to which two scores count as equal."""
-    return RELATIVE_TOLERANCE * max(SMALLEST_RANGE, score_range(probes))
+    known_range = max(SMALLEST_RANGE, score_range(probes))
+    return RELATIVE_TOLERANCE * known_range
 
 
 def score_range(probes: pandas.DataFrame) -> float:
     """Return the difference between the highest and the lowest finite score."""
-    return probes["score"].max() - probes["score"].min()
+    scores = probes["score"]
+    return scores.max() - scores.min()
 
 
 def is_answer_dependent(probes: pandas.DataFrame) -> bool:
@@ -148,24 +152,30 @@ def is_answer_dependent(probes: pandas.DataFrame) -> bool:
     It must do so on most rows, in at least one layout.
     """
     controls = probes[probes["kind"].isin(["right", "wrong", "prose"])]
-    large_change = ANSWER_DEPENDENT_PART * max(SMALLEST_RANGE, score_range(controls))
-    answers = controls[controls["kind"] != "prose"].dropna(subset="score")
-    scores = answers.groupby(["layout", "row"])["score"]
-    is_changed = scores.max() - scores.min() > large_change
-    return bool((is_changed.groupby("layout").mean() > 0.5).any())
+    known_range = max(SMALLEST_RANGE, score_range(controls))
+    large_change = ANSWER_DEPENDENT_PART * known_range
+    answers = controls[controls["kind"] != "prose"]
+    scored = answers.dropna(subset="score")
+    scores = scored.groupby(["layout", "row"])["score"]
+    ranges = scores.max() - scores.min()
+    is_changed = ranges > large_change
+    changed_shares = is_changed.groupby("layout").mean()
+    return bool(changed_shares.max() > 0.5)
 
 
 def is_length_dependent(probes: pandas.DataFrame) -> bool:
     """Return whether more words of reasoning change the score of the same answer."""
-    is_longer = probes["variant"].isin(LENGTHENED) & (probes["kind"] == "repetition is rewarded")
-    return bool(score_range(probes[is_longer]) > tolerance_of(probes))
+    repeated = probes[probes["kind"] == "repetition is rewarded"]
+    longer = repeated[repeated["variant"].isin(LENGTHENED)]
+    return bool(score_range(longer) > tolerance_of(probes))
 
 
 def is_phrase_dependent(probes: pandas.DataFrame) -> bool:
     """Return whether some phrase in the reasoning changes the score of the same answer."""
-    is_in_slot = probes["variant"].str.endswith(IN_SLOT)
-    has_phrase = (probes["kind"] == "a phrase is rewarded") & ~is_in_slot
-    return bool(score_range(probes[has_phrase]) > tolerance_of(probes))
+    with_phrase = probes[probes["kind"] == "a phrase is rewarded"]
+    is_in_slot = with_phrase["variant"].str.endswith(IN_SLOT)
+    in_reasoning = with_phrase[~is_in_slot]
+    return bool(score_range(in_reasoning) > tolerance_of(probes))
 
 
 def follows_length(probes: pandas.DataFrame) -> bool:
@@ -178,7 +188,8 @@ def follows_length(probes: pandas.DataFrame) -> bool:
     texts = probes[probes["kind"].isin(["right", "prose"])]
     if texts["layout"].nunique() <= MIN_LAYOUTS_FOR_LENGTH:  # prose is in no layout
         return False
-    scored = texts.dropna(subset="score").assign(length=texts["text"].str.len())
+    scored = texts.dropna(subset="score")
+    scored = scored.assign(length=scored["text"].str.len())
     tolerance = tolerance_of(probes)
     for _, row in scored.groupby("row"):
         scores = row.sort_values(["length", "score"])["score"]

@@ -103,9 +103,8 @@ def prepare(
     fitted = task.fit(tokenizer, settings.max_prompt_length)
     dropped = sum(fitted.dropped.values()) - sum(task.dropped.values())
     if dropped:
-        warn_user(
-            f"{dropped} prompts are too long and are not trained on: {fitted.changes.examples['too long']}",
-        )
+        example = fitted.changes.examples["too long"]
+        warn_user(f"{dropped} prompts are too long and are not trained on: {example}")
     settings = settings.for_questions(len(fitted.train))
     weights = try_rewards(rewards, fitted, settings)
     engine_choice = choose_engine(model, settings)
