@@ -68,7 +68,7 @@ def find_run(
     | finished, another training       | new run       | error          | error   |
     | unfinished, same training        | resumed       | resumed        | resumed |
     | unfinished, another training     | error         | error          | error   |
-    | without a checkpoint             | error         | error          | error   |
+    | without any checkpoint           | new run       | error          | error   |
 
     Changed code or state of a reward is another training if the run is finished and `resume` is
     "auto". Otherwise it is a change that is reported. A finished run whose adapter is missing
@@ -113,6 +113,15 @@ def _examine(
         raise ValueError(_being_trained(run.name, f"process {before['pid']} of this machine"))
     is_finished = run.status == "finished" and any(run.adapter_path.glob("*.safetensors"))
     is_auto_and_finished = resume == "auto" and is_finished
+    checkpoint = newest_checkpoint(run.path / "checkpoints")
+    has_saved = checkpoint.path is not None or bool(checkpoint.passed_over)
+    if resume == "auto" and name is None and not is_finished and not has_saved:
+        # For example out of memory in the first step: the cell is run again with other settings.
+        warn_user(
+            f"Run {run.name!r} ended before its first checkpoint, so it cannot be resumed, and a "
+            "new run starts."
+        )
+        return None
 
     # 1. It is the same training.
     other_training = _differences_in_training(before, now)
@@ -135,7 +144,6 @@ def _examine(
         )
 
     # 2. Return it, or resume it at its newest checkpoint.
-    checkpoint = newest_checkpoint(run.path / "checkpoints")
     if is_auto_and_finished and max_steps == before["settings"]["max_steps"]:
         return FoundRun(run, checkpoint, [], is_finished=True)
     if checkpoint.path is None:
@@ -212,7 +220,8 @@ def _newest_run(root: Path) -> Run | None:
     for damaged, reason in runs.unreadable.items():
         raise ValueError(
             f"the run {damaged!r} may be the newest, and cannot be read: {reason} To resume "
-            "another run, name it, as in resume='name'. To start a new run, pass resume=None."
+            "another run, name it, as in resume='name'. To start a new run, pass resume=None, or "
+            "move the damaged folder elsewhere."
         )
     return runs[-1] if runs else None
 

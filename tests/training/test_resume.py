@@ -33,7 +33,7 @@ REWARD = {
     "call": "short",
     "source": "a",
     "hash": "b",
-    "state": "3:a",
+    "state": "6:a",
 }
 
 
@@ -192,6 +192,17 @@ def test_run_without_checkpoint_is_kept_and_refused(
     assert file.read_bytes() == b"weeks of work"
 
 
+@pytest.mark.parametrize("seed", [None, 7])
+def test_auto_starts_anew_beside_a_run_that_saved_nothing(
+    root: Path, settings: gn.Settings, seed: int | None
+) -> None:
+    """After an error in the first step people run the cell again, often with other settings."""
+    run = make_run(root / "a", steps=0, saved=())
+    with pytest.warns(UserWarning, match="'a' ended before its first checkpoint"):
+        assert find_run(settings.replace(seed=seed or settings.seed), None, "auto") is None
+    assert run.path.is_dir(), "it is kept"
+
+
 def test_resume_reports_and_records_changes(root: Path) -> None:
     run = make_run(root / "a", host="here", versions={"trl": "1.15.0", "vllm": "0.31.0"})
     same = {"host": "here", "versions": {"trl": "1.15.0", "vllm": "0.31.0", "new": "1"}}
@@ -334,7 +345,7 @@ def test_auto_refuses_a_damaged_only_run(root: Path, settings: gn.Settings) -> N
 def test_auto_warns_when_only_a_reward_state_changed(root: Path, settings: gn.Settings) -> None:
     make_run(root / "a", status="finished", saved=(), rewards=[REWARD])
     put(root / "a" / "adapter" / "adapter_model.safetensors", b"weights")
-    now = {"rewards": [{**REWARD, "state": "3:b"}]}
+    now = {"rewards": [{**REWARD, "state": "6:b"}]}
     with pytest.warns(
         UserWarning,
         match="'a' is finished, but the reward 'short' has changed: it holds other values",
@@ -344,7 +355,7 @@ def test_auto_warns_when_only_a_reward_state_changed(root: Path, settings: gn.Se
         ValueError, match="'a' was another training: the reward 'short' has changed"
     ):
         find_run(settings, "a", "auto", **now)
-    of_another_scheme = {"rewards": [{**REWARD, "state": "4:b"}]}
+    of_another_scheme = {"rewards": [{**REWARD, "state": "3:b"}]}
     assert find_run(settings, None, "auto", **of_another_scheme).is_finished
 
 
