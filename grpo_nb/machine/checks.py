@@ -137,7 +137,7 @@ def _check_kernel() -> Check:
 
 
 def _check_cpu(obstacle: str) -> Check:
-    """Report the CPU, with the reason why the GPU of this machine cannot be used, if there is one."""
+    """Report the CPU, and the reason why the GPU of this machine cannot be used, if any."""
     found = f"CPU, {usable_cores()} cores"
     if obstacle:
         fix = "Unset CUDA_VISIBLE_DEVICES or look at the output of nvidia-smi; restart the kernel."
