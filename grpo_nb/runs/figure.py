@@ -57,7 +57,7 @@ class CurvePanel:
 
     Attributes:
         title: The title of the panel.
-        metric: The key of the metric in a row.
+        metric: The key of the metric in a row, or the beginning of the keys of several rewards.
         unit: The unit, written under the title.
         is_share: True if the values lie between 0 and 1, and are written in percent.
     """
@@ -286,7 +286,7 @@ def _draw_values(axis: Axes, values: pandas.Series, window: int, number: int = 0
     count = values.isna().sum()
     if count:
         plural = "" if count == 1 else "s"
-        axis.texts[0].set_text(f"NaN at {count} step{plural}")
+        axis.texts[0].set_text(f"not finite at {count} step{plural}")
     if window > 1:
         colour = COLOURS[number % len(COLOURS)]
         axis.plot(values, color=colour, alpha=0.4, linewidth=0.7)

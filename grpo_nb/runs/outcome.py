@@ -45,7 +45,7 @@ class Rise:
     def is_clear(self) -> bool:
         """True if `p_value` is below `LEVEL`, and the last steps have the higher mean.
 
-        The test counts rising pairs of steps, so a high outlier at the start counts only by rank.
+        The test sees only ranks. A high outlier at the start can leave the last mean lower.
         """
         return self.p_value < LEVEL and self.last > self.first
 

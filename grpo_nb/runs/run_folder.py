@@ -215,7 +215,7 @@ class Run(Shown):
         """Status in one word; `status_sentence` has the details.
 
         - `finished`: all steps are done.
-        - `interrupted`: ended early by the user, or because a judge's budget was used up.
+        - `interrupted`: ended early by the user.
         - `stopped`: ended early by an alert or an observer. Like an interrupted run, it can be
           resumed.
         - `failed`: ended by an error, which is in `info["error"]`.
@@ -348,7 +348,7 @@ class Run(Shown):
         obstacles = []
         if comparison.after.model_id not in (None, self.model_id("adapter")):
             obstacles.append("the comparison is not of the adapter that this run has now")
-        elif comparison.before.model_id not in (None, self.model_id("start")):
+        if comparison.before.model_id not in (None, self.model_id("start")):
             obstacles.append(
                 "the comparison does not start with the model that this run started from"
             )
@@ -415,7 +415,7 @@ class Run(Shown):
 
     @property
     def trained_questions(self) -> dict[str, str] | None:
-        """Name of this run by the hash of each training question; None if not kept.
+        """Words for this run, by the hash of each training question; None if not kept.
 
         Raises:
             ValueError: The file is empty or damaged, so that every question would seem to be new.

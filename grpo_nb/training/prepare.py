@@ -104,7 +104,7 @@ def prepare(
     dropped = sum(fitted.dropped.values()) - sum(task.dropped.values())
     if dropped:
         example = fitted.changes.examples["too long"]
-        warn_user(f"{dropped} prompts are too long and are not trained on: {example}")
+        warn_user(f"{dropped} prompts are too long and are left out: {example}")
     settings = settings.for_questions(len(fitted.train))
     weights = try_rewards(rewards, fitted, settings)
     engine_choice = choose_engine(model, settings)

@@ -151,7 +151,7 @@ class Recorder(TrainerCallback):
         new_alerts = self.health.update(row)
         if new_alerts:
             row["alerts"] = [alert.to_dict() for alert in new_alerts]
-        if self.health.should_stop:
+        if self.health.should_stop and not self.stopped_by:
             critical = [alert.rule for alert in self.health.alerts if alert.kind == "critical"]
             self.stopped_by = ", ".join(critical)
         # 2. Write before showing: a figure that fails loses nothing.

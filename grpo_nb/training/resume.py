@@ -235,6 +235,9 @@ def _differences_in_training(before: Mapping[str, Any], now: Mapping[str, Any]) 
     sentences = _changed_values(before["settings"], now["settings"], changed)
     if changed:
         sentences.append(replacing(changed))
+    # A local folder may hold another model now. Older runs have no identity of their base.
+    if None not in (before.get("base"), now.get("base")) and before["base"] != now["base"]:
+        sentences.append("the weights of the base model have changed")
     sentences += _changed_values(before["task"], now["task"], TASK_PARTS)
     # Lists, because the order of the rewards matters too.
     old_weights = [(reward["name"], reward["weight"]) for reward in before["rewards"]]

@@ -204,14 +204,14 @@ def test_values_that_are_not_numbers_are_counted() -> None:
     rows[9]["grad_norm"] = math.inf
     rows[3]["kl"] = math.nan
     shown = panels(rows, panels="all")
-    assert "NaN at 2 steps" in texts_of(shown["Gradient norm"])
-    assert "NaN at 1 step" in texts_of(shown["KL"])
-    assert "NaN at 1 step" not in texts_of(shown["Entropy"])
+    assert "not finite at 2 steps" in texts_of(shown["Gradient norm"])
+    assert "not finite at 1 step" in texts_of(shown["KL"])
+    assert "not finite at 1 step" not in texts_of(shown["Entropy"])
 
 
 def test_metric_that_is_never_a_number_keeps_its_panel() -> None:
     shown = panels(made_rows(20, kl=math.nan), panels="all")
-    assert "NaN at 20 steps" in texts_of(shown["KL"])
+    assert "not finite at 20 steps" in texts_of(shown["KL"])
 
 
 def test_alerts_are_marked_at_the_total_reward() -> None:

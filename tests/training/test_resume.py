@@ -52,6 +52,7 @@ def make_info(**changes: object) -> dict:
         "rollout": "shared prompts",
         "machine": {"gpu": None},
         "reference": "the base model",
+        "base": "weights",
         **changes,
     }
 
@@ -253,6 +254,7 @@ def test_resume_reports_and_records_changes(root: Path) -> None:
         ({"rewards": [REWARD, {**REWARD, "name": "more"}]}, "the rewards and their weights"),
         ({"task": {**TASK, "fingerprint": "g"}}, "fingerprint was 'f', is 'g'"),
         ({"task": {**TASK, "format": {"name": "think"}}}, "format was"),
+        ({"base": "other weights"}, "the weights of the base model have changed"),
     ],
 )
 def test_resume_refuses_another_training(root: Path, now: dict, told: str) -> None:

@@ -156,7 +156,7 @@ def test_taken_name_is_refused_before_the_trainer_is_built(
 def test_prompts_that_are_too_long_are_counted(tiny, tiny_settings) -> None:
     _, tokenizer, task = tiny
     most = max(prompt_lengths([*task.train["prompt"], *task.holdout["prompt"]], tokenizer))
-    said = rf" are not trained on: .*\(max_prompt_length={most}\) keeps all"
+    said = rf" are left out: .*\(max_prompt_length={most}\) keeps all"
     with (
         pytest.warns(UserWarning, match=said),
         pytest.raises(RewardError, match="needs the data column 'gold'"),
