@@ -119,7 +119,7 @@ def test_what_a_file_names_lies_in_its_folder(
 
 @pytest.mark.parametrize("read", [of_a_checkpoint, of_an_export], ids=lambda read: read.__doc__)
 def test_nor_over_a_link(theirs: Path, read: Callable[[Path, str], object]) -> None:
-    with pytest.raises(ValueError, match=r"'out\.txt' leads out of the folder"):
+    with pytest.raises(ValueError, match=r"'out(\.txt)?' leads out of the folder"):
         read(theirs, "out.txt")
 
 

@@ -205,7 +205,8 @@ def _read_row(row: Row, column_of: Mapping[str, str], has_aliases: bool) -> Task
     """
     read: TaskRow = {}
     cells = {role: row.get(name) for role, name in column_of.items()}
-    if "prompt" in cells:
+    # Some rows may have only a question, where others have a prompt.
+    if is_filled(cells.get("prompt")):
         read["prompt"] = _read_chat(cells["prompt"])
         # Rows may have the question next to the chat that asks it.
         cells.setdefault("question", _text_of_chat(read["prompt"]))
@@ -215,7 +216,7 @@ def _read_row(row: Row, column_of: Mapping[str, str], has_aliases: bool) -> Task
         accepted = [_as_text(entry, "answer").strip() for entry in golds if is_filled(entry)]
         read[ACCEPTED] = list(dict.fromkeys(accepted))
         gold = accepted[0] if accepted else None
-    read["question"] = _as_text(cells["question"], "question")
+    read["question"] = _as_text(cells.get("question"), "question")
     read["answer"] = _as_text(gold, "answer").strip()
     return read
 

@@ -212,8 +212,8 @@ class FakeTokenizer:
     def __init__(self, *prompts: list[int]) -> None:
         self.prompts = prompts
 
-    def apply_chat_template(self, chats, **_: object):
-        return {"input_ids": list(self.prompts)}
+    def apply_chat_template(self, chats, tokenize: bool = True, **_: object):
+        return {"input_ids": list(self.prompts)} if tokenize else str(chats)
 
     def decode(self, tokens, skip_special_tokens: bool) -> str:
         shown = [token for token in tokens if not (skip_special_tokens and token == 2)]

@@ -289,3 +289,12 @@ def test_any_rows_are_taken_or_refused_with_a_message(rows: Rows) -> None:
     assert all(row["question"].strip() for row in both(task))
     assert all(row["answer"] for row in both(task))
     assert len(both(task)) + sum(task.dropped.values()) == len(rows)
+
+
+def test_row_without_a_prompt_is_read_by_its_question() -> None:
+    rows = [
+        {"question": "1 + 1?", "answer": "2"},
+        {"question": "1 + 2?", "answer": "3", "prompt": [{"role": "user", "content": "1 + 2?"}]},
+    ]
+    task = gn.load_task(rows, holdout=1)
+    assert len(task.train) + len(task.holdout) == 2

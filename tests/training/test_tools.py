@@ -262,7 +262,7 @@ def test_function_that_reads_environments_can_judge(whole: tuple) -> None:
     task = whole[0][2]
     run = whole[1]
     evaluation = gn.evaluate(run, task, correct=progress)
-    assert "progress() gives 1 or more (no maximum" in evaluation.counted_as_correct
+    assert "progress() gives 1 or more (the default; no gold" in evaluation.counted_as_correct
     is_done = [row["grader_score"] == 1.0 for row in evaluation.rows]
     assert [row["is_correct"] for row in evaluation.rows] == is_done
     assert evaluation.unproven_grader == "progress"
