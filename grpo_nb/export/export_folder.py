@@ -20,7 +20,7 @@ from grpo_nb.core.processes import ChildError, run_script
 from grpo_nb.core.progress import progress_bar
 from grpo_nb.export.result import (
     ADAPTER,
-    RECORD,
+    VERIFICATION_FILE,
     Export,
     ExportError,
     recorded_files,
@@ -105,7 +105,7 @@ def make_export(
         write_export_card(run, staged, kind, verification)
         # After the last file was written, because every file is hashed.
         verification["files"] = recorded_files(staged)
-        write_json(staged / RECORD, verification)
+        write_json(staged / VERIFICATION_FILE, verification)
         put_in_place(staged, target, overwrite=overwrite)
     export = Export(target, verification, run)
     write_model_card(run)

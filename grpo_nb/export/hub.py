@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from grpo_nb.export.result import (
-    RECORD,
+    VERIFICATION_FILE,
     Export,
     ExportError,
     changes_since_verified,
@@ -122,7 +122,7 @@ def push_to_hub(
     api = HfApi()
     folder = existing_folder(export)
     # Hidden files were not verified, so they are not sent.
-    names = {*files_of(folder), RECORD}
+    names = {*files_of(folder), VERIFICATION_FILE}
     api.create_repo(repo_id, private=private, exist_ok=True)
     info = api.model_info(repo_id)
     if private and not info.private:

@@ -226,7 +226,8 @@ def merge(base: Path, adapter: Path, target: Path, *, dtype: str) -> dict[str, A
 def retained_share(changes: Iterable[tuple[torch.Tensor, torch.Tensor]], dtype: str) -> float:
     """Return the share of a change that is left after rounding to a dtype.
 
-    The share is the projection of the rounded change onto the exact change, over all weights.
+    The rounded change is projected onto the exact change, over all weights. The share is 1 minus
+    the distance of this projection from 1, because rounding can also exaggerate the change.
 
     Args:
         changes: Pairs of a weight and its change, in float32 and of equal shape.
@@ -254,7 +255,6 @@ def retained_share(changes: Iterable[tuple[torch.Tensor, torch.Tensor]], dtype: 
     # An overflow makes the projection infinite, or NaN where nothing changed.
     if not math.isfinite(projection):
         return 0.0
-    # Rounding can also exaggerate the change, which counts as much as losing a part of it.
     error = abs(1 - projection / squared_change)
     return max(0.0, 1 - error)
 

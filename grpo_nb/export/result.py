@@ -20,7 +20,7 @@ from grpo_nb.models.sources import resolve_model
 from grpo_nb.runs.run_folder import FIGURE, Run, open_run
 from grpo_nb.runs.run_info import Text, check_fields
 
-RECORD = "verification.json"
+VERIFICATION_FILE = "verification.json"
 ADAPTER = "adapter_model.safetensors"
 #: Files of an export that may be edited: the card and its figure.
 EDITABLE = {"README.md", FIGURE}
@@ -183,13 +183,13 @@ def read_verification(folder: Path) -> dict[str, Any]:
         ExportError: It is missing or damaged.
         ValueError: It is a symbolic link.
     """
-    record = inside(folder, RECORD)
+    record = inside(folder, VERIFICATION_FILE)
     try:
         verification = json.loads(record.read_text("utf-8"))
-        check_fields(RECORD, verification, TypeAdapter(VerificationRecord))
+        check_fields(VERIFICATION_FILE, verification, TypeAdapter(VerificationRecord))
     except (OSError, ValueError, RecursionError) as error:
         raise ExportError(
-            f"{str(folder)!r} is not an export: its {RECORD} is missing, damaged or of another "
+            f"{str(folder)!r} is not an export: its {VERIFICATION_FILE} is missing, damaged or of another "
             f"version ({error}). gn.export_merged(run, path) makes an export."
         ) from error
     return verification
@@ -244,7 +244,7 @@ def files_of(folder: Path) -> dict[str, Path]:
         name = file.relative_to(folder).as_posix()
         # Editors, the Hub's client and Python leave such files, which no program loads.
         is_hidden = "/." in f"/{name}" or "__pycache__/" in name
-        if not is_hidden and name != RECORD:
+        if not is_hidden and name != VERIFICATION_FILE:
             files[name] = file
     return files
 

@@ -46,7 +46,7 @@ MAX_RUN_NAME = 40
 WIDTH_INCHES = 10.0
 PANEL_INCHES = 2.7
 FOOT_LINE_INCHES = 0.2
-COLUMNS = 3
+PANELS_PER_ROW = 3
 #: Distance between the labels of lines, as a share of the panel's height.
 LABEL_DISTANCE = 0.13
 
@@ -190,7 +190,7 @@ def _empty_figure(
     for text in foot:
         # A run that somebody sends can name anything as its reference.
         lines += textwrap.wrap(_one_line(text, 600), FOOT_CHARACTERS, break_on_hyphens=False)
-    row_count = math.ceil(len(shown) / COLUMNS)
+    row_count = math.ceil(len(shown) / PANELS_PER_ROW)
     height = PANEL_INCHES * row_count + FOOT_LINE_INCHES * (len(lines) + 1.5)
     figure = Figure(figsize=(WIDTH_INCHES, height), facecolor="none", layout="constrained")
     # A label of the whole figure, because the layout keeps its place free.
@@ -198,7 +198,7 @@ def _empty_figure(
     label.set(linespacing=1.3, parse_math=False)
     axes = []
     for number, panel in enumerate(shown, 1):
-        axis = figure.add_subplot(row_count, min(COLUMNS, len(shown)), number)
+        axis = figure.add_subplot(row_count, min(PANELS_PER_ROW, len(shown)), number)
         _frame(axis, panel)
         axes.append(axis)
     return figure, axes

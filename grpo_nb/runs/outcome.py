@@ -21,7 +21,7 @@ MIN_STEPS = 5
 #: Steps at the end of a run that KL, truncation and the reward in tables are averaged over.
 LAST_STEPS = 10
 #: Notebooks break longer printed lines in the middle of a word.
-COLUMNS = 88
+LINE_WIDTH = 88
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ class Outcome:
         return " ".join(self.facts)
 
     def __str__(self) -> str:
-        return "\n".join(textwrap.fill(fact, COLUMNS) for fact in self.facts)
+        return "\n".join(textwrap.fill(fact, LINE_WIDTH) for fact in self.facts)
 
 
 def decide_outcome(

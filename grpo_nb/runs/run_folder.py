@@ -382,7 +382,7 @@ class Run(Shown):
         """
         folder = self.start_path if part == "start" else self.adapter_path
         file = folder / "adapter_model.safetensors"
-        # Such an identity differs from every hash, so nothing is taken for this adapter.
+        # No hash equals this text, so no comparison is taken for one of this adapter.
         if not file.is_file():
             return f"{part} of {self.name}"
         return f"{part} {sha256_of(file)[:16]}"

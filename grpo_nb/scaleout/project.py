@@ -33,7 +33,7 @@ READ_ENTRIES = (
 )
 #: Fields of run.json that are the same for the run that is trained elsewhere.
 COPIED_FIELDS = ("task", "rewards", "number_type", "reference", "base")
-#: Settings that belong to this machine, or that TRL counts in another unit.
+#: Settings that belong to this machine, and `num_train_epochs`, which TRL counts otherwise.
 IGNORED_SETTINGS = ("model", "run_root", "extra", "num_train_epochs")
 
 

@@ -139,8 +139,8 @@ class Recorder(TrainerCallback):
     def on_log(
         self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any
     ) -> None:
-        is_closing_summary = logs is None or "train_runtime" in logs
-        if is_closing_summary:
+        is_no_step = logs is None or "train_runtime" in logs
+        if is_no_step:
             return
         # 1. The row, the completions, and what observers and health rules add to them.
         row = tidy_row(logs, state.global_step, state.max_steps, self.settings.beta)
@@ -277,7 +277,7 @@ class HoldoutScore:
         )
         self.counted_as_correct = grader_in_words(self._grader)
 
-    def __call__(self, row: dict[str, Any], completions: Any) -> None:
+    def __call__(self, row: dict[str, Any], _table: Any) -> None:
         """Answer the questions and add the score to the row, if it is due at this step."""
         training = self._prepared
         is_due = row["step"] % training.settings.holdout_every == 0
@@ -289,10 +289,10 @@ class HoldoutScore:
             tools=training.task.tools,
         )
         completions = answers_of_model(training.model, training.tokenizer, self._questions, greedy)
-        answers = grade_answers(
+        graded = grade_answers(
             self._questions, completions, training.task.format, grader=self._grader
         )
-        evaluation = Evaluation("", answers)
+        evaluation = Evaluation("", graded)
         for measure in HELDOUT_MEASURES:
             interval = evaluation.interval_of(measure.name)
             if interval is not None:

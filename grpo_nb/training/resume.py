@@ -112,7 +112,7 @@ def _examine(
         # The lock was free, but the process lives: the drive has no locks.
         raise ValueError(_being_trained(run.name, f"process {before['pid']} of this machine"))
     is_finished = run.status == "finished" and any(run.adapter_path.glob("*.safetensors"))
-    is_auto_and_finished = resume == "auto" and is_finished
+    may_be_returned = resume == "auto" and is_finished
     checkpoint = newest_checkpoint(run.path / "checkpoints")
     has_saved = checkpoint.path is not None or bool(checkpoint.passed_over)
     if resume == "auto" and name is None and not is_finished and not has_saved:
@@ -128,8 +128,8 @@ def _examine(
     reward_changes = _changes_in_rewards(before, now)
     # Someone who reruns a cell with a changed reward wants to train with it, while an unfinished
     # run is continued and reports the change.
-    blocking = other_training + (reward_changes if is_auto_and_finished else [])
-    if blocking and is_auto_and_finished and name is None:
+    blocking = other_training + (reward_changes if may_be_returned else [])
+    if blocking and may_be_returned and name is None:
         # Changed settings or data are easily seen in the cell, a changed reward is not.
         if not other_training:
             warn_user(
@@ -144,7 +144,7 @@ def _examine(
         )
 
     # 2. Return it, or resume it at its newest checkpoint.
-    if is_auto_and_finished and max_steps == before["settings"]["max_steps"]:
+    if may_be_returned and max_steps == before["settings"]["max_steps"]:
         return FoundRun(run, checkpoint, [], is_finished=True)
     if checkpoint.path is None:
         reason = "; ".join(checkpoint.passed_over) or "none was written before the run ended"

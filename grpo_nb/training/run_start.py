@@ -82,7 +82,7 @@ def new_run_info(prepared: Prepared) -> RunInfo:
 def _rollout(engine: EngineChoice) -> str:
     if engine.can_share_prompts:
         return "shared prompts"
-    # The `CpuEngine` is no choice on a GPU, so only there the engine's own name says more.
+    # On a CPU the reason says more than the name of the engine.
     return engine.name if find_gpu() else f"stock ({engine.why_not_cpu_engine})"
 
 
