@@ -11,7 +11,6 @@ import pytest
 import grpo_nb as gn
 from tests.conftest import ROOT
 from tests.support.notebooks import execute_notebook
-from tests.support.scale import trained
 
 
 @pytest.fixture(scope="session")
@@ -109,30 +108,15 @@ def code(size: str, tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory)
 
 
 @pytest.fixture(scope="session")
-def scale_out(
-    size: str, plain_trl: Path, letters_folder: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Path:
-    """Execute `notebooks/a2_scale_out`.
-
-    The small form uses a run of the letters model, whose steps take no time.
-    """
-    folder = tmp_path_factory.mktemp("scale_out")
-    less = {}
-    if size == "small":
-        rewards = [gn.rewards.length(10, unit="characters"), gn.rewards.xml_tags()]
-        trained(letters_folder, folder / "runs", "letters", rewards=rewards, loss_type="bnpo")
-        less = {"RUN": "runs/letters"}
-    return execute_notebook("a2_scale_out", folder, size, **less)
+def scale_out(size: str, plain_trl: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`notebooks/a2_scale_out`, executed as published: it starts eight processes."""
+    return execute_notebook("a2_scale_out", tmp_path_factory.mktemp("scale_out"), size)
 
 
 @pytest.fixture(scope="session")
 def algorithms(size: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Execute `notebooks/a1_algorithms`.
-
-    The small form has fewer prompts and completions, and one training instead of two.
-    """
-    less = {"PROMPTS": 4, "BATCH": 8, "PAIR": ["grpo"]} if size == "small" else {}
-    return execute_notebook("a1_algorithms", tmp_path_factory.mktemp("algorithms"), size, **less)
+    """`notebooks/a1_algorithms`, executed as published."""
+    return execute_notebook("a1_algorithms", tmp_path_factory.mktemp("algorithms"), size)
 
 
 @pytest.fixture(scope="session")

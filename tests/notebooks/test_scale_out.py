@@ -1,4 +1,4 @@
-"""The notebook about many processes, on a run of the letters model and on its own run."""
+"""The notebook about many processes, as published: tests/scaleout has its steps in small."""
 
 import json
 from pathlib import Path
@@ -7,9 +7,15 @@ import nbformat
 import pytest
 
 import grpo_nb as gn
-from tests.support.notebooks import assert_nothing_went_wrong, cell_with, printed, text_of
+from tests.support.notebooks import (
+    assert_nothing_went_wrong,
+    cell_with,
+    only_published,
+    printed,
+    text_of,
+)
 
-pytestmark = pytest.mark.begins(110)
+pytestmark = [pytest.mark.begins(110), only_published]
 
 
 def test_no_cell_warns_or_shows_an_error(scale_out: Path) -> None:
