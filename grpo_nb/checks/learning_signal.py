@@ -58,7 +58,8 @@ REWARD_COLUMNS = {
 GroupKind = Literal["differs", "all right", "all wrong", "all equal"]
 """`differs`: the totals of the group differ, so it has a learning signal.
 
-`all right`: every total equals that of a right answer. `all wrong`: that of an empty completion.
+`all right`: every total is at least that of a right answer. `all wrong`: at most that of an empty
+completion.
 `all equal`: all totals are equal, and neither of these.
 """
 

@@ -72,7 +72,7 @@ def evaluate(
             reports their number.
         correct: Reward function that decides which answers are correct. An answer is correct if
             it gets the full score: the upper end of the function's attribute `range`, or without
-            one the best score that it gives to a gold answer in the format.
+            one a score that the function gives to gold answers in the format and to no wrong one.
 
     Raises:
         ValueError: A held-out question was trained on, there are no questions, or an argument has

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_nb.core.files import refuse_links, staged_file, write_json
 from grpo_nb.core.statistics import FEWEST_QUESTIONS, NO_DIFFERENCE, PairedResult, paired_result
-from grpo_nb.core.tables import Html, Part, Shown, Table, as_written, bold, escaped
+from grpo_nb.core.tables import Html, Part, Shown, Table, as_written, bold, escaped, text_of
 from grpo_nb.evaluation.results import MEASURES, STORED_FIELDS, Evaluation
 from grpo_nb.runs.outcome import MajorityBaseline
 from grpo_nb.runs.rows import reading
@@ -250,7 +250,10 @@ class Comparison(Shown):
             "contamination": self.contamination and self.contamination.to_dict(),
         }
 
-    def _parts(self) -> Iterator[Part]:
+    def __repr__(self) -> str:
+        return text_of(self._parts(has_figure=False))
+
+    def _parts(self, has_figure: bool = True) -> Iterator[Part]:
         """Yield the parts of the card, from the verdict to the small print."""
         yield bold(self.headline)
         yield measures_sentence(self)
@@ -262,14 +265,8 @@ class Comparison(Shown):
             yield self.majority.sentence
         # A note about the questions is the same for both models.
         yield from dict.fromkeys([*self.before.notes, *self.after.notes])
-        # The picture is part of the page, so that a saved notebook still shows it.
-        # Imported here, so that the numbers of a comparison load no matplotlib.
-        from grpo_nb.runs.figure import png
-
-        encoded = base64.b64encode(png(self.plot(), dpi=120)).decode()
-        alt = escaped(f"Held-out comparison. {self.sentence}")
-        source = f"data:image/png;base64,{encoded}"
-        yield Html("", f'<img alt="{alt}" src="{source}" style="max-width:100%;width:720px">')
+        if has_figure:
+            yield self._figure_html()
         examples = self.transcripts().head(EXAMPLES)
         caption = (
             f"{len(examples)} of {len(self.after.rows)} answers; comparison.transcripts() has "
@@ -277,6 +274,16 @@ class Comparison(Shown):
         )
         yield Html("", escaped(caption) + _example_table(self, examples).html())
         yield _small_print(self)
+
+    def _figure_html(self) -> Html:
+        """Return the figure as a part of the page, so that a saved notebook still shows it."""
+        # Imported here, so that the numbers of a comparison load no matplotlib.
+        from grpo_nb.runs.figure import png
+
+        encoded = base64.b64encode(png(self.plot(), dpi=120)).decode()
+        alt = escaped(f"Held-out comparison. {self.sentence}")
+        source = f"data:image/png;base64,{encoded}"
+        return Html("", f'<img alt="{alt}" src="{source}" style="max-width:100%;width:720px">')
 
 
 def _grade(row: Mapping[str, Any], compares_gold: bool) -> str:

@@ -41,7 +41,7 @@ is just above `CLEAR_Z`."""
 
 MIN_ROWS_FOR_CRITICAL = 2 * MIN_ROWS_PER_SIDE
 """Fewest rows for a critical alert. With fewer, no rank test of one half against the other can rule
-out that the reward rises. `check_not_finite` needs no such test."""
+out that the reward rises. `check_not_finite` and `check_kl_drift` need no such test."""
 
 LARGEST_NUMBER = 1e30
 """Absolute value above which a number counts as infinite. No metric of a working run comes near

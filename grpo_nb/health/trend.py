@@ -25,7 +25,7 @@ LOSS_P_VALUE = 1e-4
 MAIN_REWARD = re.compile(
     r"(^|[^a-z])(correct|accura|answer|succe|solve|exact|pass(ed)?([^a-z]|$))", re.IGNORECASE
 )
-"""Starts of words in the names that the main reward has in published notebooks."""
+"""Word starts in the names of main rewards, from published notebooks."""
 
 MAX_STD_IN_0_1 = 0.6
 """Highest standard deviation of scores between 0 and 1. It is 0.5 for many scores, and a little

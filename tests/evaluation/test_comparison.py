@@ -82,6 +82,14 @@ def test_card_has_an_alternative_text_for_its_figure() -> None:
     assert 'alt="Held-out comparison. Better: ' in BETTER._repr_html_()
 
 
+def test_text_of_a_comparison_draws_no_figure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing takes a second, and a notebook shows the text and the page of the same object."""
+    drawn = []
+    monkeypatch.setattr(Comparison, "plot", lambda self: drawn.append(self))
+    assert "Better" in repr(BETTER)
+    assert drawn == []
+
+
 @pytest.mark.parametrize("row", ["correct", "in the format", "correct anywhere"])
 def test_card_shows_change_and_certainty_of_each_measure(row: str) -> None:
     lines = repr(BETTER).splitlines()
