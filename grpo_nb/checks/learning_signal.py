@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from grpo_nb.checks.advice import Advice, give_advice
-from grpo_nb.checks.probes import PLAIN, completion
+from grpo_nb.checks.probes import PLAIN
 from grpo_nb.config.presets import preset
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require
@@ -339,7 +339,7 @@ def baseline(
     places = sorted(random.Random(settings.seed).sample(range(len(task.train)), count))
     rows = [task.train[place] for place in places]
     started_rows = [task.start_episode(row) for row in rows]
-    right_texts = [completion(task.format, PLAIN, row["answer"]) for row in rows]
+    right_texts = [task.format.completion(PLAIN, row["answer"]) for row in rows]
     right = score(rewards, right_texts, started_rows, tokenizer=tokenizer)
     # New episodes, because scoring may have changed the first ones.
     started_rows = [task.start_episode(row) for row in rows]

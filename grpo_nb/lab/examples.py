@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from grpo_nb.checks.probes import PLAIN
-from grpo_nb.checks.probes import completion as write_completion
 from grpo_nb.checks.rows import make_wrong_answers
 from grpo_nb.rewards.answers import gold_answers
 from grpo_nb.tasks.formats import AnswerFormat
@@ -56,4 +55,4 @@ def example_completions(
         )
     gold = golds[0]
     (wrong,) = make_wrong_answers(gold, [gold], 1)
-    return [write_completion(format, PLAIN, gold), write_completion(format, PLAIN, wrong)]
+    return [format.completion(PLAIN, gold), format.completion(PLAIN, wrong)]

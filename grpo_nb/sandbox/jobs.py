@@ -138,10 +138,10 @@ def outcome_of(
     # "isolated", "loaded", one line per call, and one more, which proves that there are too many.
     most_lines = len(candidate.calls) + 3
     lines = [_read(line) for line in report.split(b"\n")[:-1][:most_lines]]
-    kind, start = lines[0] if lines else ("", "its process did not start")
+    kind, start = lines[0] if lines else ("", None)
     # Only the kit wrote this line, before the code ran, so the code cannot fake a machine failure.
     if kind != "isolated":
-        return no_outcome(candidate, "lost", start)
+        return no_outcome(candidate, "lost", start or "its process did not start")
     kinds = [kind for kind, _ in lines[1:]]
     load_error = lines[1][1] if kinds else None
     answers = []

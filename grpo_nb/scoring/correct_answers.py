@@ -177,8 +177,8 @@ def function_grader(
     for gold in golds:
         others = [other for other in golds if folded(other) != folded(gold)]
         wrong_answers.append(others[0] if others else "")
-    gold_scores = scores_of([format.render("reasoning", gold) for gold in golds])
-    wrong_scores = scores_of([format.render("reasoning", wrong) for wrong in wrong_answers])
+    gold_scores = scores_of([format.completion("reasoning", gold) for gold in golds])
+    wrong_scores = scores_of([format.completion("reasoning", wrong) for wrong in wrong_answers])
     empty_scores = scores_of([""] * len(golds))
     limits = [max(pair) + _ROUNDING for pair in zip(wrong_scores, empty_scores, strict=True)]
     above_all = [value for value in gold_scores if value > max(limits)]

@@ -208,8 +208,9 @@ def _read_row(row: Row, column_of: Mapping[str, str], has_aliases: bool) -> Task
     # Some rows may have only a question, where others have a prompt.
     if is_filled(cells.get("prompt")):
         read["prompt"] = _read_chat(cells["prompt"])
-        # Rows may have the question next to the chat that asks it.
-        cells.setdefault("question", _text_of_chat(read["prompt"]))
+        # A row may have the question next to the chat that asks it.
+        if not is_filled(cells.get("question")):
+            cells["question"] = _text_of_chat(read["prompt"])
     gold = cells["answer"]
     if has_aliases:
         golds = gold if isinstance(gold, (list, tuple)) else [gold]

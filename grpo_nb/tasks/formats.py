@@ -90,7 +90,7 @@ class AnswerFormat:
         return self.instruction or f"{asked}\n{self.render('short reasoning', hint)}"
 
     def render(self, reasoning: str, answer: str) -> str:
-        """Return a completion in this format; a bare one has no reasoning."""
+        """Return an answer in this format with all of its tags; a bare one has no reasoning."""
         if self.is_bare:
             return answer
         if not self.reasoning_open:
@@ -104,6 +104,13 @@ class AnswerFormat:
             self.answer_close,
         )
         return "\n".join(parts)
+
+    def completion(self, reasoning: str, answer: str) -> str:
+        """Return what a model writes: `render` without a tag that the chat template has opened."""
+        text = self.render(reasoning, answer)
+        if self.is_opened_by_template:
+            text = text.removeprefix(self.reasoning_open).lstrip("\n")
+        return text
 
     def extract(self, text: str) -> str | None:
         """Return the stripped content of the answer slot; None if there is not exactly one."""

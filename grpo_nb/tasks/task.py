@@ -210,7 +210,8 @@ class Task(Shown):
             reward: Name of the reward whose score of 1 means right.
 
         Raises:
-            ValueError: Nothing was measured on these questions, or no question is left.
+            ValueError: There is no such reward, nothing was measured on these questions, or no
+                question is left.
         """
         rates = list(map(pass_rate, self.scores(measured, reward)))
         if rates.count(None) == len(rates):
@@ -261,17 +262,24 @@ class Task(Shown):
             reward: Name of the reward.
         """
         scores_of: dict[str, list[float]] = defaultdict(list)
-        if hasattr(measured, "num_generations"):
+        is_baseline = hasattr(measured, "num_generations")
+        recorded = measured.scores.values if is_baseline else measured.completions()
+        if reward not in recorded:
+            raise ValueError(
+                f"no reward {reward!r} was measured: pass the name of one that was, as in "
+                "reward='exact_text'."
+            )
+        if is_baseline:
             # A baseline records prompts without the first text of their environment.
             prompts = self.train["prompt"]
-            scores = measured.scores.values[reward]
+            scores = recorded[reward]
             size = measured.num_generations
             groups = [scores[start : start + size] for start in range(0, len(scores), size)]
             for row, group in zip(measured.rows, groups, strict=True):
                 scores_of[json.dumps(row["prompt"])] += group
         else:
             prompts = self.starting_prompts(self.train)
-            for prompt, group in measured.completions().groupby("prompt", sort=False):
+            for prompt, group in recorded.groupby("prompt", sort=False):
                 scores_of[prompt] += group[reward].tolist()
         return [scores_of[json.dumps(prompt)] for prompt in prompts]
 

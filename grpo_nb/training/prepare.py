@@ -145,7 +145,7 @@ def try_rewards(
             "another name."
         )
     row = task.train[0]
-    content = task.format.render("reasoning", row["answer"])
+    content = task.format.completion("reasoning", row["answer"])
     state = TrainerState(max_steps=settings.max_steps)
     # Not TRL's: lets a reward that remembers its calls ignore this trial.
     state.is_trial = True

@@ -298,3 +298,13 @@ def test_row_without_a_prompt_is_read_by_its_question() -> None:
     ]
     task = gn.load_task(rows, holdout=1)
     assert len(task.train) + len(task.holdout) == 2
+
+
+def test_chat_without_its_own_question_is_read_beside_rows_with_one() -> None:
+    chat = [{"role": "user", "content": "1 + 2?"}]
+    rows = [
+        {"question": "1 + 1?", "answer": "2", "prompt": None},
+        {"question": None, "answer": "3", "prompt": chat},
+    ]
+    task = gn.load_task(rows, holdout=1)
+    assert sorted([*task.train["question"], *task.holdout["question"]]) == ["1 + 1?", "1 + 2?"]

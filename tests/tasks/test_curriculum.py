@@ -118,6 +118,11 @@ def test_curriculum_of_another_task_is_refused(run: Run) -> None:
         other.curriculum(run)
 
 
+def test_curriculum_of_an_unknown_reward_is_refused(task: gn.tasks.Task, run: Run) -> None:
+    with pytest.raises(ValueError, match="no reward 'exact_text' was measured"):
+        task.curriculum(run, reward="exact_text")
+
+
 def test_after_puts_least_sampled_questions_first(
     task: gn.tasks.Task, run: Run, later: Run
 ) -> None:
