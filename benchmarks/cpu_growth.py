@@ -2,9 +2,10 @@
 
     python benchmarks/cpu_growth.py [--rounds 2]
 
-Claim: never slower than the stock path. From a group of 8, a prompt of 128 and completions of 32 tokens, one size at a time is
-changed. A measurement is what a step computes: sampling, the reference's log-probabilities, the policy's with gradient. Both
-paths run in one process, in turns, on the same model and tokens; medians and their ratio are printed, and a figure is written
+Claim: never slower than the stock path. From a group of 8, a prompt of 128 and completions of 32
+tokens, one size at a time is changed. A measurement is what a step computes: sampling, the
+reference's log-probabilities, the policy's with gradient. Both paths run in one process, in
+turns, on the same model and tokens; medians and their ratio are printed, and a figure is written
 to docs/evidence/cpu_growth.png.
 """
 

@@ -2,11 +2,12 @@
 
     python benchmarks/cpu_step.py [--steps 4] [--rounds 3]
 
-Aim: at most 0.42 of the time of the better stock on a CPU with bfloat16 instructions, 0.38 without, and 0.8 of its
-peak memory. Same model, data, settings and seeds; in the same number type also the same samples (their mean length is printed
-as a check). TRL runs at its best settings for a CPU: no gradient checkpointing, fused optimizer, no copy of the reference
-adapter; once in float32 and, where the CPU has instructions for it, once in bfloat16, which Unsloth then chooses. Each
-measurement is a process of its own; the sides alternate.
+Aim: at most 0.42 of the time of the better stock on a CPU with bfloat16 instructions, 0.38
+without, and 0.8 of its peak memory. Same model, data, settings and seeds; in the same number type
+also the same samples (their mean length is printed as a check). TRL runs at its best settings for
+a CPU: no gradient checkpointing, fused optimizer, no copy of the reference adapter; once in
+float32 and, where the CPU has instructions for it, once in bfloat16, which Unsloth then chooses.
+Each measurement is a process of its own; the sides alternate.
 """
 
 from __future__ import annotations

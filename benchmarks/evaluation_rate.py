@@ -2,10 +2,10 @@
 
     python benchmarks/evaluation_rate.py [--questions 48] [--rounds 3]
 
-Question: how many times as fast on a CPU is the evaluation as the loop with one prompt at a time that notebooks show, and as
-the same loop in batches?
-The embedded model with the quickstart's prompts and length limit, greedy. The sides
-alternate in one process; medians of the rounds are printed, as Markdown, with the share of equal texts.
+Question: how many times as fast on a CPU is the evaluation as the loop with one prompt at a time
+that notebooks show, and as the same loop in batches? The embedded model with the quickstart's
+prompts and length limit, greedy. The sides alternate in one process; medians of the rounds are
+printed, as Markdown, with the share of equal texts.
 """
 
 from __future__ import annotations

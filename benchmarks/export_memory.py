@@ -2,12 +2,13 @@
 
     python benchmarks/export_memory.py [--layers 1 4 14 32] [--limit 5.5] [--work FOLDER]
 
-The base is a Llama with random weights in bfloat16 and the shapes of Llama 3.1 8B, in files of up to 5 GB as on the Hub; with
-32 layers it has 8.03 billion weights, and needs 33 GB of disk, with `gguf` 42. A process is limited, with all that it starts,
-by the memory controller of control groups, which counts pages of files too and ends it where it cannot stay below; the system
-forgets the files before each step, so that none of their pages counts as another's. What cannot be given back is looked at
-ten times a second. Needs root on a Linux machine with control groups of the first kind; without them it measures without a
-limit and says so. Prints Markdown.
+The base is a Llama with random weights in bfloat16 and the shapes of Llama 3.1 8B, in files of up
+to 5 GB as on the Hub; with 32 layers it has 8.03 billion weights, and needs 33 GB of disk, with
+`gguf` 42. A process is limited, with all that it starts, by the memory controller of control
+groups, which counts pages of files too and ends it where it cannot stay below; the system forgets
+the files before each step, so that none of their pages counts as another's. What cannot be given
+back is looked at ten times a second. Needs root on a Linux machine with control groups of the
+first kind; without them it measures without a limit and says so. Prints Markdown.
 """
 
 from __future__ import annotations

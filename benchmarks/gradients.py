@@ -1,7 +1,7 @@
 """Measure gradients for two lessons on algorithms: where the noise comes from, and which losses are equal.
 
-Both lessons use gradients of a real model with respect to its LoRA. notebooks/a1_algorithms calls these
-functions, and
+Both lessons use gradients of a real model with respect to its LoRA. notebooks/a1_algorithms calls
+these functions, and
 
     python benchmarks/gradients.py
 

@@ -3,9 +3,10 @@
     pip install --no-deps --target PEERS rldoctor==0.2.0
     PYTHONPATH=PEERS python benchmarks/health_rate.py [--log NAME] [--steps 100 1000 10000]
 
-Claim: a step costs the same however long the run is. rldoctor looks again at the whole log every 25 steps, as it is set by
-default; its time is spread over those 25 steps. Rows are those of a real log (tests/data/logs), over and over with new step
-numbers. CPU time of this process, so that other work on the machine does not count. Without rldoctor, the kit alone is shown.
+Claim: a step costs the same however long the run is. rldoctor looks again at the whole log every
+25 steps, as it is set by default; its time is spread over those 25 steps. Rows are those of a
+real log (tests/data/logs), over and over with new step numbers. CPU time of this process, so that
+other work on the machine does not count. Without rldoctor, the kit alone is shown.
 """
 
 from __future__ import annotations

@@ -2,9 +2,10 @@
 
     python benchmarks/kit_overhead.py [--steps 4] [--rounds 3]
 
-Claim: time per step at most 1.02, peak memory at most 1.05. Both sides take TRL's own path (`shared_prompts=False`), so that
-only the kit's additions differ: run directory, completions, figure. A second pair shows what the shared-prompt path makes of
-it. Each measurement is a process of its own; the sides alternate; ratios of medians are printed.
+Claim: time per step at most 1.02, peak memory at most 1.05. Both sides take TRL's own path
+(`shared_prompts=False`), so that only the kit's additions differ: run directory, completions,
+figure. A second pair shows what the shared-prompt path makes of it. Each measurement is a process
+of its own; the sides alternate; ratios of medians are printed.
 """
 
 from __future__ import annotations

@@ -2,10 +2,11 @@
 
     python benchmarks/merge.py [--rounds 3] [--layers 24]
 
-The base is a Llama with random weights of 2.7 GB in bfloat16 in several files, so that what Python and torch take does not hide
-the differences; that is measured too. The verification that an export ends with is measured on what the kit wrote. Each way
-runs in a process of its own, the ways take turns, and peak memory is what the system counted (`ru_maxrss`, which includes pages
-of mapped files). Prints Markdown.
+The base is a Llama with random weights of 2.7 GB in bfloat16 in several files, so that what
+Python and torch take does not hide the differences; that is measured too. The verification that
+an export ends with is measured on what the kit wrote. Each way runs in a process of its own, the
+ways take turns, and peak memory is what the system counted (`ru_maxrss`, which includes pages of
+mapped files). Prints Markdown.
 """
 
 from __future__ import annotations

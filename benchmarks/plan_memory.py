@@ -2,9 +2,10 @@
 
     python benchmarks/plan_memory.py [--steps 2] [--only NAME ...]
 
-Claim: on a CPU the prediction is between 0.85 and 1.5 of what is measured. It takes every completion at its longest, so where
-a model stops earlier it is too high, and the share of what was generated is printed beside it. Random models of three shapes,
-and the embedded one with the settings of the quickstart.
+Claim: on a CPU the prediction is between 0.85 and 1.5 of what is measured. It takes every
+completion at its longest, so where a model stops earlier it is too high, and the share of what
+was generated is printed beside it. Random models of three shapes, and the embedded one with the
+settings of the quickstart.
 """
 
 from __future__ import annotations

@@ -3,12 +3,14 @@
     python benchmarks/quickstart_seeds.py --seeds 0 1 2 3 --dtypes float32 bfloat16 [--jobs 2] [--set learning_rate=5e-5 ...]
     python benchmarks/quickstart_seeds.py --table
 
-Two tables are printed: of the training, and of the three held-out measures. Those are correct answers (right, and in the
-format), answers in the format, and completions whose last number is the right one, in the format or not.
+Two tables are printed: of the training, and of the three held-out measures. Those are correct
+answers (right, and in the format), answers in the format, and completions whose last number is
+the right one, in the format or not.
 
-Each training is a process of its own, so that peak memory is that of one run. Seeds change the data, the split, the start of
-the LoRA and every draw. Results are kept in benchmarks/results/quickstart_seeds.jsonl; a seed that has all three measures
-there is not run again.
+Each training is a process of its own, so that peak memory is that of one run. Seeds change the
+data, the split, the start of the LoRA and every draw. Results are kept in
+benchmarks/results/quickstart_seeds.jsonl; a seed that has all three measures there is not run
+again.
 """
 
 from __future__ import annotations

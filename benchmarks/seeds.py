@@ -1,10 +1,12 @@
 """Compare groups of runs over several seeds, with intervals, in one table and one figure.
 
-One run of each of two settings shows a difference that another seed reverses. Here runs are grouped by
-the setting that differs on purpose, and paired by seed. Two runs of one seed share the initial LoRA and
-the order of the prompts, so pairing removes the part of the noise that comes from these.
+One run of each of two settings shows a difference that another seed reverses. Here runs are
+grouped by the setting that differs on purpose, and paired by seed. Two runs of one seed share the
+initial LoRA and the order of the prompts, so pairing removes the part of the noise that comes
+from these.
 
-The notebook a1_algorithms and benchmarks/algorithms.py use this module. It is not part of the package.
+The notebook a1_algorithms and benchmarks/algorithms.py use this module. It is not part of the
+package.
 """
 
 from __future__ import annotations

@@ -3,8 +3,9 @@
     python benchmarks/tools_seeds.py --seeds 0 1 2 3 4 5 6 7
     python benchmarks/tools_seeds.py --table
 
-Each is a process of its own on one thread. A seed changes the split, the start of the LoRA and every draw, not the villages.
-Results are kept in benchmarks/results/tools_seeds.jsonl; what stands there is not run again.
+Each is a process of its own on one thread. A seed changes the split, the start of the LoRA and
+every draw, not the villages. Results are kept in benchmarks/results/tools_seeds.jsonl; what
+stands there is not run again.
 """
 
 from __future__ import annotations

@@ -189,8 +189,8 @@ def read_verification(folder: Path) -> dict[str, Any]:
         check_fields(VERIFICATION_FILE, verification, TypeAdapter(VerificationRecord))
     except (OSError, ValueError, RecursionError) as error:
         raise ExportError(
-            f"{str(folder)!r} is not an export: its {VERIFICATION_FILE} is missing, damaged or of another "
-            f"version ({error}). gn.export_merged(run, path) makes an export."
+            f"{str(folder)!r} is not an export: its {VERIFICATION_FILE} is missing, damaged or "
+            f"of another version ({error}). gn.export_merged(run, path) makes an export."
         ) from error
     return verification
 
