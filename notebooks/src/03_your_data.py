@@ -139,8 +139,7 @@ with_loophole
 # %% [markdown]
 # ## The loophole, closed
 #
-# The finding is *critical*: naming all labels always gets the point. The example names two, and
-# gets it whenever one of them is right. `rewards_for` returns rewards that fit the
+# The finding is *critical*: a completion that names all labels always gets the point. `rewards_for` returns rewards that fit the
 # answers of this task: `exact_text`, which reads the answer from its tags and nothing else, and two rewards for the format. Your
 # second reward stays, with a small weight. You should see that nothing is found any more.
 
