@@ -94,7 +94,10 @@ def make_export(
             "run": run.name,
             "adapter": sha256_of(run.adapter_path / ADAPTER),
         }
-        verification |= make(staged) | {"passed": True}
+        verification |= make(staged)
+        # `make` raises if a check fails. One that could not be made is None.
+        results = verification["checks"].values()
+        verification["passed"] = all(passed is not False for passed in results)
         # An adapter can still be used on the 4-bit base that it was trained on.
         if run.settings.load_in_4bit and kind != "adapter":
             verification["trained_in_4bit"] = True

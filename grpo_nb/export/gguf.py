@@ -171,7 +171,12 @@ def modelfile(
     first_messages = [chat[0] for chat in chats]
     is_shared = all(message == first_messages[0] for message in first_messages)
     if is_shared and first_messages[0]["role"] == "system":
-        lines.append(f'SYSTEM """{first_messages[0]["content"]}"""')
+        system = first_messages[0]["content"]
+        if '"""' in system:
+            # A Modelfile has no way to write these quotes, and what follows them would be commands.
+            lines.append("# The system prompt of the training contains quotes: send it yourself.")
+        else:
+            lines.append(f'SYSTEM """{system}"""')
     if tokenizer.eos_token:
         lines.append(f'PARAMETER stop "{tokenizer.eos_token}"')
     lines.append(f"PARAMETER num_ctx {max(context, SMALLEST_CONTEXT)}")

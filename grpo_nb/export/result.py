@@ -218,8 +218,11 @@ def changes_since_verified(folder: Path, verification: Mapping[str, Any]) -> lis
 
 def _run_of(verification: Mapping[str, Any]) -> Run | None:
     """Return the run of the recorded name in `runs/`, if it has the adapter that was exported."""
-    # The recorded name is untrusted, so it may not lead to another folder than `runs/`.
-    folder = Path(Settings().run_root) / Path(verification["run"]).name
+    # The recorded name is untrusted, so only a folder directly in `runs/` is looked at.
+    name = Path(verification["run"]).name
+    if name in ("", ".."):
+        return None
+    folder = Path(Settings().run_root) / name
     # The run may have been trained on since, or replaced by another one of its name.
     if not (folder / "run.json").is_file() or not _has_exported_adapter(folder, verification):
         return None

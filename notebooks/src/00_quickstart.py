@@ -139,10 +139,10 @@ print(choice.sentence)
 # `gn.train` drives TRL's `GRPOTrainer`, which most people use ([which argument is which](../docs/guide/from_other_tools.md)).
 #
 # The first steps may even fall: two prompts a step are few, so the curves are noisy. Then you should see tags and format rise, and
-# correct answers with them, because only an answer in the format can be counted. The line under the figure sums it up. A mark at the
-# upper edge of the figure is an alert, and its text is under the figure. **KL** in it says how far the model's token probabilities
-# have moved from those of the original model: 0 means not at all. A small penalty on it (`beta`) keeps the model from drifting
-# further than the reward is worth.
+# correct answers with them, because only an answer in the format can be counted. The line under the figure sums it up. A mark at
+# the upper edge of the figure is an alert, and its text is under the figure. **KL** in the line under the figure says how far the
+# model's token probabilities have moved from those of the original model: 0 means not at all. A small penalty on it (`beta`) keeps
+# the model from drifting further than the reward is worth.
 #
 # The held-out curve shows the three measures on 16 questions that the model is never trained on: a rough first look. Do not wait
 # for a falling loss: in GRPO the loss stays near zero and says nothing about progress.

@@ -77,8 +77,8 @@ left = [{"selector": "th, td", "props": "text-align: left"}]
 #
 # Where does it come from? Chat models were first tuned with *RLHF*: people compared answers, a second network learnt to predict what
 # they prefer (a *reward model*), and PPO trained on its scores. For mathematics and code a program can check the answer, so no reward
-# model is needed. GRPO was published for mathematics in 2024 and became known through DeepSeek-R1 in 2025. Its first stage, R1-Zero,
-# learnt long chains of reasoning from checked answers and a reward for the format.
+# model is needed. GRPO was published for mathematics in 2024 (still with reward models) and became known through DeepSeek-R1 in 2025.
+# Its sibling R1-Zero learnt long chains of reasoning from checked answers and a reward for the format alone.
 #
 # "How far above the average" is called the **advantage**. For completion $i$ with reward $r_i$:
 #
@@ -247,7 +247,8 @@ print(
 # purpose: it keeps the model near its start.
 #
 # 1. **Ratio.** $\rho = p_{\text{new}} / p_{\text{old}}$ is how much more likely a token is now than when it was sampled. The
-#    loss now uses $\rho$ instead of the log-probability. This corrects for samples that came from the old model.
+#    loss now uses $\rho$ instead of the log-probability. Weighting by $p_{\text{new}} / p_{\text{old}}$ turns an average over
+#    samples of the old model into one over samples of the new model (here token by token, so only approximately).
 # 2. **Clipping.** Once a token has moved by more than 20 % in the direction that its advantage asks for, there is nothing more to
 #    gain from it: its gradient becomes zero. The 20 % are `epsilon`. The left half of the figure below shows an example with $A = +1$:
 #    at $\rho = 1.3$ the gain is cut at 1.2, and the curve is flat, so the gradient is zero. At $\rho = 0.7$ the token has moved the
@@ -257,7 +258,8 @@ print(
 # 3. **KL term.** The *Kullback–Leibler divergence* (KL) measures how far two probability distributions are apart: the average of
 #    $\log p - \log p_{\text{ref}}$ over what the model samples. It is 0 if they are equal. The *reference* is the model we started
 #    with, here the same model with its LoRA switched off. For each token the loss uses $e^d - d - 1$ with
-#    $d = \log p_{\text{ref}} - \log p$. Averaged over samples from the model, $e^d$ is 1, so $e^d - 1$ adds nothing: the average
+#    $d = \log p_{\text{ref}} - \log p$. Averaged over samples from the model, $e^d$ is 1, because
+#    $\sum p \cdot p_{\text{ref}} / p = \sum p_{\text{ref}} = 1$. So $e^d - 1$ adds nothing: the average
 #    is still the KL. But now no single term is negative (right half of the figure). A token that the reference finds $e$ times as
 #    likely ($d = 1$) costs 0.72, and one that it finds $e$ times less likely ($d = -1$) costs 0.37.
 #    `beta` says what KL costs. With 0 it costs nothing, and many recent recipes do that. With a large value the model stays where it

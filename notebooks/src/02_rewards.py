@@ -151,7 +151,7 @@ found
 # ## Watch it happen
 #
 # Ignore the findings and train. You should see a curve that looks like a success: within ten steps the total reward rises by half. Then
-# compare the first group with the last one. Of the two loopholes the model took the easier one: it has learned to talk.
+# compare the first group with the last one. Of the two loopholes the model took the easier one: it writes more.
 
 # %%
 hacked = gn.train(model, tokenizer, task, with_loopholes, settings)
@@ -265,8 +265,8 @@ print(f"The sound rewards: {comparison.headline}")
 #
 # <details><summary>Answer</summary>
 #
-# The warning *repetition is rewarded* is gone, and the other findings stay. The model would write until the point is full and
-# then stop caring. A bonus with a maximum still teaches length and nothing else, so give it a small weight or leave it out.
+# Two warnings are gone: *repetition is rewarded*, and *format outweighs the answer*, because the bonus now adds at most 1, and
+# the right answer 2. The findings about `gold_somewhere` stay. The model would write until the point is full and then stop caring. A bonus with a maximum still teaches length and nothing else, so give it a small weight or leave it out.
 # </details>
 #
 # **2. Weights as a loophole.** Call `gn.check_rewards(rewards, task, weights={"correctness": 0.5, "xml_format": 2.0})`. Every reward is

@@ -178,10 +178,10 @@ run = gn.train(model, tokenizer, task, rewards, settings)
 #
 # The held-out remarks were never trained on. The model answers each of them greedily, as somebody who uses it would do. Read the
 # three rows *correct*, *in the format* and *correct anywhere*, and then the sentence about the majority-class baseline: only an
-# accuracy that is clearly above it counts as reading. Whether the *training* taught it is the column *change*. (Its share is that
-# of the held-out remarks, so it differs from the one above.)
+# accuracy that is clearly above it counts as reading. The column *change* says whether the *training* taught it. (The baseline here
+# counts only the held-out remarks, so its share differs from the one above.)
 #
-# The second comparison samples two answers to each remark, as the training did. GRPO makes the sampled answers better first. If the
+# The second comparison samples two answers to each remark, as the training did. If the
 # greedy answers were good from the start, the gain shows mainly in the sampled ones. *pass@2* is the share of remarks for which at least
 # one of the two answers is right.
 

@@ -210,6 +210,7 @@ LONGER = [*CHAT, {"role": "assistant", "content": "5"}, {"role": "user", "conten
         ([LONGER, CHAT], ['SYSTEM """Be brief."""']),
         ([CHAT, CHAT[1:]], []),
         ([CHAT[1:]], []),
+        ([[{"role": "system", "content": 'Three: """'}, CHAT[1]]], ["# The system prompt"]),
     ],
 )
 def test_modelfile_has_the_system_prompt_of_all_prompts(

@@ -35,6 +35,10 @@ def test_open_export_finds_its_run(
     elsewhere = shutil.copytree(tiny_run.path, tmp_path / "elsewhere")
     rewrite(copy / "verification.json", run=f"../{Path(elsewhere).name}")
     assert gn.export.open(copy).run is None
+    # The folder above `runs/` is a run here, too.
+    shutil.copytree(tiny_run.path, tmp_path, dirs_exist_ok=True)
+    rewrite(copy / "verification.json", run="..")
+    assert gn.export.open(copy).run is None
 
 
 @pytest.mark.parametrize(
