@@ -139,13 +139,19 @@ print(choice.sentence)
 # `gn.train` drives TRL's `GRPOTrainer`, which most people use ([which argument is which](../docs/guide/from_other_tools.md)).
 #
 # The first steps may even fall: two prompts a step are few, so the curves are noisy. Then you should see tags and format rise, and
-# correct answers with them, because only an answer in the format can be counted. The line under the figure sums it up. A mark at
-# the upper edge of the figure is an alert, and its text is under the figure. **KL** in the line under the figure says how far the
-# model's token probabilities have moved from those of the original model: 0 means not at all. A small penalty on it (`beta`) keeps
-# the model from drifting further than the reward is worth.
+# correct answers with them, because only an answer in the format can be counted. The line under the figure sums it up. **KL** in it
+# says how far the model's token probabilities have moved from those of the original model: 0 means not at all. A small penalty on it
+# (`beta`) keeps the model from drifting further than the reward is worth.
 #
-# The held-out curve shows the three measures on 16 questions that the model is never trained on: a rough first look. Do not wait
-# for a falling loss: in GRPO the loss stays near zero and says nothing about progress.
+# The held-out curve shows the three measures on 16 questions that the model is never trained on: a rough first look. It can be ahead
+# of the training curve. Held-out questions are answered *greedily*: each token is the most likely one. In training the tokens are
+# *sampled*, so an unlikely one is picked now and then, and the format breaks.
+#
+# A mark at the upper edge of the figure is an alert, and its text is below the figure. Here you may see *collapse*: many
+# completions of a group are the same. At the end of this run that is no fault, because most of them are right. It means that these
+# questions have little left to teach.
+#
+# Do not wait for a falling loss: in GRPO the loss stays near zero and says nothing about progress.
 
 # %%
 resume = "auto" if DRIVE else None
@@ -174,11 +180,19 @@ display(first_group, last_group)
 # The training reward is the number that the model was trained to raise, so a rise alone does not prove a better model. The held-out
 # questions can: the same questions, answered greedily (always the most likely token), with the LoRA switched off and on.
 #
-# Read the three rows. **Correct** means the right sum *in the format*. **In the format** is the format alone. **Correct answer
-# anywhere** compares the last number of the completion with the sum, so it hardly depends on the format. On a CPU the format rises
-# from 17 % to 100 % and the sums themselves from 55 % to 70 %, so most of the gain in *correct* is the format. In two other runs, with
-# other random numbers, the gain in sums was too small to be shown ([all seeds](../docs/evidence/quickstart_seeds.md)). The column
-# *how sure* has the p-value of each change: the probability of a change at least this large if the model had not improved.
+# Read the three rows. **Correct** means the right sum *in the format*. **In the format** is the format alone. **Correct anywhere**
+# compares the last number of the completion with the sum, so it hardly depends on the format. The column *how sure* has the p-value of
+# each change: the probability of a change at least this large if the model had not improved.
+#
+# **Predict before you run:** 14 steps, 16 completions in each. Has the model learned the format, sums, or both?
+#
+# <details><summary>What you should see</summary>
+#
+# On a CPU the format rises from 17 % to 100 % and the sums themselves from 55 % to 70 %. So most of the gain in *correct* is the
+# format. The gain in sums is shown here, but only on one of three seeds: with other random numbers it was 3 and 7 points, which
+# chance may explain ([all seeds](../docs/evidence/quickstart_seeds.md)). The small print says how large a true difference in *correct*
+# must be to be found with 96 questions in four cases of five.
+# </details>
 #
 # And with a larger model? Sebastian Raschka trained Qwen3-0.6B on competition mathematics: from 15.2 % to 47.4 % of MATH-500 in 50 steps,
 # and 44.0 % after 100 ([his table](https://github.com/rasbt/reasoning-from-scratch/tree/main/ch06/02_rlvr_grpo_scripts_intro), without
@@ -234,8 +248,8 @@ print(outcome)
 #
 # <details><summary>Answer</summary>
 #
-# Those in the format. A right answer in the format still has the highest total, but only by 0.1 of 1.6, so the advantage of a wrong
-# answer in the format is nearly as high (for the group above: +1.28 and +1.14). The model would learn the format first. Once all
+# The right one, but barely: it has +1.28, and a wrong answer in the format has +1.14, because their totals differ only by 0.1 of 1.6.
+# So the model would learn the format first. Once all
 # completions of a group are in the format, that tenth is the only difference left, and the division by the standard deviation makes
 # it count fully.
 # </details>

@@ -64,8 +64,13 @@ task
 # A reward is a function that turns completions into numbers. `correctness` gives 1 for the right answer between the answer tags, however
 # the number is written (42, 42.0, x = 42), and 0 for everything else. `gn.score` calls it as the trainer would.
 #
-# **Predict before you run:** which of these six completions deserve the point? You should see that only the first two get it. The
-# third hedges, the fourth writes an equation that is false, the fifth takes its answer back, and the last has no answer tags.
+# **Predict before you run:** which of these six completions deserve the point?
+#
+# <details><summary>What you should see</summary>
+#
+# Only the first two get it. The third hedges, the fourth writes an equation that is false, the fifth takes its answer back, and the
+# last has no answer tags.
+# </details>
 
 # %%
 first = gn.rewards.correctness(weight=2.0)
@@ -85,7 +90,8 @@ tried
 #
 # On its own, `correctness` gives nothing until the answer is between its tags. So two rewards for the format are added. They weigh
 # less than a correct answer: 1 and 0.5 against 2. `check_rewards` then calls each reward with a few thousand completions that are made
-# from your rows and try to cheat. It needs no model.
+# from your rows and try to cheat. It needs no model. (Its findings say *slot* for the place of the answer: what stands between the answer
+# tags.)
 #
 # You should see that nothing is found.
 
@@ -122,9 +128,12 @@ lab
 #
 # **Predict before you run:** how would *you* get a high score from them without solving the sum?
 #
-# You should see *critical* findings for the first reward: a completion that lists all numbers from 0 on always contains the gold answer.
-# That 17 contains 7 is a warning. The second reward gets a warning too: repeating the same words raises the score without end.
-# (Read the *critical* rows and the row *repetition is rewarded* first. The others are details of the same two loopholes.)
+# <details><summary>What you should see</summary>
+#
+# *Critical* findings for the first reward: a completion that lists all numbers from 0 on always contains the gold answer. That 17
+# contains 7 is a warning. The second reward gets a warning too: repeating the same words raises the score without end. (Read the
+# *critical* rows and the row *repetition is rewarded* first. The others are details of the same two loopholes.)
+# </details>
 
 
 # %%
@@ -150,22 +159,26 @@ found
 # %% [markdown]
 # ## Watch it happen
 #
-# Ignore the findings and train. You should see a curve that looks like a success: within ten steps the total reward rises by half. Then
-# compare the first group with the last one. Of the two loopholes the model took the easier one: it writes more.
+# Ignore the findings and train. You should see a curve that looks like a success: within ten steps the total reward rises by half.
+#
+# **Predict before you run:** which of the two loopholes will the model find first? Compare the first group with the last one.
 
 # %%
 hacked = gn.train(model, tokenizer, task, with_loopholes, settings)
 display(hacked.step(1).groups[0], hacked.step(STEPS).groups[0])
 
 # %% [markdown]
-# Look at the first group once more: a right sum in few words lies below the average, and the longest text has the largest
-# advantage, right or not. That is what the model learned from. The reward went up, and the answers did not get better. This is
-# **reward hacking**: the model did what you scored, not what you wanted.
+# It took the easier one: it writes more. Look at the first group once more: a right sum in few words lies below the average, and the
+# longest text has the largest advantage, right or not. That is what the model learned from. This is **reward hacking**: the model
+# did what you scored, not what you wanted.
 #
-# The comparison asks the held-out questions. Read its row *correct answer anywhere*: no completion has the tags, so *correct*
-# stays 0. You should see no gain in correct sums, and that nearly every completion now runs into the length limit. The total
-# reward cannot show this. Four things can: a check of the reward beforehand, the curve of each reward (`gold_somewhere` stays
-# low while the total rises), the completions themselves, and a held-out measure that is not the reward. The KL cannot: it
+# The comparison asks the held-out questions. Read its row *correct anywhere*: no completion has the tags, so *correct* stays 0. You
+# should see no gain in correct sums, and that nearly every completion now runs into the length limit. (*Anywhere* reads the last number
+# of a completion, so it misses a right sum that is followed by another number. A text without end often has one, and that is a fault
+# of such texts too: no reader can tell which number is meant.)
+#
+# The total reward cannot show this. Four things can: a check of the reward beforehand, the curve of each reward (`gold_somewhere`
+# stays low while the total rises), the completions themselves, and a held-out measure that is not the reward. The KL cannot: it
 # stayed small, so staying near the original model does not prevent this.
 
 # %%
@@ -233,7 +246,8 @@ comparison
 # %% [markdown]
 # ## Did it work?
 #
-# Four checks must pass, and one that fails stops with a message. Then the results are printed.
+# The cell stops with a message if one of four checks fails. Then it prints the results. Both trainings raised their reward by more than
+# chance, so the reward alone would call both a success. Only the held-out questions tell them apart.
 
 # %%
 assert tried.values["correctness"] == (1, 1, 0, 0, 0, 0), "correctness rewarded another text"

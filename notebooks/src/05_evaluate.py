@@ -82,7 +82,7 @@ gn.ask(run, first_questions)  # or your own: gn.ask(run, "What is 17 + 25?")
 #
 # So each held-out question is answered once by each model, greedily. Read the table in this order:
 #
-# * **Three rows.** *Correct* needs the right answer in the format. *In the format* is the format alone, *correct answer anywhere* the
+# * **Three rows.** *Correct* needs the right answer in the format. *In the format* is the format alone, *correct anywhere* the
 #   right answer without regard to the format. If only the format improved, the last row does not move.
 # * **The interval in brackets.** Other questions of the same kind would give another number. 95 % of such intervals contain the
 #   true share.
@@ -119,7 +119,7 @@ for questions in (12, 48, 96, 480, 1320):
 # questions that it did not solve in four tries before.
 #
 # You should see that both rise here. The reason is the format again: before the training even four tries rarely contain one in the
-# right format. Compare the row *correct answer anywhere*, which starts much higher.
+# right format. Compare the row *correct anywhere*, which starts much higher.
 
 # %%
 answer_format = gn.tasks.AnswerFormat(**run.info["task"]["format"])
@@ -187,7 +187,7 @@ print(run.outcome(comparison))
 #
 # <details><summary>Answer</summary>
 #
-# "How often was the answer right, but not in the format, before the training?" If *correct answer anywhere* was at 55 %, most of the
+# "How often was the answer right, but not in the format, before the training?" If *correct anywhere* was at 55 %, most of the
 # gain is the format. That is a real gain for a program that reads the answers, but it is not arithmetic.
 # </details>
 #
