@@ -248,6 +248,8 @@ comparison
 #
 # The cell stops with a message if one of four checks fails. Then it prints the results. Both trainings raised their reward by more than
 # chance, so the reward alone would call both a success. Only the held-out questions tell them apart.
+#
+# You can now write a reward, find its loopholes before you train, and recognise reward hacking in a run.
 
 # %%
 assert tried.values["correctness"] == (1, 1, 0, 0, 0, 0), "correctness rewarded another text"
