@@ -134,10 +134,13 @@ table.style.format(precision=1).set_table_styles(left)
 # **Predict before you run:** which completions will be pushed up, and which down? And what happens to a group in which all
 # eight rewards are equal?
 #
-# **You should see** that a reward above zero is not enough: *Sydney.* earned half a point for being short, and still lies below its
-# group. The advantages of a group add up to zero, so some completions gain at the expense of others. And where all rewards are
-# equal, every advantage is exactly 0: the model learns nothing from that prompt, whether all answers were perfect or all were
-# wrong. This is the most common reason why a GRPO run does not get anywhere.
+# <details><summary>What you should see</summary>
+#
+# A reward above zero is not enough: *Sydney.* earned half a point for being short, and still lies below its group. The advantages of
+# a group add up to zero, so some completions gain at the expense of others. And where all rewards are equal, every advantage is
+# exactly 0: the model learns nothing from that prompt, whether all answers were perfect or all were wrong. This is the most common
+# reason why a GRPO run does not get anywhere.
+# </details>
 #
 # Why divide by the standard deviation? It puts all prompts on one scale: a group with rewards between 0 and 100 does not drown
 # a group with rewards between 0 and 1. (The first exercise shows the price.)
@@ -215,8 +218,8 @@ pandas.DataFrame({"token": tokens, "probability": shown.exp(), "log-probability"
 # tokens. Dividing it by $T_i$ is a choice of GRPO.)
 #
 # **Why subtract the mean of the group?** It makes the estimate less noisy ([measured here](a1_algorithms.ipynb)). And it does not
-# bend it: the probabilities of all completions sum to 1, so a reward that is the same for all has the gradient zero. (The mean
-# contains the completion itself, which makes the average gradient an eighth shorter and leaves its direction.) PPO, the usual
+# bend it: the probabilities of all completions sum to 1, so a reward that is the same for all has the gradient zero. (Each completion
+# is part of its own mean. This shortens the average gradient by an eighth and leaves its direction.) PPO, the usual
 # method before GRPO, trains a second model to predict that mean, the *baseline*. GRPO reads it from the group and saves that model.
 #
 # The mask removes the padding. The value of this loss means nothing by itself. What we need is its **gradient**: for each of the
@@ -235,9 +238,8 @@ def gradient_of(loss):
 
 
 plain_gradient = gradient_of(loss)
-print(
-    f"loss {loss:.4f}, length of the gradient {plain_gradient.norm():.4f}, {len(plain_gradient):,} numbers"
-)
+print(f"loss {loss:.4f}")
+print(f"gradient: {len(plain_gradient):,} numbers, length {plain_gradient.norm():.4f}")
 
 # %% [markdown]
 # ## 5. The loss, complete
@@ -276,7 +278,7 @@ print(
 
 # %%
 def grpo_loss(log_probs, old, reference, advantages, mask, epsilon=0.2, beta=0.04):
-    """Return the GRPO loss, as TRL computes it. The first three arguments: (completions, tokens)."""
+    """Return the GRPO loss of TRL. The first three arguments have a row per completion."""
     ratio = torch.exp(log_probs - old)
     clipped = ratio.clamp(1 - epsilon, 1 + epsilon)
     gain = torch.minimum(ratio * advantages[:, None], clipped * advantages[:, None])
@@ -291,9 +293,9 @@ with torch.no_grad(), model.disable_adapter():
 first_loss = grpo_loss(log_probs, old, reference, advantages, mask)
 first_gradient = gradient_of(first_loss)
 difference = (first_gradient - plain_gradient).norm() / plain_gradient.norm()
-print(
-    f"loss {first_loss:.4f}; gradient {first_gradient.norm():.4f}, relative difference {difference:.1g}"
-)
+print(f"loss {first_loss:.4f}")
+print(f"gradient: length {first_gradient.norm():.4f}")
+print(f"difference from the gradient of the first version: {difference:.1g} of its length")
 
 # %% [markdown]
 # ## 6. One step
@@ -301,15 +303,23 @@ print(
 # Move each LoRA weight a little against its gradient: `weight -= 0.1 * gradient`. That is what SGD does. (Real runs use AdamW,
 # which chooses the size of the step for each weight from the same gradients.)
 #
-# Then ask again how likely each of the eight completions is. **You should see** the green bars (advantage above zero) point to
-# the right and the orange ones to the left. A label such as × 1.58 means that this exact completion is now 1.58 times as likely.
-# Each token of a long completion is pushed less, but the changes of its many tokens add up. In another batch a bar may point the wrong
-# way: all completions share weights, and many share their first words, so each feels the pushes of the others.
+# Then ask again how likely each of the eight completions is. **Predict before you run:** which bars will point to the right, and is a
+# bar twice as long where the advantage is twice as large?
+#
+# <details><summary>What you should see</summary>
+#
+# The green bars (advantage above zero) point to the right and the orange ones to the left. A label such as × 1.58 means that this
+# exact completion is now 1.58 times as likely. The length of a bar does not follow the advantage alone. A completion that was nearly
+# certain already cannot become much more likely, while an unlikely one can lose nearly everything: that is why −1.37 gives × 0.03 and
+# +1.16 only × 1.58. And all completions share weights, and many share their first words, so each feels the pushes of the others. In
+# another batch a bar may even point the wrong way.
 #
 # The printed line counts the tokens whose ratio has left the range from 0.8 to 1.2 in the direction of their advantage. If the same
 # eight completions were used for one more step, these would be clipped: their gradient would be zero.
 #
-# The loss on the same eight completions is no longer zero, because the model is no longer the one that wrote them.
+# The loss on the same eight completions is now *below* zero: the ratio of good completions is above 1 and that of bad ones below 1,
+# so the average gain is positive, and the loss is its negative.
+# </details>
 
 # %%
 start = parameters_to_vector(lora).detach().clone()  # to come back to
@@ -330,7 +340,8 @@ figure, axes = plt.subplots(figsize=(7, 3.4))
 bars = axes.barh(range(8), change[order], color=colours)
 axes.bar_label(bars, [f"× {factor:.2f}" for factor in change[order].exp()], padding=4)
 axes.set_yticks(range(8), [f"{texts[i][:42]}  {advantages[i]:+.2f}" for i in order])
-axes.set(title=f"loss {first_loss:.3f} → {second_loss:.3f}", xlabel="change of the log-probability")
+axes.set_title(f"loss {first_loss:.3f} → {second_loss:.3f}")
+axes.set_xlabel("change of the log-probability")
 axes.margins(x=0.16)
 
 # %% [markdown]
@@ -344,7 +355,8 @@ axes.margins(x=0.16)
 # from above. A callback keeps the gradients, which the trainer would otherwise throw away.
 #
 # **You should see** two lines that agree to about five digits. The rest is rounding. Such a check finds mistakes that no reward
-# curve shows. Try it: delete `ratio *` in front of the KL term, and the first line still agrees, but the second one does not.
+# curve shows. Try it: delete `ratio *` in front of the KL term, restart the kernel and run all cells. The first line still agrees,
+# but the second one does not.
 
 # %%
 import os
@@ -422,7 +434,7 @@ for (loss, gradient), trl_loss, trl_gradient in zip(ours, losses, KeepGradients.
 #
 # **You should see** the mean reward rise from about 0.8 to about 1.5, the most that a completion can earn. Then read the last
 # group: the rambling is gone, and nearly all eight completions are the same. Their rewards are equal, so the advantages are 0,
-# and this prompt has nothing more to teach.
+# and this prompt has nothing more to teach. The dashed line is the KL: what this cost in distance from the original model.
 #
 # The model has not learnt geography. It gave the right answer in five of the eight samples above, and now gives it nearly
 # always, to this one prompt. A real training does the same over hundreds of prompts, so that what is learnt helps with prompts
@@ -445,11 +457,13 @@ for step in range(STEPS):
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
-    history.append(rewards.mean().item())
-axes = pandas.Series(history, range(1, STEPS + 1)).plot(
-    style="o-", color="#0072B2", figsize=(7, 3), ylim=(0, 1.6)
-)
-axes.set(xlabel="step", ylabel="mean reward of the group")
+    d = (reference - log_probs).detach()
+    kl = ((d.exp() - d - 1) * mask).sum() / mask.sum()
+    history.append({"mean reward": rewards.mean().item(), "KL per token": kl.item()})
+history = pandas.DataFrame(history, index=range(1, STEPS + 1))
+axes = history.plot(style=["o-", "s--"], color=["#0072B2", "#C4600A"], figsize=(7, 3))
+axes.set(xlabel="step", ylim=(0, 1.6))
+axes.legend(frameon=False)
 print("The last group:", *texts, sep="\n")
 
 # %% [markdown]
@@ -460,7 +474,8 @@ print("The last group:", *texts, sep="\n")
 
 # %%
 agrees = all(difference < 1e-4 for difference in differences)
-first, last = sum(history[:2]) / 2, sum(history[-2:]) / 2
+mean_rewards = history["mean reward"]
+first, last = mean_rewards.iloc[:2].mean(), mean_rewards.iloc[-2:].mean()
 print(f"Gradients agree with TRL's: {'yes' if agrees else 'no'}.")
 print(f"Mean reward: {first:.2f} in the first two steps, {last:.2f} in the last two.")
 print("It worked." if agrees and last > first else "It did not work this time: try another SEED.")

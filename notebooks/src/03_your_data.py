@@ -32,10 +32,10 @@
 
 # %% tags=["parameters"] cellView="form"
 PRESET = "auto"  # @param ["auto", "cpu", "t4", "l4", "a100", "h100"]
-CHANGES = {"max_steps": 12, "per_device_train_batch_size": 32}  # @param {"type": "raw"}
+CHANGES = {"max_steps": 24, "per_device_train_batch_size": 32}  # @param {"type": "raw"}
 DATA = "reviews.csv"  # @param {"type": "raw"}
 COLUMNS = {"question": "Guest's remark", "answer": "mood (by hand)"}  # @param {"type": "raw"}
-EXAMPLE = ("The bed was lovely.", "lovely is praise", "positive")  # @param {"type": "raw"}
+EXAMPLE = ("The bed was on the left.", "on the left is a fact", "neutral")  # @param {"type": "raw"}
 
 # %%
 settings = gn.preset(PRESET, **{"gradient_accumulation_steps": 1, **CHANGES})
@@ -156,9 +156,9 @@ report
 # beat it has not been shown to read the remarks.
 #
 # For the small model you should see *signal* and two very different accuracies: low when it samples at temperature 1, where an
-# unlikely token is picked now and then, and higher when it decodes greedily. So for these eight prompts the model can often tell
-# the moods apart, but does not do so reliably. (The comparison below asks all held-out remarks, and the model is right less often
-# there.) This is what training can improve. A larger model may have little left to learn; the verdict will tell you.
+# unlikely token is picked now and then, and higher when it decodes greedily. So on these eight prompts the model can often tell
+# the moods apart, but does not do so reliably. This is what training can improve. A larger model may have little left to learn; the
+# verdict will tell you.
 
 # %%
 gate = gn.baseline(model, tokenizer, task, rewards, settings)
@@ -167,39 +167,76 @@ gate
 # %% [markdown]
 # ## Train
 #
-# Twelve steps with 4 prompts and 8 completions each. The first steps may fall, because four prompts a step are few. Then the format and
-# the labels rise together.
+# Twenty-four steps with 4 prompts and 8 completions each. The first steps may fall, because four prompts a step are few. Then the format
+# and the labels rise together.
 
 # %%
 run = gn.train(model, tokenizer, task, rewards, settings)
 
 # %% [markdown]
-# ## Before and after
+# ## Before and after: the most likely answer
 #
-# The held-out remarks were never trained on. The model answers each of them greedily, as somebody who uses it would do. Read the
-# three rows *correct*, *in the format* and *correct anywhere*, and then the sentence about the majority-class baseline: only an
-# accuracy that is clearly above it counts as reading. The column *change* says whether the *training* taught it. (The baseline here
-# counts only the held-out remarks, so its share differs from the one above.)
+# The held-out remarks were never trained on. First, the model answers each of them greedily, as somebody who uses it would do. Read
+# the three rows *correct*, *in the format* and *correct anywhere*, and then the sentence about the majority-class baseline: only an
+# accuracy that is clearly above it counts as reading. The column *change* says whether the *training* improved anything. (The
+# baseline here counts only the held-out remarks, so its share differs from the one above.)
 #
-# The second comparison samples two answers to each remark, as the training did. If the
-# greedy answers were good from the start, the gain shows mainly in the sampled ones. *pass@2* is the share of remarks for which at least
-# one of the two answers is right.
+# You should see a gain from 45 % to 64 %, and that the accuracy is above the majority-class baseline only after the training.
 
 # %%
 comparison = gn.compare(run, task)
+comparison
+
+# %% [markdown]
+# ## Before and after: sampled answers
+#
+# The training scored *sampled* answers, so its effect must be largest there. This comparison samples two answers to each remark at
+# temperature 1. *pass@2* is the share of remarks for which at least one of the two is right.
+#
+# **Predict before you run:** before the training, will the sampled answers be better or worse than the greedy ones?
+#
+# <details><summary>What you should see</summary>
+#
+# Much worse: 14 % were right, because an unlikely token was picked now and then, and nearly half of the answers broke the format.
+# After the training about 54 % are right. The model now does most of the time what it did before only when it was asked for its most
+# likely answer.
+# </details>
+
+# %%
 sampled = gn.compare(run, task, samples=2)
-display(comparison, sampled)
+sampled
+
+# %% [markdown]
+# ## Where it fails
+#
+# One number for all remarks hides *which* answers are wrong. `transcripts()` returns every answer with its grade. So count the grades
+# of each mood, before and after.
+#
+# **Predict before you run:** 64 % of the greedy answers are right. Are those spread evenly over the three moods?
+#
+# <details><summary>What you should see</summary>
+#
+# All *positive* and *negative* remarks are right, and not one *neutral* remark, although the example in the prompt is neutral. For "on the
+# first floor" the model answers *positive*. GRPO can only do more often what the model already does sometimes. Before the training only
+# 3 of 30 sampled answers to neutral remarks were right, so few groups had one to learn from, and every other remark rewarded another
+# label. Exercise 2 asks for the remedy.
+# </details>
+
+# %%
+import pandas
+
+answers = comparison.transcripts()
+for name in ("before", "after"):
+    display(pandas.crosstab(answers["answer"], answers[f"{name}_is"]))
 
 # %% [markdown]
 # ## Did it work?
 #
 # *It worked* needs three measurements that agree: the answers are better by a test, they are clearly above the majority-class baseline,
-# and the reward rose. If one is missing, the sentence says which one. The first verdict is about greedy answers. Those were often right
-# before the training, so a gain may not be shown there. The second verdict repeats the test on sampled answers.
+# and the reward rose. If one is missing, the sentence says which one.
 #
-# For the small model you should see that neither is called a success. The sampled answers improve clearly, but with 42 held-out remarks
-# their accuracy is not clearly above the majority-class baseline, so guessing may do as well. More rows and more steps
-# are the next thing to try.
+# For the small model you should see *It worked* twice. That is true, and it is not the whole story: the table above shows that the
+# model still cannot tell a neutral remark from a positive one. A clear verdict on the average does not replace a look at the parts.
 
 # %%
 assert sum(task.dropped.values()) >= 4 or DATA != "reviews.csv", f"left out: {task.dropped}"
@@ -225,21 +262,20 @@ print(run.outcome(sampled))
 #
 # ## Exercises
 #
-# **1. Two right labels.** Some remarks could be *neutral* or *positive*. How do you tell the kit that both are right?
+# **1. Close the loophole yourself.** Change `names_the_mood` so that the check finds nothing. (`task.format.extract_last(text)` returns
+# the content of the answer tags.)
 #
 # <details><summary>Answer</summary>
 #
-# Write a list as the answer of that row, such as `["neutral", "positive"]`. Each of them then counts as correct. In a CSV, read the file
-# with pandas first and replace the cell ([tables in pandas](../docs/guide/tables.md)).
+# Compare the whole answer instead of searching for the label in the text:
+# `scores.append(1.0 if task.format.extract_last(text) == label else 0.0)`. The check then says *tells right from wrong*.
 # </details>
 #
-# **2. A harder baseline.** Suppose 90 % of your rows are *positive*. Why is an accuracy of 88 % then a bad result, and what would you
-# change before training?
+# **2. The mood that is never right.** What would you change so that the model learns *neutral* as well?
 #
 # <details><summary>Answer</summary>
 #
-# Always answering *positive* gets 90 %. In most groups the model also earns nothing by reading, because *positive* is nearly always
-# right. Balance the training rows, for example with `filter=`, and keep the held-out rows as they are.
+# @NEUTRAL@
 # </details>
 #
 # ## Next

@@ -38,12 +38,16 @@ def grpo_by_hand(size: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def reward_lab(size: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def reward_lab(size: str, tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Execute `notebooks/02_rewards`.
 
-    The small form has fewer and smaller groups, and six held-out questions.
+    The small form has the tiny model, fewer and smaller groups, and six held-out questions.
     """
-    changes = {"num_generations": 4, "per_device_train_batch_size": 4}
+    changes = {
+        "model": str(tiny_folder),
+        "num_generations": 4,
+        "per_device_train_batch_size": 4,
+    }
     smaller = {"PROMPTS": 4, "STEPS": 2, "TASK": {"holdout": 6}, "CHANGES": changes}
     less = smaller if size == "small" else {}
     return execute_notebook("02_rewards", tmp_path_factory.mktemp("reward_lab"), size, **less)

@@ -1,4 +1,4 @@
-"""The notebook about rewards, executed with the real model."""
+"""The notebook about rewards, executed; as published with the real model."""
 
 import re
 from pathlib import Path
@@ -15,7 +15,7 @@ from tests.support.notebooks import (
     text_of,
 )
 
-pytestmark = pytest.mark.begins(100)
+pytestmark = pytest.mark.begins(30)
 
 
 @pytest.fixture
@@ -66,12 +66,19 @@ def test_lab_is_shown_with_and_without_a_kernel(notebook: nbformat.NotebookNode)
     assert '<td class="gn-number gn-strong gn-total">3.5</td>' in page
 
 
-def test_example_in_the_prompt_gives_a_signal(notebook: nbformat.NotebookNode, size: str) -> None:
-    groups = 4 if size == "small" else 8
+@pytest.fixture
+def baselines(notebook: nbformat.NotebookNode) -> str:
+    """Return the text of both baselines, without and with an example in the prompt."""
     cell = cell_with(notebook, "with_example = gn.baseline(")
-    shown = "\n".join(output.data["text/plain"] for output in outputs(cell, "text/plain"))
+    return "\n".join(output.data["text/plain"] for output in outputs(cell, "text/plain"))
+
+
+def test_prompt_without_an_example_gives_no_signal(baselines: str, size: str) -> None:
+    groups = 4 if size == "small" else 8
     # About one completion in 400 contains a tag by chance.
-    assert re.search(rf"No signal: in 0 of {groups}|Weak signal: in 1 of {groups}", shown)
-    differing = "[1234]" if size == "small" else "[678]"
-    weak = "|Weak signal" if size == "small" else ""
-    assert re.search(rf"(Signal|Format only{weak}): in {differing} of {groups} groups", shown)
+    assert re.search(rf"No signal: in 0 of {groups}|Weak signal: in 1 of {groups}", baselines)
+
+
+@only_published
+def test_example_in_the_prompt_gives_a_signal(baselines: str) -> None:
+    assert re.search(r"(Signal|Format only): in [678] of 8 groups", baselines)
