@@ -92,8 +92,6 @@ class RunInfo:
     """Version of this file's format."""
     pid: int | None = None
     """Number of the process that trains."""
-    process_start: float | None = None
-    """Start of that process, in seconds after the boot of its machine."""
     host: Text | None = None
     """Name of its machine."""
     base: Text | None = None

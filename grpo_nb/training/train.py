@@ -13,7 +13,6 @@ from grpo_nb.config.planning import plan
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.files import put_in_place, require_writable, staged_folder
-from grpo_nb.core.locks import writing_here
 from grpo_nb.core.problems import warn_user
 from grpo_nb.machine.host import require_disk
 from grpo_nb.models.adapter import load_adapter
@@ -164,10 +163,9 @@ def train(
             folder = rewind(found_run) if found_run else _new_run(prepared, name, info, locks)
             run = Run(folder, model=model, tokenizer=tokenizer, rewards=prepared.rewards)
             # 4. Train, and complete the folder however the training ends.
-            with writing_here(folder):
-                run.write_info(info)
-                recorder = Recorder(run, trainer, settings, observers)
-                _train_and_close(recorder, info, found_run)
+            run.write_info(info)
+            recorder = Recorder(run, trainer, settings, observers)
+            _train_and_close(recorder, info, found_run)
     return run
 
 
