@@ -5,10 +5,10 @@ so that importing the kit stays fast.
 """
 
 import math
-from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, product
 from statistics import fmean, variance
 from typing import Literal
 
@@ -302,8 +302,8 @@ def mann_whitney_z(before: Sequence[float], after: Sequence[float]) -> float:
     """Return how much higher `after` is than `before`, as a z-score.
 
     This is the Mann-Whitney U test in the normal approximation with the correction for ties. It
-    compares ranks, because a single outlier in a reward or in the KL can reverse a comparison of
-    means. The health rules call it several times per logged step, and scipy's own test takes ten
+    asks only which value of a pair is higher, because a single outlier in a reward or in the KL can
+    reverse a comparison of means. The health rules call it several times per logged step, and scipy's own test takes ten
     times as long for so few numbers.
 
     Returns:
@@ -316,27 +316,21 @@ def mann_whitney_z(before: Sequence[float], after: Sequence[float]) -> float:
     m = len(after)
     if n < 2 or m < 2:
         return 0.0
-    ordered = sorted([*before, *after])
-    ranks = {}
-    for value in ordered:
-        # Equal values share the mean of the ranks that they occupy. Ranks count from the middle.
-        lower = bisect_left(ordered, value)
-        upper = bisect_right(ordered, value)
-        ranks[value] = (lower + upper - n - m) / 2
-    # The variance of the sum of m ranks drawn at random; ties make it smaller.
-    squares = sum(ranks[value] ** 2 for value in ordered)
-    rank_variance = n * m * squares / ((n + m) * (n + m - 1))
-    if rank_variance == 0:
+    total = n + m
+    counts = Counter([*before, *after]).values()
+    # Ties make the variance smaller.
+    ties = sum(count**3 - count for count in counts)
+    variance_of_sum = n * m * (total + 1 - ties / (total * (total - 1))) / 3
+    if variance_of_sum == 0:
         return 0.0
-    rank_sum = sum(ranks[value] for value in after)
-    return rank_sum / math.sqrt(rank_variance)
+    return _rising_minus_falling(product(before, after)) / math.sqrt(variance_of_sum)
 
 
 def kendall_z(values: Sequence[float]) -> float:
     """Return how consistently values rise from first to last, as a z-score.
 
     This is the Mann-Kendall test in the normal approximation, without a correction for ties. Five
-    rising values are enough for a z-score of 2.4; a before/after comparison needs eight.
+    rising values are enough for a z-score of 2.4, and `mann_whitney_z` needs eight.
 
     The health rules compare z-scores with limits, and call this function for every logged step.
     `rise_p_value` is the exact test for a single statement about a whole run.
@@ -347,12 +341,13 @@ def kendall_z(values: Sequence[float]) -> float:
     n = len(values)
     if n < 2:
         return 0.0
-    pairs = combinations(values, 2)
-    rising_minus_falling = 0
-    for before, after in pairs:
-        rising_minus_falling += (after > before) - (after < before)
-    pair_variance = n * (n - 1) * (2 * n + 5) / 18
-    return rising_minus_falling / math.sqrt(pair_variance)
+    variance_of_sum = n * (n - 1) * (2 * n + 5) / 18
+    return _rising_minus_falling(combinations(values, 2)) / math.sqrt(variance_of_sum)
+
+
+def _rising_minus_falling(pairs: Iterable[tuple[float, float]]) -> int:
+    """Return the number of pairs in rising order minus the number in falling order."""
+    return sum((later > earlier) - (later < earlier) for earlier, later in pairs)
 
 
 @dataclass(frozen=True)
