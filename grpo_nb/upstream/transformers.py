@@ -82,6 +82,7 @@ def forget_quantization(model: PreTrainedModel) -> None:
     """
     for name in ("hf_quantizer", "is_quantized", "quantization_method"):
         _require_attribute(model, name)
+    _require_attribute(model.config, "quantization_config")
     del model.config.quantization_config
     model.hf_quantizer = None
     model.is_quantized = False

@@ -6,7 +6,7 @@ import os
 from functools import partial, wraps
 from typing import Any
 
-from grpo_nb.upstream.symbols import require_symbol
+from grpo_nb.upstream.symbols import require_attribute, require_symbol
 
 WRITTEN_FOR = "unsloth 2026.10.9"
 WRITTEN_FOR_ZOO = "unsloth_zoo 2026.10.9"
@@ -37,9 +37,12 @@ def hand_copies_to_vllm() -> None:
     @wraps(original)
     def build(*args: Any, **kwargs: Any) -> Any:
         request = original(*args, **kwargs)
-        tensors = getattr(request, "lora_tensors", None)
-        if tensors:
-            request.lora_tensors = {name: tensor.clone() for name, tensor in tensors.items()}
+        # None if the merged weights already hold the whole LoRA.
+        if request is not None:
+            tensors = require_attribute(request, "lora_tensors", written_for=WRITTEN_FOR_ZOO)
+            # None if vLLM reads the LoRA from a folder.
+            if tensors is not None:
+                request.lora_tensors = {name: tensor.clone() for name, tensor in tensors.items()}
         return request
 
     build.hands_copies = True

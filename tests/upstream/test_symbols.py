@@ -124,6 +124,14 @@ def test_forget_quantization_removes_the_marks(model: LlamaForCausalLM) -> None:
     assert model.hf_quantizer is None
 
 
+def test_forget_quantization_without_its_config_is_refused(model: LlamaForCausalLM) -> None:
+    model.hf_quantizer = object()
+    model.is_quantized = True
+    model.quantization_method = "gguf"
+    with pytest.raises(EnvironmentProblem, match="quantization_config is missing in transformers"):
+        transformers.forget_quantization(model)
+
+
 def test_lora_request_builder_is_in_installed_unsloth(monkeypatch: pytest.MonkeyPatch) -> None:
     from unsloth_zoo import vllm_utils
 
@@ -131,6 +139,15 @@ def test_lora_request_builder_is_in_installed_unsloth(monkeypatch: pytest.Monkey
     monkeypatch.setattr(vllm_utils, "_build_lora_request", original)
     unsloth.hand_copies_to_vllm()
     assert vllm_utils._build_lora_request.hands_copies
+
+
+def test_lora_request_without_its_tensors_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from unsloth_zoo import vllm_utils
+
+    monkeypatch.setattr(vllm_utils, "_build_lora_request", SimpleNamespace)
+    unsloth.hand_copies_to_vllm()
+    with pytest.raises(EnvironmentProblem, match="lora_tensors is missing in unsloth_zoo"):
+        vllm_utils._build_lora_request()
 
 
 def test_cpu_dtype_probe_follows_the_kit(monkeypatch: pytest.MonkeyPatch) -> None:
