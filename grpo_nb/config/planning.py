@@ -221,7 +221,7 @@ def _why_not_vllm(
         return ""
     if model is not None:
         return "the model was loaded without vLLM"
-    return str(vllm_obstacle(settings, gpu, try_import=False) or "")
+    return vllm_obstacle(settings, gpu, try_import=False) or ""
 
 
 def _available(gpu: Gpu | None, model: Any, is_another_machine: bool) -> float:

@@ -229,8 +229,7 @@ def test_without_vllm_it_falls_back_and_says_so_once(on_a_gpu, monkeypatch) -> N
     loader = Loader()
     model, _ = on_a_gpu(
         loader,
-        warned="vLLM is not installed. What to do: "
-        "pip install -r requirements.txt -r requirements-gpu",
+        warned="vLLM is not installed .pip install -r requirements.txt -r requirements-gpu",
     )
     assert "fast_inference" not in loader.calls[0]
     assert not has_engine(model)
