@@ -49,14 +49,14 @@ def count_sizes(model: Any) -> dict[str, Any]:
             parameters += parameter.numel() if state is None else state.shape.numel()
     heads = getattr(config, "num_attention_heads", None) or 1
     head_width = getattr(config, "head_dim", None) or config.hidden_size // heads
-    inner = getattr(config, "intermediate_size", None)
+    mlp_width = getattr(config, "intermediate_size", None)
     return {
         "parameters": parameters,
         "hidden": config.hidden_size,
-        "inner": inner if isinstance(inner, int) else 4 * config.hidden_size,
+        "mlp_width": mlp_width if isinstance(mlp_width, int) else 4 * config.hidden_size,
         "layers": config.num_hidden_layers,
-        "key_value": (getattr(config, "num_key_value_heads", None) or heads) * head_width,
-        "query": heads * head_width,
+        "key_value_width": (getattr(config, "num_key_value_heads", None) or heads) * head_width,
+        "query_width": heads * head_width,
         "vocabulary": config.vocab_size,
         "projections": projections,
     }

@@ -44,12 +44,12 @@ class Sizes:
 
     parameters: int
     hidden: int
-    inner: int
+    mlp_width: int
     layers: int
-    key_value: int
-    """Width of all key heads together; the values take as much again."""
-    query: int
-    """Width of all query heads together."""
+    key_value_width: int
+    """Of all key heads together; the values take as much again."""
+    query_width: int
+    """Of all query heads together."""
     vocabulary: int
     projections: Mapping[str, tuple[int, int]]
     """Linear layers of the decoder, which 4-bit loading packs and a LoRA adapts. Layer name ->
@@ -235,8 +235,8 @@ def _activations(sizes: Sizes, computed: int, attended: int, bytes_per_number: i
     (arXiv:2205.05198, section 4.1) for a gated MLP and no dropout. For each attended token, keys
     and values, as kept and as repeated for all query heads.
     """
-    per_computed = 12 * sizes.hidden + 4 * sizes.inner
-    per_attended = 2 * (sizes.key_value + sizes.query)
+    per_computed = 12 * sizes.hidden + 4 * sizes.mlp_width
+    per_attended = 2 * (sizes.key_value_width + sizes.query_width)
     return bytes_per_number * (computed * per_computed + attended * per_attended)
 
 
@@ -246,7 +246,7 @@ def _cache(
     """Return the keys and values of all rows of one generation."""
     rows = settings.generation_batch_size
     length = settings.max_completion_length
-    numbers_per_token = 2 * sizes.key_value * sizes.layers
+    numbers_per_token = 2 * sizes.key_value_width * sizes.layers
     cache = rows * (prompt_tokens + length) * numbers_per_token * bytes_per_number
     how = f"{rows} rows of {prompt_tokens} + {length} tokens"
     return MemoryPart("KV cache", cache, how, "generation")

@@ -41,7 +41,7 @@ def _savings(settings: Settings, *, is_gpu: bool, phase: str = "") -> Iterator[_
     can_halve = micro % 2 == 0 and generated % settings.num_generations == 0
     if can_halve and phase not in ("loading", "generation"):
         yield _Saving(
-            # That loss divides by the tokens of each pass.
+            # The loss bnpo divides by the tokens of each pass.
             "Activations grow with the completions of one pass. The step keeps its completions; "
             'only loss_type="bnpo" weighs their tokens a little differently.',
             {
@@ -89,27 +89,15 @@ def fitting_changes(
     settings: Settings, fits: Callable[[Settings], bool], *, is_gpu: bool
 ) -> dict[str, Any]:
     """Return the changes to settings that make `fits(settings)` true; empty if nothing does."""
-    changes: list[dict[str, Any]] = []
+    changes: dict[str, Any] = {}
     smaller = settings
     while not fits(smaller):
         saving = next(_savings(smaller, is_gpu=is_gpu), None)
         if saving is None:
             return {}
-        changes.append(saving.change)
+        changes |= saving.change
         smaller = smaller.replace(**saving.change)
-    # A later change may have made an earlier one unnecessary.
-    for change in reversed(changes):
-        others = [other for other in changes if other is not change]
-        if fits(settings.replace(**_merged(others))):
-            changes = others
-    return _merged(changes)
-
-
-def _merged(changes: list[dict[str, Any]]) -> dict[str, Any]:
-    merged: dict[str, Any] = {}
-    for change in changes:
-        merged |= change
-    return merged
+    return changes
 
 
 def memory_advice(
@@ -136,13 +124,13 @@ def memory_advice(
     if phase is None:
         phase = "generation" if any(map(_is_in_sampling, chain)) else "training"
     is_gpu = find_gpu() is not None or any(sign in text for sign in ("cuda", "cublas", "gpu"))
-    nothing_left = _Saving("No setting of this run is left to lower.", {})
-    saving = next(_savings(settings, is_gpu=is_gpu, phase=phase), nothing_left)
-    instead = f"Write {replacing(saving.change)}" if saving.change else "Take a smaller model"
+    saving = next(_savings(settings, is_gpu=is_gpu, phase=phase), None)
+    advice = "No setting of this run is left to lower. Take a smaller model"
+    if saving is not None:
+        advice = f"{saving.why} Write {replacing(saving.change)}"
     when = "while loading" if phase == "loading" else f"in {phase}"
     return (
-        f"Out of memory {when}. {saving.why} {instead}, in a fresh kernel: the failed one still "
-        "holds its memory."
+        f"Out of memory {when}. {advice}, in a fresh kernel: the failed one still holds its memory."
     )
 
 

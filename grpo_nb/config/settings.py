@@ -25,6 +25,7 @@ from pydantic.dataclasses import dataclass
 
 from grpo_nb.config import arguments
 from grpo_nb.core.tables import Shown, Table
+from grpo_nb.core.words import require_number
 
 EMBEDDED_MODEL = "SmolLM2-135M-Instruct"
 
@@ -48,7 +49,8 @@ _Layers = Annotated[
 class Settings(Shown):
     """Settings of a run, with the reason for each default.
 
-    Make them with `preset`, change them with `replace`.
+    Make them with `preset`, change them with `replace`. A notebook shows them as a table, and
+    `repr(settings)` is the call that makes equal settings.
 
     Raises:
         ValueError: A value cannot work; gives the value, the reason, and what to write instead.
@@ -153,6 +155,9 @@ class Settings(Shown):
 
     def __post_init__(self) -> None:
         arguments.check_names({"extra": self.extra}, _names())
+        # The sizes below are computed from these.
+        for name in ("steps_per_generation", "generation_batch_size", "num_iterations"):
+            require_number(name, self.extra.get(name) or 1, 1)
         # TRL notices an unknown level only at the first loss, after the first generation.
         level = self.extra.get("importance_sampling_level", "token")
         levels = arguments.IMPORTANCE_SAMPLING_LEVELS
@@ -186,7 +191,10 @@ class Settings(Shown):
 
     @property
     def sampling(self) -> dict[str, Any]:
-        """Sampling parameters besides the temperature, under the names that every engine uses."""
+        """Sampling parameters besides the temperature, under the names of transformers and vLLM.
+
+        llama.cpp, which samples from a GGUF file, refuses `repetition_penalty`.
+        """
         extra = {
             name: self.extra[name] for name in ("min_p", "repetition_penalty") if name in self.extra
         }
