@@ -18,7 +18,7 @@ from grpo_nb.core.words import displayable
 class Panel(widgets.VBox):
     """Base class of a widget that shows its callbacks' errors and can be read without a kernel.
 
-    A subclass sets `_pictured` to pairs of a heading and the views below it. A page without widgets
+    A subclass sets `_static_views` to pairs of a heading and the views below it. A page without widgets
     shows these views.
     """
 
@@ -34,7 +34,7 @@ class Panel(widgets.VBox):
         self._failures: list[BaseException] = []
         self._depth = 0
         self._is_quiet = False
-        self._pictured: Sequence[tuple[str, Sequence[widgets.HTML]]] = ()
+        self._static_views: Sequence[tuple[str, Sequence[widgets.HTML]]] = ()
 
     @contextlib.contextmanager
     def showing_errors(self) -> Iterator[None]:
@@ -90,7 +90,7 @@ class Panel(widgets.VBox):
     def _snapshot(self) -> str:
         """Return the panel's present views as HTML that needs no kernel."""
         parts = []
-        for heading, views in self._pictured:
+        for heading, views in self._static_views:
             parts.append((heading, [html_view.value for html_view in views]))
         return pages.page(self.panel_title, parts, *self.panel_sheets)
 

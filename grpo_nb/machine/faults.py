@@ -83,8 +83,8 @@ def _is_memory_error(error: BaseException) -> bool:
     text = _searchable_text(error)
     if isinstance(error, (RuntimeError, OSError)) and re.search(_OUT_OF_MEMORY, text):
         return True
-    # vLLM raises a ValueError. Torch's texts do not count there: an error of a reward function may
-    # quote a completion, as that of int("out of memory") does.
+    # vLLM raises a ValueError. For a ValueError only vLLM's texts count: an error of a reward function
+    # may quote a completion, as that of int("out of memory") does.
     is_vllm_type = isinstance(error, (RuntimeError, OSError, ValueError))
     return is_vllm_type and re.search(_VLLM_OUT_OF_MEMORY, text) is not None
 

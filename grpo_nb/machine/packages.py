@@ -127,7 +127,7 @@ def minor_release(version: str) -> tuple[int, int]:
     return int(major), int(minor)
 
 
-def misfits() -> list[str]:
+def breaking_packages() -> list[str]:
     """Return installed packages that the kit does not need and that break transformers or peft."""
     torch = installed_version("torch")
     torchvision = installed_version("torchvision")

@@ -67,7 +67,7 @@ class RunViewer(Panel):
             ),
         ]
         # `Panel` draws these views where no widget can be shown.
-        self._pictured = (("Curves", [self._curves_view]), ("The step", [self._step_view]))
+        self._static_views = (("Curves", [self._curves_view]), ("The step", [self._step_view]))
         self._refresh_button.on_click(self.refresh)
         self._slider.observe(self._pick_step, "value")
         self.refresh()

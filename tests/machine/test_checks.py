@@ -252,11 +252,11 @@ def test_packages_check(versions, status, found, machine: Machine) -> None:
         ),
     ],
 )
-def test_misfits_are_packages_that_break_others(
+def test_breaking_packages_are_named_by_their_versions(
     versions: dict, names: list, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(packages, "installed_version", versions.get)
-    assert packages.misfits() == names
+    assert packages.breaking_packages() == names
 
 
 def test_import_order_problem_names_the_packages(monkeypatch: pytest.MonkeyPatch) -> None:
