@@ -6,7 +6,6 @@ the one that TRL alone would build.
 
 import dataclasses
 import enum
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -58,10 +57,6 @@ class EffectiveSettings(Shown):
     """Rows by name. A setting that runs as asked has no row."""
     arguments: Mapping[str, Any]
     """Arguments of the trainer's configuration that the kit passed, or that differ from TRL's."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the table as `run.json` stores it."""
-        return json.loads(json.dumps(dataclasses.asdict(self), default=str))
 
     def _parts(self) -> Iterable[str | Table]:
         # `dtype` always has a row, and `adam_beta2` unless it is in `extra`.

@@ -9,6 +9,7 @@ import functools
 import json
 import math
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,10 +67,9 @@ class Sizes:
 
     def adapted(self, targets: tuple[str, ...]) -> list[tuple[int, int]]:
         """Return the entries of `projections` that a LoRA adapts."""
-        names = self.projections.keys()
-        if targets != ALL_LINEAR:
-            names = names & set(targets)
-        return [self.projections[name] for name in names]
+        if targets == ALL_LINEAR:
+            return list(self.projections.values())
+        return [sizes for name, sizes in self.projections.items() if name in targets]
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ def _count(name: str) -> dict[str, Any]:
 
 def peak_gb(parts: Iterable[MemoryPart]) -> float:
     """Return the memory of the larger phase, with the parts that both phases hold."""
-    sums = {"always": 0.0, "generation": 0.0, "training": 0.0}
+    sums: Counter[str] = Counter()
     for part in parts:
         sums[part.phase] += part.gb
     return sums["always"] + max(sums["generation"], sums["training"])

@@ -109,44 +109,47 @@ class Plan(Shown):
         rows = [*self._rows_of_run(), *self._rows_of_memory()]
         yield Table(rows, head=("", "value", "explanation"), right=(1,), narrow=(0, 1))
 
-    def _rows_of_run(self) -> Iterable[tuple[Any, ...]]:
-        """Yield what was asked for and what will run."""
+    def _rows_of_run(self) -> list[tuple[Any, ...]]:
+        """Return what was asked for and what will run."""
         settings = self.settings
-        length = self.prompt_tokens + settings.max_completion_length
-        epochs = settings.num_train_epochs
         steps = f"{settings.max_steps:,}"
         why_steps = ""
-        if epochs is not None and self.questions is None:
-            steps = "not known"
-            why_steps = f"num_train_epochs={epochs:g} over the questions of a task"
-        elif epochs is not None:
-            why_steps = f"num_train_epochs={epochs:g} over {self.questions:,} questions"
+        if settings.num_train_epochs is not None:
+            count = "the" if self.questions is None else f"{self.questions:,}"
+            why_steps = f"num_train_epochs={settings.num_train_epochs:g} over {count} questions"
+            steps = "not known" if self.questions is None else steps
+        passes = f"{settings.per_device_train_batch_size} x {settings.gradient_accumulation_steps}"
+        batch = settings.batch_size
+        length = self.prompt_tokens + settings.max_completion_length
+        longest = f"{batch} times {length}, every completion at its longest"
         engine = "vLLM" if settings.fast_inference else "without vLLM"
-        why_engine = "as asked"
-        if self.why_not_vllm:
-            why_engine = f"asked: vLLM. {self.why_not_vllm}"
-        yield bold("asked, and what will run"), "", ""
-        yield "training steps", steps, why_steps
-        batch = f"{settings.per_device_train_batch_size} x {settings.gradient_accumulation_steps}"
-        groups = f"{batch}, in groups of {settings.num_generations}"
-        yield "completions a step", f"{settings.batch_size}", groups
-        tokens = f"{settings.batch_size} times {length}, every completion at its longest"
-        yield "tokens a step", f"up to {settings.batch_size * length:,}", tokens
-        yield "dtype", self.dtype.name, f"asked: {settings.dtype}. {self.dtype.why}"
-        yield "sampling", engine, why_engine
+        why_engine = f"asked: vLLM. {self.why_not_vllm}" if self.why_not_vllm else "as asked"
+        return [
+            (bold("asked, and what will run"), "", ""),
+            ("training steps", steps, why_steps),
+            ("completions a step", batch, f"{passes}, in groups of {settings.num_generations}"),
+            ("tokens a step", f"up to {batch * length:,}", longest),
+            ("dtype", self.dtype.name, f"asked: {settings.dtype}. {self.dtype.why}"),
+            ("sampling", engine, why_engine),
+        ]
 
-    def _rows_of_memory(self) -> Iterable[tuple[Any, ...]]:
-        """Yield what the run needs, as estimates, and what is there."""
-        yield bold("what it needs, estimated"), "", ""
+    def _rows_of_memory(self) -> list[tuple[Any, ...]]:
+        """Return what the run needs, as estimates, and what is there."""
+        rows = []
         for part in self.parts:
             phase = "" if part.phase == "always" else f"; in {part.phase}"
-            yield part.name, f"{part.gb:.2f} GB", f"{part.explanation}{phase}"
-        peak = "estimate: the larger of generation and training"
-        yield bold("memory, peak"), bold(f"{self.memory_gb:.2f} GB"), peak
+            rows.append((part.name, f"{part.gb:.2f} GB", f"{part.explanation}{phase}"))
+        peak = bold(f"{self.memory_gb:.2f} GB")
         disk = f"{self.sizes.parameters * 2 / 1e9:.2f} GB"
-        yield "disk, merged export", disk, "all weights in 16 bit"
-        yield bold("what is there"), "", ""
-        yield "memory", f"{self.available_gb:.2f} GB", f"free for this run on {self._machine()}"
+        free = f"{self.available_gb:.2f} GB"
+        return [
+            (bold("what it needs, estimated"), "", ""),
+            *rows,
+            (bold("memory, peak"), peak, "estimate: the larger of generation and training"),
+            ("disk, merged export", disk, "all weights in 16 bit"),
+            (bold("what is there"), "", ""),
+            ("memory", free, f"free for this run on {self._machine()}"),
+        ]
 
 
 def plan(
@@ -233,9 +236,7 @@ def _available(gpu: Gpu | None, model: Any, is_another_machine: bool) -> float:
     if gpu is None:
         import psutil
 
-        held_by_model = 0
-        if model is not None:
-            held_by_model = sum(p.numel() * p.element_size() for p in model.parameters())
+        held_by_model = 0 if model is None else model.get_memory_footprint()
         held_by_python = min(psutil.Process().memory_info().rss, CPU_BASE)
         return min(whole, free_memory_bytes() + held_by_python + held_by_model)
     free = read_gpu().free_gib * 2**30

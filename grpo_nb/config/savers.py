@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from grpo_nb.config.settings import Settings
-from grpo_nb.machine.faults import error_chain, is_out_of_memory
+from grpo_nb.machine.faults import error_chain, is_out_of_memory, searchable_text
 from grpo_nb.machine.gpu import find_gpu
 
 # Below this share the weights of a model hardly fit into vLLM's memory.
@@ -118,13 +118,12 @@ def memory_advice(
     True
     """
     chain = list(error_chain(error))
-    text = " ".join(f"{type(cause).__name__} {cause}".lower() for cause in chain)
+    text = " ".join(map(searchable_text, chain))
     if not is_out_of_memory(error) or "cache blocks" in text or "kv cache" in text:
         return None
     if phase is None:
         phase = "generation" if any(map(_is_in_sampling, chain)) else "training"
-    is_gpu = find_gpu() is not None or any(sign in text for sign in ("cuda", "cublas", "gpu"))
-    saving = next(_savings(settings, is_gpu=is_gpu, phase=phase), None)
+    saving = next(_savings(settings, is_gpu=find_gpu() is not None, phase=phase), None)
     advice = "No setting of this run is left to lower. Take a smaller model"
     if saving is not None:
         advice = f"{saving.why} Write {replacing(saving.change)}"

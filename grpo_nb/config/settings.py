@@ -251,8 +251,7 @@ class Settings(Shown):
         >>> Settings.from_dict(Settings(max_steps=7).to_dict()).max_steps
         7
         """
-        values = {name: getattr(self, name) for name in _names()}
-        return {**values, "lora_target_modules": list(self.lora_target_modules)}
+        return {**vars(self), "lora_target_modules": list(self.lora_target_modules)}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:

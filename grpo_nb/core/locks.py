@@ -29,15 +29,7 @@ _held: set[int] = set()
 
 
 class FolderLockedError(ValueError):
-    """Another process, or another thread of this one, works in the folder.
-
-    Attributes:
-        holder: The process that holds the lock, in words.
-    """
-
-    def __init__(self, folder: Path, holder: str) -> None:
-        self.holder = holder
-        super().__init__(f"{str(folder)!r} is locked by {holder}.")
+    """Another process, or another thread of this one, works in the folder; the text names it."""
 
 
 @contextlib.contextmanager
@@ -74,7 +66,7 @@ def _acquire(folder: Path) -> int | None:
         # The text is empty if the holder has not written it yet.
         holder = os.pread(descriptor, _LONGEST_HOLDER_BYTES, 0).decode(errors="replace")
         os.close(descriptor)
-        raise FolderLockedError(folder, displayable(holder) or "another process") from None
+        raise FolderLockedError(displayable(holder) or "another process") from None
     except OSError as error:
         # Some network drives refuse every lock, each with an error of its own.
         os.close(descriptor)

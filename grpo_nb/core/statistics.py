@@ -229,35 +229,13 @@ def smallest_difference(change: Sequence[float]) -> float | None:
 # Means, ranks and trends
 
 
-def t_interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """Return the 95 % interval of a mean by Student's t.
-
-    Returns:
-        The two ends, or None with fewer than two values, an infinite value, or values that are all
-        the same and say nothing about how much others would differ.
-
-    >>> [round(end, 3) for end in t_interval([0.0, 0.5, 1.0])]
-    [-0.742, 1.742]
-    """
-    from scipy import stats
-
-    if len(values) < 2 or not all(map(math.isfinite, values)):
-        return None
-    # Rounding gives equal values a tiny deviation from their mean.
-    if len(set(values)) < 2:
-        return None
-    standard_error = stats.sem(values)
-    low, high = stats.t.interval(0.95, len(values) - 1, fmean(values), standard_error)
-    return float(low), float(high)
-
-
 @dataclass(frozen=True)
 class Estimate:
     """A mean over groups with its 95 % interval."""
 
     mean: float
     interval: tuple[float, float] | None
-    """None with fewer than two groups, or if all groups have the same mean."""
+    """None with fewer than two groups, if all have the same mean, or if a score is infinite."""
 
     def __str__(self) -> str:
         if self.interval is None:
@@ -277,6 +255,8 @@ def estimate(groups: Sequence[Sequence[float]]) -> Estimate:
     >>> estimate([[0.0, 1.0], [1.0, 1.0], [0.0, 0.0]]).mean
     0.5
     """
+    from scipy import stats
+
     scores = []
     group_means = []
     for group in groups:
@@ -285,17 +265,18 @@ def estimate(groups: Sequence[Sequence[float]]) -> Estimate:
             scores += known
             group_means.append(fmean(known))
     mean = fmean(group_means) if group_means else math.nan
-    interval = t_interval(group_means)
-    if interval is None:
+    # Groups that all have the same mean say nothing about how much others would differ.
+    if not math.isfinite(mean) or len(set(group_means)) < 2:
         return Estimate(mean, None)
-    low, high = interval
+    standard_error = stats.sem(group_means)
+    low, high = stats.t.interval(0.95, len(group_means) - 1, mean, standard_error)
     # Most rewards give scores from 0 to 1 and do not declare it, so an extreme score of 0 or 1 is
     # taken for the end of the scale.
     if min(scores) == 0:
         low = max(low, 0.0)
     if max(scores) == 1:
         high = min(high, 1.0)
-    return Estimate(mean, (low, high))
+    return Estimate(mean, (float(low), float(high)))
 
 
 def mann_whitney_z(before: Sequence[float], after: Sequence[float]) -> float:

@@ -148,12 +148,12 @@ def _check_gpu(state: GpuState) -> Check:
     if build is None:  # `_check_packages` reports the missing torch
         return Check("device", "ok", found)
     found += f"; torch {build.version}"
-    # CUDA 13 dropped all cards before Turing; triton and bitsandbytes need 7.0 with any CUDA.
-    needed = (7, 5) if build.cuda is not None and build.cuda >= (13, 0) else (7, 0)
     if build.cuda is None:
-        problem = " is for the CPU: the GPU is not used"
         fix = f"Run `pip uninstall -y torch`. {_INSTALL}"
-    elif gpu.compute_capability < needed:
+        return Check("device", "problem", f"{found} is for the CPU: the GPU is not used", fix)
+    # CUDA 13 dropped all cards before Turing; triton and bitsandbytes need 7.0 with any CUDA.
+    needed = (7, 5) if build.cuda >= (13, 0) else (7, 0)
+    if gpu.compute_capability < needed:
         problem = f", whose kernels need compute capability {needed[0]}.{needed[1]}"
         fix = (
             "Choose another GPU (Kaggle: T4 x2 and not P100), or set CUDA_VISIBLE_DEVICES=-1 to "

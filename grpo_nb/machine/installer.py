@@ -20,7 +20,6 @@ from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.core.processes import ChildError, run_command
 from grpo_nb.machine import packages
 from grpo_nb.machine.gpu import driver_cuda, is_gpu_hidden
-from grpo_nb.machine.host import require_disk
 
 Report = Callable[[str], object]
 """Function that is called with a line of text, such as `print`."""
@@ -53,14 +52,6 @@ _OLDEST_TORCH = (2, 4)
 _TOO_NEW_TORCH = (2, 15)
 # The torch and vLLM on the package index are built for this CUDA version.
 _INDEX_CUDA = 13
-# Free disk, in GB, that an installation needs with and without vLLM.
-_DISK_GB_WITH_VLLM = 15
-_DISK_GB = 4
-# docs/reference/settings.md shows how the hour is computed.
-_WITHOUT_VLLM = (
-    "Unsloth's own generation is slower: a run with the T4 preset takes up to an hour (computed, "
-    "not measured)."
-)
 _LINES_IN_ERROR = 6
 _CHARACTERS_PER_LINE = 300
 
@@ -91,11 +82,8 @@ def install(*, vllm: bool = True, report: Report | None = None) -> None:
     )
     if not is_complete:
         requirements = [line for line in chosen if _pin(line) or not is_met(line)]
-        names = {_name(line) for line in chosen}
-        disk_gb = _DISK_GB_WITH_VLLM if "vllm" in names else _DISK_GB
-        require_disk(Path(sys.prefix), disk_gb * 10**9, "The installation")
         kept = _pins_of_installed(_NEVER_REPLACED)
-        if "torch" not in names:
+        if "torch" not in map(_name, chosen):
             kept += _pins_of_installed(_TORCH_FAMILY)
         step = "Installing torch, transformers and trl, which takes some minutes"
         run_step([*PIP, "install", *requirements, *kept], step, report)
@@ -109,28 +97,17 @@ def install(*, vllm: bool = True, report: Report | None = None) -> None:
 def choose_requirements(folder: Path, report: Report, *, vllm: bool = True) -> list[str]:
     """Return the requirements that pip has to install on this machine.
 
-    With vLLM, the pinned torch is among them. Otherwise the installed torch stays if it runs here
-    and unsloth can use it.
+    With vLLM, the pinned torch is among them. Otherwise the installed torch stays if unsloth can use
+    it.
 
     Args:
         folder: Folder with the requirements files.
         report: Function called with the reason if a GPU gets no vLLM.
         vllm: If False, vLLM is not installed.
-
-    Raises:
-        EnvironmentProblem: Nothing can be installed; gives the reason and what to do first.
     """
     requirements = _read_requirements(folder / "requirements.txt")
     build = packages.read_torch_build()
     cuda = None if is_gpu_hidden() else driver_cuda()
-
-    # pip counts a build for the CPU as the pinned version and keeps it.
-    if cuda is not None and build is not None and build.cuda is None:
-        raise EnvironmentProblem(
-            f"Nothing was installed: torch {build.version} is built for the CPU and cannot use the "
-            "GPU of this machine. Run `pip uninstall -y torch`, restart the kernel and run this "
-            "cell again."
-        )
 
     # First choice on a GPU: vLLM, together with the pinned torch.
     if cuda is not None:
@@ -140,22 +117,18 @@ def choose_requirements(folder: Path, report: Report, *, vllm: bool = True) -> l
         if vllm:
             driver = f"this one runs {cuda[0]}.{cuda[1]}"
             obstacle = f"it needs a driver for CUDA {_INDEX_CUDA} (580 or newer; {driver})"
-        report(f"vLLM is not installed: {obstacle}. {_WITHOUT_VLLM}")
+        report(f"vLLM is not installed: {obstacle}. Unsloth's own generation is slower.")
 
-    # Second choice: keep the installed torch.
-    if _is_usable(build, cuda):
-        return [line for line in requirements if _name(line) != "torch"]
+    # Second choice: keep the installed torch if unsloth can use it. A build for a newer CUDA than the
+    # driver's is kept too, because the pinned torch would need the same driver.
+    if build is not None:
+        release = packages.minor_release(build.version)
+        if _OLDEST_TORCH <= release < _TOO_NEW_TORCH:
+            return [line for line in requirements if _name(line) != "torch"]
 
-    # Last choice: install the pinned torch. `check_environment` reports a driver that is too old.
+    # Last choice: install the pinned torch. `check_environment` reports a driver that is too old, and
+    # a torch built for the CPU, which pip counts as the pinned version and keeps.
     return requirements
-
-
-def _is_usable(build: packages.TorchBuild | None, cuda: tuple[int, int] | None) -> bool:
-    """Return True if the installed torch runs with this driver, and unsloth can use it."""
-    if build is None:
-        return False
-    runs_here = cuda is None or (build.cuda is not None and build.cuda[0] <= cuda[0])
-    return runs_here and _OLDEST_TORCH <= packages.minor_release(build.version) < _TOO_NEW_TORCH
 
 
 def is_met(line: str) -> bool:

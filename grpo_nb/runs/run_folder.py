@@ -91,7 +91,7 @@ def new_run_folder(root: str | Path, name: str | None) -> Path:
     """
     require_writable(Path(root))
     if name is None:
-        folder = free_path(Path(root) / datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S"), "_")
+        folder = free_path(Path(root) / datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S"))
     else:
         folder = Path(root) / name
     folder.mkdir(parents=True)

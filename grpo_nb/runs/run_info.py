@@ -101,7 +101,7 @@ class RunInfo:
     reference: Text | None = None
     """Model that the KL is measured against, in words (`training.run_start`)."""
     effective: dict | None = None
-    """`EffectiveSettings.to_dict()`."""
+    """Fields of `EffectiveSettings`."""
     heldout_grader: Text | None = None
     """Description of the reward that decides which held-out answers are correct."""
     seconds: Number | None = None

@@ -177,7 +177,7 @@ def lock_run(folder: Path, locks: ExitStack) -> None:
         locks.enter_context(locked(folder))
     except FolderLockedError as error:
         raise ValueError(
-            f"the run {folder.name!r} is being trained right now by {error.holder}. Two processes "
+            f"the run {folder.name!r} is being trained right now by {error}. Two processes "
             "would overwrite each other's steps. Wait until that process has ended, or end it, and "
             "run this cell again. To start another run, pass resume=None and another name."
         ) from None

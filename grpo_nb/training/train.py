@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -153,7 +154,7 @@ def train(
             # 2. Build the trainer before the run has a folder, so that nothing is left behind if
             # TRL refuses. The effective settings come first, because building a configuration
             # resets accelerate's global state (transformers, `TrainingArguments._setup_devices`).
-            info.effective = effective_settings(settings, model).to_dict()
+            info.effective = dataclasses.asdict(effective_settings(settings, model))
             trainer = build_trainer(prepared)
             if settings.holdout_every:
                 score = HoldoutScore(prepared)

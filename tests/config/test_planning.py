@@ -9,7 +9,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 import grpo_nb as gn
-from grpo_nb.config import memory, planning, presets
+from grpo_nb.config import memory, planning, presets, savers
 from grpo_nb.config.memory import sizes_of
 from grpo_nb.config.presets import GPUS
 from grpo_nb.config.savers import memory_advice
@@ -199,8 +199,13 @@ CPU = RuntimeError("DefaultCPUAllocator: can't allocate memory")
     ],
 )
 def test_memory_advice_names_the_setting_to_lower(
-    error: Exception, phase: str | None, settings: dict, change: dict
+    error: Exception,
+    phase: str | None,
+    settings: dict,
+    change: dict,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(savers, "find_gpu", lambda: GPUS["l4"] if error is CUDA else None)
     advice = memory_advice(error, gn.Settings(**settings), phase=phase)
     keywords = ", ".join(f"{name}={value!r}" for name, value in change.items())
     assert f"Write settings = settings.replace({keywords}), in a fresh kernel" in advice

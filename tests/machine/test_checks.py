@@ -331,7 +331,7 @@ def test_vllm_that_fails_is_a_warning(code, found, machine: Machine, install_vll
 
 
 def test_require_disk_names_need_and_free_space(monkeypatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(host, "free_disk_bytes", lambda path: 10**9)
+    monkeypatch.setattr(host.shutil, "disk_usage", lambda path: SimpleNamespace(free=10**9))
     with pytest.raises(EnvironmentProblem, match=r"needs 5\.00 GB .* but 1\.00 GB are free"):
         host.require_disk(tmp_path / "new" / "folder", 5 * 10**9, "The merged model")
 

@@ -680,7 +680,7 @@ def test_train_keeps_the_run_locked_until_its_end(
     def look(row: dict, completions: pandas.DataFrame) -> None:
         with pytest.raises(FolderLockedError) as caught:
             locked(Path(settings.run_root) / name).__enter__()
-        seen.append(caught.value.holder.split(" on ")[0])
+        seen.append(str(caught.value).split(" on ")[0])
 
     for name, resume in (("begun", None), ("whole-5", "whole-5")):
         back()
@@ -716,7 +716,7 @@ def test_train_in_a_read_only_folder_is_refused(
     finished = gn.train(*fresh, [brevity], there, name="finished")
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     with pytest.raises(
-        gn.machine.EnvironmentProblem, match=r"is read-only for this process\. .*run_root="
+        gn.machine.EnvironmentProblem, match=r"or read-only for this process\. .*run_root="
     ):
         gn.train(*fresh, [brevity], there, name="new", resume="auto")
     with pytest.warns(UserWarning, match="is already finished; returning it"):

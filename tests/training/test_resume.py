@@ -364,14 +364,14 @@ def test_new_run_in_a_read_only_folder_is_refused(
     root.mkdir()
     monkeypatch.setattr(files.os, "access", lambda path, mode: False)
     with pytest.raises(
-        gn.machine.EnvironmentProblem, match=r"is read-only for this process.*run_root="
+        gn.machine.EnvironmentProblem, match=r"or read-only for this process.*run_root="
     ):
         new_run_folder(root, "a")
 
 
 def test_new_run_below_a_file_is_refused(root: Path) -> None:
     put(root, b"a file")
-    with pytest.raises(gn.machine.EnvironmentProblem, match="is a file, not a folder"):
+    with pytest.raises(gn.machine.EnvironmentProblem, match="is a file, or read-only"):
         new_run_folder(root / "runs", "a")
 
 
