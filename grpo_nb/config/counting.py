@@ -47,6 +47,7 @@ def count_sizes(model: Any) -> dict[str, Any]:
             # Packed 4-bit weights keep the shape that they stand for.
             state = getattr(parameter, "quant_state", None)
             parameters += parameter.numel() if state is None else state.shape.numel()
+    # Not every family has all fields: GPT-2 has no key heads, and Gemma 3n one MLP width per layer.
     heads = getattr(config, "num_attention_heads", None) or 1
     head_width = getattr(config, "head_dim", None) or config.hidden_size // heads
     mlp_width = getattr(config, "intermediate_size", None)

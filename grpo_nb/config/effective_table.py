@@ -96,6 +96,7 @@ def requested_arguments(
         "bf16": dtype == "bfloat16",
         "fp16": dtype == "float16",
         "gradient_checkpointing": gpu is not None,
+        # The last word is the user's.
         **settings.extra,
     }
 
@@ -128,4 +129,5 @@ def compare_configurations(
 
 
 def _plain(value: Any) -> Any:
+    # GRPOConfig turns some texts into enums.
     return value.value if isinstance(value, enum.Enum) else value

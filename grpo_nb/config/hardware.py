@@ -46,6 +46,7 @@ def compute_dtype(settings: Settings, gpu: Gpu | None, model: Any = None) -> Com
             the settings decide, because Unsloth may hold some layers in another dtype than it
             computes in.
     """
+    # The weights of a loaded model keep their dtype, whatever the settings say.
     if gpu is None and model is not None:
         return ComputeDtype(str(model.dtype).removeprefix("torch."), "As the model was loaded.")
     if gpu is None:
@@ -66,6 +67,7 @@ def cpu_dtype(wanted: str = "auto") -> ComputeDtype:
         )
     if wanted != "auto":
         return ComputeDtype(wanted, "As set.")
+    # The texts that Unsloth takes for "on" (unsloth_zoo/cpu/runtime.py).
     if os.environ.get(CPU_BF16_ENV, "").strip().lower() in ("1", "true", "yes", "on"):
         return ComputeDtype("bfloat16", f"As set by {CPU_BF16_ENV}.")
     return ComputeDtype("float32", "On every CPU, so that a run gives the same numbers everywhere.")
@@ -99,6 +101,7 @@ def vllm_obstacle(settings: Settings, gpu: Gpu | None, *, try_import: bool = Tru
         return "vLLM needs a GPU (set fast_inference=False)"
     if installed_version("vllm") is None:
         return f"vLLM is not installed ({_INSTALL})"
+    # The slowest question comes last.
     if not try_import:
         return None
     problem = vllm_problem()

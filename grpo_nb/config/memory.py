@@ -48,9 +48,9 @@ class Sizes:
     mlp_width: int
     layers: int
     key_value_width: int
-    """Of all key heads together; the values take as much again."""
+    """Keys of all heads together; the values take as much again."""
     query_width: int
-    """Of all query heads together."""
+    """Queries of all heads together."""
     vocabulary: int
     projections: Mapping[str, tuple[int, int]]
     """Linear layers of the decoder, which 4-bit loading packs and a LoRA adapts. Layer name ->
@@ -141,6 +141,7 @@ def memory_parts(
     bits = 4 if settings.load_in_4bit else 8 * bytes_per_number
     weights = f"{sizes.parameters / 1e6:,.0f} million in {bits} bit"
     yield MemoryPart("weights", _weights(settings, sizes, bytes_per_number), weights)
+    # PEFT keeps the LoRA in float32, also over weights in 16 bit.
     lora = sizes.lora_parameters(settings.lora_rank, settings.lora_target_modules)
     rank = f"rank {settings.lora_rank}: {lora / 1e6:,.1f} million in float32"
     yield MemoryPart("LoRA", lora * _BYTES_OF_FLOAT32, rank)
@@ -162,6 +163,7 @@ def _on_cpu(
     length = settings.max_completion_length
     yield MemoryPart("Python and libraries", CPU_BASE, "measured with the pinned versions")
     yield _cache(settings, sizes, bytes_per_number, prompt_tokens)
+    # With shared prompts, each group computes its prompt once.
     prompt_copies = micro
     if settings.shared_prompts:
         prompt_copies = math.ceil(micro / settings.num_generations)
@@ -211,6 +213,7 @@ def _on_gpu(
     if not settings.fast_inference:
         yield _cache(settings, sizes, bytes_per_number, prompt_tokens)
         return
+    # vLLM and the training use the same weights, which are counted already.
     share = settings.gpu_memory_utilization * gpu.memory_gib * 2**30
     beside_weights = max(share - _weights(settings, sizes, bytes_per_number), 0)
     how = (
@@ -246,6 +249,7 @@ def _cache(
     """Return the keys and values of all rows of one generation."""
     rows = settings.generation_batch_size
     length = settings.max_completion_length
+    # A key and a value in each layer.
     numbers_per_token = 2 * sizes.key_value_width * sizes.layers
     cache = rows * (prompt_tokens + length) * numbers_per_token * bytes_per_number
     how = f"{rows} rows of {prompt_tokens} + {length} tokens"

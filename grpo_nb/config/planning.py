@@ -86,6 +86,7 @@ class Plan(Shown):
         if self.fits:
             return
         message = f"{self._verdict()} (An estimate, with every completion at its longest.)"
+        # A GPU that is full raises an error. A computer without memory kills the kernel.
         if self.gpu is None:
             raise EnvironmentProblem(message)
         warn_user(message)
@@ -187,12 +188,12 @@ def plan(
         questions = len(task.train)
         settings = settings.for_questions(questions)
         if tokenizer is not None:
-            lengths = task.prompt_lengths(task.train, tokenizer)
-            # Training drops the longer prompts.
-            used_lengths = [length for length in lengths if length <= prompt_tokens]
-            prompt_tokens = max(used_lengths, default=prompt_tokens)
+            # Training drops longer prompts.
+            longest = max(task.prompt_lengths(task.train, tokenizer))
+            prompt_tokens = min(longest, prompt_tokens)
     sizes = sizes_of(settings.model) if model is None else Sizes(**count_sizes(model))
     why_not_vllm = _why_not_vllm(settings, gpu, model, is_another_machine=is_another_machine)
+    # The plan is of the run that will happen, not of the one that was asked for.
     return Plan(
         settings=settings.replace(fast_inference=False) if why_not_vllm else settings,
         gpu=gpu,
@@ -237,6 +238,7 @@ def _available(gpu: Gpu | None, model: Any, is_another_machine: bool) -> float:
         import psutil
 
         held_by_model = 0 if model is None else model.get_memory_footprint()
+        # The parts contain Python and its libraries, and what is loaded already is not free.
         held_by_python = min(psutil.Process().memory_info().rss, CPU_BASE)
         return min(whole, free_memory_bytes() + held_by_python + held_by_model)
     free = read_gpu().free_gib * 2**30

@@ -34,11 +34,8 @@ def _savings(settings: Settings, *, is_gpu: bool, phase: str = "") -> Iterator[_
         phase: `loading`, `generation` or `training`: leave out changes that do not help there.
     """
     micro = settings.per_device_train_batch_size
-    generated = settings.generation_batch_size
-    if settings.extra.get("steps_per_generation"):
-        generated //= 2
-    # A pass that cannot be halved stays, and groups must be whole.
-    can_halve = micro % 2 == 0 and generated % settings.num_generations == 0
+    # With steps_per_generation, half a pass would also generate half, and perhaps split a group.
+    can_halve = micro % 2 == 0 and not settings.extra.get("steps_per_generation")
     if can_halve and phase not in ("loading", "generation"):
         yield _Saving(
             # The loss bnpo divides by the tokens of each pass.
@@ -91,6 +88,7 @@ def fitting_changes(
     """Return the changes to settings that make `fits(settings)` true; empty if nothing does."""
     changes: dict[str, Any] = {}
     smaller = settings
+    # Each saving lowers a number that has a least value, so the loop ends.
     while not fits(smaller):
         saving = next(_savings(smaller, is_gpu=is_gpu), None)
         if saving is None:
@@ -121,6 +119,7 @@ def memory_advice(
     text = " ".join(map(searchable_text, chain))
     if not is_out_of_memory(error) or "cache blocks" in text or "kv cache" in text:
         return None
+    # The error of a training does not say which phase it came from.
     if phase is None:
         phase = "generation" if any(map(_is_in_sampling, chain)) else "training"
     saving = next(_savings(settings, is_gpu=find_gpu() is not None, phase=phase), None)

@@ -206,6 +206,7 @@ class Settings(Shown):
         Raises:
             ValueError: A name is unknown, with the nearest right one, or a value cannot work.
         """
+        # Steps that are set later take the place of the epochs of a preset.
         if "max_steps" in changes:
             if changes.get("num_train_epochs") is not None:
                 raise ValueError(
@@ -239,6 +240,7 @@ class Settings(Shown):
                 f"Write max_steps={self.max_steps}, or a smaller batch."
             )
         # trl 1.15, `GRPOTrainer._get_train_sampler`: completions are used `num_iterations` times.
+        # None in `extra` is TRL's default, 1.
         iterations = self.extra.get("num_iterations") or 1
         completions = generations * self.generation_batch_size * iterations
         steps_per_epoch = math.ceil(completions / self.batch_size)

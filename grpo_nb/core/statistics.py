@@ -119,14 +119,12 @@ def paired_result(
         samples: The number of answers behind each share.
 
     Raises:
-        ValueError: There are no questions, or the two lists differ in length.
+        ValueError: The two lists differ in length.
 
     >>> result = paired_result([0.0] * 12, [1.0] * 9 + [0.0] * 3)
     >>> result.difference, round(result.p_value, 4)
     (0.75, 0.0039)
     """
-    if not first or len(first) != len(second):
-        raise ValueError(f"{len(first)} and {len(second)} questions cannot be compared in pairs.")
     change = [b - a for a, b in zip(first, second, strict=True)]
     return PairedResult(
         questions=len(change),
@@ -284,8 +282,8 @@ def mann_whitney_z(before: Sequence[float], after: Sequence[float]) -> float:
 
     This is the Mann-Whitney U test in the normal approximation with the correction for ties. It
     asks only which value of a pair is higher, because a single outlier in a reward or in the KL can
-    reverse a comparison of means. The health rules call it several times per logged step, and scipy's own test takes ten
-    times as long for so few numbers.
+    reverse a comparison of means. The health rules call it several times per logged step, and
+    scipy's own test takes ten times as long for so few numbers.
 
     Returns:
         The z-score; 0 if a side has fewer than two values, or if all values are equal.

@@ -83,8 +83,8 @@ def _is_memory_error(error: BaseException) -> bool:
     text = searchable_text(error)
     if isinstance(error, (RuntimeError, OSError)) and re.search(_OUT_OF_MEMORY, text):
         return True
-    # vLLM raises a ValueError. For a ValueError only vLLM's texts count: an error of a reward function
-    # may quote a completion, as that of int("out of memory") does.
+    # vLLM raises a ValueError. For a ValueError only vLLM's texts count: an error of a reward
+    # function may quote a completion, as that of int("out of memory") does.
     is_vllm_type = isinstance(error, (RuntimeError, OSError, ValueError))
     return is_vllm_type and re.search(_VLLM_OUT_OF_MEMORY, text) is not None
 
@@ -96,8 +96,7 @@ def searchable_text(error: BaseException) -> str:
 
 def summary(error: BaseException) -> str:
     """Return type and first line of an error, to show next to the fix."""
-    lines = str(error).strip().splitlines()
-    first_line = lines[0] if lines else "no message"
+    first_line = str(error).strip().partition("\n")[0]
     return f"{type(error).__name__}: {first_line[:_SUMMARY_CHARACTERS]}"
 
 

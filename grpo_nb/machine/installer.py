@@ -53,7 +53,6 @@ _TOO_NEW_TORCH = (2, 15)
 # The torch and vLLM on the package index are built for this CUDA version.
 _INDEX_CUDA = 13
 _LINES_IN_ERROR = 6
-_CHARACTERS_PER_LINE = 300
 
 
 def install(*, vllm: bool = True, report: Report | None = None) -> None:
@@ -97,8 +96,8 @@ def install(*, vllm: bool = True, report: Report | None = None) -> None:
 def choose_requirements(folder: Path, report: Report, *, vllm: bool = True) -> list[str]:
     """Return the requirements that pip has to install on this machine.
 
-    With vLLM, the pinned torch is among them. Otherwise the installed torch stays if unsloth can use
-    it.
+    With vLLM, the pinned torch is among them. Otherwise the installed torch stays if unsloth can
+    use it.
 
     Args:
         folder: Folder with the requirements files.
@@ -119,15 +118,15 @@ def choose_requirements(folder: Path, report: Report, *, vllm: bool = True) -> l
             obstacle = f"it needs a driver for CUDA {_INDEX_CUDA} (580 or newer; {driver})"
         report(f"vLLM is not installed: {obstacle}. Unsloth's own generation is slower.")
 
-    # Second choice: keep the installed torch if unsloth can use it. A build for a newer CUDA than the
-    # driver's is kept too, because the pinned torch would need the same driver.
+    # Second choice: keep the installed torch if unsloth can use it. A build for a newer CUDA than
+    # the driver's is kept too, because the pinned torch would need the same driver.
     if build is not None:
         release = packages.minor_release(build.version)
         if _OLDEST_TORCH <= release < _TOO_NEW_TORCH:
             return [line for line in requirements if _name(line) != "torch"]
 
-    # Last choice: install the pinned torch. `check_environment` reports a driver that is too old, and
-    # a torch built for the CPU, which pip counts as the pinned version and keeps.
+    # Last choice: install the pinned torch. `check_environment` reports a driver that is too old.
+    # It also reports a torch built for the CPU, which pip counts as the pinned version and keeps.
     return requirements
 
 
@@ -161,12 +160,8 @@ def run_step(command: Sequence[str], step: str, report: Report, log: Report | No
         # Some hosted machines set PIP_USER, which would install for another Python as well.
         run_command(command, on_line=log, environment={"PIP_USER": "0"})
     except ChildError as error:
-        # pip also warns about packages that the kit does not use, so only errors are shown if
-        # there are any.
-        errors = [line for line in error.lines if re.match(r"ERROR|error", line)] or error.lines
-        shown = [f"\n  {line[:_CHARACTERS_PER_LINE]}" for line in errors[-_LINES_IN_ERROR:]]
         raise EnvironmentProblem(
-            f"{step} failed:{''.join(shown)}\n"
+            f"{step} failed:\n{error.last(_LINES_IN_ERROR)}\n"
             "If there is no network: on Kaggle, Settings > Internet > On; elsewhere look for a "
             "proxy or mirror with `pip config list`. If versions conflict: restart the kernel and "
             "run this first, or install(report=print, vllm=False)."

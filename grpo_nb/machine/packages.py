@@ -102,8 +102,8 @@ def read_torch_build() -> TorchBuild | None:
     file = Path(spec.origin).with_name("version.py") if spec is not None and spec.origin else None
     if file is None or not file.is_file():
         return None
-    # torch/version.py only assigns texts, such as __version__ = "2.13.0+cu130" and cuda = "13.0". In
-    # a build for the CPU, `cuda` is None.
+    # torch/version.py only assigns texts, such as __version__ = "2.13.0+cu130" and cuda = "13.0".
+    # In a build for the CPU, `cuda` is None.
     values = runpy.run_path(str(file))
     cuda = values.get("cuda")
     return TorchBuild(version=values["__version__"], cuda=minor_release(cuda) if cuda else None)

@@ -6,7 +6,7 @@ import os
 from functools import partial, wraps
 from typing import Any
 
-from grpo_nb.upstream.symbols import require_attribute, require_symbol
+from grpo_nb.upstream.symbols import require_symbol
 
 WRITTEN_FOR = "unsloth 2026.10.9"
 WRITTEN_FOR_ZOO = "unsloth_zoo 2026.10.9"
@@ -39,7 +39,7 @@ def hand_copies_to_vllm() -> None:
         request = original(*args, **kwargs)
         # None if the merged weights already hold the whole LoRA.
         if request is not None:
-            tensors = require_attribute(request, "lora_tensors", written_for=WRITTEN_FOR_ZOO)
+            tensors = _require_in_zoo(request, "lora_tensors")
             # None if vLLM reads the LoRA from a folder.
             if tensors is not None:
                 request.lora_tensors = {name: tensor.clone() for name, tensor in tensors.items()}

@@ -9,11 +9,10 @@ import contextlib
 from functools import partial
 from typing import Any
 
-from grpo_nb.upstream.symbols import require_attribute, require_symbol
+from grpo_nb.upstream.symbols import require_symbol
 
 WRITTEN_FOR = "vllm 0.31.0"
 _require_symbol = partial(require_symbol, written_for=WRITTEN_FOR)
-_require_attribute = partial(require_attribute, written_for=WRITTEN_FOR)
 
 
 def longest_row(engine: Any) -> int:
@@ -88,7 +87,7 @@ def drop_requests(engine: Any) -> None:
         # use. An error of the step belongs to the call that was interrupted.
         with contextlib.suppress(Exception):
             steps_under_way.pop()[0].result()
-    abort = _require_symbol(inner, "abort_request", parameters=("request_ids", "internal"))
+    abort = _require_symbol(inner, "abort_request")
     abort(request_ids, internal=True)
     _require_path(inner, "collective_rpc")(_forget_computed)
 
@@ -111,7 +110,7 @@ def _forget_computed(worker: Any) -> None:
     if not hasattr(runner, "req_states"):
         return
     request_ids = list(_require_path(runner, "req_states", "req_id_to_index"))
-    remove_request = _require_symbol(runner, "_remove_request", parameters=("req_id",))
+    remove_request = _require_symbol(runner, "_remove_request")
     for request_id in request_ids:
         remove_request(request_id)
 
@@ -119,5 +118,5 @@ def _forget_computed(worker: Any) -> None:
 def _require_path(owner: Any, *names: str) -> Any:
     """Return an inner part of an engine, or raise if a name on the path to it is missing."""
     for name in names:
-        owner = _require_attribute(owner, name)
+        owner = _require_symbol(owner, name)
     return owner
