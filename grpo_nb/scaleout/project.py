@@ -98,7 +98,7 @@ def open_project(folder: str | Path) -> Project:
     # Other entries may hold links, such as those of an environment that was made in the folder.
     for name in READ_ENTRIES:
         if inside(path, name).is_dir():
-            refuse_links(path / name)
+            refuse_links(path / name, within=path)
     origin_file = path / "origin.json"
     with reading(origin_file):
         origin = json.loads(origin_file.read_text("utf-8"))
