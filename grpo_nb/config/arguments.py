@@ -192,6 +192,7 @@ def check_names(values: Mapping[str, Any], fields: Collection[str]) -> None:
 
     >>> check_names({"beta": 0.1, "extra": {"epsilon": 0.1}}, {"beta", "extra"})
     """
+    # People paste whole configurations, so all problems are collected first.
     problems = []
     belongs_in_extra = {}
     for name, value in values.items():

@@ -47,16 +47,17 @@ def count_sizes(model: Any) -> dict[str, Any]:
             # Packed 4-bit weights keep the shape that they stand for.
             state = getattr(parameter, "quant_state", None)
             parameters += parameter.numel() if state is None else state.shape.numel()
+    # Not every family has all fields: GPT-2 has no key heads, and Gemma 3n one MLP width per layer.
     heads = getattr(config, "num_attention_heads", None) or 1
     head_width = getattr(config, "head_dim", None) or config.hidden_size // heads
-    inner = getattr(config, "intermediate_size", None)
+    mlp_width = getattr(config, "intermediate_size", None)
     return {
         "parameters": parameters,
         "hidden": config.hidden_size,
-        "inner": inner if isinstance(inner, int) else 4 * config.hidden_size,
+        "mlp_width": mlp_width if isinstance(mlp_width, int) else 4 * config.hidden_size,
         "layers": config.num_hidden_layers,
-        "key_value": (getattr(config, "num_key_value_heads", None) or heads) * head_width,
-        "query": heads * head_width,
+        "key_value_width": (getattr(config, "num_key_value_heads", None) or heads) * head_width,
+        "query_width": heads * head_width,
         "vocabulary": config.vocab_size,
         "projections": projections,
     }

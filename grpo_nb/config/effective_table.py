@@ -6,7 +6,6 @@ the one that TRL alone would build.
 
 import dataclasses
 import enum
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -29,7 +28,7 @@ _WHY = {
     "and rarely on a CPU.",
     "optim": "The optimizer that was asked for has no code for a CPU, or is slower over a LoRA's "
     "many small tensors. This is the same one, fused.",
-    "top_k": "The same for vLLM, which writes -1 for no limit.",
+    "top_k": "0 and -1 both mean no limit; vLLM writes -1.",
     "scale_rewards": "The Dr. GRPO paper (arXiv:2503.20783) does not divide advantages by the "
     'standard deviation of their group; True is TRL\'s older word for "group".',
     "mask_truncated_completions": "The DAPO paper (arXiv:2503.14476) leaves truncated completions "
@@ -59,16 +58,14 @@ class EffectiveSettings(Shown):
     arguments: Mapping[str, Any]
     """Arguments of the trainer's configuration that the kit passed, or that differ from TRL's."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the table as `run.json` stores it."""
-        return json.loads(json.dumps(dataclasses.asdict(self), default=str))
-
     def _parts(self) -> Iterable[str | Table]:
-        # `dtype` and `adam_beta2` have a row in every table, so there are at least two.
-        yield (
-            f"{len(self.changed)} settings differ from the ones you wrote, or were set for you. "
-            "All others run as written."
+        # `dtype` always has a row, and `adam_beta2` unless it is in `extra`.
+        differ = (
+            "1 setting differs"
+            if len(self.changed) == 1
+            else f"{len(self.changed)} settings differ"
         )
+        yield (f"{differ} from the ones you wrote, or were set for you. All others run as written.")
         rows = [
             (code(name), row.asked, bold(row.runs), row.why) for name, row in self.changed.items()
         ]
@@ -99,6 +96,7 @@ def requested_arguments(
         "bf16": dtype == "bfloat16",
         "fp16": dtype == "float16",
         "gradient_checkpointing": gpu is not None,
+        # The last word is the user's.
         **settings.extra,
     }
 
@@ -131,4 +129,5 @@ def compare_configurations(
 
 
 def _plain(value: Any) -> Any:
+    # GRPOConfig turns some texts into enums.
     return value.value if isinstance(value, enum.Enum) else value

@@ -11,7 +11,7 @@ bit, versions, a length) show when the model is loaded.
 """
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from grpo_nb.config.settings import Settings
@@ -46,6 +46,7 @@ def compute_dtype(settings: Settings, gpu: Gpu | None, model: Any = None) -> Com
             the settings decide, because Unsloth may hold some layers in another dtype than it
             computes in.
     """
+    # The weights of a loaded model keep their dtype, whatever the settings say.
     if gpu is None and model is not None:
         return ComputeDtype(str(model.dtype).removeprefix("torch."), "As the model was loaded.")
     if gpu is None:
@@ -66,22 +67,10 @@ def cpu_dtype(wanted: str = "auto") -> ComputeDtype:
         )
     if wanted != "auto":
         return ComputeDtype(wanted, "As set.")
+    # The texts that Unsloth takes for "on" (unsloth_zoo/cpu/runtime.py).
     if os.environ.get(CPU_BF16_ENV, "").strip().lower() in ("1", "true", "yes", "on"):
         return ComputeDtype("bfloat16", f"As set by {CPU_BF16_ENV}.")
     return ComputeDtype("float32", "On every CPU, so that a run gives the same numbers everywhere.")
-
-
-@dataclass(frozen=True)
-class VllmObstacle:
-    """Reason why vLLM is not used, and how to change that."""
-
-    reason: str
-    fix: str
-    last_output: str = field(default="", compare=False)
-    """Last lines that vLLM and Unsloth printed. They differ each time, so they are not compared."""
-
-    def __str__(self) -> str:
-        return f"{self.reason} ({self.fix})"
 
 
 def has_engine(model: Any) -> bool:
@@ -93,30 +82,27 @@ def has_engine(model: Any) -> bool:
     return getattr(model, "vllm_engine", None) is not None
 
 
-def vllm_obstacle(
-    settings: Settings, gpu: Gpu | None, *, try_import: bool = True
-) -> VllmObstacle | None:
-    """Return why vLLM cannot generate for these settings on this GPU; None if nothing is known.
+def vllm_obstacle(settings: Settings, gpu: Gpu | None, *, try_import: bool = True) -> str | None:
+    """Return why vLLM cannot generate for these settings on this GPU, and what to do about it.
+
+    None if nothing is known.
 
     Args:
         settings: Settings of the run.
         gpu: GPU that trains; None for a CPU, on which there is no vLLM.
         try_import: Import vLLM in another process, once per kernel, which takes some seconds.
 
-    >>> vllm_obstacle(Settings(), None).reason
-    'fast_inference is off'
+    >>> vllm_obstacle(Settings(fast_inference=True), None)
+    'vLLM needs a GPU (set fast_inference=False)'
     """
     if not settings.fast_inference:
-        return VllmObstacle(
-            "fast_inference is off", "settings.replace(fast_inference=True) turns it on"
-        )
+        return "fast_inference is off (settings.replace(fast_inference=True) turns it on)"
     if gpu is None:
-        return VllmObstacle("vLLM needs a GPU", "set fast_inference=False")
+        return "vLLM needs a GPU (set fast_inference=False)"
     if installed_version("vllm") is None:
-        return VllmObstacle("vLLM is not installed", _INSTALL)
+        return f"vLLM is not installed ({_INSTALL})"
+    # The slowest question comes last.
     if not try_import:
         return None
     problem = vllm_problem()
-    if problem is not None:
-        return VllmObstacle(f"vLLM does not load: {problem}", _INSTALL)
-    return None
+    return None if problem is None else f"vLLM does not load: {problem} ({_INSTALL})"

@@ -9,6 +9,7 @@ import functools
 import json
 import math
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,12 +45,12 @@ class Sizes:
 
     parameters: int
     hidden: int
-    inner: int
+    mlp_width: int
     layers: int
-    key_value: int
-    """Width of all key heads together; the values take as much again."""
-    query: int
-    """Width of all query heads together."""
+    key_value_width: int
+    """Keys of all heads together; the values take as much again."""
+    query_width: int
+    """Queries of all heads together."""
     vocabulary: int
     projections: Mapping[str, tuple[int, int]]
     """Linear layers of the decoder, which 4-bit loading packs and a LoRA adapts. Layer name ->
@@ -66,10 +67,9 @@ class Sizes:
 
     def adapted(self, targets: tuple[str, ...]) -> list[tuple[int, int]]:
         """Return the entries of `projections` that a LoRA adapts."""
-        names = self.projections.keys()
-        if targets != ALL_LINEAR:
-            names = names & set(targets)
-        return [self.projections[name] for name in names]
+        if targets == ALL_LINEAR:
+            return list(self.projections.values())
+        return [sizes for name, sizes in self.projections.items() if name in targets]
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ def _count(name: str) -> dict[str, Any]:
 
 def peak_gb(parts: Iterable[MemoryPart]) -> float:
     """Return the memory of the larger phase, with the parts that both phases hold."""
-    sums = {"always": 0.0, "generation": 0.0, "training": 0.0}
+    sums: Counter[str] = Counter()
     for part in parts:
         sums[part.phase] += part.gb
     return sums["always"] + max(sums["generation"], sums["training"])
@@ -141,6 +141,7 @@ def memory_parts(
     bits = 4 if settings.load_in_4bit else 8 * bytes_per_number
     weights = f"{sizes.parameters / 1e6:,.0f} million in {bits} bit"
     yield MemoryPart("weights", _weights(settings, sizes, bytes_per_number), weights)
+    # PEFT keeps the LoRA in float32, also over weights in 16 bit.
     lora = sizes.lora_parameters(settings.lora_rank, settings.lora_target_modules)
     rank = f"rank {settings.lora_rank}: {lora / 1e6:,.1f} million in float32"
     yield MemoryPart("LoRA", lora * _BYTES_OF_FLOAT32, rank)
@@ -162,6 +163,7 @@ def _on_cpu(
     length = settings.max_completion_length
     yield MemoryPart("Python and libraries", CPU_BASE, "measured with the pinned versions")
     yield _cache(settings, sizes, bytes_per_number, prompt_tokens)
+    # With shared prompts, each group computes its prompt once.
     prompt_copies = micro
     if settings.shared_prompts:
         prompt_copies = math.ceil(micro / settings.num_generations)
@@ -211,6 +213,7 @@ def _on_gpu(
     if not settings.fast_inference:
         yield _cache(settings, sizes, bytes_per_number, prompt_tokens)
         return
+    # vLLM and the training use the same weights, which are counted already.
     share = settings.gpu_memory_utilization * gpu.memory_gib * 2**30
     beside_weights = max(share - _weights(settings, sizes, bytes_per_number), 0)
     how = (
@@ -235,8 +238,8 @@ def _activations(sizes: Sizes, computed: int, attended: int, bytes_per_number: i
     (arXiv:2205.05198, section 4.1) for a gated MLP and no dropout. For each attended token, keys
     and values, as kept and as repeated for all query heads.
     """
-    per_computed = 12 * sizes.hidden + 4 * sizes.inner
-    per_attended = 2 * (sizes.key_value + sizes.query)
+    per_computed = 12 * sizes.hidden + 4 * sizes.mlp_width
+    per_attended = 2 * (sizes.key_value_width + sizes.query_width)
     return bytes_per_number * (computed * per_computed + attended * per_attended)
 
 
@@ -246,7 +249,8 @@ def _cache(
     """Return the keys and values of all rows of one generation."""
     rows = settings.generation_batch_size
     length = settings.max_completion_length
-    numbers_per_token = 2 * sizes.key_value * sizes.layers
+    # A key and a value in each layer.
+    numbers_per_token = 2 * sizes.key_value_width * sizes.layers
     cache = rows * (prompt_tokens + length) * numbers_per_token * bytes_per_number
     how = f"{rows} rows of {prompt_tokens} + {length} tokens"
     return MemoryPart("KV cache", cache, how, "generation")

@@ -86,6 +86,7 @@ class Plan(Shown):
         if self.fits:
             return
         message = f"{self._verdict()} (An estimate, with every completion at its longest.)"
+        # A GPU that is full raises an error. A computer without memory kills the kernel.
         if self.gpu is None:
             raise EnvironmentProblem(message)
         warn_user(message)
@@ -109,44 +110,47 @@ class Plan(Shown):
         rows = [*self._rows_of_run(), *self._rows_of_memory()]
         yield Table(rows, head=("", "value", "explanation"), right=(1,), narrow=(0, 1))
 
-    def _rows_of_run(self) -> Iterable[tuple[Any, ...]]:
-        """Yield what was asked for and what will run."""
+    def _rows_of_run(self) -> list[tuple[Any, ...]]:
+        """Return what was asked for and what will run."""
         settings = self.settings
-        length = self.prompt_tokens + settings.max_completion_length
-        epochs = settings.num_train_epochs
         steps = f"{settings.max_steps:,}"
         why_steps = ""
-        if epochs is not None and self.questions is None:
-            steps = "not known"
-            why_steps = f"num_train_epochs={epochs:g} over the questions of a task"
-        elif epochs is not None:
-            why_steps = f"num_train_epochs={epochs:g} over {self.questions:,} questions"
+        if settings.num_train_epochs is not None:
+            count = "the" if self.questions is None else f"{self.questions:,}"
+            why_steps = f"num_train_epochs={settings.num_train_epochs:g} over {count} questions"
+            steps = "not known" if self.questions is None else steps
+        passes = f"{settings.per_device_train_batch_size} x {settings.gradient_accumulation_steps}"
+        batch = settings.batch_size
+        length = self.prompt_tokens + settings.max_completion_length
+        longest = f"{batch} times {length}, every completion at its longest"
         engine = "vLLM" if settings.fast_inference else "without vLLM"
-        why_engine = "as asked"
-        if self.why_not_vllm:
-            why_engine = f"asked: vLLM. {self.why_not_vllm}"
-        yield bold("asked, and what will run"), "", ""
-        yield "training steps", steps, why_steps
-        batch = f"{settings.per_device_train_batch_size} x {settings.gradient_accumulation_steps}"
-        groups = f"{batch}, in groups of {settings.num_generations}"
-        yield "completions a step", f"{settings.batch_size}", groups
-        tokens = f"{settings.batch_size} times {length}, every completion at its longest"
-        yield "tokens a step", f"up to {settings.batch_size * length:,}", tokens
-        yield "dtype", self.dtype.name, f"asked: {settings.dtype}. {self.dtype.why}"
-        yield "sampling", engine, why_engine
+        why_engine = f"asked: vLLM. {self.why_not_vllm}" if self.why_not_vllm else "as asked"
+        return [
+            (bold("asked, and what will run"), "", ""),
+            ("training steps", steps, why_steps),
+            ("completions a step", batch, f"{passes}, in groups of {settings.num_generations}"),
+            ("tokens a step", f"up to {batch * length:,}", longest),
+            ("dtype", self.dtype.name, f"asked: {settings.dtype}. {self.dtype.why}"),
+            ("sampling", engine, why_engine),
+        ]
 
-    def _rows_of_memory(self) -> Iterable[tuple[Any, ...]]:
-        """Yield what the run needs, as estimates, and what is there."""
-        yield bold("what it needs, estimated"), "", ""
+    def _rows_of_memory(self) -> list[tuple[Any, ...]]:
+        """Return what the run needs, as estimates, and what is there."""
+        rows = []
         for part in self.parts:
             phase = "" if part.phase == "always" else f"; in {part.phase}"
-            yield part.name, f"{part.gb:.2f} GB", f"{part.explanation}{phase}"
-        peak = "estimate: the larger of generation and training"
-        yield bold("memory, peak"), bold(f"{self.memory_gb:.2f} GB"), peak
+            rows.append((part.name, f"{part.gb:.2f} GB", f"{part.explanation}{phase}"))
+        peak = bold(f"{self.memory_gb:.2f} GB")
         disk = f"{self.sizes.parameters * 2 / 1e9:.2f} GB"
-        yield "disk, merged export", disk, "all weights in 16 bit"
-        yield bold("what is there"), "", ""
-        yield "memory", f"{self.available_gb:.2f} GB", f"free for this run on {self._machine()}"
+        free = f"{self.available_gb:.2f} GB"
+        return [
+            (bold("what it needs, estimated"), "", ""),
+            *rows,
+            (bold("memory, peak"), peak, "estimate: the larger of generation and training"),
+            ("disk, merged export", disk, "all weights in 16 bit"),
+            (bold("what is there"), "", ""),
+            ("memory", free, f"free for this run on {self._machine()}"),
+        ]
 
 
 def plan(
@@ -184,12 +188,12 @@ def plan(
         questions = len(task.train)
         settings = settings.for_questions(questions)
         if tokenizer is not None:
-            lengths = task.prompt_lengths(task.train, tokenizer)
-            # Training drops the longer prompts.
-            used_lengths = [length for length in lengths if length <= prompt_tokens]
-            prompt_tokens = max(used_lengths, default=prompt_tokens)
+            # Training drops longer prompts.
+            longest = max(task.prompt_lengths(task.train, tokenizer))
+            prompt_tokens = min(longest, prompt_tokens)
     sizes = sizes_of(settings.model) if model is None else Sizes(**count_sizes(model))
     why_not_vllm = _why_not_vllm(settings, gpu, model, is_another_machine=is_another_machine)
+    # The plan is of the run that will happen, not of the one that was asked for.
     return Plan(
         settings=settings.replace(fast_inference=False) if why_not_vllm else settings,
         gpu=gpu,
@@ -221,7 +225,7 @@ def _why_not_vllm(
         return ""
     if model is not None:
         return "the model was loaded without vLLM"
-    return str(vllm_obstacle(settings, gpu, try_import=False) or "")
+    return vllm_obstacle(settings, gpu, try_import=False) or ""
 
 
 def _available(gpu: Gpu | None, model: Any, is_another_machine: bool) -> float:
@@ -233,9 +237,8 @@ def _available(gpu: Gpu | None, model: Any, is_another_machine: bool) -> float:
     if gpu is None:
         import psutil
 
-        held_by_model = 0
-        if model is not None:
-            held_by_model = sum(p.numel() * p.element_size() for p in model.parameters())
+        held_by_model = 0 if model is None else model.get_memory_footprint()
+        # The parts contain Python and its libraries, and what is loaded already is not free.
         held_by_python = min(psutil.Process().memory_info().rss, CPU_BASE)
         return min(whole, free_memory_bytes() + held_by_python + held_by_model)
     free = read_gpu().free_gib * 2**30

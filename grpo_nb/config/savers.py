@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from grpo_nb.config.settings import Settings
-from grpo_nb.machine.faults import error_chain, is_out_of_memory
+from grpo_nb.machine.faults import error_chain, is_out_of_memory, searchable_text
 from grpo_nb.machine.gpu import find_gpu
 
 # Below this share the weights of a model hardly fit into vLLM's memory.
@@ -34,14 +34,11 @@ def _savings(settings: Settings, *, is_gpu: bool, phase: str = "") -> Iterator[_
         phase: `loading`, `generation` or `training`: leave out changes that do not help there.
     """
     micro = settings.per_device_train_batch_size
-    generated = settings.generation_batch_size
-    if settings.extra.get("steps_per_generation"):
-        generated //= 2
-    # A pass that cannot be halved stays, and groups must be whole.
-    can_halve = micro % 2 == 0 and generated % settings.num_generations == 0
+    # With steps_per_generation, half a pass would also generate half, and perhaps split a group.
+    can_halve = micro % 2 == 0 and not settings.extra.get("steps_per_generation")
     if can_halve and phase not in ("loading", "generation"):
         yield _Saving(
-            # That loss divides by the tokens of each pass.
+            # The loss bnpo divides by the tokens of each pass.
             "Activations grow with the completions of one pass. The step keeps its completions; "
             'only loss_type="bnpo" weighs their tokens a little differently.',
             {
@@ -89,27 +86,16 @@ def fitting_changes(
     settings: Settings, fits: Callable[[Settings], bool], *, is_gpu: bool
 ) -> dict[str, Any]:
     """Return the changes to settings that make `fits(settings)` true; empty if nothing does."""
-    changes: list[dict[str, Any]] = []
+    changes: dict[str, Any] = {}
     smaller = settings
+    # Each saving lowers a number that has a least value, so the loop ends.
     while not fits(smaller):
         saving = next(_savings(smaller, is_gpu=is_gpu), None)
         if saving is None:
             return {}
-        changes.append(saving.change)
+        changes |= saving.change
         smaller = smaller.replace(**saving.change)
-    # A later change may have made an earlier one unnecessary.
-    for change in reversed(changes):
-        others = [other for other in changes if other is not change]
-        if fits(settings.replace(**_merged(others))):
-            changes = others
-    return _merged(changes)
-
-
-def _merged(changes: list[dict[str, Any]]) -> dict[str, Any]:
-    merged: dict[str, Any] = {}
-    for change in changes:
-        merged |= change
-    return merged
+    return changes
 
 
 def memory_advice(
@@ -130,19 +116,19 @@ def memory_advice(
     True
     """
     chain = list(error_chain(error))
-    text = " ".join(f"{type(cause).__name__} {cause}".lower() for cause in chain)
+    text = " ".join(map(searchable_text, chain))
     if not is_out_of_memory(error) or "cache blocks" in text or "kv cache" in text:
         return None
+    # The error of a training does not say which phase it came from.
     if phase is None:
         phase = "generation" if any(map(_is_in_sampling, chain)) else "training"
-    is_gpu = find_gpu() is not None or any(sign in text for sign in ("cuda", "cublas", "gpu"))
-    nothing_left = _Saving("No setting of this run is left to lower.", {})
-    saving = next(_savings(settings, is_gpu=is_gpu, phase=phase), nothing_left)
-    instead = f"Write {replacing(saving.change)}" if saving.change else "Take a smaller model"
+    saving = next(_savings(settings, is_gpu=find_gpu() is not None, phase=phase), None)
+    advice = "No setting of this run is left to lower. Take a smaller model"
+    if saving is not None:
+        advice = f"{saving.why} Write {replacing(saving.change)}"
     when = "while loading" if phase == "loading" else f"in {phase}"
     return (
-        f"Out of memory {when}. {saving.why} {instead}, in a fresh kernel: the failed one still "
-        "holds its memory."
+        f"Out of memory {when}. {advice}, in a fresh kernel: the failed one still holds its memory."
     )
 
 

@@ -25,6 +25,7 @@ from pydantic.dataclasses import dataclass
 
 from grpo_nb.config import arguments
 from grpo_nb.core.tables import Shown, Table
+from grpo_nb.core.words import require_number
 
 EMBEDDED_MODEL = "SmolLM2-135M-Instruct"
 
@@ -48,7 +49,8 @@ _Layers = Annotated[
 class Settings(Shown):
     """Settings of a run, with the reason for each default.
 
-    Make them with `preset`, change them with `replace`.
+    Make them with `preset`, change them with `replace`. A notebook shows them as a table, and
+    `repr(settings)` is the call that makes equal settings.
 
     Raises:
         ValueError: A value cannot work; gives the value, the reason, and what to write instead.
@@ -153,6 +155,9 @@ class Settings(Shown):
 
     def __post_init__(self) -> None:
         arguments.check_names({"extra": self.extra}, _names())
+        # The sizes below are computed from these.
+        for name in ("steps_per_generation", "generation_batch_size", "num_iterations"):
+            require_number(name, self.extra.get(name) or 1, 1)
         # TRL notices an unknown level only at the first loss, after the first generation.
         level = self.extra.get("importance_sampling_level", "token")
         levels = arguments.IMPORTANCE_SAMPLING_LEVELS
@@ -186,7 +191,10 @@ class Settings(Shown):
 
     @property
     def sampling(self) -> dict[str, Any]:
-        """Sampling parameters besides the temperature, under the names that every engine uses."""
+        """Sampling parameters besides the temperature, under the names of transformers and vLLM.
+
+        llama.cpp, which samples from a GGUF file, refuses `repetition_penalty`.
+        """
         extra = {
             name: self.extra[name] for name in ("min_p", "repetition_penalty") if name in self.extra
         }
@@ -198,6 +206,7 @@ class Settings(Shown):
         Raises:
             ValueError: A name is unknown, with the nearest right one, or a value cannot work.
         """
+        # Steps that are set later take the place of the epochs of a preset.
         if "max_steps" in changes:
             if changes.get("num_train_epochs") is not None:
                 raise ValueError(
@@ -231,6 +240,7 @@ class Settings(Shown):
                 f"Write max_steps={self.max_steps}, or a smaller batch."
             )
         # trl 1.15, `GRPOTrainer._get_train_sampler`: completions are used `num_iterations` times.
+        # None in `extra` is TRL's default, 1.
         iterations = self.extra.get("num_iterations") or 1
         completions = generations * self.generation_batch_size * iterations
         steps_per_epoch = math.ceil(completions / self.batch_size)
@@ -243,8 +253,7 @@ class Settings(Shown):
         >>> Settings.from_dict(Settings(max_steps=7).to_dict()).max_steps
         7
         """
-        values = {name: getattr(self, name) for name in _names()}
-        return {**values, "lora_target_modules": list(self.lora_target_modules)}
+        return {**vars(self), "lora_target_modules": list(self.lora_target_modules)}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:

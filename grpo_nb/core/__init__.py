@@ -1,4 +1,4 @@
-"""Helpers that know nothing of training: files, processes, statistics, and how objects look.
+"""Helpers below all other parts: files, processes, statistics, and how objects look.
 
-No user calls them. They need no other part of the kit.
+No user calls them. They import no other part of the kit, and know its objects by name only.
 """

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from os import PathLike
 from typing import Any
 
 from grpo_nb.core.words import in_line
@@ -18,6 +17,14 @@ _UNKNOWN = "an object"
 # Kind of each known class and its subclasses, by name: a notebook may have reloaded the module of a
 # class. A kind is the name that messages use.
 _KINDS = {
+    "NoneType": "None",
+    "type": "a class",
+    "str": "a text",
+    "PurePath": "a path",
+    "Mapping": "a dict",
+    "dict": "a dict",
+    "list": "a list",
+    "tuple": "a list",
     "Settings": "gn.Settings",
     "Task": "a Task",
     "Run": "a Run",
@@ -134,10 +141,6 @@ def describe_value(value: Any) -> str:
 
 
 def _kind_of(value: Any) -> str:
-    if value is None:
-        return "None"
-    if isinstance(value, type):
-        return "a class"
     for parent in type(value).__mro__:
         if parent.__name__ in _KINDS:
             return _KINDS[parent.__name__]
@@ -145,8 +148,4 @@ def _kind_of(value: Any) -> str:
         return "a tokenizer"
     if hasattr(value, "generate") and hasattr(value, "parameters"):
         return "a model"
-    kinds = {str: "a text", PathLike: "a path", Mapping: "a dict", (list, tuple): "a list"}
-    for types, kind in kinds.items():
-        if isinstance(value, types):
-            return kind
     return "a function" if callable(value) else _UNKNOWN

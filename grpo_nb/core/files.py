@@ -74,8 +74,8 @@ def put_in_place(staged: Path, target: Path, *, overwrite: bool = True) -> None:
     Args:
         staged: Path from `staged_folder`, or a file.
         target: New path.
-        overwrite: If False, `target` must be free. `check_target` has checked this before, but an
-            export takes minutes, and another process can have written to `target` since.
+        overwrite: If False, `target` must be free. `check_target` checks this before an export,
+            and it is checked again, because another process may have written meanwhile.
 
     Raises:
         FileExistsError: `target` is not free and `overwrite` is False.
@@ -205,16 +205,12 @@ def require_writable(folder: Path) -> None:
     If the folder does not exist yet, its nearest existing parent is checked.
     """
     existing = nearest_existing(folder)
-    if not existing.is_dir():
-        reason = f"{str(existing)!r} is a file, not a folder"
-    elif not os.access(existing, os.W_OK | os.X_OK):
-        reason = f"{str(existing)!r} is read-only for this process"
-    else:
+    if existing.is_dir() and os.access(existing, os.W_OK | os.X_OK):
         return
     raise EnvironmentProblem(
-        f"A run cannot be written to {str(folder)!r}: {reason}. All files of the run are kept "
-        'there. Choose another folder, such as settings.replace(run_root="runs"), or make this '
-        "folder writable."
+        f"A run cannot be written to {str(folder)!r}, because {str(existing)!r} is a file, or "
+        "read-only for this process. All files of the run are kept there. Choose another folder, "
+        'such as settings.replace(run_root="runs"), or make this folder writable.'
     )
 
 
@@ -226,8 +222,8 @@ def nearest_existing(path: Path) -> Path:
     return existing
 
 
-def free_path(path: Path, mark: str = "-") -> Path:
-    """Return `path` if it is free, else the first free path with `mark` and a number added.
+def free_path(path: Path) -> Path:
+    """Return `path` if it is free, else the first free path with a number added.
 
     >>> free_path(Path("/nowhere/run"))
     PosixPath('/nowhere/run')
@@ -235,7 +231,7 @@ def free_path(path: Path, mark: str = "-") -> Path:
     candidate = path
     number = 2
     while candidate.exists():
-        candidate = path.with_name(f"{path.name}{mark}{number}")
+        candidate = path.with_name(f"{path.name}_{number}")
         number += 1
     return candidate
 

@@ -135,16 +135,6 @@ def style(*sheets: str) -> str:
     return "\n".join(lines)
 
 
-def title(text: str) -> str:
-    """Return the title of a panel."""
-    return macro("title", text)
-
-
-def code_line(line: str) -> str:
-    """Return the line of code that is shown below a view."""
-    return macro("code_line", line)
-
-
 def last_lines(error: BaseException, limit: int = 12) -> str:
     """Return the last lines of an error's traceback."""
     lines = "".join(traceback.format_exception(error)).splitlines()

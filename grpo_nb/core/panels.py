@@ -18,8 +18,8 @@ from grpo_nb.core.words import displayable
 class Panel(widgets.VBox):
     """Base class of a widget that shows its callbacks' errors and can be read without a kernel.
 
-    A subclass sets `_pictured` to pairs of a heading and the views below it. A page without widgets
-    shows these views.
+    A subclass sets `_static_views` to pairs of a heading and the views below it. A page without
+    widgets shows these views.
     """
 
     panel_title: str = ""
@@ -33,8 +33,7 @@ class Panel(widgets.VBox):
         self._errors = view()
         self._failures: list[BaseException] = []
         self._depth = 0
-        self._is_quiet = False
-        self._pictured: Sequence[tuple[str, Sequence[widgets.HTML]]] = ()
+        self._static_views: Sequence[tuple[str, Sequence[widgets.HTML]]] = ()
 
     @contextlib.contextmanager
     def showing_errors(self) -> Iterator[None]:
@@ -58,19 +57,6 @@ class Panel(widgets.VBox):
     def _show_failures(self) -> None:
         self._errors.value = pages.errors_view(self._failures)
 
-    @contextlib.contextmanager
-    def _quietly(self) -> Iterator[None]:
-        """Set `_is_quiet` during the block, which changes controls.
-
-        ipywidgets still calls the callbacks, so each callback must do nothing while `_is_quiet`.
-        """
-        was_quiet = self._is_quiet
-        self._is_quiet = True
-        try:
-            yield
-        finally:
-            self._is_quiet = was_quiet
-
     # ipywidgets 7 shows a widget through `_ipython_display_`, and 8 through `_repr_mimebundle_`.
     # Setting the first to None makes version 7 use the second too.
     _ipython_display_ = None
@@ -90,13 +76,15 @@ class Panel(widgets.VBox):
     def _snapshot(self) -> str:
         """Return the panel's present views as HTML that needs no kernel."""
         parts = []
-        for heading, views in self._pictured:
+        for heading, views in self._static_views:
             parts.append((heading, [html_view.value for html_view in views]))
         return pages.page(self.panel_title, parts, *self.panel_sheets)
 
     def _header(self) -> widgets.HTML:
         """Return the title together with the style sheets of the views."""
-        return widgets.HTML(pages.style(*self.panel_sheets) + pages.title(self.panel_title))
+        return widgets.HTML(
+            pages.style(*self.panel_sheets) + pages.macro("title", self.panel_title)
+        )
 
 
 def in_panel(callback: Callable[..., None]) -> Callable[..., None]:

@@ -12,13 +12,13 @@ class EnvironmentProblem(RuntimeError):
     """This machine or its installation has a problem; the message says what to type next."""
 
 
-def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
+def warn_user(message: str) -> None:
     """Warn of something that the user should change; information goes to the log instead.
 
     The warning points to the line that called the kit. A stack level written by hand would be wrong
     after the next change of the code, and Python's own `skip_file_prefixes` needs Python 3.12.
     """
-    warnings.warn(message, category, stacklevel=_level_of_caller())
+    warnings.warn(message, stacklevel=_level_of_caller())
 
 
 def _level_of_caller() -> int:

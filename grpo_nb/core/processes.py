@@ -23,7 +23,7 @@ from typing import Any
 # for the slowest one. GNU's OpenMP (libgomp) lets them spin meanwhile, 300,000 times by default. If
 # another program needs a core, they take time from the thread that they wait for. A smaller count
 # changes no result, because the number of threads stays the same (docs/evidence/cpu_step.md). With
-# the other variable, a user chooses how the threads wait.
+# OMP_WAIT_POLICY, a user chooses how the threads wait.
 SPIN_VARIABLE = "GOMP_SPINCOUNT"
 SPIN_COUNT = "20000"
 WAIT_POLICY = "OMP_WAIT_POLICY"
@@ -80,7 +80,7 @@ def run_command(
         start_new_session=True,
         # Without PYTHONUNBUFFERED, stdout and stderr of a Python program would be out of order, and
         # its last lines would be lost when it is ended.
-        env={**spin_default(), **os.environ, "PYTHONUNBUFFERED": "1", **(environment or {})},
+        env={**spin_variable(), **os.environ, "PYTHONUNBUFFERED": "1", **(environment or {})},
     )
     threading.Thread(target=_end_in_time, args=(child, seconds), daemon=True).start()
     try:
@@ -101,7 +101,7 @@ def run_command(
     raise ChildError(f"ended with {status}", lines)
 
 
-def spin_default() -> dict[str, str]:
+def spin_variable() -> dict[str, str]:
     """Return the variable with the spin count; empty if the user has chosen a wait policy."""
     return {} if WAIT_POLICY in os.environ else {SPIN_VARIABLE: SPIN_COUNT}
 
@@ -127,7 +127,9 @@ def run_script(
 ) -> Any:
     """Return the result of a script's `answer(request)`, run in a child process.
 
-    The child starts without `PYTHONPATH` and without the working directory on its import path.
+    The child ignores `PYTHONPATH` and the working directory, which could hold a module with the
+    name of a package. It imports from the environment of this kernel and from the user's own
+    `pip install --user`.
 
     Args:
         script: Path of a Python file that defines `answer`.
@@ -141,7 +143,7 @@ def run_script(
         request_file = Path(folder, "request.json")
         answer_file = Path(folder, "answer.json")
         request_file.write_text(json.dumps(request))
-        this_file = [sys.executable, "-I", "-u", __file__]
+        this_file = [sys.executable, "-E", "-P", "-u", __file__]
         run_command([*this_file, script, request_file, answer_file], on_line=on_line)
         return json.loads(answer_file.read_text())
 

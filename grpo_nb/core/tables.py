@@ -43,12 +43,6 @@ def code(text: Any) -> Html:
     return Html(str(text), f"<code>{escaped(text)}</code>")
 
 
-def verdict(is_good: bool, text: Any) -> Html:
-    """Return a result in words, which panels show in the colour for good or bad."""
-    css_class = "gn-pass" if is_good else "gn-fail"
-    return Html(str(text), f'<span class="{css_class}">{escaped(text)}</span>')
-
-
 def as_written(text: str) -> Html:
     """Return a cell with a text's own line breaks; in plain text, the text's Python literal."""
     return Html(repr(text), f"<pre style='{_PREFORMATTED}'>{escaped(text)}</pre>")

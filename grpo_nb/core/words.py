@@ -35,7 +35,7 @@ def displayable(text: str) -> str:
 
 
 def in_line(value: Any, limit: int = 60) -> str:
-    """Return the Python literal of any value as one line, shortened.
+    """Return the `repr` of a value as one line, shortened.
 
     >>> in_line("two\\nlines"), in_line([1] * 100, 10)
     ("'two\\\\nlines'", '[1, 1, 1, ... (300 characters)')

@@ -15,7 +15,7 @@ from typing_extensions import TypedDict
 
 from grpo_nb.config.settings import EMBEDDED_MODEL, Settings
 from grpo_nb.core.files import inside, refuse_links, sha256_of, target_of
-from grpo_nb.core.tables import Part, Shown, Table, bold, code, verdict
+from grpo_nb.core.tables import Part, Shown, Table, bold, code
 from grpo_nb.models.sources import resolve_model
 from grpo_nb.runs.run_folder import FIGURE, Run, open_run
 from grpo_nb.runs.run_info import Text, check_fields
@@ -114,7 +114,7 @@ class Export(Shown):
             head.append("measured")
         rows = []
         for name, passed in self.verification["checks"].items():
-            row = [verdict(passed is not False, labels[passed]), name, measured.get(name, "")]
+            row = [labels[passed], name, measured.get(name, "")]
             rows.append(row[: len(head)])
         yield bold(self.path)
         yield Table(rows, head=head, narrow=(0,))

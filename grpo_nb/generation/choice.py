@@ -63,8 +63,7 @@ def choose_engine(
     missed_vllm = ""
     if model is None:
         # Nothing is loaded, so vLLM is not imported for the answer, which would take seconds.
-        obstacle = vllm_obstacle(settings, find_gpu(), try_import=False)
-        why_not_vllm = None if obstacle is None else str(obstacle)
+        why_not_vllm = vllm_obstacle(settings, find_gpu(), try_import=False)
     elif has_engine(model):
         why_not_vllm = vllm_sampling_obstacle(model)
     else:

@@ -319,7 +319,7 @@ class RewardLab(Panel):
     # ---- Controls and layout ----
 
     def _make_views(self) -> None:
-        # `_pictured` lists the views of a page that cannot show widgets, such as GitHub's.
+        # `_static_views` lists the views of a page that cannot show widgets, such as GitHub's.
         self._row_view = view()
         self._status = view()
         self._status.add_class("gn-status")
@@ -327,7 +327,7 @@ class RewardLab(Panel):
         self._marks = view()
         self._label_view = view()
         self._report_view = view()
-        self._pictured = [
+        self._static_views = [
             ("The row", [self._row_view]),
             ("", [self._errors]),
             ("Scores", [self._table]),

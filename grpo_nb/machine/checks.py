@@ -12,8 +12,7 @@ from grpo_nb.machine import packages
 from grpo_nb.machine.gpu import GpuState, UnreadableGpu, read_gpu
 from grpo_nb.machine.host import how_to_get_gpu, how_to_restart, usable_cores
 
-Status = Literal["ok", "warning", "problem"]
-
+_BY_SEVERITY = ("problem", "warning", "ok")
 _MARKS = {"ok": "\u2713 ok", "warning": bold("! warning"), "problem": bold("\u2717 problem")}
 _INSTALL = (
     f"Run the Setup cell in a fresh kernel; or run `{packages.BY_HAND}` and restart the kernel."
@@ -26,7 +25,7 @@ class Check:
     """One row of the table."""
 
     name: str
-    status: Status
+    status: Literal["ok", "warning", "problem"]
     found: str
     fix: str = ""
     """Line to type or button to click; empty if there is nothing to do."""
@@ -48,25 +47,16 @@ class EnvironmentReport(Shown):
     @property
     def is_ready(self) -> bool:
         """True if no check found a problem; warnings do not count."""
-        return not self._with_status("problem")
-
-    @property
-    def verdict(self) -> str:
-        """Ready or not, with the number of problems; without problems, the number of warnings."""
-        problems = len(self._with_status("problem"))
-        warnings = len(self._with_status("warning"))
-        if problems:
-            return f"Not ready. Problems: {problems}."
-        return f"Ready. Warnings: {warnings}." if warnings else "Ready."
+        return all(check.status != "problem" for check in self.checks)
 
     @property
     def next_step(self) -> str:
         """The first problem with its fix, else the first warning or hint; empty without any."""
-        for status in ("problem", "warning", "ok"):
-            for check in self._with_status(status):
-                if check.fix:
-                    return f"{check.name}: {check.found}. {check.fix}"
-        return ""
+        to_do = [check for check in self.checks if check.fix]
+        if not to_do:
+            return ""
+        first = min(to_do, key=lambda check: _BY_SEVERITY.index(check.status))
+        return f"{first.name}: {first.found}. {first.fix}"
 
     @property
     def table(self) -> Table:
@@ -75,12 +65,9 @@ class EnvironmentReport(Shown):
         # Long lists of versions wrap at the end of the page, and the first two columns never do.
         return Table(rows, head=("", "check", "found", "what to do"), narrow=(0, 1), wide=(2, 3))
 
-    def _with_status(self, status: Status) -> list[Check]:
-        return [check for check in self.checks if check.status == status]
-
     def _parts(self) -> Iterator[Part]:
         yield self.summary
-        yield bold(self.verdict)
+        yield bold("Ready." if self.is_ready else "Not ready.")
         yield self.next_step
         yield Html("", f"<details><summary>All checks</summary>{self.table.html()}</details>")
 
@@ -88,8 +75,9 @@ class EnvironmentReport(Shown):
 def check_environment() -> EnvironmentReport:
     """Check machine, packages and this kernel, and report what to do about each problem.
 
-    A call takes well under a second. On a GPU with vLLM, the first call takes some seconds more,
-    because it imports vLLM in a separate process. The kernel itself imports no large package.
+    A call takes well under a second. On a GPU with vLLM, the first call imports vLLM in a separate
+    process, which takes some seconds, and minutes on a fresh machine. The kernel itself imports no
+    large package.
 
     >>> gn.check_environment().is_ready
     True
@@ -160,12 +148,12 @@ def _check_gpu(state: GpuState) -> Check:
     if build is None:  # `_check_packages` reports the missing torch
         return Check("device", "ok", found)
     found += f"; torch {build.version}"
-    # CUDA 13 dropped all cards before Turing; triton and bitsandbytes need 7.0 with any CUDA.
-    needed = (7, 5) if build.cuda is not None and build.cuda >= (13, 0) else (7, 0)
     if build.cuda is None:
-        problem = " is for the CPU: the GPU is not used"
         fix = f"Run `pip uninstall -y torch`. {_INSTALL}"
-    elif gpu.compute_capability < needed:
+        return Check("device", "problem", f"{found} is for the CPU: the GPU is not used", fix)
+    # CUDA 13 dropped all cards before Turing; triton and bitsandbytes need 7.0 with any CUDA.
+    needed = (7, 5) if build.cuda >= (13, 0) else (7, 0)
+    if gpu.compute_capability < needed:
         problem = f", whose kernels need compute capability {needed[0]}.{needed[1]}"
         fix = (
             "Choose another GPU (Kaggle: T4 x2 and not P100), or set CUDA_VISIBLE_DEVICES=-1 to "

@@ -80,24 +80,23 @@ def is_out_of_memory(error: BaseException) -> bool:
 def _is_memory_error(error: BaseException) -> bool:
     if isinstance(error, MemoryError):
         return True
-    text = _searchable_text(error)
+    text = searchable_text(error)
     if isinstance(error, (RuntimeError, OSError)) and re.search(_OUT_OF_MEMORY, text):
         return True
-    # vLLM raises a ValueError. Torch's texts do not count there: an error of a reward function may
-    # quote a completion, as that of int("out of memory") does.
+    # vLLM raises a ValueError. For a ValueError only vLLM's texts count: an error of a reward
+    # function may quote a completion, as that of int("out of memory") does.
     is_vllm_type = isinstance(error, (RuntimeError, OSError, ValueError))
     return is_vllm_type and re.search(_VLLM_OUT_OF_MEMORY, text) is not None
 
 
-def _searchable_text(error: BaseException) -> str:
+def searchable_text(error: BaseException) -> str:
     """Return type and message of an error in lower case."""
     return f"{type(error).__name__}: {error}".lower()
 
 
 def summary(error: BaseException) -> str:
     """Return type and first line of an error, to show next to the fix."""
-    lines = str(error).strip().splitlines()
-    first_line = lines[0] if lines else "no message"
+    first_line = str(error).strip().partition("\n")[0]
     return f"{type(error).__name__}: {first_line[:_SUMMARY_CHARACTERS]}"
 
 
@@ -109,7 +108,7 @@ def find_fix(error: BaseException) -> str | None:
     >>> find_fix(RuntimeError("CuMem can only be used for one instance per process."))[:21]
     'A vLLM in standby was'
     """
-    texts = [_searchable_text(cause) for cause in error_chain(error)]
+    texts = [searchable_text(cause) for cause in error_chain(error)]
     for pattern, fix in _FIXES.items():
         if any(re.search(pattern, text, re.DOTALL) for text in texts):
             return fix

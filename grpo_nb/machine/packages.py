@@ -6,7 +6,7 @@ process, because a vLLM that was built for another CUDA version would crash the 
 
 import functools
 import importlib.util
-import re
+import runpy
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,14 +102,11 @@ def read_torch_build() -> TorchBuild | None:
     file = Path(spec.origin).with_name("version.py") if spec is not None and spec.origin else None
     if file is None or not file.is_file():
         return None
-    # torch/version.py has an assignment in each line, such as __version__ = '2.13.0+cu130' and
-    # cuda: Optional[str] = '13.0'. In a build for the CPU, `cuda` is None and does not match.
-    source = file.read_text("utf-8", errors="replace")
-    values = dict(re.findall(r"^(\w+)\b[^=\n]*= *['\"]([^'\"\n]*)['\"]", source, re.MULTILINE))
-    return TorchBuild(
-        version=values["__version__"],
-        cuda=minor_release(values["cuda"]) if "cuda" in values else None,
-    )
+    # torch/version.py only assigns texts, such as __version__ = "2.13.0+cu130" and cuda = "13.0".
+    # In a build for the CPU, `cuda` is None.
+    values = runpy.run_path(str(file))
+    cuda = values.get("cuda")
+    return TorchBuild(version=values["__version__"], cuda=minor_release(cuda) if cuda else None)
 
 
 def is_same_release(wanted: str, version: str) -> bool:
@@ -127,7 +124,7 @@ def minor_release(version: str) -> tuple[int, int]:
     return int(major), int(minor)
 
 
-def misfits() -> list[str]:
+def breaking_packages() -> list[str]:
     """Return installed packages that the kit does not need and that break transformers or peft."""
     torch = installed_version("torch")
     torchvision = installed_version("torchvision")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from grpo_nb.config.hardware import VllmObstacle, compute_dtype, has_engine, vllm_obstacle
+from grpo_nb.config.hardware import compute_dtype, has_engine, vllm_obstacle
 from grpo_nb.config.savers import memory_advice
 from grpo_nb.config.settings import ALL_LINEAR, Settings
 from grpo_nb.core.argument_types import require
@@ -145,6 +145,7 @@ def _load_with_best_engine(
             "starts."
         )
     obstacle = vllm_obstacle(settings, gpu)
+    last_output = ""
     if obstacle is None:
         report(f"loading {settings.model} with vLLM")
         try:
@@ -154,17 +155,17 @@ def _load_with_best_engine(
             # A second try would find the memory taken that this one holds.
             if is_out_of_memory(error):
                 raise
-            reason = f"vLLM did not start ({summary(error)})"
             fix = find_fix(error) or "fast_inference=False skips the attempt"
-            obstacle = VllmObstacle(reason, fix, last_output_lines())
+            obstacle = f"vLLM did not start ({summary(error)}) ({fix})"
+            last_output = last_output_lines()
         # Outside of `except`: there the traceback keeps the failed engine alive.
         gc.collect()
         torch.cuda.empty_cache()
     why_not_vllm = ""
     if settings.fast_inference:
-        why_not_vllm = str(obstacle)
+        why_not_vllm = obstacle
         if gpu is not None:
-            _warn_once(obstacle)
+            _warn_once(obstacle, last_output)
     report(f"loading {settings.model}")
     model, tokenizer = _load(settings, source, gpu, loader, use_vllm=False)
     return _Loaded(model, tokenizer, why_not_vllm)
@@ -281,12 +282,9 @@ def end_tokens_of(*owners: Any) -> set[int]:
 
 
 @functools.cache
-def _warn_once(obstacle: VllmObstacle) -> None:
-    """Warn, once per reason and fix in this process, that vLLM was asked for and is not used."""
-    message = (
-        f"Completions are generated without vLLM, which is slower: {obstacle.reason}. What to do: "
-        f"{obstacle.fix}."
-    )
-    if obstacle.last_output:
-        message += f" The last output was:\n{obstacle.last_output}"
+def _warn_once(obstacle: str, last_output: str) -> None:
+    """Warn, once per reason in this process, that vLLM was asked for and is not used."""
+    message = f"Completions are generated without vLLM, which is slower: {obstacle}."
+    if last_output:
+        message += f" The last output was:\n{last_output}"
     warn_user(message)

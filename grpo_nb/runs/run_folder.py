@@ -91,7 +91,7 @@ def new_run_folder(root: str | Path, name: str | None) -> Path:
     """
     require_writable(Path(root))
     if name is None:
-        folder = free_path(Path(root) / datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S"), "_")
+        folder = free_path(Path(root) / datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S"))
     else:
         folder = Path(root) / name
     folder.mkdir(parents=True)
@@ -219,12 +219,14 @@ class Run(Shown):
         - `stopped`: ended early by an alert or an observer. Like an interrupted run, it can be
           resumed.
         - `failed`: ended by an error, which is in `info["error"]`.
-        - `running`: its process is alive.
+        - `running`: a process is training it.
         - `crashed`: its process is gone, and did not record an end.
-        - `unknown`: another machine was writing it, which cannot be asked.
+        - `unknown`: another machine was writing it, or its drive has no locks.
         """
         info = self.info
-        return writer_status(info, self.path) if info["status"] == "running" else info["status"]
+        if info["status"] != "running":
+            return info["status"]
+        return writer_status(self.path, info.get("host"))
 
     @property
     def status_sentence(self) -> str:

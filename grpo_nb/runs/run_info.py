@@ -92,8 +92,6 @@ class RunInfo:
     """Version of this file's format."""
     pid: int | None = None
     """Number of the process that trains."""
-    process_start: float | None = None
-    """Start of that process, in seconds after the boot of its machine."""
     host: Text | None = None
     """Name of its machine."""
     base: Text | None = None
@@ -103,7 +101,7 @@ class RunInfo:
     reference: Text | None = None
     """Model that the KL is measured against, in words (`training.run_start`)."""
     effective: dict | None = None
-    """`EffectiveSettings.to_dict()`."""
+    """Fields of `EffectiveSettings`."""
     heldout_grader: Text | None = None
     """Description of the reward that decides which held-out answers are correct."""
     seconds: Number | None = None

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import ipywidgets as widgets
 
-from grpo_nb.core.pages import code_line, style, title
+from grpo_nb.core.pages import macro, style
 from grpo_nb.core.panels import Panel, above, button, in_panel, line, section, view
 from grpo_nb.runs.alert import latest_first
 from grpo_nb.runs.figure import base64_png
@@ -58,7 +58,9 @@ class RunViewer(Panel):
             widgets.HTML(style(*self.panel_sheets)),
             line([self._title, self._refresh_button]),
             self._errors,
-            section("Curves", curves, self._curves_view, widgets.HTML(code_line("run.plot()"))),
+            section(
+                "Curves", curves, self._curves_view, widgets.HTML(macro("code_line", "run.plot()"))
+            ),
             self._slider,
             section(
                 "The step",
@@ -67,7 +69,7 @@ class RunViewer(Panel):
             ),
         ]
         # `Panel` draws these views where no widget can be shown.
-        self._pictured = (("Curves", [self._curves_view]), ("The step", [self._step_view]))
+        self._static_views = (("Curves", [self._curves_view]), ("The step", [self._step_view]))
         self._refresh_button.on_click(self.refresh)
         self._slider.observe(self._pick_step, "value")
         self.refresh()
@@ -88,14 +90,15 @@ class RunViewer(Panel):
         was_last = self._slider.index == len(self._slider.options) - 1
         steps = self.run.steps
         self.panel_title = f"Run {self.run.name}: {self.run.status}"
-        self._title.value = title(self.panel_title)
+        self._title.value = macro("title", self.panel_title)
         # A slider at the last step follows a running training.
         if steps and (was_last or shown not in steps):
             shown = steps[-1]
-        with self._quietly():
-            # Each assignment would call the observer, which draws the step.
-            self._slider.options = [(str(step), step) for step in steps] or [_NO_STEP]
-            self._slider.value = shown if steps else _NO_STEP[1]
+        # Each of these assignments would draw a step.
+        self._slider.unobserve(self._pick_step, "value")
+        self._slider.options = [(str(step), step) for step in steps] or [_NO_STEP]
+        self._slider.value = shown if steps else _NO_STEP[1]
+        self._slider.observe(self._pick_step, "value")
         figure = self.run.plot()
         picture = base64_png(figure)
         # Screen readers and pages without images show this sentence.
@@ -110,6 +113,5 @@ class RunViewer(Panel):
     @in_panel
     def _pick_step(self) -> None:
         """Show the groups of the chosen step, folded."""
-        if not self._is_quiet:
-            self.logged = self.run.step(self.step) if self.step is not None else None
-            self._step_view.value = render_view("step", step=self.logged, run_step=self.step)
+        self.logged = self.run.step(self.step) if self.step is not None else None
+        self._step_view.value = render_view("step", step=self.logged, run_step=self.step)

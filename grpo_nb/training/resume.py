@@ -108,9 +108,6 @@ def _examine(
     # Through JSON, so that tuples are lists, as in the file.
     now = json.loads(json.dumps(info.to_dict(), default=str))
     max_steps = now["settings"]["max_steps"]
-    if run.status == "running":
-        # The lock was free, but the process lives: the drive has no locks.
-        raise ValueError(_being_trained(run.name, f"process {before['pid']} of this machine"))
     is_finished = run.status == "finished" and any(run.adapter_path.glob("*.safetensors"))
     may_be_returned = resume == "auto" and is_finished
     checkpoint = newest_checkpoint(run.path / "checkpoints")
@@ -179,15 +176,11 @@ def lock_run(folder: Path, locks: ExitStack) -> None:
     try:
         locks.enter_context(locked(folder))
     except FolderLockedError as error:
-        raise ValueError(_being_trained(folder.name, error.holder)) from None
-
-
-def _being_trained(name: str, holder: str) -> str:
-    return (
-        f"the run {name!r} is being trained right now by {holder}. Two processes would overwrite "
-        "each other's steps. Wait until that process has ended, or end it, and run this cell "
-        "again. To start another run, pass resume=None and another name."
-    )
+        raise ValueError(
+            f"the run {folder.name!r} is being trained right now by {error}. Two processes "
+            "would overwrite each other's steps. Wait until that process has ended, or end it, and "
+            "run this cell again. To start another run, pass resume=None and another name."
+        ) from None
 
 
 def _requested_run(root: Path, name: str | None, resume: str | Path | None) -> Run | None:

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any
 from grpo_nb.config.hardware import compute_dtype
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.files import write_json, write_text
-from grpo_nb.core.locks import process_identity
 from grpo_nb.core.problems import warn_user
 from grpo_nb.generation.choice import EngineChoice
 from grpo_nb.machine.gpu import find_gpu
@@ -60,7 +59,8 @@ def new_run_info(prepared: Prepared) -> RunInfo:
         rewards.append(_reward_record(reward, name, weight))
     return RunInfo(
         status="running",
-        **process_identity(),
+        pid=os.getpid(),
+        host=platform.node(),
         started=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         settings=settings.to_dict(),
         task=_task_record(prepared.task),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -13,7 +14,6 @@ from grpo_nb.config.planning import plan
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.files import put_in_place, require_writable, staged_folder
-from grpo_nb.core.locks import writing_here
 from grpo_nb.core.problems import warn_user
 from grpo_nb.machine.host import require_disk
 from grpo_nb.models.adapter import load_adapter
@@ -154,7 +154,7 @@ def train(
             # 2. Build the trainer before the run has a folder, so that nothing is left behind if
             # TRL refuses. The effective settings come first, because building a configuration
             # resets accelerate's global state (transformers, `TrainingArguments._setup_devices`).
-            info.effective = effective_settings(settings, model).to_dict()
+            info.effective = dataclasses.asdict(effective_settings(settings, model))
             trainer = build_trainer(prepared)
             if settings.holdout_every:
                 score = HoldoutScore(prepared)
@@ -164,10 +164,9 @@ def train(
             folder = rewind(found_run) if found_run else _new_run(prepared, name, info, locks)
             run = Run(folder, model=model, tokenizer=tokenizer, rewards=prepared.rewards)
             # 4. Train, and complete the folder however the training ends.
-            with writing_here(folder):
-                run.write_info(info)
-                recorder = Recorder(run, trainer, settings, observers)
-                _train_and_close(recorder, info, found_run)
+            run.write_info(info)
+            recorder = Recorder(run, trainer, settings, observers)
+            _train_and_close(recorder, info, found_run)
     return run
 
 

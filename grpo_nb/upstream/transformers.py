@@ -6,14 +6,13 @@ from collections.abc import MutableMapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.upstream.symbols import missing_symbol, require_attribute, require_symbol
+from grpo_nb.upstream.symbols import missing_symbol, require_symbol
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel
 
 WRITTEN_FOR = "transformers 5.17.0"
 _require_symbol = partial(require_symbol, written_for=WRITTEN_FOR)
-_require_attribute = partial(require_attribute, written_for=WRITTEN_FOR)
 
 
 def sampling_setup(
@@ -30,16 +29,8 @@ def sampling_setup(
         prompt_length: Number of tokens of each padded prompt.
     """
     prepare_config = _require_symbol(model, "_prepare_generation_config")
-    prepare_tokens = _require_symbol(
-        model,
-        "_prepare_special_tokens",
-        parameters=("kwargs_has_attention_mask", "device"),
-    )
-    get_processors = _require_symbol(
-        model,
-        "_get_logits_processor",
-        parameters=("generation_config", "input_ids_seq_length", "device"),
-    )
+    prepare_tokens = _require_symbol(model, "_prepare_special_tokens")
+    get_processors = _require_symbol(model, "_get_logits_processor")
     complete, _ = prepare_config(config)
     prepare_tokens(complete, kwargs_has_attention_mask=True, device="cpu")
     processors = get_processors(
@@ -81,7 +72,8 @@ def forget_quantization(model: PreTrainedModel) -> None:
     GGUF file is removed too, because no model can be loaded by that name.
     """
     for name in ("hf_quantizer", "is_quantized", "quantization_method"):
-        _require_attribute(model, name)
+        _require_symbol(model, name)
+    _require_symbol(model.config, "quantization_config")
     del model.config.quantization_config
     model.hf_quantizer = None
     model.is_quantized = False

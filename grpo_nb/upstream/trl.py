@@ -7,56 +7,40 @@ from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
-from grpo_nb.upstream.symbols import require_attribute, require_symbol
+from grpo_nb.upstream.symbols import require_symbol
 
 WRITTEN_FOR = "trl 1.15.0"
 _require_symbol = partial(require_symbol, written_for=WRITTEN_FOR)
-_require_attribute = partial(require_attribute, written_for=WRITTEN_FOR)
 
 
-#: Methods of `GRPOTrainer` that `KitTrainer` overrides or calls, with the parameters it relies on.
-TRAINER_METHODS: dict[str, tuple[str, ...]] = {
-    "_calculate_rewards": ("inputs", "prompts", "completions", "completion_ids_list"),
-    "_compute_loss": ("model", "inputs"),
-    "_generate_single_turn": ("prompt_ids",),
-    "_get_per_token_logps_and_entropies": (
-        "model",
-        "input_ids",
-        "attention_mask",
-        "logits_to_keep",
-        "compute_aux_loss",
-    ),
-    "_get_train_sampler": ("dataset",),
-    "_load_from_checkpoint": ("resume_from_checkpoint", "model"),
-    "_save_checkpoint": ("model", "trial"),
-    "_save_optimizer_and_scheduler": ("output_dir",),
-    "_save_rng_state": ("output_dir",),
-    "_save_scaler": ("output_dir",),
-    "_tool_call_loop": (
-        "prompts",
-        "prompt_ids",
-        "completion_ids",
-        "completions",
-        "logprobs",
-        "images",
-        "multimodal_fields",
-    ),
-    "training_step": ("model", "inputs"),
-}
+#: Methods of `GRPOTrainer` that `KitTrainer` overrides or calls.
+TRAINER_METHODS = (
+    "_calculate_rewards",
+    "_compute_loss",
+    "_generate_single_turn",
+    "_get_per_token_logps_and_entropies",
+    "_get_train_sampler",
+    "_load_from_checkpoint",
+    "_save_checkpoint",
+    "_save_optimizer_and_scheduler",
+    "_save_rng_state",
+    "_save_scaler",
+    "_tool_call_loop",
+    "training_step",
+)
 
 
 def require_trainer_methods(trainer_class: type) -> None:
     """Raise unless a `GRPOTrainer` has the methods that `KitTrainer` overrides or calls.
 
     A method that TRL renamed would be overridden without effect: a resumed run would start over, or
-    tools would run without a time limit. Unsloth's class on a GPU replaces some by functions with
-    arbitrary arguments, whose parameters are then not looked at.
+    tools would run without a time limit.
 
     Raises:
-        EnvironmentProblem: A method is missing, or lost a parameter.
+        EnvironmentProblem: A method is missing.
     """
-    for name, parameters in TRAINER_METHODS.items():
-        _require_symbol(trainer_class, name, parameters=parameters)
+    for name in TRAINER_METHODS:
+        _require_symbol(trainer_class, name)
 
 
 def last_generation(trainer: Any) -> Any:
@@ -77,17 +61,17 @@ def micro_batch_count(trainer: Any) -> int:
     Raises:
         EnvironmentProblem: TRL keeps the counter under another name.
     """
-    return _require_attribute(trainer, "_step")
+    return _require_symbol(trainer, "_step")
 
 
-#: Functions of `trl.chat_template_utils` that tools need, with the parameters that the kit gives.
-CHAT_TEMPLATE_FUNCTIONS: dict[str, tuple[str, ...]] = {
-    "add_response_schema": (),
-    "get_training_chat_template": (),
-    "is_chat_template_prefix_preserving": (),
-    "parse_response": ("prefix",),
-    "supports_tool_calling": (),
-}
+#: Functions of `trl.chat_template_utils` that tools need.
+CHAT_TEMPLATE_FUNCTIONS = (
+    "add_response_schema",
+    "get_training_chat_template",
+    "is_chat_template_prefix_preserving",
+    "parse_response",
+    "supports_tool_calling",
+)
 
 
 def chat_template_functions() -> ModuleType:
@@ -97,8 +81,8 @@ def chat_template_functions() -> ModuleType:
     """
     from trl import chat_template_utils
 
-    for name, parameters in CHAT_TEMPLATE_FUNCTIONS.items():
-        _require_symbol(chat_template_utils, name, parameters=parameters)
+    for name in CHAT_TEMPLATE_FUNCTIONS:
+        _require_symbol(chat_template_utils, name)
     return chat_template_utils
 
 
@@ -129,10 +113,8 @@ def tool_loop_trainer(
     """
     from trl import GRPOTrainer
 
-    for name in ("_tool_call_loop", "_generate_single_turn"):
-        parameters = TRAINER_METHODS[name]
-        _require_symbol(GRPOTrainer, name, parameters=parameters)
-    _require_symbol(GRPOTrainer, "_get_tool_suffix_ids")
+    for name in ("_tool_call_loop", "_generate_single_turn", "_get_tool_suffix_ids"):
+        _require_symbol(GRPOTrainer, name)
     trainer = object.__new__(GRPOTrainer)
     vars(trainer).update(
         processing_class=tokenizer,

@@ -37,9 +37,12 @@ def hand_copies_to_vllm() -> None:
     @wraps(original)
     def build(*args: Any, **kwargs: Any) -> Any:
         request = original(*args, **kwargs)
-        tensors = getattr(request, "lora_tensors", None)
-        if tensors:
-            request.lora_tensors = {name: tensor.clone() for name, tensor in tensors.items()}
+        # None if the merged weights already hold the whole LoRA.
+        if request is not None:
+            tensors = _require_in_zoo(request, "lora_tensors")
+            # None if vLLM reads the LoRA from a folder.
+            if tensors is not None:
+                request.lora_tensors = {name: tensor.clone() for name, tensor in tensors.items()}
         return request
 
     build.hands_copies = True

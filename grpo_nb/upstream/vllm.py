@@ -9,11 +9,10 @@ import contextlib
 from functools import partial
 from typing import Any
 
-from grpo_nb.upstream.symbols import require_attribute, require_symbol
+from grpo_nb.upstream.symbols import require_symbol
 
 WRITTEN_FOR = "vllm 0.31.0"
 _require_symbol = partial(require_symbol, written_for=WRITTEN_FOR)
-_require_attribute = partial(require_attribute, written_for=WRITTEN_FOR)
 
 
 def longest_row(engine: Any) -> int:
@@ -22,7 +21,7 @@ def longest_row(engine: Any) -> int:
     The engine truncates longer completions without a warning (vllm/v1/core/sched/utils.py,
     `check_stop`).
     """
-    return _part(engine, "llm_engine", "vllm_config", "model_config", "max_model_len")
+    return _require_path(engine, "llm_engine", "vllm_config", "model_config", "max_model_len")
 
 
 def is_sleeping(engine: Any) -> bool:
@@ -30,7 +29,7 @@ def is_sleeping(engine: Any) -> bool:
 
     vllm/v1/engine/llm_engine.py, `LLMEngine.is_sleeping`.
     """
-    return _part(engine, "llm_engine", "is_sleeping")()
+    return _require_path(engine, "llm_engine", "is_sleeping")()
 
 
 def put_to_sleep(engine: Any) -> None:
@@ -48,7 +47,7 @@ def model_runner_class(engine: Any) -> str:
     vLLM 0.31 uses its Model Runner V2 on a GPU and V1 on a CPU (vllm/config/vllm.py,
     `use_v2_model_runner`). The two share a class name and differ in their module.
     """
-    call_in_worker = _part(engine, "llm_engine", "collective_rpc")
+    call_in_worker = _require_path(engine, "llm_engine", "collective_rpc")
     (name,) = call_in_worker(_runner_class)
     version = "V2" if name.startswith("vllm.v1.worker.gpu.") else "V1"
     return f"{name} ({version})"
@@ -76,21 +75,21 @@ def drop_requests(engine: Any) -> None:
     Args:
         engine: The engine.
     """
-    inner = _part(engine, "llm_engine")
-    request_ids = list(_part(inner, "output_processor", "request_states"))
+    inner = _require_path(engine, "llm_engine")
+    request_ids = list(_require_path(inner, "output_processor", "request_states"))
     if not request_ids:
         return
-    core = _part(inner, "engine_core", "engine_core")
+    core = _require_path(inner, "engine_core", "engine_core")
     # The queue is None if the engine computes one step at a time.
-    steps_under_way = _part(core, "batch_queue")
+    steps_under_way = _require_path(core, "batch_queue")
     while steps_under_way:
         # The step must end first, because the GPU writes into memory that the next requests will
         # use. An error of the step belongs to the call that was interrupted.
         with contextlib.suppress(Exception):
             steps_under_way.pop()[0].result()
-    abort = _require_symbol(inner, "abort_request", parameters=("request_ids", "internal"))
+    abort = _require_symbol(inner, "abort_request")
     abort(request_ids, internal=True)
-    _part(inner, "collective_rpc")(_forget_computed)
+    _require_path(inner, "collective_rpc")(_forget_computed)
 
 
 def _forget_computed(worker: Any) -> None:
@@ -105,19 +104,19 @@ def _forget_computed(worker: Any) -> None:
     Model Runner V1 has no `req_states`. It drops requests that are no longer scheduled by itself
     (v1/worker/gpu_model_runner.py, `_update_states`).
     """
-    runner = _part(worker, "model_runner")
-    _part(runner, "execute_model_state")
+    runner = _require_path(worker, "model_runner")
+    _require_path(runner, "execute_model_state")
     runner.execute_model_state = None
     if not hasattr(runner, "req_states"):
         return
-    request_ids = list(_part(runner, "req_states", "req_id_to_index"))
-    remove_request = _require_symbol(runner, "_remove_request", parameters=("req_id",))
+    request_ids = list(_require_path(runner, "req_states", "req_id_to_index"))
+    remove_request = _require_symbol(runner, "_remove_request")
     for request_id in request_ids:
         remove_request(request_id)
 
 
-def _part(owner: Any, *names: str) -> Any:
-    """Return an inner part of an engine, or raise if one of the names on the way is missing."""
+def _require_path(owner: Any, *names: str) -> Any:
+    """Return an inner part of an engine, or raise if a name on the path to it is missing."""
     for name in names:
-        owner = _require_attribute(owner, name)
+        owner = _require_symbol(owner, name)
     return owner

@@ -9,7 +9,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 import grpo_nb as gn
-from grpo_nb.config import memory, planning, presets
+from grpo_nb.config import memory, planning, presets, savers
 from grpo_nb.config.memory import sizes_of
 from grpo_nb.config.presets import GPUS
 from grpo_nb.config.savers import memory_advice
@@ -25,7 +25,15 @@ def test_sizes_of_a_path_with_tilde_are_counted(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     counted = []
-    names = ("parameters", "hidden", "inner", "layers", "key_value", "query", "vocabulary")
+    names = (
+        "parameters",
+        "hidden",
+        "mlp_width",
+        "layers",
+        "key_value_width",
+        "query_width",
+        "vocabulary",
+    )
 
     def count(name: str) -> dict:
         counted.append(name)
@@ -127,9 +135,6 @@ def test_plan_shows_what_is_asked_needed_and_there() -> None:
         assert section in shown
 
 
-LESS = {"per_device_train_batch_size", "gradient_accumulation_steps"}
-
-
 @given(
     memory_gb=st.floats(2, 200),
     micro=st.sampled_from([8, 16, 32]),
@@ -137,9 +142,7 @@ LESS = {"per_device_train_batch_size", "gradient_accumulation_steps"}
     four_bit=st.booleans(),
 )
 @hypothesis_settings(max_examples=25, deadline=None)
-def test_plan_nearest_fits_and_has_no_needless_change(
-    memory_gb: float, micro: int, length: int, four_bit: bool
-) -> None:
+def test_plan_nearest_fits(memory_gb: float, micro: int, length: int, four_bit: bool) -> None:
     settings = gn.preset(
         "l4",
         per_device_train_batch_size=micro,
@@ -153,9 +156,6 @@ def test_plan_nearest_fits_and_has_no_needless_change(
     if not plan.nearest:
         return
     assert gn.plan(settings.replace(**plan.nearest), machine=gpu_of(memory_gb)).fits
-    for name in plan.nearest.keys() - LESS:
-        others = {other: value for other, value in plan.nearest.items() if other != name}
-        assert not gn.plan(settings.replace(**others), machine=gpu_of(memory_gb)).fits, name
 
 
 ONE = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 8}
@@ -199,8 +199,13 @@ CPU = RuntimeError("DefaultCPUAllocator: can't allocate memory")
     ],
 )
 def test_memory_advice_names_the_setting_to_lower(
-    error: Exception, phase: str | None, settings: dict, change: dict
+    error: Exception,
+    phase: str | None,
+    settings: dict,
+    change: dict,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(savers, "find_gpu", lambda: GPUS["l4"] if error is CUDA else None)
     advice = memory_advice(error, gn.Settings(**settings), phase=phase)
     keywords = ", ".join(f"{name}={value!r}" for name, value in change.items())
     assert f"Write settings = settings.replace({keywords}), in a fresh kernel" in advice

@@ -56,6 +56,10 @@ def test_preset_has_whole_groups_and_a_kl_curve(name: str) -> None:
             "loss_type = 'drgrpo': Input should be 'bnpo', 'cispo', 'dapo', 'dr_grpo'",
         ),
         ({"extra": {"importance_sampling_level": "sequences"}}, "did you mean 'sequence'"),
+        (
+            {"extra": {"steps_per_generation": "2"}},
+            "steps_per_generation = '2' must be at least 1, and a whole number.",
+        ),
         ({"num_iterations": 2}, "write extra={'num_iterations': 2}"),
         ({"warmup_ratio": 0.1}, "set warmup_steps"),
         ({"extra": {"epsilonn": 0.1}}, "did you mean 'epsilon'"),

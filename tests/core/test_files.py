@@ -179,12 +179,8 @@ def test_target_that_is_a_link_is_resolved(tmp_path: Path) -> None:
 
 
 def test_free_path_skips_numbers_in_use(out: Path) -> None:
-    (out.parent / "out-2").mkdir()
-    assert files.free_path(out).name == "out-3"
-
-
-def test_free_path_takes_a_mark(out: Path) -> None:
-    assert files.free_path(out, ".part-").name == "out.part-2"
+    (out.parent / "out_2").mkdir()
+    assert files.free_path(out).name == "out_3"
 
 
 def test_written_json_has_strings_for_unknown_objects(tmp_path: Path) -> None:

@@ -36,11 +36,6 @@ def test_warn_user_points_to_the_line_of_the_user(depth: int) -> None:
     assert warn_inside_kit(depth).filename == __file__
 
 
-def test_warn_user_keeps_the_category() -> None:
-    with pytest.warns(RuntimeWarning, match="too slow"):
-        problems.warn_user("too slow", RuntimeWarning)
-
-
 def test_warn_user_without_user_code_still_warns() -> None:
     command = "from grpo_nb.core.problems import warn_user; warn_user('alone')"
     done = subprocess.run(

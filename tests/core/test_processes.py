@@ -108,6 +108,16 @@ def test_script_answers_without_the_kit(script: Path) -> None:
     assert run_script(script, 0.1) == [10, False]
 
 
+def test_script_imports_what_this_kernel_can(script: Path, monkeypatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", "/elsewhere")
+    script.write_text(
+        "import sys\n"
+        "def answer(request):\n"
+        "    return [sys.flags.no_user_site, '/elsewhere' in sys.path, '' in sys.path]\n"
+    )
+    assert run_script(script, None) == [0, False, False]
+
+
 def test_script_reports_each_line(script: Path) -> None:
     lines: list[str] = []
     run_script(script, 0.1, on_line=lines.append)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -269,7 +270,7 @@ def test_merged_export_refuses_taken_folder_and_full_disk(
     (tmp_path / "taken" / "mine.txt").write_text("keep")
     with pytest.raises(FileExistsError, match="overwrite=True"):
         gn.export_merged(tiny_run, tmp_path / "taken")
-    monkeypatch.setattr("grpo_nb.machine.host.free_disk_bytes", lambda path: 10**6)
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=10**6))
     with pytest.raises(
         gn.machine.EnvironmentProblem, match=r"The merged model in .* but 0\.00 GB are free"
     ):

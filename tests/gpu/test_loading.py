@@ -20,7 +20,7 @@ import torch
 from unsloth_zoo import vllm_utils
 
 import grpo_nb as gn
-from grpo_nb.config import hardware
+from grpo_nb.config import hardware, savers
 from grpo_nb.config.hardware import has_engine
 from grpo_nb.config.presets import GPUS
 from grpo_nb.generation import choice
@@ -153,7 +153,7 @@ def on_a_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path):
     """
     (tmp_path / "config.json").write_text('{"model_type": "qwen2"}')
     (tmp_path / "tokenizer.json").touch()
-    for module in (models, choice):
+    for module in (models, choice, savers):
         monkeypatch.setattr(module, "find_gpu", lambda: GPUS["t4"])
     monkeypatch.setattr(hardware, "installed_version", lambda name: "0.31.0")
     monkeypatch.setattr(hardware, "vllm_problem", lambda: None)
@@ -229,8 +229,7 @@ def test_without_vllm_it_falls_back_and_says_so_once(on_a_gpu, monkeypatch) -> N
     loader = Loader()
     model, _ = on_a_gpu(
         loader,
-        warned="vLLM is not installed. What to do: "
-        "pip install -r requirements.txt -r requirements-gpu",
+        warned="vLLM is not installed .pip install -r requirements.txt -r requirements-gpu",
     )
     assert "fast_inference" not in loader.calls[0]
     assert not has_engine(model)

@@ -104,7 +104,7 @@ def test_environment_check_imports_nothing_heavy() -> None:
             (T4, CUDA13),
             {"vllm": None},
             "Training runs on the GPU, Tesla T4 (15 GiB), and samples with Unsloth's own",
-            "Ready. Warnings: 1.",
+            "Ready.",
             "vLLM: not installed. Run the Setup cell",
             id="GPU without vLLM",
         ),
@@ -112,7 +112,7 @@ def test_environment_check_imports_nothing_heavy() -> None:
             (L4, CPU),
             {},
             "Training cannot use the GPU yet: NVIDIA L4 (22 GiB).",
-            "Not ready. Problems: 1.",
+            "Not ready.",
             "device: NVIDIA L4",
             id="torch for CPU",
         ),
@@ -120,7 +120,7 @@ def test_environment_check_imports_nothing_heavy() -> None:
             (P100, CUDA12),
             {"trl": None},
             "Training cannot use the GPU yet",
-            "Not ready. Problems: 2.",
+            "Not ready.",
             "packages: missing: trl. Run the Setup cell",
             id="first of two problems",
         ),
@@ -129,7 +129,7 @@ def test_environment_check_imports_nothing_heavy() -> None:
             (LOST_GPU, CPU),
             {},
             "Training runs on the CPU (",
-            "Ready. Warnings: 1.",
+            "Ready.",
             "no GPU, because the NVIDIA driver says: GPU is lost. Unset CUDA_VISIBLE_DEVICES or",
             id="GPU that fails",
         ),
@@ -252,11 +252,11 @@ def test_packages_check(versions, status, found, machine: Machine) -> None:
         ),
     ],
 )
-def test_misfits_are_packages_that_break_others(
+def test_breaking_packages_are_named_by_their_versions(
     versions: dict, names: list, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(packages, "installed_version", versions.get)
-    assert packages.misfits() == names
+    assert packages.breaking_packages() == names
 
 
 def test_import_order_problem_names_the_packages(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -331,7 +331,7 @@ def test_vllm_that_fails_is_a_warning(code, found, machine: Machine, install_vll
 
 
 def test_require_disk_names_need_and_free_space(monkeypatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(host, "free_disk_bytes", lambda path: 10**9)
+    monkeypatch.setattr(host.shutil, "disk_usage", lambda path: SimpleNamespace(free=10**9))
     with pytest.raises(EnvironmentProblem, match=r"needs 5\.00 GB .* but 1\.00 GB are free"):
         host.require_disk(tmp_path / "new" / "folder", 5 * 10**9, "The merged model")
 

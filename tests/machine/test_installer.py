@@ -17,7 +17,6 @@ from pathlib import Path
 import pip
 import pytest
 
-from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.machine import installer, packages
 from grpo_nb.machine.packages import TorchBuild
 from scripts import bootstrap
@@ -111,7 +110,7 @@ def test_gpu_without_vllm_keeps_torch_and_says_why(machine, vllm, reason, choose
     chosen, reported = choose(machine, vllm=vllm)
     assert not installs(chosen, "torch==2.13.0")
     assert not installs(chosen, "vllm==0.31.0")
-    sentence = f"vLLM is not installed: .*{reason}.*slower: .*an hour .computed, not measured"
+    sentence = f"vLLM is not installed: .*{reason}.*slower"
     assert re.search(sentence, reported)
 
 
@@ -119,13 +118,6 @@ def test_gpu_without_vllm_and_torch_gets_the_pinned_torch(choose) -> None:
     chosen, _ = choose(Machine(cuda=13), vllm=False)
     assert installs(chosen, "torch==2.13.0")
     assert not installs(chosen, "vllm==0.31.0")
-
-
-def test_torch_for_the_cpu_on_a_gpu_is_refused(choose) -> None:
-    machine = Machine(torch="2.13.0+cpu", cuda=13)
-    reason = "Nothing was installed: torch 2.13.0.cpu is built for the CPU .*pip uninstall -y torch"
-    with pytest.raises(EnvironmentProblem, match=reason):
-        choose(machine)
 
 
 # The real pip, in an environment of its own, with wheels that hold one line each.
@@ -208,7 +200,6 @@ if importlib.util.find_spec("grpo_nb") is None:
     sys.path.insert(0, {clone!r})
 import grpo_nb.machine.installer as installer
 installer._ROOT = installer.Path({clone!r})
-installer.require_disk = lambda *_: None
 steps = []
 installer.install(report=steps.append)
 print(json.dumps([sorted(installer.packages.stale_versions()), steps]))
