@@ -100,8 +100,8 @@ class judge(Reward):
     Raises:
         ValueError, TypeError: A scale without two ends, no rubric, an `ask` that cannot be called,
             or a number that is too small.
-        EnvironmentProblem: When called, if all new calls of a batch failed. A single failed call
-            next to kept replies only leaves its answer without a score.
+        EnvironmentProblem: When called, if all new calls of a batch failed. If only some failed,
+            their answers have no score.
 
     >>> def ask(messages):
     ...     answer = messages[0]["content"].partition("<answer")[2]
@@ -189,10 +189,8 @@ class judge(Reward):
             if key not in self.replies:
                 new_requests[key] = messages
         failures = run_coroutine(self._send(new_requests)) if new_requests else {}
-        # One failed request next to kept replies may be an accident. If every answer of the batch
-        # failed, or every one of two or more new requests, the server does not work.
-        is_whole_batch = len(failures) == len(set(keys))
-        if failures and (is_whole_batch or len(failures) == len(new_requests) > 1):
+        # The client of `ask` has tried again already, so the server does not work.
+        if failures and len(failures) == len(new_requests):
             error = next(iter(failures.values()))
             raise EnvironmentProblem(
                 f"the judge replied to none of {len(failures)} answers ({type(error).__name__}): "
@@ -241,13 +239,13 @@ class judge(Reward):
         return [None if one.score is None else (one.score - low) / (high - low) for one in judged]
 
     @property
-    def measured(self) -> tuple[JudgeVerdict, str] | None:
+    def last_agreement(self) -> tuple[JudgeVerdict, str] | None:
         """Verdict and sentence of the last `gn.checks.agreement` with this rubric and model."""
         kept = self.replies.get(self._key("measured"))
         return None if kept is None else tuple(json.loads(kept))
 
-    def remember(self, verdict: JudgeVerdict, sentence: str) -> None:
-        """Keep the result of `gn.checks.agreement` with the replies."""
+    def keep_agreement(self, verdict: JudgeVerdict, sentence: str) -> None:
+        """Keep the result of `gn.checks.agreement`, in the file of the replies too."""
         self.replies.keep(self._key("measured"), json.dumps([verdict, sentence]))
 
     def _key(self, messages: Messages | str) -> str:

@@ -10,9 +10,7 @@ An answer is compared in three steps:
    in another process (`math_worker`).
 """
 
-import functools
 import re
-import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -30,13 +28,11 @@ from grpo_nb.rewards.math_shapes import (
     split_name,
     without_spaces,
 )
-from grpo_nb.rewards.math_worker import Budget, Undecided, is_equal
+from grpo_nb.rewards.math_worker import Undecided, are_equal
 from grpo_nb.tasks.answers import folded, is_same_answer
 from grpo_nb.tasks.markup import INSIDE
 from grpo_nb.tasks.number_reading import is_same_number, read_number, unit_name
 
-BATCH_SECONDS = 10.0
-"""Processor time for all expressions of one call, so that a batch of attacks has a bounded cost."""
 _LONGEST = 400
 """Characters of an answer that is compared as mathematics."""
 _MOST_PARTS = 64
@@ -93,10 +89,8 @@ class maths(SlotReward):
     * An expression copied from the question scores 0.0, unless it is written exactly as the gold
       answer.
     * A gold answer of words, a date or JSON is compared as `correctness` does. TRL skips such rows.
-    * It works in any thread. An expression has two seconds of processor time and a batch has ten,
-      so a busy machine changes no score. An expression that takes longer gets None. If a batch uses
-      up its time, its longest expressions get None too, with a warning. Apart from that no score
-      depends on the rest of the batch.
+    * It works in any thread. An expression has two seconds of processor time, so a busy machine
+      changes no score. An expression that takes longer gets None.
 
     Args:
         weight: Weight in the total reward.
@@ -114,57 +108,33 @@ class maths(SlotReward):
         return [boxed_answers(gold) for gold in super().golds(row)]
 
     def score_text(self, text: str, row: dict[str, Any]) -> float | None:
-        return self.score_batch([text], [row])[0]
+        golds = self.golds(row)
+        if not golds:
+            return None
+        given = self.format.extract_last(text)
+        if given is None:
+            return 0.0
+        score: float | None = 0.0
+        for gold in golds:
+            try:
+                if self.is_same(given, gold, row):
+                    return 1.0
+            except Undecided:
+                # The comparison could have made it 1.0.
+                score = None
+        return score
 
-    def score_batch(self, texts: list[str], rows: list[dict[str, Any]]) -> list[float | None]:
-        answers = [self.format.extract_last(text) for text in texts]
-        scores: list[float | None] = [None] * len(texts)
-        budget = Budget(BATCH_SECONDS)
-        undecided = 0
-        # Short answers first, so that only the longest are left when slow ones use up the time.
-        for place in sorted(range(len(texts)), key=lambda place: len(answers[place] or "")):
-            golds = self.golds(rows[place])
-            if golds:
-                scores[place] = _score(answers[place], golds, rows[place], budget)
-                undecided += scores[place] is None
-        # Warn only if an answer was left out, not if the last one just used up the time.
-        if undecided and budget.seconds_left <= 0:
-            warnings.warn(
-                f"{self.__name__}: a batch used up its {BATCH_SECONDS:g} s of processor time, "
-                "so its longest expressions are not scored (None).",
-                RuntimeWarning,
-                stacklevel=3,
-            )
-        return scores
+    def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
+        return is_answer(given, gold, are_equal) and not is_copied(given, gold, row)
 
 
-def _score(
-    given: str | None, golds: list[str], row: dict[str, Any], budget: Budget
-) -> float | None:
-    """Return 1.0 for one of the gold answers, else 0.0.
-
-    None if a comparison that was not finished could have made it 1.0.
-    """
-    if given is None:
-        return 0.0
-    is_undecided = False
-    for gold in golds:
-        try:
-            is_right = is_answer(given, gold, functools.partial(is_equal, budget=budget))
-            if is_right and not is_copied(given, gold, row):
-                return 1.0
-        except Undecided:
-            is_undecided = True
-    return None if is_undecided else 0.0
-
-
-def is_answer(given: str, gold: str, are_equal: EqualityTest) -> bool:
+def is_answer(given: str, gold: str, verify: EqualityTest) -> bool:
     r"""Return True if a text is the gold answer.
 
     Args:
         given: The text in the answer slot.
         gold: The gold answer.
-        are_equal: Compares two expressions that need computer algebra.
+        verify: Compares two expressions that need computer algebra.
 
     >>> is_answer(r"\{2, 1\}", "1, 2", None), is_answer("42.0", "42", None)
     (True, True)
@@ -175,10 +145,10 @@ def is_answer(given: str, gold: str, are_equal: EqualityTest) -> bool:
         return True
     if len(given) > _LONGEST or _NOT_AN_EXPRESSION.fullmatch(gold):
         return False
-    return _same_value(normalize_latex(given), normalize_latex(gold), are_equal)
+    return _same_value(normalize_latex(given), normalize_latex(gold), verify)
 
 
-def _same_value(given: str, gold: str, are_equal: EqualityTest) -> bool:
+def _same_value(given: str, gold: str, verify: EqualityTest) -> bool:
     """Return True if two normalised answers are the same number, words, expression or parts."""
     if split_name(gold)[0]:
         # 2 = x is x = 2.
@@ -192,10 +162,10 @@ def _same_value(given: str, gold: str, are_equal: EqualityTest) -> bool:
     if not _HAS_MATHS.search(gold):
         # Words. math-verify reads them as a product of letters, so that "on" is "no".
         return folded(given) == folded(gold)
-    return _same_parts(given, gold, are_equal)
+    return _same_parts(given, gold, verify)
 
 
-def _same_parts(given: str, gold: str, are_equal: EqualityTest) -> bool:
+def _same_parts(given: str, gold: str, verify: EqualityTest) -> bool:
     gold_shape = Shape.of(gold)
     shape = Shape.of(given)
     if shape.kind == LIST and len(shape.parts) > len(gold_shape.parts):
@@ -209,7 +179,7 @@ def _same_parts(given: str, gold: str, are_equal: EqualityTest) -> bool:
     are_relations = bool(_RELATION.search(given) and _RELATION.search(gold))
     if one_is_expression and are_relations and not have_names:
         # Two equations or inequalities are compared as a whole.
-        return _same_expression(given, gold, are_equal)
+        return _same_expression(given, gold, verify)
     if not _same_kind(shape, gold_shape):
         return False
     if gold_shape.kind == EXPRESSION:
@@ -218,16 +188,16 @@ def _same_parts(given: str, gold: str, are_equal: EqualityTest) -> bool:
         is_circular = not gold_shape.name and shape.name in names
         if is_circular:
             return False
-        return _same_expression(shape.parts[0], gold_shape.parts[0], are_equal)
+        return _same_expression(shape.parts[0], gold_shape.parts[0], verify)
     are_inequalities = gold_shape.kind == LIST and _INEQUALITY.search(gold)
     if are_inequalities and len(set(_AND_OR.findall(f"{given} {gold}"))) > 1:
         # `x > 1 and x < 3` is not `x > 1 or x < 3`.
         return False
     is_in_any_order = gold_shape.kind in (LIST, UNION)
     if is_in_any_order and shape.has_own_names == gold_shape.has_own_names:
-        return _same_in_any_order(shape.parts, gold_shape.parts, are_equal)
+        return _same_in_any_order(shape.parts, gold_shape.parts, verify)
     pairs = zip(shape.parts, gold_shape.parts, strict=True)
-    return all(_same_value(part, gold_part, are_equal) for part, gold_part in pairs)
+    return all(_same_value(part, gold_part, verify) for part, gold_part in pairs)
 
 
 def _same_kind(shape: Shape, gold: Shape) -> bool:
@@ -240,14 +210,14 @@ def _same_kind(shape: Shape, gold: Shape) -> bool:
 
 
 def _same_in_any_order(
-    parts: Sequence[str], gold_parts: Sequence[str], are_equal: EqualityTest
+    parts: Sequence[str], gold_parts: Sequence[str], verify: EqualityTest
 ) -> bool:
     """Return True if each part is equal to another part of the gold answer, in any order."""
     left = list(gold_parts)
     for part in parts:
         for gold_part in left:
             # Equality is transitive (except where a unit is missing), so the first will do.
-            if _same_value(part, gold_part, are_equal):
+            if _same_value(part, gold_part, verify):
                 left.remove(gold_part)
                 break
         else:
@@ -255,14 +225,14 @@ def _same_in_any_order(
     return True
 
 
-def _same_expression(given: str, gold: str, are_equal: EqualityTest) -> bool:
+def _same_expression(given: str, gold: str, verify: EqualityTest) -> bool:
     with_unit = _WITH_UNIT.fullmatch(given)
     if with_unit and unit_name(with_unit[2]) and not _WITH_UNIT.fullmatch(gold):
         # The gold answer has no unit.
         given = with_unit[1].strip()
     if _BASE.search(gold) or not is_one_answer(given, gold):
         return False
-    return are_equal(gold.replace("*", r" \cdot "), given.replace("*", r" \cdot "))
+    return verify(gold.replace("*", r" \cdot "), given.replace("*", r" \cdot "))
 
 
 def is_one_answer(given: str, gold: str) -> bool:

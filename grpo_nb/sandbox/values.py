@@ -13,7 +13,8 @@ from _collections import deque
 from _json import encode_basestring_ascii
 
 LONGEST_ERROR = 300
-_MAX_DEPTH = 50
+# A dict is three levels: itself, the list of its pairs, and a pair.
+_MAX_DEPTH = 100
 # Attack: a dict or set takes quadratic time on keys with equal hashes, and integers with equal
 # hashes are easy to find.
 _MAX_EQUAL_HASHES = 64
@@ -57,10 +58,8 @@ def encode(value: object, depth: int = 0) -> str:
         # Decimal and Fraction.
         return f'["float","{float(value)!r}"]'
     if isinstance(value, dict):
-        pairs = []
-        for key, item in dict.items(value):
-            pairs.append(f"[{encode(key, depth + 1)},{encode(item, depth + 1)}]")
-        return f'["dict",[{",".join(pairs)}]]'
+        pairs = list(dict.items(value))
+        return f'["dict",{encode(pairs, depth + 1)}]'
     return _encode_items(value, depth)
 
 
@@ -95,11 +94,10 @@ def decode(data: object, depth: int = 0) -> object:
                 return data
             case [str(kind), str(text)] if kind in _SCALARS:
                 return _SCALARS[kind](text)
-            case ["dict", list(content)]:
-                keys = [decode(key, depth + 1) for key, _ in content]
-                refuse_equal_hashes(keys)
-                items = [decode(item, depth + 1) for _, item in content]
-                return dict(zip(keys, items, strict=True))
+            case ["dict", content]:
+                pairs = decode(content, depth + 1)
+                refuse_equal_hashes([key for key, _ in pairs])
+                return dict(pairs)
             case [str(kind), list(content)] if kind in _CONTAINERS:
                 items = [decode(item, depth + 1) for item in content]
                 if kind in ("set", "frozenset"):
