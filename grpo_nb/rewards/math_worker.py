@@ -8,6 +8,7 @@ process ends, its pipe closes, and the worker ends too.
 """
 
 import contextlib
+import functools
 import json
 import os
 import signal
@@ -24,11 +25,9 @@ Honest expressions take 5 to 100 ms, and an identity of trigonometry up to 300.
 # leaves room for a busy machine.
 _CLOCK_PER_PROCESSOR_TIME = 30
 _MEMORY_BYTES = 2 << 30
-# Pairs that were decided. With the longest answers that are compared, 800 characters a pair, they
-# take about 15 MB.
+# Verdicts. With the longest answers that are compared, 800 characters a pair, they take about 15 MB.
 _MOST_REMEMBERED = 16_384
 
-_cache: dict[tuple[str, str], bool] = {}
 _lock = threading.Lock()
 _worker: subprocess.Popen[bytes] | None = None
 
@@ -37,6 +36,7 @@ class Undecided(Exception):
     """A pair took too much time or memory. It is not remembered: the next attempt may succeed."""
 
 
+@functools.lru_cache(_MOST_REMEMBERED)
 def are_equal(gold: str, given: str) -> bool:
     """Return True if two LaTeX expressions are equal.
 
@@ -44,21 +44,15 @@ def are_equal(gold: str, given: str) -> bool:
         Undecided: The pair took more than `PAIR_SECONDS`, or its worker broke down.
     """
     global _worker
-    pair = (gold, given)
     with _lock:
-        if pair not in _cache:
-            if _worker is None or _worker.poll() is not None:
-                _worker = _start()
-            line = _exchange(_worker, json.dumps([*pair, PAIR_SECONDS]))
-            # No line if the worker has ended, and null if its memory was used up.
-            verdict = json.loads(line or "null")
-            if verdict is None:
-                raise Undecided
-            _cache[pair] = verdict
-        if len(_cache) > _MOST_REMEMBERED:
-            # The pair that was decided first.
-            del _cache[next(iter(_cache))]
-        return _cache[pair]
+        if _worker is None or _worker.poll() is not None:
+            _worker = _start()
+        line = _exchange(_worker, json.dumps([gold, given, PAIR_SECONDS]))
+    # No line if the worker has ended, and null if its memory was used up.
+    verdict = json.loads(line or "null")
+    if verdict is None:
+        raise Undecided
+    return verdict
 
 
 def _start() -> subprocess.Popen[bytes]:

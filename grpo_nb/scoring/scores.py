@@ -348,7 +348,7 @@ def score(
             # A judge without its server would fail on each row as well, only more slowly.
             raise
         except Exception as error:
-            values[name], failures = _score_rows(reward, batch, trainer_state, texts, error)
+            values[name], failures = score_rows(reward, batch, trainer_state, error)
             if on_error == "raise":
                 raise failures[0] from failures[0].__cause__
             errors += failures
@@ -357,28 +357,29 @@ def score(
     return Scores(completions=texts, values=in_order, weights=weights, errors=tuple(errors))
 
 
-def _score_rows(
-    reward: RewardFunction,
-    batch: Batch,
-    trainer_state: Any,
-    texts: Sequence[str],
-    batch_error: Exception,
+def score_rows(
+    reward: RewardFunction, batch: Batch, trainer_state: Any, batch_error: Exception
 ) -> tuple[tuple[float, ...], list[RewardError]]:
-    """Score each row of a failed batch on its own, to name the rows that fail. They score NaN."""
+    """Score each row of a failed batch on its own, and return the scores and the failures.
+
+    A row that fails scores NaN. If none fails alone, all score NaN and the failure is that of the
+    batch. A judge that is paid for each call is paid again here.
+    """
     name = reward_name(reward)
     scores: list[float] = []
     failures: list[RewardError] = []
-    for place, text in enumerate(texts):
+    for place, completion in enumerate(batch["completions"]):
         row = {}
         for column, values in batch.items():
             row[column] = None if values is None else [values[place]]
         try:
             scores += to_floats(call_reward(reward, row, trainer_state), 1)
         except Exception as error:
+            excerpt = in_line(completion_text(completion), 160)
             scores.append(math.nan)
-            failures.append(RewardError(name, place, in_line(text, 160), error))
+            failures.append(RewardError(name, place, excerpt, error))
     if not failures:
-        return (math.nan,) * len(texts), [RewardError(name, None, "", batch_error)]
+        return (math.nan,) * len(scores), [RewardError(name, None, "", batch_error)]
     return tuple(scores), failures
 
 

@@ -87,14 +87,10 @@ def test_worker_that_only_waits_ends_by_the_clock(monkeypatch: pytest.MonkeyPatc
         math_worker.are_equal("slow", "x")
 
 
-def test_oldest_pair_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(math_worker, "_MOST_REMEMBERED", 3)
-    monkeypatch.setattr(math_worker, "_cache", {})
-    golds = [f"x+{number}" for number in range(200, 205)]
-    for gold in golds:
-        scores_of([f"y+{gold}"], f"{gold}+y")
-    remembered = [gold.removesuffix("+y") for gold, _ in math_worker._cache]
-    assert remembered == golds[2:]
+def test_decided_pair_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert scores_of(["y+x+200"], "x+200+y") == [1.0]
+    monkeypatch.setattr(math_worker, "_exchange", None)
+    assert scores_of(["y+x+200"], "x+200+y") == [1.0]
 
 
 def test_threads_do_not_mix_their_answers(monkeypatch: pytest.MonkeyPatch) -> None:
