@@ -63,10 +63,9 @@ class SlotReward(Reward):
         """
         golds = gold_answers(self.value_in(row, self.column))
         if self.column == "answer" and golds:
-            for gold in gold_answers(row.get(ACCEPTED)):
-                if gold not in golds:
-                    golds.append(gold)
-        return golds
+            golds += gold_answers(row.get(ACCEPTED))
+        # Each gold answer once, in order.
+        return list(dict.fromkeys(golds))
 
     def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
         """Return True if the given answer is this gold answer."""
@@ -152,9 +151,9 @@ class correctness(SlotReward):
 class exact_text(SlotReward):
     """1.0 if the answer slot is the gold text, letter for letter, else 0.0.
 
-    Only runs of white space may differ. Use it for names and code words, for which `7.0` must not
-    be equal to `7`. Source: exact match as in SQuAD (arXiv:1606.05250), without its removal of
-    articles.
+    Only runs of white space may differ, and the encoding of an accented letter. Use it for names
+    and code words, for which `7.0` must not be equal to `7`. Source: exact match as in SQuAD
+    (arXiv:1606.05250), without its removal of articles.
 
     Args:
         weight: Weight in the total reward.

@@ -260,15 +260,10 @@ class code_tests(Reward):
                     f"the reward {self.__name__!r} cannot read the data: row {number}: {error}"
                 ) from error
 
-    def score_text(self, text: str, row: dict[str, Any]) -> float | None:
-        return self.score_batch([text], [row])[0]
-
     def score_batch(self, texts: list[str], rows: list[dict[str, Any]]) -> list[float | None]:
-        tests_of_rows = []
+        tests_of_rows = [read_tests(self.value_in(row, self.column)) for row in rows]
         candidates_of_rows = []
-        for text, row in zip(texts, rows, strict=True):
-            tests = read_tests(self.value_in(row, self.column))
-            tests_of_rows.append(tests)
+        for text, tests in zip(texts, tests_of_rows, strict=True):
             code = extract_code(text, self.format)
             candidates_of_rows.append([] if code is None else _candidates(code, tests))
         # One batch for all completions, so that several endless loops run out of time together.

@@ -231,12 +231,15 @@ class judge(Reward):
     def __call__(self, *, completions: Sequence[Completion], **columns: Any) -> list[float | None]:
         texts = [completion_text(completion) for completion in completions]
         judged = self.judged(texts, rows_of(columns, len(texts)))
-        if columns.get("log_extra") is not None:
-            unscored = sum(one.score is None for one in judged)
-            columns["log_extra"](f"{self.__name__} says", [one.words for one in judged])
-            columns["log_metric"](f"{self.__name__}/unscored", unscored / max(len(judged), 1))
         low, high = self.scale
-        return [None if one.score is None else (one.score - low) / (high - low) for one in judged]
+        scores: list[float | None] = []
+        for reply in judged:
+            scores.append(None if reply.score is None else (reply.score - low) / (high - low))
+        if columns.get("log_extra") is not None:
+            share_unscored = scores.count(None) / max(len(scores), 1)
+            columns["log_extra"](f"{self.__name__} says", [reply.words for reply in judged])
+            columns["log_metric"](f"{self.__name__}/unscored", share_unscored)
+        return scores
 
     @property
     def last_agreement(self) -> tuple[JudgeVerdict, str] | None:

@@ -196,18 +196,16 @@ def in_brackets(text: str) -> tuple[str, str]:
 
     The pair is empty for any other text: `(1)(2)` is in two pairs.
     """
-    brackets = list(_BRACKET.finditer(text))
+    opening = _BRACKET.match(text)
     depth = 0
-    for bracket in brackets:
-        # Text before the first pair, or a second pair after it.
-        if depth == 0 and bracket.start() > 0:
-            return "", text
+    for bracket in _BRACKET.finditer(text):
         depth += 1 if bracket["open"] else -1
-    if not brackets or depth != 0 or brackets[-1].end() != len(text):
-        return "", text
-    opening = brackets[0]
-    closing = brackets[-1]
-    return opening[0] + closing[0], text[opening.end() : closing.start()]
+        if depth == 0:
+            # The first pair closes here.
+            if opening and bracket.end() == len(text):
+                return opening[0] + bracket[0], text[opening.end() : bracket.start()]
+            break
+    return "", text
 
 
 def split_outside_brackets(text: str, separator: str) -> list[str]:
@@ -310,9 +308,8 @@ def _interval(text: str) -> Shape | None:
     # Sides and signs in turn: 1, <, x, \le, 2.
     if set(sides[1::2]) <= {">", r"\ge"}:
         sides = [_TURNED.get(side, side) for side in reversed(sides)]
-    if len(sides) == 3 and is_name(sides[0]) != is_name(sides[2]):
-        is_below = is_name(sides[0])
-        sides = [r"-\infty", "<", *sides] if is_below else [*sides, "<", r"\infty"]
+    if len(sides) == 3:
+        sides = [r"-\infty", "<", *sides] if is_name(sides[0]) else [*sides, "<", r"\infty"]
     if len(sides) != 5:
         return None
     low, sign_after_low, name, sign_before_high, high = sides

@@ -315,22 +315,17 @@ def are_correct_anywhere(
     # With several samples a row comes several times, which would make any answer look like a label.
     distinct_rows = {id(row): row for row in rows}.values()
     labels = labels_of([str(row.get("answer", "")) for row in distinct_rows])
-    places: list[int] = []
-    readings: list[str] = []
-    # All candidates are graded in one call, in which `maths` compares the short ones first.
+    is_anywhere = list(is_correct)
     for place, (text, row) in enumerate(zip(texts, rows, strict=True)):
         if is_correct[place]:
             continue
+        candidates = []
         for gold in _golds(grader, row):
-            candidates = last_candidate(text, gold, row=row, format=format, labels=labels)
-            places += [place] * len(candidates)
-            readings += candidates
-    is_correct_anywhere = list(is_correct)
-    # A candidate has no tags any more, so it is graded in the format without tags.
-    verdicts = are_correct(grader, readings, [rows[place] for place in places], bare())
-    for place, verdict in zip(places, verdicts, strict=True):
-        is_correct_anywhere[place] = is_correct_anywhere[place] or verdict
-    return is_correct_anywhere
+            candidates += last_candidate(text, gold, row=row, format=format, labels=labels)
+        # A candidate has no tags any more, so it is graded in the format without tags.
+        verdicts = are_correct(grader, candidates, [row] * len(candidates), bare())
+        is_anywhere[place] = any(verdicts)
+    return is_anywhere
 
 
 def anywhere_in_words(grader: Grader, rows: Sequence[Mapping[str, Any]]) -> str:

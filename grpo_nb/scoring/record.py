@@ -30,7 +30,7 @@ _KIT_REWARDS: dict[str, type[Reward]] = {
 # Parameters of kit rewards that are objects; a record has their fields.
 _OBJECTS = {"format": AnswerFormat, "limits": Limits}
 _STATE_SCHEME = "6:"
-"""Start of each hash of a state. Only hashes of one version of the package can be compared."""
+"""Start of each hash of a state. Only hashes with the same start can be compared."""
 
 
 def source_of(reward: RewardFunction) -> str:
