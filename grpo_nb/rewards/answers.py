@@ -29,7 +29,7 @@ _LONGEST_QUESTION = 20_000
 """Characters of a question that are searched for options."""
 _OPTION_LINE = re.compile(r"^[ \t]*\(?([A-Z])[).:][ \t]+(\S.*)$", re.MULTILINE)
 # 84/2, 2^3, 3*4, 50%, 3-1, 2e5, 1 2
-_LEFT_TO_COMPUTE = re.compile(r"[/^*%\\(+]|\w-|\d[eE]|\d\s\d")
+_UNEVALUATED = re.compile(r"[/^*%\\(+]|\w-|\d[eE]|\d\s\d")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,7 +144,7 @@ class correctness(SlotReward):
             return False
         # Only a number can be equal to arithmetic that was copied from the question.
         is_number = read_number(gold) is not None
-        return not (is_number and is_copied(given, gold, row))
+        return not (is_number and is_copied_from_question(given, gold, row))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,11 +172,11 @@ class exact_text(SlotReward):
 
     def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
         if self.is_case_sensitive:
-            return _in_one_spelling(given) == _in_one_spelling(gold)
+            return _normalized(given) == _normalized(gold)
         return folded(given) == folded(gold)
 
 
-def _in_one_spelling(text: str) -> str:
+def _normalized(text: str) -> str:
     """Return a text with single spaces, and with each accented letter as one character."""
     return unicodedata.normalize("NFC", " ".join(text.split()))
 
@@ -248,20 +248,20 @@ def _letter_of(text: str, options: Mapping[str, str]) -> str | None:
     return letters[0] if len(letters) == 1 else None
 
 
-def is_copied(given: str, gold: str, row: Mapping[str, Any]) -> bool:
+def is_copied_from_question(given: str, gold: str, row: Mapping[str, Any]) -> bool:
     """Return True if an answer is copied from the question with its arithmetic left undone.
 
     `84/2` is equal to 42, but after "What is 84 / 2?" it only repeats the question. False for the
     gold answer itself, which a question may name: `3/4.` after "Which is larger, 3/4 or 2/3?".
 
-    >>> is_copied("84/2", "42", {"prompts": "What is 84 / 2?"})
+    >>> is_copied_from_question("84/2", "42", {"prompts": "What is 84 / 2?"})
     True
-    >>> is_copied("42", "42.0", {"prompts": "Is it 41 or 42?"})
+    >>> is_copied_from_question("42", "42.0", {"prompts": "Is it 41 or 42?"})
     False
     """
     given = _without_spacing(strip_markup(given))
     gold = _without_spacing(strip_markup(gold))
-    if given == gold or "prompts" not in row or not _LEFT_TO_COMPUTE.search(given):
+    if given == gold or "prompts" not in row or not _UNEVALUATED.search(given):
         return False
     digits = _digits_at_start(given)
     if digits and digits == _digits_at_start(gold) and read_number(gold) is not None:

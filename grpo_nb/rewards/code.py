@@ -40,7 +40,9 @@ _WRAPPERS = {
     "len": len,
     "bool": bool,
 }
-_FORMS = '{"call": "f", "args": [1, 2], "expected": 3}, {"stdin": "...", "stdout": "..."}'
+_EXAMPLES_OF_TESTS = (
+    '{"call": "f", "args": [1, 2], "expected": 3}, {"stdin": "...", "stdout": "..."}'
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,7 +153,7 @@ def _read_mapping(test: Any) -> CodeTest:
                 call = Call(name, tuple(args), kwargs)
                 return CodeTest(call=call, expected=expected, tolerance=tolerance)
     raise ValueError(
-        f"the test {test!r:.120} must be {_FORMS} or an assert; "
+        f"the test {test!r:.120} must be {_EXAMPLES_OF_TESTS} or an assert; "
         "gn.rewards.read_tests describes the other fields."
     )
 

@@ -153,12 +153,12 @@ class judge(Reward):
         )
         return [{"role": "user", "content": prompt}]
 
-    def read(self, reply: str) -> float | None:
+    def read_score(self, reply: str) -> float | None:
         """Return the number in the last line of a reply, `Score: N`.
 
         None if the last line is another one, or the number is outside the scale.
 
-        >>> judge(print, "Is it kind?").read("Kind, but curt.\\n**Score: 4**")
+        >>> judge(print, "Is it kind?").read_score("Kind, but curt.\\n**Score: 4**")
         4.0
         """
         last_line = reply.strip().rpartition("\n")[2].strip()
@@ -204,7 +204,7 @@ class judge(Reward):
                 results.append(JudgeReply(None, f"(no reply: {type(failures[key]).__name__})"))
             else:
                 reply = self.replies[key]
-                results.append(JudgeReply(self.read(reply), reply))
+                results.append(JudgeReply(self.read_score(reply), reply))
         return results
 
     async def _send(self, requests: Mapping[str, Messages]) -> dict[str, Exception]:

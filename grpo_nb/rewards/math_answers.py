@@ -2,7 +2,7 @@ r"""The reward for mathematical answers.
 
 An answer is compared in three steps:
 
-1. Gate: `is_one_answer` lets only one answer through. math-verify was made to find an answer in a
+1. Gate: `is_single_answer` lets only one answer through. math-verify was made to find an answer in a
    text and to forgive; it takes `41 = 42`, `42 \text{ is wrong}` and `x + 1 = 42` for 42, and
    `1 2 3 4` for 10.
 2. Normalise: `math_shapes` writes both answers in one LaTeX and splits them into their parts.
@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from grpo_nb.rewards.answers import SlotReward, is_copied
+from grpo_nb.rewards.answers import SlotReward, is_copied_from_question
 from grpo_nb.rewards.math_shapes import (
     EXPRESSION,
     LIST,
@@ -125,10 +125,10 @@ class maths(SlotReward):
         return score
 
     def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
-        return is_answer(given, gold, are_equal) and not is_copied(given, gold, row)
+        return equals_gold(given, gold, are_equal) and not is_copied_from_question(given, gold, row)
 
 
-def is_answer(given: str, gold: str, verify: EqualityTest) -> bool:
+def equals_gold(given: str, gold: str, verify: EqualityTest) -> bool:
     r"""Return True if a text is the gold answer.
 
     Args:
@@ -136,19 +136,19 @@ def is_answer(given: str, gold: str, verify: EqualityTest) -> bool:
         gold: The gold answer.
         verify: Compares two expressions that need computer algebra.
 
-    >>> is_answer(r"\{2, 1\}", "1, 2", None), is_answer("42.0", "42", None)
+    >>> equals_gold(r"\{2, 1\}", "1, 2", None), equals_gold("42.0", "42", None)
     (True, True)
-    >>> is_answer("1+x", "x+1", lambda gold, given: (gold, given) == ("x+1", "1+x"))
+    >>> equals_gold("1+x", "x+1", lambda gold, given: (gold, given) == ("x+1", "1+x"))
     True
     """
     if is_same_answer(given, gold):
         return True
     if len(given) > _LONGEST or _NOT_AN_EXPRESSION.fullmatch(gold):
         return False
-    return _same_value(normalize_latex(given), normalize_latex(gold), verify)
+    return _is_same_answer(normalize_latex(given), normalize_latex(gold), verify)
 
 
-def _same_value(given: str, gold: str, verify: EqualityTest) -> bool:
+def _is_same_answer(given: str, gold: str, verify: EqualityTest) -> bool:
     """Return True if two normalised answers are the same number, words, expression or parts."""
     if split_name(gold)[0]:
         # 2 = x is x = 2.
@@ -162,10 +162,10 @@ def _same_value(given: str, gold: str, verify: EqualityTest) -> bool:
     if not _HAS_MATHS.search(gold):
         # Words. math-verify reads them as a product of letters, so that "on" is "no".
         return folded(given) == folded(gold)
-    return _same_parts(given, gold, verify)
+    return _has_same_parts(given, gold, verify)
 
 
-def _same_parts(given: str, gold: str, verify: EqualityTest) -> bool:
+def _has_same_parts(given: str, gold: str, verify: EqualityTest) -> bool:
     gold_shape = Shape.of(gold)
     shape = Shape.of(given)
     if shape.kind == LIST and len(shape.parts) > len(gold_shape.parts):
@@ -179,8 +179,8 @@ def _same_parts(given: str, gold: str, verify: EqualityTest) -> bool:
     are_relations = bool(_RELATION.search(given) and _RELATION.search(gold))
     if one_is_expression and are_relations and not have_names:
         # Two equations or inequalities are compared as a whole.
-        return _same_expression(given, gold, verify)
-    if not _same_kind(shape, gold_shape):
+        return _is_same_expression(given, gold, verify)
+    if not _has_same_kind(shape, gold_shape):
         return False
     if gold_shape.kind == EXPRESSION:
         # `x = x + 1` does not define x.
@@ -188,19 +188,19 @@ def _same_parts(given: str, gold: str, verify: EqualityTest) -> bool:
         is_circular = not gold_shape.name and shape.name in names
         if is_circular:
             return False
-        return _same_expression(shape.parts[0], gold_shape.parts[0], verify)
+        return _is_same_expression(shape.parts[0], gold_shape.parts[0], verify)
     are_inequalities = gold_shape.kind == LIST and _INEQUALITY.search(gold)
     if are_inequalities and len(set(_AND_OR.findall(f"{given} {gold}"))) > 1:
         # `x > 1 and x < 3` is not `x > 1 or x < 3`.
         return False
     is_in_any_order = gold_shape.kind in (LIST, UNION)
     if is_in_any_order and shape.has_own_names == gold_shape.has_own_names:
-        return _same_in_any_order(shape.parts, gold_shape.parts, verify)
+        return _is_same_in_any_order(shape.parts, gold_shape.parts, verify)
     pairs = zip(shape.parts, gold_shape.parts, strict=True)
-    return all(_same_value(part, gold_part, verify) for part, gold_part in pairs)
+    return all(_is_same_answer(part, gold_part, verify) for part, gold_part in pairs)
 
 
-def _same_kind(shape: Shape, gold: Shape) -> bool:
+def _has_same_kind(shape: Shape, gold: Shape) -> bool:
     """Return True if two shapes have the same kind and number of parts."""
     is_same = shape.kind == gold.kind
     if {shape.kind, gold.kind} == {LIST, TUPLE}:
@@ -209,7 +209,7 @@ def _same_kind(shape: Shape, gold: Shape) -> bool:
     return is_same and len(shape.parts) == len(gold.parts) <= _MOST_PARTS
 
 
-def _same_in_any_order(
+def _is_same_in_any_order(
     parts: Sequence[str], gold_parts: Sequence[str], verify: EqualityTest
 ) -> bool:
     """Return True if each part is equal to another part of the gold answer, in any order."""
@@ -217,7 +217,7 @@ def _same_in_any_order(
     for part in parts:
         for gold_part in left:
             # Equality is transitive (except where a unit is missing), so the first will do.
-            if _same_value(part, gold_part, verify):
+            if _is_same_answer(part, gold_part, verify):
                 left.remove(gold_part)
                 break
         else:
@@ -225,25 +225,25 @@ def _same_in_any_order(
     return True
 
 
-def _same_expression(given: str, gold: str, verify: EqualityTest) -> bool:
+def _is_same_expression(given: str, gold: str, verify: EqualityTest) -> bool:
     with_unit = _WITH_UNIT.fullmatch(given)
     if with_unit and unit_name(with_unit[2]) and not _WITH_UNIT.fullmatch(gold):
         # The gold answer has no unit.
         given = with_unit[1].strip()
-    if _BASE.search(gold) or not is_one_answer(given, gold):
+    if _BASE.search(gold) or not is_single_answer(given, gold):
         return False
     return verify(gold.replace("*", r" \cdot "), given.replace("*", r" \cdot "))
 
 
-def is_one_answer(given: str, gold: str) -> bool:
+def is_single_answer(given: str, gold: str) -> bool:
     r"""Return True if a text has the form of one answer, as the gold answer has it.
 
     The text may not have more relations, commas, words, texts or other commands than the gold
     answer. It may not have digits apart from each other, or a tower of powers.
 
-    >>> is_one_answer("1+x", "x+1"), is_one_answer(r"42x \text{ is wrong}", "42x")
+    >>> is_single_answer("1+x", "x+1"), is_single_answer(r"42x \text{ is wrong}", "42x")
     (True, False)
-    >>> is_one_answer("x or y", "x")
+    >>> is_single_answer("x or y", "x")
     False
     """
     if len(_RELATION.findall(given)) > len(_RELATION.findall(gold)):

@@ -108,7 +108,7 @@ class Outcome:
     cpu_seconds: float = 0.0
 
 
-def no_outcome(candidate: Candidate, status: Status, error: str) -> Outcome:
+def outcome_without_answers(candidate: Candidate, status: Status, error: str) -> Outcome:
     """Return the outcome of a candidate that gave no answer."""
     return Outcome(status=status, answers=(CallResult(),) * len(candidate.calls), error=error)
 
@@ -140,7 +140,7 @@ def outcome_of(
     kind, content = lines[0] if lines else ("", None)
     # Only the kit wrote this line, before the code ran, so the code cannot fake a machine failure.
     if kind != "isolated":
-        return no_outcome(candidate, "lost", content or "its process did not start")
+        return outcome_without_answers(candidate, "lost", content or "its process did not start")
     start_seconds = content
     kinds = [kind for kind, _ in lines[1:]]
     load_error = lines[1][1] if kinds else None

@@ -29,7 +29,13 @@ from grpo_nb.rewards.base import (
     weights_by_name,
 )
 from grpo_nb.rewards.code import code_tests
-from grpo_nb.scoring.last_answer import IN_WORDS, CandidateKind, kind_of, labels_of, last_candidate
+from grpo_nb.scoring.last_answer import (
+    CANDIDATE_IN_WORDS,
+    CandidateKind,
+    kind_of,
+    labels_of,
+    last_candidate,
+)
 from grpo_nb.scoring.scores import first_step_state, score
 from grpo_nb.tasks.answers import folded
 from grpo_nb.tasks.formats import AnswerFormat, bare, xml
@@ -342,7 +348,9 @@ def anywhere_in_words(grader: Grader, rows: Sequence[Mapping[str, Any]]) -> str:
     for row in rows:
         for gold in _golds(grader, row):
             kinds_in_rows.add(kind_of(gold, row, labels))
-    searched = " or ".join(words for kind, words in IN_WORDS.items() if kind in kinds_in_rows)
+    searched = " or ".join(
+        words for kind, words in CANDIDATE_IN_WORDS.items() if kind in kinds_in_rows
+    )
     return (
         f"{searched} in the text, compared in the same way; "
         "a question repeated word for word is not searched"

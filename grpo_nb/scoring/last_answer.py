@@ -29,7 +29,7 @@ from grpo_nb.tasks.markup import INSIDE
 from grpo_nb.tasks.number_reading import read_number
 
 CandidateKind = Literal["number", "label", "json", "expression", "text"]
-IN_WORDS: Mapping[CandidateKind, str] = {
+CANDIDATE_IN_WORDS: Mapping[CandidateKind, str] = {
     "number": "the last number",
     "label": "the label named last",
     "json": "the last JSON value",

@@ -28,7 +28,7 @@ from grpo_nb.rewards.base import (
     is_async,
     reward_name,
     run_coroutine,
-    with_last_word,
+    with_closing_turn,
 )
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def make_batch(
         completion_ids = [_token_ids(completion, tokenizer) for completion in completions]
     batch: Batch = {
         "prompts": prompts,
-        "completions": [with_last_word(completion) for completion in completions],
+        "completions": [with_closing_turn(completion) for completion in completions],
         "completion_ids": completion_ids,
     }
     for name in first_row:

@@ -15,7 +15,7 @@ from grpo_nb.rewards.base import (
     is_async,
     reward_name,
     run_coroutine,
-    with_last_word,
+    with_closing_turn,
 )
 from grpo_nb.runs.checkpoints import is_disk_full
 from grpo_nb.scoring.scores import RewardError, score_rows, to_floats
@@ -36,7 +36,7 @@ def with_named_errors(reward: RewardFunction) -> RewardFunction:
     name = reward_name(reward)
 
     def guard(completions: Sequence[Completion], **others: Any) -> list[Any]:
-        keywords = {"completions": [with_last_word(c) for c in completions], **others}
+        keywords = {"completions": [with_closing_turn(c) for c in completions], **others}
         try:
             output = reward(**keywords)
             if is_async(reward):

@@ -136,7 +136,7 @@ def test_judge_logs_replies_and_the_share_without_score() -> None:
     ],
 )
 def test_score_is_read_from_the_last_line_alone(reply: str, score: float | None) -> None:
-    assert gn.rewards.judge(print, "?", cache=None).read(reply) == score
+    assert gn.rewards.judge(print, "?", cache=None).read_score(reply) == score
 
 
 def test_answer_cannot_close_its_own_mark() -> None:
