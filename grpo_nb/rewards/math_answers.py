@@ -21,7 +21,6 @@ from grpo_nb.rewards.math_shapes import (
     EXPRESSION,
     LIST,
     TUPLE,
-    UNION,
     Shape,
     boxed_answers,
     normalize_latex,
@@ -193,8 +192,7 @@ def _has_same_parts(given: str, gold: str, verify: EqualityTest) -> bool:
     if are_inequalities and len(set(_AND_OR.findall(f"{given} {gold}"))) > 1:
         # `x > 1 and x < 3` is not `x > 1 or x < 3`.
         return False
-    is_in_any_order = gold_shape.kind in (LIST, UNION)
-    if is_in_any_order and shape.has_own_names == gold_shape.has_own_names:
+    if gold_shape.kind == LIST and shape.has_own_names == gold_shape.has_own_names:
         return _is_same_in_any_order(shape.parts, gold_shape.parts, verify)
     pairs = zip(shape.parts, gold_shape.parts, strict=True)
     return all(_is_same_answer(part, gold_part, verify) for part, gold_part in pairs)

@@ -252,10 +252,9 @@ class Scores(Shown):
             totals.append(sum(parts) if parts and not is_unknown else math.nan)
         return tuple(totals)
 
-    def advantages(self, num_generations: int | None = None) -> list[float]:
-        """Return `group_advantages` of the totals; all are one group if no size is given."""
-        size = len(self) if num_generations is None else num_generations
-        return group_advantages(self.totals, size)
+    def advantages(self) -> list[float]:
+        """Return `group_advantages` of the totals, with all completions as one group."""
+        return group_advantages(self.totals, len(self))
 
     @property
     def table(self) -> pandas.DataFrame:

@@ -85,9 +85,8 @@ def test_advantages_equal_those_of_trl(trl_advantages, totals, size, scale) -> N
 
 
 def test_advantages_of_groups_of_none_are_refused() -> None:
-    scores = gn.score(xml_tags(), ["a", "b"])
     with pytest.raises(ValueError, match="num_generations = 0"):
-        scores.advantages(0)
+        group_advantages([1, 2], 0)
 
 
 def test_advantages_of_half_a_group_are_refused() -> None:
