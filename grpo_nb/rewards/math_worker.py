@@ -7,6 +7,7 @@ multiplication. The next pair starts another one, which takes a second or two. I
 process ends, its pipe closes, and the worker ends too.
 """
 
+import cmath
 import contextlib
 import functools
 import json
@@ -134,19 +135,17 @@ def _verify(gold: str, given: str) -> bool:
         if not parsed:
             return False
         sides.append(parsed[0])
-    are_expressions = all(isinstance(side, Basic) for side in sides)
-    if are_expressions and any(symbol.name == "i" for symbol in sides[0].free_symbols):
-        # math-verify reads the imaginary unit as a variable.
-        for place, side in enumerate(sides):
-            units = [symbol for symbol in side.free_symbols if symbol.name == "i"]
-            sides[place] = side.subs([(symbol, I) for symbol in units])
     left, right = sides
+    are_expressions = isinstance(left, Basic) and isinstance(right, Basic)
+    if are_expressions and "i" in map(str, left.free_symbols):
+        # math-verify reads the imaginary unit as a variable, with other assumptions on each side.
+        left = left.subs({symbol: I for symbol in left.free_symbols if symbol.name == "i"})
+        right = right.subs({symbol: I for symbol in right.free_symbols if symbol.name == "i"})
     is_same = verify([left], [right], timeout_seconds=None)
     are_numbers = are_expressions and left.is_number and right.is_number
     if is_same and are_numbers and (left - right).has(Float):
         # math-verify rounds both to six decimals, so that 10^{-8}\pi would be 0.
-        larger = max(abs(complex(left)), abs(complex(right)))
-        return abs(complex(left) - complex(right)) <= 1e-5 * larger
+        return cmath.isclose(complex(left), complex(right), rel_tol=1e-5)
     return is_same
 
 
