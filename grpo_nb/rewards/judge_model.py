@@ -134,7 +134,7 @@ class judge(Reward):
             )
         require_number("concurrent", self.concurrent, 1)
         # The reward is frozen. The replies are no field, because they change.
-        object.__setattr__(self, "replies", _Replies(self.cache))
+        object.__setattr__(self, "replies", _read_replies(self.cache))
 
     def messages(self, question: str, answer: str) -> Messages:
         """Return the chat messages that ask for the score of one answer.
@@ -223,7 +223,7 @@ class judge(Reward):
                     # Clients raise errors of any type.
                     failures[key] = error
                 else:
-                    self.replies.keep(key, str(reply or ""))
+                    self._keep(key, str(reply or ""))
 
         await asyncio.gather(*(send(key, messages) for key, messages in requests.items()))
         return failures
@@ -249,7 +249,17 @@ class judge(Reward):
 
     def keep_agreement(self, verdict: JudgeVerdict, sentence: str) -> None:
         """Keep the result of `gn.checks.agreement`, in the file of the replies too."""
-        self.replies.keep(self._key("measured"), json.dumps([verdict, sentence]))
+        self._keep(self._key("measured"), json.dumps([verdict, sentence]))
+
+    def _keep(self, key: str, reply: str) -> None:
+        """Keep a reply in memory and in the file."""
+        self.replies[key] = reply
+        if self.cache is not None:
+            path = Path(self.cache)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("a", encoding="utf-8") as file:
+                # A new line first, because the last one may be incomplete.
+                file.write(f"\n{json.dumps([key, reply])}\n")
 
     def _key(self, messages: Messages | str) -> str:
         scale = [float(end) for end in self.scale]
@@ -270,23 +280,12 @@ def _question(row: Mapping[str, Any]) -> str:
     return completion_text(prompt)
 
 
-class _Replies(dict[str, str]):
-    """Replies by key, in memory and in a file."""
-
-    def __init__(self, file: str | Path | None) -> None:
-        super().__init__()
-        self.file = Path(file) if file else None
-        if self.file is not None and self.file.is_file():
-            for line in self.file.read_text("utf-8").splitlines():
-                # A process that was killed leaves an incomplete line.
-                with contextlib.suppress(ValueError):
-                    self.update([json.loads(line)])
-
-    def keep(self, key: str, reply: str) -> None:
-        """Keep a reply."""
-        self[key] = reply
-        if self.file is not None:
-            self.file.parent.mkdir(parents=True, exist_ok=True)
-            with self.file.open("a", encoding="utf-8") as file:
-                # A new line first, because the last one may be incomplete.
-                file.write(f"\n{json.dumps([key, reply])}\n")
+def _read_replies(cache: str | Path | None) -> dict[str, str]:
+    """Return the replies in a file by their keys."""
+    replies: dict[str, str] = {}
+    if cache is not None and Path(cache).is_file():
+        for line in Path(cache).read_text("utf-8").splitlines():
+            # A process that was killed leaves an incomplete line.
+            with contextlib.suppress(ValueError):
+                replies.update([json.loads(line)])
+    return replies
