@@ -143,7 +143,7 @@ def normalize_latex(text: str) -> str:
     if "\\begin" not in text:
         # Escaped twice, as in JSON.
         text = re.sub(r"\\\\(?=[A-Za-z{}()\[\]%])", r"\\", text)
-    text = _ROOT_SIGN.sub(lambda match: f"\\sqrt{{{match[1] or match[2]}}}", strip_markup(text))
+    text = _ROOT_SIGN.sub(r"\\sqrt{\1\2}", strip_markup(text))
     text = text.translate(_SIGNS_TABLE)
     # A box on a line of its own may be another answer; in a matrix lines are only rows.
     text = _BOX.sub(r"\n\1\n", text)

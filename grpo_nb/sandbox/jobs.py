@@ -140,7 +140,9 @@ def outcome_of(
     kind, content = lines[0] if lines else ("", None)
     # Only the kit wrote this line, before the code ran, so the code cannot fake a machine failure.
     if kind != "isolated":
-        return outcome_without_answers(candidate, "lost", content or "its process did not start")
+        traceback = report.decode("utf-8", "replace")[-values.LONGEST_ERROR :].strip()
+        error = content or traceback or "its process did not start"
+        return outcome_without_answers(candidate, "lost", error)
     start_seconds = content
     kinds = [kind for kind, _ in lines[1:]]
     load_error = lines[1][1] if kinds else None

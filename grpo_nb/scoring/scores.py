@@ -263,8 +263,7 @@ class Scores(Shown):
 
         # pyarrow cannot store a lone surrogate.
         texts = [displayable(text) for text in self.completions]
-        rows = zip(texts, *self.values.values(), self.totals, strict=True)
-        return pandas.DataFrame(list(rows), columns=["completion", *self.values, "total"])
+        return pandas.DataFrame({"completion": texts, **self.values, "total": self.totals})
 
     def _parts(self) -> Iterator[Part]:
         heads = [f"{name} x {self.weights[name]:g}" for name in self.values]

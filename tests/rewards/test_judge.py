@@ -188,6 +188,12 @@ def test_one_answer_without_a_reply_is_an_error() -> None:
         call(judge, TEXTS[1:2] * 3)
 
 
+def test_only_new_answer_without_a_reply_is_an_error(tmp_path: Path) -> None:
+    call(kept(Asked(), tmp_path), TEXTS[:1])
+    with pytest.raises(EnvironmentProblem, match="none of 1 answers"):
+        call(kept(Asked(fails=99), tmp_path), TEXTS[:2])
+
+
 def test_one_lost_reply_of_several_scores_none() -> None:
     columns = {}
     asked = Asked(fails=1, said="sk-secret")
