@@ -262,6 +262,9 @@ class code_tests(Reward):
                     f"the reward {self.__name__!r} cannot read the data: row {number}: {error}"
                 ) from error
 
+    def score_text(self, text: str, row: dict[str, Any]) -> float | None:
+        return self.score_batch([text], [row])[0]
+
     def score_batch(self, texts: list[str], rows: list[dict[str, Any]]) -> list[float | None]:
         tests_of_rows = [read_tests(self.value_in(row, self.column)) for row in rows]
         candidates_of_rows = []
