@@ -40,13 +40,13 @@ def completion_text(completion: Completion) -> str:
     return completion if isinstance(completion, str) else final_text(completion)
 
 
-def with_closing_turn(completion: Completion) -> Completion:
+def with_last_word(completion: Completion) -> Completion:
     """Return an episode that ends with a message of the model.
 
     If it ends with the result of a tool, an empty message is added. Otherwise a reward that reads
     `completion[-1]["content"]` would score what a tool returned.
 
-    >>> with_closing_turn([{"role": "tool", "content": "7"}])[-1]
+    >>> with_last_word([{"role": "tool", "content": "7"}])[-1]
     {'role': 'assistant', 'content': ''}
     """
     if isinstance(completion, str) or not completion:

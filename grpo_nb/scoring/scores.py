@@ -28,7 +28,7 @@ from grpo_nb.rewards.base import (
     is_async,
     reward_name,
     run_coroutine,
-    with_closing_turn,
+    with_last_word,
 )
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def make_batch(
         completion_ids = [_token_ids(completion, tokenizer) for completion in completions]
     batch: Batch = {
         "prompts": prompts,
-        "completions": [with_closing_turn(completion) for completion in completions],
+        "completions": [with_last_word(completion) for completion in completions],
         "completion_ids": completion_ids,
     }
     for name in first_row:
@@ -346,7 +346,7 @@ def score(
             # A judge without its server would fail on each row as well, only more slowly.
             raise
         except Exception as error:
-            values[name], failures = score_rows(reward, batch, trainer_state, error)
+            values[name], failures = score_rows(reward, batch, trainer_state, texts, error)
             if on_error == "raise":
                 raise failures[0] from failures[0].__cause__
             errors += failures
@@ -356,28 +356,30 @@ def score(
 
 
 def score_rows(
-    reward: RewardFunction, batch: Batch, trainer_state: Any, batch_error: Exception
+    reward: RewardFunction,
+    batch: Batch,
+    trainer_state: Any,
+    texts: Sequence[str],
+    batch_error: Exception,
 ) -> tuple[tuple[float, ...], list[RewardError]]:
-    """Score each row of a failed batch on its own, and return the scores and the failures.
+    """Score each row of a failed batch on its own, to name the rows that fail. They score NaN.
 
-    A row that fails scores NaN. If none fails alone, all score NaN and the failure is that of the
-    batch. A judge that is paid for each call is paid again here.
+    If no row fails alone, the only failure returned is that of the batch.
     """
     name = reward_name(reward)
     scores: list[float] = []
     failures: list[RewardError] = []
-    for place, completion in enumerate(batch["completions"]):
+    for place, text in enumerate(texts):
         row = {}
         for column, values in batch.items():
             row[column] = None if values is None else [values[place]]
         try:
             scores += to_floats(call_reward(reward, row, trainer_state), 1)
         except Exception as error:
-            excerpt = in_line(completion_text(completion), 160)
             scores.append(math.nan)
-            failures.append(RewardError(name, place, excerpt, error))
+            failures.append(RewardError(name, place, in_line(text, 160), error))
     if not failures:
-        return (math.nan,) * len(scores), [RewardError(name, None, "", batch_error)]
+        return (math.nan,) * len(texts), [RewardError(name, None, "", batch_error)]
     return tuple(scores), failures
 
 

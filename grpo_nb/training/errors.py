@@ -1,6 +1,7 @@
 """Explain the errors that end a training: a reward failed, or the machine lacks something."""
 
 import contextlib
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,18 +13,19 @@ from grpo_nb.machine.faults import gpu_problem, is_out_of_memory
 from grpo_nb.rewards.base import (
     Completion,
     RewardFunction,
+    completion_text,
     is_async,
     reward_name,
     run_coroutine,
-    with_closing_turn,
+    with_last_word,
 )
 from grpo_nb.runs.checkpoints import is_disk_full
 from grpo_nb.scoring.scores import RewardError, score_rows, to_floats
 
+#: Keywords of TRL for a reward that have no value for each completion.
+NOT_COLUMNS = ("trainer_state", "log_extra", "log_metric")
 #: Errors of a reward that are searched for an out-of-memory text. Others may quote a completion.
 MACHINE_ERRORS = (RuntimeError, MemoryError)
-# Keywords of a call by TRL that have no value for each completion.
-_NO_COLUMNS = ("trainer_state", "log_extra", "log_metric")
 
 
 def with_named_errors(reward: RewardFunction) -> RewardFunction:
@@ -36,22 +38,24 @@ def with_named_errors(reward: RewardFunction) -> RewardFunction:
     name = reward_name(reward)
 
     def guard(completions: Sequence[Completion], **others: Any) -> list[Any]:
-        keywords = {"completions": [with_closing_turn(c) for c in completions], **others}
+        keywords = {"completions": [with_last_word(c) for c in completions], **others}
         try:
             output = reward(**keywords)
             if is_async(reward):
                 output = run_coroutine(output)
             scores = list(output)
             # One infinite score makes every advantage of its group NaN, and so the adapter.
-            to_floats(scores, len(completions))
+            if any(map(math.isinf, to_floats(scores, len(completions)))):
+                raise ValueError("a score is infinite; it must be a finite number, or None")
         except (RewardError, EnvironmentProblem):
             raise
         except Exception as error:
             if isinstance(error, MACHINE_ERRORS) and is_out_of_memory(error):
                 raise
-            batch = {key: keywords[key] for key in keywords if key not in _NO_COLUMNS}
-            state = keywords.get("trainer_state")
-            _, failures = score_rows(reward, batch, state, error)
+            # A judge that is paid for each call is paid again here.
+            batch = {key: value for key, value in keywords.items() if key not in NOT_COLUMNS}
+            texts = [completion_text(completion) for completion in completions]
+            _, failures = score_rows(reward, batch, others.get("trainer_state"), texts, error)
             raise failures[0] from failures[0].__cause__
         return scores
 
