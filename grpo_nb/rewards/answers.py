@@ -270,9 +270,9 @@ def is_copied_from_question(given: str, gold: str, row: Mapping[str, Any]) -> bo
     # The copy must not be a part of another number: 3/4 is not copied from 13/4, 2 3/4 or 3/40.
     pattern = rf"(?<!\d)(?<!\d[. ]){re.escape(given)}(?!\d|\.\d)"
     question = completion_text(row["prompts"])
-    return any(
-        re.search(pattern, _without_spacing(text)) for text in (question, strip_markup(question))
-    )
+    without_markup = strip_markup(question)
+    texts = [_without_spacing(question), _without_spacing(without_markup)]
+    return any(re.search(pattern, text) for text in texts)
 
 
 def _digits_at_start(text: str) -> str:
