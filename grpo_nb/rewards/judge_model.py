@@ -254,7 +254,7 @@ class judge(Reward):
     def _keep(self, key: str, reply: str) -> None:
         """Keep a reply in memory and in the file."""
         self.replies[key] = reply
-        if self.cache is not None:
+        if self.cache:
             path = Path(self.cache)
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("a", encoding="utf-8") as file:
@@ -283,7 +283,7 @@ def _question(row: Mapping[str, Any]) -> str:
 def _read_replies(cache: str | Path | None) -> dict[str, str]:
     """Return the replies in a file by their keys."""
     replies: dict[str, str] = {}
-    if cache is not None and Path(cache).is_file():
+    if cache and Path(cache).is_file():
         for line in Path(cache).read_text("utf-8").splitlines():
             # A process that was killed leaves an incomplete line.
             with contextlib.suppress(ValueError):
