@@ -137,7 +137,7 @@ def agreement(judge: judge, labelled: Source) -> Agreement:
         f"have a rank correlation of {correlation.value:.2f} (95 % interval {low:.2f} to "
         f"{high:.2f}), and {ENOUGH_CORRELATION:g} is needed; {reason}."
     )
-    judge.remember(verdict, sentence)
+    judge.keep_agreement(verdict, sentence)
     table = table.sort_values("difference", key=abs, ascending=False, kind="stable")
     return Agreement(verdict, sentence, correlation.value, correlation.interval, table, probes)
 
@@ -259,7 +259,10 @@ def find_unmeasured(judges: Sequence[judge], reward: str) -> list[Finding]:
     }
     findings = []
     for one in judges:
-        verdict, sentence = one.measured or ("", "nobody has compared its scores with a person's")
+        verdict, sentence = one.last_agreement or (
+            "",
+            "nobody has compared its scores with a person's",
+        )
         if verdict in kinds:
             findings.append(make_finding(kinds[verdict], reward, sentence))
     return findings

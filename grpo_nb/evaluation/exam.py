@@ -38,7 +38,7 @@ from grpo_nb.scoring.correct_answers import (
     grader_in_words,
     grader_remarks,
 )
-from grpo_nb.scoring.record import rebuilt
+from grpo_nb.scoring.record import rebuild_reward
 from grpo_nb.scoring.scores import score
 from grpo_nb.tasks.contamination import Contamination, find_contamination
 from grpo_nb.tasks.formats import AnswerFormat
@@ -320,7 +320,7 @@ def _rewards_of_run(run: Run, rewards: Sequence[RewardFunction]) -> list[RewardF
     known = []
     missing = []
     for record in run.info["rewards"]:
-        reward = rebuilt(record) or functions.get(record["name"])
+        reward = rebuild_reward(record) or functions.get(record["name"])
         if reward is not None:
             known.append(reward)
         elif record["weight"] == max(run.weights.values()):

@@ -13,7 +13,7 @@ from grpo_nb.core.pages import errors_view as show_tracebacks
 from grpo_nb.core.pages import last_lines, render
 from grpo_nb.core.words import as_score, shorten
 from grpo_nb.rewards.answers import SlotReward
-from grpo_nb.rewards.base import RewardFunction, unwrapped
+from grpo_nb.rewards.base import RewardFunction, unwrap_partial
 from grpo_nb.rewards.format_and_length import xml_format, xml_tags
 from grpo_nb.scoring.scores import NO_SPREAD, RewardError, Scores
 
@@ -144,7 +144,7 @@ def spans_read(reward: RewardFunction, text: str) -> list[Span]:
     >>> spans_read(correctness(), "<answer>7</answer>"), spans_read(correctness(), "7")
     ([Span(start=8, end=9, what='answer slot')], [])
     """
-    reward = unwrapped(reward)
+    reward = unwrap_partial(reward)
     if isinstance(reward, (xml_format, xml_tags)):
         tags = [tag for tag in reward.format.tag_spans(text) if tag is not None]
         return [Span(start, end, "tag") for start, end in tags]

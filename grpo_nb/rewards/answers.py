@@ -29,7 +29,7 @@ _LONGEST_QUESTION = 20_000
 """Characters of a question that are searched for options."""
 _OPTION_LINE = re.compile(r"^[ \t]*\(?([A-Z])[).:][ \t]+(\S.*)$", re.MULTILINE)
 # 84/2, 2^3, 3*4, 50%, 3-1, 2e5, 1 2
-_LEFT_TO_COMPUTE = re.compile(r"[/^*%\\(+]|\w-|\d[eE]|\d\s\d")
+_UNEVALUATED = re.compile(r"[/^*%\\(+]|\w-|\d[eE]|\d\s\d")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,10 +63,9 @@ class SlotReward(Reward):
         """
         golds = gold_answers(self.value_in(row, self.column))
         if self.column == "answer" and golds:
-            for gold in gold_answers(row.get(ACCEPTED)):
-                if gold not in golds:
-                    golds.append(gold)
-        return golds
+            golds += gold_answers(row.get(ACCEPTED))
+        # Each gold answer once, in order.
+        return list(dict.fromkeys(golds))
 
     def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
         """Return True if the given answer is this gold answer."""
@@ -145,16 +144,16 @@ class correctness(SlotReward):
             return False
         # Only a number can be equal to arithmetic that was copied from the question.
         is_number = read_number(gold) is not None
-        return not (is_number and is_copied(given, gold, row))
+        return not (is_number and is_copied_from_question(given, gold, row))
 
 
 @dataclass(frozen=True, kw_only=True)
 class exact_text(SlotReward):
     """1.0 if the answer slot is the gold text, letter for letter, else 0.0.
 
-    Only runs of white space may differ. Use it for names and code words, for which `7.0` must not
-    be equal to `7`. Source: exact match as in SQuAD (arXiv:1606.05250), without its removal of
-    articles.
+    Only runs of white space may differ, and the encoding of an accented letter. Use it for names
+    and code words, for which `7.0` must not be equal to `7`. Source: exact match as in SQuAD
+    (arXiv:1606.05250), without its removal of articles.
 
     Args:
         weight: Weight in the total reward.
@@ -173,11 +172,11 @@ class exact_text(SlotReward):
 
     def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
         if self.is_case_sensitive:
-            return _in_one_spelling(given) == _in_one_spelling(gold)
+            return _normalized(given) == _normalized(gold)
         return folded(given) == folded(gold)
 
 
-def _in_one_spelling(text: str) -> str:
+def _normalized(text: str) -> str:
     """Return a text with single spaces, and with each accented letter as one character."""
     return unicodedata.normalize("NFC", " ".join(text.split()))
 
@@ -249,20 +248,20 @@ def _letter_of(text: str, options: Mapping[str, str]) -> str | None:
     return letters[0] if len(letters) == 1 else None
 
 
-def is_copied(given: str, gold: str, row: Mapping[str, Any]) -> bool:
+def is_copied_from_question(given: str, gold: str, row: Mapping[str, Any]) -> bool:
     """Return True if an answer is copied from the question with its arithmetic left undone.
 
     `84/2` is equal to 42, but after "What is 84 / 2?" it only repeats the question. False for the
     gold answer itself, which a question may name: `3/4.` after "Which is larger, 3/4 or 2/3?".
 
-    >>> is_copied("84/2", "42", {"prompts": "What is 84 / 2?"})
+    >>> is_copied_from_question("84/2", "42", {"prompts": "What is 84 / 2?"})
     True
-    >>> is_copied("42", "42.0", {"prompts": "Is it 41 or 42?"})
+    >>> is_copied_from_question("42", "42.0", {"prompts": "Is it 41 or 42?"})
     False
     """
     given = _without_spacing(strip_markup(given))
     gold = _without_spacing(strip_markup(gold))
-    if given == gold or "prompts" not in row or not _LEFT_TO_COMPUTE.search(given):
+    if given == gold or "prompts" not in row or not _UNEVALUATED.search(given):
         return False
     digits = _digits_at_start(given)
     if digits and digits == _digits_at_start(gold) and read_number(gold) is not None:
@@ -271,9 +270,9 @@ def is_copied(given: str, gold: str, row: Mapping[str, Any]) -> bool:
     # The copy must not be a part of another number: 3/4 is not copied from 13/4, 2 3/4 or 3/40.
     pattern = rf"(?<!\d)(?<!\d[. ]){re.escape(given)}(?!\d|\.\d)"
     question = completion_text(row["prompts"])
-    return any(
-        re.search(pattern, _without_spacing(text)) for text in (question, strip_markup(question))
-    )
+    without_markup = strip_markup(question)
+    texts = [_without_spacing(question), _without_spacing(without_markup)]
+    return any(re.search(pattern, text) for text in texts)
 
 
 def _digits_at_start(text: str) -> str:

@@ -199,7 +199,7 @@ def range_of(reward: RewardFunction) -> tuple[float, float] | None:
         return None
 
 
-def unwrapped(reward: RewardFunction) -> RewardFunction:
+def unwrap_partial(reward: RewardFunction) -> RewardFunction:
     """Return the function inside a `functools.partial`, however often it is wrapped."""
     while isinstance(reward, functools.partial):
         reward = reward.func
@@ -290,7 +290,7 @@ def changed_weights(weights: Mapping[str, float], changed: Mapping[str, float]) 
 
 def is_async(reward: Callable[..., Any]) -> bool:
     """Return True if TRL awaits this reward: it or its `__call__` is a coroutine function."""
-    function = unwrapped(reward)
+    function = unwrap_partial(reward)
     call = getattr(function, "__call__", None)  # noqa: B004
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
 

@@ -40,7 +40,9 @@ _WRAPPERS = {
     "len": len,
     "bool": bool,
 }
-_FORMS = '{"call": "f", "args": [1, 2], "expected": 3}, {"stdin": "...", "stdout": "..."}'
+_EXAMPLES_OF_TESTS = (
+    '{"call": "f", "args": [1, 2], "expected": 3}, {"stdin": "...", "stdout": "..."}'
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,8 +60,11 @@ class CodeTest:
     stdin: str | None = None
     stdout: str = ""
 
-    def passes(self, value: Any) -> bool:
-        """Return True if `value`, plain data from the sandbox, is the expected value."""
+    def accepts(self, answer: CallResult) -> bool:
+        """Return True if an answer from the sandbox is the expected value."""
+        value = answer.value
+        if not answer.is_value:
+            return False
         try:
             if self.wrapper:
                 value = _WRAPPERS[self.wrapper](value)
@@ -69,9 +74,9 @@ class CodeTest:
             return False
         return is_same_value(value, self.expected, exact_types=self.compares_types)
 
-    def prints(self, stdout: str) -> bool:
-        """Return True if `stdout` is the expected output, apart from trailing white space."""
-        return _lines(stdout) == _lines(self.stdout)
+    def accepts_output(self, outcome: Outcome) -> bool:
+        """Return True if a program printed the expected output, apart from trailing white space."""
+        return outcome.status == "ok" and _lines(outcome.stdout) == _lines(self.stdout)
 
 
 def _lines(text: str) -> list[str]:
@@ -148,7 +153,7 @@ def _read_mapping(test: Any) -> CodeTest:
                 call = Call(name, tuple(args), kwargs)
                 return CodeTest(call=call, expected=expected, tolerance=tolerance)
     raise ValueError(
-        f"the test {test!r:.120} must be {_FORMS} or an assert; "
+        f"the test {test!r:.120} must be {_EXAMPLES_OF_TESTS} or an assert; "
         "gn.rewards.read_tests describes the other fields."
     )
 
@@ -261,25 +266,21 @@ class code_tests(Reward):
         return self.score_batch([text], [row])[0]
 
     def score_batch(self, texts: list[str], rows: list[dict[str, Any]]) -> list[float | None]:
-        tests_of_rows = []
+        tests_of_rows = [read_tests(self.value_in(row, self.column)) for row in rows]
         candidates_of_rows = []
-        for text, row in zip(texts, rows, strict=True):
-            tests = read_tests(self.value_in(row, self.column))
-            tests_of_rows.append(tests)
+        for text, tests in zip(texts, tests_of_rows, strict=True):
             code = extract_code(text, self.format)
             candidates_of_rows.append([] if code is None else _candidates(code, tests))
         # One batch for all completions, so that several endless loops run out of time together.
         outcomes_of_rows = run_untrusted_batch(candidates_of_rows, limits=self.limits)
         scores: list[float | None] = []
         for tests, outcomes in zip(tests_of_rows, outcomes_of_rows, strict=True):
-            passed = _count_passed(tests, outcomes)
+            share = _count_passed(tests, outcomes) / len(tests)
             if any(outcome.status == "lost" for outcome in outcomes):
                 # The machine failed, which says nothing about the code: TRL leaves a None out.
                 scores.append(None)
-            elif self.all_or_nothing:
-                scores.append(float(passed == len(tests)))
             else:
-                scores.append(passed / len(tests))
+                scores.append(float(share == 1.0) if self.all_or_nothing else share)
         return scores
 
 
@@ -295,16 +296,14 @@ def _candidates(code: str, tests: Sequence[CodeTest]) -> list[Candidate]:
 
 def _count_passed(tests: Sequence[CodeTest], outcomes: Sequence[Outcome]) -> int:
     """Return the number of passed tests; a completion without code has no outcomes."""
-    results: list[CallResult | Outcome] = []
-    for outcome in outcomes:
-        # The outcome of a program has no answers.
-        results += outcome.answers or [outcome]
+    remaining_tests = iter(tests)
     passed = 0
-    for test, result in zip(tests, results, strict=False):
-        if test.call is not None:
-            passed += result.is_value and test.passes(result.value)
-        else:
-            passed += result.status == "ok" and test.prints(result.stdout)
+    for outcome in outcomes:
+        # Only the outcome of the calls has answers: one for each call.
+        for answer in outcome.answers:
+            passed += next(remaining_tests).accepts(answer)
+        if not outcome.answers:
+            passed += next(remaining_tests).accepts_output(outcome)
     return passed
 
 

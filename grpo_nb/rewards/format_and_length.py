@@ -53,9 +53,9 @@ class length(Reward):
     Args:
         low: Shortest length with the full score.
         high: Longest length with the full score; without it nothing is too long.
-        unit: `"tokens"`, `"words"` or `"characters"`. Tokens are counted in the trainer's
-            `completion_ids`; where there are none, words and punctuation marks are counted instead.
-            Words are separated by white space.
+        unit: `"tokens"` or `"words"`. Tokens are counted in the trainer's `completion_ids`; where
+            there are none, words and punctuation marks are counted instead. Words are separated by
+            white space.
 
     >>> length(2, 4, unit="words")(completions=["one", "one two", "one two three four five six"])
     [0.5, 1.0, 0.5]
@@ -64,13 +64,13 @@ class length(Reward):
     low: int
     high: int | None = None
     _: KW_ONLY
-    unit: Literal["tokens", "words", "characters"] = "tokens"
+    unit: Literal["tokens", "words"] = "tokens"
     weight: float = 0.2
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.unit not in ("tokens", "words", "characters"):
-            raise ValueError(f"unit = {self.unit!r} must be 'tokens', 'words' or 'characters'.")
+        if self.unit not in ("tokens", "words"):
+            raise ValueError(f"unit = {self.unit!r} must be 'tokens' or 'words'.")
         is_reversed = self.high is not None and self.high < self.low
         if self.low < 1 or is_reversed:
             raise ValueError(
@@ -88,11 +88,9 @@ class length(Reward):
         return max(0.0, 1.0 - excess)
 
     def _count(self, text: str, row: dict[str, Any]) -> int:
-        if self.unit == "tokens" and "completion_ids" in row:
-            return len(row["completion_ids"])
-        if self.unit == "tokens":
-            words_and_marks = re.findall(r"\w+|[^\w\s]", text)
-            return len(words_and_marks)
         if self.unit == "words":
             return len(text.split())
-        return len(text)
+        if "completion_ids" in row:
+            return len(row["completion_ids"])
+        words_and_marks = re.findall(r"\w+|[^\w\s]", text)
+        return len(words_and_marks)

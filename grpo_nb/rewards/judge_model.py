@@ -100,8 +100,8 @@ class judge(Reward):
     Raises:
         ValueError, TypeError: A scale without two ends, no rubric, an `ask` that cannot be called,
             or a number that is too small.
-        EnvironmentProblem: When called, if all new calls of a batch failed. A single failed call
-            next to kept replies only leaves its answer without a score.
+        EnvironmentProblem: When called, if all new calls of a batch failed. If only some failed,
+            their answers have no score.
 
     >>> def ask(messages):
     ...     answer = messages[0]["content"].partition("<answer")[2]
@@ -134,7 +134,7 @@ class judge(Reward):
             )
         require_number("concurrent", self.concurrent, 1)
         # The reward is frozen. The replies are no field, because they change.
-        object.__setattr__(self, "replies", _Replies(self.cache))
+        object.__setattr__(self, "replies", _read_replies(self.cache))
 
     def messages(self, question: str, answer: str) -> Messages:
         """Return the chat messages that ask for the score of one answer.
@@ -153,12 +153,12 @@ class judge(Reward):
         )
         return [{"role": "user", "content": prompt}]
 
-    def read(self, reply: str) -> float | None:
+    def read_score(self, reply: str) -> float | None:
         """Return the number in the last line of a reply, `Score: N`.
 
         None if the last line is another one, or the number is outside the scale.
 
-        >>> judge(print, "Is it kind?").read("Kind, but curt.\\n**Score: 4**")
+        >>> judge(print, "Is it kind?").read_score("Kind, but curt.\\n**Score: 4**")
         4.0
         """
         last_line = reply.strip().rpartition("\n")[2].strip()
@@ -189,10 +189,8 @@ class judge(Reward):
             if key not in self.replies:
                 new_requests[key] = messages
         failures = run_coroutine(self._send(new_requests)) if new_requests else {}
-        # One failed request next to kept replies may be an accident. If every answer of the batch
-        # failed, or every one of two or more new requests, the server does not work.
-        is_whole_batch = len(failures) == len(set(keys))
-        if failures and (is_whole_batch or len(failures) == len(new_requests) > 1):
+        # The client of `ask` has tried again already, so the server does not work.
+        if failures and len(failures) == len(new_requests):
             error = next(iter(failures.values()))
             raise EnvironmentProblem(
                 f"the judge replied to none of {len(failures)} answers ({type(error).__name__}): "
@@ -206,7 +204,7 @@ class judge(Reward):
                 results.append(JudgeReply(None, f"(no reply: {type(failures[key]).__name__})"))
             else:
                 reply = self.replies[key]
-                results.append(JudgeReply(self.read(reply), reply))
+                results.append(JudgeReply(self.read_score(reply), reply))
         return results
 
     async def _send(self, requests: Mapping[str, Messages]) -> dict[str, Exception]:
@@ -225,7 +223,7 @@ class judge(Reward):
                     # Clients raise errors of any type.
                     failures[key] = error
                 else:
-                    self.replies.keep(key, str(reply or ""))
+                    self._keep(key, str(reply or ""))
 
         await asyncio.gather(*(send(key, messages) for key, messages in requests.items()))
         return failures
@@ -233,22 +231,35 @@ class judge(Reward):
     def __call__(self, *, completions: Sequence[Completion], **columns: Any) -> list[float | None]:
         texts = [completion_text(completion) for completion in completions]
         judged = self.judged(texts, rows_of(columns, len(texts)))
-        if columns.get("log_extra") is not None:
-            unscored = sum(one.score is None for one in judged)
-            columns["log_extra"](f"{self.__name__} says", [one.words for one in judged])
-            columns["log_metric"](f"{self.__name__}/unscored", unscored / max(len(judged), 1))
         low, high = self.scale
-        return [None if one.score is None else (one.score - low) / (high - low) for one in judged]
+        scores: list[float | None] = []
+        for reply in judged:
+            scores.append(None if reply.score is None else (reply.score - low) / (high - low))
+        if columns.get("log_extra") is not None:
+            share_unscored = scores.count(None) / max(len(scores), 1)
+            columns["log_extra"](f"{self.__name__} says", [reply.words for reply in judged])
+            columns["log_metric"](f"{self.__name__}/unscored", share_unscored)
+        return scores
 
     @property
-    def measured(self) -> tuple[JudgeVerdict, str] | None:
+    def last_agreement(self) -> tuple[JudgeVerdict, str] | None:
         """Verdict and sentence of the last `gn.checks.agreement` with this rubric and model."""
         kept = self.replies.get(self._key("measured"))
         return None if kept is None else tuple(json.loads(kept))
 
-    def remember(self, verdict: JudgeVerdict, sentence: str) -> None:
-        """Keep the result of `gn.checks.agreement` with the replies."""
-        self.replies.keep(self._key("measured"), json.dumps([verdict, sentence]))
+    def keep_agreement(self, verdict: JudgeVerdict, sentence: str) -> None:
+        """Keep the result of `gn.checks.agreement`, in the file of the replies too."""
+        self._keep(self._key("measured"), json.dumps([verdict, sentence]))
+
+    def _keep(self, key: str, reply: str) -> None:
+        """Keep a reply in memory and in the file."""
+        self.replies[key] = reply
+        if self.cache:
+            path = Path(self.cache)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("a", encoding="utf-8") as file:
+                # A new line first, because the last one may be incomplete.
+                file.write(f"\n{json.dumps([key, reply])}\n")
 
     def _key(self, messages: Messages | str) -> str:
         scale = [float(end) for end in self.scale]
@@ -269,23 +280,12 @@ def _question(row: Mapping[str, Any]) -> str:
     return completion_text(prompt)
 
 
-class _Replies(dict[str, str]):
-    """Replies by key, in memory and in a file."""
-
-    def __init__(self, file: str | Path | None) -> None:
-        super().__init__()
-        self.file = Path(file) if file else None
-        if self.file is not None and self.file.is_file():
-            for line in self.file.read_text("utf-8").splitlines():
-                # A process that was killed leaves an incomplete line.
-                with contextlib.suppress(ValueError):
-                    self.update([json.loads(line)])
-
-    def keep(self, key: str, reply: str) -> None:
-        """Keep a reply."""
-        self[key] = reply
-        if self.file is not None:
-            self.file.parent.mkdir(parents=True, exist_ok=True)
-            with self.file.open("a", encoding="utf-8") as file:
-                # A new line first, because the last one may be incomplete.
-                file.write(f"\n{json.dumps([key, reply])}\n")
+def _read_replies(cache: str | Path | None) -> dict[str, str]:
+    """Return the replies in a file by their keys."""
+    replies: dict[str, str] = {}
+    if cache and Path(cache).is_file():
+        for line in Path(cache).read_text("utf-8").splitlines():
+            # A process that was killed leaves an incomplete line.
+            with contextlib.suppress(ValueError):
+                replies.update([json.loads(line)])
+    return replies

@@ -2,7 +2,7 @@ r"""The reward for mathematical answers.
 
 An answer is compared in three steps:
 
-1. Gate: `is_one_answer` lets only one answer through. math-verify was made to find an answer in a
+1. Gate: `is_single_answer` lets only one answer through. math-verify was made to find an answer in a
    text and to forgive; it takes `41 = 42`, `42 \text{ is wrong}` and `x + 1 = 42` for 42, and
    `1 2 3 4` for 10.
 2. Normalise: `math_shapes` writes both answers in one LaTeX and splits them into their parts.
@@ -10,39 +10,32 @@ An answer is compared in three steps:
    in another process (`math_worker`).
 """
 
-import functools
 import re
-import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from grpo_nb.rewards.answers import SlotReward, is_copied
+from grpo_nb.rewards.answers import SlotReward, is_copied_from_question
 from grpo_nb.rewards.math_shapes import (
     EXPRESSION,
     LIST,
     TUPLE,
-    UNION,
     Shape,
     boxed_answers,
     normalize_latex,
     split_name,
     without_spaces,
 )
-from grpo_nb.rewards.math_worker import Budget, Undecided, is_equal
+from grpo_nb.rewards.math_worker import Undecided, are_equal
 from grpo_nb.tasks.answers import folded, is_same_answer
 from grpo_nb.tasks.markup import INSIDE
 from grpo_nb.tasks.number_reading import is_same_number, read_number, unit_name
 
-BATCH_SECONDS = 10.0
-"""Processor time for all expressions of one call, so that a batch of attacks has a bounded cost."""
 _LONGEST = 400
 """Characters of an answer that is compared as mathematics."""
 _MOST_PARTS = 64
 """Parts of an answer: each given part is compared with each part of the gold answer."""
-EqualityTest = Callable[[str, str], bool]
-"""Computer algebra: returns True if a gold answer and a given answer are equal expressions."""
 
 # Tokens that an answer may contain more often than the gold answer: operators, brackets, functions
 # and Greek letters.
@@ -93,10 +86,8 @@ class maths(SlotReward):
     * An expression copied from the question scores 0.0, unless it is written exactly as the gold
       answer.
     * A gold answer of words, a date or JSON is compared as `correctness` does. TRL skips such rows.
-    * It works in any thread. An expression has two seconds of processor time and a batch has ten,
-      so a busy machine changes no score. An expression that takes longer gets None. If a batch uses
-      up its time, its longest expressions get None too, with a warning. Apart from that no score
-      depends on the rest of the batch.
+    * It works in any thread. An expression has two seconds of processor time, so a busy machine
+      changes no score. An expression that takes longer gets None.
 
     Args:
         weight: Weight in the total reward.
@@ -114,71 +105,43 @@ class maths(SlotReward):
         return [boxed_answers(gold) for gold in super().golds(row)]
 
     def score_text(self, text: str, row: dict[str, Any]) -> float | None:
-        return self.score_batch([text], [row])[0]
+        golds = self.golds(row)
+        if not golds:
+            return None
+        given = self.format.extract_last(text)
+        if given is None:
+            return 0.0
+        score: float | None = 0.0
+        for gold in golds:
+            try:
+                if self.is_same(given, gold, row):
+                    return 1.0
+            except Undecided:
+                # The comparison could have made it 1.0.
+                score = None
+        return score
 
-    def score_batch(self, texts: list[str], rows: list[dict[str, Any]]) -> list[float | None]:
-        answers = [self.format.extract_last(text) for text in texts]
-        scores: list[float | None] = [None] * len(texts)
-        budget = Budget(BATCH_SECONDS)
-        undecided = 0
-        # Short answers first, so that only the longest are left when slow ones use up the time.
-        for place in sorted(range(len(texts)), key=lambda place: len(answers[place] or "")):
-            golds = self.golds(rows[place])
-            if golds:
-                scores[place] = _score(answers[place], golds, rows[place], budget)
-                undecided += scores[place] is None
-        # Warn only if an answer was left out, not if the last one just used up the time.
-        if undecided and budget.seconds_left <= 0:
-            warnings.warn(
-                f"{self.__name__}: a batch used up its {BATCH_SECONDS:g} s of processor time, "
-                "so its longest expressions are not scored (None).",
-                RuntimeWarning,
-                stacklevel=3,
-            )
-        return scores
+    def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
+        return equals_gold(given, gold) and not is_copied_from_question(given, gold, row)
 
 
-def _score(
-    given: str | None, golds: list[str], row: dict[str, Any], budget: Budget
-) -> float | None:
-    """Return 1.0 for one of the gold answers, else 0.0.
+def equals_gold(given: str, gold: str) -> bool:
+    r"""Return True if the text in an answer slot is the gold answer.
 
-    None if a comparison that was not finished could have made it 1.0.
-    """
-    if given is None:
-        return 0.0
-    is_undecided = False
-    for gold in golds:
-        try:
-            is_right = is_answer(given, gold, functools.partial(is_equal, budget=budget))
-            if is_right and not is_copied(given, gold, row):
-                return 1.0
-        except Undecided:
-            is_undecided = True
-    return None if is_undecided else 0.0
+    Raises:
+        Undecided: A comparison of two expressions was not finished.
 
-
-def is_answer(given: str, gold: str, are_equal: EqualityTest) -> bool:
-    r"""Return True if a text is the gold answer.
-
-    Args:
-        given: The text in the answer slot.
-        gold: The gold answer.
-        are_equal: Compares two expressions that need computer algebra.
-
-    >>> is_answer(r"\{2, 1\}", "1, 2", None), is_answer("42.0", "42", None)
+    >>> equals_gold(r"\{2, 1\}", "1, 2"), equals_gold("1+x", "x+1")
     (True, True)
-    >>> is_answer("1+x", "x+1", lambda gold, given: (gold, given) == ("x+1", "1+x"))
-    True
     """
     if is_same_answer(given, gold):
         return True
     if len(given) > _LONGEST or _NOT_AN_EXPRESSION.fullmatch(gold):
         return False
-    return _same_value(normalize_latex(given), normalize_latex(gold), are_equal)
+    return _is_same_answer(normalize_latex(given), normalize_latex(gold))
 
 
-def _same_value(given: str, gold: str, are_equal: EqualityTest) -> bool:
+def _is_same_answer(given: str, gold: str) -> bool:
     """Return True if two normalised answers are the same number, words, expression or parts."""
     if split_name(gold)[0]:
         # 2 = x is x = 2.
@@ -192,10 +155,10 @@ def _same_value(given: str, gold: str, are_equal: EqualityTest) -> bool:
     if not _HAS_MATHS.search(gold):
         # Words. math-verify reads them as a product of letters, so that "on" is "no".
         return folded(given) == folded(gold)
-    return _same_parts(given, gold, are_equal)
+    return _has_same_parts(given, gold)
 
 
-def _same_parts(given: str, gold: str, are_equal: EqualityTest) -> bool:
+def _has_same_parts(given: str, gold: str) -> bool:
     gold_shape = Shape.of(gold)
     shape = Shape.of(given)
     if shape.kind == LIST and len(shape.parts) > len(gold_shape.parts):
@@ -209,8 +172,8 @@ def _same_parts(given: str, gold: str, are_equal: EqualityTest) -> bool:
     are_relations = bool(_RELATION.search(given) and _RELATION.search(gold))
     if one_is_expression and are_relations and not have_names:
         # Two equations or inequalities are compared as a whole.
-        return _same_expression(given, gold, are_equal)
-    if not _same_kind(shape, gold_shape):
+        return _is_same_expression(given, gold)
+    if not _has_same_kind(shape, gold_shape):
         return False
     if gold_shape.kind == EXPRESSION:
         # `x = x + 1` does not define x.
@@ -218,19 +181,18 @@ def _same_parts(given: str, gold: str, are_equal: EqualityTest) -> bool:
         is_circular = not gold_shape.name and shape.name in names
         if is_circular:
             return False
-        return _same_expression(shape.parts[0], gold_shape.parts[0], are_equal)
+        return _is_same_expression(shape.parts[0], gold_shape.parts[0])
     are_inequalities = gold_shape.kind == LIST and _INEQUALITY.search(gold)
     if are_inequalities and len(set(_AND_OR.findall(f"{given} {gold}"))) > 1:
         # `x > 1 and x < 3` is not `x > 1 or x < 3`.
         return False
-    is_in_any_order = gold_shape.kind in (LIST, UNION)
-    if is_in_any_order and shape.has_own_names == gold_shape.has_own_names:
-        return _same_in_any_order(shape.parts, gold_shape.parts, are_equal)
+    if gold_shape.kind == LIST and shape.has_own_names == gold_shape.has_own_names:
+        return _is_same_in_any_order(shape.parts, gold_shape.parts)
     pairs = zip(shape.parts, gold_shape.parts, strict=True)
-    return all(_same_value(part, gold_part, are_equal) for part, gold_part in pairs)
+    return all(_is_same_answer(part, gold_part) for part, gold_part in pairs)
 
 
-def _same_kind(shape: Shape, gold: Shape) -> bool:
+def _has_same_kind(shape: Shape, gold: Shape) -> bool:
     """Return True if two shapes have the same kind and number of parts."""
     is_same = shape.kind == gold.kind
     if {shape.kind, gold.kind} == {LIST, TUPLE}:
@@ -239,15 +201,13 @@ def _same_kind(shape: Shape, gold: Shape) -> bool:
     return is_same and len(shape.parts) == len(gold.parts) <= _MOST_PARTS
 
 
-def _same_in_any_order(
-    parts: Sequence[str], gold_parts: Sequence[str], are_equal: EqualityTest
-) -> bool:
+def _is_same_in_any_order(parts: Sequence[str], gold_parts: Sequence[str]) -> bool:
     """Return True if each part is equal to another part of the gold answer, in any order."""
     left = list(gold_parts)
     for part in parts:
         for gold_part in left:
             # Equality is transitive (except where a unit is missing), so the first will do.
-            if _same_value(part, gold_part, are_equal):
+            if _is_same_answer(part, gold_part):
                 left.remove(gold_part)
                 break
         else:
@@ -255,25 +215,25 @@ def _same_in_any_order(
     return True
 
 
-def _same_expression(given: str, gold: str, are_equal: EqualityTest) -> bool:
+def _is_same_expression(given: str, gold: str) -> bool:
     with_unit = _WITH_UNIT.fullmatch(given)
     if with_unit and unit_name(with_unit[2]) and not _WITH_UNIT.fullmatch(gold):
         # The gold answer has no unit.
         given = with_unit[1].strip()
-    if _BASE.search(gold) or not is_one_answer(given, gold):
+    if _BASE.search(gold) or not is_single_answer(given, gold):
         return False
     return are_equal(gold.replace("*", r" \cdot "), given.replace("*", r" \cdot "))
 
 
-def is_one_answer(given: str, gold: str) -> bool:
+def is_single_answer(given: str, gold: str) -> bool:
     r"""Return True if a text has the form of one answer, as the gold answer has it.
 
     The text may not have more relations, commas, words, texts or other commands than the gold
     answer. It may not have digits apart from each other, or a tower of powers.
 
-    >>> is_one_answer("1+x", "x+1"), is_one_answer(r"42x \text{ is wrong}", "42x")
+    >>> is_single_answer("1+x", "x+1"), is_single_answer(r"42x \text{ is wrong}", "42x")
     (True, False)
-    >>> is_one_answer("x or y", "x")
+    >>> is_single_answer("x or y", "x")
     False
     """
     if len(_RELATION.findall(given)) > len(_RELATION.findall(gold)):
@@ -282,11 +242,11 @@ def is_one_answer(given: str, gold: str) -> bool:
         return False
     if _TOWER.search(given) and not _TOWER.search(gold):
         return False
-    given_tokens = Counter(_TOKEN.findall(given.casefold()))
-    gold_tokens = Counter(_TOKEN.findall(gold.casefold()))
-    variables = {letter for token in gold_tokens if token.isalpha() for letter in token}
-    for token, count in given_tokens.items():
-        if count <= gold_tokens[token] or _HARMLESS_TOKEN.fullmatch(token):
+    gold_tokens = _TOKEN.findall(gold.casefold())
+    variables = set("".join(filter(str.isalpha, gold_tokens)))
+    extra_tokens = Counter(_TOKEN.findall(given.casefold())) - Counter(gold_tokens)
+    for token in extra_tokens:
+        if _HARMLESS_TOKEN.fullmatch(token):
             continue
         if not token.isalnum() or not token.isascii():
             return False

@@ -1,8 +1,8 @@
 r"""Write a mathematical answer in one kind of LaTeX, and split it into its parts.
 
 `normalize_latex` changes no meaning: `\leq`, `<=` and the sign itself become `\le`. `Shape.of` then
-reads what the answer consists of: one expression, or the parts of a list, tuple, interval, union or
-ratio. `x < 1 or x > 3` becomes a union of two intervals.
+reads what the answer consists of: one expression, or the parts of a list, tuple, interval or ratio.
+`x < 1 or x > 3` becomes the union of two intervals, which is one expression.
 """
 
 from __future__ import annotations
@@ -103,10 +103,8 @@ _OR = r"(?<![A-Za-z\\])or(?![A-Za-z])"
 _AND = r"(?<![A-Za-z\\])and(?![A-Za-z])"
 # The comma of 1,234 separates nothing.
 _SEPARATOR = rf"[,;]?\s*(?:{_OR}|{_AND})|;|,(?!\d{{3}}(?!\d))"
-_UNION_SIGN = r"\\cup(?![A-Za-z])"
 
 LIST = "list"
-UNION = "union"
 RATIO = "ratio"
 EXPRESSION = "expression"
 TUPLE = "()"
@@ -145,7 +143,7 @@ def normalize_latex(text: str) -> str:
     if "\\begin" not in text:
         # Escaped twice, as in JSON.
         text = re.sub(r"\\\\(?=[A-Za-z{}()\[\]%])", r"\\", text)
-    text = _ROOT_SIGN.sub(lambda match: f"\\sqrt{{{match[1] or match[2]}}}", strip_markup(text))
+    text = _ROOT_SIGN.sub(r"\\sqrt{\1\2}", strip_markup(text))
     text = text.translate(_SIGNS_TABLE)
     # A box on a line of its own may be another answer; in a matrix lines are only rows.
     text = _BOX.sub(r"\n\1\n", text)
@@ -196,18 +194,16 @@ def in_brackets(text: str) -> tuple[str, str]:
 
     The pair is empty for any other text: `(1)(2)` is in two pairs.
     """
-    brackets = list(_BRACKET.finditer(text))
+    opening = _BRACKET.match(text)
     depth = 0
-    for bracket in brackets:
-        # Text before the first pair, or a second pair after it.
-        if depth == 0 and bracket.start() > 0:
-            return "", text
+    for bracket in _BRACKET.finditer(text):
         depth += 1 if bracket["open"] else -1
-    if not brackets or depth != 0 or brackets[-1].end() != len(text):
-        return "", text
-    opening = brackets[0]
-    closing = brackets[-1]
-    return opening[0] + closing[0], text[opening.end() : closing.start()]
+        if depth == 0:
+            # The first pair closes here.
+            if opening and bracket.end() == len(text):
+                return opening[0] + bracket[0], text[opening.end() : bracket.start()]
+            break
+    return "", text
 
 
 def split_outside_brackets(text: str, separator: str) -> list[str]:
@@ -253,15 +249,13 @@ class Shape:
     name: str
     """Name of the answer: `x` in `x = 1`."""
     kind: str
-    """A list, union, ratio or expression, or the brackets of a tuple or interval, such as `[)`."""
+    """A list, ratio or expression, or the brackets of a tuple or interval, such as `[)`."""
     parts: list[str]
 
     @classmethod
     def of(cls, text: str) -> Shape:
         """Return the shape of a normalised text."""
-        intervals = _intervals(text)
-        if intervals is not None:
-            return intervals
+        text = _with_intervals(text)
         pair, content = in_brackets(text)
         if pair in _TUPLES_AND_INTERVALS:
             parts = split_outside_brackets(content, "[,;]")
@@ -277,11 +271,8 @@ class Shape:
         if name:
             return replace(cls.of(rest), name=name)
         # As one expression, the ratio 1:3:2 would equal 1:2:3: math-verify reads a quotient.
-        for kind, sign in ((UNION, _UNION_SIGN), (RATIO, ":")):
-            parts = split_outside_brackets(text, sign)
-            if len(parts) > 1:
-                return cls("", kind, parts)
-        return cls("", EXPRESSION, [text])
+        parts = split_outside_brackets(text, ":")
+        return cls("", RATIO if len(parts) > 1 else EXPRESSION, parts)
 
     @property
     def has_own_names(self) -> bool:
@@ -290,34 +281,32 @@ class Shape:
         return all(names) and len(set(names)) == len(names)
 
 
-def _intervals(text: str) -> Shape | None:
-    """Return `x > 3` as an interval, and `x < 1 or x > 3` as a union; None for other texts."""
+def _with_intervals(text: str) -> str:
+    r"""Return `x > 3` as `x \in (3, \infty)`, and `x < 1 or x > 3` with the union of two intervals.
+
+    Any other text is returned as it is.
+    """
     intervals = [_interval(part.rstrip(", ")) for part in split_outside_brackets(text, _OR)]
-    if len(intervals) == 1:
-        return intervals[0]
-    if None in intervals or len({interval.name for interval in intervals}) > 1:
-        return None
-    parts = []
-    for interval in intervals:
-        opening, closing = interval.kind
-        parts.append(f"{opening}{', '.join(interval.parts)}{closing}")
-    return Shape(intervals[0].name, UNION, parts)
+    names = {name for name, _ in intervals}
+    if len(names) > 1 or "" in names:
+        return text
+    union = r" \cup ".join(interval for _, interval in intervals)
+    return rf"{names.pop()} \in {union}"
 
 
-def _interval(text: str) -> Shape | None:
-    r"""Return `1 < x \le 2` or `x > 1` as an interval; None for other texts."""
+def _interval(text: str) -> tuple[str, str]:
+    r"""Return name and interval of `1 < x \le 2` or `x > 1`; an empty name for other texts."""
     sides = _ORDER.split(text)
     # Sides and signs in turn: 1, <, x, \le, 2.
     if set(sides[1::2]) <= {">", r"\ge"}:
         sides = [_TURNED.get(side, side) for side in reversed(sides)]
-    if len(sides) == 3 and is_name(sides[0]) != is_name(sides[2]):
-        is_below = is_name(sides[0])
-        sides = [r"-\infty", "<", *sides] if is_below else [*sides, "<", r"\infty"]
+    if len(sides) == 3:
+        sides = [r"-\infty", "<", *sides] if is_name(sides[0]) else [*sides, "<", r"\infty"]
     if len(sides) != 5:
-        return None
+        return "", text
     low, sign_after_low, name, sign_before_high, high = sides
     if not is_name(name) or not {sign_after_low, sign_before_high} <= {"<", r"\le"}:
-        return None
+        return "", text
     opening = "[" if sign_after_low == r"\le" else "("
     closing = "]" if sign_before_high == r"\le" else ")"
-    return Shape(name, opening + closing, [low, high])
+    return name, f"{opening}{low}, {high}{closing}"

@@ -7,14 +7,15 @@ multiplication. The next pair starts another one, which takes a second or two. I
 process ends, its pipe closes, and the worker ends too.
 """
 
+import cmath
 import contextlib
+import functools
 import json
 import os
 import signal
 import subprocess
 import sys
 import threading
-import time
 
 PAIR_SECONDS = 2.0
 """Processor time for one pair, so that a busy machine changes no verdict.
@@ -25,11 +26,9 @@ Honest expressions take 5 to 100 ms, and an identity of trigonometry up to 300.
 # leaves room for a busy machine.
 _CLOCK_PER_PROCESSOR_TIME = 30
 _MEMORY_BYTES = 2 << 30
-# Pairs that were decided. With the longest answers that are compared, 800 characters a pair, they
-# take about 15 MB.
+# Verdicts. With the longest answers that are compared, 800 characters a pair, they take about 15 MB.
 _MOST_REMEMBERED = 16_384
 
-_cache: dict[tuple[str, str], bool] = {}
 _lock = threading.Lock()
 _worker: subprocess.Popen[bytes] | None = None
 
@@ -38,48 +37,26 @@ class Undecided(Exception):
     """A pair took too much time or memory. It is not remembered: the next attempt may succeed."""
 
 
-class Budget:
-    """Processor time that one batch may take, starts of the worker included."""
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds_left = seconds
-
-
-def is_equal(gold: str, given: str, budget: Budget) -> bool:
+@functools.lru_cache(_MOST_REMEMBERED)
+def are_equal(gold: str, given: str) -> bool:
     """Return True if two LaTeX expressions are equal.
 
     Raises:
-        Undecided: The pair took more than `PAIR_SECONDS`, its worker broke down, or the budget is
-            used up.
+        Undecided: The pair took more than `PAIR_SECONDS`, or its worker broke down.
     """
     global _worker
-    pair = (gold, given)
     with _lock:
-        if pair not in _cache:
-            if budget.seconds_left <= 0:
-                raise Undecided
-            if _worker is None or _worker.poll() is not None:
-                _worker = _start(budget)
-            _cache[pair] = _verdict(_worker, pair, budget)
-        if len(_cache) > _MOST_REMEMBERED:
-            # The pair that was decided first.
-            del _cache[next(iter(_cache))]
-        return _cache[pair]
-
-
-def _verdict(worker: subprocess.Popen[bytes], pair: tuple[str, str], budget: Budget) -> bool:
-    line = _exchange(worker, json.dumps([*pair, PAIR_SECONDS]))
-    if not line:
-        budget.seconds_left -= PAIR_SECONDS
-        raise Undecided
-    verdict, seconds = json.loads(line)
-    budget.seconds_left -= seconds
+        if _worker is None or _worker.poll() is not None:
+            _worker = _start()
+        line = _exchange(_worker, json.dumps([gold, given, PAIR_SECONDS]))
+    # No line if the worker has ended, and null if its memory was used up.
+    verdict = json.loads(line or "null")
     if verdict is None:
         raise Undecided
     return verdict
 
 
-def _start(budget: Budget) -> subprocess.Popen[bytes]:
+def _start() -> subprocess.Popen[bytes]:
     search_path = os.pathsep.join(filter(None, sys.path))
     worker = subprocess.Popen(
         # -P: otherwise the folder of this script would be first on sys.path, and its modules would
@@ -94,9 +71,7 @@ def _start(budget: Budget) -> subprocess.Popen[bytes]:
         # The notebook's stop button interrupts the kernel and not the worker.
         start_new_session=True,
     )
-    line = _exchange(worker, "")
-    if line:
-        budget.seconds_left -= json.loads(line)
+    if _exchange(worker, ""):
         return worker
     # Imported here, because the worker itself needs nothing of the package.
     from grpo_nb.core.problems import EnvironmentProblem
@@ -136,7 +111,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_reset_after_fork)
 
 
-def _are_equal(gold: str, given: str) -> bool:
+def _verify(gold: str, given: str) -> bool:
     """Return True if math-verify calls two expressions equal and their difference is small."""
     from latex2sympy2_extended import NormalizationConfig
     from math_verify import LatexExtractionConfig, parse, verify
@@ -160,28 +135,25 @@ def _are_equal(gold: str, given: str) -> bool:
         if not parsed:
             return False
         sides.append(parsed[0])
-    are_expressions = all(isinstance(side, Basic) for side in sides)
-    if are_expressions and any(symbol.name == "i" for symbol in sides[0].free_symbols):
-        # math-verify reads the imaginary unit as a variable.
-        for place, side in enumerate(sides):
-            units = [symbol for symbol in side.free_symbols if symbol.name == "i"]
-            sides[place] = side.subs([(symbol, I) for symbol in units])
     left, right = sides
+    are_expressions = isinstance(left, Basic) and isinstance(right, Basic)
+    if are_expressions and "i" in map(str, left.free_symbols):
+        # math-verify reads the imaginary unit as a variable, with other assumptions on each side.
+        left = left.subs({symbol: I for symbol in left.free_symbols if symbol.name == "i"})
+        right = right.subs({symbol: I for symbol in right.free_symbols if symbol.name == "i"})
     is_same = verify([left], [right], timeout_seconds=None)
     are_numbers = are_expressions and left.is_number and right.is_number
     if is_same and are_numbers and (left - right).has(Float):
         # math-verify rounds both to six decimals, so that 10^{-8}\pi would be 0.
-        larger = max(abs(complex(left)), abs(complex(right)))
-        return abs(complex(left) - complex(right)) <= 1e-5 * larger
+        return cmath.isclose(complex(left), complex(right), rel_tol=1e-5)
     return is_same
 
 
 def _serve() -> None:
-    """Answer each line `[gold, given, seconds]` with `[verdict, seconds]` until the pipe closes.
+    """Answer each line `[gold, given, seconds]` with a verdict until the pipe closes.
 
-    The verdict is None if the memory is used up.
-
-    The first line is empty. Its answer is the processor time that the start took.
+    The verdict is null if the memory is used up. The first line is empty; its answer, true, says
+    that the worker has started.
     """
     # Imported here, because Windows does not have it, and the package is imported there too.
     import resource
@@ -194,16 +166,15 @@ def _serve() -> None:
         hard_limit = resource.getrlimit(resource.RLIMIT_AS)[1]
         resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, hard_limit))
     # The first comparison imports the modules that sympy loads late.
-    _are_equal("x^{2}+\\frac{1}{2}\\sqrt{3}", "\\frac{\\sqrt{3}}{2}+x^{2}")
+    _verify("x^{2}+\\frac{1}{2}\\sqrt{3}", "\\frac{\\sqrt{3}}{2}+x^{2}")
     sys.stdin.readline()
-    print(json.dumps(time.process_time()), file=answers, flush=True)
+    print("true", file=answers, flush=True)
     for line in sys.stdin:
         gold, given, seconds = json.loads(line)
-        start = time.process_time()
         signal.setitimer(signal.ITIMER_PROF, seconds)
         signal.setitimer(signal.ITIMER_REAL, _CLOCK_PER_PROCESSOR_TIME * seconds)
         try:
-            verdict = bool(_are_equal(gold, given))
+            verdict = bool(_verify(gold, given))
         except MemoryError:
             verdict = None
         except Exception:
@@ -211,7 +182,7 @@ def _serve() -> None:
             verdict = False
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.setitimer(signal.ITIMER_PROF, 0)
-        print(json.dumps([verdict, time.process_time() - start]), file=answers, flush=True)
+        print(json.dumps(verdict), file=answers, flush=True)
 
 
 if __name__ == "__main__":

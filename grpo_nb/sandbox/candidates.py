@@ -31,8 +31,8 @@ from grpo_nb.sandbox.jobs import (
     Candidate,
     Limits,
     Outcome,
-    no_outcome,
     outcome_of,
+    outcome_without_answers,
 )
 from grpo_nb.sandbox.modules import modules_of
 from grpo_nb.sandbox.values import is_same_value
@@ -189,7 +189,9 @@ def _run_group(group: Sequence[Candidate], limits: Limits) -> list[Outcome]:
     for candidate in group:
         start = time.monotonic()
         if min(cpu_left, clock_left) < _LEAST_SECONDS:
-            outcome = no_outcome(candidate, "limit", "the candidates before it used up the time")
+            outcome = outcome_without_answers(
+                candidate, "limit", "the candidates before it used up the time"
+            )
         else:
             left = replace(limits, cpu_seconds=cpu_left, wall_seconds=clock_left)
             outcome = _run(candidate, left)
@@ -231,7 +233,7 @@ def _run(candidate: Candidate, limits: Limits) -> Outcome:
                 command, stdin=file, stdout=PIPE, stderr=PIPE, cwd="/", env=environment
             )
     except OSError as error:
-        return no_outcome(candidate, "lost", f"no process can be started: {error}")
+        return outcome_without_answers(candidate, "lost", f"no process can be started: {error}")
     with child.stdout, child.stderr:
         written, limit = _read_until_end([child.stdout, child.stderr], limits, child.pid)
     has_ended = not limit and _ends_by_itself(child.pid)
@@ -243,7 +245,9 @@ def _run(candidate: Candidate, limits: Limits) -> Outcome:
     is_killed = has_ended and child.returncode == -signal.SIGKILL
     if is_killed and cpu_seconds < limits.cpu_seconds:
         # The code cannot send signals, so this says nothing about the code.
-        return no_outcome(candidate, "lost", "the system killed it: it may be out of memory")
+        return outcome_without_answers(
+            candidate, "lost", "the system killed it: it may be out of memory"
+        )
     if is_killed or child.returncode == -signal.SIGPROF:
         limit = "processor time"
     return outcome_of(candidate, *written, limit, child.returncode, cpu_seconds)

@@ -9,11 +9,12 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from grpo_nb.core.words import require_number
 from grpo_nb.sandbox import values
 
+Status = Literal["ok", "error", "limit", "exit", "lost"]
 # `add`, `A().add`, `math.floor`
 _FUNCTION = re.compile(r"[^\W\d]\w*(\(\))?(\.[^\W\d]\w*(\(\))?)*")
 
@@ -94,10 +95,8 @@ class CallResult:
 class Outcome:
     """The outcome of one candidate."""
 
-    status: str
-    """One of five words.
-
-    `ok`; `error`: the code itself failed; `limit`: it reached a limit; `exit`: it ended early, or
+    status: Status
+    """`ok`; `error`: the code itself failed; `limit`: it reached a limit; `exit`: it ended early, or
     its answers break the protocol; `lost`: the machine failed, which says nothing about the code.
     """
     answers: tuple[CallResult, ...] = ()
@@ -109,7 +108,7 @@ class Outcome:
     cpu_seconds: float = 0.0
 
 
-def no_outcome(candidate: Candidate, status: str, error: str) -> Outcome:
+def outcome_without_answers(candidate: Candidate, status: Status, error: str) -> Outcome:
     """Return the outcome of a candidate that gave no answer."""
     return Outcome(status=status, answers=(CallResult(),) * len(candidate.calls), error=error)
 
@@ -138,10 +137,13 @@ def outcome_of(
     # "isolated", "loaded", one line per call, and one more, which proves that there are too many.
     most_lines = len(candidate.calls) + 3
     lines = [_read(line) for line in report.split(b"\n")[:-1][:most_lines]]
-    kind, start = lines[0] if lines else ("", None)
+    kind, content = lines[0] if lines else ("", None)
     # Only the kit wrote this line, before the code ran, so the code cannot fake a machine failure.
     if kind != "isolated":
-        return no_outcome(candidate, "lost", start or "its process did not start")
+        traceback = report.decode("utf-8", "replace")[-values.LONGEST_ERROR :].strip()
+        error = content or traceback or "its process did not start"
+        return outcome_without_answers(candidate, "lost", error)
+    start_seconds = content
     kinds = [kind for kind, _ in lines[1:]]
     load_error = lines[1][1] if kinds else None
     answers = []
@@ -149,7 +151,7 @@ def outcome_of(
         is_value = kind == "value"
         answers.append(CallResult(content, None) if is_value else CallResult(error=content))
     is_allowed = kinds[:1] in ([], ["loaded"]) and {"value", "error"}.issuperset(kinds[1:])
-    status = "ok"
+    status: Status = "ok"
     error = ""
     if not is_allowed or len(answers) > len(candidate.calls):
         status = "exit"
@@ -170,7 +172,7 @@ def outcome_of(
         answers=(*answers, *missing),
         stdout=stdout.decode("utf-8", "replace"),
         error=error,
-        cpu_seconds=cpu_seconds - start,
+        cpu_seconds=cpu_seconds - start_seconds,
     )
 
 

@@ -13,7 +13,8 @@ from _collections import deque
 from _json import encode_basestring_ascii
 
 LONGEST_ERROR = 300
-_MAX_DEPTH = 50
+# A dict is three levels: itself, the list of its pairs, and a pair.
+_MAX_DEPTH = 100
 # Attack: a dict or set takes quadratic time on keys with equal hashes, and integers with equal
 # hashes are easy to find.
 _MAX_EQUAL_HASHES = 64
@@ -29,6 +30,7 @@ class NotPlainData(ValueError):
 _CONSTANTS = {None: "null", True: "true", False: "false"}
 _SCALARS = {"int": int, "float": float, "complex": complex, "bytes": bytes.fromhex}
 _CONTAINERS = {kind.__name__: kind for kind in (list, tuple, set, frozenset, deque)}
+_BUILDERS = {**_CONTAINERS, "iter": iter}
 
 
 def encode(value: object, depth: int = 0) -> str:
@@ -57,10 +59,8 @@ def encode(value: object, depth: int = 0) -> str:
         # Decimal and Fraction.
         return f'["float","{float(value)!r}"]'
     if isinstance(value, dict):
-        pairs = []
-        for key, item in dict.items(value):
-            pairs.append(f"[{encode(key, depth + 1)},{encode(item, depth + 1)}]")
-        return f'["dict",[{",".join(pairs)}]]'
+        pairs = list(dict.items(value))
+        return f'["dict",{encode(pairs, depth + 1)}]'
     return _encode_items(value, depth)
 
 
@@ -89,27 +89,22 @@ def decode(data: object, depth: int = 0) -> object:
     """
     if depth > _MAX_DEPTH:
         raise NotPlainData(f"nested more than {_MAX_DEPTH} deep")
+    if data is None or isinstance(data, (bool, str)):
+        return data
     try:
-        match data:
-            case None | bool() | str():
-                return data
-            case [str(kind), str(text)] if kind in _SCALARS:
-                return _SCALARS[kind](text)
-            case ["dict", list(content)]:
-                keys = [decode(key, depth + 1) for key, _ in content]
-                refuse_equal_hashes(keys)
-                items = [decode(item, depth + 1) for _, item in content]
-                return dict(zip(keys, items, strict=True))
-            case [str(kind), list(content)] if kind in _CONTAINERS:
-                items = [decode(item, depth + 1) for item in content]
-                if kind in ("set", "frozenset"):
-                    refuse_equal_hashes(items)
-                return _CONTAINERS[kind](items)
-            case ["iter", list(content)]:
-                return iter([decode(item, depth + 1) for item in content])
-    except (TypeError, ValueError, ArithmeticError) as error:
-        raise NotPlainData(f"not an encoded {data[0]}") from error
-    raise NotPlainData("not an encoded value")
+        kind, content = data
+        if isinstance(content, str):
+            return _SCALARS[kind](content)
+        if kind == "dict":
+            pairs = decode(content, depth + 1)
+            refuse_equal_hashes([key for key, _ in pairs])
+            return dict(pairs)
+        items = [decode(item, depth + 1) for item in content]
+        if kind in ("set", "frozenset"):
+            refuse_equal_hashes(items)
+        return _BUILDERS[kind](items)
+    except (TypeError, ValueError, LookupError, ArithmeticError) as error:
+        raise NotPlainData("not an encoded value") from error
 
 
 def is_same_value(given: object, expected: object, *, exact_types: bool = True) -> bool:

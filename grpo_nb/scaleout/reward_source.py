@@ -99,13 +99,13 @@ class RewardSource:
         module = getattr(value, "__module__", None) or ""
         defined_name = getattr(value, "__name__", "")
         # Unwrap first: getsource then includes decorators such as lru_cache.
-        unwrapped = inspect.unwrap(value) if callable(value) else value
+        unwrap_partial = inspect.unwrap(value) if callable(value) else value
         if isinstance(value, types.ModuleType):
             self._add_import(name, defined_name, f"import {defined_name}")
-        elif isinstance(unwrapped, types.FunctionType | type) and is_user_module(module):
-            self._add_source(unwrapped)
-            if name != unwrapped.__name__:
-                self.definitions[name] = f"{name} = {unwrapped.__name__}"
+        elif isinstance(unwrap_partial, types.FunctionType | type) and is_user_module(module):
+            self._add_source(unwrap_partial)
+            if name != unwrap_partial.__name__:
+                self.definitions[name] = f"{name} = {unwrap_partial.__name__}"
         elif defined_name and getattr(sys.modules.get(module), defined_name, None) is value:
             self._add_import(name, module, f"from {module} import {defined_name}")
         elif isinstance(value, re.Pattern):

@@ -36,7 +36,7 @@ from grpo_nb.scaleout.reward_source import (
     imported_modules,
     pinned_packages,
 )
-from grpo_nb.scoring.record import rebuilt
+from grpo_nb.scoring.record import rebuild_reward
 from grpo_nb.scoring.scores import make_batch
 from grpo_nb.training.run_start import BASE_REFERENCE
 
@@ -157,7 +157,7 @@ def write(
 def _rewards_of(run: Run, given: Sequence[RewardFunction] | None) -> list[RewardFunction]:
     """Return the given reward functions, those in memory, or those made from the run's record."""
     recorded = run.info["rewards"]
-    rewards = list(given or run.rewards or map(rebuilt, recorded))
+    rewards = list(given or run.rewards or map(rebuild_reward, recorded))
     pairs = zip(recorded, rewards, strict=False)
     missing = [entry["name"] for entry, reward in pairs if reward is None]
     if missing:

@@ -4,5 +4,5 @@
 to train on.
 """
 
-from grpo_nb.scoring.record import rebuilt, record_of
+from grpo_nb.scoring.record import rebuild_reward, record_of
 from grpo_nb.scoring.scores import RewardError, Scores, group_advantages, score

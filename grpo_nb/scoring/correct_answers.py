@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_nb.rewards.answers import SlotReward, correctness
+from grpo_nb.rewards.answers import SlotReward, correctness, gold_answers
 from grpo_nb.rewards.base import (
     Reward,
     RewardFunction,
@@ -29,7 +29,13 @@ from grpo_nb.rewards.base import (
     weights_by_name,
 )
 from grpo_nb.rewards.code import code_tests
-from grpo_nb.scoring.last_answer import IN_WORDS, CandidateKind, kind_of, labels_of, last_candidate
+from grpo_nb.scoring.last_answer import (
+    CANDIDATE_IN_WORDS,
+    CandidateKind,
+    kind_of,
+    labels_of,
+    last_candidate,
+)
 from grpo_nb.scoring.scores import first_step_state, score
 from grpo_nb.tasks.answers import folded
 from grpo_nb.tasks.formats import AnswerFormat, bare, xml
@@ -136,13 +142,9 @@ def function_grader(
     gold answer of another row, and an empty completion. The full score is, in this order:
 
     1. the upper end of the function's attribute `range`;
-    2. the lowest score of a gold answer that scores above every wrong and empty one, so that
-       questions may be worth different scores;
-    3. the highest score of a gold answer that scores above its own wrong and empty one;
-    4. 1.0.
-
-    Example: the gold answers of an easy and a hard question score 1 and 3, wrong answers 0.2 and
-    empty completions 0. Without a declared range the full score is 1.
+    2. the lowest score of a gold answer that scores above its wrong answer and the empty
+       completion, so that questions may be worth different scores;
+    3. 1.0.
 
     Args:
         function: A reward function with TRL's signature. It may return booleans.
@@ -160,44 +162,44 @@ def function_grader(
     >>> function_grader(twice, rows, xml()).full_score
     2.0
     """
-    tried = rows[:_TRIED_ROWS]
-    golds = [str(row.get("answer", "")) for row in tried]
+    # Imported here, because importing the package must not load it.
+    import numpy as np
 
-    def scores_of(texts: Sequence[str]) -> list[float]:
-        """Return the score of one text for each row, minus infinity for None."""
-        if not texts:
-            return []
-        # Each call gets new environments, because the function may change them.
-        started_rows = [dict(start_episode(row)) for row in tried]
-        scores = _function_scores(function, texts, started_rows, tokenizer=tokenizer)
-        return [-math.inf if math.isnan(value) else value for value in scores]
-
+    tried_rows = rows[:_TRIED_ROWS]
+    golds = [str(row.get("answer", "")) for row in tried_rows]
     # Wrong answers look like right ones: another row's gold answer has the same kind and format.
     wrong_answers = []
     for gold in golds:
         others = [other for other in golds if folded(other) != folded(gold)]
         wrong_answers.append(others[0] if others else "")
-    gold_scores = scores_of([format.completion("reasoning", gold) for gold in golds])
-    wrong_scores = scores_of([format.completion("reasoning", wrong) for wrong in wrong_answers])
-    empty_scores = scores_of([""] * len(golds))
-    limits = [max(pair) + _ROUNDING for pair in zip(wrong_scores, empty_scores, strict=True)]
-    above_all = [value for value in gold_scores if value > max(limits)]
-    above_own = [value for value, limit in zip(gold_scores, limits, strict=True) if value > limit]
-    full_score = min(above_all, default=max(above_own, default=1.0))
-    reason = "its score for a gold answer in the format" if above_own else "the default"
-    # A declared maximum takes precedence: the gold answers of eight rows may not reach it.
+    in_format = [format.completion("reasoning", answer) for answer in [*golds, *wrong_answers]]
+    texts = [*in_format, *[""] * len(golds)]
+    # Each text gets a new environment, because the function may change it.
+    started_rows = [dict(start_episode(row)) for row in [*tried_rows] * 3]
+    scores = _function_scores(function, texts, started_rows, tokenizer=tokenizer) if texts else []
+    # A text without a score is below every text with one.
+    of_gold, of_wrong, of_empty = np.nan_to_num(scores, nan=-np.inf).reshape(3, -1)
+    above_wrong = of_gold[of_gold > np.maximum(of_wrong, of_empty) + _ROUNDING]
+    has_gap = above_wrong.size > 0
     declared = range_of(function)
     if declared is not None and declared[0] < declared[1] < math.inf:
+        # It takes precedence: the gold answers of eight rows may not reach it.
         full_score = declared[1]
         reason = "its declared maximum"
-    if not above_own:
+    elif has_gap:
+        full_score = float(above_wrong.min())
+        reason = "its score for a gold answer in the format"
+    else:
+        full_score = 1.0
+        reason = "the default"
+    if not has_gap:
         reason += "; no gold answer scores above a wrong one"
     return FunctionGrader(
         function=function,
         full_score=full_score,
         reason=reason,
         # If all gold answers are the same, no wrong one was tried.
-        is_proven=bool(above_own and any(wrong_answers)),
+        is_proven=has_gap and any(wrong_answers),
     )
 
 
@@ -263,18 +265,14 @@ def are_correct(
     if scores is None:
         scores = grader_scores(grader, texts, rows, format)
     full_score = grader.full_score if isinstance(grader, FunctionGrader) else 1.0
-    # A comparison with NaN is False, so an answer without a score is not correct at first.
-    flags = [value >= full_score - _ROUNDING for value in scores]
-    fallback = correctness(format=format)
-    for place, value in enumerate(scores):
-        if math.isnan(value):
-            flags[place] = fallback.score_text(texts[place], _row_of_call(rows[place])) == 1.0
-    return flags
-
-
-def _row_of_call(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a data row with the columns that `correctness` reads in a call."""
-    return {"answer": None, "prompts": row.get("prompt", row.get("question", "")), **row}
+    has_full_score = [value >= full_score - _ROUNDING for value in scores]
+    if not any(map(math.isnan, scores)):
+        return has_full_score
+    by_correctness = grader_scores(correctness(), texts, rows, format)
+    is_correct = []
+    for value, is_full, fallback in zip(scores, has_full_score, by_correctness, strict=True):
+        is_correct.append(fallback == 1.0 if math.isnan(value) else is_full)
+    return is_correct
 
 
 def grader_scores(
@@ -306,7 +304,7 @@ def are_correct_anywhere(
     texts: Sequence[str],
     rows: Sequence[Mapping[str, Any]],
     format: AnswerFormat,
-    is_right: Sequence[bool],
+    is_correct: Sequence[bool],
 ) -> list[bool] | None:
     """Return for each completion if its last answer is correct, in the format or not.
 
@@ -316,29 +314,24 @@ def are_correct_anywhere(
 
     Args:
         grader, texts, rows, format: As in `are_correct`.
-        is_right: Result of `are_correct` for the same completions.
+        is_correct: Result of `are_correct` for the same completions.
     """
     if not isinstance(grader, SlotReward):
         return None
     # With several samples a row comes several times, which would make any answer look like a label.
     distinct_rows = {id(row): row for row in rows}.values()
     labels = labels_of([str(row.get("answer", "")) for row in distinct_rows])
-    places: list[int] = []
-    readings: list[str] = []
-    # All candidates are graded in one call, in which `maths` compares the short ones first.
+    is_anywhere = list(is_correct)
     for place, (text, row) in enumerate(zip(texts, rows, strict=True)):
-        if is_right[place]:
+        if is_correct[place]:
             continue
+        candidates = []
         for gold in _golds(grader, row):
-            candidates = last_candidate(text, gold, row=row, format=format, labels=labels)
-            places += [place] * len(candidates)
-            readings += candidates
-    flags = list(is_right)
-    # A candidate has no tags any more, so it is graded in the format without tags.
-    verdicts = are_correct(grader, readings, [rows[place] for place in places], bare())
-    for place, verdict in zip(places, verdicts, strict=True):
-        flags[place] = flags[place] or verdict
-    return flags
+            candidates += last_candidate(text, gold, row=row, format=format, labels=labels)
+        # A candidate has no tags any more, so it is graded in the format without tags.
+        verdicts = are_correct(grader, candidates, [row] * len(candidates), bare())
+        is_anywhere[place] = any(verdicts)
+    return is_anywhere
 
 
 def anywhere_in_words(grader: Grader, rows: Sequence[Mapping[str, Any]]) -> str:
@@ -355,16 +348,18 @@ def anywhere_in_words(grader: Grader, rows: Sequence[Mapping[str, Any]]) -> str:
     for row in rows:
         for gold in _golds(grader, row):
             kinds_in_rows.add(kind_of(gold, row, labels))
-    searched = " or ".join(words for kind, words in IN_WORDS.items() if kind in kinds_in_rows)
+    searched = " or ".join(
+        words for kind, words in CANDIDATE_IN_WORDS.items() if kind in kinds_in_rows
+    )
     return (
-        f"{searched or 'the last words'} in the text, compared in the same way; "
+        f"{searched} in the text, compared in the same way; "
         "a question repeated word for word is not searched"
     )
 
 
 def _golds(grader: SlotReward, row: Mapping[str, Any]) -> list[str]:
     """Return the gold answers that decide on this row."""
-    return grader.golds(dict(row)) or correctness().golds(_row_of_call(row))
+    return grader.golds(dict(row)) or gold_answers(row["answer"])
 
 
 def _function_scores(

@@ -29,7 +29,7 @@ from grpo_nb.tasks.markup import INSIDE
 from grpo_nb.tasks.number_reading import read_number
 
 CandidateKind = Literal["number", "label", "json", "expression", "text"]
-IN_WORDS: Mapping[CandidateKind, str] = {
+CANDIDATE_IN_WORDS: Mapping[CandidateKind, str] = {
     "number": "the last number",
     "label": "the label named last",
     "json": "the last JSON value",
@@ -133,12 +133,9 @@ def labels_of(golds: Sequence[str]) -> list[str]:
 
 
 def _without_marks(text: str, format: AnswerFormat) -> str:
-    # The closing brace of a box belongs to its formula.
-    marks = [format.reasoning_open, format.reasoning_close]
-    if format.answer_close != "}":
-        marks += [format.answer_open, format.answer_close]
-    for mark in marks:
-        if mark.strip():
+    for mark in format.tags:
+        # The braces of a box belong to its formula.
+        if mark[-1] not in "{}":
             text = text.replace(mark, "\n")
     return text
 

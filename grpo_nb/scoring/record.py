@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from grpo_nb import rewards
-from grpo_nb.rewards.base import Reward, RewardFunction, unwrapped
+from grpo_nb.rewards.base import Reward, RewardFunction, unwrap_partial
 from grpo_nb.sandbox.jobs import Limits
 from grpo_nb.tasks.formats import AnswerFormat
 
@@ -30,12 +30,12 @@ _KIT_REWARDS: dict[str, type[Reward]] = {
 # Parameters of kit rewards that are objects; a record has their fields.
 _OBJECTS = {"format": AnswerFormat, "limits": Limits}
 _STATE_SCHEME = "6:"
-"""Start of each hash of a state. Only hashes of one version of the package can be compared."""
+"""Start of each hash of a state. Only hashes with the same start can be compared."""
 
 
 def source_of(reward: RewardFunction) -> str:
     """Return the source text of a function, of a wrapped function, or of an object's class."""
-    function = unwrapped(reward)
+    function = unwrap_partial(reward)
     target = function
     if not inspect.isroutine(function) and not isinstance(function, type):
         target = type(function)
@@ -57,7 +57,7 @@ def record_of(reward: RewardFunction) -> dict[str, Any]:
 
     >>> from grpo_nb.rewards import length
     >>> record = record_of(length(5, 9))
-    >>> record["kind"], record["parameters"]["high"], rebuilt(record) == length(5, 9)
+    >>> record["kind"], record["parameters"]["high"], rebuild_reward(record) == length(5, 9)
     ('length', 9, True)
     """
     source = source_of(reward)
@@ -105,7 +105,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     return ", ".join(changes) or "its source changed"
 
 
-def rebuilt(record: Mapping[str, Any]) -> Reward | None:
+def rebuild_reward(record: Mapping[str, Any]) -> Reward | None:
     """Return the kit reward that a record describes.
 
     None for the record of a user's own reward, for that of a `judge`, whose `ask` function is not
@@ -138,7 +138,7 @@ def _hash_of_state(reward: RewardFunction) -> str:
     An object that contains itself cannot. Entries of a dict with other keys than texts and numbers
     are left out.
     """
-    function = unwrapped(reward)
+    function = unwrap_partial(reward)
     owner = function if inspect.isroutine(function) else type(function)
     to_json = functools.partial(_as_json, packages={"__main__", _package_of(owner)})
     held = to_json(reward)

@@ -54,7 +54,7 @@ _FLOAT32_MAX = 3.4028234663852886e38
 _EPSILON = 1e-4
 
 NO_SPREAD = 1e-6
-"""Scores closer than this are equal: next to `_EPSILON`, nothing is left of the difference."""
+"""Scores closer than this are equal: `_EPSILON` shrinks their advantages to about nothing."""
 
 
 class RewardError(Exception):
@@ -92,24 +92,24 @@ def make_batch(
         ValueError: Lengths that do not match, rows that are no dicts, or completions of two kinds.
         KeyError: A row that does not have a column of the first row.
     """
-    are_texts = _are_texts(completions)
-    completions = [with_last_word(completion) for completion in completions]
+    _require_completions(completions)
     one_for_all = rows is None or isinstance(rows, Mapping)
     listed_rows = [rows or {}] * len(completions) if one_for_all else list(rows)
     if not all(isinstance(row, Mapping) for row in listed_rows):
         raise ValueError(
             f"rows = {in_line(rows)} must be a list with one dict for each completion, or one dict."
         )
-    for name, values in {"rows": listed_rows, "completion_ids": completion_ids}.items():
-        if values is not None and len(values) != len(completions):
-            raise ValueError(
-                f"{len(values)} {name} for {len(completions)} completions: pass one for each."
-            )
+    if len(listed_rows) != len(completions):
+        raise ValueError(
+            f"{len(listed_rows)} rows for {len(completions)} completions: pass one for each."
+        )
+    first_row = listed_rows[0]
     # `prompt` first: it is what the model read, with the system prompt and the examples.
+    prompt_column = "prompt" if "prompt" in first_row else "question"
     prompts = None
-    for name in ("prompt", "question"):
-        if prompts is None and name in listed_rows[0]:
-            prompts = [row[name] for row in listed_rows]
+    if prompt_column in first_row:
+        prompts = [row[prompt_column] for row in listed_rows]
+    are_texts = isinstance(completions[0], str)
     if are_texts and prompts is not None and not isinstance(prompts[0], str):
         # A chat prompt has chat completions: TRL then passes messages, never strings.
         completions = [[{"role": "assistant", "content": text}] for text in completions]
@@ -117,17 +117,17 @@ def make_batch(
         completion_ids = [_token_ids(completion, tokenizer) for completion in completions]
     batch: Batch = {
         "prompts": prompts,
-        "completions": completions,
-        "completion_ids": None if completion_ids is None else list(completion_ids),
+        "completions": [with_last_word(completion) for completion in completions],
+        "completion_ids": completion_ids,
     }
-    for name in listed_rows[0]:
+    for name in first_row:
         if name not in _REPLACED_BY_TRL:
             batch[name] = [row[name] for row in listed_rows]
     return batch
 
 
-def _are_texts(completions: Sequence[Completion]) -> bool:
-    """Return True if the completions are strings, False if they are lists of chat messages."""
+def _require_completions(completions: Sequence[Completion]) -> None:
+    """Raise ValueError if completions are not all strings, or all lists of chat messages."""
     if len(completions) == 0:
         raise ValueError("completions is empty: there is nothing to score.")
     kinds = {isinstance(completion, str) for completion in completions}
@@ -137,7 +137,6 @@ def _are_texts(completions: Sequence[Completion]) -> bool:
             f"completions = {completions!r:.60} must be a list of texts, "
             "or a list of lists of chat messages."
         )
-    return kinds == {True}
 
 
 def _token_ids(completion: Completion, tokenizer: Any) -> list[int]:
@@ -186,12 +185,14 @@ def call_reward(reward: RewardFunction, batch: Batch, trainer_state: Any = None)
 
 
 def to_floats(output: Sequence[Any], count: int) -> list[float]:
-    """Return the scores of a batch as TRL's float32 tensor reads them.
+    """Return the scores of a batch as floats, NaN for None.
 
-    None is NaN, and a number that is too large for float32 is infinite.
+    TRL reads NaN as no score too. It takes an infinite score without a warning, and then no
+    advantage of the group is a number.
 
     Raises:
-        ValueError: The number of scores is not the number of completions.
+        ValueError: The number of scores is not the number of completions, or a score is infinite in
+            the float32 tensor in which TRL holds scores.
         TypeError: A score that is not one number, such as text or a list.
         OverflowError: An int that is too large for any float. Torch fails on it too.
     """
@@ -207,8 +208,11 @@ def to_floats(output: Sequence[Any], count: int) -> list[float]:
                 f"a score is {value!r:.60}, a {type(value).__name__}; it must be one number or None"
             )
         number = math.nan if value is None else float(value)
-        is_too_large = abs(number) > _FLOAT32_MAX
-        scores.append(math.copysign(math.inf, number) if is_too_large else number)
+        if abs(number) > _FLOAT32_MAX:
+            raise ValueError(
+                f"a score is {value!r}; it must be a finite number, or None for no score"
+            )
+        scores.append(number)
     return scores
 
 
@@ -219,7 +223,7 @@ class Scores(Shown):
     completions: tuple[str, ...]
     """Text of each completion."""
     values: Mapping[str, tuple[float, ...]]
-    """Scores by the name of the reward, before weights; NaN for None and for a failure."""
+    """Scores by the name of the reward, before weights; NaN for no score and for a failure."""
     weights: Mapping[str, float]
     errors: tuple[RewardError, ...] = ()
     """Failures with their rows, if `on_error="record"`."""
@@ -229,9 +233,9 @@ class Scores(Shown):
 
     @property
     def totals(self) -> tuple[float, ...]:
-        """Weighted sum for each completion, without the rewards that returned None.
+        """Weighted sum for each completion, without the rewards that gave no score.
 
-        The total is NaN if every reward returned None; TRL leaves such a completion out of its
+        The total is NaN if no reward gave one; TRL leaves such a completion out of its
         group. It is also NaN if a reward failed, because the total is unknown then; `errors` tells
         the two apart.
         """
@@ -248,10 +252,9 @@ class Scores(Shown):
             totals.append(sum(parts) if parts and not is_unknown else math.nan)
         return tuple(totals)
 
-    def advantages(self, num_generations: int | None = None) -> list[float]:
-        """Return `group_advantages` of the totals; all are one group if no size is given."""
-        size = len(self) if num_generations is None else num_generations
-        return group_advantages(self.totals, size)
+    def advantages(self) -> list[float]:
+        """Return `group_advantages` of the totals, with all completions as one group."""
+        return group_advantages(self.totals, len(self))
 
     @property
     def table(self) -> pandas.DataFrame:
@@ -260,8 +263,7 @@ class Scores(Shown):
 
         # pyarrow cannot store a lone surrogate.
         texts = [displayable(text) for text in self.completions]
-        rows = zip(texts, *self.values.values(), self.totals, strict=True)
-        return pandas.DataFrame(list(rows), columns=["completion", *self.values, "total"])
+        return pandas.DataFrame({"completion": texts, **self.values, "total": self.totals})
 
     def _parts(self) -> Iterator[Part]:
         heads = [f"{name} x {self.weights[name]:g}" for name in self.values]
@@ -339,12 +341,12 @@ def score(
         name = reward_name(reward)
         try:
             output = call_reward(reward, batch, trainer_state)
-            values[name] = _finite_floats(output, len(texts))
+            values[name] = tuple(to_floats(output, len(texts)))
         except EnvironmentProblem:
             # A judge without its server would fail on each row as well, only more slowly.
             raise
         except Exception as error:
-            values[name], failures = _score_rows(reward, batch, trainer_state, texts, error)
+            values[name], failures = score_rows(reward, batch, trainer_state, texts, error)
             if on_error == "raise":
                 raise failures[0] from failures[0].__cause__
             errors += failures
@@ -353,35 +355,26 @@ def score(
     return Scores(completions=texts, values=in_order, weights=weights, errors=tuple(errors))
 
 
-def _finite_floats(output: Sequence[Any], count: int) -> tuple[float, ...]:
-    """Return the scores of a batch as floats, and refuse NaN and infinity.
-
-    TRL takes both without a warning, and then no total or advantage of the group is a number.
-    """
-    scores = to_floats(output, count)
-    for value, score in zip(output, scores, strict=True):
-        if value is not None and not math.isfinite(score):
-            raise ValueError(
-                f"a score is {value!r}; it must be a finite number, or None for no score"
-            )
-    return tuple(scores)
-
-
-def _score_rows(
+def score_rows(
     reward: RewardFunction,
     batch: Batch,
     trainer_state: Any,
     texts: Sequence[str],
     batch_error: Exception,
 ) -> tuple[tuple[float, ...], list[RewardError]]:
-    """Score each row of a failed batch on its own, to name the rows that fail. They score NaN."""
+    """Score each row of a failed batch on its own, to name the rows that fail. They score NaN.
+
+    If no row fails alone, the only failure returned is that of the batch.
+    """
     name = reward_name(reward)
     scores: list[float] = []
     failures: list[RewardError] = []
     for place, text in enumerate(texts):
-        row = {name: values and [values[place]] for name, values in batch.items()}
+        row = {}
+        for column, values in batch.items():
+            row[column] = None if values is None else [values[place]]
         try:
-            scores += _finite_floats(call_reward(reward, row, trainer_state), 1)
+            scores += to_floats(call_reward(reward, row, trainer_state), 1)
         except Exception as error:
             scores.append(math.nan)
             failures.append(RewardError(name, place, in_line(text, 160), error))

@@ -138,7 +138,7 @@ def test_agreement_is_kept_for_a_judge_with_the_same_rubric(tmp_path: Path) -> N
     measure(cache=cache)
     same = make_judge(cache=cache)
     other = make_judge(cache=cache, rubric="Few words.")
-    assert same.measured[0] == "fit as a reward"
+    assert same.last_agreement[0] == "fit as a reward"
     assert gn.check_rewards(same, ROWS).ok
     assert not gn.check_rewards(other, ROWS).ok
 
@@ -153,7 +153,7 @@ def test_judge_measured_with_few_labels_has_its_own_finding(tmp_path: Path) -> N
 
 def test_check_rewards_of_a_refused_judge_is_critical(tmp_path: Path) -> None:
     judge = make_judge(cache=tmp_path / "replies.jsonl")
-    judge.remember("not fit as a reward", "It was fooled.")
+    judge.keep_agreement("not fit as a reward", "It was fooled.")
     (finding,) = gn.check_rewards(judge, ROWS).findings
     assert finding.severity == "critical"
 

@@ -9,6 +9,7 @@ import pytest
 import grpo_nb as gn
 from grpo_nb.checks.learning_signal import Baseline
 from grpo_nb.scoring.correct_answers import choose_grader
+from grpo_nb.scoring.scores import group_advantages
 
 pytestmark = pytest.mark.begins(130)
 
@@ -245,7 +246,7 @@ def test_baseline_group_differs_if_an_advantage_is_not_0(seed: int) -> None:
     generator = random.Random(seed)
     groups = [[generator.choice([RIGHT, WRONG, PROSE]) for _ in range(3)] for _ in range(9)]
     before = make(groups)
-    advantages = numpy.reshape(before.scores.advantages(3), (9, 3))
+    advantages = numpy.reshape(group_advantages(before.scores.totals, 3), (9, 3))
     moved = (abs(advantages) > 0.01).any(axis=1)
     assert moved.sum() == before.counts["differs"]
 

@@ -186,7 +186,7 @@ def test_infinite_score_breaks_the_contract() -> None:
 
     report = check_rewards(minus_infinity, SUMS)
     assert kinds(report) == {"breaks the contract"}
-    assert "a score is infinite" in report.findings[0].what
+    assert "a score is -inf; it must be a finite number" in report.findings[0].what
 
 
 def test_gold_answers_that_score_nothing_are_named() -> None:

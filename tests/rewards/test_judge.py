@@ -11,7 +11,7 @@ import pytest
 import grpo_nb as gn
 from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.scaleout.reward_source import NotPortable, RewardSource
-from grpo_nb.scoring.record import differences, rebuilt, record_of
+from grpo_nb.scoring.record import differences, rebuild_reward, record_of
 from grpo_nb.scoring.scores import call_reward, make_batch
 from tests.support.judges import Asked, by_length
 
@@ -136,7 +136,7 @@ def test_judge_logs_replies_and_the_share_without_score() -> None:
     ],
 )
 def test_score_is_read_from_the_last_line_alone(reply: str, score: float | None) -> None:
-    assert gn.rewards.judge(print, "?", cache=None).read(reply) == score
+    assert gn.rewards.judge(print, "?", cache=None).read_score(reply) == score
 
 
 def test_answer_cannot_close_its_own_mark() -> None:
@@ -188,6 +188,12 @@ def test_one_answer_without_a_reply_is_an_error() -> None:
         call(judge, TEXTS[1:2] * 3)
 
 
+def test_only_new_answer_without_a_reply_is_an_error(tmp_path: Path) -> None:
+    call(kept(Asked(), tmp_path), TEXTS[:1])
+    with pytest.raises(EnvironmentProblem, match="none of 1 answers"):
+        call(kept(Asked(fails=99), tmp_path), TEXTS[:2])
+
+
 def test_one_lost_reply_of_several_scores_none() -> None:
     columns = {}
     asked = Asked(fails=1, said="sk-secret")
@@ -213,7 +219,7 @@ def test_who_is_asked_makes_no_difference_to_the_record(tmp_path: Path) -> None:
 
 def test_judge_cannot_be_rebuilt_or_sent(tmp_path: Path) -> None:
     judge = kept(Asked(), tmp_path)
-    assert rebuilt(record_of(judge)) is None
+    assert rebuild_reward(record_of(judge)) is None
     with pytest.raises(NotPortable, match="may hold an address or a key"):
         RewardSource().add(judge)
 

@@ -341,7 +341,9 @@ def test_process_that_does_not_start_is_lost(
 ) -> None:
     assert self_test() == ()
     monkeypatch.setattr(candidates, "_CHILD", tmp_path / "missing.py")
-    assert run_untrusted("", stdin="").status == "lost"
+    outcome = run_untrusted("", stdin="")
+    assert outcome.status == "lost"
+    assert "missing.py" in outcome.error
 
 
 NUMBERS = [0, -1, 10**4000, 1.5, math.inf, math.nan, -0.0, 1j]

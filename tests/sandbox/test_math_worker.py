@@ -7,13 +7,12 @@ import subprocess
 import sys
 import threading
 import time
-import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from grpo_nb.rewards import math_answers, math_worker, maths
+from grpo_nb.rewards import math_worker, maths
 from tests.rewards.cases import judged_as_labelled, slot
 
 
@@ -39,40 +38,12 @@ def works() -> bool:
 works.count = 100
 
 
-def test_slow_expressions_cost_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_expressions_score_none_next_to_quick_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(math_worker, "PAIR_SECONDS", 0.3)
-    monkeypatch.setattr(math_answers, "BATCH_SECONDS", 2.0)
-    slow = [f"{text}+{number}" for number in range(4) for text in SLOW]
     quick = [f"{number}+x" for number in range(8)]
-    assert works(), "this starts the worker"
-    starts = []
-    start = math_worker._start
-    monkeypatch.setattr(math_worker, "_start", lambda budget: starts.append(1) or start(budget))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)
-        scores = scores_of(slow + quick, "x+3")
-    assert scores[:16] == [None] * 16
-    assert scores[16:] == [0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0]
-    # Each slow expression ends its worker and costs 0.3 s of the two, however busy the machine is.
-    assert 1 <= len(starts) <= 7
-
-
-def test_spent_batch_time_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(math_worker, "PAIR_SECONDS", 0.3)
-    monkeypatch.setattr(math_answers, "BATCH_SECONDS", 0.5)
-    with pytest.warns(RuntimeWarning, match=r"longest expressions are not scored \(None\)"):
-        scores = scores_of([f"{SLOW[0]}+{number}" for number in range(100, 104)], "x+3")
-    assert scores == [None] * 4
-
-
-def test_spent_batch_time_without_missing_scores_is_silent(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(math_answers, "BATCH_SECONDS", 1e-9)
-    assert works(), "this starts the worker"
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", RuntimeWarning)
-        assert scores_of(["(x+5)^{2}-7"], "x^{2}+10x+18") == [1.0]
+    scores = scores_of([*SLOW, *quick], "x+3")
+    assert scores[:4] == [None] * 4
+    assert scores[4:] == [0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0]
 
 
 def test_undecided_pair_is_compared_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +75,7 @@ def test_worker_that_only_waits_ends_by_the_clock(monkeypatch: pytest.MonkeyPatc
         "from grpo_nb.rewards import math_worker\n"
         "import time\n"
         "math_worker._CLOCK_PER_PROCESSOR_TIME = 1\n"
-        "math_worker._are_equal = lambda gold, given: gold == 'slow' and time.sleep(60)\n"
+        "math_worker._verify = lambda gold, given: gold == 'slow' and time.sleep(60)\n"
         "math_worker._serve()\n"
     )
     popen = functools.partial(subprocess.Popen, [sys.executable, "-c", script])
@@ -112,19 +83,14 @@ def test_worker_that_only_waits_ends_by_the_clock(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(
         math_worker.subprocess, "Popen", lambda command, **options: popen(**options)
     )
-    budget = math_worker.Budget(60.0)
     with pytest.raises(math_worker.Undecided):
-        math_worker.is_equal("slow", "x", budget)
+        math_worker.are_equal("slow", "x")
 
 
-def test_oldest_pair_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(math_worker, "_MOST_REMEMBERED", 3)
-    monkeypatch.setattr(math_worker, "_cache", {})
-    golds = [f"x+{number}" for number in range(200, 205)]
-    for gold in golds:
-        scores_of([f"y+{gold}"], f"{gold}+y")
-    remembered = [gold.removesuffix("+y") for gold, _ in math_worker._cache]
-    assert remembered == golds[2:]
+def test_decided_pair_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert scores_of(["y+x+200"], "x+200+y") == [1.0]
+    monkeypatch.setattr(math_worker, "_exchange", None)
+    assert scores_of(["y+x+200"], "x+200+y") == [1.0]
 
 
 def test_threads_do_not_mix_their_answers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,7 +133,7 @@ def test_pair_without_memory_is_undecided(monkeypatch: pytest.MonkeyPatch) -> No
         "def judge(gold, given):\n"
         "    if gold == 'large':\n"
         "        raise MemoryError\n"
-        "math_worker._are_equal = judge\n"
+        "math_worker._verify = judge\n"
         "math_worker._serve()\n"
     )
     popen = functools.partial(subprocess.Popen, [sys.executable, "-c", script])
@@ -176,7 +142,7 @@ def test_pair_without_memory_is_undecided(monkeypatch: pytest.MonkeyPatch) -> No
         math_worker.subprocess, "Popen", lambda command, **options: popen(**options)
     )
     with pytest.raises(math_worker.Undecided):
-        math_worker.is_equal("large", "x", math_worker.Budget(60.0))
+        math_worker.are_equal("large", "x")
 
 
 def live_processes_of(session: int) -> list[str]:

@@ -1,5 +1,7 @@
 """A user's main reward decides what is correct where the set has no kit reward for the answer."""
 
+import dataclasses
+
 import pytest
 
 from grpo_nb.rewards import code_tests, correctness, length, maths, multiple_choice, xml_tags
@@ -70,6 +72,17 @@ def test_code_tests_decide_where_they_are_the_main_reward() -> None:
 
 def test_full_score_is_that_of_gold_answers() -> None:
     assert function_grader(solved, ROWS, xml()).full_score == 2.0
+
+
+def test_full_score_fits_a_format_that_the_template_opens() -> None:
+    format = dataclasses.replace(xml(), is_opened_by_template=True)
+
+    def in_format(completions: list, answer: list, **columns: object) -> list[float]:
+        right = solved([text.replace("\n", " ") for text in completions], answer)
+        pairs = zip(completions, right, strict=True)
+        return [score * format.is_exact(text) for text, score in pairs]
+
+    assert function_grader(in_format, ROWS, format).full_score == 2.0
 
 
 def test_full_score_is_the_declared_maximum() -> None:

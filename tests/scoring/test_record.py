@@ -28,7 +28,7 @@ import torch
 from trl.rewards import get_soft_overlong_punishment
 
 import grpo_nb as gn
-from grpo_nb.scoring.record import differences, rebuilt, record_of
+from grpo_nb.scoring.record import differences, rebuild_reward, record_of
 from tests.rewards.cases import KINDS
 
 LIMIT = 3
@@ -272,7 +272,7 @@ def test_texts_of_a_users_own_reward_are_not_recorded(reward) -> None:
 
 @pytest.mark.parametrize("reward", KINDS.values(), ids=KINDS)
 def test_kit_reward_is_rebuilt_from_its_record(reward: gn.rewards.Reward) -> None:
-    assert rebuilt(json.loads(json.dumps(record_of(reward)))) == reward
+    assert rebuild_reward(json.loads(json.dumps(record_of(reward)))) == reward
 
 
 @pytest.mark.parametrize(
@@ -292,13 +292,13 @@ def test_kit_reward_is_rebuilt_from_its_record(reward: gn.rewards.Reward) -> Non
     ids=str,
 )
 def test_forged_record_is_not_rebuilt(changes: dict) -> None:
-    assert rebuilt({**record_of(KIT()), **changes}) is None
+    assert rebuild_reward({**record_of(KIT()), **changes}) is None
 
 
 def test_record_without_parameters_is_not_rebuilt() -> None:
-    assert rebuilt({"kind": "length"}) is None
+    assert rebuild_reward({"kind": "length"}) is None
 
 
 def test_reward_marked_as_relative_is_rebuilt() -> None:
     reward = gn.rewards.relative(gn.rewards.length(5, 9))
-    assert rebuilt(record_of(reward)) == gn.rewards.length(5, 9)
+    assert rebuild_reward(record_of(reward)) == gn.rewards.length(5, 9)

@@ -85,9 +85,8 @@ def test_advantages_equal_those_of_trl(trl_advantages, totals, size, scale) -> N
 
 
 def test_advantages_of_groups_of_none_are_refused() -> None:
-    scores = gn.score(xml_tags(), ["a", "b"])
     with pytest.raises(ValueError, match="num_generations = 0"):
-        scores.advantages(0)
+        group_advantages([1, 2], 0)
 
 
 def test_advantages_of_half_a_group_are_refused() -> None:
@@ -261,7 +260,13 @@ def test_recorded_failure_is_shown(with_failure: gn.scoring.Scores) -> None:
     assert "row 1" in with_failure._repr_html_()
 
 
-@pytest.fixture(params=[NAN, INF, -INF, 1e39])
+def test_nan_is_no_score_as_in_trl() -> None:
+    scores = score([returning([NAN, 1.0]), xml_tags()], [GOOD, "b"])
+    assert scores.totals == (1.0, 1.0)
+    assert not scores.errors
+
+
+@pytest.fixture(params=[INF, -INF, 1e39])
 def not_finite(request: pytest.FixtureRequest):
     def scores(completions: list) -> list[float]:
         return [request.param if text == "b" else 1.0 for text in completions]

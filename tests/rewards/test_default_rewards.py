@@ -34,7 +34,7 @@ KINDS = [
 
 @pytest.mark.parametrize("format", [gn.tasks.xml(), gn.tasks.boxed()], ids=lambda one: one.name)
 @pytest.mark.parametrize(("golds", "gold", "right", "wrong", "kind"), KINDS)
-def test_fitting_rewards_score_right_above_the_format(
+def test_default_rewards_score_right_above_the_format(
     golds: list, gold: str, right: str, wrong: str, kind: str, format: gn.tasks.AnswerFormat
 ) -> None:
     # Labels and letters are told from text by their repetition.
@@ -49,7 +49,7 @@ def test_fitting_rewards_score_right_above_the_format(
     assert gn.score(rewards, texts, {"answer": gold}).totals == (3.5, 1.5, 0.0)
 
 
-def test_fitting_format_rewards_weigh_less_together() -> None:
+def test_default_format_rewards_weigh_less_together() -> None:
     rows = [{"question": f"{n} + 1?", "answer": str(n + 1)} for n in range(4)]
     rewards = gn.rewards.rewards_for(gn.load_task(rows, holdout=1))
     assert [reward.weight for reward in rewards] == [2.0, 1.0, 0.5]
