@@ -19,8 +19,9 @@ from grpo_nb.checks.report import Finding, make_finding
 from grpo_nb.core.statistics import RankCorrelation, rank_correlation
 from grpo_nb.core.tables import Part, Shown, Table, as_written, bold
 from grpo_nb.core.words import as_score
+from grpo_nb.rewards import judge_model
 from grpo_nb.rewards.base import reward_name
-from grpo_nb.rewards.judge_model import JudgeVerdict, judge
+from grpo_nb.rewards.judge_model import JudgeVerdict
 from grpo_nb.tasks.read_rows import Source, read_rows
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ class Agreement(Shown):
         yield Table(differences, list(self.table), wide=(3, 4, 5))
 
 
-def agreement(judge: judge, labelled: Source) -> Agreement:
+def agreement(judge: judge_model.judge, labelled: Source) -> Agreement:
     """Compare a judge with a person's scores, and report whether a training may use the judge.
 
     The ten answers with the lowest scores by hand are scored again in other forms: longer, with
@@ -187,7 +188,7 @@ def _reword(text: str, best: float) -> dict[str, str]:
 
 
 def _try_probes(
-    judge: judge, table: pandas.DataFrame, rows: Sequence[Mapping[str, Any]]
+    judge: judge_model.judge, table: pandas.DataFrame, rows: Sequence[Mapping[str, Any]]
 ) -> pandas.DataFrame:
     """Return the mean scores of the lowest answers before and after each change, in one batch."""
     import pandas
@@ -245,7 +246,7 @@ def _decide(
     return "fit as a reward", "nothing that was tried fooled it"
 
 
-def find_unmeasured(judges: Sequence[judge], reward: str) -> list[Finding]:
+def find_unmeasured(judges: Sequence[judge_model.judge], reward: str) -> list[Finding]:
     """Report judges that nobody has measured, or that failed their measure.
 
     Args:

@@ -26,7 +26,7 @@ from grpo_nb.core.tables import Html, Shown, Table, bold, code
 from grpo_nb.core.words import as_score, require_number
 from grpo_nb.generation.samples import Completion, as_scored
 from grpo_nb.models.load_record import require_same_settings
-from grpo_nb.models.modes import kept_modes
+from grpo_nb.models.modes import kept_modes, plain_generation_config
 from grpo_nb.rewards.base import RewardFunction, reward_list
 from grpo_nb.scoring.correct_answers import (
     FunctionGrader,
@@ -58,8 +58,8 @@ REWARD_COLUMNS = {
 GroupKind = Literal["differs", "all right", "all wrong", "all equal"]
 """`differs`: the totals of the group differ, so it has a learning signal.
 
-`all right`: every total is at least that of a right answer. `all wrong`: at most that of an empty
-completion.
+`all right`: all totals are equal, and at least that of a right answer.
+`all wrong`: all totals are equal, and at most that of an empty completion.
 `all equal`: all totals are equal, and neither of these.
 """
 
@@ -351,8 +351,10 @@ def baseline(
     # 2. Sample the groups, and one greedy completion of each prompt.
     size = settings.num_generations
     repeated = [row for row in rows for _ in range(size)]
-    sampled = _sample(model, tokenizer, task, repeated, settings, group_size=size)
-    greedy = _sample(model, tokenizer, task, rows, settings, group_size=1, temperature=0.0)
+    sampled = _sample(model, tokenizer, task, repeated, settings, temperature=settings.temperature)
+    # Held-out comparisons decode without the model's generation_config too.
+    with plain_generation_config(model):
+        greedy = _sample(model, tokenizer, task, rows, settings, temperature=0.0)
 
     # 3. Score them.
     return Baseline(
@@ -377,15 +379,14 @@ def _sample(
     rows: Sequence[Mapping[str, Any]],
     settings: Settings,
     *,
-    group_size: int,
-    temperature: float | None = None,
+    temperature: float,
 ) -> list[Completion]:
     """Sample one completion per row, without a change of the model or the random state."""
     import torch
 
     from grpo_nb.generation.sampling import generate
 
-    groups_at_once = max(1, COMPLETIONS_AT_ONCE // group_size)
+    groups_at_once = max(1, COMPLETIONS_AT_ONCE // settings.num_generations)
     bar = progress_bar(len(rows), desc="baseline", unit="completion")
     with bar, torch.random.fork_rng(), kept_modes(model):
         torch.manual_seed(settings.seed)
@@ -394,10 +395,10 @@ def _sample(
             tokenizer,
             [row["prompt"] for row in rows],
             rows=rows,
-            temperature=settings.temperature if temperature is None else temperature,
+            temperature=temperature,
             sampling=settings.sampling,
             max_completion_length=settings.max_completion_length,
-            batch_size=group_size * groups_at_once,
+            batch_size=settings.num_generations * groups_at_once,
             chat_template_kwargs=task.chat_template_kwargs,
             tools=task.tools,
             progress=lambda done: bar.update(done - bar.n),
