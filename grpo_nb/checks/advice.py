@@ -31,7 +31,7 @@ OFTEN_DIFFERENT = 0.75
 class Advice:
     """One change to make before training."""
 
-    kind: str
+    name: str
     """A short name, such as `example turn`. Code should read this, not the prose."""
     reason: str
     """Observation with its numbers, and why it matters."""
@@ -39,7 +39,7 @@ class Advice:
     """Line of code to write."""
 
     def __repr__(self) -> str:
-        return f"advice: {self.kind}: {self.reason}\n    {self.code}"
+        return f"advice: {self.name}: {self.reason}\n    {self.code}"
 
 
 def give_advice(baseline: Baseline) -> tuple[Advice, ...]:
@@ -92,9 +92,9 @@ def _advise_difficulty(baseline: Baseline) -> Iterable[Advice]:
     if (is_hard or is_format_only) and baseline.slot_share >= ENOUGH_SLOTS:
         yield Advice(
             "easier data",
-            f"the questions are too hard for a start: {baseline.sampled_accuracy:.0%} of the sampled "
-            f"answers are correct, and in {wrong} of {groups} groups no completion earned more "
-            "than an empty one.",
+            f"the questions are too hard for a start: {baseline.sampled_accuracy:.0%} of the "
+            f"sampled answers are correct, and in {wrong} of {groups} groups no completion earned "
+            "more than an empty one.",
             load_others,
         )
     if 2 * right >= groups and right > wrong:
