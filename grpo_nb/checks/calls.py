@@ -16,7 +16,7 @@ import re
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from grpo_nb.checks.probes import EvalTrap, Probe
 from grpo_nb.checks.report import Finding, make_finding
@@ -59,6 +59,12 @@ MAX_SLOW_CALLS = 60
 Enough for the answers of four rows and the most usual loopholes, with one completion per call.
 """
 
+SIDE_EFFECTS = {
+    "changes its inputs": "the completions are different after a call",
+    "runs the answer as code": "the reward executed the answer as Python code",
+}
+"""Observation of each finding about a side effect of a call."""
+
 HANG_FACTOR = 4
 """A late call is repeated with four times the limit.
 
@@ -72,9 +78,16 @@ class CallResult:
 
     scores: list[float] | None = None
     error: BaseException | None = None
-    kind_of_failure: Literal["raises", "breaks the contract"] = "raises"
-    """`breaks the contract` if the reward returned something that is not a list of scores."""
     is_late: bool = False
+    is_unreadable: bool = False
+    """True if the reward returned something that is not a list of scores."""
+
+    @property
+    def failure(self) -> str:
+        """Kind of the finding about a call without scores."""
+        if self.is_late:
+            return "hangs"
+        return "breaks the contract" if self.is_unreadable else "raises"
 
 
 class ProbeRunner:
@@ -92,8 +105,8 @@ class ProbeRunner:
         self.durations: list[float] = []
         """Seconds of each call."""
         self.late_calls: list[Sequence[Probe]] = []
-        self.changed_text: str | None = None
-        """Shortest completion of the first call that changed its completions."""
+        self.side_effects: dict[str, str] = {}
+        """By kind of finding, the shortest completion of the first call that had this effect."""
 
     @property
     def is_slow(self) -> bool:
@@ -148,7 +161,8 @@ class ProbeRunner:
         if not self.durations:
             limit *= FIRST_CALL_FACTOR
         batch = self._make_batch(probes)
-        before = copy.deepcopy(batch["completions"])
+        completions_before = copy.deepcopy(batch["completions"])
+        executions_before = EvalTrap.count
         result = CallResult()
         output = None
         start = time.perf_counter()
@@ -164,8 +178,7 @@ class ProbeRunner:
         except (Exception, SystemExit) as error:
             result.error = error
             # With an output, call_reward has returned and to_floats could not read the scores.
-            if output is not None or isinstance(error, ReturnTypeError):
-                result.kind_of_failure = "breaks the contract"
+            result.is_unreadable = output is not None or isinstance(error, ReturnTypeError)
         duration = time.perf_counter() - start
         # In a thread the call cannot be stopped: it returns scores, but late.
         result.is_late = duration >= limit
@@ -174,8 +187,11 @@ class ProbeRunner:
         self.completions += len(probes)
         if result.is_late:
             self.late_calls.append(probes)
-        if self.changed_text is None and batch["completions"] != before:
-            self.changed_text = min((probe.text for probe in probes), key=len)
+        shortest = min((probe.text for probe in probes), key=len)
+        if batch["completions"] != completions_before:
+            self.side_effects.setdefault("changes its inputs", shortest)
+        if EvalTrap.count > executions_before:
+            self.side_effects.setdefault("runs the answer as code", shortest)
         return result
 
     def _make_batch(self, probes: Sequence[Probe]) -> Batch:
@@ -258,22 +274,8 @@ def find_unsteadiness(runner: ProbeRunner, probes: Sequence[Probe]) -> list[Find
     return []
 
 
-def find_execution(runner: ProbeRunner, hostile: Iterable[Probe]) -> list[Finding]:
-    """Try hostile probes one by one, and report a reward that executes an answer as code."""
-    executed = []
-    for probe in hostile:
-        count_before = EvalTrap.count
-        runner.run([probe])
-        if EvalTrap.count > count_before:
-            executed.append(probe.text)
-    if not executed:
-        return []
-    what = "the reward executed the answer as Python code"
-    return [make_finding("runs the answer as code", runner.name, what, executed[:1])]
-
-
 def find_failures(runner: ProbeRunner) -> list[Finding]:
-    """Report a reward that changed its inputs, hung, raised, or did not return scores."""
+    """Report a reward that hung, had a side effect, raised, or did not return scores."""
     findings = []
     if runner.late_calls:
         probe = min(runner.late_calls, key=len)[0]
@@ -281,21 +283,17 @@ def find_failures(runner: ProbeRunner) -> list[Finding]:
         if runner.call([probe], limit).is_late:
             what = f"a completion of {len(probe.text):,} characters had no score after {limit:g} s"
             findings.append(make_finding("hangs", runner.name, what, [probe.text]))
-    if runner.changed_text is not None:
-        what = "the completions are different after a call"
-        findings.append(
-            make_finding("changes its inputs", runner.name, what, [runner.changed_text])
-        )
+    for kind, text in runner.side_effects.items():
+        findings.append(make_finding(kind, runner.name, SIDE_EFFECTS[kind], [text]))
     tried = len(runner.scores) + len(runner.failures)
-    failures: dict[str, list[tuple[str, BaseException]]] = {}
-    for probe, result in runner.failures.items():
-        if not result.is_late:
-            failures.setdefault(result.kind_of_failure, []).append((probe.text, result.error))
-    for kind, failed in failures.items():
-        text, error = min(failed, key=lambda failure: len(failure[0]))
-        what = (
-            f"{len(failed)} of {tried} completions failed with "
-            f"{type(error).__name__}: {error!s:.200}"
-        )
-        findings.append(make_finding(kind, runner.name, what, [text]))
+    for kind in ("breaks the contract", "raises"):
+        errors = {}
+        for probe, result in runner.failures.items():
+            if result.failure == kind:
+                errors[probe.text] = result.error
+        if errors:
+            text = min(errors, key=len)
+            name = type(errors[text]).__name__
+            what = f"{len(errors)} of {tried} completions failed with {name}: {errors[text]!s:.200}"
+            findings.append(make_finding(kind, runner.name, what, [text]))
     return findings

@@ -67,7 +67,7 @@ class RewardResult:
     hides_total: bool = False
     """True if the total cannot be checked, because the scores of this reward are unknown.
 
-    False for a reward that scores played episodes or ranks a group: the total is checked without.
+    False for rewards that score played episodes or rank a group, which the total leaves out.
     """
 
 
@@ -201,10 +201,11 @@ def _try_reward(
     # 2. Try all other probes in the layout that the reward reads.
     detail_rows = _detail_rows(runner, role)
     runner.run(_write_probes(reward, rows, role.layout, detail_rows))
-    findings = calls.find_execution(runner, probes.write_hostile(detail_rows[0], role.layout))
-    findings += calls.find_unsteadiness(runner, [*runner.scores][:2])
+    for probe in probes.write_hostile(detail_rows[0], role.layout):
+        runner.run([probe])  # alone, because it may take the whole time limit
+    findings = calls.find_unsteadiness(runner, [*runner.scores][:2])
     if role.name == roles.FORMAT and roles.is_length_dependent(runner.table()):
-        # The layouts of the format are longer than prose, so it may have looked like one for both.
+        # A reward for length also prefers the format to prose, because the format is longer.
         role = roles.no_role(role.layout)
     tried = TriedReward(
         name=name,
