@@ -21,6 +21,7 @@ from grpo_nb.checks.roles import (
     Role,
     best_scores,
     is_answer_dependent,
+    is_length_dependent,
     tolerance_of,
 )
 from grpo_nb.checks.rows import CheckRows
@@ -259,7 +260,10 @@ def _explain_total(rewards: Sequence[TriedReward], rows: CheckRows) -> Finding:
                 f"{', '.join(other_columns)}"
             )
             return make_finding("right answer unknown", WHOLE_SET, what)
-        if len(rewards) == 1 and (rewards[0].role.name == FORMAT or not columns):
+        first = rewards[0]
+        # Many functions have an argument `answer` that they do not use.
+        is_for_form = first.role.name == FORMAT or is_length_dependent(first.probes)
+        if len(rewards) == 1 and (is_for_form or not columns):
             what = "the only reward follows the format, length or wording, whatever the answer"
             return make_finding("no reward for answers", WHOLE_SET, what)
     suspects = [reward.name for reward in rewards if reward.role.name != ANSWER]

@@ -130,7 +130,11 @@ def brevity(completions, **_):
     return [1 / (1 + len(completion_text(c).split())) for c in completions]
 
 
-@pytest.mark.parametrize("reward", [formed, brevity])
+def brevity_with_unused_answer(completions, answer, **_):
+    return brevity(completions)
+
+
+@pytest.mark.parametrize("reward", [formed, brevity, brevity_with_unused_answer])
 def test_lone_format_or_length_reward_gets_a_note(reward) -> None:
     report = check_rewards(reward, SUMS)
     assert report.ok, report
