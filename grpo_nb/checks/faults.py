@@ -202,11 +202,11 @@ def check_total(rewards: Sequence[TriedReward], weights: Weights, rows: CheckRow
     For example, prose has a total of 0, a wrong answer in perfect format 1.5, and a right one 2.
     The format adds 1.5 and the answer 0.5, so the format outweighs the answer.
     """
-    answer_rewards = [
-        reward
-        for reward in rewards
-        if reward.role.name == ANSWER and reward.role.layout.is_own and weights[reward.name] != 0
-    ]
+    answer_rewards = []
+    for reward in rewards:
+        follows_answers = reward.role.name == ANSWER and reward.role.layout.is_own
+        if follows_answers and weights[reward.name] != 0:
+            answer_rewards.append(reward)
     if not answer_rewards:
         return [_explain_total(rewards, rows)]
     layout = answer_rewards[0].role.layout

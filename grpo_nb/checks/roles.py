@@ -83,7 +83,8 @@ def find_role(probes: pandas.DataFrame, layouts: Sequence[Layout]) -> Role:
         scores = best_scores(probes, layout).dropna(subset="right")
         if scores.empty:
             continue
-        margins = _margins(scores["right"], scores["wrong"].fillna(score_if_missing))
+        wrong = scores["wrong"].fillna(score_if_missing)
+        margins = _margins(scores["right"], wrong)
         gains = margins["gain"]
         followed = margins[gains > tolerance]
         # Count gold answers, not rows: a reward for the most frequent label is right on most rows.
@@ -95,7 +96,8 @@ def find_role(probes: pandas.DataFrame, layouts: Sequence[Layout]) -> Role:
         if is_for_most or is_for_several:
             return Role(ANSWER, layout, followed)
 
-        over_prose = _margins(scores["right"], scores["prose"].fillna(0.0))
+        prose = scores["prose"].fillna(0.0)
+        over_prose = _margins(scores["right"], prose)
         is_above_prose = over_prose["gain"].min() > tolerance
         is_shown = layout.is_own or layout.name == THINK_FIRST
         if is_above_prose and is_shown and format_role.name == OTHER:
@@ -107,7 +109,8 @@ def no_role(layout: Layout) -> Role:
     """Return the role of a reward that follows nothing, or whose scores show nothing."""
     import pandas
 
-    return Role(OTHER, layout, pandas.DataFrame({"baseline": [], "gain": []}, dtype=float))
+    no_margins = pandas.DataFrame({"baseline": [], "gain": []}, dtype=float)
+    return Role(OTHER, layout, no_margins)
 
 
 def _margins(right: pandas.Series, baseline: pandas.Series) -> pandas.DataFrame:
@@ -127,7 +130,8 @@ def best_scores(probes: pandas.DataFrame, layout: Layout) -> pandas.DataFrame:
     is_control = probes["category"].isin(columns)
     controls = probes[is_read & is_control]
     scores = controls.groupby(["row", "category"])["score"]
-    return scores.max().unstack().reindex(columns=columns)
+    best = scores.max().unstack()
+    return best.reindex(columns=columns)
 
 
 def tolerance_of(probes: pandas.DataFrame) -> float:
@@ -149,16 +153,19 @@ def is_answer_dependent(probes: pandas.DataFrame) -> bool:
     least one layout.
     """
     is_unanswered = probes["variant"] == DO_NOT_KNOW
-    is_answer = probes["category"].isin(["right", "wrong"]) | is_unanswered
-    is_prose = probes["category"] == "prose"
-    known_range = max(SMALLEST_RANGE, score_range(probes[is_answer | is_prose]))
+    categories = probes["category"]
+    is_answer = categories.isin(["right", "wrong"]) | is_unanswered
+    is_prose = categories == "prose"
+    controls = probes[is_answer | is_prose]
+    known_range = max(SMALLEST_RANGE, score_range(controls))
     answers = probes[is_answer]
     rows_unanswered = probes["row"][is_unanswered]
     if len(rows_unanswered):  # it was tried on some rows only
         answers = answers[answers["row"].isin(rows_unanswered)]
     scores = answers.groupby(["layout", "row"])["score"]
     changes = scores.max() - scores.min()
-    is_changed = changes.dropna() > ANSWER_DEPENDENT_PART * known_range
+    large_change = ANSWER_DEPENDENT_PART * known_range
+    is_changed = changes.dropna() > large_change
     changed_shares = is_changed.groupby("layout").mean()
     return bool(changed_shares.max() > 0.5)
 
@@ -166,5 +173,6 @@ def is_answer_dependent(probes: pandas.DataFrame) -> bool:
 def is_length_dependent(probes: pandas.DataFrame) -> bool:
     """Return whether more words of reasoning change the score of the same answer."""
     repeated = probes[probes["category"] == "growth"]
-    longer = repeated[repeated["variant"].isin(LENGTHENED)]
-    return bool(score_range(longer) > tolerance_of(probes))
+    is_longer = repeated["variant"].isin(LENGTHENED)
+    change = score_range(repeated[is_longer])
+    return bool(change > tolerance_of(probes))
