@@ -9,7 +9,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from grpo_nb.checks.learning_signal import Baseline
 
 MANY_TRUNCATED = 0.1
 """Share of truncated completions from which more room is worth its time."""
@@ -28,7 +31,7 @@ OFTEN_DIFFERENT = 0.75
 class Advice:
     """One change to make before training."""
 
-    kind: str
+    name: str
     """A short name, such as `example turn`. Code should read this, not the prose."""
     reason: str
     """Observation with its numbers, and why it matters."""
@@ -36,33 +39,29 @@ class Advice:
     """Line of code to write."""
 
     def __repr__(self) -> str:
-        return f"advice: {self.kind}: {self.reason}\n    {self.code}"
+        return f"advice: {self.name}: {self.reason}\n    {self.code}"
 
 
-def give_advice(before: Any) -> tuple[Advice, ...]:
-    """Return what to change before training, the most important first.
-
-    Args:
-        before: The `Baseline` that asks. Its file needs this one, so it is not imported here.
-    """
+def give_advice(baseline: Baseline) -> tuple[Advice, ...]:
+    """Return what to change before training, the most important first."""
     return (
-        *_advise_format(before),
-        *_advise_difficulty(before),
-        *_advise_length(before),
-        *_advise_group_size(before),
+        *_advise_format(baseline),
+        *_advise_difficulty(baseline),
+        *_advise_length(baseline),
+        *_advise_group_size(baseline),
     )
 
 
-def _advise_format(before: Any) -> Iterable[Advice]:
+def _advise_format(baseline: Baseline) -> Iterable[Advice]:
     """Propose an example turn, or priming, if the model does not write the format."""
-    if before.slot_share >= FEW_SLOTS:
+    if baseline.slot_share >= FEW_SLOTS:
         return
-    texts = before.scores.completions
-    read = round(before.slot_share * len(texts))
+    texts = baseline.scores.completions
+    read = round(baseline.slot_share * len(texts))
     seen = f"an answer can be read in {read or 'none'} of {len(texts)} completions"
     # An assistant turn in the prompt that shows the format is an example.
-    opening = before.format.answer_open.strip()
-    turns = before.rows[0]["prompt"]
+    opening = baseline.format.answer_open.strip()
+    turns = baseline.rows[0]["prompt"]
     if any(turn["role"] == "assistant" and opening in turn["content"] for turn in turns):
         yield Advice(
             "priming",
@@ -71,31 +70,31 @@ def _advise_format(before: Any) -> Iterable[Advice]:
             "SFTTrainer(model, args=config, train_dataset=turns).train()  # docs/guide/train.md",
         )
     else:
-        tagged = sum(_has_tag(before, text) for text in texts)
+        tagged = sum(_has_tag(baseline, text) for text in texts)
         yield Advice(
             "example turn",
             f"{seen}, and {tagged or 'none'} of {len(texts)} contain any tag of the format "
-            f"{before.format.name!r}. The prompts show no example, which a small model needs.",
+            f"{baseline.format.name!r}. The prompts show no example, which a small model needs.",
             'task = gn.load_task(..., example=("a question", "short reasoning", "its answer"))'
             "  # the rest as before",
         )
 
 
-def _advise_difficulty(before: Any) -> Iterable[Advice]:
+def _advise_difficulty(baseline: Baseline) -> Iterable[Advice]:
     """Propose easier questions if most groups are all wrong, harder ones if they are all right."""
-    groups = len(before.groups)
-    wrong = before.counts["all wrong"]
-    right = before.counts["all right"]
+    groups = len(baseline.groups)
+    wrong = baseline.counts["all wrong"]
+    right = baseline.counts["all right"]
     load_others = "task = gn.load_task(..., filter=lambda row: ...)  # the rest as before"
     # Half right and half wrong is no reason for either: the questions are of different difficulty.
     is_hard = 2 * wrong >= groups and wrong > right
-    is_format_only = before.verdict == "format only"
-    if (is_hard or is_format_only) and before.slot_share >= ENOUGH_SLOTS:
+    is_format_only = baseline.verdict == "format only"
+    if (is_hard or is_format_only) and baseline.slot_share >= ENOUGH_SLOTS:
         yield Advice(
             "easier data",
-            f"the questions are too hard for a start: {before.sampled_accuracy:.0%} of the sampled "
-            f"answers are correct, and in {wrong} of {groups} groups no completion earned more "
-            "than an empty one.",
+            f"the questions are too hard for a start: {baseline.sampled_accuracy:.0%} of the "
+            f"sampled answers are correct, and in {wrong} of {groups} groups no completion earned "
+            "more than an empty one.",
             load_others,
         )
     if 2 * right >= groups and right > wrong:
@@ -107,16 +106,16 @@ def _advise_difficulty(before: Any) -> Iterable[Advice]:
         )
 
 
-def _advise_length(before: Any) -> Iterable[Advice]:
+def _advise_length(baseline: Baseline) -> Iterable[Advice]:
     """Propose a higher length limit if answers that were begun are truncated."""
-    truncated = sum(before.is_truncated)
-    completions = len(before.scores)
-    texts = itertools.compress(before.scores.completions, before.is_truncated)
-    begun = sum(_has_tag(before, text) for text in texts)
+    truncated = sum(baseline.is_truncated)
+    completions = len(baseline.scores)
+    texts = itertools.compress(baseline.scores.completions, baseline.is_truncated)
+    begun = sum(_has_tag(baseline, text) for text in texts)
     # A text far from the format does not lack room: twice the room would only take twice the time.
-    is_in_format = before.slot_share >= FEW_SLOTS or begun > 0
+    is_in_format = baseline.slot_share >= FEW_SLOTS or begun > 0
     if truncated >= MANY_TRUNCATED * completions and is_in_format:
-        limit = before.settings.max_completion_length
+        limit = baseline.settings.max_completion_length
         yield Advice(
             "longer completions",
             f"{truncated} of {completions} completions were truncated at {limit} tokens, {begun} "
@@ -126,12 +125,12 @@ def _advise_length(before: Any) -> Iterable[Advice]:
         )
 
 
-def _advise_group_size(before: Any) -> Iterable[Advice]:
+def _advise_group_size(baseline: Baseline) -> Iterable[Advice]:
     """Propose a larger group if only some groups differ."""
-    groups = len(before.groups)
-    differing = before.counts["differs"]
+    groups = len(baseline.groups)
+    differing = baseline.counts["differs"]
     if 0 < differing < OFTEN_DIFFERENT * groups:
-        size = 2 * before.num_generations
+        size = 2 * baseline.num_generations
         yield Advice(
             "larger group",
             f"{differing} of {groups} groups differ. A group of {size} completions is likelier to "
@@ -141,6 +140,6 @@ def _advise_group_size(before: Any) -> Iterable[Advice]:
         )
 
 
-def _has_tag(before: Any, text: str) -> bool:
+def _has_tag(baseline: Baseline, text: str) -> bool:
     """Return whether a completion contains any tag of the format."""
-    return any(tag in text for tag in before.format.tags)
+    return any(tag in text for tag in baseline.format.tags)

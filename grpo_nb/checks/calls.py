@@ -50,14 +50,20 @@ It may import a library, which stays broken if the import is interrupted.
 TOTAL_TIME_FACTOR = 30
 """All calls together may take 30 times the limit of one call: a minute if that is 2 s."""
 
-SLOW_CALL_SECONDS = 0.2
-"""A call that takes longer may ask a model or a server, which can cost money."""
+SLOW_SECONDS = 0.2
+"""A completion that takes longer may be sent to a model or a server, which can cost money."""
 
 MAX_SLOW_CALLS = 60
-"""Number of calls of a reward of which most calls are slow.
+"""Number of calls of a slow reward.
 
 Enough for the answers of four rows and the most usual loopholes, with one completion per call.
 """
+
+SIDE_EFFECTS = {
+    "changes its inputs": "the completions are different after a call",
+    "runs the answer as code": "the reward executed the answer as Python code",
+}
+"""Observation of each finding about a side effect of a call."""
 
 HANG_FACTOR = 4
 """A late call is repeated with four times the limit.
@@ -72,9 +78,16 @@ class CallResult:
 
     scores: list[float] | None = None
     error: BaseException | None = None
+    is_late: bool = False
     is_unreadable: bool = False
     """True if the reward returned something that is not a list of scores."""
-    is_late: bool = False
+
+    @property
+    def failure(self) -> str:
+        """Kind of the finding about a call without scores."""
+        if self.is_late:
+            return "hangs"
+        return "breaks the contract" if self.is_unreadable else "raises"
 
 
 class ProbeRunner:
@@ -89,29 +102,32 @@ class ProbeRunner:
         """By probe, for all that the reward returned. NaN if it returned None."""
         self.failures: dict[Probe, CallResult] = {}
         self.completions = 0
-        self.calls = 0
-        self.slow_calls = 0
+        self.durations: list[float] = []
+        """Seconds of each call."""
         self.late_calls: list[Sequence[Probe]] = []
-        self.seconds_in_calls = 0.0
-        """Without the first call, because that one may load a library."""
-        self.changed_text: str | None = None
-        """Shortest completion of the first call that changed its completions."""
+        self.side_effects: dict[str, str] = {}
+        """By kind of finding, the shortest completion of the first call that had this effect."""
 
     @property
     def is_slow(self) -> bool:
-        """True if most calls took more than 0.2 s: one slow text makes no slow reward."""
-        return 2 * self.slow_calls > self.calls
+        """True if a completion takes more than 0.2 s in the mean: it may cost money."""
+        return self.seconds_per_completion > SLOW_SECONDS
+
+    @property
+    def total_seconds(self) -> float:
+        """Time of all calls except the first, because that one may load a library."""
+        return sum(self.durations[1:])
 
     @property
     def seconds_per_completion(self) -> float:
         """Mean time of a completion after the first call, which usually has one completion."""
-        return self.seconds_in_calls / max(1, self.completions - 1)
+        return self.total_seconds / max(1, self.completions - 1)
 
     @property
     def is_given_up(self) -> bool:
         """True if the reward is too slow for more calls."""
-        is_over_time = self.seconds_in_calls > TOTAL_TIME_FACTOR * self.seconds
-        is_over_calls = self.is_slow and self.calls >= MAX_SLOW_CALLS
+        is_over_time = self.total_seconds > TOTAL_TIME_FACTOR * self.seconds
+        is_over_calls = self.is_slow and len(self.durations) >= MAX_SLOW_CALLS
         return len(self.late_calls) >= MAX_LATE_CALLS or is_over_time or is_over_calls
 
     def run(self, probes: Iterable[Probe]) -> None:
@@ -133,19 +149,20 @@ class ProbeRunner:
 
     def _chunk_size(self) -> int:
         """Return how many completions a call can score in half its time, and without being slow."""
-        # The second call shows whether a single completion is slow: each may cost money.
-        if self.calls < 2 or self.is_slow:
+        # The second call shows how slow a single completion is.
+        if len(self.durations) < 2:
             return 1
-        half_time = 0.5 * min(self.seconds, SLOW_CALL_SECONDS)
+        half_time = 0.5 * min(self.seconds, SLOW_SECONDS)
         return max(1, min(CHUNK_SIZE, int(half_time / self.seconds_per_completion)))
 
     def call(self, probes: Sequence[Probe], seconds: float | None = None) -> CallResult:
         """Call the reward once with these probes. Its prints are suppressed."""
         limit = seconds or self.seconds
-        if self.calls == 0:
+        if not self.durations:
             limit *= FIRST_CALL_FACTOR
         batch = self._make_batch(probes)
-        before = copy.deepcopy(batch["completions"])
+        completions_before = copy.deepcopy(batch["completions"])
+        executions_before = EvalTrap.count
         result = CallResult()
         output = None
         start = time.perf_counter()
@@ -162,15 +179,15 @@ class ProbeRunner:
         # In a thread the call cannot be stopped: it returns scores, but late.
         result.is_late = duration >= limit
 
-        if self.calls > 0:
-            self.seconds_in_calls += duration
-        self.calls += 1
-        self.slow_calls += duration > SLOW_CALL_SECONDS
+        self.durations.append(duration)
         self.completions += len(probes)
         if result.is_late:
             self.late_calls.append(probes)
-        if self.changed_text is None and batch["completions"] != before:
-            self.changed_text = min((probe.text for probe in probes), key=len)
+        shortest = min((probe.text for probe in probes), key=len)
+        if batch["completions"] != completions_before:
+            self.side_effects.setdefault("changes its inputs", shortest)
+        if EvalTrap.count > executions_before:
+            self.side_effects.setdefault("runs the answer as code", shortest)
         return result
 
     def _make_batch(self, probes: Sequence[Probe]) -> Batch:
@@ -214,110 +231,65 @@ def check_signature(runner: ProbeRunner) -> list[Finding]:
 def find_unsteadiness(runner: ProbeRunner, probes: Sequence[Probe]) -> list[Finding]:
     """Compare the first scores of some completions with those of later calls.
 
-    They are called one by one, together, and together in reverse order. A failure or a slow reward
-    is not reported here.
+    They are called one by one, together, and together in reverse order. A slow reward is not
+    reported here.
     """
-    alone = _score_one_by_one(runner, probes)
-    if not probes or alone is None:
+    import numpy
+
+    if not probes or runner.is_given_up:
         return []
+    alone = [runner.call([probe]) for probe in probes]
     together = runner.call(probes)
     in_reverse = runner.call(probes[::-1])
-    if together.is_late or in_reverse.is_late:
+    later_calls = [*alone, together, in_reverse]
+    if any(result.is_late for result in later_calls):
         return []
-    error = together.error or in_reverse.error
-    if error is not None:
-        what = f"alone, each completion gets a score; together: {error!r:.200}"
+    errors = [result.error for result in later_calls if result.error is not None]
+    if errors:
+        what = f"the first call returns scores, a later one with the same fails: {errors[0]!r:.200}"
         return [make_finding("unsteady", runner.name, what, [probes[0].text])]
 
-    first = [runner.scores[probe] for probe in probes]
-    in_order = in_reverse.scores[::-1]
-    return (
-        _compare(runner, probes, together.scores, in_order, call="the same call in reverse")
-        or _compare(
-            runner,
-            probes,
-            alone,
-            together.scores,
-            call="a call with others",
-            kind="depends on its group",
-        )
-        or _compare(runner, probes, first, alone, call="a later call: the reward keeps state")
+    first_scores = [runner.scores[probe] for probe in probes]
+    scores_alone = [result.scores[0] for result in alone]
+    scores_in_reverse = in_reverse.scores[::-1]
+    comparisons = (
+        ("unsteady", together.scores, scores_in_reverse, "the same call in reverse"),
+        ("depends on its group", scores_alone, together.scores, "a call with others"),
+        ("unsteady", first_scores, scores_alone, "a later call: the reward keeps state"),
     )
-
-
-def _compare(
-    runner: ProbeRunner,
-    probes: Sequence[Probe],
-    scores: Sequence[float],
-    later_scores: Sequence[float],
-    *,
-    call: str,
-    kind: str = "unsteady",
-) -> list[Finding]:
-    """Report the first completion with another score in a later call."""
-    for probe, score, later in zip(probes, scores, later_scores, strict=True):
+    for kind, scores, later_scores, later_call in comparisons:
         # Sums over a batch in floating point differ in the last digits.
-        is_close = math.isclose(score, later, rel_tol=1e-3, abs_tol=1e-4)
-        if not is_close and not (math.isnan(score) and math.isnan(later)):
-            what = f"the same completion gets {score:.4g} at first, and {later:.4g} in {call}"
-            return [make_finding(kind, runner.name, what, [probe.text])]
+        is_same = numpy.isclose(scores, later_scores, rtol=1e-3, atol=1e-4, equal_nan=True)
+        if not is_same.all():
+            place = int(is_same.argmin())
+            what = (
+                f"the same completion gets {scores[place]:.4g} at first, and "
+                f"{later_scores[place]:.4g} in {later_call}"
+            )
+            return [make_finding(kind, runner.name, what, [probes[place].text])]
     return []
 
 
-def _score_one_by_one(runner: ProbeRunner, probes: Sequence[Probe]) -> list[float] | None:
-    """Return the scores of completions in calls of their own; None if one fails."""
-    scores = []
-    for probe in probes:
-        result = CallResult() if runner.is_given_up else runner.call([probe])
-        if result.scores is None:
-            return None
-        scores += result.scores
-    return scores
-
-
-def find_execution(runner: ProbeRunner, hostile: Iterable[Probe]) -> list[Finding]:
-    """Try hostile probes one by one, and report a reward that executes an answer as code."""
-    executed = []
-    for probe in hostile:
-        count_before = EvalTrap.count
-        runner.run([probe])
-        if EvalTrap.count > count_before:
-            executed.append(probe.text)
-    if not executed:
-        return []
-    what = "the reward executed the answer as Python code"
-    return [make_finding("runs the answer as code", runner.name, what, executed[:1])]
-
-
 def find_failures(runner: ProbeRunner) -> list[Finding]:
-    """Report a reward that changed its inputs, hung, raised, or did not return scores."""
-    findings = _find_hang(runner)
-    if runner.changed_text is not None:
-        what = "the completions are different after a call"
-        findings.append(
-            make_finding("changes its inputs", runner.name, what, [runner.changed_text])
-        )
+    """Report a reward that hung, had a side effect, raised, or did not return scores."""
+    findings = []
+    if runner.late_calls:
+        probe = min(runner.late_calls, key=len)[0]
+        limit = HANG_FACTOR * runner.seconds
+        if runner.call([probe], limit).is_late:
+            what = f"a completion of {len(probe.text):,} characters had no score after {limit:g} s"
+            findings.append(make_finding("hangs", runner.name, what, [probe.text]))
+    for kind, text in runner.side_effects.items():
+        findings.append(make_finding(kind, runner.name, SIDE_EFFECTS[kind], [text]))
     tried = len(runner.scores) + len(runner.failures)
-    failures = {probe: one for probe, one in runner.failures.items() if not one.is_late}
-    for kind, is_unreadable in (("breaks the contract", True), ("raises", False)):
-        probes = [probe for probe in failures if failures[probe].is_unreadable == is_unreadable]
-        if probes:
-            shortest = min(probes, key=lambda probe: len(probe.text))
-            error = failures[shortest].error
-            what = (
-                f"{len(probes)} of {tried} completions failed with "
-                f"{type(error).__name__}: {error!s:.200}"
-            )
-            findings.append(make_finding(kind, runner.name, what, [shortest.text]))
+    for kind in ("breaks the contract", "raises"):
+        errors = {}
+        for probe, result in runner.failures.items():
+            if result.failure == kind:
+                errors[probe.text] = result.error
+        if errors:
+            text = min(errors, key=len)
+            name = type(errors[text]).__name__
+            what = f"{len(errors)} of {tried} completions failed with {name}: {errors[text]!s:.200}"
+            findings.append(make_finding(kind, runner.name, what, [text]))
     return findings
-
-
-def _find_hang(runner: ProbeRunner) -> list[Finding]:
-    if not runner.late_calls:
-        return []
-    probe = min(runner.late_calls, key=len)[0]
-    limit = HANG_FACTOR * runner.seconds
-    if not runner.call([probe], limit).is_late:
-        return []
-    what = f"a completion of {len(probe.text):,} characters had no score after {limit:g} s"
-    return [make_finding("hangs", runner.name, what, [probe.text])]

@@ -8,12 +8,11 @@ that GRPO learns from, that does not follow right answers.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from grpo_nb.checks.probes import DO_NOT_KNOW, SLOT_ONLY, THINK_FIRST, Layout, Probe
+from grpo_nb.checks.probes import CONTROLS, HARMLESS, THINK_FIRST, Layout, Probe
 from grpo_nb.checks.report import WHOLE_SET, Finding, make_finding
 from grpo_nb.checks.roles import (
     ANSWER,
@@ -23,7 +22,6 @@ from grpo_nb.checks.roles import (
     best_scores,
     is_answer_dependent,
     is_length_dependent,
-    is_phrase_dependent,
     tolerance_of,
 )
 from grpo_nb.checks.rows import CheckRows
@@ -32,25 +30,14 @@ from grpo_nb.core.words import in_line
 if TYPE_CHECKING:
     import pandas
 
-REWARDED_SHARE = 0.5
+REWARDED_SHARE = 0.45
 """A probe counts as rewarded above this share.
 
-Half way, so that shaping and partial credit do not look like loopholes.
+Half of the score is enough for a loophole. Smaller shares may be shaping.
 """
 
 REWARDED_SHARE_OF_NEAR_MISS = 0.9
 """A near miss may earn partial credit, but not nearly the whole score."""
-
-PART_CREDIT_MARGIN = 0.1
-"""Share that naming the answer outside the slot may earn above an empty or almost right answer."""
-
-NOT_NAMING_ANSWER = [
-    "missing answer is rewarded",
-    "length is rewarded",
-    "near miss",
-    "a phrase is rewarded",
-]
-"""Kinds of probes that do not name the gold answer, so their share is not earned by naming it."""
 
 STILL_RISING = 0.2
 """A score rises without end if its last step is more than this part of its whole rise.
@@ -74,10 +61,10 @@ class TriedReward:
     columns: tuple[str, ...] = ()
     """Data columns that the reward reads, besides the question."""
 
-    def of_kind(self, kind: str) -> pandas.DataFrame:
-        """Return the probes of a kind in the layout that the reward reads."""
+    def of_category(self, category: str) -> pandas.DataFrame:
+        """Return the probes of a category in the layout that the reward reads."""
         is_read = self.probes["layout"] == self.role.layout.name
-        return self.probes[is_read & (self.probes["kind"] == kind)]
+        return self.probes[is_read & (self.probes["category"] == category)]
 
     def finding(self, kind: str, what: str, probes: pandas.DataFrame) -> Finding:
         """Return a finding about this reward, with the shortest of the probes as example."""
@@ -86,11 +73,13 @@ class TriedReward:
 
 def with_shares(probes: pandas.DataFrame, role: Role) -> pandas.DataFrame:
     """Return the probes with the columns `share` and `is_rewarded`."""
+    import numpy
+
     baseline = probes["row"].map(role.margins["baseline"])
     gain = probes["row"].map(role.margins["gain"])
     share = (probes["score"] - baseline) / gain
-    is_near_miss = probes["kind"] == "near miss"
-    limit = is_near_miss.map({True: REWARDED_SHARE_OF_NEAR_MISS, False: REWARDED_SHARE})
+    is_near_miss = probes["category"] == "near miss"
+    limit = numpy.where(is_near_miss, REWARDED_SHARE_OF_NEAR_MISS, REWARDED_SHARE)
     return probes.assign(share=share, is_rewarded=share > limit)
 
 
@@ -101,15 +90,16 @@ def find_faults(reward: TriedReward, layouts: Sequence[Layout]) -> list[Finding]
         *_find_lost_rows(reward),
         *_find_other_layout(reward, layouts),
         *_find_unexpected_scores(reward),
-        *_find_part_credit(reward),
         *_find_endless_growth(reward),
     ]
 
 
 def _find_constant(reward: TriedReward) -> Iterable[Finding]:
     """Report a reward that gives all completions of a row the same score."""
-    probes = reward.probes[reward.probes["layout"].isin(["", reward.role.layout.name])]
-    if probes.groupby("row")["score"].nunique(dropna=False).max() == 1:
+    is_read = reward.probes["layout"].isin(["", reward.role.layout.name])
+    probes = reward.probes[is_read]
+    scores_of_rows = probes.groupby("row")["score"]
+    if scores_of_rows.nunique(dropna=False).max() == 1:
         known = reward.probes["score"].dropna()
         score = f"{known.iloc[0]:g}" if len(known) else "None"
         what = f"right, wrong and nonsensical completions of a row all score the same ({score})"
@@ -118,7 +108,7 @@ def _find_constant(reward: TriedReward) -> Iterable[Finding]:
 
 def _find_lost_rows(reward: TriedReward) -> Iterable[Finding]:
     """Report rows on which a wrong answer scores as high as the gold answer."""
-    rights = reward.of_kind("right")
+    rights = reward.of_category("right")
     scored = rights.dropna(subset="score")
     lost = scored[scored["share"].isna()]
     if len(lost) and reward.role.name == ANSWER:
@@ -132,25 +122,28 @@ def _find_lost_rows(reward: TriedReward) -> Iterable[Finding]:
 
 def _find_other_layout(reward: TriedReward, layouts: Sequence[Layout]) -> Iterable[Finding]:
     """Report a reward that refuses right answers written as the prompt shows it."""
-    rights = reward.probes[reward.probes["kind"] == "right"].dropna(subset="score")
-    rewarded = rights[rights["is_rewarded"]]
+    is_right = reward.probes["category"] == "right"
+    rights = reward.probes[is_right].dropna(subset="score")
     shown = layouts[0]
-    read = reward.role.layout.name
+    read = reward.role.layout
+    as_shown = rights[rights["layout"] == shown.name]
+    is_refused = len(as_shown) > 0 and not as_shown["is_rewarded"].any()
     # If the prompt asks for no reasoning tags, a reward that reads the text after </think> fits it.
-    may_think_first = read == THINK_FIRST and not shown.has_reasoning
-    is_refused = shown.name in {*rights["layout"]} - {*rewarded["layout"]}
+    may_think_first = read.name == THINK_FIRST and read.is_own
     if is_refused and not may_think_first and reward.role.name != OTHER:
         what = (
-            f"right answers are rewarded if written like this: {read}; not if written like this: "
-            f"{shown.name}"
+            f"right answers are rewarded if written like this: {read.name}; not if written like "
+            f"this: {shown.name}"
         )
-        yield reward.finding("another format", what, rewarded[rewarded["layout"] == read])
+        is_read = rights["layout"] == read.name
+        examples = rights[rights["is_rewarded"] & is_read]
+        yield reward.finding("another format", what, examples)
 
 
 def _find_unexpected_scores(reward: TriedReward) -> Iterable[Finding]:
     """Report each kind of probe that is rewarded and should not be, or the other way round."""
-    for kind, probes in _comparable_probes(reward).groupby("kind", sort=False):
-        is_right = probes["expected"].iloc[0] == "reward"
+    for kind, probes in _comparable_probes(reward).groupby("category", sort=False):
+        is_right = kind == HARMLESS
         unexpected = probes[probes["is_rewarded"] != is_right]
         if len(unexpected):
             seen = "rewarded like a right answer"
@@ -160,58 +153,35 @@ def _find_unexpected_scores(reward: TriedReward) -> Iterable[Finding]:
             yield reward.finding(kind, what, unexpected)
 
 
-def _find_part_credit(reward: TriedReward) -> Iterable[Finding]:
-    """Report a share for naming the answer that empty, long and near answers do not earn."""
-    probes = _comparable_probes(reward)
-    refused = probes[(probes["expected"] == "refuse") & ~probes["is_rewarded"]]
-    names_answer = ~refused["kind"].isin(NOT_NAMING_ANSWER)
-    largest_allowed = max(0.0, refused[~names_answer]["share"].max()) + PART_CREDIT_MARGIN
-    parts = refused[names_answer & (refused["share"] > largest_allowed)]
-    is_length_rewarded = reward.of_kind("length is rewarded")["is_rewarded"].any()
-    if len(parts) and not is_length_rewarded:
-        largest = parts["share"].max()
-        what = f"up to {largest:.0%} of what a right answer adds, for: {_variants(parts)}"
-        yield reward.finding("part credit", what, parts)
-
-
 def _find_endless_growth(reward: TriedReward) -> Iterable[Finding]:
-    """Report a score that rises with every repetition, above that of the plain right answer."""
-    import pandas
-
-    rights = reward.of_kind("right").set_index("row")["score"]
+    """Report a score that rises with every repetition, above that of plain right answers."""
     tolerance = tolerance_of(reward.probes)
+    best_plain = reward.of_category("right")["score"].max()
     growing = []
     examples = []
-    for variant, probes in reward.of_kind("repetition is rewarded").groupby("variant", sort=False):
+    all_growing = reward.of_category("growth")
+    for variant, probes in all_growing.groupby("variant", sort=False):
         scores = probes["score"]
-        first, last = scores.iloc[[0, -1]]
-        is_above_plain = last > rights.get(probes["row"].iloc[0], math.nan) + tolerance
-        if is_above_plain and _rises_without_end(scores, tolerance):
+        rises = scores.diff().iloc[1:]
+        is_steady = rises.min() > tolerance  # false if a slow reward was tried with one length only
+        is_rising = is_steady and rises.iloc[-1] > STILL_RISING * rises.sum()
+        if is_rising and scores.iloc[-1] > best_plain + tolerance:
+            first, last = scores.iloc[[0, -1]]
             growing.append(f"{variant}: {first:.3g} to {last:.3g}")
-            examples.append(probes[:1])
+            examples.append(probes["text"].iloc[0])
     if growing:
         what = f"repeating the same text raises the score without end ({', '.join(growing)})"
-        yield reward.finding("repetition is rewarded", what, pandas.concat(examples))
-
-
-def _rises_without_end(scores: pandas.Series, tolerance: float) -> bool:
-    """Return whether scores rise at each step and have not flattened at the last one."""
-    rises = scores.diff().iloc[1:]
-    is_steady = rises.min() > tolerance  # false if a slow reward was tried with one length only
-    return is_steady and rises.iloc[-1] > STILL_RISING * rises.sum()
+        yield make_finding("repetition is rewarded", reward.name, what, examples)
 
 
 def _comparable_probes(reward: TriedReward) -> pandas.DataFrame:
-    """Return the probes with an expectation, in the layout read, on rows with a margin."""
-    expectations = ["reward", "refuse"]
+    """Return the probes with an expected score, in the layout read, on rows with a margin."""
+    is_read = reward.probes["layout"] == reward.role.layout.name
+    categories = reward.probes["category"]
+    is_expected = ~categories.isin(CONTROLS)
     if reward.role.name != ANSWER:
         # A format reward may reward a cheat in perfect format: the answer is not its business.
-        expectations.remove("refuse")
-        # The harmless changes also change the length, so they show nothing about the format.
-        if is_length_dependent(reward.probes):
-            expectations.remove("reward")
-    is_read = reward.probes["layout"] == reward.role.layout.name
-    is_expected = reward.probes["expected"].isin(expectations)
+        is_expected = categories == HARMLESS
     return reward.probes[is_read & is_expected].dropna(subset="share")
 
 
@@ -227,23 +197,35 @@ Weights = Mapping[str, float]
 
 
 def check_total(rewards: Sequence[TriedReward], weights: Weights, rows: CheckRows) -> list[Finding]:
-    """Report a total that does not follow right answers, or follows the format more."""
-    answer_rewards = [
-        reward
-        for reward in rewards
-        if reward.role.name == ANSWER and reward.role.layout.is_own and weights[reward.name] != 0
-    ]
+    """Report a total that does not follow right answers, or follows the format more.
+
+    For example, prose has a total of 0, a wrong answer in perfect format 1.5, and a right one 2.
+    The format adds 1.5 and the answer 0.5, so the format outweighs the answer.
+    """
+    answer_rewards = []
+    for reward in rewards:
+        follows_answers = reward.role.name == ANSWER and reward.role.layout.is_own
+        if follows_answers and weights[reward.name] != 0:
+            answer_rewards.append(reward)
     if not answer_rewards:
         return [_explain_total(rewards, rows)]
-    layout = answer_rewards[0].role.layout.name
-    margin_rows = sorted(set().union(*(reward.role.margins.index for reward in answer_rewards)))
-    best = best_scores(_total_scores(rewards, weights)).loc[layout].reindex(margin_rows)
-    # TRL adds up missing scores as 0.
-    is_right_best = best["right"] > best["wrong"].fillna(0.0)
-    if is_right_best.mean() <= 0.5:
+    layout = answer_rewards[0].role.layout
+    total_scores = _total_scores(rewards, weights)
+    totals = best_scores(total_scores, layout).dropna(subset="right")
+    if totals.empty:
+        return []  # a slow reward was not tried in this layout
+    totals = totals.fillna(0.0)  # as TRL adds up missing scores
+    answer_gains = totals["right"] - totals["wrong"]
+    wins = (answer_gains > 0).sum()
+    losses = (answer_gains < 0).sum()
+    if wins <= losses:
         return [_explain_total(rewards, rows)]
-    others = [reward for reward in rewards if reward not in answer_rewards]
-    return _find_heavy_format(answer_rewards, others, weights, margin_rows)
+    answer_gain = answer_gains[answer_gains != 0].mean()
+    format_gain = (totals["wrong"] - totals["prose"]).mean()
+    if format_gain <= answer_gain:
+        return []
+    what = f"perfect format adds {format_gain:.3g}, the right answer {answer_gain:.3g}"
+    return [make_finding("format outweighs the answer", WHOLE_SET, what)]
 
 
 def _total_scores(rewards: Sequence[TriedReward], weights: Weights) -> pandas.DataFrame:
@@ -255,8 +237,9 @@ def _total_scores(rewards: Sequence[TriedReward], weights: Weights) -> pandas.Da
 
     parts = []
     for reward in rewards:
-        scores = reward.probes.set_index(list(Probe._fields))["score"]
-        parts.append(weights[reward.name] * scores)
+        by_probe = reward.probes.set_index(list(Probe._fields))
+        weight = weights[reward.name]
+        parts.append(weight * by_probe["score"])
     table = pandas.concat(parts, axis=1, join="inner")
     return table.sum(axis=1, min_count=1).rename("score").reset_index()
 
@@ -264,25 +247,25 @@ def _total_scores(rewards: Sequence[TriedReward], weights: Weights) -> pandas.Da
 def _explain_total(rewards: Sequence[TriedReward], rows: CheckRows) -> Finding:
     """Return the finding about a total that does not follow right answers.
 
-    It is not critical if no reward depends on the answer, and the total may be meant so:
-
-    - The rewards read other columns of the row, which may define right answers.
-    - The only reward follows the format, length or wording, or reads no column at all.
+    It is critical if a reward depends on the answer or reads the gold answers. A single reward for
+    the format, the length or the wording is a part of a set, which gets a note. Rewards that read
+    other columns of the row may define right answers by these columns.
     """
-    is_lone = len(rewards) == 1
-    columns = {
-        column for reward in rewards if reward.role.name == OTHER for column in reward.columns
-    }
-    other_columns = sorted(columns - {"answer", rows.gold_column})
-    reads_others = bool(other_columns) and not rows.is_answer_function
     if not any(is_answer_dependent(reward.probes) for reward in rewards):
-        if is_lone and not reads_others and _is_for_form(rewards[0]):
+        columns = set().union(*(reward.columns for reward in rewards))
+        other_columns = sorted(columns - {"answer", rows.gold_column})
+        if other_columns and not rows.is_answer_function:
+            what = (
+                "no gold answer scores higher than a wrong one, and the rewards read "
+                f"{', '.join(other_columns)}"
+            )
+            return make_finding("right answer unknown", WHOLE_SET, what)
+        first = rewards[0]
+        # Many functions have an argument `answer` that they do not use.
+        is_for_form = first.role.name == FORMAT or is_length_dependent(first.probes)
+        if len(rewards) == 1 and (is_for_form or not columns):
             what = "the only reward follows the format, length or wording, whatever the answer"
             return make_finding("no reward for answers", WHOLE_SET, what)
-        if reads_others or (is_lone and not columns):
-            read = ", ".join(other_columns) or "no column"
-            what = f"no gold answer scores higher than a wrong one, and the rewards read {read}"
-            return make_finding("right answer unknown", WHOLE_SET, what)
     suspects = [reward.name for reward in rewards if reward.role.name != ANSWER]
     look_at = ", ".join(suspects) or "the weights and their signs"
     what = (
@@ -290,45 +273,3 @@ def _explain_total(rewards: Sequence[TriedReward], rows: CheckRows) -> Finding:
         f"look first at {look_at}"
     )
     return make_finding("nothing tells right from wrong", WHOLE_SET, what)
-
-
-def _is_for_form(reward: TriedReward) -> bool:
-    """Return whether a reward follows the format, the length or the wording.
-
-    A reward for the format alone scores "I do not know" in the slot like any other answer.
-    """
-    if reward.role.name != FORMAT:
-        return is_length_dependent(reward.probes) or is_phrase_dependent(reward.probes)
-    missing_answers = reward.of_kind("missing answer is rewarded")
-    unanswered = missing_answers[missing_answers["variant"] == DO_NOT_KNOW]
-    is_answer_needed = unanswered["is_rewarded"].mean() < 0.5  # false if none was tried
-    return not reward.role.layout.has_slot or not is_answer_needed
-
-
-def _find_heavy_format(
-    answer_rewards: Sequence[TriedReward],
-    others: Sequence[TriedReward],
-    weights: Weights,
-    rows: Sequence[int],
-) -> list[Finding]:
-    """Report a total to which perfect format adds as much as the right answer.
-
-    Rewards for answers add to the format what a wrong answer in perfect format scores above prose.
-    The others add what perfect format scores above the right answer in its slot alone.
-    """
-    layout = answer_rewards[0].role.layout.name
-    answers = best_scores(_total_scores(answer_rewards, weights)).loc[layout].reindex(rows)
-    answers = answers.fillna(0.0)
-    answer_gain = (answers["right"] - answers["wrong"]).mean()
-    format_gain = max(0.0, (answers["wrong"] - answers["prose"]).mean())
-    if others:
-        right = best_scores(_total_scores(others, weights))["right"].unstack("layout")
-        right = right.reindex(columns=[layout, SLOT_ONLY])
-        # Zero in place of NaN if the slot alone is no layout of its own.
-        format_gain += max(0.0, (right[layout] - right[SLOT_ONLY]).mean())
-
-    # One reward may add the same for both, because a right answer in its format earns both.
-    if format_gain > answer_gain or (others and format_gain == answer_gain):
-        what = f"perfect format adds {format_gain:.3g}, the right answer {answer_gain:.3g}"
-        return [make_finding("format outweighs the answer", WHOLE_SET, what)]
-    return []

@@ -19,8 +19,9 @@ from grpo_nb.checks.report import Finding, make_finding
 from grpo_nb.core.statistics import RankCorrelation, rank_correlation
 from grpo_nb.core.tables import Part, Shown, Table, as_written, bold
 from grpo_nb.core.words import as_score
+from grpo_nb.rewards import judge_model
 from grpo_nb.rewards.base import reward_name
-from grpo_nb.rewards.judge_model import JudgeVerdict, judge
+from grpo_nb.rewards.judge_model import JudgeVerdict
 from grpo_nb.tasks.read_rows import Source, read_rows
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ class Agreement(Shown):
         yield Table(differences, list(self.table), wide=(3, 4, 5))
 
 
-def agreement(judge: judge, labelled: Source) -> Agreement:
+def agreement(judge: judge_model.judge, labelled: Source) -> Agreement:
     """Compare a judge with a person's scores, and report whether a training may use the judge.
 
     The ten answers with the lowest scores by hand are scored again in other forms: longer, with
@@ -187,31 +188,26 @@ def _reword(text: str, best: float) -> dict[str, str]:
 
 
 def _try_probes(
-    judge: judge, table: pandas.DataFrame, rows: Sequence[Mapping[str, Any]]
+    judge: judge_model.judge, table: pandas.DataFrame, rows: Sequence[Mapping[str, Any]]
 ) -> pandas.DataFrame:
-    """Return the mean scores of the lowest answers before and after each change, in one batch."""
+    """Return the mean scores of the lowest answers before and after each change."""
     import pandas
 
     low, high = judge.scale
-    texts = []
-    probed_rows = []
-    scores = []
-    lowest = table["person"].sort_values(kind="stable").index[:MAX_ANSWERS_PROBED]
-    for place in lowest:
-        for probe, text in _reword(table["completion"][place], high).items():
-            texts.append(text)
-            probed_rows.append(rows[place])
-            scores.append({"probe": probe, "before": table["judge"][place]})
-    replies = judge.judged(texts, probed_rows)
-
-    scores = pandas.DataFrame(scores)
-    scores["after"] = pandas.Series([reply.score for reply in replies], dtype=float)
-    scores["change"] = scores["after"] - scores["before"]
-    means = scores.groupby("probe", sort=False).mean().reset_index()
-    is_raised = means["change"] > MAX_RISE * (high - low)
-    is_high = means["after"] > (low + high) / 2
-    means["fools"] = is_raised.where(~means["probe"].isin(REPLACING_PROBES), is_high)
-    return means
+    lowest = table.sort_values("person", kind="stable").head(MAX_ANSWERS_PROBED)
+    probed_rows = [rows[place] for place in lowest.index]
+    forms = [_reword(text, high) for text in lowest["completion"]]
+    means = []
+    for probe in forms[0]:
+        replies = judge.judged([form[probe] for form in forms], probed_rows)
+        scores = pandas.Series([reply.score for reply in replies], lowest.index, dtype=float)
+        after = scores.mean()
+        change = (scores - lowest["judge"]).mean()
+        is_high = after > (low + high) / 2
+        is_raised = change > MAX_RISE * (high - low)
+        is_fooled = is_high if probe in REPLACING_PROBES else is_raised
+        means.append((probe, lowest["judge"].mean(), after, change, is_fooled))
+    return pandas.DataFrame(means, columns=["probe", "before", "after", "change", "fools"])
 
 
 def _decide(
@@ -245,7 +241,7 @@ def _decide(
     return "fit as a reward", "nothing that was tried fooled it"
 
 
-def find_unmeasured(judges: Sequence[judge], reward: str) -> list[Finding]:
+def find_unmeasured(judges: Sequence[judge_model.judge], reward: str) -> list[Finding]:
     """Report judges that nobody has measured, or that failed their measure.
 
     Args:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from grpo_nb.checks.advice import Advice, give_advice
-from grpo_nb.checks.probes import PLAIN
+from grpo_nb.checks.probes import PLAIN_REASONING
 from grpo_nb.config.presets import preset
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require
@@ -26,7 +26,7 @@ from grpo_nb.core.tables import Html, Shown, Table, bold, code
 from grpo_nb.core.words import as_score, require_number
 from grpo_nb.generation.samples import Completion, as_scored
 from grpo_nb.models.load_record import require_same_settings
-from grpo_nb.models.modes import kept_modes
+from grpo_nb.models.modes import kept_modes, plain_generation_config
 from grpo_nb.rewards.base import RewardFunction, reward_list
 from grpo_nb.scoring.correct_answers import (
     FunctionGrader,
@@ -55,11 +55,11 @@ REWARD_COLUMNS = {
 }
 """Columns of `by_reward` that are shown, with their headings."""
 
-GroupKind = Literal["differs", "all right", "all wrong", "all equal"]
+GroupResult = Literal["differs", "all right", "all wrong", "all equal"]
 """`differs`: the totals of the group differ, so it has a learning signal.
 
-`all right`: every total is at least that of a right answer. `all wrong`: at most that of an empty
-completion.
+`all right`: all totals are equal, and at least that of a right answer.
+`all wrong`: all totals are equal, and at most that of an empty completion.
 `all equal`: all totals are equal, and neither of these.
 """
 
@@ -108,20 +108,20 @@ class Baseline(Shown):
     """Most frequent answer of the task and its share, if the answers are labels."""
 
     @functools.cached_property
-    def groups(self) -> tuple[GroupKind, ...]:
-        """Kind of each group."""
+    def groups(self) -> tuple[GroupResult, ...]:
+        """Result of each group: whether its totals differ, and if not, why."""
         totals = in_groups(self.scores.totals, self.num_generations)
-        return tuple(map(_kind_of_group, totals, self.right.totals, self.empty.totals))
+        return tuple(map(_compare_group, totals, self.right.totals, self.empty.totals))
 
     @functools.cached_property
-    def counts(self) -> dict[GroupKind, int]:
-        """Number of groups of each kind."""
-        return {kind: self.groups.count(kind) for kind in get_args(GroupKind)}
+    def counts(self) -> dict[GroupResult, int]:
+        """Number of groups with each result."""
+        return {result: self.groups.count(result) for result in get_args(GroupResult)}
 
     @functools.cached_property
     def useful_interval(self) -> tuple[float, float]:
         """95 % Wilson interval of the share of groups whose totals differ."""
-        return share_interval([float(kind == "differs") for kind in self.groups])
+        return share_interval([float(result == "differs") for result in self.groups])
 
     @functools.cached_property
     def by_reward(self) -> pandas.DataFrame:
@@ -213,7 +213,9 @@ class Baseline(Shown):
         low, high = self.useful_interval
         differing = self.counts["differs"]
         others = [
-            f"{count} {kind}" for kind, count in self.counts.items() if count and kind != "differs"
+            f"{count} {result}"
+            for result, count in self.counts.items()
+            if count and result != "differs"
         ]
         rest = f" Other groups: {', '.join(others)}." if others else ""
         return (
@@ -227,7 +229,7 @@ class Baseline(Shown):
         yield Table(self._facts(), narrow=(0,))
         yield self._reward_table()
         yield bold("What to change" if self.advice else "Nothing to change before training.")
-        cells = [(bold(advice.kind), advice.reason, code(advice.code)) for advice in self.advice]
+        cells = [(bold(advice.name), advice.reason, code(advice.code)) for advice in self.advice]
         yield Html("\n".join(map(repr, self.advice)), Table(cells, wide=(2,)).html())
 
     def _facts(self) -> list[tuple[str, Any]]:
@@ -270,7 +272,7 @@ class Baseline(Shown):
         return Table(rows, head, narrow=(0, 1))
 
 
-def _kind_of_group(totals: Sequence[float], right: float, empty: float) -> GroupKind:
+def _compare_group(totals: Sequence[float], right: float, empty: float) -> GroupResult:
     known = [total for total in totals if not math.isnan(total)]
     if len(known) > 1 and max(known) - min(known) > NO_SPREAD:
         return "differs"
@@ -339,7 +341,7 @@ def baseline(
     places = sorted(random.Random(settings.seed).sample(range(len(task.train)), count))
     rows = [task.train[place] for place in places]
     started_rows = [task.start_episode(row) for row in rows]
-    right_texts = [task.format.completion(PLAIN, row["answer"]) for row in rows]
+    right_texts = [task.format.completion(PLAIN_REASONING, row["answer"]) for row in rows]
     right = score(rewards, right_texts, started_rows, tokenizer=tokenizer)
     # New episodes, because scoring may have changed the first ones.
     started_rows = [task.start_episode(row) for row in rows]
@@ -351,8 +353,10 @@ def baseline(
     # 2. Sample the groups, and one greedy completion of each prompt.
     size = settings.num_generations
     repeated = [row for row in rows for _ in range(size)]
-    sampled = _sample(model, tokenizer, task, repeated, settings, group_size=size)
-    greedy = _sample(model, tokenizer, task, rows, settings, group_size=1, temperature=0.0)
+    sampled = _sample(model, tokenizer, task, repeated, settings, temperature=settings.temperature)
+    # Held-out comparisons decode without the model's generation_config too.
+    with plain_generation_config(model):
+        greedy = _sample(model, tokenizer, task, rows, settings, temperature=0.0)
 
     # 3. Score them.
     return Baseline(
@@ -377,15 +381,14 @@ def _sample(
     rows: Sequence[Mapping[str, Any]],
     settings: Settings,
     *,
-    group_size: int,
-    temperature: float | None = None,
+    temperature: float,
 ) -> list[Completion]:
     """Sample one completion per row, without a change of the model or the random state."""
     import torch
 
     from grpo_nb.generation.sampling import generate
 
-    groups_at_once = max(1, COMPLETIONS_AT_ONCE // group_size)
+    groups_at_once = max(1, COMPLETIONS_AT_ONCE // settings.num_generations)
     bar = progress_bar(len(rows), desc="baseline", unit="completion")
     with bar, torch.random.fork_rng(), kept_modes(model):
         torch.manual_seed(settings.seed)
@@ -394,10 +397,10 @@ def _sample(
             tokenizer,
             [row["prompt"] for row in rows],
             rows=rows,
-            temperature=settings.temperature if temperature is None else temperature,
+            temperature=temperature,
             sampling=settings.sampling,
             max_completion_length=settings.max_completion_length,
-            batch_size=group_size * groups_at_once,
+            batch_size=settings.num_generations * groups_at_once,
             chat_template_kwargs=task.chat_template_kwargs,
             tools=task.tools,
             progress=lambda done: bar.update(done - bar.n),

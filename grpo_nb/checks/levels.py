@@ -23,59 +23,25 @@ A gain above it would be hard to show on held-out questions.
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class LevelChoice:
-    """Levels of a task, their baselines, and the level to train on. Made by `choose_level`."""
+    """The level of a task to train on, with the baselines. Made by `choose_level`."""
 
-    levels: tuple[Task, ...]
-    """Tasks, the easiest first."""
+    task: Task
+    """The level to train on."""
+    chosen: int
+    """Number of the level, from 0."""
+    has_room: bool
+    """True if the model has not mastered the chosen level, so that it can still improve."""
+    sentence: str
+    """The choice and its reason in words."""
     baselines: tuple[Baseline, ...]
     """Baselines of the first levels. Harder levels were not measured."""
 
-    @property
-    def chosen(self) -> int:
-        """Number of the level to train on, from 0.
-
-        It is the last level measured. If that one gives no signal, it is the hardest of the easier
-        levels that gives one.
-        """
-        last = len(self.baselines) - 1
-        if self._is_mastered(last):
-            return last
-        with_signal = [level for level, one in enumerate(self.baselines) if _gives_signal(one)]
-        return max(with_signal, default=last)
-
-    @property
-    def task(self) -> Task:
-        """The level to train on."""
-        return self.levels[self.chosen]
-
-    @property
-    def has_room(self) -> bool:
-        """True if the model has not mastered the chosen level, so that it can still improve."""
-        return not self._is_mastered(self.chosen)
-
-    def _is_mastered(self, level: int) -> bool:
-        return self.baselines[level].sampled_accuracy >= MASTERED
-
-    @property
-    def sentence(self) -> str:
-        """The choice and its reason in words."""
-        last = len(self.baselines) - 1
-        before = self.baselines[self.chosen]
-        if self.chosen < last:
-            reason = f"Level {self.chosen + 1} gives no learning signal."
-        elif not self._is_mastered(last) and _gives_signal(before):
-            reason = "There is something to learn."
-        elif not self._is_mastered(last):
-            reason = "No level gives a learning signal."
-        else:
-            reason = "Nothing is left to learn: two thirds or more are correct at every level."
-        share = before.sampled_accuracy
-        return (
-            f"Level {self.chosen}: {share:.0%} of the answers are correct before training. {reason}"
-        )
-
     def __repr__(self) -> str:
         return self.sentence
+
+
+def _is_mastered(measured: Baseline) -> bool:
+    return measured.sampled_accuracy >= MASTERED
 
 
 def _gives_signal(measured: Baseline) -> bool:
@@ -125,6 +91,26 @@ def choose_level(
     baselines: list[Baseline] = []
     for task in levels:
         baselines.append(baseline(model, tokenizer, task, rewards, settings, prompts=prompts))
-        if baselines[-1].sampled_accuracy < MASTERED:
+        if not _is_mastered(baselines[-1]):
             break
-    return LevelChoice(levels=levels, baselines=tuple(baselines))
+
+    chosen = len(baselines) - 1
+    with_signal = [level for level, one in enumerate(baselines) if _gives_signal(one)]
+    if _is_mastered(baselines[chosen]):
+        reason = "Nothing is left to learn: two thirds or more are correct at every level."
+    elif chosen in with_signal:
+        reason = "There is something to learn."
+    elif with_signal:
+        chosen = with_signal[-1]
+        reason = f"Level {chosen + 1} gives no learning signal."
+    else:
+        reason = "No level gives a learning signal."
+    share = baselines[chosen].sampled_accuracy
+    measured = f"{share:.0%} of the answers are correct before training."
+    return LevelChoice(
+        task=levels[chosen],
+        chosen=chosen,
+        has_room=not _is_mastered(baselines[chosen]),
+        sentence=f"Level {chosen}: {measured} {reason}",
+        baselines=tuple(baselines),
+    )

@@ -31,7 +31,6 @@ class Kind(NamedTuple):
 _LEARNS_LOOPHOLE = "the model learns this instead of the task"
 _READ_SLOT = "read the answer from its slot only, and refuse a completion with more than one slot"
 
-# Causes come first, and reports keep this order: an earlier kind can be the cause of a later one.
 KINDS: dict[str, Kind] = {
     # The call
     "breaks the contract": Kind(
@@ -137,12 +136,6 @@ KINDS: dict[str, Kind] = {
         effect="the model learns that almost right is right",
         fix="compare the whole answer with ==, numbers as numbers, or declare the tolerance",
     ),
-    "part credit": Kind(
-        "warning",
-        effect="the easy part is learned before the rest: the model names every candidate",
-        fix="give partial credit for steps towards the answer, never for naming it elsewhere or "
-        "among others",
-    ),
     "repetition is rewarded": Kind(
         "warning",
         effect="the model repeats it up to max_completion_length",
@@ -244,7 +237,7 @@ class RewardProblem(ValueError):
 class RewardReport(Shown):
     """Result of `check_rewards`.
 
-    Shows itself as a table: each reward, then all together, notes last.
+    Shows itself as a table: each reward, then all together.
     """
 
     findings: tuple[Finding, ...]
@@ -327,16 +320,3 @@ def _explained(finding: Finding) -> Html:
     lines.append(f"In training: {escaped(finding.effect)}.")
     lines.append(f"Fix: {escaped(finding.fix)}.")
     return Html(repr(finding), "<br>".join(lines))
-
-
-def sort_findings(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Sort findings: each reward, then all together, then notes; causes before effects."""
-    kinds = list(KINDS)
-    rewards = list(dict.fromkeys(finding.reward for finding in findings))
-
-    def sort_key(finding: Finding) -> tuple[bool, bool, int, int]:
-        is_note = finding.severity == "note"
-        is_total = finding.reward == WHOLE_SET
-        return is_note, is_total, rewards.index(finding.reward), kinds.index(finding.kind)
-
-    return tuple(sorted(findings, key=sort_key))

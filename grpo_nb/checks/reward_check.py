@@ -22,7 +22,7 @@ from grpo_nb.checks.faults import TriedReward
 from grpo_nb.checks.judge_agreement import find_unmeasured
 from grpo_nb.checks.probes import Layout, Probe, list_layouts
 from grpo_nb.checks.references import judges_in, phrases_in, texts_in
-from grpo_nb.checks.report import Finding, RewardReport, sort_findings
+from grpo_nb.checks.report import Finding, RewardReport
 from grpo_nb.checks.roles import Role
 from grpo_nb.checks.rows import CheckRow, CheckRows, choose_rows
 from grpo_nb.core.argument_types import require
@@ -64,10 +64,10 @@ class RewardResult:
     """Number of completions with which the reward was called."""
     tried: TriedReward | None = None
     """The scores, if they show what the reward follows, or that it follows nothing."""
-    may_hide_total: bool = True
-    """True if the total cannot be checked without `tried`.
+    hides_total: bool = False
+    """True if the total cannot be checked, because the scores of this reward are unknown.
 
-    False for a reward that scores played episodes or ranks a group: the total is checked without.
+    False for rewards that score played episodes or rank a group, which the total leaves out.
     """
 
 
@@ -120,27 +120,20 @@ def check_rewards(
     rows = choose_rows(task, answer, tokenizer) if needs_rows else None
     results = [_try_reward(reward, rows, layouts, seconds_per_call) for reward in rewards]
     findings = [finding for result in results for finding in result.findings]
-    findings += _check_total(results, weights, rows)
-    return _write_report(results, rows, findings)
-
-
-def _is_total_hidden(results: Sequence[RewardResult]) -> bool:
-    """Return whether the total cannot be checked, because a reward in it is unknown."""
-    return any(result.tried is None and result.may_hide_total for result in results)
-
-
-def _check_total(
-    results: Sequence[RewardResult], weights: Mapping[str, float], rows: CheckRows | None
-) -> list[Finding]:
-    """Check the weighted total, which is what the model learns from."""
+    # The weighted total is what the model learns from.
     tried = [result.tried for result in results if result.tried is not None]
-    if not tried or _is_total_hidden(results):
-        return []
-    return faults.check_total(tried, weights, rows)
+    is_total_hidden = any(result.hides_total for result in results)
+    if tried and not is_total_hidden:
+        findings += faults.check_total(tried, weights, rows)
+    return _write_report(results, rows, findings, is_total_hidden=is_total_hidden)
 
 
 def _write_report(
-    results: Sequence[RewardResult], rows: CheckRows | None, findings: Sequence[Finding]
+    results: Sequence[RewardResult],
+    rows: CheckRows | None,
+    findings: Sequence[Finding],
+    *,
+    is_total_hidden: bool,
 ) -> RewardReport:
     """Return the report on all rewards and their total."""
     judge_rewards = [result.name for result in results if result.role == CALLS_JUDGE]
@@ -157,10 +150,10 @@ def _write_report(
             f"the scores of {', '.join(judge_rewards)}, and with them the weighted total: a judge "
             "would be asked about a thousand times. Measure the judge with gn.checks.agreement"
         )
-    elif _is_total_hidden(results):
+    elif is_total_hidden:
         limits.append("the weighted total: a reward has to be fixed first, or is too slow to judge")
     return RewardReport(
-        findings=sort_findings(findings),
+        findings=tuple(findings),
         roles={result.name: result.role for result in results},
         checked=" ".join(checked),
         limits=tuple(limits),
@@ -179,48 +172,49 @@ def _try_reward(
     """
     name = base.reward_name(reward)
     if judges := judges_in(reward):
-        return RewardResult(name, CALLS_JUDGE, find_unmeasured(judges, name))
+        return RewardResult(name, CALLS_JUDGE, find_unmeasured(judges, name), hides_total=True)
 
     # 1. Does the call work, and what does the reward follow?
     runner = ProbeRunner(reward, rows, seconds_per_call)
     texts = {*texts_in(reward)}
-    reason_left_out = _reason_to_leave_out(reward, texts)
-    role = roles.no_role(layouts[0])
     findings = calls.check_signature(runner)
-    if not findings and not base.is_relative(reward):
+    if reason := _reason_to_leave_out(reward, texts):
+        return RewardResult(name, "not judged", findings, limit=reason)
+    role = roles.no_role(layouts[0])
+    if not findings:
         role = _try_controls(runner, layouts)
         # Each is called alone, and takes part in two more calls.
         count = 2 if runner.is_slow else MAX_REPEATED
         scored = [probe for probe in runner.scores if probe.layout == role.layout.name]
         findings = calls.find_unsteadiness(runner, scored[:count])
-    has_scores = {"right", "wrong"} <= {probe.kind for probe in runner.scores}
-    if findings or reason_left_out or not has_scores:
-        # The scores mean nothing, or not what probes can show.
-        limit = (
-            reason_left_out or "its scores, because it breaks the contract, fails or is unsteady"
-        )
+    has_scores = {"right", "wrong"} <= {probe.category for probe in runner.scores}
+    if findings or not has_scores:
         return RewardResult(
             name,
             role="not judged",
-            findings=findings + calls.find_failures(runner),
-            limit=limit,
+            findings=[*findings, *calls.find_failures(runner)],
+            limit="its scores, because it breaks the contract, fails or is unsteady",
             completions=runner.completions,
-            may_hide_total=not reason_left_out,
+            hides_total=True,
         )
 
     # 2. Try all other probes in the layout that the reward reads.
     detail_rows = _detail_rows(runner, role)
     runner.run(_write_probes(reward, rows, role.layout, detail_rows))
-    findings = calls.find_execution(runner, probes.write_hostile(detail_rows[0], role.layout))
-    findings += calls.find_unsteadiness(runner, [*runner.scores][:2])
+    for probe in probes.write_hostile(detail_rows[0], role.layout):
+        runner.run([probe])  # alone, because it may take the whole time limit
+    findings = calls.find_unsteadiness(runner, [*runner.scores][:2])
+    if role.name == roles.FORMAT and roles.is_length_dependent(runner.table()):
+        # A reward for length also prefers the format to prose, because the format is longer.
+        role = roles.no_role(role.layout)
     tried = TriedReward(
         name=name,
         role=role,
         probes=faults.with_shares(runner.table(), role),
         columns=tuple({*rows.rows[0].columns} & texts - QUESTION_COLUMNS),
     )
-    findings += faults.find_faults(tried, layouts)
     findings += calls.find_failures(runner)
+    findings += faults.find_faults(tried, layouts)
 
     # 3. What could not be tried?
     is_stopped = runner.is_given_up or bool(runner.late_calls)
@@ -229,15 +223,15 @@ def _try_reward(
         limit = f"some probes, because it is slow; tried with {runner.completions} completions"
     elif "completion_ids" in texts and rows.tokenizer is None:
         limit = "token counts: without tokenizer=, it saw words and punctuation marks"
-    # Probes that were not tried may show what a reward follows.
-    is_known = role.name != roles.OTHER or not is_stopped
     return RewardResult(
         name,
         role=role.name,
         findings=findings,
         limit=limit,
         completions=runner.completions,
-        tried=tried if is_known else None,
+        tried=tried,
+        # Probes that were not tried may show what a reward follows.
+        hides_total=is_stopped and role.name == roles.OTHER,
     )
 
 

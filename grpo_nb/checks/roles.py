@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from grpo_nb.checks.probes import IN_SLOT, THINK_FIRST, Layout
+from grpo_nb.checks.probes import DO_NOT_KNOW, THINK_FIRST, Layout
 
 if TYPE_CHECKING:
     import pandas
@@ -34,9 +34,6 @@ MIN_GOLDS_FOLLOWED = 2
 MIN_PART_FOLLOWED = 0.25
 """A reward that cannot read three of four gold answers does not tell right from wrong."""
 
-MIN_LAYOUTS_FOR_LENGTH = 6
-"""With fewer layouts tried, length cannot be told from format, so `follows_length` says no."""
-
 ANSWER_DEPENDENT_PART = 0.5
 """A reward depends on the answer if another answer changes the score by this part of its range.
 
@@ -44,7 +41,7 @@ A length reward changes far less, because the answers have similar lengths.
 """
 
 LENGTHENED = ["words", "steps", "the answer"]
-"""Variants of `repetition is rewarded` that only lengthen the reasoning."""
+"""Variants of the category `growth` that only lengthen the reasoning."""
 
 
 @dataclass(frozen=True)
@@ -77,41 +74,43 @@ def find_role(probes: pandas.DataFrame, layouts: Sequence[Layout]) -> Role:
         layouts: The task's own layouts come first.
     """
     tolerance = tolerance_of(probes)
-    best = best_scores(probes).dropna(subset="right")
     # TRL adds up a missing score as 0.
     score_if_missing = min(0.0, probes["score"].min())
-    over_wrong = _margins(best["right"], best["wrong"].fillna(score_if_missing))
-    followed = over_wrong[over_wrong["gain"] > tolerance]
-    # Count gold answers, not rows: a reward for the most frequent label is right on most rows.
-    rights = probes[probes["kind"] == "right"].set_index(["layout", "row"])["variant"]
-    golds = rights[best.index].groupby("layout").nunique()
-    golds_followed = rights[followed.index].groupby("layout").nunique()
-    golds_followed = golds_followed.reindex(golds.index, fill_value=0)
-    is_for_most = golds_followed > golds / 2
-    smallest_gains = over_wrong["gain"].groupby("layout").min()
-    are_enough = golds_followed >= MIN_GOLDS_FOLLOWED
-    are_a_part = golds_followed >= MIN_PART_FOLLOWED * golds
-    is_for_several = are_enough & are_a_part & (smallest_gains >= -tolerance)
-    is_answer = is_for_most | is_for_several
+    rights = probes[probes["category"] == "right"]
+    golds = rights.groupby("row")["variant"].first()
+    format_role = no_role(layouts[0])
     for layout in layouts:
-        if is_answer.get(layout.name, False):
-            return Role(ANSWER, layout, followed.loc[layout.name])
+        scores = best_scores(probes, layout).dropna(subset="right")
+        if scores.empty:
+            continue
+        wrong = scores["wrong"].fillna(score_if_missing)
+        margins = _margins(scores["right"], wrong)
+        gains = margins["gain"]
+        followed = margins[gains > tolerance]
+        # Count gold answers, not rows: a reward for the most frequent label is right on most rows.
+        gold_count = golds[margins.index].nunique()
+        followed_count = golds[followed.index].nunique()
+        is_for_most = followed_count > gold_count / 2
+        enough = max(MIN_GOLDS_FOLLOWED, MIN_PART_FOLLOWED * gold_count)
+        is_for_several = followed_count >= enough and gains.min() >= -tolerance
+        if is_for_most or is_for_several:
+            return Role(ANSWER, layout, followed)
 
-    over_prose = _margins(best["right"], best["prose"].fillna(0.0))
-    smallest_gains = over_prose["gain"].groupby("layout").min()
-    is_format = smallest_gains > tolerance
-    for layout in layouts:
+        prose = scores["prose"].fillna(0.0)
+        over_prose = _margins(scores["right"], prose)
+        is_above_prose = over_prose["gain"].min() > tolerance
         is_shown = layout.is_own or layout.name == THINK_FIRST
-        if is_shown and is_format.get(layout.name, False) and not follows_length(probes):
-            return Role(FORMAT, layout, over_prose.loc[layout.name])
-    return no_role(layouts[0])
+        if is_above_prose and is_shown and format_role.name == OTHER:
+            format_role = Role(FORMAT, layout, over_prose)
+    return format_role
 
 
 def no_role(layout: Layout) -> Role:
     """Return the role of a reward that follows nothing, or whose scores show nothing."""
     import pandas
 
-    return Role(OTHER, layout, pandas.DataFrame({"baseline": [], "gain": []}, dtype=float))
+    no_margins = pandas.DataFrame({"baseline": [], "gain": []}, dtype=float)
+    return Role(OTHER, layout, no_margins)
 
 
 def _margins(right: pandas.Series, baseline: pandas.Series) -> pandas.DataFrame:
@@ -120,18 +119,19 @@ def _margins(right: pandas.Series, baseline: pandas.Series) -> pandas.DataFrame:
     return pandas.DataFrame({"baseline": baseline, "gain": right - baseline})
 
 
-def best_scores(probes: pandas.DataFrame) -> pandas.DataFrame:
-    """Return the best finite scores of right and wrong answers, and of prose.
+def best_scores(probes: pandas.DataFrame, layout: Layout) -> pandas.DataFrame:
+    """Return the best finite scores of each row: of right and wrong answers, and of prose.
 
-    Index: layout and row. Columns `right`, `wrong` and `prose`, the same in each layout; NaN where
-    no completion has a finite score.
+    Columns: `right` and `wrong` in this layout, and `prose`. NaN where no completion has a finite
+    score.
     """
-    answers = probes[probes["kind"].isin(["right", "wrong"])]
-    best = answers.groupby(["layout", "row", "kind"])["score"].max().unstack()
-    best = best.reindex(columns=["right", "wrong"])
-    prose = probes[probes["kind"] == "prose"]
-    best_prose = prose.groupby("row")["score"].max()
-    return best.join(best_prose.rename("prose"), on="row")
+    columns = ["right", "wrong", "prose"]
+    is_read = probes["layout"].isin([layout.name, ""])  # prose is in no layout
+    is_control = probes["category"].isin(columns)
+    controls = probes[is_read & is_control]
+    scores = controls.groupby(["row", "category"])["score"]
+    best = scores.max().unstack()
+    return best.reindex(columns=columns)
 
 
 def tolerance_of(probes: pandas.DataFrame) -> float:
@@ -149,52 +149,30 @@ def score_range(probes: pandas.DataFrame) -> float:
 def is_answer_dependent(probes: pandas.DataFrame) -> bool:
     """Return whether another answer in the same words changes the score by much.
 
-    It must do so on most rows, in at least one layout.
+    "I do not know" in the slot counts as another answer. The score must change on most rows, in at
+    least one layout.
     """
-    controls = probes[probes["kind"].isin(["right", "wrong", "prose"])]
+    is_unanswered = probes["variant"] == DO_NOT_KNOW
+    categories = probes["category"]
+    is_answer = categories.isin(["right", "wrong"]) | is_unanswered
+    is_prose = categories == "prose"
+    controls = probes[is_answer | is_prose]
     known_range = max(SMALLEST_RANGE, score_range(controls))
+    answers = probes[is_answer]
+    rows_unanswered = probes["row"][is_unanswered]
+    if len(rows_unanswered):  # it was tried on some rows only
+        answers = answers[answers["row"].isin(rows_unanswered)]
+    scores = answers.groupby(["layout", "row"])["score"]
+    changes = scores.max() - scores.min()
     large_change = ANSWER_DEPENDENT_PART * known_range
-    answers = controls[controls["kind"] != "prose"]
-    scored = answers.dropna(subset="score")
-    scores = scored.groupby(["layout", "row"])["score"]
-    ranges = scores.max() - scores.min()
-    is_changed = ranges > large_change
+    is_changed = changes.dropna() > large_change
     changed_shares = is_changed.groupby("layout").mean()
     return bool(changed_shares.max() > 0.5)
 
 
 def is_length_dependent(probes: pandas.DataFrame) -> bool:
     """Return whether more words of reasoning change the score of the same answer."""
-    repeated = probes[probes["kind"] == "repetition is rewarded"]
-    longer = repeated[repeated["variant"].isin(LENGTHENED)]
-    return bool(score_range(longer) > tolerance_of(probes))
-
-
-def is_phrase_dependent(probes: pandas.DataFrame) -> bool:
-    """Return whether some phrase in the reasoning changes the score of the same answer."""
-    with_phrase = probes[probes["kind"] == "a phrase is rewarded"]
-    is_in_slot = with_phrase["variant"].str.endswith(IN_SLOT)
-    in_reasoning = with_phrase[~is_in_slot]
-    return bool(score_range(in_reasoning) > tolerance_of(probes))
-
-
-def follows_length(probes: pandas.DataFrame) -> bool:
-    """Return whether the length of a text alone explains the scores of right answers and prose.
-
-    Texts in the layouts of other prompts count too: a reward for the format gives them nothing,
-    though they are as long. Two levels are no evidence: a format reward also scores one layout,
-    perhaps the longest, higher than the rest.
-    """
-    texts = probes[probes["kind"].isin(["right", "prose"])]
-    if texts["layout"].nunique() <= MIN_LAYOUTS_FOR_LENGTH:  # prose is in no layout
-        return False
-    scored = texts.dropna(subset="score")
-    scored = scored.assign(length=scored["text"].str.len())
-    tolerance = tolerance_of(probes)
-    for _, row in scored.groupby("row"):
-        scores = row.sort_values(["length", "score"])["score"]
-        levels = (scores / tolerance).round().nunique()
-        is_monotonic = scores.is_monotonic_increasing or scores.is_monotonic_decreasing
-        if levels <= 2 or not is_monotonic:
-            return False
-    return not scored.empty
+    repeated = probes[probes["category"] == "growth"]
+    is_longer = repeated["variant"].isin(LENGTHENED)
+    change = score_range(repeated[is_longer])
+    return bool(change > tolerance_of(probes))

@@ -22,7 +22,7 @@ from grpo_nb.models.adapter import load_adapter
 from grpo_nb.models.identity import require_trained_on
 from grpo_nb.models.import_unsloth import import_unsloth, without_loading_bars
 from grpo_nb.models.load import load_model
-from grpo_nb.models.modes import kept_modes, kept_random_state
+from grpo_nb.models.modes import kept_modes, kept_random_state, plain_generation_config
 from grpo_nb.models.sources import resolve_model
 from grpo_nb.models.templates import set_template_from, tokenizer_for
 from grpo_nb.runs.run_folder import Run, open_run
@@ -391,7 +391,7 @@ def answers_of_model(
     from grpo_nb.generation.sampling import generate
 
     # An evaluation in the middle of a training must not change what is sampled afterwards.
-    with kept_random_state(), kept_modes(model), _plain_generation_config(model):
+    with kept_random_state(), kept_modes(model), plain_generation_config(model):
         torch.manual_seed(decoding.seed)
         return generate(
             model,
@@ -418,26 +418,6 @@ def _open_model(model: Any, tokenizer: Any, description: str) -> OpenSubject:
         return answers_of_model(model, tokenizer, *arguments)
 
     return OpenSubject(description, ask, tokenizer)
-
-
-@contextlib.contextmanager
-def _plain_generation_config(model: Any) -> Iterator[None]:
-    """Remove everything but the special tokens from a model's generation_config.
-
-    transformers takes from it whatever a call leaves open. A repetition penalty or a top_p that
-    only one of two folders has would be compared as well, and vLLM and llama.cpp do not read it.
-    """
-    from transformers import GenerationConfig
-
-    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
-    own = inner.generation_config
-    inner.generation_config = GenerationConfig(
-        bos_token_id=own.bos_token_id, eos_token_id=own.eos_token_id, pad_token_id=own.pad_token_id
-    )
-    try:
-        yield
-    finally:
-        inner.generation_config = own
 
 
 def _open_gguf(file: Path) -> OpenSubject:

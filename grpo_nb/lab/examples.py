@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from grpo_nb.checks.probes import PLAIN
+from grpo_nb.checks.probes import PLAIN_REASONING
 from grpo_nb.checks.rows import make_wrong_answers
 from grpo_nb.rewards.answers import gold_answers
 from grpo_nb.tasks.formats import AnswerFormat
@@ -55,4 +55,4 @@ def example_completions(
         )
     gold = golds[0]
     (wrong,) = make_wrong_answers(gold, [gold], 1)
-    return [format.completion(PLAIN, gold), format.completion(PLAIN, wrong)]
+    return [format.completion(PLAIN_REASONING, gold), format.completion(PLAIN_REASONING, wrong)]

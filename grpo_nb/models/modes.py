@@ -1,4 +1,4 @@
-"""Keep what sampling changes: the modes of a model's modules, and the random generators."""
+"""Keep what sampling changes: modes of modules, random generators, the generation config."""
 
 import contextlib
 import random
@@ -39,3 +39,23 @@ def kept_random_state() -> Iterator[None]:
     finally:
         random.setstate(python_state)
         numpy.random.set_state(numpy_state)
+
+
+@contextlib.contextmanager
+def plain_generation_config(model: Any) -> Iterator[None]:
+    """Remove everything but the special tokens from a model's generation_config.
+
+    transformers takes from it whatever a call leaves open. A repetition penalty or a top_p that
+    only one of two folders has would be compared as well, and vLLM and llama.cpp do not read it.
+    """
+    from transformers import GenerationConfig
+
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    own = inner.generation_config
+    inner.generation_config = GenerationConfig(
+        bos_token_id=own.bos_token_id, eos_token_id=own.eos_token_id, pad_token_id=own.pad_token_id
+    )
+    try:
+        yield
+    finally:
+        inner.generation_config = own

@@ -56,8 +56,8 @@ def make(groups, rewards=REWARDS, *, truncated="", example=True, greedy=(), **se
     )
 
 
-def advice_kinds(before: Baseline) -> set[str]:
-    return {advice.kind for advice in before.advice}
+def advice_names(before: Baseline) -> set[str]:
+    return {advice.name for advice in before.advice}
 
 
 def constant(completions, **columns):
@@ -134,11 +134,11 @@ def test_baseline_shows_majority_class_baseline() -> None:
     assert "always answering 'yes' would get 60%" in repr(with_floor)
 
 
-def test_baseline_asks_its_judge_what_is_right() -> None:
-    judge = gn.rewards.correctness(tolerance=0.5)
-    before = make([[FORMAT.render("so", "2.3"), WRONG]], [judge])
+def test_baseline_asks_its_grader_what_is_right() -> None:
+    grader = gn.rewards.correctness(tolerance=0.5)
+    before = make([[FORMAT.render("so", "2.3"), WRONG]], [grader])
     assert before.sampled_accuracy == 0
-    assert dataclasses.replace(before, grader=judge).sampled_accuracy == 0.5
+    assert dataclasses.replace(before, grader=grader).sampled_accuracy == 0.5
 
 
 def test_baseline_asks_a_function_what_is_right() -> None:
@@ -147,15 +147,15 @@ def test_baseline_asks_a_function_what_is_right() -> None:
 
     rewards = [twice, gn.rewards.xml_tags()]
     before = make([["it is 2", "it is 3"]] * 4, rewards, greedy=["2"] * 4)
-    judge = choose_grader(rewards, before.rows, FORMAT)
-    judged = dataclasses.replace(before, grader=judge)
-    assert judged.sampled_accuracy == 0.5
-    assert judged.greedy_accuracy == 1.0
-    assert "answers to which twice() gives 2 or more" in repr(judged)
+    grader = choose_grader(rewards, before.rows, FORMAT)
+    graded = dataclasses.replace(before, grader=grader)
+    assert graded.sampled_accuracy == 0.5
+    assert graded.greedy_accuracy == 1.0
+    assert "answers to which twice() gives 2 or more" in repr(graded)
 
 
 @pytest.mark.parametrize(
-    ("kind", "before"),
+    ("name", "before"),
     [
         pytest.param("example turn", make([[PROSE] * 4] * 4, example=False), id="example"),
         pytest.param("priming", make([[PROSE] * 4] * 4), id="priming"),
@@ -173,11 +173,11 @@ def test_baseline_asks_a_function_what_is_right() -> None:
         ),
     ],
 )
-def test_advice_has_numbers_and_code_that_compiles(kind: str, before: Baseline) -> None:
-    (advice,) = [advice for advice in before.advice if advice.kind == kind]
+def test_advice_has_numbers_and_code_that_compiles(name: str, before: Baseline) -> None:
+    (advice,) = [advice for advice in before.advice if advice.name == name]
     assert any(letter.isdigit() for letter in advice.reason)
-    assert kind in repr(before)
-    assert kind in before._repr_html_()
+    assert name in repr(before)
+    assert name in before._repr_html_()
     compile(advice.code, "advice", "exec")
 
 
@@ -205,16 +205,16 @@ def test_advice_is_empty_for_a_good_signal() -> None:
 
 
 def test_advice_with_an_example_turn_proposes_none() -> None:
-    assert "example turn" not in advice_kinds(make([[PROSE] * 4] * 4))
+    assert "example turn" not in advice_names(make([[PROSE] * 4] * 4))
 
 
 def test_advice_without_format_proposes_no_length() -> None:
     before = make([[PROSE] * 4] * 4, truncated=PROSE, example=False)
-    assert not {"longer completions", "easier data"} & advice_kinds(before)
+    assert not {"longer completions", "easier data"} & advice_names(before)
 
 
 def test_advice_on_priming_names_the_recipe() -> None:
-    (advice,) = [one for one in make([[PROSE] * 4] * 4).advice if one.kind == "priming"]
+    (advice,) = [one for one in make([[PROSE] * 4] * 4).advice if one.name == "priming"]
     assert advice.code.startswith("SFTTrainer(")
 
 
@@ -227,7 +227,7 @@ def test_baseline_numbers_add_up(seed: int) -> None:
     few = generator.sample(pool, generator.randint(1, 3))
     before = make([[generator.choice(few) for _ in range(size)] for _ in range(count)])
     assert sum(before.counts.values()) == count == len(before.groups)
-    assert not {"easier data", "harder data"} <= advice_kinds(before)
+    assert not {"easier data", "harder data"} <= advice_names(before)
 
     low, high = before.useful_interval
     assert 0 <= low <= before.counts["differs"] / count <= high <= 1

@@ -114,7 +114,7 @@ def test_lone_reward_for_one_label_is_critical(reward) -> None:
 
 def test_lone_constant_reward_is_a_warning() -> None:
     report = check_rewards(lambda completions, **_: [1.0] * len(completions), SUMS)
-    assert kinds(report) == {"constant", "right answer unknown"}
+    assert kinds(report) == {"constant"}
 
 
 def test_set_without_reward_for_answers_is_critical() -> None:
@@ -130,7 +130,11 @@ def brevity(completions, **_):
     return [1 / (1 + len(completion_text(c).split())) for c in completions]
 
 
-@pytest.mark.parametrize("reward", [formed, brevity])
+def brevity_with_unused_answer(completions, answer, **_):
+    return brevity(completions)
+
+
+@pytest.mark.parametrize("reward", [formed, brevity, brevity_with_unused_answer])
 def test_lone_format_or_length_reward_gets_a_note(reward) -> None:
     report = check_rewards(reward, SUMS)
     assert report.ok, report
@@ -375,7 +379,7 @@ def test_function_around_a_judge_is_not_called(make) -> None:
 
 
 def test_reward_that_is_slow_with_one_completion_is_asked_little(monkeypatch) -> None:
-    monkeypatch.setattr(calls, "SLOW_CALL_SECONDS", 0.01)
+    monkeypatch.setattr(calls, "SLOW_SECONDS", 0.01)
     asked = []
 
     def remote(completions, answer, **_):
@@ -502,3 +506,18 @@ def test_answer_reward_of_negative_weight_lowers_the_gain() -> None:
     rewards = [right, exact, gn.rewards.xml_format()]
     report = check_rewards(rewards, SUMS, weights={"right": 2.0, "exact": -1.0, "xml_format": 1.5})
     assert "format outweighs the answer" in kinds(report)
+
+
+def test_slow_reward_next_to_one_for_another_layout_is_checked(monkeypatch) -> None:
+    monkeypatch.setattr(calls, "SLOW_SECONDS", 0.005)
+
+    def slow(completions, answer, **_):
+        time.sleep(0.006 * len(completions))
+        return right(completions, answer)
+
+    def one_line(completions, answer, **_):
+        texts = [completion_text(c) for c in completions]
+        golds = [f"<answer>{gold}</answer>" for gold in answer]
+        return [float(text.endswith(gold)) for text, gold in zip(texts, golds, strict=True)]
+
+    assert "another format" in kinds(check_rewards([one_line, slow], SUMS))

@@ -1,11 +1,10 @@
-"""Check which rows are tried, their wrong answers, and the order of findings."""
+"""Check which rows are tried, and their wrong answers."""
 
 import itertools
 import math
 
 import pytest
 
-from grpo_nb.checks.report import WHOLE_SET, make_finding, sort_findings
 from grpo_nb.checks.rows import MAX_ROWS_TRIED, choose_rows, make_near_misses
 
 
@@ -32,21 +31,3 @@ def test_near_misses_of_decimals_keep_the_tolerance(gold: str) -> None:
 
 def test_near_miss_of_a_signed_number_has_one_sign() -> None:
     assert make_near_misses("+5")["the other sign"] == "-5"
-
-
-def test_findings_are_sorted_by_reward_then_cause() -> None:
-    given = [
-        ("right answer refused", "b"),
-        ("format outweighs the answer", WHOLE_SET),
-        ("every candidate", "a"),
-        ("depends on its group", "b"),
-        ("no reward for answers", "a"),
-    ]
-    findings = sort_findings([make_finding(kind, reward, "seen") for kind, reward in given])
-    assert [finding.kind for finding in findings] == [
-        "depends on its group",
-        "right answer refused",
-        "every candidate",
-        "format outweighs the answer",
-        "no reward for answers",
-    ]

@@ -91,7 +91,7 @@ FAULTS: list[Fault] = [
     ),
     Fault(
         "near_price",
-        "part credit",
+        "answer outside the slot",
         "half credit for naming it",
         old="scores.append(-1.0)\n            continue\n        try",
         new=(
