@@ -196,7 +196,7 @@ class Answers(Shown):
         for question, *answers in zip(self.questions, self.before, self.after, strict=True):
             cells = [as_written(question)]
             for answer in answers:
-                mark = " [truncated here]" if answer.is_cut else ""
+                mark = " [truncated here]" if answer.is_truncated else ""
                 cells.append(as_written(answer.text + mark))
             rows.append(cells)
         yield Table(rows, head=("question", "before", "after"), wide=range(3))

@@ -127,7 +127,7 @@ def grade_answers(
             "is_formatted": format.is_exact(completion.text),
             "is_anywhere": None if is_anywhere is None else is_anywhere[place],
             "tokens": completion.tokens,
-            "is_cut": completion.is_cut,
+            "is_truncated": completion.is_truncated,
         }
         if isinstance(grader, FunctionGrader):
             row["grader_score"] = None if math.isnan(scores[place]) else scores[place]

@@ -36,7 +36,7 @@ STORED_FIELDS = (
 )
 """Fields of an `Evaluation` in comparison.json, besides the contamination."""
 
-NOTABLE_CUT_SHARE = 0.1
+NOTABLE_TRUNCATED_SHARE = 0.1
 """Share of truncated answers from which a note says so: the accuracy then also measures the length
 limit."""
 
@@ -51,7 +51,7 @@ class Evaluation(Shown):
     label: str
     rows: Sequence[Mapping[str, Any]]
     """One row per completion: `question`, `answer`, `completion`, `given`, `is_correct`,
-    `is_formatted`, `is_anywhere`, `tokens`, `is_cut`, and `reward/<name>` for each reward. If a
+    `is_formatted`, `is_anywhere`, `tokens`, `is_truncated`, and `reward/<name>` for each reward. If a
     function decides, also `grader_score`, its score or None. The samples of a question are
     next to each other. `given` is the answer that rewards would read."""
     samples: int = 1
@@ -131,9 +131,9 @@ class Evaluation(Shown):
         return fmean(row["tokens"] for row in self.rows)
 
     @property
-    def cut_share(self) -> float:
+    def truncated_share(self) -> float:
         """Share of answers that were truncated at the length limit."""
-        return fmean(row["is_cut"] for row in self.rows)
+        return fmean(row["is_truncated"] for row in self.rows)
 
     @property
     def pass_at(self) -> dict[int, tuple[float, Interval]]:
@@ -169,9 +169,9 @@ class Evaluation(Shown):
         elif self.contamination.count:
             notes.append(self.contamination.sentence)
         notes += self.remarks
-        if self.cut_share >= NOTABLE_CUT_SHARE:
+        if self.truncated_share >= NOTABLE_TRUNCATED_SHARE:
             notes.append(
-                f"{self.cut_share:.0%} of the answers of {self.label!r} were truncated at the "
+                f"{self.truncated_share:.0%} of the answers of {self.label!r} were truncated at the "
                 "length limit. With a larger max_completion_length they could end."
             )
         return notes
@@ -189,7 +189,7 @@ class Evaluation(Shown):
         for name, mean in self.rewards.items():
             rows.append((f"reward {name}", str(mean)))
         rows.append(("mean length, tokens", f"{self.mean_length:.1f}"))
-        rows.append(("truncated at the length limit", f"{self.cut_share:.1%}"))
+        rows.append(("truncated at the length limit", f"{self.truncated_share:.1%}"))
         return rows
 
     @property
@@ -213,7 +213,7 @@ class Evaluation(Shown):
         for name, measure in MEASURES.items():
             numbers[measure.share_field] = self.share_of(name)
             numbers[measure.interval_field] = self.interval_of(name)
-        for name in ("mean_length", "cut_share", "questions"):
+        for name in ("mean_length", "truncated_share", "questions"):
             numbers[name] = getattr(self, name)
         numbers["contamination"] = self.contamination and self.contamination.to_dict()
         return numbers

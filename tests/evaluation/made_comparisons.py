@@ -21,7 +21,7 @@ def evaluation(
             "is_formatted": is_right,
             "is_anywhere": is_right,
             "tokens": 5,
-            "is_cut": False,
+            "is_truncated": False,
         }
         rows.append(row)
     return Evaluation(label, rows, samples)

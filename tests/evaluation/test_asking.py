@@ -57,7 +57,7 @@ def test_compare_notes_contamination_and_truncation(
     comparison = gn.compare(tiny_run, task)
     assert comparison.contamination.count == 0
     assert "training questions of the run tiny" in comparison.contamination.source
-    assert comparison.after.cut_share > 0.5
+    assert comparison.after.truncated_share > 0.5
     assert "of 'after' were truncated at the length limit" in repr(comparison)
 
 

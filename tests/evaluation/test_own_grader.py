@@ -104,7 +104,7 @@ def curve(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, float]]:
     def answers(*given: object) -> list[Completion]:
         count = next(right)
         texts = [str(2 * i if i < count else 99) for i in range(4)]
-        return [Completion(text, tokens=1, is_cut=False) for text in texts]
+        return [Completion(text, tokens=1, is_truncated=False) for text in texts]
 
     monkeypatch.setattr("grpo_nb.training.recorder.answers_of_model", answers)
     task = SimpleNamespace(

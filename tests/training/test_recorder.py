@@ -105,7 +105,7 @@ def test_step_without_scores_has_no_reward(tiny, settings, value) -> None:
 
 def test_holdout_score_uses_the_runs_own_grader(monkeypatch) -> None:
     """20 questions, 19 of them right."""
-    shared = {"is_formatted": True, "tokens": 5, "is_cut": False}
+    shared = {"is_formatted": True, "tokens": 5, "is_truncated": False}
     answers = [
         {**shared, "is_correct": number > 0, "is_anywhere": number > 1} for number in range(20)
     ]
