@@ -80,7 +80,7 @@ def test_run_from_its_folder_names_the_missing_function(run: gn.runs.Run) -> Non
 def test_function_reads_columns_kept_with_the_run(run: gn.runs.Run) -> None:
     rows = [{**row, "level": 1} for row in run.holdout]
     lines = "".join(json.dumps(row) + "\n" for row in rows)
-    (run.start_path / "holdout.jsonl").write_text(lines)
+    (run.path / "holdout.jsonl").write_text(lines)
     assert gn.evaluate(run, correct=needs_a_column).accuracy == 1.0
 
 
