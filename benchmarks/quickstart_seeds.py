@@ -47,8 +47,8 @@ COLUMNS = (
 
 
 MEASURES = {
-    "correct": "correct",
-    "format": "in the format",
+    "accuracy": "correct",
+    "in_format": "in the format",
     "anywhere": "correct anywhere in the text",
 }
 """The three held-out measures, by their names in `Comparison.results`."""

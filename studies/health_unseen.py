@@ -27,6 +27,8 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+import pandas
+
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from grpo_nb.config.settings import Settings
@@ -106,7 +108,8 @@ def simulate_step(
     rights: list[float] = []
     forms: list[float] = []
     groups: list[list[float]] = []
-    texts: list[list[str]] = []
+    texts: list[str] = []
+    prompts: list[int] = []
     for prompt in range(run.prompts):
         pass_rate = 1 / (1 + math.exp(-(skill - chance.gauss(0, run.spread))))
         gold = chance.choice(LABELS[: run.labels] or LABELS)
@@ -118,7 +121,8 @@ def simulate_step(
         groups.append([run.score * r + 0.5 * f for r, f in zip(right, form, strict=True)])
         free = [f"{prompt} {number} {chance.random()}" for number in range(run.size)]
         words = [gold if r else wrong for r in right]
-        texts.append(words if run.labels else free)
+        texts += words if run.labels else free
+        prompts += [prompt] * run.size
     totals = [total for group in groups for total in group]
     silent = fmean(float(max(group) - min(group) < 1e-9) for group in groups)
     signal = 1 - silent
@@ -138,7 +142,7 @@ def simulate_step(
         "completions/mean_length": run.length(at) * chance.gauss(1, 0.06),
         "completions/clipped_ratio": min(1.0, max(0.0, run.truncated(at) * chance.gauss(1, 0.1))),
         "step_time": chance.lognormvariate(2, 0.1),
-        **repetition_metrics(texts),
+        **repetition_metrics(pandas.Series(texts), pandas.Series(prompts)),
     }
     if run.form:
         row |= {"rewards/form/mean": fmean(forms), "rewards/form/std": stdev(forms)}

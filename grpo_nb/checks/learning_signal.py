@@ -363,7 +363,7 @@ def baseline(
         scores=score(rewards, **as_scored(sampled, repeated)),
         num_generations=size,
         rows=tuple(rows),
-        is_truncated=tuple(answer.is_cut for answer in sampled),
+        is_truncated=tuple(answer.is_truncated for answer in sampled),
         right=right,
         empty=empty,
         format=task.format,

@@ -11,7 +11,7 @@ from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import describe_value, require
 from grpo_nb.core.tables import Part, Shown, Table, as_written
 from grpo_nb.evaluation.comparison import Comparison
-from grpo_nb.evaluation.exam import Exam, Questions, format_of, require_no_tools
+from grpo_nb.evaluation.exam import Exam, Questions, example_of, format_of, require_no_tools
 from grpo_nb.evaluation.results import Evaluation
 from grpo_nb.evaluation.subjects import (
     Decoding,
@@ -72,7 +72,7 @@ def evaluate(
             reports their number.
         correct: Reward function that decides which answers are correct. An answer is correct if
             it gets the full score: the upper end of the function's attribute `range`, or without
-            one a score that the function gives to gold answers in the format and to no wrong one.
+            one the lowest score of a gold answer in the format that no wrong answer gets.
 
     Raises:
         ValueError: A held-out question was trained on, there are no questions, or an argument has
@@ -124,8 +124,9 @@ def compare(
     `compare(subject, against=other, task=task)` compares any two models; the other one is `before`
     in the result. Both get the same prompts, the same chat template and the same decoding.
 
-    The comparison of a run with its start, on all of its own questions with greedy answers, is kept
-    in the folder of the run, for its summary and model card. Keep any other with `.save(folder)`.
+    The comparison of a run with its start, on all of its own prompts with greedy answers and its own
+    grader, is kept in the folder of the run, for its summary and model card. Keep any other with
+    `.save(folder)`.
 
     Args:
         subject: Model to ask, as in `evaluate`. A run if there is no `against`.
@@ -196,7 +197,7 @@ class Answers(Shown):
         for question, *answers in zip(self.questions, self.before, self.after, strict=True):
             cells = [as_written(question)]
             for answer in answers:
-                mark = " [truncated here]" if answer.is_cut else ""
+                mark = " [truncated here]" if answer.is_truncated else ""
                 cells.append(as_written(answer.text + mark))
             rows.append(cells)
         yield Table(rows, head=("question", "before", "after"), wide=range(3))
@@ -234,13 +235,8 @@ def ask(
         "gn.ask, which takes no task, cannot ask this run. To see held-out answers from before and "
         "after, pass the task: gn.compare(run, task)",
     )
-    # The prompts of a run show how it asks: all turns before the question are the system prompt
-    # and examples. A run without held-out questions gets a prompt in its format instead.
-    prompts = run.holdout or with_prompts([{"question": ""}], format_of(run), None)
-    turns = prompts[0]["prompt"][:-1]
-    rows = []
-    for question in questions:
-        rows.append({"prompt": [*turns, {"role": "user", "content": question}]})
+    asked = [{"question": question} for question in questions]
+    rows = with_prompts(asked, format_of(run), example_of(run))
     decoding = Decoding(
         max_completion_length=settings.max_completion_length,
         chat_template_kwargs=run.chat_template_kwargs,

@@ -6,7 +6,6 @@ difference shown". Everything that a model, a user or a data set wrote is escape
 
 from __future__ import annotations
 
-import base64
 import dataclasses
 import functools
 import json
@@ -37,6 +36,19 @@ FREQUENT_COUNT = 3
 EXAMPLES = 3
 """Answers that the card shows."""
 
+WHAT_CHANGED = {
+    (True, True): "the answers and the format",
+    (True, False): "the answers",
+    (False, True): "the format",
+    # Neither alone shows a difference, so only both together have changed.
+    (False, False): "right answers in the format",
+    # Without answers anywhere, nobody knows how much of the change is the format.
+    (None, True): "correct answers (format and answer were not measured apart)",
+    (None, False): "the answers",
+}
+"""Words for what changed. The key: do the answers anywhere (None if not measured) and the format
+have the verdict of the correct answers?"""
+
 CHANGES = ("lost", "gained", "equal", "both wrong", "both right")
 """Changes of a question, in the order of `Comparison.transcripts`."""
 
@@ -58,7 +70,7 @@ class Comparison(Shown):
 
     @functools.cached_property
     def results(self) -> dict[str, PairedResult | None]:
-        """Paired test of `correct`, `format` and `anywhere`, None if it was not measured."""
+        """Paired test of `accuracy`, `in_format` and `anywhere`, None if it was not measured."""
         results: dict[str, PairedResult | None] = {}
         for measure in MEASURES:
             before = self.before.shares_of(measure)
@@ -72,7 +84,7 @@ class Comparison(Shown):
     @property
     def result(self) -> PairedResult:
         """Paired test of the correct answers."""
-        return self.results["correct"]
+        return self.results["accuracy"]
 
     @property
     def verdict(self) -> str:
@@ -144,24 +156,14 @@ class Comparison(Shown):
         verdict = self.verdict
         if verdict == NO_DIFFERENCE:
             return "No difference shown in correct answers."
+        has_format = self.results["in_format"].verdict == verdict
         anywhere = self.results["anywhere"]
-        has_format = self.results["format"].verdict == verdict
-        has_answers = self.answers_verdict == verdict
+        has_answers = None if anywhere is None else anywhere.verdict == verdict
+        changed = WHAT_CHANGED[has_answers, has_format]
+        if has_answers and has_format and anywhere.difference / self.result.difference < 0.5:
+            changed = "mostly the format, but also the answers"
         if self.after.unproven_grader:
             changed = f"the score of {self.after.unproven_grader}()"
-        elif anywhere is None and has_format:
-            # Without this measure, nobody knows how much of the change is the format.
-            changed = "correct answers (format and answer were not measured apart)"
-        elif anywhere is None or (has_answers and not has_format):
-            changed = "the answers"
-        elif not has_answers:
-            # If neither alone shows a difference, only both together have changed.
-            changed = "the format" if has_format else "right answers in the format"
-        # The answers are named first only if they make at least half of the change.
-        elif anywhere.difference / self.result.difference >= 0.5:
-            changed = "the answers and the format"
-        else:
-            changed = "mostly the format, but also the answers"
         headline = f"{verdict.capitalize()}: {changed}."
         # More answers in the format can hide that fewer answers are right.
         if {verdict, self.answers_verdict} == {"better", "worse"}:
@@ -204,7 +206,7 @@ class Comparison(Shown):
             table[name] = answers["completion"]
             table[f"{name}_is"] = [_grade(row, side.compares_gold) for row in side.rows]
             table[f"{name}_in_format"] = answers["is_formatted"]
-            table[f"{name}_anywhere"] = answers["is_anywhere"]
+            table[f"{name}_anywhere"] = answers["is_correct_anywhere"]
         return table.sort_values("change", kind="stable", ignore_index=True)
 
     def plot(self) -> Figure:
@@ -242,7 +244,7 @@ class Comparison(Shown):
             "before": self.before.to_dict(),
             "after": self.after.to_dict(),
             # The test of the correct answers, with its verdict.
-            **tests["correct"],
+            **tests["accuracy"],
             "sentence": self.sentence,
             "changed": self.changed,
             "tests": tests,
@@ -266,7 +268,12 @@ class Comparison(Shown):
         # A note about the questions is the same for both models.
         yield from dict.fromkeys([*self.before.notes, *self.after.notes])
         if has_figure:
-            yield self._figure_html()
+            # Imported here, so that the numbers of a comparison load no matplotlib.
+            from grpo_nb.runs.figure import figure_html
+
+            picture = figure_html(self.plot(), f"Held-out comparison. {self.sentence}")
+            # As a part of the page, a saved notebook still shows the figure.
+            yield Html("", picture.markup)
         examples = self.transcripts().head(EXAMPLES)
         caption = (
             f"{len(examples)} of {len(self.after.rows)} answers; comparison.transcripts() has "
@@ -274,16 +281,6 @@ class Comparison(Shown):
         )
         yield Html("", escaped(caption) + _example_table(self, examples).html())
         yield _small_print(self)
-
-    def _figure_html(self) -> Html:
-        """Return the figure as a part of the page, so that a saved notebook still shows it."""
-        # Imported here, so that the numbers of a comparison load no matplotlib.
-        from grpo_nb.runs.figure import png
-
-        encoded = base64.b64encode(png(self.plot(), dpi=120)).decode()
-        alt = escaped(f"Held-out comparison. {self.sentence}")
-        source = f"data:image/png;base64,{encoded}"
-        return Html("", f'<img alt="{alt}" src="{source}" style="max-width:100%;width:720px">')
 
 
 def _grade(row: Mapping[str, Any], compares_gold: bool) -> str:
@@ -299,8 +296,8 @@ def measures_sentence(comparison: Comparison) -> str:
     needs_both = ", which needs both" if comparison.after.compares_gold else ""
     return (
         f"The answers themselves: {_change(comparison, 'anywhere')}. "
-        f"In the format: {_change(comparison, 'format')}. "
-        f"Correct{needs_both}: {_change(comparison, 'correct')}."
+        f"In the format: {_change(comparison, 'in_format')}. "
+        f"Correct{needs_both}: {_change(comparison, 'accuracy')}."
     )
 
 
@@ -441,6 +438,6 @@ def open_comparison(folder: str | Path) -> Comparison:
 
 
 def _read_evaluation(saved: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Evaluation:
-    contamination = saved["contamination"] and Contamination(**saved["contamination"])
     fields = {name: saved[name] for name in STORED_FIELDS}
-    return Evaluation(rows=rows, contamination=contamination, **fields)
+    fields["contamination"] = saved["contamination"] and Contamination(**saved["contamination"])
+    return Evaluation(rows=rows, **fields)

@@ -26,7 +26,6 @@ from grpo_nb.evaluation.subjects import (
 from grpo_nb.generation.samples import Completion, as_scored
 from grpo_nb.rewards.answers import SlotReward
 from grpo_nb.rewards.base import RewardFunction, reward_list, reward_name, weights_by_name
-from grpo_nb.runs.rows import read_rows
 from grpo_nb.runs.run_folder import Run, trained_questions
 from grpo_nb.scoring.correct_answers import (
     FunctionGrader,
@@ -38,10 +37,11 @@ from grpo_nb.scoring.correct_answers import (
     grader_in_words,
     grader_remarks,
 )
-from grpo_nb.scoring.record import rebuild_reward
+from grpo_nb.scoring.record import rebuild_reward, record_of
 from grpo_nb.scoring.scores import score
 from grpo_nb.tasks.contamination import Contamination, find_contamination
 from grpo_nb.tasks.formats import AnswerFormat
+from grpo_nb.tasks.prompts import SYSTEM_ROLES, Chat
 from grpo_nb.tasks.read_rows import Source
 from grpo_nb.tasks.task import Task
 
@@ -87,10 +87,13 @@ class Exam:
             require_no_tools(self.run, "pass the task: gn.compare(run, task)")
         if isinstance(self.task, (Task, HeldOut)):
             return self.task
-        format = None if self.run is None else format_of(self.run)
+        if self.run is None:
+            return load_holdout(self.task)
+        format = format_of(self.run)
         if self.task is None:
-            return HeldOut(name=self.run.name, format=format, holdout=_stored_holdout(self.run))
-        return load_holdout(self.task, format=format)
+            return HeldOut(name=self.run.name, format=format, holdout=self.run.holdout)
+        # Asked without the example of the training, the model would answer another kind of prompt.
+        return load_holdout(self.task, format=format, example=example_of(self.run))
 
     @functools.cached_property
     def rows(self) -> list[dict[str, Any]]:
@@ -163,16 +166,27 @@ class Exam:
 
     @property
     def is_complete(self) -> bool:
-        """True if all questions of the run get a greedy answer of full length.
+        """True if all prompts of the run get a greedy answer of full length, graded as by the run.
 
         Only such a comparison becomes the result that the run shows.
         """
-        # Other questions, or shorter answers, would be another measure than the run's own.
-        asked = [row["question"] for row in self.rows]
-        own = [row["question"] for row in self.run.holdout]
+        # Other questions, formats or examples make other prompts, and so another measure.
+        asked = [_words_of(row["prompt"]) for row in self.rows]
+        own = [_words_of(row["prompt"]) for row in self.run.holdout]
         full_length = self.run.settings.max_completion_length
         is_full_length = self.decoding.max_completion_length >= full_length
-        return asked == own and is_full_length and self.samples == 1
+        is_greedy = self.samples == 1
+        return asked == own and is_full_length and is_greedy and self._is_graded_as_by_the_run
+
+    @property
+    def _is_graded_as_by_the_run(self) -> bool:
+        """True if no argument puts a grader that is no reward of the run in the place of its own."""
+        given = reward_list(self.rewards, least=0)
+        graders = [reward for reward in given if isinstance(reward, SlotReward)]
+        if self.correct is not None:
+            graders = reward_list(self.correct)
+        own = {record["hash"] for record in self.run.info["rewards"]}
+        return own.issuperset(record_of(grader)["hash"] for grader in graders)
 
     def ask_all(self, labels: Sequence[str]) -> list[Evaluation]:
         """Ask one model after the other. Refuse wrong arguments before a model is loaded.
@@ -216,7 +230,7 @@ class Exam:
         return evaluations
 
     def _check_runs(self) -> Contamination | None:
-        """Return the questions that the runs were trained on, and check that the prompts agree."""
+        """Return the questions that were trained on, and check the template's arguments."""
         # Two subjects may be parts of one run, so the runs are collected by their paths.
         runs = {self.run.path.absolute(): self.run} if self.run else {}
         for subject in self.subjects:
@@ -251,12 +265,12 @@ class Exam:
         }
 
     @functools.cached_property
-    def _asked_rows(self) -> list[Any]:
+    def _repeated_rows(self) -> list[Any]:
         """The rows, each once per sample."""
         return [row for row in self.rows for _ in range(self.samples)]
 
     def _answers(self, opened: OpenSubject, label: str) -> list[Completion]:
-        rows = self._asked_rows
+        rows = self._repeated_rows
         with progress_bar(len(rows), desc=f"held-out, {label}", unit="answer") as bar:
             return opened.ask(rows, self.decoding, lambda done: bar.update(done - bar.n))
 
@@ -274,14 +288,14 @@ class Exam:
         rewards: Sequence[RewardFunction],
     ) -> list[dict[str, Any]]:
         """Return a row for each completion, with the score of each reward."""
-        asked = self._asked_rows
-        rows = grade_answers(asked, completions, format, self.grader)
+        questions = self._repeated_rows
+        rows = grade_answers(questions, completions, format, self.grader)
         for reward in rewards:
             # The grader has scored the answers already, and each call may cost money.
             if isinstance(self.grader, FunctionGrader) and reward is self.grader.function:
                 scores = [row["grader_score"] for row in rows]
             else:
-                (scores,) = score(reward, **as_scored(completions, asked)).values.values()
+                (scores,) = score(reward, **as_scored(completions, questions)).values.values()
             for row, value in zip(rows, scores, strict=True):
                 row[f"{REWARD}{reward_name(reward)}"] = math.nan if value is None else value
         return rows
@@ -292,6 +306,26 @@ def format_of(run: Run) -> AnswerFormat:
     return AnswerFormat(**run.info["task"]["format"])
 
 
+def example_of(run: Run) -> list[dict[str, str]]:
+    """Return the turns of the example that each prompt of a run has before its question."""
+    prompts = []
+    for row in run.holdout:
+        prompts.append([turn for turn in row["prompt"] if turn["role"] not in SYSTEM_ROLES])
+    turns = prompts[0][:-1] if prompts else []
+    # The turns of a conversation differ from prompt to prompt, so they are no example.
+    if not turns or any(prompt[: len(turns)] != turns for prompt in prompts):
+        return []
+    # Without a system role, the first message starts with the system prompt.
+    system = f"{format_of(run).system_prompt()}\n\n"
+    first = turns[0] | {"content": turns[0]["content"].removeprefix(system)}
+    return [first, *turns[1:]]
+
+
+def _words_of(prompt: Chat) -> str:
+    """Return the words of a prompt, which are the same for templates without a system role."""
+    return "\n\n".join(str(turn["content"]) for turn in prompt)
+
+
 def require_no_tools(run: Run, cure: str) -> None:
     """Raise a `ValueError` if a run was trained with tools, which its folder does not have."""
     if run.info["task"].get("tools"):
@@ -299,15 +333,6 @@ def require_no_tools(run: Run, cure: str) -> None:
             f"the run {run.name!r} was trained with tools. Tools are Python objects and are not "
             f"stored with the run, so {cure}."
         )
-
-
-def _stored_holdout(run: Run) -> list[dict[str, Any]]:
-    """Return the held-out rows of a run, with all columns that rewards may read if it kept them."""
-    rows = run.holdout
-    # Rows with all columns are kept up to a size. If the file is missing, the short rows are asked.
-    complete = read_rows(run.start_path / "holdout.jsonl")
-    questions = [row["question"] for row in rows]
-    return complete if [row.get("question") for row in complete] == questions else rows
 
 
 def _rewards_of_run(run: Run, rewards: Sequence[RewardFunction]) -> list[RewardFunction]:

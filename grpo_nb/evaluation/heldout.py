@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_nb.core.words import displayable
 from grpo_nb.generation.samples import Completion, as_scored
-from grpo_nb.rewards.answers import correctness
 from grpo_nb.scoring.correct_answers import (
     FunctionGrader,
     Grader,
@@ -38,7 +37,7 @@ class HeldOut:
 
     name: str
     format: AnswerFormat
-    holdout: Dataset
+    holdout: Dataset | list[dict[str, Any]]
     """Rows with `prompt`, `question`, `answer` and the columns of the source."""
 
 
@@ -93,12 +92,12 @@ def grade_answers(
     questions: Sequence[Mapping[str, Any]],
     completions: Sequence[Completion],
     format: AnswerFormat,
-    grader: Grader | None = None,
+    grader: Grader,
 ) -> list[dict[str, Any]]:
     """Grade each completion, and return a row of `Evaluation.rows` for it.
 
     There are three grades. `is_correct`: the answer is right, and is where the format has it.
-    `is_formatted`: the completion is exactly in the format. `is_anywhere`: the last candidate in
+    `is_formatted`: the completion is exactly in the format. `is_correct_anywhere`: the last candidate in
     the text is the right answer (`grpo_nb.scoring.last_answer`), None if the grader does not show
     where it reads the answer.
 
@@ -106,14 +105,13 @@ def grade_answers(
         questions: Rows with `question` and `answer`.
         completions: One completion for each row.
         format: Format in which the questions were asked.
-        grader: From `scoring.correct_answers.choose_grader`; `correctness()` if None.
+        grader: From `scoring.correct_answers.choose_grader`.
     """
-    grader = grader or correctness()
     texts = [completion.text for completion in completions]
     scored = as_scored(completions, questions)
     scores = grader_scores(grader, texts, questions, format, scored=scored)
     is_correct = are_correct(grader, texts, questions, format, scores=scores)
-    is_anywhere = are_correct_anywhere(grader, texts, questions, format, is_correct)
+    is_correct_anywhere = are_correct_anywhere(grader, texts, questions, format, is_correct)
     rows = []
     for place, (question, completion) in enumerate(zip(questions, completions, strict=True)):
         given = format.extract_last(completion.text)
@@ -125,9 +123,11 @@ def grade_answers(
             "given": None if given is None else displayable(given),
             "is_correct": is_correct[place],
             "is_formatted": format.is_exact(completion.text),
-            "is_anywhere": None if is_anywhere is None else is_anywhere[place],
+            "is_correct_anywhere": None
+            if is_correct_anywhere is None
+            else is_correct_anywhere[place],
             "tokens": completion.tokens,
-            "is_cut": completion.is_cut,
+            "is_truncated": completion.is_truncated,
         }
         if isinstance(grader, FunctionGrader):
             row["grader_score"] = None if math.isnan(scores[place]) else scores[place]

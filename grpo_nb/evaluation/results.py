@@ -10,33 +10,16 @@ from typing import Any
 
 from grpo_nb.core.statistics import Estimate, estimate, pass_at_k, share_interval
 from grpo_nb.core.tables import Part, Shown, Table
-from grpo_nb.runs.rows import HELDOUT_MEASURES
+from grpo_nb.runs.rows import HELDOUT_MEASURES, in_percent
 from grpo_nb.scoring.scores import in_groups
 from grpo_nb.tasks.contamination import Contamination
 
 Interval = tuple[float, float]
 
 MEASURES = {measure.name: measure for measure in HELDOUT_MEASURES}
-"""The three measures by name: `correct`, `format` and `anywhere`."""
+"""The three measures by name: `accuracy`, `in_format` and `anywhere`."""
 
-COLUMNS = {"correct": "is_correct", "format": "is_formatted", "anywhere": "is_anywhere"}
-"""Column of `Evaluation.rows` for each measure."""
-
-STORED_FIELDS = (
-    "label",
-    "samples",
-    "decoding",
-    "subject",
-    "counted_as_correct",
-    "anywhere_note",
-    "compares_gold",
-    "model_id",
-    "remarks",
-    "unproven_grader",
-)
-"""Fields of an `Evaluation` in comparison.json, besides the contamination."""
-
-NOTABLE_CUT_SHARE = 0.1
+NOTABLE_TRUNCATED_SHARE = 0.1
 """Share of truncated answers from which a note says so: the accuracy then also measures the length
 limit."""
 
@@ -51,7 +34,7 @@ class Evaluation(Shown):
     label: str
     rows: Sequence[Mapping[str, Any]]
     """One row per completion: `question`, `answer`, `completion`, `given`, `is_correct`,
-    `is_formatted`, `is_anywhere`, `tokens`, `is_cut`, and `reward/<name>` for each reward. If a
+    `is_formatted`, `is_correct_anywhere`, `tokens`, `is_truncated`, and `reward/<name>` for each reward. If a
     function decides, also `grader_score`, its score or None. The samples of a question are
     next to each other. `given` is the answer that rewards would read."""
     samples: int = 1
@@ -89,10 +72,10 @@ class Evaluation(Shown):
         """Return the share of each question's samples that have a measure, None if not measured.
 
         Args:
-            measure: `correct`, `format` or `anywhere`.
+            measure: `accuracy`, `in_format` or `anywhere`.
         """
         # A share over the measured rows alone would describe other questions than the accuracy.
-        column = COLUMNS[measure]
+        column = MEASURES[measure].column
         if any(row.get(column) is None for row in self.rows):
             return None
         return [sum(row[column] for row in group) / self.samples for group in self.groups]
@@ -110,7 +93,7 @@ class Evaluation(Shown):
     @property
     def shares(self) -> list[float]:
         """Share of correct samples of each question."""
-        return self.shares_of("correct")
+        return self.shares_of("accuracy")
 
     @property
     def accuracy(self) -> float:
@@ -118,12 +101,12 @@ class Evaluation(Shown):
 
         A correct answer is right and in the format, unless a function decides what is correct.
         """
-        return self.share_of("correct")
+        return self.share_of("accuracy")
 
     @property
     def interval(self) -> Interval:
         """95 % Wilson interval of the accuracy."""
-        return self.interval_of("correct")
+        return self.interval_of("accuracy")
 
     @property
     def mean_length(self) -> float:
@@ -131,9 +114,9 @@ class Evaluation(Shown):
         return fmean(row["tokens"] for row in self.rows)
 
     @property
-    def cut_share(self) -> float:
+    def truncated_share(self) -> float:
         """Share of answers that were truncated at the length limit."""
-        return fmean(row["is_cut"] for row in self.rows)
+        return fmean(row["is_truncated"] for row in self.rows)
 
     @property
     def pass_at(self) -> dict[int, tuple[float, Interval]]:
@@ -169,9 +152,9 @@ class Evaluation(Shown):
         elif self.contamination.count:
             notes.append(self.contamination.sentence)
         notes += self.remarks
-        if self.cut_share >= NOTABLE_CUT_SHARE:
+        if self.truncated_share >= NOTABLE_TRUNCATED_SHARE:
             notes.append(
-                f"{self.cut_share:.0%} of the answers of {self.label!r} were truncated at the "
+                f"{self.truncated_share:.0%} of the answers of {self.label!r} were truncated at the "
                 "length limit. With a larger max_completion_length they could end."
             )
         return notes
@@ -189,7 +172,7 @@ class Evaluation(Shown):
         for name, mean in self.rewards.items():
             rows.append((f"reward {name}", str(mean)))
         rows.append(("mean length, tokens", f"{self.mean_length:.1f}"))
-        rows.append(("truncated at the length limit", f"{self.cut_share:.1%}"))
+        rows.append(("truncated at the length limit", f"{self.truncated_share:.1%}"))
         return rows
 
     @property
@@ -211,9 +194,9 @@ class Evaluation(Shown):
         """Return the numbers without the rows, fit for JSON."""
         numbers = {name: getattr(self, name) for name in STORED_FIELDS}
         for name, measure in MEASURES.items():
-            numbers[measure.share_field] = self.share_of(name)
+            numbers[name] = self.share_of(name)
             numbers[measure.interval_field] = self.interval_of(name)
-        for name in ("mean_length", "cut_share", "questions"):
+        for name in ("mean_length", "truncated_share", "questions"):
             numbers[name] = getattr(self, name)
         numbers["contamination"] = self.contamination and self.contamination.to_dict()
         return numbers
@@ -225,9 +208,7 @@ class Evaluation(Shown):
         yield from self.notes
 
 
-def in_percent(share: float | None, interval: Interval | None) -> str:
-    """Return a share with its interval as tables show it."""
-    if share is None or interval is None:
-        return "not measured"
-    low, high = interval
-    return f"{share:.1%} ({low:.1%} to {high:.1%})"
+STORED_FIELDS = tuple(
+    field.name for field in dataclasses.fields(Evaluation) if field.name != "rows"
+)
+"""Fields of an `Evaluation` in comparison.json. The rows have a file of their own."""

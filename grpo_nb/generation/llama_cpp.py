@@ -78,7 +78,7 @@ def answer(
 
     >>> chats = [[{"role": "user", "content": "2 + 2?"}]]
     >>> answer("model.gguf", chats, max_completion_length=8)  # doctest: +SKIP
-    [Answer(text='4', tokens=2, is_cut=False)]
+    [Answer(text='4', tokens=2, is_truncated=False)]
     """
     require_llama_cpp()
     file = Path(gguf)

@@ -100,7 +100,7 @@ def complete(client: httpx.Client, request: dict[str, Any], number: int) -> dict
         "tokens": len(ids),
         "ids": ids,
         "prompt_ids": prompt_ids,
-        "is_cut": completion["stop_type"] == "limit",
+        "is_truncated": completion["stop_type"] == "limit",
         "log_probs": log_probs_of(ids, completion.get("completion_probabilities", [])),
     }
 

@@ -17,7 +17,7 @@ class Completion:
     """Generated text. For an episode, the text of the model's last message."""
     tokens: int
     """Number of tokens that the model wrote."""
-    is_cut: bool
+    is_truncated: bool
     """True if it is truncated: it has no end token, or the episode ends before the final answer."""
     ids: Sequence[int] = field(default=(), repr=False)
     """Token ids that the model wrote, with the end token. Rewards get them as `completion_ids`."""
@@ -49,7 +49,7 @@ class Completion:
         return cls(
             text=final_text(turns),
             tokens=len(written),
-            is_cut=not (has_ended and has_answer),
+            is_truncated=not (has_ended and has_answer),
             ids=tuple(written),
             turns=tuple(turns),
             columns=columns,

@@ -193,9 +193,9 @@ def _sampling_arguments(temperature: float, sampling: Mapping[str, Any] | None) 
 def _completion(
     tokenizer: PreTrainedTokenizerBase, tokens: list[int], end_tokens: set[int]
 ) -> Completion:
-    is_cut = not tokens or tokens[-1] not in end_tokens
+    is_truncated = not tokens or tokens[-1] not in end_tokens
     text = tokenizer.decode(tokens, skip_special_tokens=True)
-    return Completion(text, len(tokens), is_cut, tuple(tokens))
+    return Completion(text, len(tokens), is_truncated, tuple(tokens))
 
 
 @torch.no_grad()

@@ -57,7 +57,7 @@ ZERO_STD_SHARE = "zero_std_share"
 """Share of groups whose rewards are all equal: TRL's `frac_reward_zero_std`, or in older logs 0 or
 1, computed from `reward_std`."""
 
-HOLDOUT_METRICS = {"holdout/accuracy", "holdout/low", "holdout/high"}
+HOLDOUT_METRICS = {"holdout/accuracy", "holdout/accuracy_low", "holdout/accuracy_high"}
 """Held-out accuracy, as the kit logs it, and the ends of its 95 % interval."""
 
 ASSUMED_GROUP_SIZE = 2
@@ -176,7 +176,7 @@ class RunHistory:
         self.max_steps = metrics.get("max_steps", self.max_steps)
         if metrics.keys() >= HOLDOUT_METRICS:
             self.accuracies.append(metrics["holdout/accuracy"])
-            width = metrics["holdout/high"] - metrics["holdout/low"]
+            width = metrics["holdout/accuracy_high"] - metrics["holdout/accuracy_low"]
             self.accuracy_errors.append(width / (2 * 1.96))
         if "eval_reward" in metrics:
             self.eval_rewards.append(metrics["eval_reward"])

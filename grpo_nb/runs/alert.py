@@ -104,17 +104,6 @@ def worst_first(alerts: Iterable[Alert]) -> list[Alert]:
     return sorted(alerts, key=lambda alert: -KINDS.index(alert.kind))
 
 
-def latest_first(alerts: Iterable[Alert]) -> list[Alert]:
-    """Sort by the step of the last change, which is a new severity or the withdrawal."""
-
-    def last_change(alert: Alert) -> int:
-        return alert.step if alert.ended is None else alert.ended
-
-    # Ties: the alert that was first reported later comes first.
-    latest_report_first = reversed(list(alerts))
-    return sorted(latest_report_first, key=last_change, reverse=True)
-
-
 def alerts_of(rows: Iterable[Mapping[str, Any]]) -> list[Alert]:
     """Return the alerts as of the last row, in the order in which they first came.
 

@@ -17,7 +17,7 @@ from grpo_nb.config.settings import EMBEDDED_MODEL
 from grpo_nb.core.files import write_text
 from grpo_nb.core.pages import render
 from grpo_nb.core.words import displayable
-from grpo_nb.runs.rows import HELDOUT_MEASURES, HeldoutMeasure
+from grpo_nb.runs.rows import HELDOUT_MEASURES, in_percent
 from grpo_nb.runs.run_folder import FIGURE, Run
 from grpo_nb.tasks.formats import AnswerFormat
 
@@ -126,7 +126,7 @@ def model_card(
         embedded_model=settings.model if is_embedded else None,
         comparison=run.comparison,
         measures=HELDOUT_MEASURES,
-        share_with_interval=_share_with_interval,
+        in_percent=in_percent,
         verification=verification,
         figure=FIGURE if has_figure else None,
         answer_format=AnswerFormat(**info["task"]["format"]),
@@ -144,17 +144,6 @@ def _device(machine: Mapping[str, Any]) -> str:
     if "device" in machine:
         return f"another machine (device {machine['device']})"
     return f"a CPU, {machine['cores']} cores"
-
-
-def _share_with_interval(evaluation: Any, measure: HeldoutMeasure) -> str:
-    share = getattr(evaluation, measure.share_field)
-    interval = getattr(evaluation, measure.interval_field)
-    if share is None:
-        return "not measured"
-    if interval is None:
-        return f"{share:.1%}"
-    low, high = interval
-    return f"{share:.1%} ({low:.1%} to {high:.1%})"
 
 
 def card_metadata(run: Run, kind: str = "adapter") -> ModelCardData:

@@ -391,8 +391,8 @@ def base64_png(figure: Figure) -> str:
 
 def figure_html(figure: Figure, words: str) -> Html:
     """Return a figure as HTML with alternative text, or the text where no image is shown."""
-    picture = base64_png(figure)
-    return Html(words, f'<img alt="{escaped(words)}" src="data:image/png;base64,{picture}">')
+    source = f"data:image/png;base64,{base64_png(figure)}"
+    return Html(words, f'<img alt="{escaped(words)}" src="{source}" style="max-width:100%">')
 
 
 class LivePlot:

@@ -221,10 +221,12 @@ def decide_outcome(
         missing.append("the held-out answers were not compared")
     elif comparison.verdict == "worse":
         missing.append("the held-out answers got worse")
-    elif comparison.verdict != "better":
-        missing.append("the held-out comparison shows no difference")
-    elif comparison.answers_verdict == "worse":
-        missing.append("the answers themselves got worse")
+    else:
+        if comparison.verdict != "better":
+            missing.append("the held-out comparison shows no difference")
+        # More answers in the format can hide that fewer answers are right.
+        if comparison.answers_verdict == "worse":
+            missing.append("the answers themselves got worse")
     baseline = comparison.majority if comparison is not None else None
     if baseline is not None and not baseline.is_cleared:
         missing.append("the majority-class baseline is not cleared")

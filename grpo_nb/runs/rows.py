@@ -1,73 +1,79 @@
 """Rows of a run, one for each logged step: made from the trainer's logs, and read from a file."""
 
+from __future__ import annotations
+
 import contextlib
 import json
 import math
 import numbers
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from grpo_nb.core.files import shown_path
 from grpo_nb.core.words import in_line
+
+if TYPE_CHECKING:
+    import pandas
 
 Row = Mapping[str, Any]
 ACCURACY = "holdout/accuracy"
 
 
 class HeldoutMeasure(NamedTuple):
-    """Names of one held-out measure.
+    """A measure of held-out answers. All of its keys begin with its name.
 
     Attributes:
-        name: Name in `Evaluation.share_of`.
+        name: Name in `Evaluation.share_of` and in comparison.json.
         label: Name that users see.
-        key: Key of the share in a row of a run.
-        low_key, high_key: Keys of the ends of its 95 % interval in a row.
-        share_field, interval_field: Fields of share and interval in a comparison.
+        column: Column of `Evaluation.rows` with the grade of each answer.
     """
 
     name: str
     label: str
-    key: str
-    low_key: str
-    high_key: str
-    share_field: str
-    interval_field: str
+    column: str
+
+    @property
+    def key(self) -> str:
+        """Key of the share in a row of a run."""
+        return f"holdout/{self.name}"
+
+    @property
+    def low_key(self) -> str:
+        """Key of the lower end of the 95 % interval in a row of a run."""
+        return f"{self.key}_low"
+
+    @property
+    def high_key(self) -> str:
+        """Key of the upper end of the 95 % interval in a row of a run."""
+        return f"{self.key}_high"
+
+    @property
+    def interval_field(self) -> str:
+        """Name of the 95 % interval in comparison.json."""
+        return f"{self.name}_interval"
 
 
 #: The measures of held-out answers, in the order in which they are shown. The format may improve
 #: where the answers do not, so no text shows one without the others.
 HELDOUT_MEASURES = (
-    HeldoutMeasure(
-        "correct",
-        "correct",
-        ACCURACY,
-        "holdout/low",
-        "holdout/high",
-        "accuracy",
-        "interval",
-    ),
-    HeldoutMeasure(
-        "format",
-        "in the format",
-        "holdout/in_format",
-        "holdout/in_format_low",
-        "holdout/in_format_high",
-        "format_share",
-        "format_interval",
-    ),
-    HeldoutMeasure(
-        "anywhere",
-        "correct anywhere",
-        "holdout/anywhere",
-        "holdout/anywhere_low",
-        "holdout/anywhere_high",
-        "anywhere_share",
-        "anywhere_interval",
-    ),
+    HeldoutMeasure("accuracy", label="correct", column="is_correct"),
+    HeldoutMeasure("in_format", label="in the format", column="is_formatted"),
+    HeldoutMeasure("anywhere", label="correct anywhere", column="is_correct_anywhere"),
 )
+
+
+def in_percent(share: float | None, interval: Sequence[float] | None) -> str:
+    """Return a share with its interval, if it has one, as tables show it."""
+    if share is None:
+        return "not measured"
+    if interval is None:
+        return f"{share:.1%}"
+    low, high = interval
+    return f"{share:.1%} ({low:.1%} to {high:.1%})"
+
+
 #: Errors that a damaged file can cause when its content is parsed and checked. Lookup and attribute
 #: errors are among them, because valid JSON can have any shape. A bug of ours in a block of
 #: `reading` would be reported as a damaged file, so keep such blocks small.
@@ -151,13 +157,14 @@ def tidy_row(logs: Mapping[str, Any], step: int, max_steps: int, beta: float) ->
     return measured | {"step": step, "max_steps": max_steps}
 
 
-def repetition_metrics(groups: Iterable[Sequence[str]]) -> dict[str, float]:
+def repetition_metrics(texts: pandas.Series, groups: pandas.Series) -> dict[str, float]:
     """Return metrics of how alike the completions of one step are.
 
     Texts that differ only in whitespace count as equal.
 
     Args:
-        groups: The completions of one step, one group for each prompt.
+        texts: The completions of one step.
+        groups: Number of the group of each completion.
 
     Returns:
         Two shares between 0 and 1.
@@ -168,28 +175,23 @@ def repetition_metrics(groups: Iterable[Sequence[str]]) -> dict[str, float]:
         - `completions/same_answer`: Share of the step's completions that have its most common text.
           It is missing if the step has a single prompt.
 
-    >>> repetition_metrics([["a", "a "], ["b", "c"]])
+    >>> from pandas import Series
+    >>> repetition_metrics(Series(["a", "a ", "b", "c"]), Series([0, 0, 1, 1]))
     {'completions/duplicates': 0.5, 'completions/same_answer': 0.5}
     """
-    group_count = 0
-    all_texts: list[str] = []
-    duplicate_shares: list[float] = []
-    for group in groups:
-        # Models that repeat themselves still vary their line breaks.
-        texts = [" ".join(completion.split()) for completion in group]
-        group_count += 1
-        all_texts.extend(texts)
-        if len(texts) > 1:
-            duplicates = len(texts) - len(set(texts))
-            duplicate_shares.append(duplicates / (len(texts) - 1))
-
+    # Models that repeat themselves still vary their line breaks.
+    one_line = texts.str.split().str.join(" ")
+    by_group = one_line.groupby(groups)
+    sizes = by_group.size()
+    duplicates = sizes - by_group.nunique()
+    can_repeat = sizes > 1
     metrics = {}
-    if duplicate_shares:
-        metrics["completions/duplicates"] = fmean(duplicate_shares)
+    if can_repeat.any():
+        shares = duplicates[can_repeat] / (sizes[can_repeat] - 1)
+        metrics["completions/duplicates"] = fmean(shares)
     # Within one prompt the same answer may simply be the right one.
-    if group_count > 1:
-        highest_count = max(Counter(all_texts).values())
-        metrics["completions/same_answer"] = highest_count / len(all_texts)
+    if len(sizes) > 1:
+        metrics["completions/same_answer"] = float(one_line.value_counts(normalize=True).max())
     return metrics
 
 

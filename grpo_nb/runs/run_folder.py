@@ -66,7 +66,6 @@ from grpo_nb.runs.run_info import (
     check_fields,
     read_run_info,
 )
-from grpo_nb.tasks.answers import ACCEPTED
 from grpo_nb.tasks.contamination import question_hashes
 
 if TYPE_CHECKING:
@@ -203,12 +202,11 @@ class Run(Shown):
         weights = self.weights
         if not weights or ranges.keys() != weights.keys():
             return None
-        lowest = 0.0
-        highest = 0.0
-        for name, (low, high) in ranges.items():
-            lowest += min(weights[name] * low, weights[name] * high)
-            highest += max(weights[name] * low, weights[name] * high)
-        return lowest, highest
+        # A negative weight swaps the ends of a range.
+        weighted = [
+            (weights[name] * low, weights[name] * high) for name, (low, high) in ranges.items()
+        ]
+        return sum(map(min, weighted)), sum(map(max, weighted))
 
     @property
     def status(self) -> str:
@@ -412,7 +410,7 @@ class Run(Shown):
 
     @property
     def holdout(self) -> list[dict[str, Any]]:
-        """Held-out rows that the run was started with: `prompt`, `question`, `answer`."""
+        """Held-out rows that the run was started with, with all of their columns."""
         return read_rows(self._file("holdout.jsonl"))
 
     @property
@@ -476,12 +474,8 @@ class Run(Shown):
 
     def keep_questions(self, trained: Iterable[Any], held_out: Iterable[Mapping[str, Any]]) -> None:
         """Write the held-out rows, and hashes of the training questions."""
-        # Other columns may be large, and comparisons and exports need none of them.
-        columns = ("prompt", "question", "answer", ACCEPTED)
-        lines = []
-        for row in held_out:
-            kept = {name: row[name] for name in columns if name in row}
-            lines.append(json.dumps(kept, default=str) + "\n")
+        # With all columns, because rewards may read them. Values that JSON does not know become text.
+        lines = [json.dumps(row, default=str) + "\n" for row in held_out]
         write_text(self.path / "holdout.jsonl", "".join(lines))
         hashes = dict.fromkeys(question_hashes(trained))
         write_text(self.path / "train_questions.txt", "".join(f"{digest}\n" for digest in hashes))

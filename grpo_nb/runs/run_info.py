@@ -163,10 +163,10 @@ class EvaluationRecord(TypedDict):
     """One side of a comparison: the fields that are shown."""
 
     accuracy: Number
-    format_share: Number
-    anywhere_share: Number | None
-    interval: Interval | None
-    format_interval: Interval | None
+    in_format: Number
+    anywhere: Number | None
+    accuracy_interval: Interval | None
+    in_format_interval: Interval | None
     anywhere_interval: Interval | None
     anywhere_note: Text
     compares_gold: bool

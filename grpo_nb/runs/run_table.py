@@ -180,8 +180,8 @@ def _gain_in_words(comparison: SimpleNamespace) -> str:
     """Return each held-out measure before and after, because the format alone may have improved."""
     parts = []
     for measure in HELDOUT_MEASURES:
-        before = getattr(comparison.before, measure.share_field)
-        after = getattr(comparison.after, measure.share_field)
+        before = getattr(comparison.before, measure.name)
+        after = getattr(comparison.after, measure.name)
         if before is not None and after is not None:
             parts.append(f"{measure.label} {before:.0%} to {after:.0%}")
     return ", ".join(parts)

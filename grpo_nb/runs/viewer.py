@@ -11,8 +11,8 @@ import ipywidgets as widgets
 
 from grpo_nb.core.pages import macro, style
 from grpo_nb.core.panels import Panel, above, button, in_panel, line, section, view
-from grpo_nb.runs.alert import latest_first
-from grpo_nb.runs.figure import base64_png
+from grpo_nb.runs.alert import alert_table, worst_first
+from grpo_nb.runs.figure import figure_html
 from grpo_nb.runs.groups import StepGroups, render_view
 from grpo_nb.runs.run_folder import Run, open_run
 
@@ -100,11 +100,10 @@ class RunViewer(Panel):
         self._slider.value = shown if steps else _NO_STEP[1]
         self._slider.observe(self._pick_step, "value")
         figure = self.run.plot()
-        picture = base64_png(figure)
-        # Screen readers and pages without images show this sentence.
-        alt = f"Training curves. {figure.get_label()}"
-        alerts = latest_first(self.run.alerts)
-        self._curves_view.value = render_view("curves", picture=picture, alt=alt, alerts=alerts)
+        curves = figure_html(figure, f"Training curves. {figure.get_label()}")
+        alerts = worst_first(self.run.alerts)
+        table = alert_table(alerts).markup if alerts else "No alert so far."
+        self._curves_view.value = curves.markup + table
         self._pick_step()
 
     def __repr__(self) -> str:

@@ -148,8 +148,7 @@ def _fill_run(
         # Without this metric the step reused an earlier step's completions.
         if "completions/mean_length" in row:
             table = completions_table(logged, step, settings.num_generations, run.weights)
-            groups = [list(group) for _, group in table.groupby("group")["completion"]]
-            row |= repetition_metrics(groups)
+            row |= repetition_metrics(table["completion"], table["group"])
         run.write_step(row, table)
     copy_files(source / "result" / "adapter", target / "adapter", "adapter_*")
     # A comparison of the run warns about held-out questions that were trained on.

@@ -177,8 +177,7 @@ class Recorder(TrainerCallback):
             self.weights,
             has_tools,
         )
-        texts_of_groups = transcripts(table).groupby(table["group"]).agg(list)
-        row |= repetition_metrics(texts_of_groups)
+        row |= repetition_metrics(transcripts(table), table["group"])
         if has_tools:
             # Share of episodes that end with a tool call, because no round was left to answer.
             last_turns = [json.loads(turns)[-1] for turns in table["turns"]]
@@ -249,11 +248,11 @@ class Recorder(TrainerCallback):
 class HoldoutScore:
     """Observer that answers held-out questions greedily at intervals and records the score.
 
-    Keys, all below `holdout/`: `accuracy`, `low` and `high` (its 95 % interval); `in_format`,
-    `in_format_low`, `in_format_high`; `anywhere`, `anywhere_low`, `anywhere_high` (left out if the
-    grader does not report where it reads the answer); `mean_length`. Step 1, if it is logged, and
-    the step `max_steps` are always scored. The random state is restored afterwards, so that the
-    training is the same with and without the score.
+    Keys, all below `holdout/`: `accuracy`, `in_format` and `anywhere` (left out if the grader does
+    not report where it reads the answer), each with its 95 % interval (`accuracy_low`,
+    `accuracy_high` and so on), and `mean_length`. Step 1, if it is logged, and the step `max_steps`
+    are always scored. The random state is restored afterwards, so that the training is the same
+    with and without the score.
 
     Args:
         prepared: The training. The same questions are asked each time, so that the whole curve

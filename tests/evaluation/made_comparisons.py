@@ -19,9 +19,9 @@ def evaluation(
             "given": "7" if is_right else None,
             "is_correct": is_right,
             "is_formatted": is_right,
-            "is_anywhere": is_right,
+            "is_correct_anywhere": is_right,
             "tokens": 5,
-            "is_cut": False,
+            "is_truncated": False,
         }
         rows.append(row)
     return Evaluation(label, rows, samples)

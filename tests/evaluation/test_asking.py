@@ -14,8 +14,10 @@ import torch
 
 import grpo_nb as gn
 from grpo_nb.evaluation.comparison import Comparison
+from grpo_nb.evaluation.exam import Exam, example_of
 from grpo_nb.evaluation.subjects import batch_size
 from grpo_nb.scoring.record import record_of
+from grpo_nb.tasks.prompts import with_prompts
 from tests.run_fixtures import brevity
 from tests.support.run_folders import info_of, write_run_folder
 
@@ -57,7 +59,7 @@ def test_compare_notes_contamination_and_truncation(
     comparison = gn.compare(tiny_run, task)
     assert comparison.contamination.count == 0
     assert "training questions of the run tiny" in comparison.contamination.source
-    assert comparison.after.cut_share > 0.5
+    assert comparison.after.truncated_share > 0.5
     assert "of 'after' were truncated at the length limit" in repr(comparison)
 
 
@@ -218,6 +220,8 @@ def test_own_comparison_is_kept_with_the_run(run: gn.runs.Run) -> None:
         pytest.param({"limit": 3}, id="fewer questions"),
         pytest.param({"samples": 2}, id="sampled"),
         pytest.param({"task": new_questions()}, id="other questions"),
+        pytest.param({"correct": gn.rewards.maths()}, id="another grader"),
+        pytest.param({"rewards": gn.rewards.maths()}, id="another reward for the answer"),
     ],
 )
 def test_other_comparison_is_not_kept_with_the_run(
@@ -225,6 +229,51 @@ def test_other_comparison_is_not_kept_with_the_run(
 ) -> None:
     assert gn.compare(run, **arguments).path is None
     assert run.comparison is None
+
+
+def test_comparison_in_another_format_is_not_kept(run: gn.runs.Run) -> None:
+    rows = [{"question": row["question"], "answer": row["answer"]} for row in run.holdout]
+    boxed = gn.evaluation.load_holdout(rows, format=gn.tasks.boxed())
+    assert gn.compare(run, boxed).path is None
+    assert run.comparison is None
+
+
+def test_comparison_graded_by_the_reward_of_the_run_is_kept(run: gn.runs.Run) -> None:
+    assert gn.compare(run, correct=brevity).path == run.path / "comparison"
+
+
+@pytest.mark.parametrize("has_system_role", [True, False])
+def test_own_rows_get_the_example_of_the_run(run: gn.runs.Run, has_system_role: bool) -> None:
+    example = ("What is 1 + 1?", "One more than 1.", "2")
+    format = gn.tasks.AnswerFormat(**run.info["task"]["format"])
+    rows = with_prompts(
+        [{"question": row["question"], "answer": row["answer"]} for row in run.holdout],
+        format,
+        example,
+    )
+    if not has_system_role:
+        for row in rows:
+            system, first, *others = row["prompt"]
+            content = f"{system['content']}\n\n{first['content']}"
+            row["prompt"] = [first | {"content": content}, *others]
+    lines = [json.dumps(row) + "\n" for row in rows]
+    (run.path / "holdout.jsonl").write_text("".join(lines))
+    exam = Exam(subjects=[], run=run, task=new_questions())
+    turns = exam.rows[0]["prompt"]
+    assert [turn["content"] for turn in turns[1:4:2]] == [example[0], "What is 30 + 30?"]
+    assert [turn["role"] for turn in turns] == ["system", "user", "assistant", "user"]
+
+
+def test_turns_of_a_conversation_are_no_example(run: gn.runs.Run) -> None:
+    lines = []
+    for row in run.holdout:
+        greeting = [
+            {"role": "user", "content": f"Hello, {row['answer']}."},
+            {"role": "assistant", "content": "Hello."},
+        ]
+        lines.append(json.dumps(row | {"prompt": [*greeting, row["prompt"][-1]]}) + "\n")
+    (run.path / "holdout.jsonl").write_text("".join(lines))
+    assert example_of(run) == []
 
 
 def test_comparison_that_cannot_be_written_keeps_the_old_one(
@@ -243,13 +292,14 @@ def test_saved_comparison_opens_from_any_folder(run: gn.runs.Run, tmp_path: Path
     assert gn.evaluation.open_comparison(folder).result.questions == 12
 
 
-def test_own_rows_and_files_are_asked_in_the_format_of_the_run(
+def test_own_rows_and_files_are_asked_as_the_run_was_trained(
     tiny_run: gn.runs.Run, tmp_path: Path
 ) -> None:
     file = tmp_path / "mine.csv"
     pandas.DataFrame(new_questions()).to_csv(file, index=False)
     format = gn.tasks.AnswerFormat(**tiny_run.info["task"]["format"])
-    holdout = gn.evaluation.load_holdout(new_questions(), format=format)
+    example = example_of(tiny_run)
+    holdout = gn.evaluation.load_holdout(new_questions(), format=format, example=example)
     expected = gn.evaluate(tiny_run, holdout).rows
     assert gn.evaluate(tiny_run, new_questions()).rows == expected
     assert gn.evaluate(tiny_run, file).rows == expected

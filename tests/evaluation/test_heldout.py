@@ -13,7 +13,8 @@ def correct_of(
 ) -> list[bool]:
     """Return which of the texts are correct answers to one question."""
     questions = [{"question": "?", "answer": gold}] * len(texts)
-    completions = [Completion(text, tokens=5, is_cut=False) for text in texts]
+    completions = [Completion(text, tokens=5, is_truncated=False) for text in texts]
+    grader = grader or gn.rewards.correctness()
     rows = grade_answers(questions, completions, gn.tasks.xml(), grader=grader)
     return [row["is_correct"] for row in rows]
 

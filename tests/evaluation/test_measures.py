@@ -20,8 +20,8 @@ FULL = "<reasoning>\n{0} + {0} = {1}\n</reasoning>\n<answer>\n{1}\n</answer>"
 def answered(label: str, texts: list[str]) -> Evaluation:
     """Grade one text for each of the sums 0 + 0, 1 + 1, ..."""
     rows = [{"question": f"What is {i} + {i}?", "answer": str(2 * i)} for i in range(len(texts))]
-    completions = [Completion(text, tokens=5, is_cut=False) for text in texts]
-    read = grade_answers(rows, completions, gn.tasks.xml())
+    completions = [Completion(text, tokens=5, is_truncated=False) for text in texts]
+    read = grade_answers(rows, completions, gn.tasks.xml(), gn.rewards.correctness())
     return Evaluation(
         label,
         read,
@@ -52,9 +52,9 @@ def test_rows_tell_format_and_answer_apart() -> None:
     evaluation = answered("x", ["0 + 0 = 0", FULL.format(1, 2), FULL.format(2, 9), "no idea"])
     assert [row["is_correct"] for row in evaluation.rows] == [False, True, False, False]
     assert [row["is_formatted"] for row in evaluation.rows] == [False, True, True, False]
-    assert [row["is_anywhere"] for row in evaluation.rows] == [True, True, False, False]
+    assert [row["is_correct_anywhere"] for row in evaluation.rows] == [True, True, False, False]
     assert evaluation.accuracy == 0.25
-    assert evaluation.share_of("format") == 0.5
+    assert evaluation.share_of("in_format") == 0.5
     assert evaluation.share_of("anywhere") == 0.5
 
 
@@ -126,7 +126,7 @@ def test_saved_comparison_keeps_the_three_measures(tmp_path: Path) -> None:
     assert opened.sentence == comparison.sentence
     stored = json.loads((tmp_path / "kept" / "comparison.json").read_text())
     assert stored["tests"]["anywhere"]["verdict"] == "better"
-    assert stored["after"]["anywhere_share"] == 0.75
+    assert stored["after"]["anywhere"] == 0.75
 
 
 def test_saved_comparison_with_a_missing_score_is_shown(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_majority_baseline_of_an_unproven_grader_is_left_out() -> None:
     assert Comparison(graded, graded).majority is None
 
 
-@pytest.mark.parametrize("measure", ["correct", "format", "anywhere"])
+@pytest.mark.parametrize("measure", ["accuracy", "in_format", "anywhere"])
 def test_figure_draws_each_measure(measure: str) -> None:
     comparison = compared(sums(HALF, is_formatted=False), sums(MOST, is_formatted=True))
     figure = comparison.plot()

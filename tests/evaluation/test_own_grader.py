@@ -80,7 +80,7 @@ def test_run_from_its_folder_names_the_missing_function(run: gn.runs.Run) -> Non
 def test_function_reads_columns_kept_with_the_run(run: gn.runs.Run) -> None:
     rows = [{**row, "level": 1} for row in run.holdout]
     lines = "".join(json.dumps(row) + "\n" for row in rows)
-    (run.start_path / "holdout.jsonl").write_text(lines)
+    (run.path / "holdout.jsonl").write_text(lines)
     assert gn.evaluate(run, correct=needs_a_column).accuracy == 1.0
 
 
@@ -104,7 +104,7 @@ def curve(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, float]]:
     def answers(*given: object) -> list[Completion]:
         count = next(right)
         texts = [str(2 * i if i < count else 99) for i in range(4)]
-        return [Completion(text, tokens=1, is_cut=False) for text in texts]
+        return [Completion(text, tokens=1, is_truncated=False) for text in texts]
 
     monkeypatch.setattr("grpo_nb.training.recorder.answers_of_model", answers)
     task = SimpleNamespace(

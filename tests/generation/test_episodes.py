@@ -118,7 +118,7 @@ def test_generate_runs_episodes_token_by_token_as_training(
         assert list(completion.turns) == trainer._logs["completion"][number]
         assert completion.tokens == len(own_ids)
         assert completion.tokens < len(trained_ids), "tokens of tools count as the model's"
-        assert not completion.is_cut
+        assert not completion.is_truncated
         assert completion.text.startswith("<answer>")
         environment = completion.columns["environments"]
         assert environment.seen == len(environment.chain)

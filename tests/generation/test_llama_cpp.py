@@ -60,7 +60,7 @@ def test_llama_cpp_answer_has_text_tokens_and_log_probs(greedy, tokenizer, numbe
     assert answer.tokens == len(answer.ids)
     assert len(answer.log_probs) == len(answer.ids)
     assert len(answer.ids) <= 10
-    assert answer.is_cut == (answer.ids[-1] != tokenizer.eos_token_id)
+    assert answer.is_truncated == (answer.ids[-1] != tokenizer.eos_token_id)
     assert max(answer.log_probs) < 0
 
 

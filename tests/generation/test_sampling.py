@@ -91,8 +91,8 @@ def test_generate_keeps_order_and_marks_truncated_answers(tiny_folder: Path) -> 
     )
     assert done == [2, 3]
     assert [list(one.ids) for one in completions] == expected
-    assert [one.is_cut for one in completions] == [row[-1] != end for row in expected]
-    assert not completions[0].is_cut
+    assert [one.is_truncated for one in completions] == [row[-1] != end for row in expected]
+    assert not completions[0].is_truncated
     decoded = [tokenizer.decode(row, skip_special_tokens=True) for row in expected]
     assert [one.text for one in completions] == decoded
 

@@ -74,7 +74,11 @@ def made_rows(count: int = 20, **changes: Any) -> list[dict[str, Any]]:
 
 
 def heldout(share: float) -> dict[str, float]:
-    row = {"holdout/accuracy": share, "holdout/low": share - 0.1, "holdout/high": share + 0.1}
+    row = {
+        "holdout/accuracy": share,
+        "holdout/accuracy_low": share - 0.1,
+        "holdout/accuracy_high": share + 0.1,
+    }
     for name in ("in_format", "anywhere"):
         row[f"holdout/{name}"] = share + 0.2
         row[f"holdout/{name}_low"] = share

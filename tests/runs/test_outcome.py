@@ -57,6 +57,12 @@ def test_printed_outcome_fits_a_notebook_and_has_all_facts() -> None:
         (ROSE, None, "No gain is shown: the held-out answers were not compared."),
         (ROSE, compared("worse", "Worse."), "No gain is shown: the held-out answers got worse."),
         (
+            ROSE,
+            compared("no difference shown", "None.", answers_verdict="worse"),
+            "No gain is shown: the held-out comparison shows no difference, and the answers "
+            "themselves got worse.",
+        ),
+        (
             FLAT,
             compared("no difference shown", "No difference shown."),
             "No gain is shown: the held-out comparison shows no difference, and the reward did not "

@@ -47,7 +47,7 @@ def test_run_reads_back_its_files(tmp_path: Path) -> None:
     assert list(run.completions(4)["right"]) == [1.0, 0.0]
     assert len(run.metrics) == 5
     assert run.weights == {"right": 2.0}
-    assert run.holdout == [{key: HELD_OUT[key] for key in ("prompt", "question", "answer")}] * 3
+    assert run.holdout == [HELD_OUT] * 3
     assert len(run.trained_questions) == 3
     assert run.best is None
     assert run.alerts == []

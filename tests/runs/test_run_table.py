@@ -84,7 +84,7 @@ def test_list_shows_each_held_out_measure(root: Path) -> None:
     run = gn.open_run(root / "plain")
     sides = {"before": 0.6, "after": 0.55}
     compare_by_hand(
-        run, **{name: COMPARISON[name] | {"anywhere_share": share} for name, share in sides.items()}
+        run, **{name: COMPARISON[name] | {"anywhere": share} for name, share in sides.items()}
     )
     plain, other = gn.runs.list(root).table["held-out"]
     assert plain == "correct 25% to 75%, in the format 50% to 100%, correct anywhere 60% to 55%"
@@ -101,9 +101,7 @@ def test_summary_of_a_run_shows_each_held_out_measure(root: Path) -> None:
 
 
 def test_damaged_comparison_hides_no_other_run(root: Path) -> None:
-    compare_by_hand(
-        gn.open_run(root / "plain"), after=COMPARISON["after"] | {"format_share": "most"}
-    )
+    compare_by_hand(gn.open_run(root / "plain"), after=COMPARISON["after"] | {"in_format": "most"})
     listed = gn.runs.list(root)
     assert [run.name for run in listed] == ["other"]
-    assert "format_share = 'most': Input should be a valid number" in listed.unreadable["plain"]
+    assert "in_format = 'most': Input should be a valid number" in listed.unreadable["plain"]

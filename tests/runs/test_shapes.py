@@ -133,13 +133,13 @@ FILES: dict[str, tuple[str, str, str]] = {
     ),
     "comparison.json, a side without a measure": (
         "comparison/comparison.json",
-        json.dumps(COMPARISON | {"before": without(COMPARISON["before"], "anywhere_share")}),
-        "before.anywhere_share: Field required",
+        json.dumps(COMPARISON | {"before": without(COMPARISON["before"], "anywhere")}),
+        "before.anywhere: Field required",
     ),
     "comparison.json, half an interval": (
         "comparison/comparison.json",
-        json.dumps(COMPARISON | {"after": COMPARISON["after"] | {"format_interval": [0.1]}}),
-        "after.format_interval.1: Field required",
+        json.dumps(COMPARISON | {"after": COMPARISON["after"] | {"in_format_interval": [0.1]}}),
+        "after.in_format_interval.1: Field required",
     ),
 }
 

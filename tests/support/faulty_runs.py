@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
+import pandas
+
 from grpo_nb.config.settings import Settings
 from grpo_nb.runs.rows import repetition_metrics
 from tests.support.health_logs import Rows, healthy_log, with_intervals
@@ -106,7 +108,9 @@ def texts(made: Made, choose: random.Random, repeated: float, same: float, since
         return f"{step} {group} {'again' if is_repeat else at}"
 
     for step, row in enumerate(made.rows):
-        row |= repetition_metrics([[text(step, group, i) for i in range(8)] for group in range(4)])
+        groups = pandas.Series(range(4)).repeat(8).reset_index(drop=True)
+        sampled = [text(step, group, place % 8) for place, group in enumerate(groups)]
+        row |= repetition_metrics(pandas.Series(sampled), groups)
     return made
 
 

@@ -47,7 +47,7 @@ def with_intervals(rows: Rows, questions: int) -> Rows:
         interval = {}
         if "holdout/accuracy" in row:
             low, high = share_interval([row["holdout/accuracy"]] * questions)
-            interval = {"holdout/low": low, "holdout/high": high}
+            interval = {"holdout/accuracy_low": low, "holdout/accuracy_high": high}
         new_rows.append(row | interval)
     return new_rows
 

@@ -105,9 +105,10 @@ def test_step_without_scores_has_no_reward(tiny, settings, value) -> None:
 
 def test_holdout_score_uses_the_runs_own_grader(monkeypatch) -> None:
     """20 questions, 19 of them right."""
-    shared = {"is_formatted": True, "tokens": 5, "is_cut": False}
+    shared = {"is_formatted": True, "tokens": 5, "is_truncated": False}
     answers = [
-        {**shared, "is_correct": number > 0, "is_anywhere": number > 1} for number in range(20)
+        {**shared, "is_correct": number > 0, "is_correct_anywhere": number > 1}
+        for number in range(20)
     ]
     graders = []
     observers = "grpo_nb.training.recorder"
@@ -136,6 +137,6 @@ def test_holdout_score_uses_the_runs_own_grader(monkeypatch) -> None:
     assert rows[0]["holdout/mean_length"] == 5
     assert (rows[0]["holdout/in_format"], rows[0]["holdout/anywhere"]) == (1.0, 0.9)
     assert rows[0]["holdout/anywhere_low"] < 0.9 < rows[0]["holdout/anywhere_high"]
-    assert (rows[0]["holdout/low"], rows[0]["holdout/high"]) == pytest.approx(
+    assert (rows[0]["holdout/accuracy_low"], rows[0]["holdout/accuracy_high"]) == pytest.approx(
         (0.764, 0.991), abs=1e-3
     ), "Wilson's"

@@ -232,7 +232,7 @@ def test_completion_ends_at_an_unanswered_call() -> None:
         "tool_calls": [{"function": {"name": "read", "arguments": {}}}],
     }
     said = {"role": "tool", "name": "read", "content": "<answer>7</answer>"}
-    assert Completion.of_episode([call], [1], True, {}).is_cut
+    assert Completion.of_episode([call], [1], True, {}).is_truncated
     told = Completion.of_episode([call, said], [1], True, {})
     bare = {
         "role": "assistant",
@@ -242,7 +242,7 @@ def test_completion_ends_at_an_unanswered_call() -> None:
     assert Completion.of_episode([bare], [1], True, {}).shown == "read(mill)", (
         "TRL lets it through, and fails it"
     )
-    assert told.is_cut
+    assert told.is_truncated
     assert told.text == ""
     assert told.shown == "read()\n→ <answer>7</answer>"
     paid = gn.score(
