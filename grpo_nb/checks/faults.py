@@ -146,10 +146,11 @@ def _find_unexpected_scores(reward: TriedReward) -> Iterable[Finding]:
         is_right = kind == HARMLESS
         unexpected = probes[probes["is_rewarded"] != is_right]
         if len(unexpected):
-            seen = "rewarded like a right answer"
+            seen = "score like a right answer"
             if is_right:
-                seen = "refused, though right and in the format"
-            what = f"{seen}: {_variants(unexpected)} ({len(unexpected)} of {len(probes)} tries)"
+                seen = "score too low, though right and in the format"
+            count = f"{len(unexpected)} of {len(probes)} such completions"
+            what = f"{count} {seen}: {_variants(unexpected)}"
             yield reward.finding(kind, what, unexpected)
 
 
