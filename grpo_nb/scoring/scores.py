@@ -344,7 +344,7 @@ def score(
             # A judge without its server would fail on each row as well, only more slowly.
             raise
         except Exception as error:
-            values[name], failures = _score_rows(reward, batch, trainer_state, texts, error)
+            values[name], failures = score_rows(reward, batch, trainer_state, texts, error)
             if on_error == "raise":
                 raise failures[0] from failures[0].__cause__
             errors += failures
@@ -367,14 +367,17 @@ def _finite_floats(output: Sequence[Any], count: int) -> tuple[float, ...]:
     return tuple(scores)
 
 
-def _score_rows(
+def score_rows(
     reward: RewardFunction,
     batch: Batch,
     trainer_state: Any,
     texts: Sequence[str],
     batch_error: Exception,
 ) -> tuple[tuple[float, ...], list[RewardError]]:
-    """Score each row of a failed batch on its own, to name the rows that fail. They score NaN."""
+    """Score each row of a failed batch on its own, to name the rows that fail. They score NaN.
+
+    If no row fails alone, the only failure returned is that of the batch.
+    """
     name = reward_name(reward)
     scores: list[float] = []
     failures: list[RewardError] = []

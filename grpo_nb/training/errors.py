@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +13,17 @@ from grpo_nb.machine.faults import gpu_problem, is_out_of_memory
 from grpo_nb.rewards.base import (
     Completion,
     RewardFunction,
+    completion_text,
     is_async,
     reward_name,
     run_coroutine,
     with_last_word,
 )
 from grpo_nb.runs.checkpoints import is_disk_full
-from grpo_nb.scoring.scores import TRL_KEYWORDS, RewardError, score, to_floats
+from grpo_nb.scoring.scores import RewardError, score_rows, to_floats
 
+#: Keywords of TRL for a reward that have no value for each completion.
+NOT_COLUMNS = ("trainer_state", "log_extra", "log_metric")
 #: Errors of a reward that are searched for an out-of-memory text. Others may quote a completion.
 MACHINE_ERRORS = (RuntimeError, MemoryError)
 
@@ -49,30 +52,15 @@ def with_named_errors(reward: RewardFunction) -> RewardFunction:
         except Exception as error:
             if isinstance(error, MACHINE_ERRORS) and is_out_of_memory(error):
                 raise
-            _raise_for_row(reward, keywords)
-            # No row fails alone, so the error belongs to the whole call.
-            raise RewardError(name, None, "", error) from error
+            # A judge that is paid for each call is paid again here.
+            batch = {key: value for key, value in keywords.items() if key not in NOT_COLUMNS}
+            texts = [completion_text(completion) for completion in completions]
+            _, failures = score_rows(reward, batch, others.get("trainer_state"), texts, error)
+            raise failures[0] from failures[0].__cause__
         return scores
 
     guard.__name__ = name
     return guard
-
-
-def _raise_for_row(reward: RewardFunction, keywords: Mapping[str, Any]) -> None:
-    """Call a reward with each row alone, and raise a `RewardError` for the row that fails.
-
-    A judge that is paid for each call is paid again here, and a reward that remembers its calls
-    sees them twice.
-    """
-    columns = {key: values for key, values in keywords.items() if key not in TRL_KEYWORDS}
-    if keywords.get("prompts") is not None:
-        # A column of the data, as `score` reads it.
-        columns["prompt"] = keywords["prompts"]
-    values_by_row = zip(*columns.values(), strict=True)
-    rows = [dict(zip(columns, values, strict=True)) for values in values_by_row]
-    # `score` takes these as arguments of their own.
-    repeated = {key: keywords.get(key) for key in ("completion_ids", "trainer_state")}
-    score(reward, keywords["completions"], rows or None, **repeated)
 
 
 @contextlib.contextmanager
