@@ -112,23 +112,24 @@ def _reward_record(reward: RewardFunction, name: str, weight: float) -> dict[str
 
 
 def set_kl_reference(model: Any, settings: Settings, info: RunInfo) -> None:
-    """Choose the model that the KL is measured against, and note it in `info.reference`.
+    """Choose the model that the KL is measured against, and record it in `info.reference`.
 
-    TRL has added a frozen copy `ref` of the adapter that the run starts from. Not on a GPU, where
-    Unsloth removes the lines that make it (unsloth/models/rl.py). Without a copy, TRL switches the
-    adapter off, which gives the base model.
+    TRL adds a frozen copy `ref` of the adapter that the run starts from, except on a GPU, where
+    Unsloth removes these lines (unsloth/models/rl.py). Without the copy, TRL switches the adapter
+    off, which gives the base model.
 
     Args:
         model: The model with its LoRA, after the trainer was built with it.
         settings: The run's settings.
-        info: The run's `RunInfo`. A resumed run has its earlier reference.
+        info: The run's `RunInfo`. That of a resumed run has its earlier reference.
 
     Raises:
-        ValueError: A run is resumed that measured its KL against another model.
+        ValueError: A resumed run measured its KL against a copy, which is missing here.
     """
     lora_b = [tensor for name, tensor in model.named_parameters() if "lora_B.default" in name]
     is_trained = any(bool(tensor.detach().any()) for tensor in lora_b)
-    if not is_trained and "ref" in model.peft_config:
+    is_base = info.reference == BASE_REFERENCE or not is_trained
+    if is_base and "ref" in model.peft_config:
         # With B = 0 the copy is the base model, and costs three matrix products per layer.
         model.delete_adapter("ref")
     reference = START_REFERENCE if "ref" in model.peft_config else BASE_REFERENCE
@@ -137,7 +138,7 @@ def set_kl_reference(model: Any, settings: Settings, info: RunInfo) -> None:
             f"this run measures its KL against {info.reference}, but on a GPU Unsloth measures it "
             "against the base model. Resume it on a CPU, where it started, or start a new run."
         )
-    if is_trained and settings.beta and reference == BASE_REFERENCE:
+    if settings.beta and reference == BASE_REFERENCE and not is_base:
         warn_user(
             "On a GPU, Unsloth measures the KL against the base model, so this run cannot measure "
             "it against the adapter that it starts from.",

@@ -43,6 +43,7 @@ from grpo_nb.training.resume import (
     rewind,
 )
 from grpo_nb.training.run_start import (
+    START_REFERENCE,
     new_run_info,
     set_kl_reference,
     write_generation,
@@ -151,9 +152,9 @@ def train(
             # TRL refuses. The effective settings come first, because building a configuration
             # resets accelerate's global state (transformers, `TrainingArguments._setup_devices`).
             info.effective = effective_settings(settings, model).to_dict()
-            if found_run is not None:
-                # TRL copies the reference of the KL from the adapter, so it must be the first one.
-                load_adapter(model, found_run.run.start_path)
+            if info.reference == START_REFERENCE:
+                # TRL copies the reference from the adapter of the model when it builds the trainer.
+                load_adapter(model, target / "start")
             trainer = build_trainer(prepared)
             set_kl_reference(model, settings, info)
             if settings.holdout_every:

@@ -102,7 +102,7 @@ class KitTrainer(GRPOTrainer):
     @property
     def is_between_generations(self) -> bool:
         """True if the next micro-batch samples new completions."""
-        return self._step % self._micro_batches_per_generation == 0
+        return micro_batch_count(self) % self._micro_batches_per_generation == 0
 
     @property
     def _micro_batches_per_generation(self) -> int:
@@ -272,9 +272,10 @@ class KitTrainer(GRPOTrainer):
     def _calculate_rewards(
         self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any
     ) -> Any:
-        is_recorded = self._step < RECORDED_GENERATIONS * self._micro_batches_per_generation
-        if self.record_generation is not None and self.model.training and is_recorded:
-            self.record_generation(self._step, self.state.global_step, inputs, completion_ids_list)
+        done = micro_batch_count(self)
+        is_recorded = done < RECORDED_GENERATIONS * self._micro_batches_per_generation
+        if self.record_generation is not None and is_recorded:
+            self.record_generation(done, self.state.global_step, inputs, completion_ids_list)
         if self.task_tools is not None:
             masks = zip(completion_ids_list, self._tool_masks, strict=True)
             completion_ids_list = [tokens_of_model(ids, mask) for ids, mask in masks]

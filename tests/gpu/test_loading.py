@@ -349,9 +349,20 @@ def test_record_on_a_gpu_names_the_kl_reference() -> None:
         run_start.set_kl_reference(model, settings, info)
     assert info.reference == run_start.BASE_REFERENCE
     without_kl = settings.replace(beta=0.0)
+    info.reference = None
     with warnings.catch_warnings(action="error"):
         run_start.set_kl_reference(model, without_kl, info)
     assert info.reference == run_start.BASE_REFERENCE
+
+
+def test_resumed_run_of_a_gpu_keeps_the_base_as_kl_reference() -> None:
+    model = lora_model()
+    model.add_adapter("ref", model.peft_config["default"])  # as TRL does on a CPU
+    info = types.SimpleNamespace(reference=run_start.BASE_REFERENCE)
+    with warnings.catch_warnings(action="error"):
+        run_start.set_kl_reference(model, gn.preset("cpu"), info)
+    assert info.reference == run_start.BASE_REFERENCE
+    assert "ref" not in model.peft_config
 
 
 def test_trained_adapter_is_the_kl_reference_on_a_cpu() -> None:
