@@ -11,7 +11,6 @@ import contextlib
 import copy
 import inspect
 import io
-import math
 import re
 import time
 from collections.abc import Iterable, Sequence

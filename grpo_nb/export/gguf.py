@@ -35,7 +35,6 @@ def export_gguf(
     *,
     quantization: str = "q8_0",
     overwrite: bool = False,
-    converter: str | Path | None = None,
 ) -> Export:
     """Make a GGUF file for llama.cpp, Ollama and LM Studio, with a Modelfile, and verify the file.
 
@@ -50,8 +49,6 @@ def export_gguf(
         quantization: "q8_0", made by llama.cpp's converter; or "q4_k_m", if llama.cpp's program
             `llama-quantize` is on the PATH.
         overwrite: If True, replace an existing folder once the new one is verified.
-        converter: Path of a `convert_hf_to_gguf.py`. Default: the package from the registry, which
-            is kept in the kit's cache.
 
     Raises:
         FileExistsError: The folder exists and `overwrite` is False.
@@ -97,7 +94,7 @@ def export_gguf(
     def make(staged: Path) -> dict[str, Any]:
         from transformers import AutoTokenizer
 
-        command = find_converter(converter)
+        command = find_converter()
         # Named after the target, because the staged folder has a temporary name.
         file = staged / f"{target.name}-{quantization}.gguf"
         dtype = export.verification["dtype"]
@@ -115,7 +112,6 @@ def export_gguf(
             f"llama.cpp ran the {quantization} file ({megabytes:.0f} MB) on held-out prompts. "
             f"Compared with the merged model: {verification['tokens']}."
         )
-        verification["quantization"] = quantization
         verification["file"] = file.name
         return verification
 

@@ -29,7 +29,6 @@ from grpo_nb.export.export_folder import (
 from grpo_nb.export.result import ADAPTER, Export, ExportError
 from grpo_nb.machine.host import require_disk
 from grpo_nb.models.adapter import options_beyond_plain_lora
-from grpo_nb.models.identity import weight_files
 from grpo_nb.models.templates import template_of, tokenizer_for
 from grpo_nb.runs.run_folder import Run, open_run
 
@@ -190,6 +189,8 @@ def merge(base: Path, adapter: Path, target: Path, *, dtype: str) -> dict[str, A
         ExportError: Rounding would lose too much, the base is stored quantized, or the adapter is
             no plain LoRA.
     """
+    from grpo_nb.export.verify_child import tensor_files
+
     config = json.loads((base / "config.json").read_text())
     if "quantization_config" in config:
         raise ExportError(
@@ -197,13 +198,13 @@ def merge(base: Path, adapter: Path, target: Path, *, dtype: str) -> dict[str, A
             "belongs to are not in it. Train with the name of the 16-bit model and "
             "load_in_4bit=True (it is quantized while it loads), or use export_adapter."
         )
-    places = tensor_places(base)
-    lora = read_lora(adapter, places)
+    files_by_tensor = tensor_files(base)
+    lora = read_lora(adapter, files_by_tensor)
     # In the order of their size, so that the first sufficient one is the smallest.
     candidates = list(BYTES_PER_VALUE) if dtype == "auto" else [dtype]
     retained = {}
     for chosen in candidates:
-        retained[chosen] = retained_share(_changes(places, lora), chosen)
+        retained[chosen] = retained_share(_changes(files_by_tensor, lora), chosen)
         if retained[chosen] >= MIN_RETAINED:
             break
     else:
@@ -214,7 +215,7 @@ def merge(base: Path, adapter: Path, target: Path, *, dtype: str) -> dict[str, A
             "or dtype='float32' if it is not among these."
         )
     # Each weight is rounded once, after the adapter was added to it in float32.
-    write_merged(target, places, lora, chosen)
+    write_merged(target, files_by_tensor, lora, chosen)
     # Copied as it is, because transformers 5.17 refuses to write some values that it reads.
     if (base / "generation_config.json").is_file():
         shutil.copy(base / "generation_config.json", target)
@@ -259,39 +260,20 @@ def retained_share(changes: Iterable[tuple[torch.Tensor, torch.Tensor]], dtype: 
     return max(0.0, 1 - error)
 
 
-def _changes(places: Mapping[str, Path], lora: Lora) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+def _changes(
+    files_by_tensor: Mapping[str, Path], lora: Lora
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Yield each changed weight and its change, some rows at a time, in float32."""
+    from grpo_nb.export.verify_child import read_tensor
+
     for name in lora.matrices:
-        weight = read_tensor(places[name], name)
+        weight = read_tensor(files_by_tensor[name], name)
         for start in range(0, len(weight), ROWS_AT_ONCE):
             rows = slice(start, start + ROWS_AT_ONCE)
             yield weight[rows].float(), lora.change(name, rows)
 
 
-def tensor_places(folder: Path) -> dict[str, Path]:
-    """Return the file of each tensor of a model."""
-    from safetensors import safe_open
-
-    places: dict[str, Path] = {}
-    for file in weight_files(folder):
-        with safe_open(file, framework="pt") as opened:
-            places |= dict.fromkeys(opened.keys(), file)
-    return places
-
-
-def read_tensor(file: Path, name: str) -> torch.Tensor:
-    """Return a tensor that is mapped from its file.
-
-    The file is opened for each tensor, because the pages of an open file count as memory of this
-    process.
-    """
-    from safetensors import safe_open
-
-    with safe_open(file, framework="pt") as opened:
-        return opened.get_tensor(name)
-
-
-def write_merged(target: Path, places: Mapping[str, Path], lora: Lora, dtype: str) -> None:
+def write_merged(target: Path, files_by_tensor: Mapping[str, Path], lora: Lora, dtype: str) -> None:
     """Write the files of the merged model.
 
     Raises:
@@ -301,11 +283,13 @@ def write_merged(target: Path, places: Mapping[str, Path], lora: Lora, dtype: st
     from huggingface_hub import split_torch_state_dict_into_shards
     from safetensors.torch import save_file
 
+    from grpo_nb.export.verify_child import read_tensor
+
     def merged_dtype(weight: torch.Tensor) -> torch.dtype:
         return getattr(torch, dtype) if weight.is_floating_point() else weight.dtype
 
     def merged(name: str) -> torch.Tensor:
-        weight = read_tensor(places[name], name)
+        weight = read_tensor(files_by_tensor[name], name)
         kept = merged_dtype(weight)
         if name in lora.matrices:
             weight = lora.change(name).add_(weight)
@@ -314,7 +298,7 @@ def write_merged(target: Path, places: Mapping[str, Path], lora: Lora, dtype: st
     # Tensors without memory, which have a size. The index must be known before the first file is
     # written, because the names of the files hold their number.
     sizes = {}
-    for name, file in places.items():
+    for name, file in files_by_tensor.items():
         weight = read_tensor(file, name)
         sizes[name] = weight.to("meta", merged_dtype(weight))
     split = split_torch_state_dict_into_shards(sizes, max_shard_size=MAX_FILE_BYTES)

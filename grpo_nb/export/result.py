@@ -260,7 +260,7 @@ def recorded_files(folder: Path) -> dict[str, dict[str, Any]]:
     return recorded
 
 
-def require_passed(verification: Mapping[str, Any], what: str) -> None:
+def require_passed(verification: Mapping[str, Any], label: str) -> None:
     """Raise an `ExportError` that names each failed check with its measurement, if one failed."""
     measured = verification["measured"]
     failed = []
@@ -270,5 +270,5 @@ def require_passed(verification: Mapping[str, Any], what: str) -> None:
             failed.append(f"{name} ({measured.get(name, '')})")
     if failed:
         raise ExportError(
-            f"{what} is not the trained one, so it was not kept. Failed: {'; '.join(failed)}."
+            f"{label} is not the trained one, so it was not kept. Failed: {'; '.join(failed)}."
         )

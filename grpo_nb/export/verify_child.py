@@ -64,14 +64,12 @@ def verify_merged(request: dict[str, Any]) -> Checks:
     """Check a merged model against base and adapter."""
     folder = Path(request["merged"])
     base = Path(request["base"])
-    chats = request["prompts"]
-    template_kwargs = request["chat_template_kwargs"]
     tokenizer = AutoTokenizer.from_pretrained(base)
     # The base has the tokenizer of the training, except for a template that was set there.
     tokenizer.chat_template = request["chat_template"] or tokenizer.chat_template
-    device = choose_device([base, folder], request["free_memory"])
+    device = choose_device(folder, request["free_memory"])
     reference = PeftModel.from_pretrained(load_model(base, device), request["adapter"]).eval()
-    prompts = [prompt_tokens(tokenizer, chat, template_kwargs) for chat in chats]
+    prompts = prompt_tokens(tokenizer, request)
     if device is not None:
         answers = greedy_answers(reference, tokenizer, prompts, request["max_new_tokens"])
         adapter_logprobs, _ = token_logprobs(reference, prompts, answers)
@@ -81,7 +79,7 @@ def verify_merged(request: dict[str, Any]) -> Checks:
     weights = weight_problems(folder, base, reference)
     del reference
     gc.collect()  # Only one model is in memory at a time.
-    texts = tokenizer_problems(folder, base, tokenizer, chats, template_kwargs)
+    texts = tokenizer_problems(folder, base, tokenizer, request)
     checks = {
         "every weight is base plus adapter, rounded once": without_problems(weights),
         "tokenizer, chat template and end tokens are the training's": without_problems(texts),
@@ -102,31 +100,26 @@ def verify_gguf(request: dict[str, Any]) -> Checks:
     merged = Path(request["merged"])
     base = Path(request["base"])
     tokenizer = AutoTokenizer.from_pretrained(merged)
-    prompts = []
-    answers = []
-    values = []
-    equal_prompts = 0
-    for chat, row in zip(request["prompts"], request["answers"], strict=True):
-        prompts.append(row["prompt_ids"])
-        answers.append(row["ids"])
-        values += row["log_probs"]
-        ids = prompt_tokens(tokenizer, chat, request["chat_template_kwargs"])
-        equal_prompts += ids == row["prompt_ids"]
+    prompts = [row["prompt_ids"] for row in request["answers"]]
+    answers = [row["ids"] for row in request["answers"]]
+    expected = prompt_tokens(tokenizer, request)
+    is_equal = [read == ids for read, ids in zip(prompts, expected, strict=True)]
     checks: Checks = {
         "prompts are read as the same tokens": (
-            equal_prompts == len(prompts),
-            f"{equal_prompts} of {len(prompts)}",
+            all(is_equal),
+            f"{sum(is_equal)} of {len(is_equal)}",
         ),
         "the file holds chat template and end token": without_problems(
             metadata_problems(request["file"], tokenizer)
         ),
     }
-    device = choose_device([merged, base], request["free_memory"])
+    device = choose_device(merged, request["free_memory"])
     if device is None:
         return checks | NOT_COMPARED
     # Each model scores the answers of llama.cpp, after the tokens that llama.cpp read. It reports
     # None, here NaN, inside a character that is made of several tokens.
-    gguf_logprobs = torch.from_numpy(numpy.array(values, dtype="float32"))
+    values = [numpy.array(row["log_probs"], dtype="float32") for row in request["answers"]]
+    gguf_logprobs = torch.from_numpy(numpy.concatenate(values))
     is_known = gguf_logprobs.isfinite()
     merged_logprobs, is_top = token_logprobs(load_model(merged, device), prompts, answers)
     gc.collect()
@@ -201,12 +194,15 @@ def weight_problems(merged: Path, base: Path, reference: PeftModel) -> list[str]
             layers[f"{name}.weight"] = module
     base_files = tensor_files(base)
     files = tensor_files(merged)
-    missing = sorted((base_files.keys() | layers.keys()) - files.keys())
-    unexpected = sorted(files.keys() - base_files.keys())
-    problems = [f"{name} is missing" for name in missing]
-    problems += [f"{name} is unexpected" for name in unexpected]
-    for name in sorted(files.keys() & base_files.keys()):
+    problems = []
+    for name in sorted(base_files.keys() | layers.keys() | files.keys()):
         report_step()
+        if name not in files:
+            problems.append(f"{name} is missing")
+            continue
+        if name not in base_files:
+            problems.append(f"{name} is unexpected")
+            continue
         tensor = read_tensor(files[name], name)
         terms = [read_tensor(base_files[name], name)]
         # Values of different shapes cannot be compared, or would be repeated to fit.
@@ -258,11 +254,7 @@ def read_tensor(file: Path, name: str) -> torch.Tensor:
 
 
 def tokenizer_problems(
-    folder: Path,
-    base: Path,
-    original: Any,
-    chats: Sequence[Any],
-    template_kwargs: Mapping[str, Any],
+    folder: Path, base: Path, original: Any, request: Mapping[str, Any]
 ) -> list[str]:
     """Return a sentence for each difference in how prompts are read and answers end."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -271,18 +263,15 @@ def tokenizer_problems(
         if getattr(tokenizer, part) != getattr(original, part):
             problems.append(f"{part} differs from the training's")
     # With another template, prompts differ anyway, and the template is the reason to name.
-    if not problems and any(
-        prompt_tokens(tokenizer, chat, template_kwargs)
-        != prompt_tokens(original, chat, template_kwargs)
-        for chat in chats
-    ):
-        problems.append("prompts become other tokens")
+    if not problems:
+        prompts = prompt_tokens(tokenizer, request)
+        if prompts != prompt_tokens(original, request):
+            problems.append("prompts become other tokens")
     # A model can have more end tokens than its tokenizer names. They are in this file.
-    generation_configs = []
+    contents = []
     for model in (base, folder):
-        file = model / "generation_config.json"
-        generation_configs.append(file.read_bytes() if file.is_file() else None)
-    if generation_configs[0] != generation_configs[1]:
+        contents.append([file.read_bytes() for file in model.glob("generation_config.json")])
+    if contents[0] != contents[1]:
         problems.append("generation_config.json, which ends answers, is not the base's")
     return problems
 
@@ -306,24 +295,21 @@ def metadata_problems(file: str, tokenizer: Any) -> list[str]:
     return problems
 
 
-def choose_device(folders: Sequence[Path], free_memory: int) -> str | None:
-    """Return the device on which the larger of some models fits in float32; None if none does.
+def choose_device(folder: Path, free_memory: int) -> str | None:
+    """Return the device on which a model fits in float32; None if it fits on none.
 
     Args:
-        folders: Folders of the models, which are loaded one after the other.
+        folder: Folder of the merged model. The base has as many values, and is loaded before or
+            after it.
         free_memory: Bytes of free memory outside of the GPU.
     """
-    values = max(count_values(folder) for folder in folders)
+    values = 0
+    for name, file in tensor_files(folder).items():
+        values += read_tensor(file, name).numel()
     needed = MEMORY_FACTOR * 4 * values + ACTIVATION_BYTES
     if torch.cuda.is_available() and torch.cuda.mem_get_info()[0] > needed:
         return "cuda"
     return "cpu" if free_memory > needed else None
-
-
-def count_values(folder: Path) -> int:
-    """Return the number of values in a model's weights."""
-    files = tensor_files(folder)
-    return sum(read_tensor(file, name).numel() for name, file in files.items())
 
 
 def load_model(folder: Path, device: str | None) -> Any:
@@ -336,12 +322,14 @@ def load_model(folder: Path, device: str | None) -> Any:
     return model if device is None else model.to(device=device, dtype=torch.float32)
 
 
-def prompt_tokens(
-    tokenizer: Any, chat: list[dict[str, str]], template_kwargs: Mapping[str, Any]
-) -> list[int]:
-    """Return the tokens of a chat as in training, with the generation prompt."""
+def prompt_tokens(tokenizer: Any, request: Mapping[str, Any]) -> list[list[int]]:
+    """Return the tokens of each prompt as in training, with the generation prompt."""
     encoded = tokenizer.apply_chat_template(
-        chat, add_generation_prompt=True, tokenize=True, return_dict=True, **template_kwargs
+        request["prompts"],
+        add_generation_prompt=True,
+        tokenize=True,
+        return_dict=True,
+        **request["chat_template_kwargs"],
     )
     return encoded["input_ids"]
 
@@ -363,13 +351,11 @@ def greedy_answers(
     end_ids = numpy.atleast_1d(model.generation_config.eos_token_id)
     longest_prompt = padded["input_ids"].shape[1]
     answers = []
-    for row in output[:, longest_prompt:].tolist():
-        answer = []
-        for token in row:
-            answer.append(token)
-            if token in end_ids:
-                break
-        answers.append(answer)
+    for tokens in output[:, longest_prompt:].tolist():
+        ends = numpy.flatnonzero(numpy.isin(tokens, end_ids))
+        if len(ends):
+            tokens = tokens[: ends[0] + 1]
+        answers.append(tokens)
     return answers
 
 

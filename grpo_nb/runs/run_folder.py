@@ -13,7 +13,6 @@ runs/<name>/
   checkpoints/            the newest two, or the last one of a finished run (`runs.checkpoints`)
   start/                  what the run started from: adapter, training rows, first completions
                           (`training.run_start`)
-  reference/              the adapter that the KL is measured against, if it is not the base model
   adapter/                the LoRA that the run leaves: of its newest checkpoint, or of its best
                           score with `keep_adapter="best"`
   best/                   candidates for it: adapters of steps that had the best score so far

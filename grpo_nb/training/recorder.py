@@ -72,7 +72,7 @@ class Recorder(TrainerCallback):
     Attributes:
         should_end: True after the stop button was pressed. The training then ends after the current
             step.
-        stopped_by: The critical alerts, or the observer, that asked to stop; None if none did.
+        stopped_by: The observers and the critical alerts that asked to stop.
         error: The error of an observer. It is raised after the step was recorded and saved.
         bar: The progress bar, from the first step on.
     """
@@ -94,7 +94,7 @@ class Recorder(TrainerCallback):
             stop_on=settings.stop_on_alert,
         )
         self.should_end = False
-        self.stopped_by: str | None = None
+        self.stopped_by: list[str] = []
         self.error: BaseException | None = None
         self.bar: tqdm | None = None
         self._plot = LivePlot(run) if is_notebook() else None
@@ -127,7 +127,7 @@ class Recorder(TrainerCallback):
             signal.signal(signal.SIGINT, previous)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.trainer.save_or_check_start()
+        self.trainer.save_or_load_adapter()
         self.bar = progress_bar(
             state.max_steps, initial=state.global_step, desc="training", unit="step", leave=True
         )
@@ -151,9 +151,9 @@ class Recorder(TrainerCallback):
         new_alerts = self.health.update(row)
         if new_alerts:
             row["alerts"] = [alert.to_dict() for alert in new_alerts]
-        if self.health.should_stop and not self.stopped_by:
+        if self.health.should_stop:
             critical = [alert.rule for alert in self.health.alerts if alert.kind == "critical"]
-            self.stopped_by = ", ".join(critical)
+            self.stopped_by += critical
         # 2. Write before showing: a figure that fails loses nothing.
         self.run.write_step(row, table)
         self.rows.append(row)
@@ -189,7 +189,8 @@ class Recorder(TrainerCallback):
         for observer in self.observers:
             try:
                 if observer(row, table):
-                    self.stopped_by = getattr(observer, "__name__", type(observer).__name__)
+                    name = getattr(observer, "__name__", type(observer).__name__)
+                    self.stopped_by.append(name)
             # Raised only after the row is written and saved, so that the step is not lost.
             except (Exception, KeyboardInterrupt) as error:
                 self.error = self.error or error

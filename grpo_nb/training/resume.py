@@ -26,7 +26,7 @@ from grpo_nb.scoring.record import differences
 from grpo_nb.training.run_start import BASE_REFERENCE
 
 #: Settings that may change when a run is resumed, because the next step does not depend on them.
-#: Their changes are reported.
+#: Their changes are reported, also if a finished run is returned, on which they have no effect.
 CHANGEABLE_SETTINGS = (
     "max_steps",
     "num_train_epochs",
@@ -68,7 +68,7 @@ def find_run(
     | finished, another training       | new run       | error          | error   |
     | unfinished, same training        | resumed       | resumed        | resumed |
     | unfinished, another training     | error         | error          | error   |
-    | without any checkpoint           | new run       | error          | error   |
+    | without any checkpoint           | error         | error          | error   |
 
     Changed code or state of a reward is another training if the run is finished and `resume` is
     "auto". Otherwise it is a change that is reported. A finished run whose adapter is missing
@@ -111,14 +111,6 @@ def _examine(
     is_finished = run.status == "finished" and any(run.adapter_path.glob("*.safetensors"))
     may_be_returned = resume == "auto" and is_finished
     checkpoint = newest_checkpoint(run.path / "checkpoints")
-    has_saved = checkpoint.path is not None or bool(checkpoint.passed_over)
-    if resume == "auto" and name is None and not is_finished and not has_saved:
-        # For example out of memory in the first step: the cell is run again with other settings.
-        warn_user(
-            f"Run {run.name!r} ended before its first checkpoint, so it cannot be resumed, and a "
-            "new run starts."
-        )
-        return None
 
     # 1. It is the same training.
     other_training = _differences_in_training(before, now)
@@ -141,8 +133,9 @@ def _examine(
         )
 
     # 2. Return it, or resume it at its newest checkpoint.
+    setting_changes = _changed_values(before["settings"], now["settings"], CHANGEABLE_SETTINGS)
     if may_be_returned and max_steps == before["settings"]["max_steps"]:
-        return FoundRun(run, checkpoint, [], is_finished=True)
+        return FoundRun(run, checkpoint, setting_changes, is_finished=True)
     if checkpoint.path is None:
         reason = "; ".join(checkpoint.passed_over) or "none was written before the run ended"
         raise ValueError(
@@ -158,7 +151,7 @@ def _examine(
             "resume=None and another name."
         )
     changes = [
-        *_changed_values(before["settings"], now["settings"], CHANGEABLE_SETTINGS),
+        *setting_changes,
         *reward_changes,
         *_changed_values(before["versions"], now["versions"], before["versions"]),
         *_changed_values(before, now, MACHINE_PARTS),

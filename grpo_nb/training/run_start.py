@@ -3,7 +3,7 @@
 With the start folder the first steps can be repeated elsewhere (`grpo_nb.scaleout`):
 
 runs/<name>/start/
-  adapter_*                    the LoRA before the first step
+  adapter_*                    the LoRA before the first step; the KL may be measured against it
   train.jsonl, holdout.jsonl   the rows in their order, if they have at most 100 MB
   generations.json             the first three generations: the row of each group, and the token ids
                                of each completion
@@ -92,10 +92,8 @@ def _task_record(task: Task) -> dict[str, Any]:
         "format": dataclasses.asdict(task.format),
         "train": len(task.train),
         "holdout": len(task.holdout),
-        "dropped": dict(task.dropped),
         "fingerprint": task.fingerprint,
         "is_ordered": task.is_ordered,
-        "floor": task.answers.floor,
         "tools": task.tools.schemas if task.tools is not None else [],
     }
 
@@ -113,32 +111,39 @@ def _reward_record(reward: RewardFunction, name: str, weight: float) -> dict[str
     }
 
 
-def reference_of(model: Any, settings: Settings) -> str:
-    """Return the model that the KL of a new run is measured against.
+def set_kl_reference(model: Any, settings: Settings, info: RunInfo) -> None:
+    """Choose the model that the KL is measured against, and record it in `info.reference`.
 
-    On a GPU this is always the base model, and a warning reports it if that is not the model that
-    the run starts from. Unsloth removes the lines of TRL's trainer that make a frozen copy of the
-    adapter (unsloth/models/rl.py), and vLLM would receive the tensors of that copy among those of
-    the trained adapter.
+    TRL adds a frozen copy `ref` of the adapter that the run starts from, except on a GPU, where
+    Unsloth removes these lines (unsloth/models/rl.py). Without the copy, TRL switches the adapter
+    off, which gives the base model.
 
     Args:
-        model: The loaded model with its LoRA.
+        model: The model with its LoRA, after the trainer was built with it.
         settings: The run's settings.
+        info: The run's `RunInfo`. That of a resumed run has its earlier reference.
+
+    Raises:
+        ValueError: A resumed run measured its KL against a copy, which is missing here.
     """
-    if settings.beta == 0:
-        return BASE_REFERENCE
-    # A new LoRA has B = 0, so the model with it is the base model.
     lora_b = [tensor for name, tensor in model.named_parameters() if "lora_B.default" in name]
-    is_new_lora = not any(tensor.detach().any() for tensor in lora_b)
-    if is_new_lora:
-        return BASE_REFERENCE
-    if find_gpu() is None:
-        return START_REFERENCE
-    warn_user(
-        "On a GPU, Unsloth measures the KL against the base model, so this run cannot measure it "
-        "against the adapter that it starts from.",
-    )
-    return BASE_REFERENCE
+    is_trained = any(bool(tensor.detach().any()) for tensor in lora_b)
+    is_base = info.reference == BASE_REFERENCE or not is_trained
+    if is_base and "ref" in model.peft_config:
+        # With B = 0 the copy is the base model, and costs three matrix products per layer.
+        model.delete_adapter("ref")
+    reference = START_REFERENCE if "ref" in model.peft_config else BASE_REFERENCE
+    if info.reference not in (None, reference):
+        raise ValueError(
+            f"this run measures its KL against {info.reference}, but on a GPU Unsloth measures it "
+            "against the base model. Resume it on a CPU, where it started, or start a new run."
+        )
+    if settings.beta and reference == BASE_REFERENCE and not is_base:
+        warn_user(
+            "On a GPU, Unsloth measures the KL against the base model, so this run cannot measure "
+            "it against the adapter that it starts from.",
+        )
+    info.reference = reference
 
 
 def write_start(run: Run, model: Any, task: Task) -> None:

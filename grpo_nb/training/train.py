@@ -43,15 +43,13 @@ from grpo_nb.training.resume import (
     rewind,
 )
 from grpo_nb.training.run_start import (
-    BASE_REFERENCE,
     START_REFERENCE,
     new_run_info,
-    reference_of,
+    set_kl_reference,
     write_generation,
     write_start,
 )
 from grpo_nb.training.trainer import restore_state, stateful_functions
-from grpo_nb.upstream.peft import save_adapter
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -60,11 +58,11 @@ if TYPE_CHECKING:
 
 #: Disk space for logs, completions and figures of a run.
 BYTES_OF_LOGS = 200_000_000
-#: Disk space for each trained number: its value in eight adapters (three checkpoints with the one
-#: being written, the final, first and reference adapter, one best adapter, and one that is being
+#: Disk space for each trained number: its value in seven adapters (three checkpoints with the one
+#: being written, the final and the first adapter, one best adapter, and one that is being
 #: copied), and Adam's two moments in three checkpoints, all in float32. A run with several best
 #: adapters since its oldest checkpoint needs a little more.
-BYTES_PER_TRAINED_NUMBER = 8 * 4 + 3 * 2 * 4
+BYTES_PER_TRAINED_NUMBER = 7 * 4 + 3 * 2 * 4
 
 
 def train(
@@ -142,7 +140,6 @@ def train(
             if name is not None:
                 require_free_name(root, name)
             target = root
-            info.reference = reference_of(model, settings)
         elif found_run.is_finished:
             return _finished_run(found_run, prepared)
         else:
@@ -155,7 +152,11 @@ def train(
             # TRL refuses. The effective settings come first, because building a configuration
             # resets accelerate's global state (transformers, `TrainingArguments._setup_devices`).
             info.effective = dataclasses.asdict(effective_settings(settings, model))
+            if info.reference == START_REFERENCE:
+                # TRL copies the reference from the adapter of the model when it builds the trainer.
+                load_adapter(model, target / "start")
             trainer = build_trainer(prepared)
+            set_kl_reference(model, settings, info)
             if settings.holdout_every:
                 score = HoldoutScore(prepared)
                 info.heldout_grader = score.counted_as_correct
@@ -189,23 +190,21 @@ def _finished_run(found_run: FoundRun, prepared: Prepared) -> Run:
     load_adapter(prepared.model, run.adapter_path)
     if found_run.checkpoint.path is not None:
         restore_state(stateful_functions(prepared.rewards), found_run.checkpoint.path)
-    warn_user(
-        f"Run {run.name!r} is already finished; returning it without training. To start a "
-        "new run, pass resume=None and another name.",
-    )
+    message = f"Run {run.name!r} is already finished; returning it without training."
+    if found_run.changes:
+        message += f" These changes have no effect on it: {'; '.join(found_run.changes)}."
+    warn_user(f"{message} To start a new run, pass resume=None and another name.")
     return run
 
 
 def _new_run(prepared: Prepared, name: str | None, info: RunInfo, locks: ExitStack) -> Path:
     """Make the folder of a new run, lock it until `locks` is closed, and write what it starts from.
 
-    That is `run.json`, adapters, questions, rows and the chat template.
+    That is `run.json`, adapter, questions, rows and the chat template.
     """
     run = Run(new_run_folder(prepared.settings.run_root, name))
     lock_run(run.path, locks)
     run.write_info(info)  # first of all files, because it makes the folder a run
-    if info.reference == START_REFERENCE:
-        save_adapter(prepared.model, run.path / "reference")
     run.keep_questions(prepared.task.train["question"], prepared.task.holdout)
     write_start(run, prepared.model, prepared.task)
     keep_template(run.path, prepared.tokenizer)
@@ -224,7 +223,6 @@ def _train_and_close(recorder: Recorder, info: RunInfo, found_run: FoundRun | No
     failure = None
     try:
         with explaining_machine_faults(settings, run.path), recorder.stop_button():
-            _set_kl_reference(trainer, run, info)
             _run_trainer(trainer, settings, found_run)
             if recorder.error is not None:
                 raise recorder.error
@@ -233,7 +231,7 @@ def _train_and_close(recorder: Recorder, info: RunInfo, found_run: FoundRun | No
             info.status = "interrupted"
         elif recorder.stopped_by and is_cut_short:
             info.status = "stopped"
-            info.stopped_by = recorder.stopped_by
+            info.stopped_by = ", ".join(recorder.stopped_by)
         else:
             info.status = "finished"
     except KeyboardInterrupt:
@@ -283,22 +281,6 @@ def _close(recorder: Recorder, info: RunInfo) -> list[str]:
         except Exception as error:
             info.not_saved.append(f"Not saved: {type(error).__name__}: {error}.")
     return info.not_saved
-
-
-def _set_kl_reference(trainer: KitTrainer, run: Run, info: RunInfo) -> None:
-    """Make TRL measure the KL against the reference that `run.json` names."""
-    model = trainer.accelerator.unwrap_model(trainer.model)
-    has_frozen_copy = "ref" in model.peft_config
-    if has_frozen_copy and info.reference == BASE_REFERENCE:
-        # TRL adds a frozen copy of the adapter as the reference. Without the copy it switches the
-        # adapter off, which gives the base model and saves three matrix products per layer.
-        model.delete_adapter("ref")
-    elif not has_frozen_copy and info.reference != BASE_REFERENCE:
-        raise ValueError(
-            f"the run {run.name!r} measures its KL against the adapter that it started from, but "
-            "on a GPU Unsloth measures it against the base model. Resume it on a CPU, where it "
-            "started, or start a new run."
-        )
 
 
 def _write_adapter(recorder: Recorder, info: RunInfo) -> None:

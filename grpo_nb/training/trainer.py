@@ -54,7 +54,7 @@ class KitTrainer(GRPOTrainer):
         stateful: Rewards and observers that remember something from step to step, by name. Set it
             before `train()`.
         record_generation: Called with the first generations, see `run_start.write_generation`.
-        why_trl_path: Why a batch took TRL's own path, or None if none did.
+        took_trl_path: True if a batch took TRL's own path although there is an engine.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class KitTrainer(GRPOTrainer):
         self.task_tools = task_tools
         self.stateful: Mapping[str, Any] = {}
         self.record_generation: Callable[..., None] | None = None
-        self.why_trl_path: str | None = None
+        self.took_trl_path = False
         self._resumed_from: Path | None = None
         # The last step that was saved, or that a run was resumed at, and the time.
         self._saved_step = 0
@@ -102,25 +102,25 @@ class KitTrainer(GRPOTrainer):
     @property
     def is_between_generations(self) -> bool:
         """True if the next micro-batch samples new completions."""
-        return self._step % self._micro_batches_per_generation == 0
+        return micro_batch_count(self) % self._micro_batches_per_generation == 0
 
     @property
     def _micro_batches_per_generation(self) -> int:
         # TRL calls the micro-batches of one pass over a generation "steps".
         return self.args.steps_per_generation * self.num_iterations
 
-    def save_or_check_start(self) -> None:
-        """Write the first checkpoint, or check that a resumed run has the adapter it should have.
+    def save_or_load_adapter(self) -> None:
+        """Write the first checkpoint, or load the adapter of the checkpoint that is resumed from.
 
-        Call this when everything is built and loaded, before the first step.
+        Call this before the first step, when everything else is built and loaded, so that nothing
+        changes the adapter afterwards.
         """
         if self._resumed_from is None:
             self._save_checkpoint(None, None)  # a run that dies in its first steps can be resumed
-        else:
-            # Checked after all that transformers and accelerate did since the adapter was loaded.
-            require_same_adapter(self.accelerator.unwrap_model(self.model), self._resumed_from)
-            self._saved_step = self.state.global_step
-            self._saved_at = time.monotonic()
+            return
+        load_adapter(self.accelerator.unwrap_model(self.model), self._resumed_from)
+        self._saved_step = self.state.global_step
+        self._saved_at = time.monotonic()
 
     def is_save_due(self, save_steps: int) -> bool:
         """Return True if a checkpoint should follow the row that was just logged.
@@ -175,10 +175,6 @@ class KitTrainer(GRPOTrainer):
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         folder = Path(resume_from_checkpoint)
-        model = self.accelerator.unwrap_model(self.model)
-        load_adapter(model, folder)
-        if "ref" in model.peft_config:  # only if the KL is measured against it
-            load_adapter(model, Path(self.args.output_dir).parent / "reference", "ref")
         loop = json.loads((folder / "loop.json").read_text("utf-8"))
         # Only these names, because a checkpoint is data and could set any attribute.
         for name in ("_step", *ENTROPY_STATE):
@@ -257,8 +253,8 @@ class KitTrainer(GRPOTrainer):
         return log_probs, torch.where(is_computed[:, None], entropies, mean)
 
     def _warn_of_trl_path(self, reason: str) -> None:
-        if self.why_trl_path is None:
-            self.why_trl_path = reason
+        if not self.took_trl_path:
+            self.took_trl_path = True
             warn_user(f"Some batches take TRL's own, slower path: {reason}.")
 
     # 3. Tools and rewards. Calls of tools are limited in time, and rewards get the tokens that the
@@ -276,9 +272,10 @@ class KitTrainer(GRPOTrainer):
     def _calculate_rewards(
         self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any
     ) -> Any:
-        is_recorded = self._step < RECORDED_GENERATIONS * self._micro_batches_per_generation
-        if self.record_generation is not None and self.model.training and is_recorded:
-            self.record_generation(self._step, self.state.global_step, inputs, completion_ids_list)
+        done = micro_batch_count(self)
+        is_recorded = done < RECORDED_GENERATIONS * self._micro_batches_per_generation
+        if self.record_generation is not None and is_recorded:
+            self.record_generation(done, self.state.global_step, inputs, completion_ids_list)
         if self.task_tools is not None:
             masks = zip(completion_ids_list, self._tool_masks, strict=True)
             completion_ids_list = [tokens_of_model(ids, mask) for ids, mask in masks]
@@ -290,28 +287,6 @@ def _set_order_of_pass(sampler: Any, number: int) -> None:
     sampler.generator.manual_seed(sampler.seed)
     for _ in range(number):
         torch.randperm(sampler.num_samples, generator=sampler.generator)
-
-
-def require_same_adapter(model: Any, folder: Path) -> None:
-    """Raise unless the adapter of the model has exactly the values of the one in a folder.
-
-    Raises:
-        RuntimeError: It is not, so that something else would be trained.
-    """
-    from peft import get_peft_model_state_dict
-    from safetensors.torch import load_file
-
-    saved = load_file(str(folder / "adapter_model.safetensors"))
-    loaded = get_peft_model_state_dict(model, adapter_name="default")
-    is_same = loaded.keys() == saved.keys() and all(
-        torch.equal(loaded[name].detach().cpu(), tensor) for name, tensor in saved.items()
-    )
-    if not is_same:
-        raise RuntimeError(
-            f"the adapter was not restored from {str(folder)!r}. Training on would silently start "
-            "over, so it does not start. Load the model again with gn.load_model(settings) and try "
-            "again."
-        )
 
 
 def stateful_functions(functions: Iterable[Callable[..., Any]]) -> dict[str, Any]:

@@ -155,14 +155,13 @@ def test_gguf_export_without_tools_is_refused(
         gn.machine.EnvironmentProblem, match=r"llama-quantize, which is not on the PATH.*'q8_0'"
     ):
         gn.export_gguf(merged, tmp_path / "out", quantization="q4_k_m")
-    (tmp_path / "convert_hf_to_gguf.py").write_text(
-        "raise SystemExit('Model FooForCausalLM is not supported')"
-    )
+    program = "raise SystemExit('Model FooForCausalLM is not supported')"
+    monkeypatch.setattr(gguf_export, "find_converter", lambda: [sys.executable, "-c", program])
     with pytest.raises(
-        ExportError, match=r"(?s)FooForCausalLM is not supported.*Try a newer llama\.cpp"
+        ExportError, match=r"(?s)FooForCausalLM is not supported.*of a newer llama\.cpp"
     ):
-        gn.export_gguf(merged, tmp_path / "out", converter=tmp_path / "convert_hf_to_gguf.py")
-    assert [p.name for p in tmp_path.iterdir()] == ["convert_hf_to_gguf.py"]
+        gn.export_gguf(merged, tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_convert_rounds_only_in_the_quantizer(merged: Export, tmp_path: Path) -> None:

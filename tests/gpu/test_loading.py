@@ -338,15 +338,35 @@ def test_trainer_uses_an_engine_only_if_the_model_has_one(
     assert arguments.get("use_vllm", False) is (engine is not None)
 
 
-def test_record_on_a_gpu_names_the_kl_reference(monkeypatch) -> None:
+def test_record_on_a_gpu_names_the_kl_reference() -> None:
     """Unsloth takes the frozen adapter out of TRL's trainer (unsloth/models/rl.py)."""
     # The adapter of small_models has numbers, so it counts as trained.
     model = lora_model()
     settings = gn.preset("cpu")
-    assert run_start.reference_of(model, settings) == run_start.START_REFERENCE
-    monkeypatch.setattr(run_start, "find_gpu", lambda: GPUS["t4"])
+    info = types.SimpleNamespace(reference=None)
     with pytest.warns(UserWarning, match="measures the KL against the base model"):
-        assert run_start.reference_of(model, settings) == run_start.BASE_REFERENCE
+        run_start.set_kl_reference(model, settings, info)
+    assert info.reference == run_start.BASE_REFERENCE
     without_kl = settings.replace(beta=0.0)
+    info.reference = None
     with warnings.catch_warnings(action="error"):
-        assert run_start.reference_of(model, without_kl) == run_start.BASE_REFERENCE
+        run_start.set_kl_reference(model, without_kl, info)
+    assert info.reference == run_start.BASE_REFERENCE
+
+
+def test_resumed_run_of_a_gpu_keeps_the_base_as_kl_reference() -> None:
+    model = lora_model()
+    model.add_adapter("ref", model.peft_config["default"])  # as TRL does on a CPU
+    info = types.SimpleNamespace(reference=run_start.BASE_REFERENCE)
+    with warnings.catch_warnings(action="error"):
+        run_start.set_kl_reference(model, gn.preset("cpu"), info)
+    assert info.reference == run_start.BASE_REFERENCE
+    assert "ref" not in model.peft_config
+
+
+def test_trained_adapter_is_the_kl_reference_on_a_cpu() -> None:
+    model = lora_model()
+    model.add_adapter("ref", model.peft_config["default"])  # as TRL does
+    info = types.SimpleNamespace(reference=None)
+    run_start.set_kl_reference(model, gn.preset("cpu"), info)
+    assert info.reference == run_start.START_REFERENCE

@@ -83,7 +83,7 @@ def test_training_from_an_adapter_has_it_as_reference(
     assert run.settings.lora_rank == 4
     assert run.settings.lora_target_modules == ("q_proj", "v_proj")
     assert run.info["reference"] == START_REFERENCE
-    reference = load_file(run.path / "reference" / "adapter_model.safetensors")
+    reference = load_file(run.path / "start" / "adapter_model.safetensors")
     for name, tensor in load_file(plain / "adapter_model.safetensors").items():
         assert torch.equal(reference[name], tensor.to(reference[name].dtype)), name
 

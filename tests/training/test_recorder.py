@@ -90,6 +90,16 @@ def test_run_without_signal_stops_on_critical_alert(tiny, settings, capsys) -> N
     assert [rule for rule, _ in again][: len(told)] == [rule for rule, *_ in told]
 
 
+def test_stop_by_observer_and_alert_names_both(tiny, settings) -> None:
+    def impatient(row: dict, completions: object) -> bool:
+        return row["step"] == 20
+
+    settings = settings.replace(max_steps=30, num_generations=2, per_device_train_batch_size=4)
+    settings = settings.replace(stop_on_alert="critical")
+    run = gn.train(*tiny, [nothing], settings, observers=[impatient])
+    assert run.info["stopped_by"].startswith("impatient, no_spread")
+
+
 @pytest.mark.parametrize("value", [math.nan, None])
 def test_step_without_scores_has_no_reward(tiny, settings, value) -> None:
     def silent(completions: list, trainer_state=None, **columns: object) -> list:

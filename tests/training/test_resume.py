@@ -161,6 +161,19 @@ def test_auto_returns_a_finished_run_of_the_same_training(
                 find_run(changed, name, "auto", **now)
 
 
+def test_returned_run_reports_changed_settings(root: Path, settings: gn.Settings) -> None:
+    run = make_run(root / "a", status="finished")
+    put(run.path / "adapter" / "adapter_model.safetensors", b"weights")
+    earlier = json.loads((run.path / "run.json").read_text())
+    earlier["settings"]["run_root"] = settings.run_root
+    put(run.path / "run.json", json.dumps(earlier).encode())
+    assert find_run(settings, None, "auto").changes == []
+    best = settings.replace(keep_adapter="best", holdout_every=5)
+    found = find_run(best, None, "auto")
+    assert found.is_finished
+    assert found.changes == ["holdout_every was 0, is 5", "keep_adapter was 'last', is 'best'"]
+
+
 @pytest.mark.parametrize("resume", ["auto", "a"])
 def test_finished_run_without_adapter_is_restored(
     root: Path, settings: gn.Settings, resume: str
@@ -190,17 +203,6 @@ def test_run_without_checkpoint_is_kept_and_refused(
     with pytest.raises(ValueError, match="the run 'a' has no complete checkpoint to resume from"):
         find_run(settings, name, resume)
     assert file.read_bytes() == b"weeks of work"
-
-
-@pytest.mark.parametrize("seed", [None, 7])
-def test_auto_starts_anew_beside_a_run_that_saved_nothing(
-    root: Path, settings: gn.Settings, seed: int | None
-) -> None:
-    """After an error in the first step people run the cell again, often with other settings."""
-    run = make_run(root / "a", steps=0, saved=())
-    with pytest.warns(UserWarning, match="'a' ended before its first checkpoint"):
-        assert find_run(settings.replace(seed=seed or settings.seed), None, "auto") is None
-    assert run.path.is_dir(), "it is kept"
 
 
 def test_resume_reports_and_records_changes(root: Path) -> None:
