@@ -17,7 +17,6 @@ _require_attribute = partial(require_attribute, written_for=WRITTEN_FOR)
 #: Methods of `GRPOTrainer` that `KitTrainer` overrides or calls, with the parameters it relies on.
 TRAINER_METHODS: dict[str, tuple[str, ...]] = {
     "_calculate_rewards": ("inputs", "prompts", "completions", "completion_ids_list"),
-    "_compute_loss": ("model", "inputs"),
     "_generate_single_turn": ("prompt_ids",),
     "_get_per_token_logps_and_entropies": (
         "model",
