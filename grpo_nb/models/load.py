@@ -29,6 +29,7 @@ from grpo_nb.models.templates import set_template_from
 from grpo_nb.upstream.unsloth import hand_copies_to_vllm, set_cpu_dtype
 
 _LOG = logging.getLogger(__name__)
+_SKIP_VLLM = "fast_inference=False skips the attempt"
 # Arguments of Unsloth's loader that the kit sets, and the setting to change instead.
 _SET_BY_SETTINGS = {
     "model_name": "model",
@@ -49,8 +50,8 @@ class _Loaded(NamedTuple):
 
     model: Any
     tokenizer: Any
-    why_not_vllm: str = ""
-    """Reason why vLLM does not sample although it was asked for; empty otherwise."""
+    obstacle: VllmObstacle | None
+    """Reason why vLLM does not sample from the model; None if it does."""
 
 
 def load_model(
@@ -109,7 +110,7 @@ def load_model(
             f"Starting from the LoRA {str(adapter)!r}, with its {listed}. With beta above 0 the KL "
             "is measured to this adapter as it is now, on a GPU to the base model."
         )
-    model, tokenizer, why_not_vllm = _load_with_best_engine(settings, source, loader, report)
+    model, tokenizer, obstacle = _load_with_best_engine(settings, source, loader, report)
     tokenizer.padding_side = "left"
     # A tokenizer with the GPT-2 clean-up would change the text that rewards see.
     tokenizer.clean_up_tokenization_spaces = False
@@ -124,7 +125,7 @@ def load_model(
         settings=settings,
         loader=loader,
         adapter_shape=adapter_shape,
-        why_not_vllm=why_not_vllm,
+        why_not_vllm=str(obstacle) if settings.fast_inference and obstacle else "",
     )
     keep_record(model, record)
     return model, tokenizer
@@ -149,29 +150,37 @@ def _load_with_best_engine(
         report(f"loading {settings.model} with vLLM")
         try:
             model, tokenizer = _load(settings, source, gpu, loader, use_vllm=True)
-            return _Loaded(model, tokenizer)
         except Exception as error:
             # A second try would find the memory taken that this one holds.
             if is_out_of_memory(error):
                 raise
             reason = f"vLLM did not start ({summary(error)})"
-            fix = find_fix(error) or "fast_inference=False skips the attempt"
-            obstacle = VllmObstacle(reason, fix, last_output_lines())
+            obstacle = VllmObstacle(reason, find_fix(error) or _SKIP_VLLM, last_output_lines())
+        else:
+            # Unsloth may print a reason and load as without vLLM (unsloth/models/loader.py,
+            # `_vllm_unsupported_model_types`). The model is the same, so it is not loaded again.
+            if not has_engine(model):
+                reason = "Unsloth does not run this model in vLLM"
+                obstacle = VllmObstacle(reason, _SKIP_VLLM, last_output_lines())
+                _warn_once(obstacle)
+            return _Loaded(model, tokenizer, obstacle)
         # Outside of `except`: there the traceback keeps the failed engine alive.
         gc.collect()
         torch.cuda.empty_cache()
-    why_not_vllm = ""
-    if settings.fast_inference:
-        why_not_vllm = str(obstacle)
-        if gpu is not None:
-            _warn_once(obstacle)
+    if settings.fast_inference and gpu is not None:
+        _warn_once(obstacle)
     report(f"loading {settings.model}")
     model, tokenizer = _load(settings, source, gpu, loader, use_vllm=False)
-    return _Loaded(model, tokenizer, why_not_vllm)
+    return _Loaded(model, tokenizer, obstacle)
 
 
 def loader_arguments(
-    settings: Settings, source: str, gpu: Gpu | None, *, use_vllm: bool, **loader: Any
+    settings: Settings,
+    source: str,
+    gpu: Gpu | None,
+    loader: Mapping[str, Any],
+    *,
+    use_vllm: bool,
 ) -> dict[str, Any]:
     """Return the arguments of `FastLanguageModel.from_pretrained`.
 
@@ -183,8 +192,8 @@ def loader_arguments(
         settings: Settings of the run.
         source: A folder or Hub id.
         gpu: GPU that trains, or None for a CPU.
-        use_vllm: True if vLLM generates.
         loader: Further arguments of the user.
+        use_vllm: True if vLLM generates.
     """
     is_8bit = loader.get("load_in_fp8") or loader.get("load_in_8bit")
     arguments: dict[str, Any] = {
@@ -206,9 +215,10 @@ def loader_arguments(
         arguments["gpu_memory_utilization"] = settings.gpu_memory_utilization
         # Unsloth rounds it up to a rank that vLLM has kernels for.
         arguments["max_lora_rank"] = settings.lora_rank
+    arguments |= loader
     if gpu is None:
-        loader.pop("text_only", None)
-    return arguments | loader
+        arguments.pop("text_only", None)
+    return arguments
 
 
 def lora_arguments(settings: Settings, gpu: Gpu | None) -> dict[str, Any]:
@@ -239,15 +249,10 @@ def _load(
         set_cpu_dtype(use_bfloat16=compute_dtype(settings, gpu).name == "bfloat16")
     try:
         with silently(), without_loading_bars():
-            arguments = loader_arguments(settings, source, gpu, use_vllm=use_vllm, **loader)
+            arguments = loader_arguments(settings, source, gpu, loader, use_vllm=use_vllm)
             base_model, tokenizer = FastLanguageModel.from_pretrained(**arguments)
             lora = lora_arguments(settings, gpu)
-            model = FastLanguageModel.get_peft_model(base_model, **lora)
-            # Unsloth may print its reason and go on without vLLM. Raised here, so that nothing
-            # keeps this model while it is loaded again.
-            if use_vllm and not has_engine(model):
-                raise RuntimeError("Unsloth does not run this model in vLLM")
-            return model, tokenizer
+            return FastLanguageModel.get_peft_model(base_model, **lora), tokenizer
     except Exception as error:
         advice = memory_advice(error, settings, phase="loading")
         if advice is not None:
