@@ -20,6 +20,7 @@ from transformers import GenerationConfig
 
 from grpo_nb.config.hardware import has_engine
 from grpo_nb.cpu.engine import CpuEngine
+from grpo_nb.cpu.sampler import through_end
 from grpo_nb.cpu.shared_prompts import left_padded
 from grpo_nb.generation.choice import choose_engine
 from grpo_nb.generation.episodes import run_episodes, tool_template
@@ -222,7 +223,7 @@ def sample_with_transformers(
             use_cache=True,
         )
     completions = rows[:, ids.shape[1] :].tolist()
-    return [_through_end(row, config.eos_token_id) for row in completions]
+    return [through_end(row, config.eos_token_id) for row in completions]
 
 
 @contextlib.contextmanager
@@ -248,11 +249,3 @@ def _inference_mode(model: Any) -> Iterator[None]:
         finally:
             if was_training:
                 model.for_training(use_gradient_checkpointing=checkpointing)
-
-
-def _through_end(tokens: list[int], end_tokens: Sequence[int]) -> list[int]:
-    """Return the tokens up to the first end token, with it."""
-    for index, token in enumerate(tokens):
-        if token in end_tokens:
-            return tokens[: index + 1]
-    return tokens
