@@ -29,7 +29,6 @@ from grpo_nb.models.templates import set_template_from
 from grpo_nb.upstream.unsloth import hand_copies_to_vllm, set_cpu_dtype
 
 _LOG = logging.getLogger(__name__)
-_SKIP_VLLM = "fast_inference=False skips the attempt"
 # Arguments of Unsloth's loader that the kit sets, and the setting to change instead.
 _SET_BY_SETTINGS = {
     "model_name": "model",
@@ -146,32 +145,33 @@ def _load_with_best_engine(
             "starts."
         )
     obstacle = vllm_obstacle(settings, gpu)
+    loaded = None
     if obstacle is None:
         report(f"loading {settings.model} with vLLM")
+        reason = "Unsloth does not run this model in vLLM"
+        fix = "fast_inference=False skips the attempt"
         try:
-            model, tokenizer = _load(settings, source, gpu, loader, use_vllm=True)
+            loaded = _load(settings, source, gpu, loader, use_vllm=True)
+            if has_engine(loaded[0]):
+                return _Loaded(*loaded, obstacle=None)
+            # Unsloth printed a reason and loaded the model as without vLLM, so it is not loaded
+            # again (unsloth/models/loader.py, `_vllm_unsupported_model_types`).
         except Exception as error:
             # A second try would find the memory taken that this one holds.
             if is_out_of_memory(error):
                 raise
             reason = f"vLLM did not start ({summary(error)})"
-            obstacle = VllmObstacle(reason, find_fix(error) or _SKIP_VLLM, last_output_lines())
-        else:
-            # Unsloth may print a reason and load as without vLLM (unsloth/models/loader.py,
-            # `_vllm_unsupported_model_types`). The model is the same, so it is not loaded again.
-            if not has_engine(model):
-                reason = "Unsloth does not run this model in vLLM"
-                obstacle = VllmObstacle(reason, _SKIP_VLLM, last_output_lines())
-                _warn_once(obstacle)
-            return _Loaded(model, tokenizer, obstacle)
+            fix = find_fix(error) or fix
+        obstacle = VllmObstacle(reason, fix, last_output_lines())
         # Outside of `except`: there the traceback keeps the failed engine alive.
         gc.collect()
         torch.cuda.empty_cache()
     if settings.fast_inference and gpu is not None:
         _warn_once(obstacle)
-    report(f"loading {settings.model}")
-    model, tokenizer = _load(settings, source, gpu, loader, use_vllm=False)
-    return _Loaded(model, tokenizer, obstacle)
+    if loaded is None:
+        report(f"loading {settings.model}")
+        loaded = _load(settings, source, gpu, loader, use_vllm=False)
+    return _Loaded(*loaded, obstacle)
 
 
 def loader_arguments(

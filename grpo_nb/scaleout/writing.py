@@ -39,7 +39,7 @@ from grpo_nb.scaleout.reward_source import (
     pinned_packages,
 )
 from grpo_nb.scoring.record import rebuilt
-from grpo_nb.scoring.scores import make_batch
+from grpo_nb.scoring.scores import first_step_state, make_batch
 from grpo_nb.training.run_start import BASE_REFERENCE
 
 #: Release that train.py is for: the first whose plain trainer takes a step on a CPU. TRL 1.15 asks
@@ -128,18 +128,20 @@ def write(
         revision = None if model == COPIED_BASE or base_folder is None else base_folder.name
         _write_settings(staged, run, trainer_arguments, model=model, revision=revision)
         _write_origin(staged, run, trainer_arguments, model=model, changes=changes)
-        _write_programs(staged, run, trainer_arguments, reward_modules)
-        _write_from_template(
-            staged / "README.md",
-            run=run.name,
-            settings=run.settings,
-            version=__version__,
-            changes=changes,
-            model=model,
-            has_record=bool(recorded_steps),
-            needs_kit=KIT in reward_modules,
-            has_vllm=bool(trainer_arguments.get("use_vllm")),
-        )
+        requirements = _requirements(run, trainer_arguments, reward_modules)
+        for name in ("train.py", "replay.py", "cpu2.yaml", "README.md"):
+            _write_from_template(
+                staged / name,
+                run=run.name,
+                settings=run.settings,
+                version=__version__,
+                requirements=requirements,
+                changes=changes,
+                model=model,
+                has_record=bool(recorded_steps),
+                needs_kit=KIT in reward_modules,
+                has_vllm=bool(trainer_arguments.get("use_vllm")),
+            )
         # The folder is made to be sent to other machines.
         files = {file.name: file for file in staged.iterdir() if file.is_file()}
         leaks = files_with_secrets(files)
@@ -235,6 +237,7 @@ def _recorded_steps(run: Run) -> list[dict[str, Any]]:
     is_one_step = generation_batch == settings.batch_size
     is_one_pass = generation_batch == settings.per_device_train_batch_size
     has_same_loss = is_one_step and (settings.loss_type != "bnpo" or is_one_pass)
+    compared = ("loss", "grad_norm") if has_same_loss else ()
     metrics = {row["step"]: row for row in run.rows}
     recorded_steps = []
     for generation in json.loads(file.read_text("utf-8")):
@@ -252,9 +255,7 @@ def _recorded_steps(run: Run) -> list[dict[str, Any]]:
             "rewards": {name: table[name].tolist() for name in run.weights},
             "advantages": table["advantage"].tolist(),
         }
-        for name in ("loss", "grad_norm"):
-            if has_same_loss and name in metrics[step]:
-                entry[name] = metrics[step][name]
+        entry |= {name: metrics[step][name] for name in compared if name in metrics[step]}
         recorded_steps.append(entry)
     return recorded_steps
 
@@ -303,12 +304,8 @@ def _try_rewards(staged: Path, run: Run, recorded_steps: Sequence[dict[str, Any]
         arguments = make_batch(
             step["completion"], _repeated(step["rows"], run), completion_ids=step["completion_ids"]
         )
-        trainer_state = {
-            "global_step": step["step"] - 1,
-            "max_steps": run.settings.max_steps,
-            "epoch": 0.0,
-            "log_history": [],
-        }
+        trainer_state = vars(first_step_state())
+        trainer_state |= {"global_step": step["step"] - 1, "max_steps": run.settings.max_steps}
         batches.append({"arguments": arguments, "trainer_state": trainer_state})
     script = Path(__file__).with_name("score_child.py")
     try:
@@ -393,10 +390,10 @@ def _write_origin(
     write_json(staged / "origin.json", origin)
 
 
-def _write_programs(
-    staged: Path, run: Run, trainer_arguments: dict[str, Any], reward_modules: set[str]
-) -> None:
-    """Write train.py with its requirements, replay.py, and a configuration for accelerate."""
+def _requirements(
+    run: Run, trainer_arguments: dict[str, Any], reward_modules: set[str]
+) -> list[str]:
+    """Return the packages that train.py needs, with their versions."""
     packages = list(PINNED)
     if run.settings.load_in_4bit or trainer_arguments["optim"].endswith("8bit"):
         packages.append("bitsandbytes")
@@ -405,10 +402,7 @@ def _write_programs(
     requirements = [f"{name}=={versions[name].partition('+')[0]}" for name in packages]
     trl = "trl[vllm]" if trainer_arguments.get("use_vllm") else "trl"
     requirements.append(f"{trl}=={TRL}")
-    requirements += pinned_packages({"yaml", *reward_modules} - {"trl", *PINNED})
-    _write_from_template(staged / "train.py", requirements=requirements)
-    for name in ("replay.py", "cpu2.yaml"):
-        _write_from_template(staged / name)
+    return requirements + pinned_packages({"yaml", *reward_modules} - {"trl", *PINNED})
 
 
 def _write_from_template(file: Path, **values: Any) -> None:
