@@ -53,13 +53,14 @@ class CpuEngine:
         Args:
             config: As for `sample`. TRL adds the user's `generation_kwargs` to it.
         """
-        mode = config.get_generation_mode()
-        if mode not in (GenerationMode.SAMPLE, GenerationMode.GREEDY_SEARCH):
-            return f"generation_kwargs ask for {mode.value}, and the CPU engine only samples"
-        for name in ("stop_strings", "max_time"):
-            if getattr(config, name) is not None:
-                return f"generation_kwargs hold {name}, which the CPU engine does not know"
-        return None
+        modes = (GenerationMode.SAMPLE, GenerationMode.GREEDY_SEARCH)
+        is_plain = config.get_generation_mode() in modes
+        if is_plain and config.stop_strings is None and config.max_time is None:
+            return None
+        return (
+            "generation_kwargs ask for beams, stop_strings or max_time, which the CPU engine does "
+            "not know"
+        )
 
     def sample(self, prompts: Sequence[Sequence[int]], config: GenerationConfig) -> list[list[int]]:
         """Sample one completion for each prompt, as `model.generate` would.

@@ -55,18 +55,15 @@ def shared_prompt_obstacle(model: PreTrainedModel, longest: int | None = None) -
         return "the model is on an accelerator, where vLLM or Unsloth's own generation is used"
     if config is not model.config:
         return f"{name} is multimodal"
-    # Configurations without the field have full attention in every layer.
-    layer_types = getattr(config, "layer_types", None) or ["full_attention"]
-    other_types = set(layer_types) - {"full_attention", "sliding_attention"}
+    # Configurations without layer types have full attention in every layer. A window is None or 0
+    # where it is not used.
+    window = getattr(config, "sliding_window", None)
+    covered_types = {"full_attention", "sliding_attention"} if window else {"full_attention"}
+    other_types = set(getattr(config, "layer_types", None) or ()) - covered_types
     if other_types:
         listed = ", ".join(sorted(other_types))
         return f"{name} has {listed} layers"
-    window = getattr(config, "sliding_window", None)
-    uses_window = window and getattr(config, "use_sliding_window", True)
-    slides = "sliding_attention" in layer_types or uses_window
-    are_known = window is not None and longest is not None
-    fits_window = are_known and longest <= window
-    if slides and not fits_window:
+    if window and (longest is None or longest > window):
         return (
             f"{name} uses a sliding window of {window} tokens, "
             "which prompt and completion may exceed"

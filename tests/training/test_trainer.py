@@ -209,7 +209,7 @@ def test_engine_samples_a_plain_generation_config() -> None:
 
 def test_beam_search_is_left_to_trls_own_generation(base, tmp_path) -> None:
     asked = {"max_steps": 1, "generation_kwargs": {"num_beams": 2}}
-    with pytest.warns(UserWarning, match="generation_kwargs ask for beam_sample"):
+    with pytest.warns(UserWarning, match="generation_kwargs ask for beams"):
         ours, _, _ = run(base, KitTrainer, tmp_path / "ours", **asked)
     theirs, _, _ = run(base, GRPOTrainer, tmp_path / "theirs", **asked)
     assert ours[0]["completions/mean_length"] == theirs[0]["completions/mean_length"]
