@@ -90,7 +90,9 @@ class FoldedLora:
             is_plain_linear = type(layer) is torch.nn.Linear and layer not in inside_lora
             if adapter is None and not (can_pack and is_plain_linear):
                 continue
-            base = layer if adapter is None else layer.get_base_layer()
+            base = layer
+            if adapter is not None:
+                base = layer.get_base_layer()
             weight = _plain_weight(base)
             if weight.dtype not in EXACT_DTYPES:
                 continue  # computed as before

@@ -49,7 +49,7 @@ def sample(
 
     Args:
         model: Causal language model, plain or wrapped by PEFT, that `CpuEngine` can run.
-        prompts: N lists of at least two token ids. Repeat a prompt for each of its completions.
+        prompts: N lists of token ids. Repeat a prompt for each of its completions.
         config: `max_new_tokens`, `eos_token_id`, `pad_token_id` and the sampling parameters. Greedy
             decoding if `do_sample` is false.
         folded: Folded weights of the same model.

@@ -58,8 +58,11 @@ def shared_prompt_obstacle(model: PreTrainedModel, longest: int | None = None) -
     # Configurations without layer types have full attention in every layer. A window is None or 0
     # where it is not used.
     window = getattr(config, "sliding_window", None)
-    covered_types = {"full_attention", "sliding_attention"} if window else {"full_attention"}
-    other_types = set(getattr(config, "layer_types", None) or ()) - covered_types
+    covered_types = {"full_attention"}
+    if window:
+        covered_types.add("sliding_attention")
+    layer_types = getattr(config, "layer_types", None) or ()
+    other_types = set(layer_types) - covered_types
     if other_types:
         listed = ", ".join(sorted(other_types))
         return f"{name} has {listed} layers"
@@ -186,7 +189,8 @@ def pack_into_lanes(lengths: Sequence[int], prompt_of_row: Sequence[int]) -> lis
         prompt_of_row: The prompt of each row.
     """
     width = max(lengths)
-    longest_first = sorted(range(len(lengths)), key=lambda row: -lengths[row])
+    rows = range(len(lengths))
+    longest_first = sorted(rows, key=lambda row: -lengths[row])
     lanes: list[list[int]] = []
     for row in longest_first:
         for lane in lanes:
@@ -262,34 +266,39 @@ def shared_prompt_logps(
     tokens_of_row = is_computed.nonzero().split(lengths)
     lanes = []
     for rows_of_lane in pack_into_lanes(lengths, prompt_of_row):
-        lanes.append(torch.cat([tokens_of_row[row] for row in rows_of_lane]))
+        tokens_of_lane = [tokens_of_row[row] for row in rows_of_lane]
+        lanes.append(torch.cat(tokens_of_lane))
     rows, steps = pad_sequence(lanes, batch_first=True, padding_value=-1).unbind(-1)
     is_token = rows >= 0
     # The last prompt token runs with each completion, so that one pass gives every log-probability.
     shifted = input_ids[:, prompt_width - 1 : -1]
     labels = input_ids[:, prompt_width:].masked_fill(~is_completion, NO_LABEL)
+    labels_of_lanes = labels[rows, steps]
     positions = prompt_lengths[rows] - 1 + steps
 
     # 3. Run the lanes after the caches of their prompts.
     # All rows of a lane have the prompt of its first row.
-    prompt_of_lane = torch.tensor(prompt_of_row)[rows[:, 0]]
+    first_rows = rows[:, 0]
+    prompt_of_lane = torch.tensor(prompt_of_row)[first_rows]
     is_same_row = rows[:, :, None] == rows[:, None, :]
     sees_completion = is_same_row.tril()
     # Every token of a lane sees the whole prompt.
     is_prompt = prompt_mask[prompt_of_lane].bool()
-    sees_prompt = is_prompt[:, None].expand(-1, rows.shape[1], -1)
+    lane_width = rows.shape[1]
+    sees_prompt = is_prompt[:, None].expand(-1, lane_width, -1)
     is_visible = torch.cat([sees_prompt, sees_completion], -1)
     # The mask (lanes, 1, width, P + width) is added to the scores, which every attention
     # implementation understands. It hides by the lowest finite number: with minus infinity, a token
     # that sees nothing would be NaN.
     hidden = torch.finfo(dtype).min
-    mask = torch.zeros(is_visible.shape, dtype=dtype).masked_fill_(~is_visible, hidden)
+    mask = torch.zeros(is_visible.shape, dtype=dtype)
+    mask.masked_fill_(~is_visible, hidden)
     output = model(
         input_ids=shifted[rows, steps],
         attention_mask=mask[:, None],
         position_ids=positions.clamp(min=0),
         past_key_values=select_rows(cache, prompt_of_lane),
-        shift_labels=labels[rows, steps].masked_fill(~is_token, NO_LABEL),
+        shift_labels=labels_of_lanes.masked_fill(~is_token, NO_LABEL),
         fused_lm_head=True,
     )
 
@@ -297,8 +306,11 @@ def shared_prompt_logps(
     def by_row(values: Tensor) -> Tensor:
         empty = values.new_zeros(is_completion.shape)
         place = (rows[is_token], steps[is_token])
-        return empty.index_put(place, values[is_token])
+        computed = values[is_token]
+        return empty.index_put(place, computed)
 
     log_probs = by_row(output.log_probs)
-    entropies = None if output.entropy is None else by_row(output.entropy)
+    entropies = None
+    if output.entropy is not None:
+        entropies = by_row(output.entropy)
     return log_probs, entropies
