@@ -130,11 +130,9 @@ def sampling_parts() -> list[Part]:
 
         def __init__(self, layer: Any, rows: Any, room: int) -> None:
             super().__init__()
+            self.lazy_initialization(layer.keys, layer.values)
             self.keys = layer.keys.index_select(0, rows)
             self.values = layer.values.index_select(0, rows)
-            self.dtype = layer.keys.dtype
-            self.device = layer.keys.device
-            self.is_initialized = True
 
         def keep_rows(self, rows: Any) -> None:
             self.keys = self.keys[rows]
@@ -180,13 +178,6 @@ def shared_parts() -> list[Part]:
     def one_row_a_lane(lengths: Any, owner: Any) -> Any:
         return [[row] for row in range(len(lengths))]
 
-    pack = shared_prompts.pack_into_lanes
-
-    def narrowest_lanes(lengths: Any, owner: Any) -> Any:
-        # With so short an optimum, the first width that is tried, the longest row, is the cheapest.
-        with mock.patch.object(shared_prompts, "ATTENTION_EQUALS_REST_AT", 1e-9):
-            return pack(lengths, owner)
-
     # The block then replaces an entry of a table that nobody reads.
     no_table = {"sdpa": None}
     return [
@@ -199,12 +190,6 @@ def shared_parts() -> list[Part]:
         Part("shared prompts", "rp", replaced(shared_prompts, shared_prompt_logps=stock_log_probs)),
         Part(
             "- prefix of all prompts once", "srp", replaced(shared_prompts, MIN_PREFIX_TOKENS=10**9)
-        ),
-        Part("- prompts in one row", "srp", replaced(shared_prompts, MAX_TOKENS_IN_ONE_ROW=0)),
-        Part(
-            "- choice of the lanes' width",
-            "rp",
-            replaced(shared_prompts, pack_into_lanes=narrowest_lanes),
         ),
         Part(
             "- completions in lanes", "rp", replaced(shared_prompts, pack_into_lanes=one_row_a_lane)

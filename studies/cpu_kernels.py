@@ -155,22 +155,6 @@ def main() -> None:
     ways = {"PEFT's layers": lambda: loss_pass(False), "folded": lambda: loss_pass(True)}
     show("log-probabilities and backward, 2 x 8 completions of 8 to 40 tokens", in_turns(ways, 5))
 
-    chosen = shared_prompts.ATTENTION_EQUALS_REST_AT
-
-    def with_price(tokens: int) -> None:
-        shared_prompts.ATTENTION_EQUALS_REST_AT = tokens
-        loss_pass(True)
-        shared_prompts.ATTENTION_EQUALS_REST_AT = chosen
-
-    ways = {
-        f"{tokens}": lambda tokens=tokens: with_price(tokens) for tokens in (2000, 1, 200, 10**6)
-    }
-    show(
-        "the same, by the width of a lane from which attention costs as much as the rest "
-        "(1: narrow lanes)",
-        in_turns(ways, 5),
-    )
-
 
 if __name__ == "__main__":
     main()

@@ -53,13 +53,14 @@ class CpuEngine:
         Args:
             config: As for `sample`. TRL adds the user's `generation_kwargs` to it.
         """
-        mode = config.get_generation_mode()
-        if mode not in (GenerationMode.SAMPLE, GenerationMode.GREEDY_SEARCH):
-            return f"generation_kwargs ask for {mode.value}, and the CPU engine only samples"
-        for name in ("stop_strings", "max_time"):
-            if getattr(config, name) is not None:
-                return f"generation_kwargs hold {name}, which the CPU engine does not know"
-        return None
+        modes = (GenerationMode.SAMPLE, GenerationMode.GREEDY_SEARCH)
+        is_plain = config.get_generation_mode() in modes
+        if is_plain and config.stop_strings is None and config.max_time is None:
+            return None
+        return (
+            "generation_kwargs ask for beams, stop_strings or max_time, which the CPU engine does "
+            "not know"
+        )
 
     def sample(self, prompts: Sequence[Sequence[int]], config: GenerationConfig) -> list[list[int]]:
         """Sample one completion for each prompt, as `model.generate` would.
@@ -102,45 +103,6 @@ class CpuEngine:
             return shared_prompts.shared_prompt_logps(
                 model, input_ids, attention_mask, length, pad_id=pad_id
             )
-
-    def log_probs_of_rows(
-        self,
-        model: Any,
-        input_ids: Tensor,
-        attention_mask: Tensor,
-        length: int,
-        *,
-        is_scored: Tensor,
-        old: Tensor | None,
-        **shared: Any,
-    ) -> tuple[Tensor, Tensor]:
-        """Return log-probabilities and entropies, computed only for the rows with `is_scored`.
-
-        Args:
-            model: The wrapper of the engine's model that the trainer passes.
-            input_ids: (B, P + C) token ids.
-            attention_mask: (B, P + C).
-            length: C.
-            is_scored: (B) booleans, the rows to compute. The others return `old`, so that their
-                ratio is 1, and entropy 0.
-            old: (B, C) log-probabilities under the sampling policy, or None for zeros.
-            shared: `pad_id` and `autocast`, as for `log_probs`.
-        """
-        log_probs = torch.zeros(len(input_ids), length) if old is None else old.float().clone()
-        entropies = torch.zeros(len(input_ids), length)
-        rows = is_scored.nonzero()[:, 0]
-        if not len(rows):
-            # Zero gradients, not missing ones: the optimizer's momentum moves on, as in TRL.
-            trained = [weight for weight in model.parameters() if weight.requires_grad]
-            zero = sum(weight.sum() for weight in trained) * 0.0
-            return log_probs + zero, entropies
-        scored, scored_entropies = self.log_probs(
-            model, input_ids[rows], attention_mask[rows], length, **shared
-        )
-        # Out of place, so that gradients reach the scored rows.
-        log_probs = log_probs.to(scored.dtype).index_copy(0, rows, scored)
-        entropies = entropies.to(scored.dtype).index_copy(0, rows, scored_entropies)
-        return log_probs, entropies
 
     def release(self) -> None:
         """Give the memory back to the system. The next use takes it again."""

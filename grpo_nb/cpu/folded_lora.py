@@ -6,9 +6,9 @@ weights, into memory kept from the last time) and computes with the copy. The tr
 the base weights are read, never written. In the loss PEFT computes as usual: folding would save
 1.6 % of a step there (benchmarks/results/cpu_parts.md).
 
-PEFT also computes DoRA, LoRA biases, several adapters at once, and 16-bit weights. There, rounding
-the sum would lose small changes (bfloat16 kept 15 % of a three-step training), and the samples
-would not come from the policy that is trained.
+Left to PEFT are DoRA, LoRA biases, several adapters at once, and 16-bit weights. In 16 bits,
+rounding the sum would lose small changes (bfloat16 kept 15 % of a three-step training), and the
+samples would not come from the policy that is trained.
 """
 
 from __future__ import annotations
@@ -87,40 +87,35 @@ class FoldedLora:
                 inside_lora.update(layer.modules())
         patches: dict[torch.nn.Module, Forward] = {}
         for layer, adapter in adapters.items():
-            if adapter is not None:
-                weight = self._fold(layer, adapter)
-                bias = layer.get_base_layer().bias
-            elif can_pack and layer not in inside_lora and type(layer) is torch.nn.Linear:
-                weight = layer.weight.detach()
-                bias = layer.bias
-            else:
+            is_plain_linear = type(layer) is torch.nn.Linear and layer not in inside_lora
+            if adapter is None and not (can_pack and is_plain_linear):
                 continue
-            if weight is None or weight.dtype not in EXACT_DTYPES:
+            base = layer
+            if adapter is not None:
+                base = layer.get_base_layer()
+            weight = _plain_weight(base)
+            if weight.dtype not in EXACT_DTYPES:
                 continue  # computed as before
+            if adapter is not None:
+                weight = self._fold(layer, adapter, weight)
             packed = None
             if can_pack and weight.dtype == torch.float32:
                 # Layer by layer, so that each takes the memory that the last one has left: fresh
                 # memory costs ten times as much.
                 packed = torch.ops.mkldnn._reorder_linear_weight(weight, 16)
                 self._packed[layer] = packed
-            patches[layer] = _linear_forward(weight, bias, packed)
+            patches[layer] = _linear_forward(weight, base.bias, packed)
         with _patched_forwards(patches):
             yield
 
     @torch.no_grad()
-    def _fold(self, layer: Any, adapter: str) -> Tensor | None:
-        """Return the base weight plus the adapter, or None for a dtype that would round it away."""
-        base = layer.get_base_layer()
-        weight = _plain_weight(base)
-        if weight.dtype not in EXACT_DTYPES:
-            return None
-        if layer.disable_adapters and weight is base.weight:
-            return weight
+    def _fold(self, layer: Any, adapter: str, weight: Tensor) -> Tensor:
+        """Return the base weight plus the adapter, or without it where it is switched off."""
         memory = self._folded.get(layer)
         if memory is None or memory.shape != weight.shape:
             memory = self._folded[layer] = torch.empty_like(weight)
         if layer.disable_adapters:
-            # Unpacked from 4 bit; without the kept memory each layer would hold one more copy.
+            # A weight in 4 bit was unpacked, and would be held as one more copy.
             return memory.copy_(weight)
         # In one call, with the sum written into the kept memory.
         lora_a = layer.lora_A[adapter].weight.to(weight.dtype)
@@ -132,7 +127,7 @@ def _plain_weight(linear: torch.nn.Linear) -> Tensor:
     """Return the weight of a linear layer, unpacked if it is in 4 bit."""
     state = getattr(linear.weight, "quant_state", None)
     if state is None:
-        return linear.weight
+        return linear.weight.detach()
     from bitsandbytes.functional import dequantize_4bit
 
     return dequantize_4bit(linear.weight.data, state)

@@ -49,7 +49,7 @@ def sample(
 
     Args:
         model: Causal language model, plain or wrapped by PEFT, that `CpuEngine` can run.
-        prompts: N lists of at least two token ids. Repeat a prompt for each of its completions.
+        prompts: N lists of token ids. Repeat a prompt for each of its completions.
         config: `max_new_tokens`, `eos_token_id`, `pad_token_id` and the sampling parameters. Greedy
             decoding if `do_sample` is false.
         folded: Folded weights of the same model.
@@ -61,20 +61,20 @@ def sample(
     prompt_ids, prompt_mask = left_padded(prompts, pad_id)
     total, width = prompt_ids.shape
     config, processors = sampling_setup(model, config, width)
-    end_tokens = [] if config.eos_token_id is None else config.eos_token_id
-    end_tokens = torch.tensor(end_tokens, dtype=torch.long).reshape(-1)
+    end_tokens = torch.tensor(config.eos_token_id).reshape(-1)
     limit = config.max_new_tokens
     # Prompts, with room for the sampled tokens.
     ids = functional.pad(prompt_ids, (0, limit), value=pad_id)
-    lengths = torch.full((total,), limit)
-    # Rows still in the batch, and the position of the last prompt token of each.
+    # Rows still in the batch, and the position of the last prompt token of each. A row that has
+    # ended may stay for a few more tokens.
     running = torch.arange(total)
+    has_ended = torch.zeros(total, dtype=torch.bool)
     last_position = prompt_mask.sum(1, keepdim=True) - 1
     distinct_prompts, prompt_of_row = deduplicate(prompts)
     with kept_modes(model), grouped_attention(), folded.for_inference(is_decoding=True):
         model.eval()
         run = partial(model, use_cache=True, logits_to_keep=1)
-        cache, mask = prefill(run, distinct_prompts, pad_id, model.dtype)
+        cache, mask = prefill(run, distinct_prompts, pad_id)
         rows = torch.tensor(prompt_of_row)
         cache.layers = [_GrowingLayer(layer, rows, limit) for layer in cache.layers]
         mask = functional.pad(mask[rows], (0, limit), value=1)
@@ -94,28 +94,28 @@ def sample(
                 tokens = _sample_tokens(probabilities, total, running)
             else:
                 tokens = scores.argmax(-1)
-            # A row that has ended may stay in the batch for a few more tokens.
-            has_not_ended = lengths[running] > step
-            unended = running[has_not_ended]
-            ids[unended, end] = tokens[has_not_ended]
-            is_end = torch.isin(tokens, end_tokens)
-            ends_here = running[has_not_ended & is_end]
-            lengths[ends_here] = step + 1
-            continues = lengths[running] > step + 1
-            if not continues.any():
+            ids[running, end] = tokens
+            has_ended |= torch.isin(tokens, end_tokens)
+            if has_ended.all():
                 break
-            removal_limit = REMOVE_BELOW_SHARE * len(continues)
-            if continues.sum() <= removal_limit:
+            continues = ~has_ended
+            if continues.sum() <= REMOVE_BELOW_SHARE * len(continues):
                 kept = continues.nonzero()[:, 0]
                 running = running[kept]
+                has_ended = has_ended[kept]
                 last_position = last_position[kept]
                 mask = mask[kept]
                 for layer in cache.layers:
                     layer.keep_rows(kept)
-    completions = []
-    for tokens, length in zip(ids[:, width:], lengths, strict=True):
-        completions.append(tokens[:length].tolist())
-    return completions
+    return [through_end(tokens, end_tokens.tolist()) for tokens in ids[:, width:].tolist()]
+
+
+def through_end(tokens: list[int], end_tokens: Sequence[int]) -> list[int]:
+    """Return the tokens up to the first end token, with it."""
+    for index, token in enumerate(tokens):
+        if token in end_tokens:
+            return tokens[: index + 1]
+    return tokens
 
 
 def _sample_tokens(probabilities: Tensor, total: int, rows: Tensor) -> Tensor:
@@ -149,33 +149,28 @@ class _GrowingLayer(DynamicLayer):
 
     def __init__(self, layer: DynamicLayer, rows: Tensor, room: int) -> None:
         super().__init__()
-        self.used = layer.keys.shape[2]
-        # (rows, heads, tokens, numbers of a head): the tokens are padded at their end.
-        padding = (0, 0, 0, room)
-        keys = layer.keys.index_select(0, rows)
-        values = layer.values.index_select(0, rows)
-        self._keys = functional.pad(keys, padding)
-        self._values = functional.pad(values, padding)
         self.lazy_initialization(layer.keys, layer.values)
+        self.used = layer.keys.shape[2]
+        # (2, rows, heads, tokens, numbers of a head): the tokens are padded at their end.
+        states = torch.stack([layer.keys, layer.values]).index_select(1, rows)
+        self._states = functional.pad(states, (0, 0, 0, room))
         self._expose()
 
     def _expose(self) -> None:
-        self.keys = self._keys[:, :, : self.used]
-        self.values = self._values[:, :, : self.used]
+        self.keys, self.values = self._states[:, :, :, : self.used]
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
         """Append the states of new tokens, and return all keys and values."""
         end = self.used + key_states.shape[2]
-        self._keys[:, :, self.used : end] = key_states
-        self._values[:, :, self.used : end] = value_states
+        self._states[0, :, :, self.used : end] = key_states
+        self._states[1, :, :, self.used : end] = value_states
         self.used = end
         self._expose()
         return self.keys, self.values
 
     def keep_rows(self, rows: Tensor) -> None:
         """Drop all other rows."""
-        self._keys = self._keys[rows]
-        self._values = self._values[rows]
+        self._states = self._states[:, rows]
         self._expose()

@@ -4,7 +4,7 @@ A GRPO step as TRL runs it repeats the prompt for each completion, in sampling a
 loss. With a prompt of 110 tokens and 8 completions of 30, three quarters of all computed tokens are
 copies. Here the prefix that all prompts share (system prompt, example turn) runs once, and the rest
 of each distinct prompt once. Then all completions run in one pass after the key/value caches of
-their prompts. Several completions are packed into one row, so that little is padding. The
+their prompts. Several completions are packed into one row, a *lane*, so that little is padding. The
 arithmetic is the same (Prefix Grouper, arXiv:2506.05433; packing as in arXiv:2107.02027). Only its
 order differs, so results agree up to rounding.
 
@@ -35,12 +35,6 @@ from grpo_nb.cpu.attention import grouped_attention
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-#: A lane is a row of the batch that holds several completions of one prompt. In a lane of this many
-#: tokens, attention costs about as much as everything else. Used to price wide lanes.
-ATTENTION_EQUALS_REST_AT = 2000
-#: If the prefix and the rests of all prompts together have at most this many tokens, they run as
-#: one row, and the mask keeps the prompts apart.
-MAX_TOKENS_IN_ONE_ROW = 384
 #: Label of a token whose log-probability is not computed, as in torch's cross entropy.
 NO_LABEL = -100
 #: A pass of its own for a shared prefix shorter than this costs more than it saves.
@@ -61,18 +55,18 @@ def shared_prompt_obstacle(model: PreTrainedModel, longest: int | None = None) -
         return "the model is on an accelerator, where vLLM or Unsloth's own generation is used"
     if config is not model.config:
         return f"{name} is multimodal"
-    # Configurations without the field have full attention in every layer.
-    layer_types = getattr(config, "layer_types", None) or ["full_attention"]
-    other_types = set(layer_types) - {"full_attention", "sliding_attention"}
+    # Configurations without layer types have full attention in every layer. A window is None or 0
+    # where it is not used.
+    window = getattr(config, "sliding_window", None)
+    covered_types = {"full_attention"}
+    if window:
+        covered_types.add("sliding_attention")
+    layer_types = getattr(config, "layer_types", None) or ()
+    other_types = set(layer_types) - covered_types
     if other_types:
         listed = ", ".join(sorted(other_types))
         return f"{name} has {listed} layers"
-    window = getattr(config, "sliding_window", None)
-    uses_window = window and getattr(config, "use_sliding_window", True)
-    slides = "sliding_attention" in layer_types or uses_window
-    are_known = window is not None and longest is not None
-    fits_window = are_known and longest <= window
-    if slides and not fits_window:
+    if window and (longest is None or longest > window):
         return (
             f"{name} uses a sliding window of {window} tokens, "
             "which prompt and completion may exceed"
@@ -103,8 +97,6 @@ def batch_obstacle(
     if not torch.equal(completion_mask.bool(), right_padded):
         return "a completion is masked in its middle"
     prompts = _unpadded_prompts(input_ids, attention_mask, completion_length)
-    if min(map(len, prompts)) < 2:
-        return "a prompt is shorter than two tokens"
     if len(set(prompts)) == len(prompts):
         return "no prompt occurs twice in a micro-batch (raise per_device_train_batch_size)"
     return None
@@ -130,10 +122,7 @@ def left_padded(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, Ten
 
 
 def prefill(
-    run: Callable[..., Any],
-    prompts: Sequence[Sequence[int]],
-    pad_id: int,
-    dtype: torch.dtype,
+    run: Callable[..., Any], prompts: Sequence[Sequence[int]], pad_id: int
 ) -> tuple[DynamicCache, Tensor]:
     """Run all but the last token of each prompt, and their shared prefix once.
 
@@ -141,7 +130,6 @@ def prefill(
         run: The model.
         prompts: P lists of token ids.
         pad_id: Any token id.
-        dtype: Dtype of the model.
 
     Returns:
         The key/value cache, with P rows, and its mask (P, L).
@@ -149,31 +137,13 @@ def prefill(
     all_but_last = [tuple(prompt[:-1]) for prompt in prompts]
     # This function compares the items of any tuples, here token ids.
     prefix = os.path.commonprefix(all_but_last)  # noqa: RUF071 (no paths)
-    saves_time = len(prompts) > 1 and len(prefix) >= MIN_PREFIX_TOKENS
-    if not saves_time:
+    if len(prompts) == 1 or len(prefix) < MIN_PREFIX_TOKENS:
         prefix = ()
     # The suffix of a prompt is what follows the prefix. The last token is in neither.
     suffix_rows = [tokens[len(prefix) :] for tokens in all_but_last]
     suffixes, suffix_mask = left_padded(suffix_rows, pad_id)
     prefix_mask = torch.ones(len(prompts), len(prefix), dtype=torch.long)
     mask = torch.cat([prefix_mask, suffix_mask], 1)
-    # Each suffix continues the positions of the prefix.
-    positions = mask.cumsum(1) - 1
-    suffix_positions = positions[:, len(prefix) :].clamp(min=0)
-    # In 16 bits a changed order of summation gives visibly different numbers, so prompts stay in
-    # rows of their own.
-    is_exact = dtype in (torch.float32, torch.float64)
-    tokens = len(prefix) + int(suffix_mask.sum())
-    if prefix and is_exact and tokens <= MAX_TOKENS_IN_ONE_ROW:
-        cache = _prefill_one_row(
-            run,
-            prefix,
-            suffixes,
-            is_suffix=suffix_mask.bool(),
-            positions=suffix_positions,
-            dtype=dtype,
-        )
-        return cache, mask
     cache = DynamicCache()
     if prefix:
         run(
@@ -184,143 +154,55 @@ def prefill(
         only_row = torch.tensor([0])
         cache = select_rows(cache, only_row.expand(len(prompts)))
     if suffixes.shape[1]:
+        # Each suffix continues the positions of the prefix.
+        positions = mask.cumsum(1) - 1
         run(
             input_ids=suffixes,
             attention_mask=mask,
-            position_ids=suffix_positions,
+            position_ids=positions[:, len(prefix) :].clamp(min=0),
             past_key_values=cache,
         )
     return cache, mask
 
 
-def _prefill_one_row(
-    run: Callable[..., Any],
-    prefix: Sequence[int],
-    suffixes: Tensor,
-    *,
-    is_suffix: Tensor,
-    positions: Tensor,
-    dtype: torch.dtype,
-) -> DynamicCache:
-    """Run a prefix and all suffixes as one row, and return a cache with one row for each suffix.
-
-    Args:
-        run: The model.
-        prefix: Token ids that all prompts begin with.
-        suffixes: (P, S) left-padded token ids after the prefix.
-        is_suffix: (P, S), False for padding.
-        positions: (P, S) positions of these tokens in their prompts.
-        dtype: Dtype of the model.
-    """
-    prefix_indices = torch.arange(len(prefix))
-    suffix_ids = suffixes[is_suffix]
-    ids = torch.cat([torch.tensor(prefix), suffix_ids])
-    # Every token sees the prefix. A token of a suffix also sees that suffix, and no other.
-    no_prompt = torch.full((len(prefix),), -1)
-    prompt_of_suffix_token = is_suffix.nonzero()[:, 0]
-    prompt_of_token = torch.cat([no_prompt, prompt_of_suffix_token])
-    is_in_prefix = prompt_of_token == -1
-    is_same_prompt = prompt_of_token[:, None] == prompt_of_token
-    is_visible = (is_in_prefix | is_same_prompt).tril()
-    all_positions = torch.cat([prefix_indices, positions[is_suffix]])
-
-    cache = DynamicCache()
-    run(
-        input_ids=ids[None],
-        attention_mask=_additive_mask(is_visible[None], dtype),
-        position_ids=all_positions[None],
-        past_key_values=cache,
-    )
-
-    # Padding takes the first token of the row, which the mask hides.
-    suffix_indices = torch.zeros_like(suffixes)
-    suffix_indices[is_suffix] = torch.arange(len(prefix), len(ids))
-    prefix_of_each = prefix_indices.expand(len(suffixes), -1)
-    indices = torch.cat([prefix_of_each, suffix_indices], 1)
-
-    def split(states: Tensor) -> Tensor:
-        selected = states[0].index_select(1, indices.flatten())
-        # (heads, P, L, numbers of a head), as index_select copied one head after the other.
-        by_prompt = selected.unflatten(1, indices.shape)
-        return by_prompt.transpose(0, 1)
-
-    return _with_states(cache, split)
-
-
-def _additive_mask(is_visible: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return the attention mask (B, 1, Q, K) that is added to the scores, for all heads.
-
-    Every attention implementation takes a mask in this form.
-
-    Args:
-        is_visible: (B, Q, K), True where a query may attend to a key.
-        dtype: Dtype of the model.
-    """
-    # The lowest finite number: a query that sees nothing would be NaN with minus infinity.
-    hidden = torch.finfo(dtype).min
-    added = torch.zeros(is_visible.shape, dtype=dtype)
-    added.masked_fill_(~is_visible, hidden)
-    return added[:, None]
-
-
 def select_rows(cache: DynamicCache, rows: Tensor) -> DynamicCache:
     """Return a cache whose rows are these rows of another one."""
-    # index_select, unlike the indexing of batch_select_indices, has a fast backward on a CPU.
-    return _with_states(cache, lambda states: states.index_select(0, rows))
-
-
-def _with_states(cache: DynamicCache, change: Callable[[Tensor], Tensor]) -> DynamicCache:
-    """Return a cache with changed keys and values; the given cache stays as it is."""
     result = DynamicCache()
     for layer in cache.layers:
         # A shallow copy keeps dtype, device, and that the layer is initialized.
-        changed = copy.copy(layer)
-        changed.keys = change(layer.keys)
-        changed.values = change(layer.values)
-        result.layers.append(changed)
+        selected = copy.copy(layer)
+        # index_select, unlike the indexing of batch_select_indices, has a fast backward on a CPU.
+        selected.keys = layer.keys.index_select(0, rows)
+        selected.values = layer.values.index_select(0, rows)
+        result.layers.append(selected)
     return result
 
 
 def pack_into_lanes(lengths: Sequence[int], prompt_of_row: Sequence[int]) -> list[list[int]]:
-    """Put rows of one prompt one after the other into lanes of equal width.
+    """Return the indices of the rows that each lane holds, which are rows of one prompt.
 
-    Widths from 1 to 4 times the longest row are tried, and the cheapest is taken. The longest rows
-    are placed first, each into the first lane with room.
+    A lane has as many tokens as the longest row. The longest rows are placed first, each into the
+    first lane with room.
 
     Args:
         lengths: Tokens of each row.
-        prompt_of_row: The prompt of each row. A lane holds rows of one prompt.
-
-    Returns:
-        For each lane the indices of its rows.
+        prompt_of_row: The prompt of each row.
     """
+    width = max(lengths)
     rows = range(len(lengths))
     longest_first = sorted(rows, key=lambda row: -lengths[row])
-
-    def fill(width: int) -> list[list[int]]:
-        lanes: list[list[int]] = []
-        for row in longest_first:
-            for lane in lanes:
-                used = sum(lengths[other] for other in lane)
-                has_room = used + lengths[row] <= width
-                has_same_prompt = prompt_of_row[lane[0]] == prompt_of_row[row]
-                if has_room and has_same_prompt:
-                    lane.append(row)
-                    break
-            else:
-                lanes.append([row])
-        return lanes
-
-    def cost(width: int) -> float:
-        # Attention grows with the square of the width, all other work with the width alone.
-        cost_per_token = 1 + width / ATTENTION_EQUALS_REST_AT
-        tokens = len(fill(width)) * width
-        return tokens * cost_per_token
-
-    longest = max(*lengths, 1)
-    widths = [longest * quarters // 4 for quarters in range(4, 17)]
-    cheapest = min(widths, key=cost)
-    return fill(cheapest)
+    lanes: list[list[int]] = []
+    for row in longest_first:
+        for lane in lanes:
+            used = sum(lengths[other] for other in lane)
+            has_room = used + lengths[row] <= width
+            has_same_prompt = prompt_of_row[lane[0]] == prompt_of_row[row]
+            if has_room and has_same_prompt:
+                lane.append(row)
+                break
+        else:
+            lanes.append([row])
+    return lanes
 
 
 def deduplicate(prompts: Sequence[Sequence[int]]) -> tuple[list[tuple[int, ...]], list[int]]:
@@ -363,8 +245,7 @@ def shared_prompt_logps(
     """
     prompt_width = input_ids.shape[1] - completion_length
     prompt_lengths = attention_mask[:, :prompt_width].sum(1)
-    completion_mask = attention_mask[:, prompt_width:]
-    lengths = completion_mask.sum(1).tolist()
+    is_completion = attention_mask[:, prompt_width:].bool()
     prompt_per_row = _unpadded_prompts(input_ids, attention_mask, completion_length)
     prompts, prompt_of_row = deduplicate(prompt_per_row)
     dtype = next(model.parameters()).dtype
@@ -374,61 +255,59 @@ def shared_prompt_logps(
         return model(**inputs, shift_labels=labels, fused_lm_head=True)
 
     # 1. Run the prompts without their last tokens.
-    cache, prompt_mask = prefill(run, prompts, pad_id, dtype)
+    cache, prompt_mask = prefill(run, prompts, pad_id)
 
-    # 2. Lay the completions out in lanes. `places` has the place of each token of a lane in the
-    # result (B, C), counted row by row. Padding is -1.
-    lanes = pack_into_lanes(lengths, prompt_of_row)
-    lane_widths = [sum(lengths[row] for row in lane) for lane in lanes]
-    lane_width = max(*lane_widths, 1)
-    places = torch.full((len(lanes), lane_width), -1)
-    for lane, lane_places in zip(lanes, places, strict=True):
-        start = 0
-        for row in lane:
-            end = start + lengths[row]
-            first_place = row * completion_length
-            lane_places[start:end] = first_place + torch.arange(lengths[row])
-            start = end
-    is_padding = places < 0
-    valid_places = places.clamp(min=0)
-    rows = valid_places // completion_length
-    steps = valid_places % completion_length
+    # 2. Lay the completions out in lanes. `rows` and `steps` (lanes, width) say where in the batch
+    # the token of each place is. Both are -1 for padding.
+    is_computed = is_completion.clone()
+    # One token of every row, so that no lane is empty. Its label is left out below if it is masked.
+    is_computed[:, 0] = True
+    lengths = is_computed.sum(1).tolist()
+    tokens_of_row = is_computed.nonzero().split(lengths)
+    lanes = []
+    for rows_of_lane in pack_into_lanes(lengths, prompt_of_row):
+        tokens_of_lane = [tokens_of_row[row] for row in rows_of_lane]
+        lanes.append(torch.cat(tokens_of_lane))
+    rows, steps = pad_sequence(lanes, batch_first=True, padding_value=-1).unbind(-1)
+    is_token = rows >= 0
     # The last prompt token runs with each completion, so that one pass gives every log-probability.
     shifted = input_ids[:, prompt_width - 1 : -1]
-    completions = input_ids[:, prompt_width:]
-    ids = shifted[rows, steps].masked_fill(is_padding, 0)
-    labels = completions[rows, steps].masked_fill(is_padding, NO_LABEL)
+    labels = input_ids[:, prompt_width:].masked_fill(~is_completion, NO_LABEL)
+    labels_of_lanes = labels[rows, steps]
     positions = prompt_lengths[rows] - 1 + steps
 
     # 3. Run the lanes after the caches of their prompts.
     # All rows of a lane have the prompt of its first row.
-    prompt_of_lane = torch.tensor([prompt_of_row[lane[0]] for lane in lanes])
-    row_of_token = rows.masked_fill(is_padding, -1)
-    row_of_query = row_of_token[:, :, None]
-    row_of_key = row_of_token[:, None, :]
-    is_same_row = row_of_query == row_of_key
+    first_rows = rows[:, 0]
+    prompt_of_lane = torch.tensor(prompt_of_row)[first_rows]
+    is_same_row = rows[:, :, None] == rows[:, None, :]
     sees_completion = is_same_row.tril()
     # Every token of a lane sees the whole prompt.
     is_prompt = prompt_mask[prompt_of_lane].bool()
-    for_each_token = is_prompt[:, None]
-    sees_prompt = for_each_token.expand(-1, lane_width, -1)
+    lane_width = rows.shape[1]
+    sees_prompt = is_prompt[:, None].expand(-1, lane_width, -1)
     is_visible = torch.cat([sees_prompt, sees_completion], -1)
+    # The mask (lanes, 1, width, P + width) is added to the scores, which every attention
+    # implementation understands. It hides by the lowest finite number: with minus infinity, a token
+    # that sees nothing would be NaN.
+    hidden = torch.finfo(dtype).min
+    mask = torch.zeros(is_visible.shape, dtype=dtype)
+    mask.masked_fill_(~is_visible, hidden)
     output = model(
-        input_ids=ids,
-        attention_mask=_additive_mask(is_visible, dtype),
-        position_ids=positions.masked_fill(is_padding, 0),
+        input_ids=shifted[rows, steps],
+        attention_mask=mask[:, None],
+        position_ids=positions.clamp(min=0),
         past_key_values=select_rows(cache, prompt_of_lane),
-        shift_labels=labels,
+        shift_labels=labels_of_lanes.masked_fill(~is_token, NO_LABEL),
         fused_lm_head=True,
     )
 
     # 4. Put the results back into the rows of the batch.
     def by_row(values: Tensor) -> Tensor:
-        empty = values.new_zeros(len(input_ids), completion_length)
-        computed = values[~is_padding]
-        own_places = places[~is_padding]
-        filled = empty.flatten().index_copy(0, own_places, computed)
-        return filled.view_as(empty)
+        empty = values.new_zeros(is_completion.shape)
+        place = (rows[is_token], steps[is_token])
+        computed = values[is_token]
+        return empty.index_put(place, computed)
 
     log_probs = by_row(output.log_probs)
     entropies = None

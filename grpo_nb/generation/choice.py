@@ -58,14 +58,14 @@ def choose_engine(
 
     >>> from grpo_nb.config.settings import Settings
     >>> choose_engine(None, Settings()).name  # on a machine without a GPU
-    "the kit's rollout on a CPU"
+    "the kit's CPU engine"
     """
     missed_vllm = ""
     if model is None:
         # Nothing is loaded, so vLLM is not imported for the answer, which would take seconds.
         why_not_vllm = vllm_obstacle(settings, find_gpu(), try_import=False)
     elif has_engine(model):
-        why_not_vllm = vllm_sampling_obstacle(model)
+        why_not_vllm = vllm_sampling_obstacle(model, longest_row)
     else:
         record = record_of_model(model)
         missed_vllm = "" if record is None else record.why_not_vllm
@@ -80,7 +80,7 @@ def choose_engine(
     elif find_gpu() is not None:
         name = "Unsloth's own generation"
     elif why_not_cpu_engine is None:
-        name = "the kit's rollout on a CPU"
+        name = "the kit's CPU engine"
     else:
         name = "transformers' own generation"
     if missed_vllm:

@@ -21,11 +21,22 @@ from grpo_nb.machine.host import usable_cores
 # llama.cpp's own defaults would leave out most of the vocabulary.
 _WHOLE_VOCABULARY = {
     # transformers' order of the processors
-    "samplers": ["temperature", "top_k", "top_p", "min_p"],
+    "samplers": ["penalties", "temperature", "top_k", "top_p", "min_p"],
     "top_k": 0,
     "top_p": 1.0,
     "min_p": 0.0,
+    "repeat_penalty": 1.0,
+    # Tokens that the penalty looks at: all of any context, as in transformers.
+    "repeat_last_n": 1_000_000,
     "seed": 0,
+}
+# Sampling parameters by their names in the settings, with those of llama.cpp's server.
+_PARAMETERS = {
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "min_p": "min_p",
+    "repetition_penalty": "repeat_penalty",
+    "seed": "seed",
 }
 
 
@@ -66,8 +77,8 @@ def answer(
         max_completion_length: Tokens of an answer.
         temperature: 0 for greedy decoding. Above 0, tokens are sampled from the whole vocabulary,
             unless `sampling` limits it.
-        sampling: With a temperature above 0: `top_p`, `top_k`, `min_p`, and the `seed` of the first
-            prompt. Each following prompt has a seed that is one higher.
+        sampling: With a temperature above 0: `top_p`, `top_k`, `min_p`, `repetition_penalty`, and
+            the `seed` of the first prompt. Each following prompt has a seed that is one higher.
         chat_template_kwargs: Further arguments of the chat template.
         progress: Called with the number of answered prompts.
 
@@ -121,12 +132,13 @@ def require_llama_cpp() -> None:
 
 def _sampling(temperature: float, changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return the sampling parameters as llama.cpp's server takes them."""
-    unknown = sorted(changes.keys() - _WHOLE_VOCABULARY.keys())
+    unknown = sorted(changes.keys() - _PARAMETERS.keys())
     if unknown:
         raise ValueError(
             f"sampling has {unknown[0]!r}, which is not a parameter for a GGUF file. "
-            "Use top_p, top_k, min_p or seed."
+            f"Use {', '.join(_PARAMETERS)}."
         )
     if temperature <= 0:
         return {"temperature": 0.0}
-    return {**_WHOLE_VOCABULARY, **changes, "temperature": temperature}
+    renamed = {_PARAMETERS[name]: value for name, value in changes.items()}
+    return {**_WHOLE_VOCABULARY, **renamed, "temperature": temperature}

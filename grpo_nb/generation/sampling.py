@@ -20,6 +20,7 @@ from transformers import GenerationConfig
 
 from grpo_nb.config.hardware import has_engine
 from grpo_nb.cpu.engine import CpuEngine
+from grpo_nb.cpu.sampler import through_end
 from grpo_nb.cpu.shared_prompts import left_padded
 from grpo_nb.generation.choice import choose_engine
 from grpo_nb.generation.episodes import run_episodes, tool_template
@@ -29,7 +30,6 @@ from grpo_nb.models.load import end_tokens_of
 from grpo_nb.models.modes import kept_modes
 from grpo_nb.tasks.prompts import fit_to_template
 from grpo_nb.upstream.trl import tool_loop_trainer
-from grpo_nb.upstream.vllm import longest_row
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -78,13 +78,12 @@ def generate(
     if not (prompts if tools is None else rows):
         return []
     template_kwargs = dict(chat_template_kwargs or {})
-    columns: list[dict[str, Any]] = []
+    columns: Sequence[Mapping[str, Any]] = ()
     trainer = None
     if tools is not None:
         # Each row starts an environment of its own, which may also write the prompt.
         started = [tools.start(row) for row in rows]
-        prompts = [prompt for prompt, _ in started]
-        columns = [column for _, column in started]
+        prompts, columns = zip(*started, strict=True)
         trainer = tool_loop_trainer(
             model.config,
             tokenizer,
@@ -152,21 +151,13 @@ def _choose_sampler(
         batch_size: Number of prompts per call of any other engine than vLLM.
     """
     choice = choose_engine(model, longest_row=needed)
+    if choice.is_vllm:
+        # vLLM makes its own batches of the prompts of a call.
+        batch_size = max(batch_size, PROMPTS_PER_VLLM_CALL)
+        return partial(sample_with_vllm, model, config=config), batch_size
     if has_engine(model):
-        obstacle = choice.why_not_vllm
-        limit = longest_row(model.vllm_engine)
-        # vLLM truncates a longer row, which then looks as if it had reached its own limit.
-        if obstacle is None and needed > limit:
-            obstacle = (
-                f"the longest prompt and a completion have {needed} tokens together, and vLLM "
-                f"was started for {limit}. Load the model with a max_prompt_length and "
-                f"max_completion_length of {needed} together"
-            )
-        if obstacle is None:
-            # vLLM makes its own batches of the prompts of a call.
-            batch_size = max(batch_size, PROMPTS_PER_VLLM_CALL)
-            return partial(sample_with_vllm, model, config=config), batch_size
-        _LOG.warning("Prompts are completed without vLLM, which is slower: %s.", obstacle)
+        reason = choice.why_not_vllm
+        _LOG.warning("Prompts are completed without vLLM, which is slower: %s.", reason)
     if choice.can_share_prompts and CpuEngine.sampling_obstacle(config) is None:
         return partial(CpuEngine(model).sample, config=config), batch_size
     return partial(sample_with_transformers, model, config=config), batch_size
@@ -222,7 +213,7 @@ def sample_with_transformers(
             use_cache=True,
         )
     completions = rows[:, ids.shape[1] :].tolist()
-    return [_through_end(row, config.eos_token_id) for row in completions]
+    return [through_end(row, config.eos_token_id) for row in completions]
 
 
 @contextlib.contextmanager
@@ -248,11 +239,3 @@ def _inference_mode(model: Any) -> Iterator[None]:
         finally:
             if was_training:
                 model.for_training(use_gradient_checkpointing=checkpointing)
-
-
-def _through_end(tokens: list[int], end_tokens: Sequence[int]) -> list[int]:
-    """Return the tokens up to the first end token, with it."""
-    for index, token in enumerate(tokens):
-        if token in end_tokens:
-            return tokens[: index + 1]
-    return tokens

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_nb.config.hardware import has_engine
 from grpo_nb.upstream.unsloth import hand_copies_to_vllm
-from grpo_nb.upstream.vllm import drop_requests, is_sleeping, put_to_sleep
+from grpo_nb.upstream.vllm import drop_requests, is_sleeping, longest_row, put_to_sleep
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedModel
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 NEUTRAL_SAMPLING = {"temperature": 1.0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0}
 
 
-def vllm_sampling_obstacle(model: PreTrainedModel) -> str | None:
+def vllm_sampling_obstacle(model: PreTrainedModel, needed: int | None = None) -> str | None:
     """Return why the model's engine cannot sample from the model as it is, or None if it can.
 
     The engine holds the base weights, and is given the adapter called `default` with each call.
@@ -34,9 +34,17 @@ def vllm_sampling_obstacle(model: PreTrainedModel) -> str | None:
 
     Args:
         model: Model with a vLLM engine.
+        needed: Tokens of the longest prompt and completion together, if that is known.
     """
     from peft import PeftModel
 
+    # vLLM truncates a longer row, which then looks as if it had reached its own limit.
+    if needed is not None and needed > longest_row(model.vllm_engine):
+        return (
+            f"the longest prompt and a completion have {needed} tokens together, and vLLM was "
+            f"started for {longest_row(model.vllm_engine)}. Load the model with a "
+            f"max_prompt_length and max_completion_length of {needed} together"
+        )
     if is_adapter_on(model):
         # On transformers' model inside of the wrapper, `active_adapters` is a method.
         if not isinstance(model, PeftModel):

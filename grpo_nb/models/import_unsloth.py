@@ -81,7 +81,7 @@ def last_output_lines() -> str:
 
 
 def _is_shown(record: logging.LogRecord) -> bool:
-    """Return whether a log record of vLLM is shown: all while output is kept, else warnings."""
+    """Return whether vLLM's log handler writes a record: within `silently` all, else warnings."""
     return sys.stdout is _SILENCE or (
         record.levelno >= logging.WARNING and record.getMessage() != _NOT_SLEEPING
     )

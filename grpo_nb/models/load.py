@@ -146,18 +146,25 @@ def _load_with_best_engine(
         )
     obstacle = vllm_obstacle(settings, gpu)
     last_output = ""
+    loaded = None
     if obstacle is None:
         report(f"loading {settings.model} with vLLM")
+        reason = "Unsloth does not run this model in vLLM"
+        fix = "fast_inference=False skips the attempt"
         try:
-            model, tokenizer = _load(settings, source, gpu, loader, use_vllm=True)
-            return _Loaded(model, tokenizer)
+            loaded = _load(settings, source, gpu, loader, use_vllm=True)
+            if has_engine(loaded[0]):
+                return _Loaded(*loaded)
+            # Unsloth printed a reason and loaded the model as without vLLM, so it is not loaded
+            # again (unsloth/models/loader.py, `_vllm_unsupported_model_types`).
         except Exception as error:
             # A second try would find the memory taken that this one holds.
             if is_out_of_memory(error):
                 raise
-            fix = find_fix(error) or "fast_inference=False skips the attempt"
-            obstacle = f"vLLM did not start ({summary(error)}) ({fix})"
-            last_output = last_output_lines()
+            reason = f"vLLM did not start ({summary(error)})"
+            fix = find_fix(error) or fix
+        obstacle = f"{reason} ({fix})"
+        last_output = last_output_lines()
         # Outside of `except`: there the traceback keeps the failed engine alive.
         gc.collect()
         torch.cuda.empty_cache()
@@ -166,13 +173,19 @@ def _load_with_best_engine(
         why_not_vllm = obstacle
         if gpu is not None:
             _warn_once(obstacle, last_output)
-    report(f"loading {settings.model}")
-    model, tokenizer = _load(settings, source, gpu, loader, use_vllm=False)
-    return _Loaded(model, tokenizer, why_not_vllm)
+    if loaded is None:
+        report(f"loading {settings.model}")
+        loaded = _load(settings, source, gpu, loader, use_vllm=False)
+    return _Loaded(*loaded, why_not_vllm)
 
 
 def loader_arguments(
-    settings: Settings, source: str, gpu: Gpu | None, *, use_vllm: bool, **loader: Any
+    settings: Settings,
+    source: str,
+    gpu: Gpu | None,
+    loader: Mapping[str, Any],
+    *,
+    use_vllm: bool,
 ) -> dict[str, Any]:
     """Return the arguments of `FastLanguageModel.from_pretrained`.
 
@@ -184,8 +197,8 @@ def loader_arguments(
         settings: Settings of the run.
         source: A folder or Hub id.
         gpu: GPU that trains, or None for a CPU.
-        use_vllm: True if vLLM generates.
         loader: Further arguments of the user.
+        use_vllm: True if vLLM generates.
     """
     is_8bit = loader.get("load_in_fp8") or loader.get("load_in_8bit")
     arguments: dict[str, Any] = {
@@ -207,9 +220,10 @@ def loader_arguments(
         arguments["gpu_memory_utilization"] = settings.gpu_memory_utilization
         # Unsloth rounds it up to a rank that vLLM has kernels for.
         arguments["max_lora_rank"] = settings.lora_rank
+    arguments |= loader
     if gpu is None:
-        loader.pop("text_only", None)
-    return arguments | loader
+        arguments.pop("text_only", None)
+    return arguments
 
 
 def lora_arguments(settings: Settings, gpu: Gpu | None) -> dict[str, Any]:
@@ -240,15 +254,10 @@ def _load(
         set_cpu_dtype(use_bfloat16=compute_dtype(settings, gpu).name == "bfloat16")
     try:
         with silently(), without_loading_bars():
-            arguments = loader_arguments(settings, source, gpu, use_vllm=use_vllm, **loader)
+            arguments = loader_arguments(settings, source, gpu, loader, use_vllm=use_vllm)
             base_model, tokenizer = FastLanguageModel.from_pretrained(**arguments)
             lora = lora_arguments(settings, gpu)
-            model = FastLanguageModel.get_peft_model(base_model, **lora)
-            # Unsloth may print its reason and go on without vLLM. Raised here, so that nothing
-            # keeps this model while it is loaded again.
-            if use_vllm and not has_engine(model):
-                raise RuntimeError("Unsloth does not run this model in vLLM")
-            return model, tokenizer
+            return FastLanguageModel.get_peft_model(base_model, **lora), tokenizer
     except Exception as error:
         advice = memory_advice(error, settings, phase="loading")
         if advice is not None:

@@ -21,19 +21,22 @@ from grpo_nb.runs.run_info import RunInfo
 
 #: Version of `origin.json` and `result/finished.json`. Raise it when a field changes.
 FORMAT_VERSION = 3
+#: Subfolder of a copied base model, and its name as the model of the settings.
+COPIED_BASE = "base"
 #: Entries of a folder that are read, and may hold no link to the outside.
 READ_ENTRIES = (
     "origin.json",
     "train.jsonl",
     "holdout.jsonl",
     "chat_template.jinja",
-    "base",
+    COPIED_BASE,
     "result",
     "back",
 )
 #: Fields of run.json that are the same for the run that is trained elsewhere.
 COPIED_FIELDS = ("task", "rewards", "number_type", "reference", "base")
-#: Settings that belong to this machine, and `num_train_epochs`, which TRL counts otherwise.
+#: Settings that belong to this machine, and `num_train_epochs`: `max_steps` decides in the folder, and
+#: TRL has a number of epochs next to it, which is ignored.
 IGNORED_SETTINGS = ("model", "run_root", "extra", "num_train_epochs")
 
 
@@ -113,7 +116,7 @@ def open_project(folder: str | Path) -> Project:
             f"{FORMAT_VERSION}: write the folder again with gn.scaleout.write."
         )
     # A path would make the kit load a model that lies anywhere on this machine.
-    if model not in ("base", EMBEDDED_MODEL) and not published_name(model):
+    if model not in (COPIED_BASE, EMBEDDED_MODEL) and not published_name(model):
         raise ValueError(
             f"{str(origin_file)!r} names the model {model!r}, which is not a name on the Hub."
         )
@@ -172,8 +175,8 @@ def _trained_settings(
             place = settings if name in settings else extra
             place[name] = value
     # The folder may have been moved since, so its path is taken now.
-    if settings["model"] == "base":
-        settings["model"] = str(source / "base")
+    if settings["model"] == COPIED_BASE:
+        settings["model"] = str(source / COPIED_BASE)
     return Settings.from_dict({**settings, "run_root": "runs", "extra": extra})
 
 

@@ -2,7 +2,8 @@
 
 A reward of the kit becomes the call that makes it. A function of the user becomes its source, after
 the imports, constants, functions and classes that it uses. `writing.py` then runs the result in a
-fresh process, which shows whatever is still missing.
+fresh process, which shows missing names and files. Packages are those of this environment, so a
+missing entry of `pinned_packages` does not show.
 """
 
 import ast

@@ -18,11 +18,13 @@ from grpo_nb.core.pages import render
 from grpo_nb.core.processes import ChildError, run_script
 from grpo_nb.export.export_folder import require_same_base
 from grpo_nb.export.hub import files_with_secrets
+from grpo_nb.models.identity import weights_identity
 from grpo_nb.models.sources import resolve_model
 from grpo_nb.rewards.base import RewardFunction, reward_name
 from grpo_nb.runs.card import public_settings, published_name, without_private_parts
 from grpo_nb.runs.run_folder import Run, open_run
 from grpo_nb.scaleout.project import (
+    COPIED_BASE,
     COPIED_FIELDS,
     FORMAT_VERSION,
     Project,
@@ -37,7 +39,7 @@ from grpo_nb.scaleout.reward_source import (
     pinned_packages,
 )
 from grpo_nb.scoring.record import rebuild_reward
-from grpo_nb.scoring.scores import make_batch
+from grpo_nb.scoring.scores import first_step_state, make_batch
 from grpo_nb.training.run_start import BASE_REFERENCE
 
 #: Release that train.py is for: the first whose plain trainer takes a step on a CPU. TRL 1.15 asks
@@ -96,10 +98,9 @@ def write(
             "here, with gn.train(...)."
         )
     # A model of the Hub is fetched there. Any other one is copied.
-    base_folder = (
-        None if published_name(run.settings.model) else Path(resolve_model(run.settings.model))
-    )
-    check_target(target, overwrite, [run.path] if base_folder is None else [run.path, base_folder])
+    model = published_name(run.settings.model) or COPIED_BASE
+    base_folder = _base_folder(run, model)
+    check_target(target, overwrite, [run.path, *filter(None, [base_folder])])
     needed = ("adapter_model.safetensors", *ROW_FILES)
     missing = [name for name in needed if not (run.start_path / name).is_file()]
     if missing:
@@ -120,25 +121,27 @@ def write(
         # Before the base is copied, which can take minutes: most refusals come from the rewards.
         reward_modules = _write_rewards(staged, run.name, source, reward_calls)
         _try_rewards(staged, run, recorded_steps)
-        if base_folder is not None:
-            require_same_base(run, base_folder)
-            copy_files(base_folder, staged / "base")
+        if model == COPIED_BASE:
+            copy_files(base_folder, staged / COPIED_BASE)
         lines = "".join(json.dumps(step) + "\n" for step in recorded_steps)
         (staged / "record.jsonl").write_text(lines, "utf-8")
-        _write_settings(staged, run, trainer_arguments, base_folder)
-        _write_origin(staged, run, trainer_arguments, changes, base_folder)
-        _write_programs(staged, run, trainer_arguments, reward_modules)
-        _write_from_template(
-            staged / "README.md",
-            run=run.name,
-            settings=run.settings,
-            version=__version__,
-            changes=changes,
-            model=run.settings.model if base_folder is None else "base",
-            has_record=bool(recorded_steps),
-            needs_kit=KIT in reward_modules,
-            has_vllm=bool(trainer_arguments.get("use_vllm")),
-        )
+        revision = None if model == COPIED_BASE or base_folder is None else base_folder.name
+        _write_settings(staged, run, trainer_arguments, model=model, revision=revision)
+        _write_origin(staged, run, trainer_arguments, model=model, changes=changes)
+        requirements = _requirements(run, trainer_arguments, reward_modules)
+        for name in ("train.py", "replay.py", "cpu2.yaml", "README.md"):
+            _write_from_template(
+                staged / name,
+                run=run.name,
+                settings=run.settings,
+                version=__version__,
+                requirements=requirements,
+                changes=changes,
+                model=model,
+                has_record=bool(recorded_steps),
+                needs_kit=KIT in reward_modules,
+                has_vllm=bool(trainer_arguments.get("use_vllm")),
+            )
         # The folder is made to be sent to other machines.
         files = {file.name: file for file in staged.iterdir() if file.is_file()}
         leaks = files_with_secrets(files)
@@ -152,6 +155,26 @@ def write(
 
 
 # The run
+
+
+def _base_folder(run: Run, model: str) -> Path | None:
+    """Return the folder of the base model; None for a model of the Hub that is not in the cache.
+
+    Raises:
+        ExportError: The weights in the folder are not those that the run was trained on.
+    """
+    from huggingface_hub import try_to_load_from_cache
+
+    if model == COPIED_BASE:
+        folder = Path(resolve_model(run.settings.model))
+    else:
+        # The folder of a snapshot has the name of its commit.
+        config_file = try_to_load_from_cache(model, "config.json")
+        folder = Path(config_file).parent if isinstance(config_file, str) else None
+    # In the cache of the Hub the weights can be missing, if Unsloth loaded a copy in 4 bit.
+    if folder is not None and weights_identity(folder) is not None:
+        require_same_base(run, folder)
+    return folder
 
 
 def _rewards_of(run: Run, given: Sequence[RewardFunction] | None) -> list[RewardFunction]:
@@ -214,6 +237,7 @@ def _recorded_steps(run: Run) -> list[dict[str, Any]]:
     is_one_step = generation_batch == settings.batch_size
     is_one_pass = generation_batch == settings.per_device_train_batch_size
     has_same_loss = is_one_step and (settings.loss_type != "bnpo" or is_one_pass)
+    compared = ("loss", "grad_norm") if has_same_loss else ()
     metrics = {row["step"]: row for row in run.rows}
     recorded_steps = []
     for generation in json.loads(file.read_text("utf-8")):
@@ -231,9 +255,7 @@ def _recorded_steps(run: Run) -> list[dict[str, Any]]:
             "rewards": {name: table[name].tolist() for name in run.weights},
             "advantages": table["advantage"].tolist(),
         }
-        for name in ("loss", "grad_norm"):
-            if has_same_loss and name in metrics[step]:
-                entry[name] = metrics[step][name]
+        entry |= {name: metrics[step][name] for name in compared if name in metrics[step]}
         recorded_steps.append(entry)
     return recorded_steps
 
@@ -282,12 +304,8 @@ def _try_rewards(staged: Path, run: Run, recorded_steps: Sequence[dict[str, Any]
         arguments = make_batch(
             step["completion"], _repeated(step["rows"], run), completion_ids=step["completion_ids"]
         )
-        trainer_state = {
-            "global_step": step["step"] - 1,
-            "max_steps": run.settings.max_steps,
-            "epoch": 0.0,
-            "log_history": [],
-        }
+        trainer_state = vars(first_step_state())
+        trainer_state |= {"global_step": step["step"] - 1, "max_steps": run.settings.max_steps}
         batches.append({"arguments": arguments, "trainer_state": trainer_state})
     script = Path(__file__).with_name("score_child.py")
     try:
@@ -311,14 +329,19 @@ def _try_rewards(staged: Path, run: Run, recorded_steps: Sequence[dict[str, Any]
 
 
 def _write_settings(
-    staged: Path, run: Run, trainer_arguments: dict[str, Any], base_folder: Path | None
+    staged: Path,
+    run: Run,
+    trainer_arguments: dict[str, Any],
+    *,
+    model: str,
+    revision: str | None,
 ) -> None:
     """Write run.yaml."""
     import yaml
 
     values = {
-        "model": run.settings.model if base_folder is None else "base",
-        "revision": _cached_revision(run) if base_folder is None else None,
+        "model": model,
+        "revision": revision,
         "dtype": run.info["number_type"],
         "load_in_4bit": run.settings.load_in_4bit,
         "reference": "base" if run.info["reference"] == BASE_REFERENCE else "start",
@@ -333,30 +356,24 @@ def _write_settings(
     (staged / "run.yaml").write_text(header + text, "utf-8")
 
 
-def _cached_revision(run: Run) -> str | None:
-    """Return the commit of a Hub model in this machine's cache; None if the model is not in it."""
-    from huggingface_hub import try_to_load_from_cache
-
-    config = try_to_load_from_cache(run.settings.model, "config.json")
-    return Path(config).parent.name if isinstance(config, str) else None
-
-
 def _write_origin(
     staged: Path,
     run: Run,
     trainer_arguments: dict[str, Any],
+    *,
+    model: str,
     changes: list[str],
-    base_folder: Path | None,
 ) -> None:
     """Write origin.json: what the run was, for `open_project`."""
     settings = {**run.settings.to_dict(), "run_root": "runs"}
     settings["extra"] = public_settings(run.settings.extra)
+    # These two may have been changed for the folder.
     for name in ("loss_type", "optim"):
         if name in trainer_arguments:
             settings[name] = trainer_arguments[name]
     # The embedded model is known by its name everywhere, although its files are in base/ too.
-    if base_folder is not None and run.settings.model != EMBEDDED_MODEL:
-        settings["model"] = "base"
+    if run.settings.model != EMBEDDED_MODEL:
+        settings["model"] = model
     origin = {name: run.info.get(name) for name in ("versions", "machine", *COPIED_FIELDS)}
     origin["task"] = without_private_parts(origin["task"])
     # The source stays as it is, because it is in rewards.py as well.
@@ -373,10 +390,10 @@ def _write_origin(
     write_json(staged / "origin.json", origin)
 
 
-def _write_programs(
-    staged: Path, run: Run, trainer_arguments: dict[str, Any], reward_modules: set[str]
-) -> None:
-    """Write train.py with its requirements, replay.py, and a configuration for accelerate."""
+def _requirements(
+    run: Run, trainer_arguments: dict[str, Any], reward_modules: set[str]
+) -> list[str]:
+    """Return the packages that train.py needs, with their versions."""
     packages = list(PINNED)
     if run.settings.load_in_4bit or trainer_arguments["optim"].endswith("8bit"):
         packages.append("bitsandbytes")
@@ -385,10 +402,7 @@ def _write_programs(
     requirements = [f"{name}=={versions[name].partition('+')[0]}" for name in packages]
     trl = "trl[vllm]" if trainer_arguments.get("use_vllm") else "trl"
     requirements.append(f"{trl}=={TRL}")
-    requirements += pinned_packages({"yaml", *reward_modules} - {"trl", *PINNED})
-    _write_from_template(staged / "train.py", requirements=requirements)
-    for name in ("replay.py", "cpu2.yaml"):
-        _write_from_template(staged / name)
+    return requirements + pinned_packages({"yaml", *reward_modules} - {"trl", *PINNED})
 
 
 def _write_from_template(file: Path, **values: Any) -> None:

@@ -27,7 +27,6 @@ from grpo_nb.upstream.trl import micro_batch_count, require_trainer_methods
 import_unsloth()
 
 import torch
-from torch import Tensor
 from trl import GRPOTrainer
 
 from grpo_nb.cpu.engine import CpuEngine
@@ -75,8 +74,6 @@ class KitTrainer(GRPOTrainer):
         # The last step that was saved, or that a run was resumed at, and the time.
         self._saved_step = 0
         self._saved_at = 0.0
-        # The batch whose loss is being computed.
-        self._loss_inputs: dict[str, Any] | None = None
         # For each completion of the last tool loop, which of its tokens the model wrote.
         self._tool_masks: list[list[int]] = []
         obstacle = None if engine is None else engine.sampling_obstacle(self.generation_config)
@@ -196,20 +193,12 @@ class KitTrainer(GRPOTrainer):
         return sampler
 
     # 2. The CPU engine samples and computes log-probabilities. Rewards, advantages, losses and
-    # metrics are TRL's. With `beta = 0`, completions with advantage 0 are not computed, and the
-    # entropy is that of the others.
+    # metrics are TRL's.
 
     def _generate_single_turn(self, prompt_ids: list[list[int]], *args: Any, **kwargs: Any) -> Any:
         if self.engine is None:
             return super()._generate_single_turn(prompt_ids, *args, **kwargs)
         return self.engine.sample(prompt_ids, self.generation_config), None
-
-    def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
-        self._loss_inputs = inputs
-        try:
-            return super()._compute_loss(model, inputs)
-        finally:
-            self._loss_inputs = None
 
     def _get_per_token_logps_and_entropies(
         self,
@@ -227,30 +216,10 @@ class KitTrainer(GRPOTrainer):
         if reason is not None:
             self._warn_of_trl_path(reason)
             return super()._get_per_token_logps_and_entropies(*batch, *args, **kwargs)
-        log_probs, entropies = self._log_probs_from_engine(*batch)
-        return log_probs, entropies, None  # no loss of a mixture of experts
-
-    def _log_probs_from_engine(
-        self, model: Any, input_ids: Tensor, attention_mask: Tensor, length: int
-    ) -> tuple[Tensor, Tensor | None]:
-        shared = {"pad_id": self._tokenizer.pad_token_id, "autocast": self.accelerator.autocast()}
-        batch = (model, input_ids, attention_mask, length)
-        inputs = self._loss_inputs
-        has_entropy_term = self._entropy_bonus_enabled or self.top_entropy_quantile != 1.0
-        # Rows with advantage 0 add exactly nothing to the gradient if there is neither a KL term
-        # nor an entropy term.
-        if inputs is None or self.beta != 0.0 or has_entropy_term:
-            return self.engine.log_probs(*batch, **shared)
-        is_computed = inputs["advantages"] != 0
-        old = inputs.get("old_per_token_logps")
-        log_probs, entropies = self.engine.log_probs_of_rows(
-            *batch, is_scored=is_computed, old=old, **shared
+        log_probs, entropies = self.engine.log_probs(
+            *batch, pad_id=self._tokenizer.pad_token_id, autocast=self.accelerator.autocast()
         )
-        # TRL logs the mean entropy of all tokens that the model wrote. So the skipped rows get the
-        # mean of the computed ones: NaN if there are none, which TRL leaves out of its log.
-        is_written = inputs["completion_mask"] * inputs.get("tool_mask", 1)
-        mean = (entropies * is_written).sum() / is_written[is_computed].sum()
-        return log_probs, torch.where(is_computed[:, None], entropies, mean)
+        return log_probs, entropies, None  # no loss of a mixture of experts
 
     def _warn_of_trl_path(self, reason: str) -> None:
         if not self.took_trl_path:

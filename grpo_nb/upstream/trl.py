@@ -16,7 +16,6 @@ _require_symbol = partial(require_symbol, written_for=WRITTEN_FOR)
 #: Methods of `GRPOTrainer` that `KitTrainer` overrides or calls.
 TRAINER_METHODS = (
     "_calculate_rewards",
-    "_compute_loss",
     "_generate_single_turn",
     "_get_per_token_logps_and_entropies",
     "_get_train_sampler",

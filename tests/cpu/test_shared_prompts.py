@@ -37,11 +37,6 @@ def test_log_probabilities_and_gradients_equal_the_stock_path(case: str) -> None
     compare_with_stock(lora_model(), *batch(*CASES[case]))
 
 
-def test_many_prompts_run_in_rows_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_prompts, "MAX_TOKENS_IN_ONE_ROW", 0)
-    compare_with_stock(lora_model(), *batch(*CASES["one prompt begins another"]))
-
-
 @pytest.mark.parametrize(("kind", "tied"), [(kind, kind != "llama") for kind in sorted(FAMILIES)])
 def test_every_family_equals_the_stock_path(kind: str, tied: bool) -> None:
     compare_with_stock(
@@ -79,6 +74,16 @@ def test_bfloat16_is_as_near_to_float32_as_the_stock_path() -> None:
     assert 0 < gradient_errors[0] <= 1.5 * gradient_errors[1], gradient_errors
 
 
+def test_batch_with_all_completions_masked_gives_zeros() -> None:
+    model = lora_model()
+    ids, mask, length = batch(PROMPTS, [0, 0, 1, 1], [4, 2, 3, 5])
+    mask[:, -length:] = 0  # as `mask_truncated_completions` leaves it
+    log_probs, entropies = shared(model, ids, mask, length)
+    assert log_probs.shape == (4, length)
+    assert not log_probs.any()
+    assert not any(gradient.any() for gradient in gradients(model, log_probs, entropies).values())
+
+
 def test_dropout_leaves_each_completion_its_distribution() -> None:
     """Means over many masks agree; in one draw, a group shares the mask of its prompt."""
     model = lora_model(dropout=0.2).train()
@@ -105,11 +110,6 @@ def test_batch_obstacle_names_a_mask_within_a_completion() -> None:
 def test_batch_obstacle_names_prompts_that_occur_once() -> None:
     single = batch(PROMPTS, [0, 1, 2], [3, 3, 3])
     assert "no prompt occurs twice" in shared_prompts.batch_obstacle(*single)
-
-
-def test_batch_obstacle_names_a_prompt_of_one_token() -> None:
-    short = batch([[5]], [0, 0], [4, 4])
-    assert "shorter than two tokens" in shared_prompts.batch_obstacle(*short)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ def model() -> Any:
 
 def test_choose_engine_on_a_cpu_is_the_kits(model: Any) -> None:
     engine = choose_engine(model, gn.preset("cpu"))
-    assert engine.name == "the kit's rollout on a CPU"
+    assert engine.name == "the kit's CPU engine"
     assert engine.why_not_cpu_engine is None
     assert not engine.is_vllm
 
@@ -45,7 +45,7 @@ def test_choose_engine_reports_why_vllm_was_left_out(model: Any) -> None:
     keep_record(model, LoadRecord(settings, why_not_vllm="vLLM did not start (x)"))
     engine = choose_engine(model, settings)
     assert engine.why_not_vllm == "vLLM did not start (x)"
-    assert engine.name == "the kit's rollout on a CPU; not vLLM: vLLM did not start (x)"
+    assert engine.name == "the kit's CPU engine; not vLLM: vLLM did not start (x)"
 
 
 def test_choose_engine_with_an_engine_is_vllm(model: Any) -> None:

@@ -110,6 +110,17 @@ def test_sampled_answers_depend_on_the_seed_alone(gguf: Path) -> None:
     assert len({answer.text for answer in first}) == 3, "each prompt has a seed of its own"
 
 
+def test_repetition_penalty_counts_prompt_and_answer(gguf: Path) -> None:
+    """The settings pass it under transformers' name; transformers counts the prompt too."""
+    extra = {"repetition_penalty": 1e6}
+    sampling = gn.preset("cpu", extra=extra).sampling
+    (answer,) = llama_cpp.answer(
+        gguf, CHATS[:1], max_completion_length=12, temperature=0.01, sampling=sampling
+    )
+    assert len(set(answer.ids)) == 12
+    assert not set(answer.ids) & set(answer.prompt_ids)
+
+
 @pytest.mark.parametrize("temperature", [0, 1])
 def test_unknown_sampling_parameter_is_refused(gguf: Path, temperature: float) -> None:
     with pytest.raises(ValueError, match="'penalty', which is not a parameter"):

@@ -30,6 +30,7 @@ from grpo_nb.models import import_unsloth as unsloth_first
 from grpo_nb.models import load as models
 from grpo_nb.models.import_unsloth import SHARED_SCORING
 from grpo_nb.models.load import loader_arguments, lora_arguments
+from grpo_nb.models.load_record import record_of_model
 from grpo_nb.training import prepare, run_start
 from tests.support.signatures import parameters_of
 from tests.support.small_models import lora_model
@@ -46,7 +47,7 @@ LOG = logging.getLogger("vllm")
 @pytest.mark.parametrize("use_vllm", [True, False])
 def test_arguments_are_parameters_of_the_installed_unsloth(name: str, use_vllm: bool) -> None:
     settings = gn.preset(name, lora_rank=24, gpu_memory_utilization=0.4)
-    passed = loader_arguments(settings, "folder", GPUS[name], use_vllm=use_vllm)
+    passed = loader_arguments(settings, "folder", GPUS[name], {}, use_vllm=use_vllm)
     # Other families go on to FastModel, with the same names; 16 bit and checkpointing end in the
     # function above a family's own.
     assert passed.keys() <= set(LOADER) & set(
@@ -65,7 +66,7 @@ def test_arguments_are_parameters_of_the_installed_unsloth(name: str, use_vllm: 
     # No dtype: Unsloth then loads by `is_bfloat16_supported`, which is what `bf16` and `fp16` of
     # the trainer come from.
     wanted = loader_arguments(
-        settings.replace(dtype="float32"), "folder", GPUS[name], use_vllm=use_vllm
+        settings.replace(dtype="float32"), "folder", GPUS[name], {}, use_vllm=use_vllm
     )
     assert "dtype" not in passed
     assert wanted["dtype"] == torch.float32
@@ -217,6 +218,14 @@ def test_engine_that_does_not_start_leaves_a_model_and_advice(on_a_gpu) -> None:
     assert [call.get("fast_inference", False) for call in loader.calls] == [True, False]
     assert engine_of(model).startswith(f"{HERE}; not vLLM: vLLM did not start")
     on_a_gpu(Loader(error="Engine core initialization failed."), warned="fast_inference=False")
+
+
+def test_model_that_unsloth_runs_without_vllm_is_loaded_once(on_a_gpu) -> None:
+    """Unsloth prints its reason and loads such a model itself, as without `fast_inference`."""
+    loader = Loader()
+    model, _ = on_a_gpu(loader, warned="Unsloth does not run this model in vLLM")
+    assert len(loader.calls) == 1
+    assert "Unsloth does not run this model" in record_of_model(model).why_not_vllm
 
 
 def test_without_vllm_it_falls_back_and_says_so_once(on_a_gpu, monkeypatch) -> None:

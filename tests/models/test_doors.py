@@ -113,7 +113,7 @@ def test_loader_arguments_are_passed_on(tiny_folder: Path) -> None:
     settings = gn.preset("cpu", model=str(tiny_folder), load_in_4bit=False)
     known = {"text_only": True, "load_in_fp8": True, "offload_embedding": False}
     gpu = Gpu("FakeGpu", 16.0, (8, 0))
-    passed = load.loader_arguments(settings, "folder", gpu, use_vllm=False, **known)
+    passed = load.loader_arguments(settings, "folder", gpu, known, use_vllm=False)
     assert known.items() <= passed.items()
     # Unsloth takes one of 16 and 8 bit at a time.
     assert passed["load_in_16bit"] is False

@@ -170,18 +170,8 @@ def test_trainer_matches_trl_with_masked_truncation(base, tmp_path) -> None:
     assert_same_runs(base, tmp_path, scale_rewards="batch", entropy_coef=0.01)
 
 
-def test_trainer_skips_groups_without_spread_at_beta_zero(base, tmp_path) -> None:
-    entropy = frozenset({"entropy"})
-    assert_same_runs(base, tmp_path, but=entropy, reward=first_group_alike, beta=0.0)
-    assert_same_runs(
-        base,
-        tmp_path,
-        but=entropy,
-        reward=first_group_alike,
-        beta=0.0,
-        num_iterations=2,
-        max_steps=4,
-    )
+def test_trainer_matches_trl_if_a_group_has_no_spread(base, tmp_path) -> None:
+    assert_same_runs(base, tmp_path, reward=first_group_alike, beta=0.0)
 
 
 def test_step_without_advantage_moves_only_by_momentum(base, tmp_path) -> None:
@@ -193,7 +183,7 @@ def test_step_without_advantage_moves_only_by_momentum(base, tmp_path) -> None:
         def then_alike(completions: list, calls=calls, **columns: object) -> list[float]:
             return letters(completions) if next(calls) % 3 == 0 else [1.0] * len(completions)
 
-        rows, changes[kind], _ = run(
+        _, changes[kind], _ = run(
             base,
             kind,
             tmp_path / kind.__name__,
@@ -204,26 +194,8 @@ def test_step_without_advantage_moves_only_by_momentum(base, tmp_path) -> None:
             learning_rate=1e-3,
             adam_epsilon=1e-4,
         )
-        if kind is KitTrainer:
-            assert ["entropy" in row and row["entropy"] is not None for row in rows] == [
-                True,
-                False,
-                False,
-            ]
     for name, change in changes[GRPOTrainer].items():
         assert (changes[KitTrainer][name] - change).norm() <= 1e-3 * change.norm() + 1e-7, name
-
-
-def test_skipped_completions_keep_a_ratio_of_one(base, tmp_path) -> None:
-    """A ratio of exp(0 - old) would overflow, and infinity times no advantage is not a number."""
-    trainer = build(base, KitTrainer, tmp_path, reward=first_group_alike, beta=0.0)
-    trainer.model.train()
-    rows = [trainer.train_dataset[i] for i in (0, 0, 0, 0, 1, 1, 1, 1)]
-    inputs = trainer._prepare_inputs(rows)
-    trainer.current_gradient_accumulation_steps = 1
-    inputs["old_per_token_logps"] = torch.full(inputs["completion_ids"].shape, -200.0)
-    inputs["old_per_token_logps"][inputs["advantages"] != 0] = -10.0
-    assert torch.isfinite(trainer.compute_loss(trainer.model, inputs))
 
 
 @pytest.mark.parametrize("asked", [{"num_beams": 2}, {"stop_strings": ["."]}, {"max_time": 1.0}])
@@ -237,7 +209,7 @@ def test_engine_samples_a_plain_generation_config() -> None:
 
 def test_beam_search_is_left_to_trls_own_generation(base, tmp_path) -> None:
     asked = {"max_steps": 1, "generation_kwargs": {"num_beams": 2}}
-    with pytest.warns(UserWarning, match="generation_kwargs ask for beam_sample"):
+    with pytest.warns(UserWarning, match="generation_kwargs ask for beams"):
         ours, _, _ = run(base, KitTrainer, tmp_path / "ours", **asked)
     theirs, _, _ = run(base, GRPOTrainer, tmp_path / "theirs", **asked)
     assert ours[0]["completions/mean_length"] == theirs[0]["completions/mean_length"]
