@@ -113,7 +113,7 @@ def find_contamination(questions: Sequence[Any], trained: Mapping[str, str]) -> 
 
     Args:
         questions: The held-out questions.
-        trained: Where each question was trained on, by its hash: "the training part of the task".
+        trained: Hash of each trained question -> name of its data, "the training part".
 
     >>> trained = dict.fromkeys(question_hashes(["What is 2+2?"]), "the training part")
     >>> find_contamination(["What is 2+2?", "What is 2 + 2", "What is 2 - 2?"], trained).count

@@ -44,7 +44,7 @@ class AnswerFormat:
             completion must not repeat it.
 
     Raises:
-        ValueError: An `answer_open` of white space alone.
+        ValueError: An `answer_open` that is white space, or empty next to other marks.
 
     >>> xml().extract("<reasoning>\n3 + 4 = 7\n</reasoning>\n<answer>\n7\n</answer>")
     '7'
@@ -61,8 +61,8 @@ class AnswerFormat:
 
     def __post_init__(self) -> None:
         others = (self.answer_close, self.reasoning_open, self.reasoning_close)
-        is_bare = not self.answer_open and not any(others)
-        if not is_bare and not self.answer_open.strip():
+        has_no_marks = not self.answer_open and not any(others)
+        if not has_no_marks and not self.answer_open.strip():
             raise ValueError(
                 f"answer_open = {self.answer_open!r}: without a mark before it, no answer can be "
                 "found."
@@ -195,7 +195,7 @@ class AnswerFormat:
         return is_opened_once and before.endswith(self.reasoning_close)
 
     def _find_slot(self, text: str) -> _Slot | None:
-        """Return the answer slot; None if there is not exactly one, or an empty one."""
+        """Return the answer slot; None unless there is exactly one, not empty."""
         if self.is_bare:
             return _Slot("", text.strip(), "") if text.strip() else None
         if text.count(self.answer_open) != 1:

@@ -126,7 +126,7 @@ def _number_of(match: re.Match[str]) -> Number | None:
 
 
 def _unit_of(match: re.Match[str]) -> str | None:
-    """Return the unit of a number, or the sign of its currency; None if they are none together."""
+    """Return the unit of a number, or the sign of its currency; None if the two contradict."""
     text = match["unit"] or ""
     # 42abc and 42ish are no numbers, while 42km and 42min are.
     is_glued = text and not match["gap"]

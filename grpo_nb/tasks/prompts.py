@@ -159,6 +159,8 @@ def fit_to_template(
     for prompt in prompts:
         system = [turn["content"] for turn in prompt if turn["role"] in SYSTEM_ROLES]
         turns = [dict(turn) for turn in prompt if turn["role"] not in SYSTEM_ROLES]
-        turns[0]["content"] = "\n\n".join([*system, turns[0]["content"]])
+        # A chat may start with a greeting of the assistant.
+        first = next((turn for turn in turns if turn["role"] == "user"), turns[0])
+        first["content"] = "\n\n".join([*system, first["content"]])
         merged.append(turns)
     return merged

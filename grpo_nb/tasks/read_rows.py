@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.core.words import did_you_mean, in_line
+from grpo_nb.core.words import did_you_mean, in_line, require_number
 
 Row = Mapping[str, Any]
 Source = str | Path | Sequence[Row] | Mapping[str, Sequence[Any]] | Any
@@ -261,6 +261,7 @@ def arithmetic_rows(
     Raises:
         ValueError: Too few distinct questions.
     """
+    require_number("holdout_size", holdout_size, 0)
     draw = random.Random(seed)
     count = train_size + holdout_size
     numbers = range(low, high + 1)
