@@ -14,16 +14,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-_OPERATORS = re.compile(r"\s*([-+*/=<>^])\s*")
+from grpo_nb.tasks.markup import INVISIBLE
+
 # Other characters for the same operators: minus, dashes, times, dots, division.
 _SIGNS = str.maketrans(
-    dict.fromkeys("\u2212\u2010\u2011\u2012\u2013", "-")
-    | dict.fromkeys("\u00d7\u2217\u22c5\u00b7", "*")
-    | dict.fromkeys("\u00f7\u2215", "/")
+    "\u2212\u2010\u2011\u2012\u2013\u00d7\u2217\u22c5\u00b7\u00f7\u2215", "-----****//"
 )
-_BRACKETS = re.compile(r"(?<=[(\[])\s+|\s+(?=[)\]])")
-# 7.0 is 7 and 2.50 is 2.5, but 1.10.0 is a version.
-_ZEROS = re.compile(r"(?<![\d.])(?:(\d+)\.0+|(\d+\.\d*[1-9])0+)(?![\d.]*\d)")
+# Pattern -> the one spelling of what it finds.
+_SPELLINGS = {
+    rf"{INVISIBLE}|\$": "",  # the dollar sign marks a formula
+    r"(?<=[(\[])\s+|\s+(?=[)\]])": "",
+    r"(?<=\d),(?=\d{3}(?!\d))": "",
+    # 7.0 is 7 and 2.50 is 2.5, but 1.10.0 is a version.
+    r"(?<![\d.])(?:(\d+)\.0+|(\d+\.\d*[1-9])0+)(?![\d.]*\d)": r"\1\2",
+    r"\s*([-+*/=<>^])\s*": r"\1",
+}
 # Quotation marks and ends of sentences, at the start or the end of a word. Two are left alone: the
 # point at the start of .5, and "!" after a number or a single letter, which is a factorial.
 _STOPS = ".,;:?\"'\u201c\u201d\u2018\u2019\u3002\u3001\u2026\u00ab\u00bb"
@@ -31,7 +36,6 @@ _LETTER = r"[^\W\d_]"
 _AROUND_WORDS = re.compile(
     rf"^[{_STOPS}!]+$|^(?:(?!\.\d)[{_STOPS}])+|(?<={_LETTER}{_LETTER})[{_STOPS}!]+$|[{_STOPS}]+$"
 )
-_GROUPED = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 
 
 def normalized_question(question: Any) -> str:
@@ -49,12 +53,10 @@ def normalized_question(question: Any) -> str:
     True
     """
     text = unicodedata.normalize("NFKC", str(question)).translate(_SIGNS)
-    # Category Cf: zero-width spaces, byte order marks and soft hyphens. "$" marks a formula.
-    text = "".join(c for c in text if unicodedata.category(c) != "Cf" and c != "$")
-    text = _GROUPED.sub("", _BRACKETS.sub("", text))
-    text = _ZEROS.sub(lambda match: match[1] or match[2], text)
-    words = [_AROUND_WORDS.sub("", word) for word in _OPERATORS.sub(r"\1", text).split()]
-    return " ".join(word for word in words if word)
+    for pattern, spelling in _SPELLINGS.items():
+        text = re.sub(pattern, spelling, text)
+    words = [_AROUND_WORDS.sub("", word) for word in text.split()]
+    return " ".join(filter(None, words))
 
 
 def question_key(question: str) -> str:
