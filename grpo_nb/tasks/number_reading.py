@@ -227,78 +227,97 @@ def _spelled(words: str) -> int | None:
 # Units. A unit of measurement is in this table. Any other word in small letters counts as the thing
 # that is counted, `12 apples`, unless it changes the number or takes it back: `42 wrong`.
 
-# Name | signs | prefixes of the signs | other words. A sign counts in this case only, because mW is
-# not MW. Name and words count in any case and in the plural, with the prefixes of the signs in
-# full.
+# Name: other spellings. Those of one or two letters count in this case only, because mW is not MW.
+# Longer ones count in any case and in the plural.
 _UNITS = """
-second       | s          | mun       | sec
-minute       | min        |           | min
-hour         | h          |           | hr
-day          | d          |           |
-week         | wk         |           | wk
-year         | yr         |           | yr
-meter        | m          | kdcmun    | metre
-kilometer    | Km KM      |           |
-gram         | g          | km        | gm gramme
-kilogram     | Kg KG      |           | kilo
-liter        | l L        | dcm       | litre
-tonne        | t          |           |
-inch         | in         |           | inche
-foot         | ft         |           | feet
-yard         | yd         |           | yd
-mile         | mi         |           |
-mile/hour    | mph        |           | mph
-kilometer/hour |          |           | kph kmh kmph
-pound        | lb         |           | lb
-ounce        | oz         |           | oz
-hertz        | Hz         | kMG       |
-watt         | W          | kmM       |
-watthour     | Wh         | k         |
-joule        | J          | kM        |
-calorie      | cal        | k         |
-electronvolt | eV         |           |
-volt         | V          | km        |
-ampere       | A          | m         | amp
-ohm          | Ω          |           |
-newton       | N          | k         |
-pascal       | Pa         | k         |
-byte         | B          | kKMGT     |
-mole         | mol        |           |
-kelvin       | K °K       |           |
-°C           | °C C       |           | celsius centigrade
-°F           | °F F       |           | fahrenheit
-°            | °          |           | degree deg
-%            | %          |           |
-$            | $ USD      |           | dollar
-€            | € EUR      |           | euro
-£            | £ GBP      |           |
-¥            | ¥          |           |
-₹            | ₹          |           |
+second: s sec
+millisecond: ms
+microsecond: us
+nanosecond: ns
+minute: min
+hour: h hr
+day: d
+week: wk
+year: yr
+meter: m metre
+kilometer: km Km KM kilometre
+decimeter: dm decimetre
+centimeter: cm centimetre
+millimeter: mm millimetre
+micrometer: um micrometre
+nanometer: nm nanometre
+gram: g gm gramme
+kilogram: kg Kg KG kilo kilogramme
+milligram: mg
+liter: l L litre
+deciliter: dl dL decilitre
+centiliter: cl cL centilitre
+milliliter: ml mL millilitre
+tonne: t
+inch: in inche
+foot: ft feet
+yard: yd
+mile: mi
+mile/hour: mph
+kilometer/hour: kph kmh kmph
+pound: lb
+ounce: oz
+hertz: Hz
+kilohertz: kHz
+megahertz: MHz
+gigahertz: GHz
+watt: W
+milliwatt: mW
+kilowatt: kW
+megawatt: MW
+watthour: Wh
+kilowatthour: kWh
+joule: J
+kilojoule: kJ
+megajoule: MJ
+calorie: cal
+kilocalorie: kcal
+electronvolt: eV
+volt: V
+millivolt: mV
+kilovolt: kV
+ampere: A amp
+milliampere: mA milliamp
+ohm: Ω
+newton: N
+kilonewton: kN
+pascal: Pa
+kilopascal: kPa
+byte: B
+kilobyte: kB KB
+megabyte: MB
+gigabyte: GB
+terabyte: TB
+mole: mol
+kelvin: K °K
+°C: C celsius centigrade
+°F: F fahrenheit
+°: degree deg
+%:
+$: USD dollar
+€: EUR euro
+£: GBP
+¥:
+₹:
 """
-_PREFIXES = dict(
-    re.findall(
-        r"(\w) (\w+)",
-        "n nano, u micro, m milli, c centi, d deci, k kilo, K kilo, M mega, G giga, T tera",
-    )
-)
 
 
-def _unit_names() -> tuple[dict[str, str], dict[str, str]]:
-    """Return the full names of units by their signs, and by their words in small letters."""
-    by_sign: dict[str, str] = {}
-    by_word: dict[str, str] = {}
+def _unit_names() -> dict[str, str]:
+    """Return the name of a unit by each of its spellings."""
+    names = {}
     for line in _UNITS.strip().splitlines():
-        name, signs, prefixes, words = (cell.strip() for cell in line.split("|"))
-        for prefix in ["", *prefixes]:
-            long_prefix = _PREFIXES.get(prefix, "")
-            for sign in signs.split():
-                by_sign[prefix + sign] = long_prefix + name
-            for word in [name, *words.split()]:
-                by_word[long_prefix + word.casefold()] = long_prefix + name
-    return by_sign, by_word
+        name, _, spellings = line.partition(":")
+        for spelling in [name, *spellings.split()]:
+            names[spelling] = name
+    return names
 
 
-_NAME_OF_SIGN, _NAME_OF_WORD = _unit_names()
+_UNIT_NAMES = _unit_names()
 # Words after a number that change it, take it back or are numbers themselves, in the singular.
 _NO_UNIT = re.compile(
     "or|and|not|but|ish|to|nor|if|than|wrong|right|false|true|incorrect|about|approx|approximately"
@@ -308,10 +327,16 @@ _NO_UNIT = re.compile(
     "|thousandth|ten|hundred|thousand|million|billion|trillion|dozen|lakh|crore|score|gross"
     "|permille|point|infinity"
 )
-# The micro sign, and the Greek letter that NFKC makes of it.
-_MICRO = str.maketrans("\u00b5\u03bc", "uu")
-_SQUARE = re.compile(r"\b(?:square|sq)\b\.?\s+([A-Za-z]+)")
-_CUBIC = re.compile(r"\b(?:cubic|cu)\b\.?\s+([A-Za-z]+)")
+# Pattern -> the one spelling of what it finds, in a unit.
+_SPELLINGS = {
+    r"\\(?:text[a-z]*|mathrm|mbox)(?![a-z])|[{}]": "",
+    r"\^\\circ": "\u00b0",
+    r"\\cdot": "*",
+    r"\\mu|[\u00b5\u03bc]": "u",
+    r"\b(?:cubic|cu)\b\.?\s+([A-Za-z]+)": r"\1^3",
+    r"\b(?:square|sq)\b\.?\s+([A-Za-z]+)": r"\1^2",
+    r"\bper\b": "/",
+}
 UNIT_WORD = r"[A-Za-z\u00c0-\u024f\u03a9]+|[$\u20ac\u00a3\u00a5\u20b9%]|\u00b0[CFK]?"
 # Up to four words, each with an exponent, joined by a space, a product or a quotient.
 _UNIT = re.compile(
@@ -339,20 +364,17 @@ def unit_name(text: str) -> str | None:
 
 def simple_unit(text: str) -> str:
     """Return a unit without LaTeX, and with one spelling of per, squares and degrees."""
-    text = re.sub(r"\\(?:text[a-z]*|mathrm|mbox)(?![a-z])|[{}]", "", text)
-    text = text.replace("^\\circ", "\u00b0").replace("\\cdot", "*").replace("\\mu", "u")
-    text = _SQUARE.sub(r"\1^2", _CUBIC.sub(r"\1^3", text.translate(_MICRO)))
-    return " ".join(re.sub(r"\bper\b", "/", text).split())
+    for pattern, spelling in _SPELLINGS.items():
+        text = re.sub(pattern, spelling, text)
+    return " ".join(text.split())
 
 
 def known_unit(word: str) -> str:
     """Return the full name of a unit of measurement; empty for any other word."""
-    singular = _singular(word)
-    for spelling in (word, singular):
-        name = _NAME_OF_SIGN.get(spelling) or _NAME_OF_WORD.get(spelling.casefold())
-        if name:
-            return name
-    return ""
+    spellings = [word, _singular(word)]
+    if len(word) > 2:
+        spellings += [spelling.casefold() for spelling in spellings]
+    return next((_UNIT_NAMES[each] for each in spellings if each in _UNIT_NAMES), "")
 
 
 def _counted_thing(word: str) -> str:
