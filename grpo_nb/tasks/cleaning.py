@@ -21,12 +21,10 @@ RowFilter = Callable[[Row], object]
 ROLES = ("question", "answer", "prompt")
 # Column names that mean something to TRL's GRPOTrainer (arguments of rewards, and images) or to
 # the rewards of the kit. A reward that is a method has the argument self.
-TAKEN_NAMES = frozenset(
-    [
-        *("prompts", "completion", "completions", "completion_ids", "trainer_state", "log_extra"),
-        *("log_metric", "environments", "image", "images", "self", *ROLES, ACCEPTED),
-    ]
-)
+TAKEN_NAMES = {
+    *("prompts", "completion", "completions", "completion_ids", "trainer_state", "log_extra"),
+    *("log_metric", "environments", "image", "images", "self", *ROLES, ACCEPTED),
+}
 # An answer with its solution, as in GSM8K. The last #### is the one before the answer.
 _SOLVED = re.compile(r"(?s)(?P<solution>.*?)\s*####\s*(?P<answer>(?:(?!####)[^\n])+?)\s*")
 
@@ -134,20 +132,19 @@ def _choose_columns(source: Rows, names: Sequence[str], columns: Columns) -> dic
     Raises:
         ValueError: An unknown role, or a role without its column, with a map to copy.
     """
-    column_of = {role: role for role in ROLES if role in names}
+    column_of = {"question": "question", "answer": "answer"}
+    # If the user says which column is the question, a prompt is one only if mapped too.
+    if "prompt" in names and "question" not in columns:
+        column_of["prompt"] = "prompt"
     for role, name in columns.items():
         check_choice("a key of columns=", role, ROLES)
         column_of[role] = str(name)  # a table without a header has numbers as names
-    if "question" in columns:
-        # The user says which column is the question, so a prompt is one only if mapped too.
-        if "prompt" not in columns:
-            column_of.pop("prompt", None)
-    elif any(isinstance(row.get(column_of.get("prompt")), str) for row in source.rows):
-        # A prompt of text is the whole question.
-        column_of["question"] = column_of.pop("prompt")
-    if "prompt" not in column_of:
-        column_of.setdefault("question", "question")
-    column_of.setdefault("answer", "answer")
+    if "prompt" in column_of and "question" not in columns:
+        if any(isinstance(row.get(column_of["prompt"]), str) for row in source.rows):
+            # A prompt of text is the whole question.
+            column_of["question"] = column_of.pop("prompt")
+        elif "question" not in names:
+            del column_of["question"]
     for role, name in column_of.items():
         if name not in names:
             # Of two columns, the first is usually the question.
@@ -205,19 +202,18 @@ def _read_row(row: Row, column_of: Mapping[str, str], has_aliases: bool) -> Task
     """
     read: TaskRow = {}
     cells = {role: row.get(name) for role, name in column_of.items()}
-    # Some rows may have only a question, where others have a prompt.
+    question = cells.get("question")
+    # Some rows may have only a question, where others have a prompt, or both.
     if is_filled(cells.get("prompt")):
         read["prompt"] = _read_chat(cells["prompt"])
-        # A row may have the question next to the chat that asks it.
-        if not is_filled(cells.get("question")):
-            cells["question"] = _text_of_chat(read["prompt"])
+        question = question if is_filled(question) else _text_of_chat(read["prompt"])
     gold = cells["answer"]
     if has_aliases:
         golds = gold if isinstance(gold, (list, tuple)) else [gold]
         accepted = [_as_text(entry, "answer").strip() for entry in golds if is_filled(entry)]
         read[ACCEPTED] = list(dict.fromkeys(accepted))
-        gold = accepted[0] if accepted else None
-    read["question"] = _as_text(cells.get("question"), "question")
+        gold = next(iter(accepted), None)
+    read["question"] = _as_text(question, "question")
     read["answer"] = _as_text(gold, "answer").strip()
     return read
 
@@ -306,20 +302,19 @@ def _without_repeated(
                 '"first" keeps the first. Where each is right, write one row with a list as its '
                 'answer, such as ["Paris", "City of Paris"].'
             )
-        are_all_dropped = conflicting and on_conflict == "drop"
+        if conflicting and on_conflict == "drop":
+            conflicting = group
+        else:
+            kept[group[0]] = first
         for number in group:
-            if number in conflicting or are_all_dropped:
-                leave_out(number, "contradictory")
-            elif number == group[0]:
-                kept[number] = first
-            else:
-                leave_out(number, "repeated")
+            if number not in kept:
+                leave_out(number, "contradictory" if number in conflicting else "repeated")
     return kept
 
 
-def _share_an_answer(parts: Row, other: Row) -> bool:
+def _share_an_answer(row: Row, other: Row) -> bool:
     """Say whether two rows have a right answer in common."""
-    answers = parts.get(ACCEPTED, [parts["answer"]])
+    answers = row.get(ACCEPTED, [row["answer"]])
     golds = other.get(ACCEPTED, [other["answer"]])
     return any(is_same_answer(answer, gold) for answer, gold in product(answers, golds))
 

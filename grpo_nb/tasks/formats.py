@@ -8,23 +8,17 @@ first tag itself.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
+
+from grpo_nb.tasks.markup import INSIDE
 
 # Characters that may follow an answer without changing it: white space, a full stop, and closing
 # marks of Markdown and LaTeX.
 _CLOSING = " \t\r\n.$*_`\\)]}"
-_BRACES = re.compile(r"\\.|[{}]", re.DOTALL)
-
-
-class _Slot(NamedTuple):
-    """A text with one answer slot: the text before the slot, in it (stripped), and after it."""
-
-    before: str
-    answer: str
-    after: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +109,7 @@ class AnswerFormat:
     def extract(self, text: str) -> str | None:
         """Return the stripped content of the answer slot; None if there is not exactly one."""
         slot = self._find_slot(text)
-        return slot.answer if slot else None
+        return slot[1].strip() if slot else None
 
     def extract_last(self, text: str) -> str | None:
         r"""Return the answer as `extract` does, but only if the completion ends with it.
@@ -129,7 +123,8 @@ class AnswerFormat:
         True
         """
         slot = self._find_slot(text)
-        return slot.answer if slot and not slot.after.strip(_CLOSING) else None
+        is_last = slot is not None and not text[slot.end() :].strip(_CLOSING)
+        return slot[1].strip() if is_last else None
 
     def completeness(self, text: str) -> float:
         """Return the share of `tags` that occur exactly once, 0.0 to 1.0.
@@ -153,8 +148,8 @@ class AnswerFormat:
         spans: list[tuple[int, int] | None] = []
         for tag in self.tags:
             if tag == "}" and self.answer_close == "}":
-                opened = spans[-1]
-                start = None if opened is None else _matching_brace(text, opened[1])
+                slot = self._slot.search(text) if spans[-1] else None
+                start = slot.end() - 1 if slot else None
             else:
                 start = text.find(tag) if text.count(tag) == 1 else None
             spans.append(None if start is None else (start, start + len(tag)))
@@ -182,11 +177,11 @@ class AnswerFormat:
     def is_exact(self, text: str) -> bool:
         """Say whether the text is in the format, with only white space around its parts."""
         slot = self._find_slot(text)
-        if slot is None or self.completeness(text) < 1 or slot.after.strip():
+        if slot is None or self.completeness(text) < 1 or text[slot.end() :].strip():
             return False
         if not self.reasoning_open:
             return True
-        before = slot.before.strip()
+        before = text[: slot.start()].strip()
         if self.is_opened_by_template:
             # The prompt has the opening tag, so the completion must not repeat it.
             is_opened_once = self.reasoning_open not in text
@@ -194,22 +189,26 @@ class AnswerFormat:
             is_opened_once = before.startswith(self.reasoning_open)
         return is_opened_once and before.endswith(self.reasoning_close)
 
-    def _find_slot(self, text: str) -> _Slot | None:
-        """Return the answer slot; None unless there is exactly one, not empty."""
+    @functools.cached_property
+    def _slot(self) -> re.Pattern[str]:
+        """The answer with its marks; the answer is the group."""
         if self.is_bare:
-            return _Slot("", text.strip(), "") if text.strip() else None
-        if text.count(self.answer_open) != 1:
+            return re.compile("(.*)", re.DOTALL)
+        content = {"}": INSIDE, "": r"\s*[^\n]*"}.get(self.answer_close, ".*?")
+        marks = (re.escape(self.answer_open), re.escape(self.answer_close))
+        return re.compile(f"{marks[0]}({content}){marks[1]}", re.DOTALL)
+
+    def _find_slot(self, text: str) -> re.Match[str] | None:
+        """Return the answer slot; None unless there is exactly one, not empty."""
+        if not self.is_bare and text.count(self.answer_open) != 1:
             return None
-        before, rest = text.split(self.answer_open, 1)
-        if not self.answer_close:
-            content, _, after = rest.strip().partition("\n")
-        elif self.answer_close == "}":
-            end = _matching_brace(rest, 0)
-            content, after = (rest[:end], rest[end + 1 :]) if end is not None else ("", "")
-        else:
-            content, *others = rest.split(self.answer_close)
-            content, after = (content, others[0]) if len(others) == 1 else ("", "")
-        return _Slot(before, content.strip(), after) if content.strip() else None
+        slot = self._slot.search(text)
+        if slot is None or not slot[1].strip():
+            return None
+        # Text after the answer may have braces of its own, but no second closing tag.
+        has_closing_tag = self.answer_close not in ("", "}")
+        is_closed_again = has_closing_tag and self.answer_close in text[slot.end() :]
+        return None if is_closed_again else slot
 
     def for_template(
         self, tokenizer: Any, chat_template_kwargs: Mapping[str, Any] | None = None
@@ -226,19 +225,6 @@ class AnswerFormat:
         )
         is_opened = bool(self.reasoning_open) and rendered.rstrip().endswith(self.reasoning_open)
         return dataclasses.replace(self, is_opened_by_template=is_opened)
-
-
-def _matching_brace(text: str, start: int) -> int | None:
-    """Return the place of the brace that closes one opened before `start`.
-
-    An escaped brace, as of a set, is not counted.
-    """
-    depth = 1
-    for match in _BRACES.finditer(text, start):
-        depth += {"{": 1, "}": -1}.get(match[0], 0)
-        if depth == 0:
-            return match.start()
-    return None
 
 
 def xml() -> AnswerFormat:

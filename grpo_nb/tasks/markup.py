@@ -26,9 +26,10 @@ _SIGNS_OF_LATEX = {
 INVISIBLE = "[\u00ad\u200b-\u200f\u2060-\u2064\ufeff]"
 """Pattern of soft hyphens, zero-width spaces and byte order marks."""
 # Text between braces, with further braces inside: 8 levels are more than anyone writes.
-INSIDE = r"[^{}]*+"
+# An escaped brace, as of a set, is not counted.
+INSIDE = r"(?:[^{}\\]|\\.)*+"
 for _ in range(8):
-    INSIDE = rf"(?:[^{{}}]|\{{{INSIDE}\}})*+"
+    INSIDE = rf"(?:[^{{}}\\]|\\.|\{{{INSIDE}\}})*+"
 _AROUND = re.compile(
     r"```\w*[ \t]*\n(.*)\n[ \t]*```"
     rf"|\\(?:boxed|fbox|text[a-z]*|mathrm|mathbf|mbox)\s*\{{({INSIDE})\}}"
