@@ -1,18 +1,18 @@
 """Clean rows: find their questions and answers, and leave out what cannot be trained on."""
 
+import itertools
 import json
 import numbers
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import product
 from typing import Any, Literal, get_args
 
 from grpo_nb.config.arguments import check_choice
 from grpo_nb.core.words import displayable, shorten
 from grpo_nb.tasks.answers import ACCEPTED, Kind, is_same_answer
-from grpo_nb.tasks.prompts import SYSTEM_ROLES, Chat, TaskRow, TaskRows
+from grpo_nb.tasks.prompts import Chat, TaskRow, TaskRows, split_system
 from grpo_nb.tasks.read_rows import Row, Rows
 
 OnConflict = Literal["raise", "drop", "first"]
@@ -175,9 +175,11 @@ def _read_questions_and_answers(
             selected[number] = row
         else:
             leave_out(number, "that filter= leaves out")
-    # All rows decide together how answers are read.
+    # All rows decide together how answers are read: lists of texts hold several right answers.
     golds = [row.get(column_of["answer"]) for row in selected.values()]
-    has_aliases = kind != "json" and _are_aliases(golds)
+    lists = [gold for gold in golds if isinstance(gold, (list, tuple))]
+    types = set(map(type, itertools.chain(*lists)))
+    has_aliases = kind != "json" and types == {str}
     rows = {}
     for number, row in selected.items():
         try:
@@ -185,13 +187,6 @@ def _read_questions_and_answers(
         except _Unusable as reason:
             leave_out(number, str(reason))
     return rows
-
-
-def _are_aliases(golds: Iterable[Any]) -> bool:
-    """Say whether lists among the answers hold several right answers: lists of texts do."""
-    lists = [gold for gold in golds if isinstance(gold, (list, tuple))]
-    entries = [entry for gold in lists for entry in gold]
-    return bool(entries) and all(isinstance(entry, str) for entry in entries)
 
 
 def _read_row(row: Row, column_of: Mapping[str, str], has_aliases: bool) -> TaskRow:
@@ -259,7 +254,7 @@ def _text_of_chat(chat: Chat) -> str:
 
     The last message is not enough, because many chats end with the same "ok".
     """
-    turns = [turn for turn in chat if turn["role"] not in SYSTEM_ROLES]
+    _, turns = split_system(chat)
     if len(turns) == 1:
         return turns[0]["content"]
     return "\n".join(f"{turn['role']}: {turn['content']}" for turn in turns)
@@ -316,7 +311,7 @@ def _share_an_answer(row: Row, other: Row) -> bool:
     """Say whether two rows have a right answer in common."""
     answers = row.get(ACCEPTED, [row["answer"]])
     golds = other.get(ACCEPTED, [other["answer"]])
-    return any(is_same_answer(answer, gold) for answer, gold in product(answers, golds))
+    return any(is_same_answer(answer, gold) for answer, gold in itertools.product(answers, golds))
 
 
 # The other columns.

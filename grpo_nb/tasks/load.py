@@ -217,9 +217,10 @@ def _split(
         if held_count < holdout and key not in never_held:
             held_keys.add(key)
             held_count += rows_per_key[key]
-    train = [row for row, key in zip(rows, keys, strict=True) if key not in held_keys]
-    held_out = [row for row, key in zip(rows, keys, strict=True) if key in held_keys]
-    return train, held_out
+    parts: dict[bool, TaskRows] = {False: [], True: []}
+    for row, key in zip(rows, keys, strict=True):
+        parts[key in held_keys].append(row)
+    return parts[False], parts[True]
 
 
 def _without(rows: TaskRows, questions: Iterable[str], reason: str, changes: Changes) -> TaskRows:

@@ -134,10 +134,8 @@ def _unit_of(match: re.Match[str]) -> str | None:
         return None
     if match["money"] and re.fullmatch("[A-Za-z]", text):  # $5 m
         return None
-    unit = unit_name(text)
-    # $5 USD has its unit twice. Otherwise currency and text make one unit: $5 per hour. Without
-    # text that is the currency alone.
-    return unit if unit == unit_name(match["money"]) else unit_name(f"{match['money']} {text}")
+    # Currency and text make one unit: $5 per hour.
+    return unit_name(f"{match['money']} {text}")
 
 
 def _decimal(text: str) -> Fraction:
@@ -358,8 +356,8 @@ def unit_name(text: str) -> str | None:
         return None
     in_order = iter(names)
     name = re.sub(UNIT_WORD, lambda match: next(in_order), text)
-    # "degrees Celsius" has the sign of degrees twice.
-    return re.sub(r"[ ()]|\u00b0(?= ?\u00b0)", "", name)
+    # "degrees Celsius" has the sign of degrees twice, and "$5 USD" that of dollars.
+    return re.sub(r"([$\u20ac\u00a3\u00b0]) ?(?=\1)|[ ()]", "", name)
 
 
 def simple_unit(text: str) -> str:
