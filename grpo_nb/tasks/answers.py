@@ -66,12 +66,10 @@ class Answers:
         if self.kind == "choice":
             labels = sorted(label for label, _ in self.labels)
             return f"one of: {', '.join(labels)}"
-        if self.kind == "json":
-            if not self.keys:
-                return "JSON"
+        if self.keys:
             keys = [json.dumps(key, ensure_ascii=False) for key in self.keys]
             return f"JSON with the keys {', '.join(keys)}"
-        return "answer" if self.kind == "text" else self.kind
+        return {"json": "JSON", "text": "answer"}.get(self.kind, self.kind)
 
     @property
     def floor(self) -> tuple[str, float] | None:

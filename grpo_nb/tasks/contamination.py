@@ -16,13 +16,12 @@ from typing import Any
 
 from grpo_nb.tasks.markup import INVISIBLE
 
-# Other characters for the same operators: minus, dashes, times, dots, division.
-_SIGNS = str.maketrans(
-    "\u2212\u2010\u2011\u2012\u2013\u00d7\u2217\u22c5\u00b7\u00f7\u2215", "-----****//"
-)
 # Pattern -> the one spelling of what it finds.
 _SPELLINGS = {
     rf"{INVISIBLE}|\$": "",  # the dollar sign marks a formula
+    "[\u2212\u2010-\u2013]": "-",  # minus and dashes
+    "[\u00d7\u2217\u22c5\u00b7]": "*",  # times and dots
+    "[\u00f7\u2215]": "/",  # division
     r"(?<=[(\[])\s+|\s+(?=[)\]])": "",
     r"(?<=\d),(?=\d{3}(?!\d))": "",
     # 7.0 is 7 and 2.50 is 2.5, but 1.10.0 is a version.
@@ -52,7 +51,7 @@ def normalized_question(question: Any) -> str:
     >>> normalized_question("What is $3.0 \u00d7 4$?") == normalized_question("What is 3 * 4?")
     True
     """
-    text = unicodedata.normalize("NFKC", str(question)).translate(_SIGNS)
+    text = unicodedata.normalize("NFKC", str(question))
     for pattern, spelling in _SPELLINGS.items():
         text = re.sub(pattern, spelling, text)
     words = [_AROUND_WORDS.sub("", word) for word in text.split()]

@@ -167,7 +167,9 @@ class Task(Shown):
             prompts = list(rows["prompt"])
             fitted = fit_to_template(prompts, tokenizer, self.template_kwargs)
             if fitted != prompts:
-                parts[name] = _with_prompts(rows, fitted)
+                prompt_type = rows.features["prompt"]
+                others = rows.remove_columns("prompt")
+                parts[name] = others.add_column("prompt", fitted, feature=prompt_type)
                 changes.note(NO_SYSTEM_ROLE)
         lengths = {name: self.prompt_lengths(rows, tokenizer) for name, rows in parts.items()}
         longest = max(*lengths["train"], *lengths["holdout"])
@@ -320,9 +322,3 @@ class Task(Shown):
             first["prompt"], tokenize=False, add_generation_prompt=True, **self.template_kwargs
         )
         yield Html(rendered, f"<pre style='white-space:pre-wrap'>{escaped(rendered)}</pre>")
-
-
-def _with_prompts(rows: Dataset, prompts: Sequence[Any]) -> Dataset:
-    """Return the rows with other prompts, and with the same types."""
-    changed = [{**row, "prompt": prompt} for row, prompt in zip(rows, prompts, strict=True)]
-    return rows.from_list(changed, features=rows.features)
