@@ -46,6 +46,7 @@ _SPELLINGS = {
     r"(?<!\\)\\[,;: ]|(?<=\S)~(?=[^\s~])|[^\S\n]+": " ",
     r"\s*\{\s*,\s*\}\s*": ",",
     r"\\\$": "$",
+    r"^\$([^$]*)\$(?=\s*[a-z%\\][^$]*$)": r"\1",  # $4$ inches
     r"(?i)\s*\\text\{\s*(?:per ?cent|pct)\s*\}|\s*\\%|\s*\b(?:per ?cent|pct)\b": "%",
     r"\s*\^\s*(?:\\circ|\{\s*\\circ\s*\})|\\degree(?![a-z])": r"^{\\circ}",
     r"\\[dtc]frac(?![A-Za-z])": r"\\frac",

@@ -505,6 +505,7 @@ def test_trained_questions_error_names_their_source() -> None:
         ("20 \u00b0C", ["20 degrees Celsius", "20\u00b0C", "20 Celsius"]),
         ("12 lbs", ["12 pounds", "12 lb"]),
         ("1.5 kWh", ["1.5 kilowatt hours"]),
+        ("4 inches", ["$4$ inches", "$4$ in", r"$4$\text{ inches}"]),
         ("$5", ["US$5", "$5 USD", "5 dollars"]),
         ("25 °C", ["25 C", "25 degrees C"]),
         ("5 km/h", ["5 kph", "5 kilometers per hour"]),
