@@ -4,6 +4,7 @@ The gold answers decide the kind, the task shows it, and `kind=` sets it. Prompt
 majority-class baseline depend on the kind alone. Any other comparison is a reward of your own.
 """
 
+import itertools
 import json
 import re
 from collections import Counter
@@ -174,11 +175,8 @@ _IS_OF_KIND: dict[Kind, Callable[[str], bool]] = {
 
 def _usual_keys(accepted: Sequence[Sequence[str]]) -> tuple[str, ...]:
     """Return the keys that the first answers of more than half of the rows have."""
-    keys: Counter[str] = Counter()
-    for row in accepted:
-        value = _json_gold(row[0])
-        if isinstance(value, dict):
-            keys.update(value.keys())
+    values = [_json_gold(row[0]) for row in accepted]
+    keys = Counter(itertools.chain(*(value for value in values if isinstance(value, dict))))
     return tuple(key for key, number in keys.items() if 2 * number > len(accepted))
 
 

@@ -81,10 +81,9 @@ def _rows_of_dataset(source: Iterable[Any]) -> list[dict[str, Any]]:
     features = getattr(source, "features", None) or {}
     for name, feature in features.items():
         if hasattr(feature, "int2str"):
+            label_of = dict(enumerate(feature.names))
             for row in rows:
-                number = row[name]
-                is_label = number is not None and number >= 0
-                row[name] = feature.int2str(number) if is_label else None
+                row[name] = label_of.get(row[name])
     return rows
 
 
@@ -254,6 +253,19 @@ def arithmetic_rows(
     draw = random.Random(seed)
     count = train_size + holdout_size
     numbers = range(low, high + 1)
+
+    def expression(terms: int) -> str:
+        """Return an expression of `terms` numbers, with brackets."""
+        if terms == 1:
+            return str(draw.randint(low, high))
+        left = draw.randint(1, terms - 1)
+        op = draw.choice(operators)
+        parts = [expression(left), expression(terms - left)]
+        if op == "-":
+            # Differences are never negative.
+            parts.sort(key=eval, reverse=True)
+        return f" {op} ".join(f"({part})" if " " in part else part for part in parts)
+
     texts: dict[str, None] = {}
     if terms == 2 and len(numbers) <= _MOST_ENUMERATED:
         for op, a, b in itertools.product(operators, numbers, numbers):
@@ -263,7 +275,7 @@ def arithmetic_rows(
     else:
         # Most samples are new. If 100 samples per question do not suffice, the range is too small.
         for _ in range(100 * count):
-            texts[_expression(draw, terms, low, high, operators)] = None
+            texts[expression(terms)] = None
             if len(texts) > count:
                 break
     texts.pop("3 + 4", None)  # the example
@@ -275,16 +287,3 @@ def arithmetic_rows(
     sampled = draw.sample(list(texts), count)
     # eval() computes the answer: the text has only digits, operators and brackets.
     return [{"question": f"What is {text}?", "answer": str(eval(text))} for text in sampled]
-
-
-def _expression(draw: random.Random, terms: int, low: int, high: int, operators: str) -> str:
-    """Return an expression of `terms` numbers, with brackets."""
-    if terms == 1:
-        return str(draw.randint(low, high))
-    left = draw.randint(1, terms - 1)
-    op = draw.choice(operators)
-    parts = [_expression(draw, size, low, high, operators) for size in (left, terms - left)]
-    if op == "-":
-        # Differences are never negative.
-        parts.sort(key=eval, reverse=True)
-    return f" {op} ".join(f"({part})" if " " in part else part for part in parts)
