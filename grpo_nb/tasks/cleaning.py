@@ -61,8 +61,8 @@ class _Unusable(Exception):
     """The reason why a row cannot be used."""
 
 
-# Counts a row under a reason: (place in the source, reason).
-_LeaveOut = Callable[[int, str], None]
+# Why rows are left out, by their place in the source.
+_Reasons = dict[int, str]
 
 
 def clean(
@@ -98,17 +98,8 @@ def clean(
         changes.note(source.note)
     names = list(dict.fromkeys(name for row in source.rows for name in row))
     column_of = _choose_columns(source, names, columns or {})
-
-    def leave_out(number: int, reason: str) -> None:
-        row = source.rows[number]
-        cells = [f"{name}={shorten(repr(row.get(name)), 80)}" for name in column_of.values()]
-        changes.leave_out(f"{source.prefix}{reason}", f"row {number}: {', '.join(cells)}")
-
-    rows = _read_questions_and_answers(source, column_of, filter, kind, leave_out)
-    if not rows:
-        raise ValueError(
-            f"no row of {source.described_as} is left of {len(source.rows)}: {changes.sentence}."
-        )
+    reasons: _Reasons = {}
+    rows = _read_questions_and_answers(source, column_of, filter, kind, reasons)
     if any(ACCEPTED in row for row in rows.values()):
         changes.note(
             f"each text in a list of answers is right (column {ACCEPTED!r}), and the first is "
@@ -116,7 +107,16 @@ def clean(
         )
     else:
         _split_solutions(rows.values(), changes)
-    rows = _without_repeated(rows, on_conflict, source.described_as, leave_out)
+    _find_repeated(rows, on_conflict, source.described_as, reasons)
+    for number, reason in sorted(reasons.items()):
+        row = source.rows[number]
+        cells = [f"{name}={shorten(repr(row.get(name)), 80)}" for name in column_of.values()]
+        changes.leave_out(f"{source.prefix}{reason}", f"row {number}: {', '.join(cells)}")
+        rows.pop(number, None)
+    if not rows:
+        raise ValueError(
+            f"no row of {source.described_as} is left of {len(source.rows)}: {changes.sentence}."
+        )
     for name in names:
         if name not in column_of.values():
             values = [source.rows[number].get(name) for number in rows]
@@ -166,7 +166,7 @@ def _read_questions_and_answers(
     column_of: Mapping[str, str],
     filter: RowFilter | None,
     kind: Kind | None,
-    leave_out: _LeaveOut,
+    reasons: _Reasons,
 ) -> dict[int, TaskRow]:
     """Filter the rows, and read question and answer of each, by place in the source."""
     selected: dict[int, Row] = {}
@@ -174,7 +174,7 @@ def _read_questions_and_answers(
         if filter is None or filter(dict(row)):
             selected[number] = row
         else:
-            leave_out(number, "that filter= leaves out")
+            reasons[number] = "that filter= leaves out"
     # All rows decide together how answers are read: lists of texts hold several right answers.
     golds = [row.get(column_of["answer"]) for row in selected.values()]
     lists = [gold for gold in golds if isinstance(gold, (list, tuple))]
@@ -185,7 +185,7 @@ def _read_questions_and_answers(
         try:
             rows[number] = _read_row(row, column_of, has_aliases)
         except _Unusable as reason:
-            leave_out(number, str(reason))
+            reasons[number] = str(reason)
     return rows
 
 
@@ -273,10 +273,10 @@ def _split_solutions(rows: Collection[TaskRow], changes: Changes) -> None:
 # Repeated questions.
 
 
-def _without_repeated(
-    rows: Mapping[int, TaskRow], on_conflict: OnConflict, described_as: str, leave_out: _LeaveOut
-) -> dict[int, TaskRow]:
-    """Return the rows with each question once, whatever its white space.
+def _find_repeated(
+    rows: Mapping[int, TaskRow], on_conflict: OnConflict, described_as: str, reasons: _Reasons
+) -> None:
+    """Give a reason to rows whose question came before, whatever its white space.
 
     Raises:
         ValueError: A question has different answers, and `on_conflict` is `raise`.
@@ -285,7 +285,6 @@ def _without_repeated(
     for number, row in rows.items():
         words = str(row.get("prompt", row["question"])).split()
         groups.setdefault(" ".join(words), []).append(number)
-    kept = {}
     for group in groups.values():
         first = rows[group[0]]
         conflicting = [n for n in group if not _share_an_answer(rows[n], first)]
@@ -297,14 +296,10 @@ def _without_repeated(
                 '"first" keeps the first. Where each is right, write one row with a list as its '
                 'answer, such as ["Paris", "City of Paris"].'
             )
+        for number in group[1:]:
+            reasons[number] = "contradictory" if number in conflicting else "repeated"
         if conflicting and on_conflict == "drop":
-            conflicting = group
-        else:
-            kept[group[0]] = first
-        for number in group:
-            if number not in kept:
-                leave_out(number, "contradictory" if number in conflicting else "repeated")
-    return kept
+            reasons.update(dict.fromkeys(group, "contradictory"))
 
 
 def _share_an_answer(row: Row, other: Row) -> bool:
