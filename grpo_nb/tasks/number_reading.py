@@ -103,7 +103,7 @@ def read_number(text: str) -> Number | None:
 
 
 def _number_of(match: re.Match[str]) -> Number | None:
-    """Return the number of a match of `_NUMBER`; None if its parts make none together."""
+    """Return the number of a match of `_NUMBER`; None if its parts contradict."""
     over = _decimal(match["over"])
     under = _decimal(match["under"] or "1")
     unit = _unit_of(match)
@@ -173,11 +173,11 @@ def is_same_number(given: Number, gold: Number, tolerance: float = 0.0) -> bool:
     if given.unit and gold.unit and given.unit != gold.unit:
         return False
     difference = abs(given.value - gold.value)
-    difference_in_points = abs(_percents(given) - _percents(gold))
+    difference_as_written = abs(_percents(given) - _percents(gold))
     if gold.unit == "%":
-        return difference_in_points <= tolerance or 100 * difference <= tolerance
+        return difference_as_written <= tolerance or 100 * difference <= tolerance
     if given.unit == "%" and _is_in_percent(gold.value):
-        return difference_in_points <= tolerance
+        return difference_as_written <= tolerance
     return difference <= tolerance
 
 
