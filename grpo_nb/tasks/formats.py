@@ -71,11 +71,8 @@ class AnswerFormat:
     def tags(self) -> tuple[str, ...]:
         """The marks a complete completion holds, in order, each once."""
         opened = "" if self.is_opened_by_template else self.reasoning_open
-        return tuple(
-            tag
-            for tag in (opened, self.reasoning_close, self.answer_open, self.answer_close)
-            if tag.strip()
-        )
+        marks = (opened, self.reasoning_close, self.answer_open, self.answer_close)
+        return tuple(mark for mark in marks if mark.strip())
 
     def system_prompt(self) -> str:
         """Return the instruction for the model."""
@@ -132,28 +129,25 @@ class AnswerFormat:
         It is partial credit for a format that is half learned. A bare format has no tags, and 1.0
         for any text that is not empty.
         """
-        spans = self.tag_spans(text)
-        if not spans:
+        if not self.tags:
             return float(bool(text.strip()))
-        return sum(span is not None for span in spans) / len(spans)
+        return len(self.tag_spans(text)) / len(self.tags)
 
-    def tag_spans(self, text: str) -> list[tuple[int, int] | None]:
-        r"""Return the (start, end) of each of `tags`; None for a tag that does not occur once.
+    def tag_spans(self, text: str) -> list[tuple[int, int]]:
+        r"""Return the (start, end) of each of `tags` that occurs exactly once.
 
         A closing brace is the one that matches the opening one, with any braces in the answer.
 
         >>> boxed().tag_spans(r"\boxed{\frac{1}{2}}.")
         [(0, 7), (18, 19)]
         """
-        spans: list[tuple[int, int] | None] = []
-        for tag in self.tags:
-            if tag == "}" and self.answer_close == "}":
-                slot = self._slot.search(text) if spans[-1] else None
-                start = slot.end() - 1 if slot else None
-            else:
-                start = text.find(tag) if text.count(tag) == 1 else None
-            spans.append(None if start is None else (start, start + len(tag)))
-        return spans
+        starts = {tag: text.find(tag) for tag in self.tags if text.count(tag) == 1}
+        if self.answer_close == "}":
+            starts.pop("}", None)
+            slot = self._slot.search(text) if self.answer_open in starts else None
+            if slot is not None:
+                starts["}"] = slot.end() - 1
+        return [(start, start + len(tag)) for tag, start in starts.items()]
 
     def reasoning(self, text: str) -> str:
         """Return the text between the tags of the reasoning, or before the answer.
@@ -179,15 +173,12 @@ class AnswerFormat:
         slot = self._find_slot(text)
         if slot is None or self.completeness(text) < 1 or text[slot.end() :].strip():
             return False
-        if not self.reasoning_open:
-            return True
         before = text[: slot.start()].strip()
-        if self.is_opened_by_template:
-            # The prompt has the opening tag, so the completion must not repeat it.
-            is_opened_once = self.reasoning_open not in text
-        else:
-            is_opened_once = before.startswith(self.reasoning_open)
-        return is_opened_once and before.endswith(self.reasoning_close)
+        # The prompt may have the opening tag, and the completion must not repeat it then.
+        is_repeated = self.is_opened_by_template and self.reasoning_open in text
+        opened = "" if self.is_opened_by_template else self.reasoning_open
+        is_enclosed = before.startswith(opened) and before.endswith(self.reasoning_close)
+        return is_enclosed and not is_repeated
 
     @functools.cached_property
     def _slot(self) -> re.Pattern[str]:

@@ -127,7 +127,7 @@ class Task(Shown):
         """
         digest = hashlib.sha256()
         tools = self.tools.identity if self.tools is not None else []
-        extra = [part for part in (dict(self.chat_template_kwargs), tools) if part]
+        extra = filter(None, [dict(self.chat_template_kwargs), tools])
         for part in (*self.train, *self.holdout, *extra):
             digest.update(json.dumps(part, sort_keys=True, default=str).encode())
         return digest.hexdigest()[:16]
