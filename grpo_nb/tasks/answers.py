@@ -134,7 +134,7 @@ def _count_labels(accepted: Sequence[Sequence[str]]) -> Counter[str]:
     for row in accepted:
         labels = [first_spelling.setdefault(text.casefold(), text) for text in row]
         # Each label once, and in order, which a set would not keep.
-        counts.update(list(dict.fromkeys(labels)))
+        counts.update(dict.fromkeys(labels, 1))
     return counts
 
 

@@ -197,13 +197,12 @@ def _is_in_percent(gold: Fraction) -> bool:
 
 # Number words.
 
-_ONES = re.findall(
+_WORDS = re.findall(
     r"\w+",
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
-    "sixteen seventeen eighteen nineteen",
+    "sixteen seventeen eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety",
 )
-_TENS = re.findall(r"\w+", "twenty thirty forty fifty sixty seventy eighty ninety")
-_SPELLED = dict(zip([*_ONES, *_TENS], [*range(20), *range(20, 100, 10)], strict=True))
+_SPELLED = dict(zip(_WORDS, [*range(20), *range(20, 100, 10)], strict=True))
 
 
 def _spelled(words: str) -> int | None:
@@ -217,9 +216,9 @@ def _spelled(words: str) -> int | None:
                 return None
             return whole * _SCALES[scale] + more
     ten, _, one = words.partition(" ")
-    if ten in _TENS and one in _ONES[1:10]:
-        return _SPELLED[ten] + _SPELLED[one]
-    return _SPELLED.get(words)
+    tens = _SPELLED.get(ten, 0)
+    ones = _SPELLED.get(one, 0)
+    return tens + ones if tens >= 20 and 0 < ones < 10 else _SPELLED.get(words)
 
 
 # Units. A unit of measurement is in this table. Any other word in small letters counts as the thing
