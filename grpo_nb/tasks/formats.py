@@ -144,8 +144,8 @@ class AnswerFormat:
         starts = {tag: text.find(tag) for tag in self.tags if text.count(tag) == 1}
         if self.answer_close == "}":
             starts.pop("}", None)
-            slot = self._slot.search(text) if self.answer_open in starts else None
-            if slot is not None:
+            slot = self._slot.search(text)
+            if slot is not None and self.answer_open in starts:
                 starts["}"] = slot.end() - 1
         return [(start, start + len(tag)) for tag, start in starts.items()]
 
@@ -186,8 +186,9 @@ class AnswerFormat:
         if self.is_bare:
             return re.compile("(.*)", re.DOTALL)
         content = {"}": INSIDE, "": r"\s*[^\n]*"}.get(self.answer_close, ".*?")
-        marks = (re.escape(self.answer_open), re.escape(self.answer_close))
-        return re.compile(f"{marks[0]}({content}){marks[1]}", re.DOTALL)
+        opening = re.escape(self.answer_open)
+        closing = re.escape(self.answer_close)
+        return re.compile(f"{opening}({content}){closing}", re.DOTALL)
 
     def _find_slot(self, text: str) -> re.Match[str] | None:
         """Return the answer slot; None unless there is exactly one, not empty."""
