@@ -144,8 +144,7 @@ class AnswerFormat:
         starts = {tag: text.find(tag) for tag in self.tags if text.count(tag) == 1}
         if self.answer_close == "}":
             starts.pop("}", None)
-            slot = self._slot.search(text)
-            if slot is not None and self.answer_open in starts:
+            if self.answer_open in starts and (slot := self._slot.search(text)):
                 starts["}"] = slot.end() - 1
         return [(start, start + len(tag)) for tag, start in starts.items()]
 
