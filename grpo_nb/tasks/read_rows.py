@@ -8,7 +8,7 @@ import itertools
 import json
 import random
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,8 @@ from typing import Any
 from grpo_nb.core.words import did_you_mean, in_line, require_number
 
 Row = Mapping[str, Any]
-Source = str | Path | Sequence[Row] | Mapping[str, Sequence[Any]] | Any
+Source = Any
+"""A file, a table in memory, a data set or its id on the Hub: see `load_task`."""
 FILES = (".csv", ".tsv", ".json", ".jsonl", ".parquet", ".xlsx")
 
 
