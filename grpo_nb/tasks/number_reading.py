@@ -304,7 +304,7 @@ $: USD dollar
 """
 
 
-def _unit_names() -> dict[str, str]:
+def _read_units() -> dict[str, str]:
     """Return the name of a unit by each of its spellings."""
     names = {}
     for line in _UNITS.strip().splitlines():
@@ -314,7 +314,7 @@ def _unit_names() -> dict[str, str]:
     return names
 
 
-_UNIT_NAMES = _unit_names()
+_NAME_OF_UNIT = _read_units()
 # Words after a number that change it, take it back or are numbers themselves, in the singular.
 _NO_UNIT = re.compile(
     "or|and|not|but|ish|to|nor|if|than|wrong|right|false|true|incorrect|about|approx|approximately"
@@ -350,11 +350,9 @@ def unit_name(text: str) -> str | None:
     ('kilometer/hour', 'meter^2', 'minute')
     """
     text = simple_unit(text)
-    names = [known_unit(word) or _counted_thing(word) for word in re.findall(UNIT_WORD, text)]
-    if text and not (_UNIT.fullmatch(text) and all(names)):
+    name = re.sub(UNIT_WORD, lambda word: known_unit(word[0]) or _counted_thing(word[0]), text)
+    if text and not (_UNIT.fullmatch(text) and "?" not in name):
         return None
-    in_order = iter(names)
-    name = re.sub(UNIT_WORD, lambda match: next(in_order), text)
     # "degrees Celsius" has the sign of degrees twice, and "$5 USD" that of dollars.
     return re.sub(r"([$\u20ac\u00a3\u00b0]) ?(?=\1)|[ ()]", "", name)
 
@@ -371,18 +369,18 @@ def known_unit(word: str) -> str:
     spellings = [word, _singular(word)]
     if len(word) > 2:
         spellings += [spelling.casefold() for spelling in spellings]
-    return next((_UNIT_NAMES[each] for each in spellings if each in _UNIT_NAMES), "")
+    return next((_NAME_OF_UNIT[each] for each in spellings if each in _NAME_OF_UNIT), "")
 
 
 def _counted_thing(word: str) -> str:
-    """Return a word such as `apples` in the singular; empty for a word that is no unit.
+    """Return a word such as `apples` in the singular; "?" for a word that is no unit.
 
     A word in capitals is none: 25 December is a day, and 10 Downing Street a house.
     """
     singular = _singular(word)
     is_word = len(word) > 2 and word.islower() and re.search("[aeiouy]", word)
     is_refused = _NO_UNIT.fullmatch(word) or _NO_UNIT.fullmatch(singular)
-    return singular if is_word and not is_refused else ""
+    return singular if is_word and not is_refused else "?"
 
 
 def _singular(word: str) -> str:
