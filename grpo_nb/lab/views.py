@@ -146,7 +146,8 @@ def spans_read(reward: RewardFunction, text: str) -> list[Span]:
     """
     reward = unwrap_partial(reward)
     if isinstance(reward, (xml_format, xml_tags)):
-        return [Span(start, end, "tag") for start, end in reward.format.tag_spans(text)]
+        tags = [tag for tag in reward.format.tag_spans(text) if tag is not None]
+        return [Span(start, end, "tag") for start, end in tags]
     answer = reward.format.extract_last(text) if isinstance(reward, SlotReward) else None
     if answer is None:
         return []

@@ -131,10 +131,11 @@ class AnswerFormat:
         """
         if not self.tags:
             return float(bool(text.strip()))
-        return len(self.tag_spans(text)) / len(self.tags)
+        spans = self.tag_spans(text)
+        return sum(span is not None for span in spans) / len(spans)
 
-    def tag_spans(self, text: str) -> list[tuple[int, int]]:
-        r"""Return the (start, end) of each of `tags` that occurs exactly once.
+    def tag_spans(self, text: str) -> list[tuple[int, int] | None]:
+        r"""Return the (start, end) of each of `tags`; None for a tag that does not occur once.
 
         A closing brace is the one that matches the opening one, with any braces in the answer.
 
@@ -146,7 +147,8 @@ class AnswerFormat:
             starts.pop("}", None)
             if self.answer_open in starts and (slot := self._slot.search(text)):
                 starts["}"] = slot.end() - 1
-        return [(start, start + len(tag)) for tag, start in starts.items()]
+        spans = {tag: (start, start + len(tag)) for tag, start in starts.items()}
+        return [spans.get(tag) for tag in self.tags]
 
     def reasoning(self, text: str) -> str:
         """Return the text between the tags of the reasoning, or before the answer.
