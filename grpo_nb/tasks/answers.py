@@ -4,6 +4,7 @@ The gold answers decide the kind, the task shows it, and `kind=` sets it. Prompt
 majority-class baseline depend on the kind alone. Any other comparison is a reward of your own.
 """
 
+import itertools
 import json
 import re
 from collections import Counter
@@ -66,12 +67,10 @@ class Answers:
         if self.kind == "choice":
             labels = sorted(label for label, _ in self.labels)
             return f"one of: {', '.join(labels)}"
-        if self.kind == "json":
-            if not self.keys:
-                return "JSON"
+        if self.keys:
             keys = [json.dumps(key, ensure_ascii=False) for key in self.keys]
             return f"JSON with the keys {', '.join(keys)}"
-        return "answer" if self.kind == "text" else self.kind
+        return {"json": "JSON", "text": "answer"}.get(self.kind, self.kind)
 
     @property
     def floor(self) -> tuple[str, float] | None:
@@ -135,7 +134,7 @@ def _count_labels(accepted: Sequence[Sequence[str]]) -> Counter[str]:
     for row in accepted:
         labels = [first_spelling.setdefault(text.casefold(), text) for text in row]
         # Each label once, and in order, which a set would not keep.
-        counts.update(list(dict.fromkeys(labels)))
+        counts.update(dict.fromkeys(labels, 1))
     return counts
 
 
@@ -158,7 +157,7 @@ def _json_gold(gold: str) -> Any:
     # Most gold answers are not JSON, so a look at the first character saves the reading.
     if not gold.lstrip().startswith(("{", "[", "`")):
         return None
-    value, _ = read_json(gold)
+    value = read_json(gold)
     return value if isinstance(value, (dict, list)) else None
 
 
@@ -176,11 +175,8 @@ _IS_OF_KIND: dict[Kind, Callable[[str], bool]] = {
 
 def _usual_keys(accepted: Sequence[Sequence[str]]) -> tuple[str, ...]:
     """Return the keys that the first answers of more than half of the rows have."""
-    keys: Counter[str] = Counter()
-    for row in accepted:
-        value = _json_gold(row[0])
-        if isinstance(value, dict):
-            keys.update(value.keys())
+    values = [_json_gold(row[0]) for row in accepted]
+    keys = Counter(itertools.chain(*(value for value in values if isinstance(value, dict))))
     return tuple(key for key, number in keys.items() if 2 * number > len(accepted))
 
 
@@ -211,9 +207,9 @@ def is_same_answer(given: str, gold: str, tolerance: float = 0.0) -> bool:
         return number is not None and is_same_number(number, wanted, tolerance)
     gold_value = _json_gold(gold)
     if gold_value is not None:
-        # An answer that is no JSON is read as None, which no object or list equals.
-        given_value, _ = read_json(given)
-        return is_same_json(given_value, gold_value)
+        # As texts, because True == 1 in Python. An answer that is no JSON becomes "null".
+        given_text = json.dumps(read_json(given), sort_keys=True)
+        return given_text == json.dumps(gold_value, sort_keys=True)
     if folded(given) == folded(gold):
         return True
     letter, text = read_letter(given)
@@ -255,25 +251,30 @@ def read_letter(text: str) -> tuple[str, str]:
     return match["letter"], strip_markup(texts_after[0]) if texts_after else ""
 
 
-def read_json(text: str) -> tuple[Any, bool]:
-    """Return the JSON value that a text is, and True; or None and False.
+def read_json(text: str) -> Any:
+    """Return the JSON value that a text is; None for any other text.
 
-    A Markdown fence and a full stop may be around it. A key that comes twice is refused.
+    A Markdown fence and a full stop may be around it. A key that comes twice is refused. A float
+    that is whole becomes an int, so that 1.0 is 1.
 
-    >>> read_json('{"a": 1}.'), read_json('{"a": 1, "a": 2}'), read_json("NaN")
-    (({'a': 1}, True), (None, False), (None, False))
+    >>> read_json('{"a": 1.0}.'), read_json('{"a": 1, "a": 2}'), read_json("NaN")
+    ({'a': 1}, None, None)
     """
     text = text.strip().removesuffix(".").rstrip()
     if len(text) > _LONGEST_JSON:
-        return None, False
+        return None
     fenced = re.fullmatch(r"```(?:json)?\s*\n(.*)\n\s*```", text, re.DOTALL)
     try:
-        value = json.loads(fenced[1] if fenced else text, object_pairs_hook=_unique_keys)
+        value = json.loads(
+            fenced[1] if fenced else text,
+            object_pairs_hook=_unique_keys,
+            parse_float=_int_if_whole,
+        )
         # json.loads reads NaN, and 1e999 as infinity; neither is JSON.
         json.dumps(value, allow_nan=False)
     except (ValueError, RecursionError):
-        return None, False
-    return value, True
+        return None
+    return value
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -282,14 +283,6 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return dict(pairs)
 
 
-def is_same_json(a: Any, b: Any) -> bool:
-    """Say whether two JSON values are equal.
-
-    1 is 1.0, but True is not 1, and the order of keys does not matter.
-    """
-    if isinstance(a, dict) and isinstance(b, dict):
-        has_same_keys = a.keys() == b.keys()
-        return has_same_keys and all(is_same_json(a[key], b[key]) for key in a)
-    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
-        return len(a) == len(b) and all(map(is_same_json, a, b))
-    return isinstance(a, bool) == isinstance(b, bool) and a == b
+def _int_if_whole(text: str) -> float:
+    number = float(text)
+    return int(number) if number.is_integer() else number

@@ -1,18 +1,18 @@
 """Clean rows: find their questions and answers, and leave out what cannot be trained on."""
 
+import itertools
 import json
 import numbers
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import product
 from typing import Any, Literal, get_args
 
 from grpo_nb.config.arguments import check_choice
 from grpo_nb.core.words import displayable, shorten
 from grpo_nb.tasks.answers import ACCEPTED, Kind, is_same_answer
-from grpo_nb.tasks.prompts import SYSTEM_ROLES, Chat, TaskRow, TaskRows
+from grpo_nb.tasks.prompts import Chat, TaskRow, TaskRows, split_system
 from grpo_nb.tasks.read_rows import Row, Rows
 
 OnConflict = Literal["raise", "drop", "first"]
@@ -21,12 +21,10 @@ RowFilter = Callable[[Row], object]
 ROLES = ("question", "answer", "prompt")
 # Column names that mean something to TRL's GRPOTrainer (arguments of rewards, and images) or to
 # the rewards of the kit. A reward that is a method has the argument self.
-TAKEN_NAMES = frozenset(
-    [
-        *("prompts", "completion", "completions", "completion_ids", "trainer_state", "log_extra"),
-        *("log_metric", "environments", "image", "images", "self", *ROLES, ACCEPTED),
-    ]
-)
+TAKEN_NAMES = {
+    *("prompts", "completion", "completions", "completion_ids", "trainer_state", "log_extra"),
+    *("log_metric", "environments", "image", "images", "self", *ROLES, ACCEPTED),
+}
 # An answer with its solution, as in GSM8K. The last #### is the one before the answer.
 _SOLVED = re.compile(r"(?s)(?P<solution>.*?)\s*####\s*(?P<answer>(?:(?!####)[^\n])+?)\s*")
 
@@ -63,8 +61,8 @@ class _Unusable(Exception):
     """The reason why a row cannot be used."""
 
 
-# Counts a row under a reason: (place in the source, reason).
-_LeaveOut = Callable[[int, str], None]
+# Why rows are left out, by their place in the source.
+_Reasons = dict[int, str]
 
 
 def clean(
@@ -100,17 +98,8 @@ def clean(
         changes.note(source.note)
     names = list(dict.fromkeys(name for row in source.rows for name in row))
     column_of = _choose_columns(source, names, columns or {})
-
-    def leave_out(number: int, reason: str) -> None:
-        row = source.rows[number]
-        cells = [f"{name}={shorten(repr(row.get(name)), 80)}" for name in column_of.values()]
-        changes.leave_out(f"{source.prefix}{reason}", f"row {number}: {', '.join(cells)}")
-
-    rows = _read_questions_and_answers(source, column_of, filter, kind, leave_out)
-    if not rows:
-        raise ValueError(
-            f"no row of {source.described_as} is left of {len(source.rows)}: {changes.sentence}."
-        )
+    reasons: _Reasons = {}
+    rows = _read_questions_and_answers(source, column_of, filter, kind, reasons)
     if any(ACCEPTED in row for row in rows.values()):
         changes.note(
             f"each text in a list of answers is right (column {ACCEPTED!r}), and the first is "
@@ -118,7 +107,16 @@ def clean(
         )
     else:
         _split_solutions(rows.values(), changes)
-    rows = _without_repeated(rows, on_conflict, source.described_as, leave_out)
+    _find_repeated(rows, on_conflict, source.described_as, reasons)
+    for number, reason in sorted(reasons.items()):
+        row = source.rows[number]
+        cells = [f"{name}={shorten(repr(row.get(name)), 80)}" for name in column_of.values()]
+        changes.leave_out(f"{source.prefix}{reason}", f"row {number}: {', '.join(cells)}")
+        rows.pop(number, None)
+    if not rows:
+        raise ValueError(
+            f"no row of {source.described_as} is left of {len(source.rows)}: {changes.sentence}."
+        )
     for name in names:
         if name not in column_of.values():
             values = [source.rows[number].get(name) for number in rows]
@@ -134,20 +132,19 @@ def _choose_columns(source: Rows, names: Sequence[str], columns: Columns) -> dic
     Raises:
         ValueError: An unknown role, or a role without its column, with a map to copy.
     """
-    column_of = {role: role for role in ROLES if role in names}
+    column_of = {"question": "question", "answer": "answer"}
+    # If the user says which column is the question, a prompt is one only if mapped too.
+    if "prompt" in names and "question" not in columns:
+        column_of["prompt"] = "prompt"
     for role, name in columns.items():
         check_choice("a key of columns=", role, ROLES)
         column_of[role] = str(name)  # a table without a header has numbers as names
-    if "question" in columns:
-        # The user says which column is the question, so a prompt is one only if mapped too.
-        if "prompt" not in columns:
-            column_of.pop("prompt", None)
-    elif any(isinstance(row.get(column_of.get("prompt")), str) for row in source.rows):
-        # A prompt of text is the whole question.
-        column_of["question"] = column_of.pop("prompt")
-    if "prompt" not in column_of:
-        column_of.setdefault("question", "question")
-    column_of.setdefault("answer", "answer")
+    if "prompt" in column_of and "question" not in columns:
+        if any(isinstance(row.get(column_of["prompt"]), str) for row in source.rows):
+            # A prompt of text is the whole question.
+            column_of["question"] = column_of.pop("prompt")
+        elif "question" not in names:
+            del column_of["question"]
     for role, name in column_of.items():
         if name not in names:
             # Of two columns, the first is usually the question.
@@ -169,7 +166,7 @@ def _read_questions_and_answers(
     column_of: Mapping[str, str],
     filter: RowFilter | None,
     kind: Kind | None,
-    leave_out: _LeaveOut,
+    reasons: _Reasons,
 ) -> dict[int, TaskRow]:
     """Filter the rows, and read question and answer of each, by place in the source."""
     selected: dict[int, Row] = {}
@@ -177,24 +174,19 @@ def _read_questions_and_answers(
         if filter is None or filter(dict(row)):
             selected[number] = row
         else:
-            leave_out(number, "that filter= leaves out")
-    # All rows decide together how answers are read.
+            reasons[number] = "that filter= leaves out"
+    # All rows decide together how answers are read: lists of texts hold several right answers.
     golds = [row.get(column_of["answer"]) for row in selected.values()]
-    has_aliases = kind != "json" and _are_aliases(golds)
+    lists = [gold for gold in golds if isinstance(gold, (list, tuple))]
+    types = set(map(type, itertools.chain(*lists)))
+    has_aliases = kind != "json" and types == {str}
     rows = {}
     for number, row in selected.items():
         try:
             rows[number] = _read_row(row, column_of, has_aliases)
         except _Unusable as reason:
-            leave_out(number, str(reason))
+            reasons[number] = str(reason)
     return rows
-
-
-def _are_aliases(golds: Iterable[Any]) -> bool:
-    """Say whether lists among the answers hold several right answers: lists of texts do."""
-    lists = [gold for gold in golds if isinstance(gold, (list, tuple))]
-    entries = [entry for gold in lists for entry in gold]
-    return bool(entries) and all(isinstance(entry, str) for entry in entries)
 
 
 def _read_row(row: Row, column_of: Mapping[str, str], has_aliases: bool) -> TaskRow:
@@ -205,19 +197,18 @@ def _read_row(row: Row, column_of: Mapping[str, str], has_aliases: bool) -> Task
     """
     read: TaskRow = {}
     cells = {role: row.get(name) for role, name in column_of.items()}
-    # Some rows may have only a question, where others have a prompt.
+    question = cells.get("question")
+    # Some rows may have only a question, where others have a prompt, or both.
     if is_filled(cells.get("prompt")):
         read["prompt"] = _read_chat(cells["prompt"])
-        # A row may have the question next to the chat that asks it.
-        if not is_filled(cells.get("question")):
-            cells["question"] = _text_of_chat(read["prompt"])
+        question = question if is_filled(question) else _text_of_chat(read["prompt"])
     gold = cells["answer"]
     if has_aliases:
         golds = gold if isinstance(gold, (list, tuple)) else [gold]
         accepted = [_as_text(entry, "answer").strip() for entry in golds if is_filled(entry)]
         read[ACCEPTED] = list(dict.fromkeys(accepted))
-        gold = accepted[0] if accepted else None
-    read["question"] = _as_text(cells.get("question"), "question")
+        gold = next(iter(accepted), None)
+    read["question"] = _as_text(question, "question")
     read["answer"] = _as_text(gold, "answer").strip()
     return read
 
@@ -263,7 +254,7 @@ def _text_of_chat(chat: Chat) -> str:
 
     The last message is not enough, because many chats end with the same "ok".
     """
-    turns = [turn for turn in chat if turn["role"] not in SYSTEM_ROLES]
+    _, turns = split_system(chat)
     if len(turns) == 1:
         return turns[0]["content"]
     return "\n".join(f"{turn['role']}: {turn['content']}" for turn in turns)
@@ -282,10 +273,10 @@ def _split_solutions(rows: Collection[TaskRow], changes: Changes) -> None:
 # Repeated questions.
 
 
-def _without_repeated(
-    rows: Mapping[int, TaskRow], on_conflict: OnConflict, described_as: str, leave_out: _LeaveOut
-) -> dict[int, TaskRow]:
-    """Return the rows with each question once, whatever its white space.
+def _find_repeated(
+    rows: Mapping[int, TaskRow], on_conflict: OnConflict, described_as: str, reasons: _Reasons
+) -> None:
+    """Give a reason to rows whose question came before, whatever its white space.
 
     Raises:
         ValueError: A question has different answers, and `on_conflict` is `raise`.
@@ -294,7 +285,6 @@ def _without_repeated(
     for number, row in rows.items():
         words = str(row.get("prompt", row["question"])).split()
         groups.setdefault(" ".join(words), []).append(number)
-    kept = {}
     for group in groups.values():
         first = rows[group[0]]
         conflicting = [n for n in group if not _share_an_answer(rows[n], first)]
@@ -306,22 +296,17 @@ def _without_repeated(
                 '"first" keeps the first. Where each is right, write one row with a list as its '
                 'answer, such as ["Paris", "City of Paris"].'
             )
-        are_all_dropped = conflicting and on_conflict == "drop"
-        for number in group:
-            if number in conflicting or are_all_dropped:
-                leave_out(number, "contradictory")
-            elif number == group[0]:
-                kept[number] = first
-            else:
-                leave_out(number, "repeated")
-    return kept
+        for number in group[1:]:
+            reasons[number] = "contradictory" if number in conflicting else "repeated"
+        if conflicting and on_conflict == "drop":
+            reasons.update(dict.fromkeys(group, "contradictory"))
 
 
-def _share_an_answer(parts: Row, other: Row) -> bool:
+def _share_an_answer(row: Row, other: Row) -> bool:
     """Say whether two rows have a right answer in common."""
-    answers = parts.get(ACCEPTED, [parts["answer"]])
+    answers = row.get(ACCEPTED, [row["answer"]])
     golds = other.get(ACCEPTED, [other["answer"]])
-    return any(is_same_answer(answer, gold) for answer, gold in product(answers, golds))
+    return any(is_same_answer(answer, gold) for answer, gold in itertools.product(answers, golds))
 
 
 # The other columns.

@@ -14,16 +14,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-_OPERATORS = re.compile(r"\s*([-+*/=<>^])\s*")
-# Other characters for the same operators: minus, dashes, times, dots, division.
-_SIGNS = str.maketrans(
-    dict.fromkeys("\u2212\u2010\u2011\u2012\u2013", "-")
-    | dict.fromkeys("\u00d7\u2217\u22c5\u00b7", "*")
-    | dict.fromkeys("\u00f7\u2215", "/")
-)
-_BRACKETS = re.compile(r"(?<=[(\[])\s+|\s+(?=[)\]])")
-# 7.0 is 7 and 2.50 is 2.5, but 1.10.0 is a version.
-_ZEROS = re.compile(r"(?<![\d.])(?:(\d+)\.0+|(\d+\.\d*[1-9])0+)(?![\d.]*\d)")
+from grpo_nb.tasks.markup import INVISIBLE
+
+# Pattern -> the one spelling of what it finds.
+_SPELLINGS = {
+    rf"{INVISIBLE}|\$": "",  # the dollar sign marks a formula
+    "[\u2212\u2010-\u2013]": "-",  # minus and dashes
+    "[\u00d7\u2217\u22c5\u00b7]": "*",  # times and dots
+    "[\u00f7\u2215]": "/",  # division
+    r"(?<=[(\[])\s+|\s+(?=[)\]])": "",
+    r"(?<=\d),(?=\d{3}(?!\d))": "",
+    # 7.0 is 7 and 2.50 is 2.5, but 1.10.0 is a version.
+    r"(?<![\d.])(?:(\d+)\.0+|(\d+\.\d*[1-9])0+)(?![\d.]*\d)": r"\1\2",
+    r"\s*([-+*/=<>^])\s*": r"\1",
+}
 # Quotation marks and ends of sentences, at the start or the end of a word. Two are left alone: the
 # point at the start of .5, and "!" after a number or a single letter, which is a factorial.
 _STOPS = ".,;:?\"'\u201c\u201d\u2018\u2019\u3002\u3001\u2026\u00ab\u00bb"
@@ -31,7 +35,6 @@ _LETTER = r"[^\W\d_]"
 _AROUND_WORDS = re.compile(
     rf"^[{_STOPS}!]+$|^(?:(?!\.\d)[{_STOPS}])+|(?<={_LETTER}{_LETTER})[{_STOPS}!]+$|[{_STOPS}]+$"
 )
-_GROUPED = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 
 
 def normalized_question(question: Any) -> str:
@@ -48,13 +51,11 @@ def normalized_question(question: Any) -> str:
     >>> normalized_question("What is $3.0 \u00d7 4$?") == normalized_question("What is 3 * 4?")
     True
     """
-    text = unicodedata.normalize("NFKC", str(question)).translate(_SIGNS)
-    # Category Cf: zero-width spaces, byte order marks and soft hyphens. "$" marks a formula.
-    text = "".join(c for c in text if unicodedata.category(c) != "Cf" and c != "$")
-    text = _GROUPED.sub("", _BRACKETS.sub("", text))
-    text = _ZEROS.sub(lambda match: match[1] or match[2], text)
-    words = [_AROUND_WORDS.sub("", word) for word in _OPERATORS.sub(r"\1", text).split()]
-    return " ".join(word for word in words if word)
+    text = unicodedata.normalize("NFKC", str(question))
+    for pattern, spelling in _SPELLINGS.items():
+        text = re.sub(pattern, spelling, text)
+    words = [_AROUND_WORDS.sub("", word) for word in text.split()]
+    return " ".join(filter(None, words))
 
 
 def question_key(question: str) -> str:
@@ -113,7 +114,7 @@ def find_contamination(questions: Sequence[Any], trained: Mapping[str, str]) -> 
 
     Args:
         questions: The held-out questions.
-        trained: Where each question was trained on, by its hash: "the training part of the task".
+        trained: Hash of each trained question -> name of its data, "the training part".
 
     >>> trained = dict.fromkeys(question_hashes(["What is 2+2?"]), "the training part")
     >>> find_contamination(["What is 2+2?", "What is 2 + 2", "What is 2 - 2?"], trained).count

@@ -8,23 +8,17 @@ first tag itself.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
+
+from grpo_nb.tasks.markup import INSIDE
 
 # Characters that may follow an answer without changing it: white space, a full stop, and closing
 # marks of Markdown and LaTeX.
 _CLOSING = " \t\r\n.$*_`\\)]}"
-_BRACES = re.compile(r"\\.|[{}]", re.DOTALL)
-
-
-class _Slot(NamedTuple):
-    """A text with one answer slot: the text before the slot, in it (stripped), and after it."""
-
-    before: str
-    answer: str
-    after: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +38,7 @@ class AnswerFormat:
             completion must not repeat it.
 
     Raises:
-        ValueError: An `answer_open` of white space alone.
+        ValueError: An `answer_open` that is white space, or empty next to other marks.
 
     >>> xml().extract("<reasoning>\n3 + 4 = 7\n</reasoning>\n<answer>\n7\n</answer>")
     '7'
@@ -61,8 +55,8 @@ class AnswerFormat:
 
     def __post_init__(self) -> None:
         others = (self.answer_close, self.reasoning_open, self.reasoning_close)
-        is_bare = not self.answer_open and not any(others)
-        if not is_bare and not self.answer_open.strip():
+        has_no_marks = not self.answer_open and not any(others)
+        if not has_no_marks and not self.answer_open.strip():
             raise ValueError(
                 f"answer_open = {self.answer_open!r}: without a mark before it, no answer can be "
                 "found."
@@ -77,11 +71,8 @@ class AnswerFormat:
     def tags(self) -> tuple[str, ...]:
         """The marks a complete completion holds, in order, each once."""
         opened = "" if self.is_opened_by_template else self.reasoning_open
-        return tuple(
-            tag
-            for tag in (opened, self.reasoning_close, self.answer_open, self.answer_close)
-            if tag.strip()
-        )
+        marks = (opened, self.reasoning_close, self.answer_open, self.answer_close)
+        return tuple(mark for mark in marks if mark.strip())
 
     def system_prompt(self) -> str:
         """Return the instruction for the model."""
@@ -115,7 +106,7 @@ class AnswerFormat:
     def extract(self, text: str) -> str | None:
         """Return the stripped content of the answer slot; None if there is not exactly one."""
         slot = self._find_slot(text)
-        return slot.answer if slot else None
+        return slot[1].strip() if slot else None
 
     def extract_last(self, text: str) -> str | None:
         r"""Return the answer as `extract` does, but only if the completion ends with it.
@@ -129,7 +120,8 @@ class AnswerFormat:
         True
         """
         slot = self._find_slot(text)
-        return slot.answer if slot and not slot.after.strip(_CLOSING) else None
+        is_last = slot is not None and not text[slot.end() :].strip(_CLOSING)
+        return slot[1].strip() if is_last else None
 
     def completeness(self, text: str) -> float:
         """Return the share of `tags` that occur exactly once, 0.0 to 1.0.
@@ -137,9 +129,9 @@ class AnswerFormat:
         It is partial credit for a format that is half learned. A bare format has no tags, and 1.0
         for any text that is not empty.
         """
-        spans = self.tag_spans(text)
-        if not spans:
+        if not self.tags:
             return float(bool(text.strip()))
+        spans = self.tag_spans(text)
         return sum(span is not None for span in spans) / len(spans)
 
     def tag_spans(self, text: str) -> list[tuple[int, int] | None]:
@@ -150,15 +142,13 @@ class AnswerFormat:
         >>> boxed().tag_spans(r"\boxed{\frac{1}{2}}.")
         [(0, 7), (18, 19)]
         """
-        spans: list[tuple[int, int] | None] = []
-        for tag in self.tags:
-            if tag == "}" and self.answer_close == "}":
-                opened = spans[-1]
-                start = None if opened is None else _matching_brace(text, opened[1])
-            else:
-                start = text.find(tag) if text.count(tag) == 1 else None
-            spans.append(None if start is None else (start, start + len(tag)))
-        return spans
+        starts = {tag: text.find(tag) for tag in self.tags if text.count(tag) == 1}
+        if self.answer_close == "}":
+            starts.pop("}", None)
+            if self.answer_open in starts and (slot := self._slot.search(text)):
+                starts["}"] = slot.end() - 1
+        spans = {tag: (start, start + len(tag)) for tag, start in starts.items()}
+        return [spans.get(tag) for tag in self.tags]
 
     def reasoning(self, text: str) -> str:
         """Return the text between the tags of the reasoning, or before the answer.
@@ -182,34 +172,36 @@ class AnswerFormat:
     def is_exact(self, text: str) -> bool:
         """Say whether the text is in the format, with only white space around its parts."""
         slot = self._find_slot(text)
-        if slot is None or self.completeness(text) < 1 or slot.after.strip():
+        if slot is None or self.completeness(text) < 1 or text[slot.end() :].strip():
             return False
-        if not self.reasoning_open:
-            return True
-        before = slot.before.strip()
-        if self.is_opened_by_template:
-            # The prompt has the opening tag, so the completion must not repeat it.
-            is_opened_once = self.reasoning_open not in text
-        else:
-            is_opened_once = before.startswith(self.reasoning_open)
-        return is_opened_once and before.endswith(self.reasoning_close)
+        before = text[: slot.start()].strip()
+        # The prompt may have the opening tag, and the completion must not repeat it then.
+        is_repeated = self.is_opened_by_template and self.reasoning_open in text
+        opened = "" if self.is_opened_by_template else self.reasoning_open
+        is_enclosed = before.startswith(opened) and before.endswith(self.reasoning_close)
+        return is_enclosed and not is_repeated
 
-    def _find_slot(self, text: str) -> _Slot | None:
-        """Return the answer slot; None if there is not exactly one, or an empty one."""
+    @functools.cached_property
+    def _slot(self) -> re.Pattern[str]:
+        """The answer with its marks; the answer is the group."""
         if self.is_bare:
-            return _Slot("", text.strip(), "") if text.strip() else None
-        if text.count(self.answer_open) != 1:
+            return re.compile("(.*)", re.DOTALL)
+        content = {"}": INSIDE, "": r"\s*[^\n]*"}.get(self.answer_close, ".*?")
+        opening = re.escape(self.answer_open)
+        closing = re.escape(self.answer_close)
+        return re.compile(f"{opening}({content}){closing}", re.DOTALL)
+
+    def _find_slot(self, text: str) -> re.Match[str] | None:
+        """Return the answer slot; None unless there is exactly one, not empty."""
+        if not self.is_bare and text.count(self.answer_open) != 1:
             return None
-        before, rest = text.split(self.answer_open, 1)
-        if not self.answer_close:
-            content, _, after = rest.strip().partition("\n")
-        elif self.answer_close == "}":
-            end = _matching_brace(rest, 0)
-            content, after = (rest[:end], rest[end + 1 :]) if end is not None else ("", "")
-        else:
-            content, *others = rest.split(self.answer_close)
-            content, after = (content, others[0]) if len(others) == 1 else ("", "")
-        return _Slot(before, content.strip(), after) if content.strip() else None
+        slot = self._slot.search(text)
+        if slot is None or not slot[1].strip():
+            return None
+        # Text after the answer may have braces of its own, but no second closing tag.
+        has_closing_tag = self.answer_close not in ("", "}")
+        is_closed_again = has_closing_tag and self.answer_close in text[slot.end() :]
+        return None if is_closed_again else slot
 
     def for_template(
         self, tokenizer: Any, chat_template_kwargs: Mapping[str, Any] | None = None
@@ -226,19 +218,6 @@ class AnswerFormat:
         )
         is_opened = bool(self.reasoning_open) and rendered.rstrip().endswith(self.reasoning_open)
         return dataclasses.replace(self, is_opened_by_template=is_opened)
-
-
-def _matching_brace(text: str, start: int) -> int | None:
-    """Return the place of the brace that closes one opened before `start`.
-
-    An escaped brace, as of a set, is not counted.
-    """
-    depth = 1
-    for match in _BRACES.finditer(text, start):
-        depth += {"{": 1, "}": -1}.get(match[0], 0)
-        if depth == 0:
-            return match.start()
-    return None
 
 
 def xml() -> AnswerFormat:

@@ -82,8 +82,8 @@ def load_task(
             without one it never writes a tag, all its completions score the same, and nothing is
             learned. Or chat messages, such as an episode that was played by hand,
             `gn.lab.ByHand(task, row_number).example(tokenizer)`.
-        holdout: Share (below 1) or number of rows kept for evaluation, 0.2 if not given, and for
-            `arithmetic` its `holdout_size`. Or rows of your own, from any source: they are read
+        holdout: Share (below 1) or number of rows kept for evaluation, 0.2 if not given. For
+            `arithmetic` a number, `holdout_size` if not given. Or rows of your own, from any source: they are read
             like the training rows and all used, and a training row with one of their questions is
             left out. Of several splits, `test` is read.
         on_conflict: What to do with a question that has several answers: `raise` an error, `drop`
@@ -116,27 +116,27 @@ def load_task(
     for name in options.keys() - known.keys():
         arguments = [*inspect.signature(load_task).parameters, *known]
         raise TypeError(f"{name}= means nothing for this source{did_you_mean(name, arguments)}")
-    if seed is None:
-        seed = settings.seed if settings is not None else 0
-    if chat_template_kwargs is None:
-        extra = settings.extra if settings is not None else {}
-        chat_template_kwargs = extra.get("chat_template_kwargs") or {}
+    usual_seed = settings.seed if settings is not None else 0
+    seed = usual_seed if seed is None else seed
+    if chat_template_kwargs is None and settings is not None:
+        chat_template_kwargs = settings.extra.get("chat_template_kwargs")
 
     # 1. Read the source.
+    if holdout is None:
+        holdout = options.pop("holdout_size", HOLDOUT_SIZE) if is_arithmetic else _HELD_OUT
+    is_split = isinstance(holdout, (int, float))
     if is_arithmetic:
-        source_rows = Rows("arithmetic", arithmetic_rows(seed, **options))
-        usual_holdout = options.get("holdout_size", HOLDOUT_SIZE)
+        # No rows are generated for a held-out part of the user's own.
+        generated = arithmetic_rows(seed, holdout_size=holdout if is_split else 0, **options)
+        source_rows = Rows("arithmetic", generated)
         example = ARITHMETIC_EXAMPLE if example is None else example
     else:
         source_rows = read_rows(source)
-        usual_holdout = _HELD_OUT
-    holdout = usual_holdout if holdout is None else holdout
 
     # 2. Find question and answer in each row. Held-out rows of the user's own are read alike.
     changes = Changes()
     rows = clean(source_rows, changes, columns, on_conflict, filter, kind=kind)
     own_holdout: TaskRows = []
-    is_split = isinstance(holdout, (int, float))
     if not is_split:
         holdout_rows = read_rows(holdout, "test")
         holdout_rows = dataclasses.replace(
@@ -182,7 +182,7 @@ def load_task(
         holdout_part,
         changes=changes,
         answers=answers,
-        chat_template_kwargs=dict(chat_template_kwargs),
+        chat_template_kwargs=dict(chat_template_kwargs or {}),
         tokenizer=tokenizer,
     )
     max_prompt_length = math.inf
@@ -217,9 +217,10 @@ def _split(
         if held_count < holdout and key not in never_held:
             held_keys.add(key)
             held_count += rows_per_key[key]
-    train = [row for row, key in zip(rows, keys, strict=True) if key not in held_keys]
-    held_out = [row for row, key in zip(rows, keys, strict=True) if key in held_keys]
-    return train, held_out
+    parts: dict[bool, TaskRows] = {False: [], True: []}
+    for row, key in zip(rows, keys, strict=True):
+        parts[key in held_keys].append(row)
+    return parts[False], parts[True]
 
 
 def _without(rows: TaskRows, questions: Iterable[str], reason: str, changes: Changes) -> TaskRows:

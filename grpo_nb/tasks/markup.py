@@ -10,23 +10,26 @@ from functools import lru_cache
 # Longer texts are not answers; the patterns below are not run on them.
 _LONGEST = 2000  # characters
 
-_SIGNS = str.maketrans(
-    dict.fromkeys("\u2212\u2013\u2010\u2011", "-")  # minus, dash, hyphens
-    | dict.fromkeys("\u201c\u201d\u201e", '"')
-    | dict.fromkeys("\u00b7\u22c5", r"\cdot ")
-    | {"\u2044": "/", "\u2019": "'", "\u00d7": r"\times "}
-    | {"\u00b0": r"^{\circ}", "\u211d": r"\mathbb{R}"}
-)
-# Soft hyphens, zero-width spaces and byte order marks.
-_INVISIBLE = re.compile("[\u00ad\u200b-\u200f\u2060-\u2064\ufeff]")
-# The place before a character such as ½, where 1½ gets a space.
-_FRACTION = re.compile("(?=[\u00bc-\u00be\u2150-\u215e])")
-_RAISED = re.compile("[\u00b2\u00b3\u00b9\u2070-\u207f]+")
-_LOWERED = re.compile("[\u2080-\u209c]+")
+# Minus, dash, hyphens, quotation marks, slash, apostrophe.
+_SIGNS = str.maketrans("\u2212\u2013\u2010\u2011\u201c\u201d\u201e\u2044\u2019", '----"""/\'')
+_SIGNS_OF_LATEX = {
+    "[\u00b7\u22c5]": r"\\cdot ",
+    "\u00d7": r"\\times ",
+    "\u00b0": r"^{\\circ}",
+    "\u211d": r"\\mathbb{R}",
+    # Exponents and indices; the digits themselves become ASCII later.
+    "([\u00b2\u00b3\u00b9\u2070-\u207f]+)": r"^{\1}",
+    "([\u2080-\u209c]+)": r"_{\1}",
+    # 1½ gets a space.
+    "(?=[\u00bc-\u00be\u2150-\u215e])": " ",
+}
+INVISIBLE = "[\u00ad\u200b-\u200f\u2060-\u2064\ufeff]"
+"""Pattern of soft hyphens, zero-width spaces and byte order marks."""
 # Text between braces, with further braces inside: 8 levels are more than anyone writes.
-INSIDE = r"[^{}]*+"
+# An escaped brace, as of a set, is not counted.
+INSIDE = r"(?:[^{}\\]|\\.)*+"
 for _ in range(8):
-    INSIDE = rf"(?:[^{{}}]|\{{{INSIDE}\}})*+"
+    INSIDE = rf"(?:[^{{}}\\]|\\.|\{{{INSIDE}\}})*+"
 _AROUND = re.compile(
     r"```\w*[ \t]*\n(.*)\n[ \t]*```"
     rf"|\\(?:boxed|fbox|text[a-z]*|mathrm|mathbf|mbox)\s*\{{({INSIDE})\}}"
@@ -43,6 +46,7 @@ _SPELLINGS = {
     r"(?<!\\)\\[,;: ]|(?<=\S)~(?=[^\s~])|[^\S\n]+": " ",
     r"\s*\{\s*,\s*\}\s*": ",",
     r"\\\$": "$",
+    r"^\$([^$]*)\$(?=\s*[a-z%\\][^$]*$)": r"\1",  # $4$ inches
     r"(?i)\s*\\text\{\s*(?:per ?cent|pct)\s*\}|\s*\\%|\s*\b(?:per ?cent|pct)\b": "%",
     r"\s*\^\s*(?:\\circ|\{\s*\\circ\s*\})|\\degree(?![a-z])": r"^{\\circ}",
     r"\\[dtc]frac(?![A-Za-z])": r"\\frac",
@@ -74,12 +78,12 @@ def strip_markup(text: str) -> str:
 
 def _in_ascii(text: str) -> str:
     """Return a text with ASCII spellings of digits, fractions, exponents and signs."""
-    text = _FRACTION.sub(" ", _INVISIBLE.sub("", text)).translate(_SIGNS)
-    text = _RAISED.sub(lambda match: f"^{{{unicodedata.normalize('NFKC', match[0])}}}", text)
-    text = _LOWERED.sub(lambda match: f"_{{{unicodedata.normalize('NFKC', match[0])}}}", text)
+    text = re.sub(INVISIBLE, "", text)
+    for pattern, spelling in _SIGNS_OF_LATEX.items():
+        text = re.sub(pattern, spelling, text)
     text = unicodedata.normalize("NFKC", text).translate(_SIGNS)
     # Decimal digits of other scripts.
-    return "".join(str(unicodedata.decimal(c)) if c.isdecimal() else c for c in text)
+    return re.sub(r"\d", lambda match: str(int(match[0])), text)
 
 
 def _unwrapped(text: str) -> str:

@@ -103,7 +103,7 @@ def read_number(text: str) -> Number | None:
 
 
 def _number_of(match: re.Match[str]) -> Number | None:
-    """Return the number of a match of `_NUMBER`; None if its parts make none together."""
+    """Return the number of a match of `_NUMBER`; None if its parts contradict."""
     over = _decimal(match["over"])
     under = _decimal(match["under"] or "1")
     unit = _unit_of(match)
@@ -126,7 +126,7 @@ def _number_of(match: re.Match[str]) -> Number | None:
 
 
 def _unit_of(match: re.Match[str]) -> str | None:
-    """Return the unit of a number, or the sign of its currency; None if they are none together."""
+    """Return the unit of a number, or the sign of its currency; None if the two contradict."""
     text = match["unit"] or ""
     # 42abc and 42ish are no numbers, while 42km and 42min are.
     is_glued = text and not match["gap"]
@@ -134,10 +134,8 @@ def _unit_of(match: re.Match[str]) -> str | None:
         return None
     if match["money"] and re.fullmatch("[A-Za-z]", text):  # $5 m
         return None
-    unit = unit_name(text)
-    # $5 USD has its unit twice. Otherwise currency and text make one unit: $5 per hour. Without
-    # text that is the currency alone.
-    return unit if unit == unit_name(match["money"]) else unit_name(f"{match['money']} {text}")
+    # Currency and text make one unit: $5 per hour.
+    return unit_name(f"{match['money']} {text}")
 
 
 def _decimal(text: str) -> Fraction:
@@ -175,11 +173,11 @@ def is_same_number(given: Number, gold: Number, tolerance: float = 0.0) -> bool:
     if given.unit and gold.unit and given.unit != gold.unit:
         return False
     difference = abs(given.value - gold.value)
-    difference_in_points = abs(_percents(given) - _percents(gold))
+    difference_as_written = abs(_percents(given) - _percents(gold))
     if gold.unit == "%":
-        return difference_in_points <= tolerance or 100 * difference <= tolerance
+        return difference_as_written <= tolerance or 100 * difference <= tolerance
     if given.unit == "%" and _is_in_percent(gold.value):
-        return difference_in_points <= tolerance
+        return difference_as_written <= tolerance
     return difference <= tolerance
 
 
@@ -199,13 +197,12 @@ def _is_in_percent(gold: Fraction) -> bool:
 
 # Number words.
 
-_ONES = re.findall(
+_WORDS = re.findall(
     r"\w+",
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
-    "sixteen seventeen eighteen nineteen",
+    "sixteen seventeen eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety",
 )
-_TENS = re.findall(r"\w+", "twenty thirty forty fifty sixty seventy eighty ninety")
-_SPELLED = dict(zip([*_ONES, *_TENS], [*range(20), *range(20, 100, 10)], strict=True))
+_SPELLED = dict(zip(_WORDS, [*range(20), *range(20, 100, 10)], strict=True))
 
 
 def _spelled(words: str) -> int | None:
@@ -219,86 +216,105 @@ def _spelled(words: str) -> int | None:
                 return None
             return whole * _SCALES[scale] + more
     ten, _, one = words.partition(" ")
-    if ten in _TENS and one in _ONES[1:10]:
-        return _SPELLED[ten] + _SPELLED[one]
-    return _SPELLED.get(words)
+    tens = _SPELLED.get(ten, 0)
+    ones = _SPELLED.get(one, 0)
+    return tens + ones if tens >= 20 and 0 < ones < 10 else _SPELLED.get(words)
 
 
 # Units. A unit of measurement is in this table. Any other word in small letters counts as the thing
 # that is counted, `12 apples`, unless it changes the number or takes it back: `42 wrong`.
 
-# Name | signs | prefixes of the signs | other words. A sign counts in this case only, because mW is
-# not MW. Name and words count in any case and in the plural, with the prefixes of the signs in
-# full.
+# Name: other spellings. Those of one or two letters count in this case only, because mW is not MW.
+# Longer ones count in any case and in the plural.
 _UNITS = """
-second       | s          | mun       | sec
-minute       | min        |           | min
-hour         | h          |           | hr
-day          | d          |           |
-week         | wk         |           | wk
-year         | yr         |           | yr
-meter        | m          | kdcmun    | metre
-kilometer    | Km KM      |           |
-gram         | g          | km        | gm gramme
-kilogram     | Kg KG      |           | kilo
-liter        | l L        | dcm       | litre
-tonne        | t          |           |
-inch         | in         |           | inche
-foot         | ft         |           | feet
-yard         | yd         |           | yd
-mile         | mi         |           |
-mile/hour    | mph        |           | mph
-kilometer/hour |          |           | kph kmh kmph
-pound        | lb         |           | lb
-ounce        | oz         |           | oz
-hertz        | Hz         | kMG       |
-watt         | W          | kmM       |
-watthour     | Wh         | k         |
-joule        | J          | kM        |
-calorie      | cal        | k         |
-electronvolt | eV         |           |
-volt         | V          | km        |
-ampere       | A          | m         | amp
-ohm          | Ω          |           |
-newton       | N          | k         |
-pascal       | Pa         | k         |
-byte         | B          | kKMGT     |
-mole         | mol        |           |
-kelvin       | K °K       |           |
-°C           | °C C       |           | celsius centigrade
-°F           | °F F       |           | fahrenheit
-°            | °          |           | degree deg
-%            | %          |           |
-$            | $ USD      |           | dollar
-€            | € EUR      |           | euro
-£            | £ GBP      |           |
-¥            | ¥          |           |
-₹            | ₹          |           |
+second: s sec
+millisecond: ms
+microsecond: us
+nanosecond: ns
+minute: min
+hour: h hr
+day: d
+week: wk
+year: yr
+meter: m metre
+kilometer: km Km KM kilometre
+decimeter: dm decimetre
+centimeter: cm centimetre
+millimeter: mm millimetre
+micrometer: um micrometre
+nanometer: nm nanometre
+gram: g gm gramme
+kilogram: kg Kg KG kilo kilogramme
+milligram: mg
+liter: l L litre
+deciliter: dl dL decilitre
+centiliter: cl cL centilitre
+milliliter: ml mL millilitre
+tonne: t
+inch: in inche
+foot: ft feet
+yard: yd
+mile: mi
+mile/hour: mph
+kilometer/hour: kph kmh kmph
+pound: lb
+ounce: oz
+hertz: Hz
+kilohertz: kHz
+megahertz: MHz
+gigahertz: GHz
+watt: W
+milliwatt: mW
+kilowatt: kW
+megawatt: MW
+watthour: Wh
+kilowatthour: kWh
+joule: J
+kilojoule: kJ
+megajoule: MJ
+calorie: cal
+kilocalorie: kcal
+electronvolt: eV
+volt: V
+millivolt: mV
+kilovolt: kV
+ampere: A amp
+milliampere: mA milliamp
+ohm: Ω
+newton: N
+kilonewton: kN
+pascal: Pa
+kilopascal: kPa
+byte: B
+kilobyte: kB KB
+megabyte: MB
+gigabyte: GB
+terabyte: TB
+mole: mol
+kelvin: K °K
+°C: C celsius centigrade
+°F: F fahrenheit
+°: degree deg
+%:
+$: USD dollar
+€: EUR euro
+£: GBP
+¥:
+₹:
 """
-_PREFIXES = dict(
-    re.findall(
-        r"(\w) (\w+)",
-        "n nano, u micro, m milli, c centi, d deci, k kilo, K kilo, M mega, G giga, T tera",
-    )
-)
 
 
-def _unit_names() -> tuple[dict[str, str], dict[str, str]]:
-    """Return the full names of units by their signs, and by their words in small letters."""
-    by_sign: dict[str, str] = {}
-    by_word: dict[str, str] = {}
+def _read_units() -> dict[str, str]:
+    """Return the name of a unit by each of its spellings."""
+    names = {}
     for line in _UNITS.strip().splitlines():
-        name, signs, prefixes, words = (cell.strip() for cell in line.split("|"))
-        for prefix in ["", *prefixes]:
-            long_prefix = _PREFIXES.get(prefix, "")
-            for sign in signs.split():
-                by_sign[prefix + sign] = long_prefix + name
-            for word in [name, *words.split()]:
-                by_word[long_prefix + word.casefold()] = long_prefix + name
-    return by_sign, by_word
+        name, _, spellings = line.partition(":")
+        for spelling in [name, *spellings.split()]:
+            names[spelling] = name
+    return names
 
 
-_NAME_OF_SIGN, _NAME_OF_WORD = _unit_names()
+_NAME_OF_UNIT = _read_units()
 # Words after a number that change it, take it back or are numbers themselves, in the singular.
 _NO_UNIT = re.compile(
     "or|and|not|but|ish|to|nor|if|than|wrong|right|false|true|incorrect|about|approx|approximately"
@@ -308,10 +324,16 @@ _NO_UNIT = re.compile(
     "|thousandth|ten|hundred|thousand|million|billion|trillion|dozen|lakh|crore|score|gross"
     "|permille|point|infinity"
 )
-# The micro sign, and the Greek letter that NFKC makes of it.
-_MICRO = str.maketrans("\u00b5\u03bc", "uu")
-_SQUARE = re.compile(r"\b(?:square|sq)\b\.?\s+([A-Za-z]+)")
-_CUBIC = re.compile(r"\b(?:cubic|cu)\b\.?\s+([A-Za-z]+)")
+# Pattern -> the one spelling of what it finds, in a unit.
+_SPELLINGS = {
+    r"\\(?:text[a-z]*|mathrm|mbox)(?![a-z])|[{}]": "",
+    r"\^\\circ": "\u00b0",
+    r"\\cdot": "*",
+    r"\\mu|[\u00b5\u03bc]": "u",
+    r"\b(?:cubic|cu)\b\.?\s+([A-Za-z]+)": r"\1^3",
+    r"\b(?:square|sq)\b\.?\s+([A-Za-z]+)": r"\1^2",
+    r"\bper\b": "/",
+}
 UNIT_WORD = r"[A-Za-z\u00c0-\u024f\u03a9]+|[$\u20ac\u00a3\u00a5\u20b9%]|\u00b0[CFK]?"
 # Up to four words, each with an exponent, joined by a space, a product or a quotient.
 _UNIT = re.compile(
@@ -328,42 +350,37 @@ def unit_name(text: str) -> str | None:
     ('kilometer/hour', 'meter^2', 'minute')
     """
     text = simple_unit(text)
-    names = [known_unit(word) or _counted_thing(word) for word in re.findall(UNIT_WORD, text)]
-    if text and not (_UNIT.fullmatch(text) and all(names)):
+    name = re.sub(UNIT_WORD, lambda word: known_unit(word[0]) or _counted_thing(word[0]), text)
+    if text and not (_UNIT.fullmatch(text) and "?" not in name):
         return None
-    in_order = iter(names)
-    name = re.sub(UNIT_WORD, lambda match: next(in_order), text)
-    # "degrees Celsius" has the sign of degrees twice.
-    return re.sub(r"[ ()]|\u00b0(?= ?\u00b0)", "", name)
+    # "degrees Celsius" has the sign of degrees twice, and "$5 USD" that of dollars.
+    return re.sub(r"([$\u20ac\u00a3\u00b0]) ?(?=\1)|[ ()]", "", name)
 
 
 def simple_unit(text: str) -> str:
     """Return a unit without LaTeX, and with one spelling of per, squares and degrees."""
-    text = re.sub(r"\\(?:text[a-z]*|mathrm|mbox)(?![a-z])|[{}]", "", text)
-    text = text.replace("^\\circ", "\u00b0").replace("\\cdot", "*").replace("\\mu", "u")
-    text = _SQUARE.sub(r"\1^2", _CUBIC.sub(r"\1^3", text.translate(_MICRO)))
-    return " ".join(re.sub(r"\bper\b", "/", text).split())
+    for pattern, spelling in _SPELLINGS.items():
+        text = re.sub(pattern, spelling, text)
+    return " ".join(text.split())
 
 
 def known_unit(word: str) -> str:
     """Return the full name of a unit of measurement; empty for any other word."""
-    singular = _singular(word)
-    for spelling in (word, singular):
-        name = _NAME_OF_SIGN.get(spelling) or _NAME_OF_WORD.get(spelling.casefold())
-        if name:
-            return name
-    return ""
+    spellings = [word, _singular(word)]
+    if len(word) > 2:
+        spellings += [spelling.casefold() for spelling in spellings]
+    return next((_NAME_OF_UNIT[each] for each in spellings if each in _NAME_OF_UNIT), "")
 
 
 def _counted_thing(word: str) -> str:
-    """Return a word such as `apples` in the singular; empty for a word that is no unit.
+    """Return a word such as `apples` in the singular; "?" for a word that is no unit.
 
     A word in capitals is none: 25 December is a day, and 10 Downing Street a house.
     """
     singular = _singular(word)
     is_word = len(word) > 2 and word.islower() and re.search("[aeiouy]", word)
     is_refused = _NO_UNIT.fullmatch(word) or _NO_UNIT.fullmatch(singular)
-    return singular if is_word and not is_refused else ""
+    return singular if is_word and not is_refused else "?"
 
 
 def _singular(word: str) -> str:

@@ -50,16 +50,19 @@ def with_prompts(rows: TaskRows, format: AnswerFormat, example: Example | None) 
     solved = example_turns(example, format)
     prompted = []
     for row in rows:
-        own = row.get("prompt")
-        if own is None:
-            instructions = system
-            turns = [{"role": "user", "content": row["question"]}]
-        else:
-            own_system = [turn for turn in own if turn["role"] in SYSTEM_ROLES]
+        instructions = system
+        turns: Chat = [{"role": "user", "content": row["question"]}]
+        if "prompt" in row:
+            own_system, turns = split_system(row["prompt"])
             instructions = system if format.instruction else own_system
-            turns = [turn for turn in own if turn["role"] not in SYSTEM_ROLES]
         prompted.append({**row, "prompt": [*instructions, *solved, *turns]})
     return prompted
+
+
+def split_system(chat: Chat) -> tuple[Chat, Chat]:
+    """Return the messages that instruct the model, and the others."""
+    system = [turn for turn in chat if turn["role"] in SYSTEM_ROLES]
+    return system, [turn for turn in chat if turn["role"] not in SYSTEM_ROLES]
 
 
 def example_turns(example: Example | None, format: AnswerFormat) -> list[dict[str, str]]:
@@ -157,8 +160,10 @@ def fit_to_template(
         return list(prompts)
     merged = []
     for prompt in prompts:
-        system = [turn["content"] for turn in prompt if turn["role"] in SYSTEM_ROLES]
-        turns = [dict(turn) for turn in prompt if turn["role"] not in SYSTEM_ROLES]
-        turns[0]["content"] = "\n\n".join([*system, turns[0]["content"]])
+        system, turns = split_system(prompt)
+        # A chat may start with a greeting of the assistant.
+        first = next((n for n, turn in enumerate(turns) if turn["role"] == "user"), 0)
+        texts = [turn["content"] for turn in (*system, turns[first])]
+        turns[first] = {**turns[first], "content": "\n\n".join(texts)}
         merged.append(turns)
     return merged

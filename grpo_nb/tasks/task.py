@@ -12,9 +12,8 @@ import copy
 import dataclasses
 import hashlib
 import json
-import math
 import random
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -128,7 +127,7 @@ class Task(Shown):
         """
         digest = hashlib.sha256()
         tools = self.tools.identity if self.tools is not None else []
-        extra = [part for part in (dict(self.chat_template_kwargs), tools) if part]
+        extra = filter(None, [dict(self.chat_template_kwargs), tools])
         for part in (*self.train, *self.holdout, *extra):
             digest.update(json.dumps(part, sort_keys=True, default=str).encode())
         return digest.hexdigest()[:16]
@@ -168,7 +167,9 @@ class Task(Shown):
             prompts = list(rows["prompt"])
             fitted = fit_to_template(prompts, tokenizer, self.template_kwargs)
             if fitted != prompts:
-                parts[name] = _with_prompts(rows, fitted)
+                prompt_type = rows.features["prompt"]
+                others = rows.remove_columns("prompt")
+                parts[name] = others.add_column("prompt", fitted, feature=prompt_type)
                 changes.note(NO_SYSTEM_ROLE)
         lengths = {name: self.prompt_lengths(rows, tokenizer) for name, rows in parts.items()}
         longest = max(*lengths["train"], *lengths["holdout"])
@@ -213,7 +214,7 @@ class Task(Shown):
             ValueError: There is no such reward, nothing was measured on these questions, or no
                 question is left.
         """
-        rates = list(map(pass_rate, self.scores(measured, reward)))
+        rates = self.pass_rates(measured, reward)
         if rates.count(None) == len(rates):
             raise ValueError(
                 f"no training question of this task has a score of {reward!r}: measure this task."
@@ -245,43 +246,48 @@ class Task(Shown):
         """
         if not runs:
             return self
-        order = list(range(len(self.train)))
+        prompts = list(map(json.dumps, self.starting_prompts(self.train)))
+        times_sampled: Counter[str] = Counter()
+        for run in runs:
+            times_sampled.update(run.completions()["prompt"])
+        order = list(range(len(prompts)))
         if not self.is_ordered:
             random.Random(len(runs)).shuffle(order)
-        scores_of_runs = [self.scores(run, "total") for run in runs]
-        order.sort(key=lambda place: sum(len(scores[place]) for scores in scores_of_runs))
+        order.sort(key=lambda place: times_sampled[prompts[place]])
         return dataclasses.replace(self, train=self.train.select(order), is_ordered=True)
 
-    def scores(self, measured: Any, reward: str) -> list[list[float]]:
-        """Return the scores of all completions of each training question.
+    def pass_rates(self, measured: Any, reward: str = "correctness") -> list[float | None]:
+        """Return the share of completions with the full score, for each training question.
 
-        The list of a question that was not sampled is empty.
+        The rate of a question without a score is None.
 
         Args:
             measured: A `Baseline` or a `Run`.
-            reward: Name of the reward.
+            reward: Name of the reward whose score of 1 means right.
+
+        Raises:
+            ValueError: There is no such reward.
         """
-        scores_of: dict[str, list[float]] = defaultdict(list)
-        is_baseline = hasattr(measured, "num_generations")
-        recorded = measured.scores.values if is_baseline else measured.completions()
+        import numpy
+        import pandas
+
+        if hasattr(measured, "num_generations"):
+            # A baseline records prompts without the first text of their environment.
+            prompts = self.train["prompt"]
+            recorded = pandas.DataFrame(measured.scores.values)
+            prompt_per_group = [json.dumps(row["prompt"]) for row in measured.rows]
+            recorded["prompt"] = numpy.repeat(prompt_per_group, measured.num_generations)
+        else:
+            prompts = self.starting_prompts(self.train)
+            recorded = measured.completions()
         if reward not in recorded:
             raise ValueError(
                 f"no reward {reward!r} was measured: pass the name of one that was, as in "
                 "reward='exact_text'."
             )
-        if is_baseline:
-            # A baseline records prompts without the first text of their environment.
-            prompts = self.train["prompt"]
-            scores = recorded[reward]
-            size = measured.num_generations
-            groups = [scores[start : start + size] for start in range(0, len(scores), size)]
-            for row, group in zip(measured.rows, groups, strict=True):
-                scores_of[json.dumps(row["prompt"])] += group
-        else:
-            prompts = self.starting_prompts(self.train)
-            for prompt, group in recorded.groupby("prompt", sort=False):
-                scores_of[prompt] += group[reward].tolist()
-        return [scores_of[json.dumps(prompt)] for prompt in prompts]
+        known = recorded.dropna(subset=[reward])
+        rates = (known[reward] >= _RIGHT).groupby(known["prompt"]).mean()
+        return [rates.get(json.dumps(prompt)) for prompt in prompts]
 
     # How it is shown.
 
@@ -316,19 +322,3 @@ class Task(Shown):
             first["prompt"], tokenize=False, add_generation_prompt=True, **self.template_kwargs
         )
         yield Html(rendered, f"<pre style='white-space:pre-wrap'>{escaped(rendered)}</pre>")
-
-
-def _with_prompts(rows: Dataset, prompts: Sequence[Any]) -> Dataset:
-    """Return the rows with other prompts, and with the same types."""
-    changed = [{**row, "prompt": prompt} for row, prompt in zip(rows, prompts, strict=True)]
-    return rows.from_list(changed, features=rows.features)
-
-
-def pass_rate(scores: Sequence[float]) -> float | None:
-    """Return the share of completions with the full score; None if none has a score.
-
-    >>> pass_rate([1.0, 0.0, float("nan")]), pass_rate([])
-    (0.5, None)
-    """
-    known = [score for score in scores if not math.isnan(score)]
-    return sum(score >= _RIGHT for score in known) / len(known) if known else None

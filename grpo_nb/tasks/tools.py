@@ -141,11 +141,10 @@ class Tools:
         """
         if self.environment is None:
             return
-        states = []
-        for _ in range(2):
-            prompt, columns = self.start(row)
-            states.append({"the prompt": prompt, **vars(columns["environments"])})
-        first, second = states
+        starts = [self.start(row) for _ in range(2)]
+        first, second = (
+            {"the prompt": prompt, **vars(columns["environments"])} for prompt, columns in starts
+        )
         for name, value in first.items():
             if not _is_same(value, second.get(name)):
                 raise ValueError(

@@ -12,7 +12,6 @@ from datasets import Dataset
 import grpo_nb as gn
 from grpo_nb.runs.run_folder import Run
 from grpo_nb.tasks.prompts import with_prompts
-from grpo_nb.tasks.task import pass_rate
 from tests.checks.test_learning_signal import RIGHT, WRONG, make
 from tests.support.run_folders import info_of, write_run_folder
 
@@ -71,15 +70,13 @@ def later(task: gn.tasks.Task, tmp_path: Path) -> Run:
 
 
 def test_pass_rates_are_those_of_a_run(task: gn.tasks.Task, run: Run) -> None:
-    scores = task.scores(run, "correctness")
-    assert list(map(pass_rate, scores))[:6] == [0.0, 0.75, 1.0, 1.0, 1.0, None]
+    assert task.pass_rates(run)[:6] == [0.0, 0.75, 1.0, 1.0, 1.0, None]
 
 
 def test_pass_rates_are_those_of_a_baseline(task: gn.tasks.Task) -> None:
     baseline = make([[RIGHT, WRONG], [WRONG, WRONG]])
     baseline = dataclasses.replace(baseline, rows=(task.train[0], task.train[1]))
-    scores = task.scores(baseline, "correctness")
-    assert list(map(pass_rate, scores))[:3] == [0.5, 0.0, None]
+    assert task.pass_rates(baseline)[:3] == [0.5, 0.0, None]
 
 
 def test_curriculum_keeps_the_middle_and_counts_others(task: gn.tasks.Task, run: Run) -> None:

@@ -359,6 +359,13 @@ def test_fit_merges_the_only_part_with_a_system_prompt() -> None:
     assert [turn["role"] for turn in fitted.train[0]["prompt"]] == ["user"]
 
 
+def test_lost_system_prompt_goes_into_the_first_user_message() -> None:
+    greeting = {"role": "assistant", "content": "Hello!"}
+    chat = [{"role": "system", "content": "Be brief."}, greeting, {"role": "user", "content": "?"}]
+    (merged,) = fit_to_template([chat], tokenizer_with(SILENT))
+    assert merged == [greeting, {"role": "user", "content": "Be brief.\n\n?"}]
+
+
 def test_template_with_a_system_role_keeps_the_prompt() -> None:
     chatml = "{% for m in messages %}{{ m['role'] + ': ' + m['content'] }}{% endfor %}"
     task = gn.load_task(rows_of(["1", "2"]), holdout=1, tokenizer=tokenizer_with(chatml))
@@ -441,6 +448,17 @@ def test_holdout_of_arithmetic_takes_rows() -> None:
     assert list(gn.load_task("arithmetic", holdout=TEST).holdout["answer"]) == list("01234")
 
 
+@pytest.mark.parametrize(("holdout", "held_out"), [(32, 32), (TEST, 5), (None, 96)])
+def test_arithmetic_trains_on_train_size_rows(holdout: Any, held_out: int) -> None:
+    task = gn.load_task("arithmetic", holdout=holdout)
+    assert (len(task.train), len(task.holdout)) == (224, held_out)
+
+
+def test_arithmetic_refuses_a_share_of_held_out_rows() -> None:
+    with pytest.raises((TypeError, ValueError), match=r"holdout_size = 0\.2 must be"):
+        gn.load_task("arithmetic", holdout=0.2)
+
+
 def test_empty_system_prompt_is_that_of_the_format() -> None:
     task = gn.load_task(TRAIN, system="")
     assert task.train["prompt"] == gn.load_task(TRAIN).train["prompt"]
@@ -487,6 +505,7 @@ def test_trained_questions_error_names_their_source() -> None:
         ("20 \u00b0C", ["20 degrees Celsius", "20\u00b0C", "20 Celsius"]),
         ("12 lbs", ["12 pounds", "12 lb"]),
         ("1.5 kWh", ["1.5 kilowatt hours"]),
+        ("4 inches", ["$4$ inches", "$4$ in", r"$4$\text{ inches}"]),
         ("$5", ["US$5", "$5 USD", "5 dollars"]),
         ("25 °C", ["25 C", "25 degrees C"]),
         ("5 km/h", ["5 kph", "5 kilometers per hour"]),
