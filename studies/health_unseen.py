@@ -209,7 +209,7 @@ FAULTS: dict[str, tuple[str, dict[str, Any]]] = {
         "length",
         {"highest": 0.0, "speed": 20.0, "length": line(250, 900, 0.35, 1.0)},
     ),
-    "format alone": ("form_only", {"start": -2.0, "speed": 0.0, "form": line(0.1, 1.0, 0, 0.3)}),
+    "format alone": ("format_only", {"start": -2.0, "speed": 0.0, "form": line(0.1, 1.0, 0, 0.3)}),
     "a reward without a score": ("constant_reward", {"unscored": True}),
     "KL runs away": (
         "kl_drift reward_falling",

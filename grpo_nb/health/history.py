@@ -1,4 +1,9 @@
-"""The history of a run, as far as the rules look back."""
+"""The history of a run: what the rules know after a row.
+
+It holds the first and the last rows, the range of each metric so far, the block of rows in which
+the reward was highest, and the held-out scores. All windows and what counts as zero or as clear
+are defined here.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +46,7 @@ is just above `CLEAR_Z`."""
 
 MIN_ROWS_FOR_CRITICAL = 2 * MIN_ROWS_PER_SIDE
 """Fewest rows for a critical alert. With fewer, no rank test of one half against the other can rule
-out that the reward rises. `check_not_finite` and `check_kl_drift` need no such test."""
+out that the reward rises. `check_not_finite` needs no such test."""
 
 LARGEST_NUMBER = 1e30
 """Absolute value above which a number counts as infinite. No metric of a working run comes near
@@ -59,6 +64,12 @@ ZERO_STD_SHARE = "zero_std_share"
 
 HOLDOUT_METRICS = {"holdout/accuracy", "holdout/accuracy_low", "holdout/accuracy_high"}
 """Held-out accuracy, as the kit logs it, and the ends of its 95 % interval."""
+
+Z_OF_95_PERCENT = 1.96
+"""Standard errors between a mean and either end of its 95 % interval."""
+
+CHANGE_PER_ERROR = 1.128
+"""Mean absolute difference of two normal values with standard deviation 1."""
 
 ASSUMED_GROUP_SIZE = 2
 """Completions per prompt of a run of which only the log is known. The smallest groups agree by
@@ -78,6 +89,40 @@ def read_numbers(row: Mapping[str, Any]) -> dict[str, float]:
         with contextlib.suppress(TypeError, ValueError, OverflowError):
             metrics[name] = float(value)
     return metrics
+
+
+@dataclass
+class HeldOutScores:
+    """Held-out scores so far, as means of two successive ones, which are less noisy than one."""
+
+    count: int = 0
+    """Number of scores."""
+    last: float = math.nan
+    """Latest score."""
+    start: float = math.nan
+    """Mean of the first two scores."""
+    best: float = -math.inf
+    """Highest mean of two scores."""
+    now: float = math.nan
+    """Mean of the last two scores."""
+    total_change: float = 0.0
+    """Sum of the absolute differences between successive scores."""
+
+    def add(self, score: float) -> None:
+        """Add the next score."""
+        self.count += 1
+        if self.count > 1:
+            self.now = fmean([self.last, score])
+            self.best = max(self.best, self.now)
+            self.total_change += abs(score - self.last)
+        if self.count == 2:
+            self.start = self.now
+        self.last = score
+
+    @property
+    def error(self) -> float:
+        """Standard error of a score, estimated from the differences between successive scores."""
+        return self.total_change / (self.count - 1) / CHANGE_PER_ERROR
 
 
 @dataclass
@@ -130,25 +175,17 @@ class RunHistory:
     is_reward_missing: bool = False
     """True if the last row is a training row without a total reward."""
 
-    accuracies: list[float] = field(default_factory=list)
-    """All held-out accuracies so far."""
-    accuracy_errors: list[float] = field(default_factory=list)
-    """Standard error of each held-out accuracy."""
-    eval_rewards: list[float] = field(default_factory=list)
-    """All mean total rewards of TRL's own evaluations so far."""
+    accuracy: HeldOutScores = field(default_factory=HeldOutScores)
+    """Held-out accuracies that the kit measured."""
+    accuracy_error: float = 0.0
+    """Largest standard error of a held-out accuracy."""
+    eval_reward: HeldOutScores = field(default_factory=HeldOutScores)
+    """Mean total rewards of TRL's own evaluations."""
 
-    best_block: list[float] = field(default_factory=list)
-    """Rewards of the complete block of `WINDOW` steps with the highest mean, empty before there is
-    one."""
-    best_row: int = 0
-    """Number of the reward row at which the best block ended."""
-    blocks: int = 0
-    """Number of complete blocks. The best one is a maximum, so tests of it are corrected by this
-    number."""
-    last_record_block: list[float] = field(default_factory=list)
-    """Rewards of the last block that set a clear record: at first the first block, then each one
-    that is clearly above the record before it."""
-    last_record_length: float = 0.0
+    record_block: list[float] = field(default_factory=list)
+    """Rewards of the last `WINDOW` steps that set a clear record: at first the first block, then
+    each one that is clearly above the record before it."""
+    record_length: float = 0.0
     """Median length of the completions of that block, 0 if it is not known."""
 
     def add(self, row: Mapping[str, Any]) -> None:
@@ -175,11 +212,11 @@ class RunHistory:
             self.step += 1
         self.max_steps = metrics.get("max_steps", self.max_steps)
         if metrics.keys() >= HOLDOUT_METRICS:
-            self.accuracies.append(metrics["holdout/accuracy"])
+            self.accuracy.add(metrics["holdout/accuracy"])
             width = metrics["holdout/accuracy_high"] - metrics["holdout/accuracy_low"]
-            self.accuracy_errors.append(width / (2 * 1.96))
+            self.accuracy_error = max(self.accuracy_error, width / (2 * Z_OF_95_PERCENT))
         if "eval_reward" in metrics:
-            self.eval_rewards.append(metrics["eval_reward"])
+            self.eval_reward.add(metrics["eval_reward"])
         # Evaluation rows (`eval_*`) and the summary (`train_*`) have no reward. In a training row,
         # TRL leaves a reward out that is NaN or None for every completion.
         is_training = not any(name.startswith(("eval_", "train_")) for name in row)
@@ -205,16 +242,11 @@ class RunHistory:
             self._add_block()
 
     def _add_block(self) -> None:
-        block = self.last_values("reward", WINDOW, MIN_ROWS_PER_SIDE)
-        self.blocks += 1
-        if not self.best_block or fmean(block) > fmean(self.best_block):
-            self.best_block = block
-            self.best_row = self.reward_rows
-        record = self.last_record_block
-        if not record or mann_whitney_z(record, block) >= LIKELY_Z:
-            lengths = self.last_values("completions/mean_length", WINDOW, MIN_ROWS_PER_SIDE)
-            self.last_record_block = block
-            self.last_record_length = median(lengths) if lengths else 0.0
+        block = self.last_values("reward")
+        if not self.record_block or mann_whitney_z(self.record_block, block) >= LIKELY_Z:
+            lengths = self.last_values("completions/mean_length")
+            self.record_block = block
+            self.record_length = median(lengths) if lengths else 0.0
 
     def _add_derived(self, metrics: dict[str, float]) -> None:
         """Add metrics that follow from others, and remove metrics that were not measured."""
@@ -267,20 +299,19 @@ class RunHistory:
         return min(self.steps, round(self.rows_in(steps) * self.steps_per_row))
 
     def last_values(
-        self, metric: str, steps: int = WINDOW, min_rows: int = MIN_ROWS
+        self, metric: str, steps: int = WINDOW, min_rows: int = MIN_ROWS_PER_SIDE
     ) -> list[float]:
         """Return the values of a metric in the last steps. Rows without the metric are skipped."""
         rows = self.last_rows[-self.rows_in(steps, min_rows) :]
         return [row[metric] for row in rows if metric in row]
 
-    def first_values(
-        self, metric: str, steps: int = WINDOW, min_rows: int = MIN_ROWS
-    ) -> list[float]:
+    def first_values(self, metric: str, steps: int = WINDOW) -> list[float]:
         """Return the values of a metric in the first steps.
 
         At most the first half of all rows is used, so that "the start" and "now" do not overlap.
         """
-        rows = self.first_rows[: min(self.reward_rows // 2, self.rows_in(steps, min_rows))]
+        count = min(self.reward_rows // 2, self.rows_in(steps, MIN_ROWS_PER_SIDE))
+        rows = self.first_rows[:count]
         return [row[metric] for row in rows if metric in row]
 
     def mean(self, metric: str, steps: int = WINDOW) -> float:
@@ -288,6 +319,6 @@ class RunHistory:
 
         A comparison with NaN is False, so a threshold is never reached by a missing metric.
         """
-        values = self.last_values(metric, steps)
+        values = self.last_values(metric, steps, MIN_ROWS)
         min_rows = self.rows_in(min(steps, SHORT_WINDOW))
         return fmean(values) if len(values) >= min_rows else math.nan

@@ -77,7 +77,8 @@ class HealthMonitor:
         """History of the run, which the rules read."""
         self.should_stop = False
         """True if `stop_on` asks to stop the training. Save first."""
-        # Rule and subject are the keys of both dictionaries.
+        # Rule and subject are the keys of both dictionaries. The second one has the last step at
+        # which each severity was found.
         self._alerts: dict[tuple[str, str], Alert] = {}
         self._last_steps: dict[tuple[str, str], dict[Severity, int]] = {}
         self._stop_on: Literal["critical"] | None = None
@@ -93,10 +94,6 @@ class HealthMonitor:
         """The latest alert of each rule and subject, in the order of their first report."""
         return list(self._alerts.values())
 
-    def report(self) -> HealthReport:
-        """Return the alerts so far as a report, which shows itself in a notebook."""
-        return HealthReport(alerts=self.alerts, rows=self.history.reward_rows)
-
     def update(self, row: Mapping[str, Any]) -> list[Alert]:
         """Add a row, and return the alerts that are new, changed or withdrawn.
 
@@ -104,11 +101,13 @@ class HealthMonitor:
             row: Metrics of a step, as in metrics.jsonl or TRL's `log_history`. Any key may be
                 missing.
         """
-        self.history.add(row)
-        findings = {(each.rule, each.subject): each for each in self._apply_rules()}
-        for key, finding in findings.items():
-            last_steps = self._last_steps.setdefault(key, {})
-            last_steps[finding.severity] = self.history.step
+        history = self.history
+        history.add(row)
+        findings = {}
+        for finding in self._apply_rules():
+            key = (finding.rule, finding.subject)
+            findings[key] = finding
+            self._last_steps.setdefault(key, {})[finding.severity] = history.step
 
         news = []
         for key in self._last_steps:
@@ -117,7 +116,10 @@ class HealthMonitor:
                 self._alerts[key] = alert
                 news.append(alert)
         severities = [finding.severity for finding in findings.values()]
-        if self._stop_on in severities and not self._has_time_to_fix:
+        # A resumed run may have fixed what an earlier critical alert was about.
+        new_rows = history.reward_rows - self._rows_before_resume
+        may_be_fixed = self._rows_before_resume > 0 and new_rows < ROWS_TO_FIX
+        if self._stop_on in severities and not may_be_fixed:
             self.should_stop = True
         return news
 
@@ -138,28 +140,15 @@ class HealthMonitor:
         is_open = old is not None and old.is_open
         # An alert is withdrawn, or becomes milder, after 20 steps and two rows without a finding.
         steps = max(WINDOW, 2 * self.history.steps_per_row)
-        last_steps = self._last_steps[key]
-        recent = [severity for severity in last_steps if step - last_steps[severity] < steps]
+        last_steps = self._last_steps[key].items()
+        recent = [severity for severity, last_step in last_steps if step - last_step < steps]
         if not recent:
             return dataclasses.replace(old, ended=step) if is_open else None
         severity = max(recent, key=SEVERITIES.index)
         # An alert changes only together with a finding, whose numbers it shows.
         if finding is None or (is_open and old.severity == severity):
             return None
-        return Alert(
-            rule=finding.rule,
-            severity=severity,
-            step=step,
-            message=finding.message,
-            advice=finding.advice,
-            subject=finding.subject,
-        )
-
-    @property
-    def _has_time_to_fix(self) -> bool:
-        """True while a resumed run has to show that an earlier critical alert is fixed."""
-        new_rows = self.history.reward_rows - self._rows_before_resume
-        return self._rows_before_resume > 0 and new_rows < ROWS_TO_FIX
+        return Alert(**finding._asdict() | {"severity": severity, "step": step})
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -229,7 +218,8 @@ def check_health(
                 "mapping from names to numbers. Pass trainer.state.log_history, or the path of a "
                 "log."
             )
-    return HealthMonitor(weights=weights, settings=settings, ranges=ranges, rows=rows).report()
+    monitor = HealthMonitor(weights=weights, settings=settings, ranges=ranges, rows=rows)
+    return HealthReport(alerts=monitor.alerts, rows=monitor.history.reward_rows)
 
 
 def _open_log(path: Path) -> Run | list[dict[str, Any]]:

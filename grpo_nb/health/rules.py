@@ -1,15 +1,22 @@
 """All rules. docs/guide/health.md describes each one, docs/evidence/health.md has the sources.
 
 A rule is a function that yields findings after each row. A finding reports what was measured and
-what follows from it. A rule is silent if its metric was not measured.
+what follows from it. A rule is silent if its metric was not measured. In the order of this file,
+the rules ask:
+
+- Are all numbers finite (`not_finite`), and do rewards differ within groups (`no_spread`)?
+- Are completions truncated or repeated, do tool calls fail, is the learning rate 0 (`ShareRule`)?
+- Have the gradient, the entropy, the length or the KL changed too much?
+- Has the reward fallen (`reward_falling`), or not risen (`reward_flat`, `constant_reward`)?
+- Did the format alone improve (`format_only`), or the training reward alone (`holdout`)?
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import takewhile
 from statistics import fmean, median
 from typing import NamedTuple
 
@@ -44,14 +51,6 @@ LOW_POSITION = 0.2
 HIGH_POSITION = 0.9
 """Mean reward, relative to its range, from which nearly all completions succeed."""
 
-NO_SIGNAL_SHARE = 0.9
-"""Share of groups with zero reward variance, in the last 20 steps, that leaves nothing to learn."""
-
-SHORT_ANSWER_TOKENS = 16
-"""Mean length up to which completions are bare answers: a label in answer tags has 8 to 12 tokens.
-Among eight answers with five labels at least three are equal, so equal answers in a group say
-nothing there."""
-
 
 class Finding(NamedTuple):
     """One result of a rule after the last row."""
@@ -77,6 +76,16 @@ def soften(severity: Severity, history: RunHistory, trend: RewardTrend) -> Sever
 
 # not_finite --------------------------------------------------------------------------------------
 
+VITAL_METRICS = ("reward", "loss", "kl")
+"""Metrics without which nothing is learnt."""
+
+HARMLESS_ROWS = 2
+"""Rows with an unusable gradient or vital metric that do no harm: float16 training skips a step now
+and then, and a single token can make the KL estimate infinite."""
+
+ROWS_WITHOUT_SCORE = 10
+"""Rows in which one reward is unusable that get a warning. A reward may have no score for a few."""
+
 
 def check_not_finite(history: RunHistory) -> Iterator[Finding]:
     """Report each metric that is NaN or infinite in the last row, and a reward that is missing."""
@@ -93,16 +102,13 @@ def check_not_finite(history: RunHistory) -> Iterator[Finding]:
         yield Finding("not_finite", "critical", message, advice, "missing reward")
     for metric, value in history.unusable.items():
         count = history.unusable_counts[metric]
-        # Nothing is learnt without these three.
-        is_vital = metric in ("reward", "loss", "kl")
-        # float16 training skips a step now and then, and a single token can make the KL estimate
-        # infinite, so two rows are harmless.
-        is_repeated = (is_vital or metric == "grad_norm") and count > 2
+        is_vital = metric in VITAL_METRICS
+        is_repeated = (is_vital or metric == "grad_norm") and count > HARMLESS_ROWS
         severity: Severity = "warning"
         if is_repeated or (is_vital and math.isnan(value)):
             severity = "critical"
-        elif metric.startswith("rewards/") and count < 10:
-            severity = "info"  # A reward may have no score for some rows.
+        elif metric.startswith("rewards/") and count < ROWS_WITHOUT_SCORE:
+            severity = "info"
         # The history counts a gradient norm from its last finite value, other metrics from step 1.
         extent = "in a row" if metric == "grad_norm" else "so far"
         rows = "1 row" if count == 1 else f"{count} rows {extent}"
@@ -117,6 +123,18 @@ def check_not_finite(history: RunHistory) -> Iterator[Finding]:
 # no_spread ---------------------------------------------------------------------------------------
 
 
+WASTED_SHARE = 0.5
+"""Share of groups with zero reward variance in the last 50 steps. They waste half of the
+computation. DAPO (arXiv:2503.14476) drops such groups."""
+
+PART_BY_CHANCE = 0.5
+"""Part of the share expected by chance that is added to `WASTED_SHARE`, because small groups often
+agree by chance."""
+
+NO_SIGNAL_SHARE = 0.9
+"""Share of groups with zero reward variance, in the last 20 steps, that leaves nothing to learn."""
+
+
 def check_no_spread(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
     """Report groups with zero reward variance, if there are more of them than by chance."""
     shares = history.last_values(ZERO_STD_SHARE, LONG_WINDOW)
@@ -126,20 +144,15 @@ def check_no_spread(history: RunHistory, trend: RewardTrend) -> Iterator[Finding
     position = main_position(history)
     has_failed = position <= LOW_POSITION
     has_succeeded = position >= HIGH_POSITION
-    threshold = 0.5  # Half of the computation is wasted. DAPO (arXiv:2503.14476) drops such groups.
+    threshold = WASTED_SHARE
     if LOW_POSITION < position < HIGH_POSITION:
-        # Small groups often agree by chance. Raise the threshold by half the share
-        # of groups expected to agree by chance.
         size = history.group_size
-        threshold += 0.5 * (position**size + (1 - position) ** size)
+        threshold += PART_BY_CHANCE * (position**size + (1 - position) ** size)
     if share < threshold or (has_succeeded and trend.is_above_start):
         return
 
-    standard_error = math.sqrt(abs(share * (1 - share)) / len(shares))
-    # The lower end of a one-sided 95 % interval must reach three quarters of the threshold.
-    is_sure = share - 1.64 * standard_error >= 0.75 * threshold
-    severity: Severity = "warning" if is_sure else "info"
-    if _is_signal_lost(history) and not (has_succeeded or trend.has_kept_gain):
+    severity: Severity = "warning"
+    if _is_signal_lost(history) and not has_succeeded:
         severity = "critical"
     reason = "all are alike"
     advice = (
@@ -174,14 +187,18 @@ def _is_signal_lost(history: RunHistory) -> bool:
     share = history.mean(ZERO_STD_SHARE, WINDOW)
     if history.steps < WINDOW or math.isnan(share) or share < NO_SIGNAL_SHARE:
         return False
-    if history.mean("completions/clipped_ratio") >= NO_SIGNAL_SHARE:
-        return True
+    is_truncated = history.mean("completions/clipped_ratio") >= NO_SIGNAL_SHARE
     some_differ = history.mean(ZERO_STD_SHARE, LONG_WINDOW) < 1
     may_be_starting = some_differ and mean_position(history) <= LOW_POSITION
-    return not may_be_starting
+    return is_truncated or not may_be_starting
 
 
-# truncation, repeated texts, tools, learning rate ---------------------------------------------
+# truncation, collapse, tools, learning rate ------------------------------------------------------
+
+SHORT_ANSWER_TOKENS = 16
+"""Mean length up to which completions are bare answers: a label in answer tags has 8 to 12 tokens.
+Among eight answers with five labels at least three are equal, so equal answers in a group say
+nothing there."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,15 +207,14 @@ class ShareRule:
 
     rule: str
     metric: str
-    info: float
-    warning: float
-    critical: float = math.inf
+    thresholds: Mapping[Severity, float]
+    """Lowest mean for each severity, from mild to severe."""
     steps: int = SHORT_WINDOW
     """Steps that the mean is taken over."""
-    critical_steps: int = SHORT_WINDOW
-    """Steps before a critical finding, unless the signal is already lost."""
+    critical_from_step: int = SHORT_WINDOW
+    """First step of a critical finding, unless the signal is lost before."""
     is_about_texts: bool = False
-    """True if bare answers, which are often equal, are left out (`SHORT_ANSWER_TOKENS`)."""
+    """True if texts that may well be equal are left out (`_may_be_alike`)."""
     meaning: str
     """Rest of the message after the percentage."""
     advice: str
@@ -208,11 +224,10 @@ SHARE_RULES = (
     ShareRule(
         rule="truncation",
         metric="completions/clipped_ratio",
-        info=0.25,
-        warning=0.5,
-        critical=0.9,  # in trl issue 5697 all completions are truncated, and all score 0
+        # In trl issue 5697 all completions are truncated, and all score 0.
+        thresholds={"info": 0.25, "warning": 0.5, "critical": 0.9},
         steps=WINDOW,
-        critical_steps=LONG_WINDOW,  # base models learn to end their answers first
+        critical_from_step=LONG_WINDOW,  # base models learn to end their answers first
         meaning="of the completions were truncated at the length limit",
         advice="Read some of them. If the answer is missing, raise max_completion_length, ask for "
         "shorter answers, or reward brevity.",
@@ -220,9 +235,7 @@ SHARE_RULES = (
     ShareRule(
         rule="collapse",
         metric="completions/same_answer",
-        info=0.8,  # such a model ignores the prompt
-        warning=0.8,
-        critical=0.8,
+        thresholds={"critical": 0.8},  # such a model ignores the prompt
         is_about_texts=True,
         meaning="of the completions are the same text, whatever the prompt",
         advice="Find the reward that gives this text a high score. Then lower learning_rate.",
@@ -230,8 +243,7 @@ SHARE_RULES = (
     ShareRule(
         rule="collapse",
         metric="completions/duplicates",
-        info=0.5,
-        warning=0.5,  # never critical, because the model may simply have learnt the prompts
+        thresholds={"warning": 0.5},  # never critical: the model may simply know the prompts
         is_about_texts=True,
         meaning="of the completions repeat another completion of their group",
         advice="If these answers are right, the model has learnt these prompts: use harder ones. "
@@ -240,9 +252,8 @@ SHARE_RULES = (
     ShareRule(
         rule="tools",
         metric="tools/failure_frequency",
-        info=0.25,  # TRL shows the error of a tool to the model alone
-        warning=0.5,
-        critical=1.0,
+        # TRL shows the error of a tool to the model alone.
+        thresholds={"info": 0.25, "warning": 0.5, "critical": 1.0},
         meaning="of the tool calls failed, and only the model saw the errors",
         advice="Does the tool itself fail? Read the calls of a step with run.step(n), or call the "
         "tool as the model does, for example a tool named search: "
@@ -251,8 +262,7 @@ SHARE_RULES = (
     ShareRule(
         rule="tools",
         metric="tools/unanswered",
-        info=0.25,
-        warning=0.5,
+        thresholds={"info": 0.25, "warning": 0.5},
         meaning="of the episodes ended with an unanswered tool call",
         advice="These episodes had no tokens or no round left for the answer: raise "
         "max_completion_length, or allow more rounds with task.with_tools(*tools, rounds=16).",
@@ -260,9 +270,7 @@ SHARE_RULES = (
     ShareRule(
         rule="gradient",
         metric="learning_rate/zero",
-        info=1.0,  # one other step shows that the weights can move
-        warning=1.0,
-        critical=1.0,
+        thresholds={"critical": 1.0},  # one other step shows that the weights can move
         meaning="of the steps have a learning rate of 0, so that no weight moves",
         advice="Look at learning_rate, and at the schedule: does it end before the run?",
     ),
@@ -273,16 +281,13 @@ def check_shares(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
     """Report each share of `SHARE_RULES` that reaches a threshold."""
     for rule in SHARE_RULES:
         share = history.mean(rule.metric, rule.steps)
-        if math.isnan(share) or share < rule.info:
+        reached = [severity for severity, least in rule.thresholds.items() if share >= least]
+        if not reached or (rule.is_about_texts and _may_be_alike(history, trend)):
             continue
-        if rule.is_about_texts and _has_short_answers(history):
-            continue
-        if rule.metric == "completions/duplicates" and _has_reached_top(history, trend):
-            continue
-        severity: Severity = "warning" if share >= rule.warning else "info"
-        has_steps = history.steps >= rule.critical_steps or _is_signal_lost(history)
-        if share >= rule.critical and history.steps >= rule.steps and has_steps:
-            severity = "critical"
+        severity = reached[-1]
+        is_early = history.steps < rule.critical_from_step and not _is_signal_lost(history)
+        if severity == "critical" and is_early:
+            severity = "warning"
         severity = soften(severity, history, trend)
         steps = history.steps_in_window(rule.steps)
         message = f"{share:.0%} {rule.meaning} (mean of {steps} steps)."
@@ -290,18 +295,38 @@ def check_shares(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
         yield Finding(rule.rule, severity, message, advice, rule.metric)
 
 
-def _has_short_answers(history: RunHistory) -> bool:
-    """Return True if completions are bare answers, or of unknown length."""
+def _may_be_alike(history: RunHistory, trend: RewardTrend) -> bool:
+    """Return True if texts are bare answers, of unknown length, or have nearly all become right."""
     length = history.mean("completions/mean_length")
-    return math.isnan(length) or length <= SHORT_ANSWER_TOKENS
-
-
-def _has_reached_top(history: RunHistory, trend: RewardTrend) -> bool:
-    """Return True if nearly all completions have become right, so that they may be alike."""
-    return trend.is_above_start and main_position(history) >= HIGH_POSITION
+    is_known_to_be_long = length > SHORT_ANSWER_TOKENS
+    has_reached_top = trend.is_above_start and main_position(history) >= HIGH_POSITION
+    return has_reached_top or not is_known_to_be_long
 
 
 # gradient, entropy, length: now and at the start -------------------------------------------------
+
+CHANCE_OF_NO_GRADIENT = 1e-4
+"""Highest probability that gradients of 0 have a harmless cause, if they are reported."""
+
+GRADIENT_GROWTH = 10
+"""Ratio of the gradient norm to its start. Noise and warm-up stay below it."""
+
+ENTROPY_LEFT = 0.2
+"""Ratio of the entropy to its start. In healthy runs a third of the entropy may remain."""
+
+LENGTH_GROWTH = 2
+"""Ratio of the length of completions to its start, and to that at the last record of the reward."""
+
+LENGTH_STEPS = 200
+"""Steps before longer completions are reported. They are fine while the reward grows with them, and
+that may take 200 steps to show."""
+
+SLIGHT_Z = 1.4
+"""z-score of a rise of the reward that excuses longer completions. It is below `LIKELY_Z`, because
+longer completions alone are no fault."""
+
+SMALLEST_START = 1e-6
+"""Median up to which a metric is not compared with its start: a ratio to nearly 0 is noise."""
 
 
 def check_zero_gradient(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
@@ -312,18 +337,15 @@ def check_zero_gradient(history: RunHistory, trend: RewardTrend) -> Iterator[Fin
     The probability of that is at most the mean share. Without the share, as in logs of older
     versions of TRL, nothing is reported.
     """
-    rows = 0
-    chance = 1.0
-    for row in reversed(history.last_rows):
-        if "grad_norm" not in row:
-            continue
-        if row["grad_norm"] > ZERO_UPDATE:
-            break
-        rows += 1
-        chance *= row.get("frac_reward_zero_std", 1.0)
-    if rows < history.rows_in(SHORT_WINDOW) or chance > 1e-4:
+    rows = [row for row in reversed(history.last_rows) if "grad_norm" in row]
+    zero_rows = list(takewhile(lambda row: row["grad_norm"] <= ZERO_UPDATE, rows))
+    chance = math.prod(row.get("frac_reward_zero_std", 1.0) for row in zero_rows)
+    if len(zero_rows) < history.rows_in(SHORT_WINDOW) or chance > CHANCE_OF_NO_GRADIENT:
         return
-    message = f"The gradient was 0 in the last {rows} rows that log it, although rewards differ."
+    message = (
+        f"The gradient was 0 in the last {len(zero_rows)} rows that log it, although rewards "
+        "differ."
+    )
     advice = "Does the model have a trainable LoRA (model.print_trainable_parameters())?"
     severity = soften("critical", history, trend)
     if severity == "critical":
@@ -336,7 +358,7 @@ def check_shifts(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
     if trend.is_rising:
         return
     then, now = _shift(history, "grad_norm")
-    if now >= 10 * then:
+    if now >= GRADIENT_GROWTH * then:
         message = f"The gradient norm is {now:.3g}, from {then:.3g} at the start."
         advice = (
             "Compare completions from now and from the start. If they got worse, go back to a "
@@ -345,9 +367,7 @@ def check_shifts(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
         yield Finding("gradient", "warning", message, advice, "grad_norm/size")
 
     then, now = _shift(history, "entropy")
-    may_be_certain = _has_short_answers(history) or _has_reached_top(history, trend)
-    # In healthy runs a third of the entropy may remain.
-    if now <= 0.2 * then and not may_be_certain:
+    if now <= ENTROPY_LEFT * then and not _may_be_alike(history, trend):
         message = f"The entropy is {now:.3g}, from {then:.3g} at the start."
         advice = (
             "Read a group: are its completions alike? Then raise temperature, lower learning_rate, "
@@ -356,11 +376,12 @@ def check_shifts(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
         yield Finding("collapse", "warning", message, advice, "entropy")
 
     # The usual GRPO loss favours long wrong answers, because it averages over the tokens of each
-    # answer (arXiv:2503.20783). Longer answers are fine while the reward grows with them, and that
-    # may take 200 steps to show.
+    # answer (arXiv:2503.20783).
     then, now = _shift(history, "completions/mean_length")
-    is_longer = now >= 2 * max(then, history.last_record_length)
-    if is_longer and history.steps >= 4 * LONG_WINDOW and not _has_new_gain(history, trend):
+    is_longer = now >= LENGTH_GROWTH * max(then, history.record_length)
+    last_rewards = history.last_values("reward", LONG_WINDOW)
+    has_gained = mann_whitney_z(history.record_block, last_rewards) >= SLIGHT_Z
+    if is_longer and history.steps >= LENGTH_STEPS and not has_gained:
         message = f"Completions have {now:.0f} tokens, from {then:.0f} at the start."
         advice = 'Reward brevity. The loss_type "dr_grpo" does not favour long wrong answers.'
         yield Finding("length", "warning", message, advice, "longer")
@@ -368,43 +389,44 @@ def check_shifts(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
 
 def _shift(history: RunHistory, metric: str) -> tuple[float, float]:
     """Return the median of a metric at the start and now, NaN if there is no clear difference."""
-    # The run warms up in the first two rows.
-    first = history.first_values(metric, WINDOW, MIN_ROWS_PER_SIDE)[2:]
-    last = history.last_values(metric, WINDOW, MIN_ROWS_PER_SIDE)
-    is_early = history.steps < 2 * WINDOW or min(len(first), len(last)) < MIN_ROWS_PER_SIDE - 2
-    # A ratio to nearly zero has no meaning.
-    if is_early or median(first) <= 1e-6 or abs(mann_whitney_z(first, last)) < CLEAR_Z:
+    first = history.first_values(metric)
+    last = history.last_values(metric)
+    is_early = history.steps < 2 * WINDOW or min(len(first), len(last)) < MIN_ROWS_PER_SIDE
+    if is_early or abs(mann_whitney_z(first, last)) < CLEAR_Z or median(first) <= SMALLEST_START:
         return math.nan, math.nan
     return median(first), median(last)
-
-
-def _has_new_gain(history: RunHistory, trend: RewardTrend) -> bool:
-    """Return True if the reward has lately been higher than before, so that length has helped."""
-    rows_since_best = history.reward_rows - history.best_row
-    if trend.is_above_start and rows_since_best <= history.rows_in(LONG_WINDOW):
-        return True
-    last = history.last_values("reward", LONG_WINDOW, MIN_ROWS_PER_SIDE)
-    # Growing completions alone are no fault, so a smaller z-score than `LIKELY_Z` excuses them.
-    return mann_whitney_z(history.last_record_block, last) >= 1.4
 
 
 # kl_drift ----------------------------------------------------------------------------------------
 
 
+KL_START_STEPS = 3
+"""First steps that are the start. A run may begin far from its reference model."""
+
+NOTABLE_KL = 0.5
+"""Growth of the KL, in nats, of which guides warn. DAPO trains well without any limit."""
+
+LARGE_KL = 2.0
+"""Growth of the KL that is a warning: the model is far from the one that it started as."""
+
+RUNAWAY_KL = 10.0
+"""Growth of the KL that is critical, if the reward has fallen too."""
+
+
 def check_kl_drift(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
     """Report a KL that has grown for good, as a price of learning or on the way to garbage."""
-    # A run may begin far from its reference model, so the first three steps are the start.
-    first = history.first_values("kl")[: history.rows_in(3, min_rows=1)]
+    first = history.first_values("kl")[: history.rows_in(KL_START_STEPS, min_rows=1)]
     last = history.last_values("kl")
     if not first or len(last) < history.rows_in(SHORT_WINDOW):
         return
     growth = median(last) - median(first)
-    if growth < 0.5:  # Guides warn at a KL of 0.5 nats. DAPO trains well without any limit.
+    if growth < NOTABLE_KL:
         return
+    severity = soften("warning" if growth >= LARGE_KL else "info", history, trend)
     if trend.has_lost_half:
-        severity: Severity = "critical" if growth >= 10 else "warning"
-    else:
-        severity = soften("warning" if growth >= 2 else "info", history, trend)
+        has_enough_rows = history.reward_rows >= MIN_ROWS_FOR_CRITICAL
+        is_critical = growth >= RUNAWAY_KL and has_enough_rows
+        severity = "critical" if is_critical else "warning"
     message = f"The KL is {median(last):.3g}, from {median(first):.3g} in the first steps."
     advice = (
         "Try the model on prompts outside the task. If it got worse there, raise beta, or lower "
@@ -424,8 +446,8 @@ def check_reward_falling(history: RunHistory, trend: RewardTrend) -> Iterator[Fi
     start = fmean(history.first_values("reward"))
     now = fmean(history.last_values("reward"))
     message = f"The reward is {now:.3g}; it was {start:.3g} at the start"
-    if history.best_block:
-        message += f", {fmean(history.best_block):.3g} at its best"
+    if history.record_block:
+        message += f", {fmean(history.record_block):.3g} at its best"
     advice = (
         "Compare completions from before and after. Then go back to the best checkpoint, and lower "
         "learning_rate or raise beta."
@@ -436,17 +458,24 @@ def check_reward_falling(history: RunHistory, trend: RewardTrend) -> Iterator[Fi
 # reward_flat -------------------------------------------------------------------------------------
 
 
+FLAT_STEPS = 100
+"""Steps without a rise that are reported, unless half of the run is shorter."""
+
+LONG_FLAT_STEPS = 300
+"""Steps without a rise that are a warning. Published guides advise to wait so long."""
+
+
 def check_reward_flat(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
     """Report a run in which no reward has risen yet."""
     half_of_run = max(WINDOW, history.max_steps / 2)
-    if history.steps < min(100, half_of_run):
+    if history.steps < min(FLAT_STEPS, half_of_run):
         return
     if trend.is_above_start or trend.is_rising or trend.has_lost_half:
         return
     if mean_position(history) >= HIGH_POSITION:
         return
-    # Published guides advise to wait for 300 steps.
-    is_long = history.steps >= 300 and history.reward_rows >= MIN_ROWS_FOR_CRITICAL
+    has_enough_rows = history.reward_rows >= MIN_ROWS_FOR_CRITICAL
+    is_long = history.steps >= LONG_FLAT_STEPS and has_enough_rows
     message = (
         f"No reward has risen in {history.steps} steps: the total was "
         f"{fmean(history.first_values('reward')):.3g} at the start and is "
@@ -462,6 +491,14 @@ def check_reward_flat(history: RunHistory, trend: RewardTrend) -> Iterator[Findi
 # constant_reward ---------------------------------------------------------------------------------
 
 
+SAME_SCORE = 1e-6
+"""Difference of two means up to which they are the same score, but for rounding."""
+
+NEVER_REWARDED_STEPS = 30
+"""Steps without any score above 0 that are a warning. The usual reason is a pattern that cannot
+match (unslothai/notebooks issue 96)."""
+
+
 def check_constant_reward(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
     """Report rewards that gave one score in all rows, and so have no effect."""
     constants = []
@@ -469,44 +506,53 @@ def check_constant_reward(history: RunHistory, trend: RewardTrend) -> Iterator[F
     for name in history.rewards:
         metric = f"rewards/{name}"
         score = history.highest[metric]
-        is_constant = score - history.lowest[metric] < 1e-6
+        is_constant = score - history.lowest[metric] < SAME_SCORE
         # A reward that is NaN in most rows was measured too rarely to be called constant.
         values = history.last_values(metric, LONG_WINDOW)
         if not is_constant or len(values) < history.rows_in(SHORT_WINDOW):
             continue
         constants.append(f"{name} is {score:.3g}")
         # A reward that only punishes gives 0 at best, so 0 is its best score.
-        highest_possible = history.ranges.get(name, (0, math.inf))[1]
-        is_never_rewarded |= score <= 0 and score < highest_possible
+        best_score = history.ranges.get(name, (0, math.inf))[1]
+        is_never_rewarded |= score <= 0 and score < best_score
     if not constants:
         return
     severity: Severity = "info"
     advice = "Leave it out, or make it ask for more."
     if is_never_rewarded:
+        severity = "warning" if history.steps >= NEVER_REWARDED_STEPS else "info"
         advice = (
             "Run check_rewards on it: can its pattern match at all (re.DOTALL)? If the task is too "
             "hard, give partial credit."
         )
-        # The usual reason is a pattern that cannot match (unslothai/notebooks issue 96).
-        if history.steps >= 30:
-            severity = "warning"
     message = f"{', '.join(constants)} in every row of {history.steps} steps."
     yield Finding("constant_reward", severity, message, advice)
 
 
-# form_only ---------------------------------------------------------------------------------------
+# format_only -------------------------------------------------------------------------------------
+
+FORMAT_STEPS = 30
+"""Steps before the rule reports. Most runs learn the format first."""
+
+STUCK_STEPS = 100
+"""Steps after which a main reward that has not risen is a warning. The format is learnt by then."""
+
+HIGH_ENOUGH = 0.5
+"""Mean of the main reward, relative to its range, that is high enough without a rise."""
+
+TINY_GAIN = 0.05
+"""Gain of the main reward, relative to its range, that does not count as a rise."""
 
 
-def check_form_only(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
+def check_format_only(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
     """Report a total that has risen without the main reward, usually with the format alone."""
     main = main_reward(history)
-    # Most runs learn the format first, so this rule waits for 30 steps.
-    if main is None or history.steps < 30 or rise_since_start(history, "reward") < CLEAR_Z:
+    is_early = history.steps < FORMAT_STEPS
+    if main is None or is_early or rise_since_start(history, "reward") < CLEAR_Z:
         return
     others = [name for name in history.rewards if name != main]
     risen = [name for name in others if rise_since_start(history, f"rewards/{name}") >= CLEAR_Z]
-    # A main reward that is at half of its range is high enough without a rise.
-    if not risen or reward_position(history, main) >= 0.5:
+    if not risen or reward_position(history, main) >= HIGH_ENOUGH:
         return
 
     metric = f"rewards/{main}"
@@ -514,21 +560,13 @@ def check_form_only(history: RunHistory, trend: RewardTrend) -> Iterator[Finding
     start = fmean(history.first_values(metric) or [0.0])
     now = history.mean(metric)
     scores = reward_range(history, main)
-    is_tiny = scores is not None and now - start < 0.05 * (scores[1] - scores[0])
-    short_rise = rise_since_start(history, metric)
-    long_rise = rise_since_start(history, metric, LONG_WINDOW)
-    highest_rise = max(short_rise, long_rise, rise_in_window(history, metric))
-    if highest_rise >= LIKELY_Z and not is_tiny:
+    low, high = scores or (0.0, 0.0)
+    rise = max(rise_since_start(history, metric), rise_in_window(history, metric))
+    if rise >= LIKELY_Z and now - start >= TINY_GAIN * (high - low):
         return  # The main reward rises, too.
-
-    # The format is learnt after the first 100 steps, unless it still rises. From then on a main
-    # reward without a sign of a rise is stuck, and after 200 steps one with a tiny rise, too.
-    form_rises = max(rise_in_window(history, f"rewards/{name}") for name in risen)
-    is_form_learnt = history.steps >= 100 and form_rises < 1
-    has_no_gain = long_rise < 1 or (is_tiny and history.steps >= 200)
-    is_stuck = scores is not None and is_form_learnt and has_no_gain
-    has_fallen = short_rise <= -CLEAR_Z
-    severity: Severity = "warning" if is_stuck or has_fallen else "info"
+    # As long as the format still rises, the warning is softened.
+    is_stuck = scores is not None and history.steps >= STUCK_STEPS
+    severity: Severity = "warning" if is_stuck else "info"
     message = (
         f"The total has risen with {', '.join(risen)}, but {main} is {now:.3g}, from {start:.3g} "
         f"at the start."
@@ -537,10 +575,25 @@ def check_form_only(history: RunHistory, trend: RewardTrend) -> Iterator[Finding
         "Read the completions with the highest reward. Give the main reward more weight, or "
         "partial credit."
     )
-    yield Finding("form_only", severity, message, advice)
+    yield Finding("format_only", soften(severity, history, trend), message, advice)
 
 
 # holdout -----------------------------------------------------------------------------------------
+
+MIN_HELD_OUT_SCORES = 4
+"""Scores that make two means of two without a common score."""
+
+HELD_OUT_DROP = 0.05
+"""Smallest drop from the best mean, relative to the range of the score."""
+
+DROP_IN_ERRORS = 2.5
+"""Smallest drop in standard errors. The best of many scores is high by luck."""
+
+HELD_OUT_GAIN = 0.02
+"""Gain since the start, relative to the range, below which the score has stayed the same."""
+
+HELD_OUT_TOP = 0.96
+"""Start, relative to the range, above which there is little left to gain."""
 
 
 def check_holdout(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
@@ -548,34 +601,20 @@ def check_holdout(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
 
     The score is the accuracy that the kit measures, or else the total reward of TRL's evaluations.
     """
-    name = "accuracy"
-    scores = history.accuracies
-    lowest = 0.0
-    span = 1.0
-    if not scores:
-        name = "reward"
-        scores = history.eval_rewards
-        lowest = history.lowest["reward"]
-        span = history.highest["reward"] - lowest
-    if len(scores) < 4:
+    is_accuracy = history.accuracy.count > 0
+    name = "accuracy" if is_accuracy else "reward"
+    scores = history.accuracy if is_accuracy else history.eval_reward
+    if scores.count < MIN_HELD_OUT_SCORES:
         return
-    # A mean of two scores is less noisy than one.
-    means = [fmean(pair) for pair in pairwise(scores)]
-    # A low first score alone is no gain, so the mean of the first two counts if it is higher.
-    start = max(scores[0], means[0])
-    best = max(means)
-    now = means[-1]
-    if history.accuracies:
-        place = means.index(best)
-        error = max(history.accuracy_errors[place : place + 2])
-    else:
-        # The median difference of two normal values is 0.954 of their standard deviation.
-        error = median(abs(after - before) for before, after in pairwise(scores)) / 0.954
-    # The best of many scores is high by luck, so a drop needs 2.5 standard errors.
-    if best - now >= max(0.05 * span, 2.5 * error) > 0:
+    error = history.accuracy_error if is_accuracy else scores.error
+    lowest = 0.0 if is_accuracy else history.lowest["reward"]
+    highest = 1.0 if is_accuracy else history.highest["reward"]
+    span = highest - lowest
+    smallest_drop = max(HELD_OUT_DROP * span, DROP_IN_ERRORS * error)
+    if scores.best - scores.now >= smallest_drop > 0:
         message = (
-            f"The held-out {name} has fallen from {best:.3g} to {now:.3g} (means of two "
-            "measurements)."
+            f"The held-out {name} has fallen from {scores.best:.3g} to {scores.now:.3g} (means of "
+            "two measurements)."
         )
         advice = (
             'Stop, and use the best adapter (keep_adapter="best"). With more varied prompts the '
@@ -584,11 +623,11 @@ def check_holdout(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
         yield Finding("holdout", "warning", message, advice, "falling")
         return
     has_trained = trend.is_above_start and history.steps >= 2 * LONG_WINDOW
-    has_room = start <= lowest + 0.96 * span
-    if has_trained and has_room and now - start < 0.02 * span:
+    has_room = scores.start <= lowest + HELD_OUT_TOP * span
+    if has_trained and has_room and scores.now - scores.start < HELD_OUT_GAIN * span:
         message = (
-            f"The held-out {name} is {now:.3g}, from {start:.3g} at first, although the training "
-            "reward has risen."
+            f"The held-out {name} is {scores.now:.3g}, from {scores.start:.3g} at first, although "
+            "the training reward has risen."
         )
         advice = (
             "Read the completions with the highest reward: does the model repeat answers by heart, "
@@ -606,7 +645,7 @@ RULES = (
     check_reward_falling,
     check_reward_flat,
     check_constant_reward,
-    check_form_only,
+    check_format_only,
     check_holdout,
 )
 """Rules that need several rows with a reward. `check_not_finite` reports from the first row on."""

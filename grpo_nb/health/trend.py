@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from statistics import NormalDist, fmean
+from statistics import fmean
 from typing import NamedTuple
 
 from grpo_nb.core.statistics import kendall_z, mann_whitney_z
@@ -13,14 +13,19 @@ from grpo_nb.health.history import (
     LIKELY_Z,
     LONG_WINDOW,
     MIN_ROWS_FOR_CRITICAL,
-    MIN_ROWS_PER_SIDE,
     WINDOW,
     RunHistory,
 )
 
-LOSS_P_VALUE = 1e-4
-"""Significance level for "nearly all of the gain is lost". It is divided by the number of blocks
-(Bonferroni correction), because the best block is a maximum."""
+CERTAIN_Z = 4.3
+"""z-score from which nearly all of a gain counts as lost for certain (p = 0.00001). It is higher
+than `CLEAR_Z`, because the block with the record is the highest of many."""
+
+KEPT_HALF = 0.5
+"""Share of its gain up to which a reward has lost at least half of it."""
+
+KEPT_NEARLY_NOTHING = 0.1
+"""Share of its gain up to which a reward has lost nearly all of it."""
 
 MAIN_REWARD = re.compile(
     r"(^|[^a-z])(correct|accura|answer|succe|solve|exact|pass(ed)?([^a-z]|$))", re.IGNORECASE
@@ -46,12 +51,7 @@ class RewardTrend(NamedTuple):
     has_lost_half: bool
     """True if the total fell below its start, or lost at least half of its gain."""
     has_lost_nearly_all: bool
-    """True if the total fell below its start, or lost at least 90 % of its gain, beyond doubt."""
-
-    @property
-    def has_kept_gain(self) -> bool:
-        """True if a reward is above its start and the total has not lost half of its gain."""
-        return self.is_above_start and not self.has_lost_half
+    """True if the total fell below its start, or lost at least 90 % of its gain, for certain."""
 
 
 def measure_trend(history: RunHistory) -> RewardTrend:
@@ -61,25 +61,22 @@ def measure_trend(history: RunHistory) -> RewardTrend:
         if history.weights.get(reward, 1.0) > 0:
             metrics.append(f"rewards/{reward}")
 
-    is_rising = any(rise_in_window(history, metric) >= LIKELY_Z for metric in metrics)
-    # With so few rows the window covers the whole run, so a rise in it is one since the start.
-    is_above_start = is_rising and history.reward_rows < MIN_ROWS_FOR_CRITICAL
+    is_above_start = False
     for metric in metrics:
         rises = [rise_since_start(history, metric, steps) for steps in (LONG_WINDOW, WINDOW)]
         is_above_start = is_above_start or max(rises) >= LIKELY_Z
-    strict_z = -NormalDist().inv_cdf(LOSS_P_VALUE / max(1, history.blocks))
     return RewardTrend(
-        is_rising=is_rising,
+        is_rising=any(rise_in_window(history, metric) >= LIKELY_Z for metric in metrics),
         is_above_start=is_above_start,
-        has_lost_half=_has_lost_gain(history, 0.5, CLEAR_Z),
-        has_lost_nearly_all=_has_lost_gain(history, 0.1, strict_z),
+        has_lost_half=_has_lost_gain(history, KEPT_HALF, CLEAR_Z),
+        has_lost_nearly_all=_has_lost_gain(history, KEPT_NEARLY_NOTHING, CERTAIN_Z),
     )
 
 
 def rise_since_start(history: RunHistory, metric: str, steps: int = WINDOW) -> float:
     """Return the z-score of the last steps of a metric against its first steps."""
-    first = history.first_values(metric, steps, MIN_ROWS_PER_SIDE)
-    last = history.last_values(metric, steps, MIN_ROWS_PER_SIDE)
+    first = history.first_values(metric, steps)
+    last = history.last_values(metric, steps)
     half = max(1, history.reward_rows // 2)  # last[-0:] would be all rows
     return mann_whitney_z(first, last[-half:])
 
@@ -100,29 +97,27 @@ def _has_lost_gain(history: RunHistory, kept_share: float, min_z: float) -> bool
     """Return True if the total is below its start, or kept at most `kept_share` of its gain."""
     if rise_since_start(history, "reward") <= -min_z:
         return True
-    best = history.best_block
-    first = history.first_values("reward", WINDOW, MIN_ROWS_PER_SIDE)
-    last = history.last_values("reward", WINDOW, MIN_ROWS_PER_SIDE)
-    has_risen = mann_whitney_z(first, best) >= min_z
-    if not has_risen or mann_whitney_z(best, last) > -min_z:
+    record = history.record_block
+    first = history.first_values("reward")
+    last = history.last_values("reward")
+    has_risen = mann_whitney_z(first, record) >= min_z
+    if not has_risen or mann_whitney_z(record, last) > -min_z:
         return False
-    gain = fmean(best) - fmean(first)
+    gain = fmean(record) - fmean(first)
     return fmean(last) <= fmean(first) + kept_share * gain
 
 
 def main_reward(history: RunHistory) -> str | None:
     """Return the reward that the run is about, None if that is not clear.
 
-    That is the reward with the largest weight, or else the only reward with a telling name.
+    That is the reward with the largest weight. Among several, it is the only one with a telling
+    name.
     """
-    by_weight = sorted((history.weights.get(name, 1.0), name) for name in history.rewards)
-    if not by_weight:
-        return None
-    largest_weight, heaviest = by_weight[-1]
-    if len(by_weight) == 1 or largest_weight > by_weight[-2][0]:
-        return heaviest
-    named = [name for name in history.rewards if MAIN_REWARD.search(name)]
-    return named[0] if len(named) == 1 else None
+    weights = {name: history.weights.get(name, 1.0) for name in history.rewards}
+    heaviest = [name for name in weights if weights[name] == max(weights.values())]
+    if len(heaviest) > 1:
+        heaviest = [name for name in heaviest if MAIN_REWARD.search(name)]
+    return heaviest[0] if len(heaviest) == 1 else None
 
 
 def reward_range(history: RunHistory, reward: str) -> tuple[float, float] | None:
@@ -140,21 +135,22 @@ def reward_range(history: RunHistory, reward: str) -> tuple[float, float] | None
     return (0.0, 1.0) if fits and highest_std <= MAX_STD_IN_0_1 else None
 
 
-def reward_position(history: RunHistory, reward: str | None) -> float:
-    """Return where a mean lies in the range of a reward, from 0 (lowest) to 1 (highest).
+def reward_position(history: RunHistory, reward: str) -> float:
+    """Return where a reward's mean lies in its range, from 0 (lowest) to 1 (highest).
 
-    Without a range, 0 or less is the lowest, and any other level is NaN. None is the total reward.
+    Without a range, 0 or less is the lowest, and any other mean is NaN.
     """
-    level = history.mean(f"rewards/{reward}" if reward else "reward", LONG_WINDOW)
-    scores = reward_range(history, reward) if reward else None
+    level = history.mean(f"rewards/{reward}", LONG_WINDOW)
+    scores = reward_range(history, reward)
     if scores is None or scores[0] == scores[1]:
         return 0.0 if level <= 0 else math.nan
     return (level - scores[0]) / (scores[1] - scores[0])
 
 
 def mean_position(history: RunHistory) -> float:
-    """Return the mean of the positions of the rewards, or that of the total without any."""
-    return fmean(reward_position(history, name) for name in history.rewards or [None])
+    """Return the mean of the positions of all rewards, NaN without any."""
+    positions = [reward_position(history, reward) for reward in history.rewards]
+    return fmean(positions) if positions else math.nan
 
 
 def main_position(history: RunHistory) -> float:

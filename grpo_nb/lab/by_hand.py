@@ -89,11 +89,11 @@ class ByHand(Shown):
                 call_text = render([*question, turn]).removeprefix(opening)
                 content = call_text.partition(tokenizer.eos_token)[0]
             messages.append({"role": turn["role"], "content": content})
-        # The example teaches the form of a call, so it must be exactly the form of the template.
+        # The example teaches the format of a call, so it must be exactly that of the template.
         if render(messages) != render([*question, *self.turns]):
             raise ValueError(
-                "this model's template has a form of its own for calls, which plain messages "
-                "cannot show. The model knows that form, so leave the example out."
+                "this model's template has a format of its own for calls, which plain messages "
+                "cannot show. The model knows that format, so leave the example out."
             )
         return messages
 

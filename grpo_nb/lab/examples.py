@@ -34,24 +34,22 @@ def prompt_text(
     )
 
 
-def example_completions(
-    row: Mapping[str, Any], format: AnswerFormat, answer: str = "answer"
-) -> list[str]:
+def example_completions(row: Mapping[str, Any], format: AnswerFormat) -> list[str]:
     """Return a right and a wrong completion of a row, in the same words and in the format.
 
     Raises:
-        ValueError: The row has no gold answer in the column `answer`.
+        ValueError: The row has no gold answer.
 
     >>> from grpo_nb.tasks import xml
     >>> example_completions({"answer": "7"}, xml())[0].count("7")
     1
     """
     # Both completions differ in the answer alone, so a difference in score comes from the answer.
-    golds = gold_answers(row.get(answer))
+    golds = gold_answers(row.get("answer"))
     if not golds:
         raise ValueError(
-            f"the row has no gold answer in the column {answer!r}. Name the right column: "
-            "RewardLab(rewards, task, answer=...)."
+            "the row has no gold answer in the column 'answer', so no right completion is known. "
+            'If another column has it, write load_task(rows, columns={"answer": ...}).'
         )
     gold = golds[0]
     (wrong,) = make_wrong_answers(gold, [gold], 1)

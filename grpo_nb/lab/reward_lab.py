@@ -31,7 +31,7 @@ from grpo_nb.lab.labels import DEFAULT_SCALE, HandLabels
 from grpo_nb.rewards.answers import gold_answers
 from grpo_nb.rewards.base import RewardFunction, changed_weights, reward_list, weights_by_name
 from grpo_nb.scoring.scores import Scores, score
-from grpo_nb.tasks.formats import AnswerFormat, xml
+from grpo_nb.tasks.formats import xml
 from grpo_nb.tasks.task import Task
 
 #: Time after which scoring is stopped with an error, because a notebook cannot stop a callback.
@@ -61,21 +61,20 @@ class RewardLab(Panel):
     computed again as a trainer would (`gn.score`). Moving a weight calls no reward. An error of a
     reward is shown together with the completion that caused it.
 
-    From a cell: `lab.update(rewards)`, `lab.label(score)`, `lab.undo_label()`, `lab.sample()`,
-    `lab.check()`. Read and set `lab.row_number`, `lab.completions` and `lab.weights`. Read
+    From a cell: `lab.update(rewards)`, `lab.score_by_hand(score)`, `lab.sample()`, `lab.check()`.
+    Read and set `lab.row_number`, `lab.completions`, `lab.weights` and `lab.settings`. Read
     `lab.row`, `lab.scores`, `lab.advantages`, `lab.report` and `lab.labels`.
 
     Args:
         rewards: One or more reward functions. After you edit them in the next cell, pass them to
             `lab.update(rewards)`, which scores the same completions again.
         task: A `Task`, of which the training rows are shown, or rows: a list of dicts, a
-            `datasets.Dataset`.
+            `datasets.Dataset`. Rows have the gold answer in the column `answer`, and the format
+            `xml()`; for others, make a task with `load_task`.
         model: Model to sample from. All other parts work without it.
         tokenizer: For sampling, for the prompt as the model sees it, and for rewards that read
             token ids.
-        settings: Completion length, and the group size and temperature to start with.
-        answer: Column with the gold answer.
-        format: Format of the answer if `task` is rows. Default: `xml()`.
+        settings: Completion length and sampling, and the group size to start with.
         labels: The .csv file with scores by hand. It is read if it exists. Default: a file named
             after the task, in the current folder.
 
@@ -99,8 +98,6 @@ class RewardLab(Panel):
         tokenizer: Any = None,
         settings: Settings | None = None,
         *,
-        answer: str = "answer",
-        format: AnswerFormat | None = None,
         labels: str | Path | None = None,
     ) -> None:
         require(
@@ -121,7 +118,7 @@ class RewardLab(Panel):
         rewards = reward_list(rewards)
         rows = rows_of(task)
         if not isinstance(task, Task):
-            task = Task("rows", format or xml(), rows, [])
+            task = Task("rows", xml(), rows, [])
         super().__init__()
         self.rewards: list[RewardFunction] = rewards
         """Rewards in use. `update` replaces them."""
@@ -129,8 +126,6 @@ class RewardLab(Panel):
         self.model = model
         self.tokenizer = tokenizer
         self.settings = settings or Settings()
-        self.answer = answer
-        self.format = format or task.format
         self.scores: Scores | None = None
         """Scores shown, with the weights shown; None if scoring itself failed."""
         self.report: RewardReport | None = None
@@ -138,7 +133,8 @@ class RewardLab(Panel):
         file_name = f"{task.name.replace('/', '_')}.labels.csv"
         self._labels = HandLabels(Path(labels or file_name))
         self._rows = rows
-        self._row: dict[str, Any] = {}
+        self.row: dict[str, Any] = {}
+        """The row shown, with all its columns, and with the environment that was scored last."""
         self._shows_examples = False
 
         self._make_views()
@@ -148,7 +144,7 @@ class RewardLab(Panel):
         self._show_weights(weights_by_name(rewards))
         with self.showing_errors():
             self._show_row()
-            if gold_answers(self.row.get(answer)):
+            if gold_answers(self.row.get("answer")):
                 self._show_examples()
             else:
                 self._set_completions([""])
@@ -184,11 +180,6 @@ class RewardLab(Panel):
         self._row_box.value = number
 
     @property
-    def row(self) -> dict[str, Any]:
-        """The row shown, with all its columns, and with the environment that was scored last."""
-        return self._row
-
-    @property
     def completions(self) -> list[str]:
         """The texts in the boxes, which are one group.
 
@@ -222,7 +213,7 @@ class RewardLab(Panel):
         """Scores by hand, the oldest first: rows for `gn.checks.agreement`."""
         return self._labels.rows
 
-    def label(self, score: float) -> None:
+    def score_by_hand(self, score: float) -> None:
         """Give a score by hand to the first completion without one, and save it.
 
         Raises:
@@ -232,19 +223,10 @@ class RewardLab(Panel):
         existing = self._labels.scores_of(self._question, self.completions)
         if None not in existing:
             raise ValueError(
-                "each completion shown has a score by hand. Undo the last one with "
-                "lab.undo_label(), or show other completions."
+                "each completion shown has a score by hand. Show other completions, or correct a "
+                f"score in {self._labels.file} and make a new lab."
             )
         self._labels.add(self._question, self.completions[existing.index(None)], score)
-        self._show_labels()
-
-    def undo_label(self) -> None:
-        """Remove the latest score by hand.
-
-        Raises:
-            ValueError: No score has been given in this lab.
-        """
-        self._labels.undo()
         self._show_labels()
 
     def sample(self) -> None:
@@ -279,7 +261,8 @@ class RewardLab(Panel):
                 self.model,
                 self.tokenizer,
                 [self.row["prompt"]] * size,
-                temperature=self._temperature_box.value,
+                temperature=self.settings.temperature,
+                sampling=self.settings.sampling,
                 max_completion_length=self.settings.max_completion_length,
                 chat_template_kwargs=self.task.chat_template_kwargs,
             )
@@ -299,8 +282,7 @@ class RewardLab(Panel):
         self.report = check_rewards(
             self.rewards,
             [self.row],
-            format=self.format,
-            answer=self.answer,
+            format=self.task.format,
             tokenizer=self.tokenizer,
             weights=self.weights,
         )
@@ -347,35 +329,28 @@ class RewardLab(Panel):
         self._weight_boxes: dict[str, widgets.FloatText] = {}
         self._weight_line = line([])
         self._label_buttons = line([])
-
         self._size_box = widgets.BoundedIntText(
             self.settings.num_generations, min=1, description="Group size"
         )
-        self._temperature_box = widgets.BoundedFloatText(
-            self.settings.temperature, min=0.0, step=0.1, description="Temperature"
-        )
-        self._sample_button = self._button("Sample a group", self.sample, "primary")
-        for control in (self._size_box, self._temperature_box):
-            above(control, "115px").disabled = self.model is None
-        self._sample_button.disabled = self.model is None
+        above(self._size_box, "115px").disabled = self.model is None
 
     def _lay_out(self) -> None:
+        sample = self._button("Sample a group", self.sample, "primary")
+        sample.disabled = self.model is None
         row = section(
             "The row", "training rows of the task", self._row_box, self._row_view, flex="1 1 350px"
         )
-        sampling = [self._size_box, self._temperature_box, self._sample_button]
+        writing = [
+            self._button("Add a completion", self._add),
+            self._button("Right and wrong example", self._show_examples),
+        ]
         completions = section(
             "Completions",
             "one group, scored as you leave a box",
             self._entries,
-            line(
-                [
-                    self._button("Add a completion", self._add),
-                    self._button("Right and wrong example", self._show_examples),
-                ]
-            ),
-            line(sampling),
-            *([widgets.HTML(NO_MODEL)] if self.model is None else []),
+            line(writing),
+            line([self._size_box, sample]),
+            widgets.HTML(NO_MODEL if self.model is None else ""),
             flex="1 1 420px",
         )
         self.children = [
@@ -416,13 +391,13 @@ class RewardLab(Panel):
         control.on_click(lambda _: self._call(callback))
         return control
 
+    def _call_on_change(self, control: widgets.Widget, callback: Callable[[], object]) -> None:
+        """Call `callback` whenever the control's value changes, and show its errors."""
+        control.observe(lambda _: self._call(callback), "value")
+
     def _call(self, callback: Callable[[], object]) -> None:
         with self.showing_errors():
             callback()
-
-    def _call_on_change(self, control: widgets.Widget, callback: Callable[[], object]) -> None:
-        """Call `callback` whenever the control's value changes."""
-        control.observe(lambda _: self._call(callback), "value")
 
     def _show_weights(self, weights: Mapping[str, float]) -> None:
         self._weight_boxes = {}
@@ -438,9 +413,10 @@ class RewardLab(Panel):
         self._labels.scale = judges[0].scale if judges else DEFAULT_SCALE
         buttons = []
         for choice in self._labels.choices:
-            buttons.append(self._button(f"{choice:g}", functools.partial(self.label, choice)))
-        undo = self._button("Undo the last score", self.undo_label)
-        self._label_buttons.children = [*buttons, undo]
+            buttons.append(
+                self._button(f"{choice:g}", functools.partial(self.score_by_hand, choice))
+            )
+        self._label_buttons.children = buttons
 
     # ---- Rows and completions ----
 
@@ -458,17 +434,17 @@ class RewardLab(Panel):
         )
 
     def _show_row(self) -> None:
-        self._row = dict(self._rows[self.row_number])
+        self.row = dict(self._rows[self.row_number])
         self._row_view.value = render(
             "lab/templates/row.jinja",
             question=self.row.get("question", ""),
-            gold=self.row.get(self.answer, f"(no column {self.answer!r})"),
+            gold=self.row.get("answer", "(no column 'answer')"),
             prompt=prompt_text(self.row, self.tokenizer, self.task.template_kwargs),
             has_tokenizer=self.tokenizer is not None,
         )
 
     def _show_examples(self) -> None:
-        texts = example_completions(self.row, self.format, self.answer)
+        texts = example_completions(self.row, self.task.format)
         self._set_completions(texts, are_examples=True)
 
     def _set_completions(self, texts: Sequence[str], *, are_examples: bool = False) -> None:
@@ -509,7 +485,7 @@ class RewardLab(Panel):
     def _rescore(self) -> None:
         self.scores = None
         # A new episode each time: a reward may change its environment.
-        self._row = self.task.start_episode(self._rows[self.row_number])
+        self.row = self.task.start_episode(self._rows[self.row_number])
         scoring = functools.partial(
             score,
             self.rewards,
@@ -544,15 +520,14 @@ class RewardLab(Panel):
         self._table.value = views.scores_view(self.scores, self.advantages)
         # Marks may fail in a user's own format; the scores are right all the same.
         with self.showing_errors():
-            rewards = dict(zip(self.weights, self.rewards, strict=True))
-            self._marks.value = views.marks_view(self.scores, rewards)
+            self._marks.value = views.marks_view(self.scores, self.rewards)
 
     def _show_failures(self) -> None:
         # Overrides `Panel._show_failures`: errors of rewards are shown too.
         if self._failures:
             self._status.value = '<span class="gn-fail">That failed. The reason is below.</span>'
         errors = self.scores.errors if self.scores is not None else ()
-        self._errors.value = views.errors_view([*self._failures, *errors])
+        self._errors.value = views.failures_view([*self._failures, *errors])
 
     def _forget_report(self) -> None:
         """Remove the report, which is about another row, other rewards or other weights."""

@@ -6,11 +6,10 @@ The templates escape everything that a model, a user or a data set wrote.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
-from grpo_nb.core.pages import errors_view as show_tracebacks
-from grpo_nb.core.pages import last_lines, render
+from grpo_nb.core.pages import errors_view, last_lines, render
 from grpo_nb.core.words import as_score, shorten
 from grpo_nb.rewards.answers import SlotReward
 from grpo_nb.rewards.base import RewardFunction, unwrap_partial
@@ -74,7 +73,7 @@ def _note_on_group(scores: Scores) -> str:
     return ""
 
 
-def errors_view(errors: Sequence[BaseException]) -> str:
+def failures_view(errors: Sequence[BaseException]) -> str:
     """Return the errors with the ends of their tracebacks; empty if there are none.
 
     For an error of a reward, the reward and the completion are named.
@@ -82,7 +81,7 @@ def errors_view(errors: Sequence[BaseException]) -> str:
     parts = []
     for error in errors:
         if not isinstance(error, RewardError):
-            parts.append(show_tracebacks([error]))
+            parts.append(errors_view([error]))
             continue
         cause = error.__cause__ or error
         part = render(
@@ -102,83 +101,70 @@ class Piece(NamedTuple):
     text: str
     css_class: str = ""
     title: str = ""
-    """Rewards that looked at the piece; empty for text that none looked at."""
-
-
-class Span(NamedTuple):
-    """A part of a completion that a reward reads."""
-
-    start: int
-    end: int
-    what: str
-    """`tag` or `answer slot`."""
+    """Reward that looked at the piece, and its weighted score; empty if none looked at it."""
 
 
 class Mark(NamedTuple):
     """A part of a completion that a reward looked at."""
 
-    span: Span
-    earned: float
-    """Weighted score of the reward."""
-    reward: str
+    start: int
+    end: int
+    css_class: str
+    title: str
 
 
-def marks_view(scores: Scores, rewards: Mapping[str, Callable[..., Any]]) -> str:
+def marks_view(scores: Scores, rewards: Sequence[RewardFunction]) -> str:
     """Return each completion with the parts marked that a reward looked at."""
     completions = []
     for i, text in enumerate(scores.completions):
         marks = []
-        for name, reward in rewards.items():
+        for name, reward in zip(scores.values, rewards, strict=True):
             earned = scores.weights[name] * scores.values[name][i]
-            marks += [Mark(span, earned, name) for span in spans_read(reward, text)]
+            if not math.isnan(earned):
+                marks += marks_of(reward, name, earned, text)
         completions.append(split_at_marks(text, marks))
     return render("lab/templates/marks.jinja", completions=completions)
 
 
-def spans_read(reward: RewardFunction, text: str) -> list[Span]:
-    """Return the answer slot for a reward for the answer, and the tags for one for the format.
+def marks_of(reward: RewardFunction, name: str, earned: float, text: str) -> list[Mark]:
+    """Mark the answer slot for a reward for the answer, and the tags for one for the format.
 
     Any other reward may read anything, so nothing is marked for it.
 
     >>> from grpo_nb.rewards import correctness
-    >>> spans_read(correctness(), "<answer>7</answer>"), spans_read(correctness(), "7")
-    ([Span(start=8, end=9, what='answer slot')], [])
+    >>> marks_of(correctness(), "correctness", 2.0, "<answer>7</answer>")
+    [Mark(start=8, end=9, css_class='gn-earned', title='correctness: answer slot, +2')]
     """
     reward = unwrap_partial(reward)
+    spans = []
+    part = "answer slot"
     if isinstance(reward, (xml_format, xml_tags)):
-        tags = [tag for tag in reward.format.tag_spans(text) if tag is not None]
-        return [Span(start, end, "tag") for start, end in tags]
+        part = "tag"
+        spans = [span for span in reward.format.tag_spans(text) if span is not None]
     answer = reward.format.extract_last(text) if isinstance(reward, SlotReward) else None
-    if answer is None:
-        return []
-    # The same answer may also be in the reasoning, so search behind the opening of the slot.
-    opening = text.find(reward.format.answer_open)
-    start = text.find(answer, opening + len(reward.format.answer_open))
-    return [Span(start, start + len(answer), "answer slot")]
+    if answer is not None:
+        # The same answer may also be in the reasoning, so search behind the opening of the slot.
+        opening = reward.format.answer_open
+        start = text.find(answer, text.find(opening) + len(opening))
+        spans = [(start, start + len(answer))]
+    css_class = "gn-nothing"
+    if earned:
+        css_class = "gn-earned" if earned > 0 else "gn-lost"
+    title = f"{name}: {part}, {earned:+.4g}"
+    return [Mark(start, end, css_class, title) for start, end in spans]
 
 
 def split_at_marks(text: str, marks: Sequence[Mark]) -> list[Piece]:
     """Split a text into marked and unmarked pieces.
 
     Of overlapping marks, the one that starts first is kept.
-
-    >>> split_at_marks("b7", [Mark(Span(1, 2, "answer slot"), 2.0, "correctness")])[1]
-    Piece(text='7', css_class='gn-earned', title='correctness: answer slot, +2')
     """
     pieces = []
     end = 0
-    for span, earned, reward in sorted(marks):
-        if span.start < end or span.end <= span.start:
-            continue
-        css_class = "gn-nothing"  # zero, or no score
-        if earned > 0:
-            css_class = "gn-earned"
-        elif earned < 0:
-            css_class = "gn-lost"
-        score = "no score" if math.isnan(earned) else f"{earned:+.4g}"
-        pieces.append(Piece(text[end : span.start]))
-        title = f"{reward}: {span.what}, {score}"
-        pieces.append(Piece(text[span.start : span.end], css_class, title))
-        end = span.end
+    for mark in sorted(marks):
+        if mark.start >= end:
+            pieces.append(Piece(text[end : mark.start]))
+            pieces.append(Piece(text[mark.start : mark.end], mark.css_class, mark.title))
+            end = mark.end
     pieces.append(Piece(text[end:]))
     return [piece for piece in pieces if piece.text]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from grpo_nb.config.settings import Settings
-from grpo_nb.health.history import HOLDOUT_METRICS, RunHistory
+from grpo_nb.health.history import HOLDOUT_METRICS, LONG_WINDOW, RunHistory
 from grpo_nb.health.monitor import HealthMonitor, HealthReport, check_health
 from grpo_nb.health.trend import main_reward
 from tests.support.health_logs import (
@@ -259,7 +259,7 @@ SIDES = {
         rule="constant_reward", severity="warning", silent=29, speaks=31, make=never_rewarded
     ),
     "format alone": Side(
-        rule="form_only", severity="warning", silent=0.3, speaks=0.0, make=format_with_gain
+        rule="format_only", severity="warning", silent=0.3, speaks=0.0, make=format_with_gain
     ),
     "held-out falls": Side(
         rule="holdout", severity="warning", silent=0.1, speaks=0.35, make=held_out_drop
@@ -417,6 +417,20 @@ def test_holdout_near_the_top_is_silent() -> None:
     assert not of(check_health(held_out(lambda i: 0.98), ranges=RANGES), "holdout")
 
 
+@pytest.mark.parametrize(("count", "severity"), [(15, "warning"), (16, "critical")])
+def test_kl_drift_is_critical_only_from_16_rows_on(count: int, severity: str) -> None:
+    rows = kl_while_falling(40)[:: 120 // count][:count]
+    assert severest(check_health(rows), "kl_drift") == severity
+
+
+def test_held_out_scores_cost_the_same_in_a_long_run() -> None:
+    history = RunHistory()
+    for step in range(1000):
+        history.add({"step": step, "eval_reward": 0.1, "reward": 0.1})
+    lengths = [len(value) for value in vars(history).values() if isinstance(value, list)]
+    assert max(lengths) <= LONG_WINDOW
+
+
 def test_constant_reward_that_is_often_nan_is_silent() -> None:
     rows = changed(rewards__code__mean=lambda i, row: NAN if i % 2 else 0.1 * (i % 7))
     assert not of(check_health(rows), "constant_reward")
@@ -524,8 +538,8 @@ def test_check_health_takes_the_name_of_a_run(
 
 def test_run_brings_its_weights(tmp_path: Path) -> None:
     rows = format_with_gain(0.0)
-    assert of(check_health(make_run(tmp_path / "form", rows)), "form_only")
-    assert not of(check_health(rows), "form_only")
+    assert of(check_health(make_run(tmp_path / "form", rows)), "format_only")
+    assert not of(check_health(rows), "format_only")
 
 
 def test_report_shows_counts_and_rules(tmp_path: Path) -> None:

@@ -37,15 +37,6 @@ def test_clicks_give_scores_in_order(tmp_path: Path) -> None:
     assert "&lt;b&gt;" in page_html(lab)
 
 
-def test_last_score_is_taken_back(tmp_path: Path) -> None:
-    lab = make_lab(tmp_path)
-    click(lab, "4")
-    click(lab, "2")
-    click(lab, "Undo the last score")
-    click(lab, "5")
-    assert scores_of(lab) == [4, 5]
-
-
 def test_question_is_saved_to_a_file_without_that_column(tmp_path: Path) -> None:
     file = tmp_path / "labels.csv"
     file.write_text("prompt,completion,score\nOld?,yes,3\n")
@@ -54,21 +45,10 @@ def test_question_is_saved_to_a_file_without_that_column(tmp_path: Path) -> None
     assert HandLabels(file).rows[0]["prompt"] == "Old?"
 
 
-@pytest.mark.parametrize(
-    ("scale", "count"),
-    [
-        pytest.param((0, 10), 11, id="each whole number"),
-        pytest.param((0, 11), 5, id="quarters of a longer scale"),
-    ],
-)
-def test_choices_are_at_most_eleven(tmp_path: Path, scale: tuple, count: int) -> None:
-    assert len(HandLabels(tmp_path / "labels.csv", scale).choices) == count
-
-
 def test_score_off_the_scale_is_refused(tmp_path: Path) -> None:
     lab = make_lab(tmp_path)
     with pytest.raises(ValueError, match="score = 9 must be between 1 and 5"):
-        lab.label(9)
+        lab.score_by_hand(9)
     assert lab.labels == []
 
 
@@ -90,13 +70,13 @@ def test_scores_on_fractional_scale_are_given_by_click(tmp_path: Path) -> None:
     lab = make_lab(tmp_path, 0, 0.5)
     click(lab, "0.25")
     click(lab, "0.5")
-    lab.label(0.3)
+    lab.score_by_hand(0.3)
     assert scores_of(lab) == [0.25, 0.5, 0.3]
 
 
 def test_scores_outside_fractional_scale_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"score = 0.6 must be between 0 and 0.5"):
-        make_lab(tmp_path, 0, 0.5).label(0.6)
+        make_lab(tmp_path, 0, 0.5).score_by_hand(0.6)
 
 
 @pytest.mark.parametrize(
@@ -104,8 +84,7 @@ def test_scores_outside_fractional_scale_are_refused(tmp_path: Path) -> None:
     [
         ((1, 5), [1, 2, 3, 4, 5]),
         ((0, 0.5), [0, 0.125, 0.25, 0.375, 0.5]),
-        ((0.0, 1.0), [0, 1]),
-        ((-1, 1), [-1, 0, 1]),
+        ((-1, 1), [-1, -0.5, 0, 0.5, 1]),
         ((0, 100), [0, 25, 50, 75, 100]),
     ],
     ids=str,
@@ -128,23 +107,11 @@ def test_table_of_the_user_keeps_its_columns(tmp_path: Path) -> None:
     file.write_text('question,completion,score,who\nWhy 0?," one",,Ada\nWhy 0?,two,3,Bo\n')
     lab = gn.RewardLab(gn.rewards.xml_tags(), ROWS, labels=file)
     lab.completions = [" one", "two"]
-    lab.label(5)
+    lab.score_by_hand(5)
     again = gn.RewardLab(gn.rewards.xml_tags(), ROWS, labels=file)
     again.completions = [" one", "two"]
     assert "1: 5, 2: 3;" in text_of(again)
     assert [row["who"] for row in again.labels][:2] == ["Ada", "Bo"]
-
-
-def test_undo_keeps_rows_of_the_file(tmp_path: Path) -> None:
-    file = tmp_path / "mine.csv"
-    file.write_text("question,completion,score\nWhy?,one,\nWhy?,two,\nWhy?,three,3\n")
-    labels = HandLabels(file)
-    with pytest.raises(ValueError, match="no score to undo"):
-        labels.undo()
-    labels.add("Why?", "one", 4)
-    labels.undo()
-    assert HandLabels(file).scores_of("Why?", ["one", "two", "three"]) == [None, None, 3]
-    assert len(HandLabels(file).rows) == 3
 
 
 def test_labels_file_without_completions_is_refused(tmp_path: Path) -> None:
@@ -157,9 +124,9 @@ def test_labels_file_without_completions_is_refused(tmp_path: Path) -> None:
 def test_score_without_an_open_completion_is_refused(tmp_path: Path) -> None:
     lab = make_lab(tmp_path)
     for text in TEXTS:
-        lab.label(min(5, len(text)))
+        lab.score_by_hand(min(5, len(text)))
     with pytest.raises(ValueError, match="has a score by hand"):
-        lab.label(3)
+        lab.score_by_hand(3)
     assert len(lab.labels) == len(TEXTS)
 
 
@@ -185,5 +152,5 @@ def test_labels_file_is_named_after_the_task(tmp_path: Path, monkeypatch) -> Non
     monkeypatch.chdir(tmp_path)
     rows = "".join(f"Why {i}?,{i}\n" for i in range(5))
     (tmp_path / "mail.csv").write_text(f"question,answer\n{rows}")
-    gn.RewardLab(gn.rewards.xml_tags(), gn.load_task("mail.csv")).label(3)
+    gn.RewardLab(gn.rewards.xml_tags(), gn.load_task("mail.csv")).score_by_hand(3)
     assert "Why" in (tmp_path / "mail.labels.csv").read_text()

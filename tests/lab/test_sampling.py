@@ -77,3 +77,21 @@ def test_row_without_messages_cannot_be_sampled(loaded: tuple[Any, Any]) -> None
     lab = gn.RewardLab(gn.rewards.xml_tags(), rows, *loaded)
     with pytest.raises(ValueError, match="no chat messages in its column 'prompt'"):
         lab.sample()
+
+
+def test_sample_uses_the_sampling_of_the_settings(loaded, monkeypatch) -> None:
+    task = gn.load_task("arithmetic", train_size=6, holdout_size=2)
+    settings = gn.preset("cpu", num_generations=2, temperature=0.7, top_p=0.9)
+    lab = gn.RewardLab(gn.rewards.xml_tags(), task, *loaded, settings)
+    used = {}
+    generate = sampling.generate
+
+    def record(*args: Any, **options: Any) -> Any:
+        used.update(options)
+        return generate(*args, **options)
+
+    monkeypatch.setattr(sampling, "generate", record)
+    lab.sample()
+    assert used["temperature"] == 0.7
+    assert used["sampling"] == settings.sampling
+    assert used["sampling"]["top_p"] == 0.9

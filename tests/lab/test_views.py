@@ -2,9 +2,11 @@
 
 import pytest
 
-from grpo_nb.lab.views import Mark, Span, push, spans_read, split_at_marks
+import grpo_nb as gn
+from grpo_nb.lab.views import Mark, marks_of, push, split_at_marks
 from grpo_nb.rewards import correctness, length, xml_format, xml_tags
 from grpo_nb.tasks import formats
+from tests.support.lab_controls import page_html
 
 BOTH = "<reasoning>a</reasoning><answer> 7 </answer>"
 TAGS = ["<reasoning>", "</reasoning>", "<answer>", "</answer>"]
@@ -23,17 +25,23 @@ def test_push_names_the_effect_of_an_advantage(advantage: float, words: str) -> 
         (2.0, "gn-earned", "+2"),
         (-1.0, "gn-lost", "-1"),
         (0.0, "gn-nothing", "+0"),
-        (float("nan"), "gn-nothing", "no score"),
     ],
 )
-def test_marked_piece_shows_what_it_earned(earned: float, css_class: str, words: str) -> None:
-    before, piece = split_at_marks("b7", [Mark(Span(1, 2, "answer slot"), earned, "right")])
-    assert before.text == "b"
-    assert piece == ("7", css_class, f"right: answer slot, {words}")
+def test_mark_shows_what_the_part_earned(earned: float, css_class: str, words: str) -> None:
+    (mark,) = marks_of(correctness(), "right", earned, "<answer>7</answer>")
+    assert (mark.css_class, mark.title) == (css_class, f"right: answer slot, {words}")
+
+
+def test_reward_without_a_score_marks_nothing() -> None:
+    def unscored(completions: list, **columns: object) -> list[None]:
+        return [None for _ in completions]
+
+    lab = gn.RewardLab([correctness(), unscored], [{"question": "3 + 4?", "answer": "7"}])
+    assert "nan" not in page_html(lab)
 
 
 def test_overlapping_marks_keep_the_first() -> None:
-    marks = [Mark(Span(0, 3, "tag"), 1.0, "a"), Mark(Span(1, 4, "tag"), 5.0, "b")]
+    marks = [Mark(0, 3, "gn-earned", "a: tag, +1"), Mark(1, 4, "gn-earned", "b: tag, +5")]
     pieces = split_at_marks("<x>y", marks)
     assert [piece.text for piece in pieces] == ["<x>", "y"]
     assert pieces[0].title == "a: tag, +1"
@@ -60,5 +68,6 @@ def test_overlapping_marks_keep_the_first() -> None:
         pytest.param(len, "anything", [], id="plain function"),
     ],
 )
-def test_spans_are_the_parts_a_reward_reads(reward, text: str, expected: list[str]) -> None:
-    assert [text[span.start : span.end] for span in spans_read(reward, text)] == expected
+def test_marks_are_the_parts_a_reward_reads(reward, text: str, expected: list[str]) -> None:
+    marks = marks_of(reward, "reward", 1.0, text)
+    assert [text[mark.start : mark.end] for mark in marks] == expected

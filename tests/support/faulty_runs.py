@@ -323,11 +323,11 @@ FAULTS: dict[str, tuple[str, Maker]] = {
         ),
     ),
     "form alone": (
-        "form_only",
+        "format_only",
         lambda c: run(c, right=lambda at: 0.2, form=line(0.2, 1.0, 0, 0.4)),
     ),
     "short instead of right": (
-        "form_only reward_falling",
+        "format_only reward_falling",
         lambda c: run(c, right=line(0.6, 0.15)).put(
             rewards__short__mean=lambda at, row: line(0.1, 0.9)(at) + c.gauss(0, 0.03)
         ),
