@@ -124,9 +124,9 @@ def compare(
     `compare(subject, against=other, task=task)` compares any two models; the other one is `before`
     in the result. Both get the same prompts, the same chat template and the same decoding.
 
-    The comparison of a run with its start, on all of its own prompts with greedy answers and its own
-    grader, is kept in the folder of the run, for its summary and model card. Keep any other with
-    `.save(folder)`.
+    The comparison of a run with its start, on all of its own prompts with greedy answers and its
+    own grader, is kept in the folder of the run, for its summary and model card. Keep any other
+    with `.save(folder)`.
 
     Args:
         subject: Model to ask, as in `evaluate`. A run if there is no `against`.

@@ -180,7 +180,7 @@ class Exam:
 
     @property
     def _is_graded_as_by_the_run(self) -> bool:
-        """True if no argument puts a grader that is no reward of the run in the place of its own."""
+        """True unless an argument grades with something that is no reward of the run."""
         given = reward_list(self.rewards, least=0)
         graders = [reward for reward in given if isinstance(reward, SlotReward)]
         if self.correct is not None:

@@ -97,9 +97,9 @@ def grade_answers(
     """Grade each completion, and return a row of `Evaluation.rows` for it.
 
     There are three grades. `is_correct`: the answer is right, and is where the format has it.
-    `is_formatted`: the completion is exactly in the format. `is_correct_anywhere`: the last candidate in
-    the text is the right answer (`grpo_nb.scoring.last_answer`), None if the grader does not show
-    where it reads the answer.
+    `is_formatted`: the completion is exactly in the format. `is_correct_anywhere`: the last
+    candidate in the text is the right answer (`grpo_nb.scoring.last_answer`), None if the grader
+    does not show where it reads the answer.
 
     Args:
         questions: Rows with `question` and `answer`.

@@ -34,9 +34,9 @@ class Evaluation(Shown):
     label: str
     rows: Sequence[Mapping[str, Any]]
     """One row per completion: `question`, `answer`, `completion`, `given`, `is_correct`,
-    `is_formatted`, `is_correct_anywhere`, `tokens`, `is_truncated`, and `reward/<name>` for each reward. If a
-    function decides, also `grader_score`, its score or None. The samples of a question are
-    next to each other. `given` is the answer that rewards would read."""
+    `is_formatted`, `is_correct_anywhere`, `tokens`, `is_truncated`, and `reward/<name>` for each
+    reward. If a function decides, also `grader_score`, its score or None. The samples of a question
+    are next to each other. `given` is the answer that rewards would read."""
     samples: int = 1
     """Completions per question."""
     decoding: Mapping[str, Any] = dataclasses.field(default_factory=lambda: {"temperature": 0.0})
@@ -154,8 +154,8 @@ class Evaluation(Shown):
         notes += self.remarks
         if self.truncated_share >= NOTABLE_TRUNCATED_SHARE:
             notes.append(
-                f"{self.truncated_share:.0%} of the answers of {self.label!r} were truncated at the "
-                "length limit. With a larger max_completion_length they could end."
+                f"{self.truncated_share:.0%} of the answers of {self.label!r} were truncated at "
+                "the length limit. With a larger max_completion_length they could end."
             )
         return notes
 

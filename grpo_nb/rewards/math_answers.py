@@ -2,8 +2,8 @@ r"""The reward for mathematical answers.
 
 An answer is compared in three steps:
 
-1. Gate: `is_single_answer` lets only one answer through. math-verify was made to find an answer in a
-   text and to forgive; it takes `41 = 42`, `42 \text{ is wrong}` and `x + 1 = 42` for 42, and
+1. Gate: `is_single_answer` lets only one answer through. math-verify was made to find an answer in
+   a text and to forgive; it takes `41 = 42`, `42 \text{ is wrong}` and `x + 1 = 42` for 42, and
    `1 2 3 4` for 10.
 2. Normalise: `math_shapes` writes both answers in one LaTeX and splits them into their parts.
 3. Compare: part by part. Numbers and words are compared here; only expressions go to math-verify,

@@ -26,7 +26,7 @@ Honest expressions take 5 to 100 ms, and an identity of trigonometry up to 300.
 # leaves room for a busy machine.
 _CLOCK_PER_PROCESSOR_TIME = 30
 _MEMORY_BYTES = 2 << 30
-# Verdicts. With the longest answers that are compared, 800 characters a pair, they take about 15 MB.
+# Verdicts. With the longest answers, 800 characters a pair, they take about 15 MB.
 _MOST_REMEMBERED = 16_384
 
 _lock = threading.Lock()

@@ -473,7 +473,7 @@ class Run(Shown):
 
     def keep_questions(self, trained: Iterable[Any], held_out: Iterable[Mapping[str, Any]]) -> None:
         """Write the held-out rows, and hashes of the training questions."""
-        # With all columns, because rewards may read them. Values that JSON does not know become text.
+        # With all columns, because rewards may read them. Values unknown to JSON become text.
         lines = [json.dumps(row, default=str) + "\n" for row in held_out]
         write_text(self.path / "holdout.jsonl", "".join(lines))
         hashes = dict.fromkeys(question_hashes(trained))

@@ -96,8 +96,9 @@ class Outcome:
     """The outcome of one candidate."""
 
     status: Status
-    """`ok`; `error`: the code itself failed; `limit`: it reached a limit; `exit`: it ended early, or
-    its answers break the protocol; `lost`: the machine failed, which says nothing about the code.
+    """`ok`; `error`: the code itself failed; `limit`: it reached a limit; `exit`: it ended early,
+    or its answers break the protocol; `lost`: the machine failed, which says nothing about the
+    code.
     """
     answers: tuple[CallResult, ...] = ()
     """One answer for each call, always."""

@@ -35,8 +35,8 @@ READ_ENTRIES = (
 )
 #: Fields of run.json that are the same for the run that is trained elsewhere.
 COPIED_FIELDS = ("task", "rewards", "number_type", "reference", "base")
-#: Settings that belong to this machine, and `num_train_epochs`: `max_steps` decides in the folder, and
-#: TRL has a number of epochs next to it, which is ignored.
+#: Settings that belong to this machine, and `num_train_epochs`: `max_steps` decides in the folder,
+#: and TRL has a number of epochs next to it, which is ignored.
 IGNORED_SETTINGS = ("model", "run_root", "extra", "num_train_epochs")
 
 

@@ -275,7 +275,9 @@ print(run.outcome(sampled))
 #
 # <details><summary>Answer</summary>
 #
-# @NEUTRAL@
+# Give *neutral* as many rows as the other moods, so that more groups contain a right neutral answer to learn from. In `words`, keep the
+# first three phrases of each mood, and train 36 steps. Measured: all 27 held-out remarks right (52 % before), among them all 7 neutral
+# ones. These are other held-out remarks, so compare with their own *before*, not with the run above.
 # </details>
 #
 # ## Next
