@@ -57,7 +57,7 @@ def export_adapter(run: Run | str | Path, path: str | Path, *, overwrite: bool =
         lora_b = [tensor for name, tensor in tensors.items() if ".lora_B" in name]
         is_equal = sha256_of(copied) == sha256_of(run.adapter_path / ADAPTER)
         checks = {
-            "every byte is the run's": is_equal,
+            "the tensors are the run's, byte by byte": is_equal,
             "tensors finite": all(bool(tensor.isfinite().all()) for tensor in tensors.values()),
             "the adapter changes the model": any(bool(tensor.any()) for tensor in lora_b),
         }

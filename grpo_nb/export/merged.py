@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 MIN_RETAINED = 0.95
 #: Bytes of a value in each dtype.
 BYTES_PER_VALUE = {"bfloat16": 2, "float16": 2, "float32": 4}
-#: Bytes of an output file, at most. safetensors writes a file from tensors that are in memory.
+#: Bytes of an output file, unless one tensor is larger. safetensors writes from memory.
 MAX_FILE_BYTES = 2**27
 #: File that names the file of each tensor, in a model of several files.
 INDEX = "model.safetensors.index.json"

@@ -3,8 +3,9 @@
 `grpo_nb.core.processes.run_script` calls `answer` with a request. After each step the script prints
 a line with a dot, which the parent counts for its progress bar.
 
-Weights and tokenizer are always compared. Answers are compared if a model fits into memory in
-float32: greedy answers are scored token by token by base, adapter and export.
+The weights of a merged export and the tokenizer are always compared. Answers are compared if a
+model fits into memory in float32: greedy answers are scored token by token by base, adapter and
+export.
 
 `request["check"]` is "merged" or "gguf". Both have `base`, `merged`, `prompts` (chat messages),
 `chat_template_kwargs`, `max_new_tokens`, `limits` and `free_memory`. "merged" also has `adapter`,

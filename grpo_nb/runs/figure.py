@@ -98,9 +98,9 @@ def curve(rows: Sequence[Row], metric: str) -> pandas.Series:
 
 
 def window_of(rows: Sequence[Row]) -> int:
-    """Return the number of rows of the trailing mean: small in short runs.
+    """Return the number of rows of the trailing mean.
 
-    There, a long mean would hide the start.
+    It is small in a short run, because a long mean would hide the start.
     """
     # From 500 rows on, a fiftieth of the width smooths better than ten rows.
     return max(1, min(10, len(rows) // 4), len(rows) // 50)

@@ -85,8 +85,8 @@ class Rise:
         share = ""
         if self.last > self.first:
             share = (
-                f" {self.p_value:.0%} of the runs of a model that learns nothing would look the "
-                "same."
+                f" {self.p_value:.0%} of the runs of a model that learns nothing would "
+                "show a rise at least as clear."
             )
         return (
             f"{self.claim}.{share} run.plot() and run.alerts show what was missing; more steps or "
@@ -101,7 +101,7 @@ def reward_rise(rows: Sequence[Row]) -> Rise:
     """Test whether the reward rises over the steps of a run (Mann-Kendall test, one-sided).
 
     Each step of a model that learns nothing samples other prompts and completions, so all orders of
-    its means are equally likely.
+    its means are equally likely. This does not hold if the rows are ordered from hard to easy.
 
     Args:
         rows: Rows of a run. Steps without a finite reward are left out.

@@ -22,7 +22,7 @@ ACCURACY = "holdout/accuracy"
 
 
 class HeldoutMeasure(NamedTuple):
-    """A measure of held-out answers. All of its keys begin with its name.
+    """A measure of held-out answers. All of its keys begin with `holdout/` and its name.
 
     Attributes:
         name: Name in `Evaluation.share_of` and in comparison.json.
@@ -118,8 +118,7 @@ def reading(
 def read_rows(file: Path) -> list[dict[str, Any]]:
     """Read a file of JSON lines, one mapping in each. A missing file has no rows.
 
-    The last line of `metrics.jsonl` is left out if a crash truncated it. All other files are
-    written at once.
+    The last line of `metrics.jsonl` is left out if a crash truncated it.
 
     Raises:
         ValueError: A line cannot be read; the message names file and line.

@@ -238,7 +238,7 @@ class Run(Shown):
 
     @property
     def checkpoint_step(self) -> int | None:
-        """Highest step in the names of the checkpoint folders, of which none need be complete."""
+        """Highest step in the names of the checkpoint folders, complete or not."""
         # Checking the files would hash gigabytes each time a run is shown.
         steps = [step for step, _ in checkpoint_folders(self.path / "checkpoints")]
         return max(steps, default=None)

@@ -78,7 +78,7 @@ class RunInfo:
     task: TaskRecord
     """Name, answer format, numbers of questions, fingerprint and tools."""
     rewards: list[RewardRecord]
-    """Record of each reward: name, weight, call, source, hash and range."""
+    """Record of each reward (`grpo_nb.scoring.record.record_of`)."""
     machine: dict
     """Platform, cores, memory and GPU."""
     versions: dict

@@ -2,8 +2,8 @@
 
 A reward of the kit becomes the call that makes it. A function of the user becomes its source, after
 the imports, constants, functions and classes that it uses. `writing.py` then runs the result in a
-fresh process, which shows missing names and files. Packages are those of this environment, so a
-missing entry of `pinned_packages` does not show.
+fresh process, which shows missing names and files. That process has the packages of this
+environment, so a package that is missing from `pinned_packages` is not noticed.
 """
 
 import ast
@@ -100,13 +100,13 @@ class RewardSource:
         module = getattr(value, "__module__", None) or ""
         defined_name = getattr(value, "__name__", "")
         # Unwrap first: getsource then includes decorators such as lru_cache.
-        unwrap_partial = inspect.unwrap(value) if callable(value) else value
+        unwrapped = inspect.unwrap(value) if callable(value) else value
         if isinstance(value, types.ModuleType):
             self._add_import(name, defined_name, f"import {defined_name}")
-        elif isinstance(unwrap_partial, types.FunctionType | type) and is_user_module(module):
-            self._add_source(unwrap_partial)
-            if name != unwrap_partial.__name__:
-                self.definitions[name] = f"{name} = {unwrap_partial.__name__}"
+        elif isinstance(unwrapped, types.FunctionType | type) and is_user_module(module):
+            self._add_source(unwrapped)
+            if name != unwrapped.__name__:
+                self.definitions[name] = f"{name} = {unwrapped.__name__}"
         elif defined_name and getattr(sys.modules.get(module), defined_name, None) is value:
             self._add_import(name, module, f"from {module} import {defined_name}")
         elif isinstance(value, re.Pattern):

@@ -1,7 +1,6 @@
 """Explain the errors that end a training: a reward failed, or the machine lacks something."""
 
 import contextlib
-import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -45,8 +44,7 @@ def with_named_errors(reward: RewardFunction) -> RewardFunction:
                 output = run_coroutine(output)
             scores = list(output)
             # One infinite score makes every advantage of its group NaN, and so the adapter.
-            if any(map(math.isinf, to_floats(scores, len(completions)))):
-                raise ValueError("a score is infinite; it must be a finite number, or None")
+            to_floats(scores, len(completions))
         except (RewardError, EnvironmentProblem):
             raise
         except Exception as error:

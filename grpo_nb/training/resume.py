@@ -68,7 +68,7 @@ def find_run(
     | finished, another training       | new run       | error          | error   |
     | unfinished, same training        | resumed       | resumed        | resumed |
     | unfinished, another training     | error         | error          | error   |
-    | without any checkpoint           | error         | error          | error   |
+    | unfinished, without a checkpoint | error         | error          | error   |
 
     Changed code or state of a reward is another training if the run is finished and `resume` is
     "auto". Otherwise it is a change that is reported. A finished run whose adapter is missing
@@ -115,8 +115,8 @@ def _examine(
     # 1. It is the same training.
     other_training = _differences_in_training(before, now)
     reward_changes = _changes_in_rewards(before, now)
-    # Someone who reruns a cell with a changed reward wants to train with it, while an unfinished
-    # run is continued and reports the change.
+    # A rerun cell with a changed reward asks for a new training. An unfinished run is continued and
+    # reports the change.
     blocking = other_training + (reward_changes if may_be_returned else [])
     if blocking and may_be_returned and name is None:
         # Changed settings or data are easily seen in the cell, a changed reward is not.
