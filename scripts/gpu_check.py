@@ -393,7 +393,7 @@ def exporting(request: Request) -> Rows:
     own = run.comparison.after
     score = gn.evaluate(merged.path, run=run).accuracy
     about = f"below the run's interval; {score:.1%}, the run's {own.accuracy:.1%}"
-    missing_share = max(0.0, own.interval[0] - score)
+    missing_share = max(0.0, own.accuracy_interval[0] - score)
     yield at_most("merged model scores as the run", 0, missing_share, about)
 
 

@@ -94,6 +94,10 @@ class HealthMonitor:
         """The latest alert of each rule and subject, in the order of their first report."""
         return list(self._alerts.values())
 
+    def report(self) -> HealthReport:
+        """Return the alerts so far as a report, which shows itself in a notebook."""
+        return HealthReport(alerts=self.alerts, rows=self.history.reward_rows)
+
     def update(self, row: Mapping[str, Any]) -> list[Alert]:
         """Add a row, and return the alerts that are new, changed or withdrawn.
 

@@ -47,13 +47,14 @@ def read_rows(source: Source, split: str = "train") -> Rows:
         FileNotFoundError: A path that does not exist.
     """
     import pandas
-    from datasets import DatasetDict, IterableDatasetDict
 
     if isinstance(source, (str, Path)):
         if str(source).lower().endswith(FILES):
             return _read_file(Path(source))
         return _read_hub(str(source), split)
-    if isinstance(source, (DatasetDict, IterableDatasetDict)):
+    # A `DatasetDict`: told by its parts, so that a list of rows needs no import of `datasets`.
+    parts = list(source.values()) if isinstance(source, Mapping) else []
+    if parts and all(hasattr(part, "features") for part in parts):
         if split not in source:
             raise ValueError(
                 f"this DatasetDict has no split {split!r}, but {[*source]}: give one of them, such "

@@ -37,10 +37,6 @@ DATA = "reviews.csv"  # @param {"type": "raw"}
 COLUMNS = {"question": "Guest's remark", "answer": "mood (by hand)"}  # @param {"type": "raw"}
 EXAMPLE = ("The bed was on the left.", "on the left is a fact", "neutral")  # @param {"type": "raw"}
 
-# %%
-settings = gn.preset(PRESET, **{"gradient_accumulation_steps": 1, **CHANGES})
-model, tokenizer = gn.load_model(settings, report=print)
-
 # %% [markdown]
 # ## A file as it comes
 #
@@ -75,6 +71,7 @@ print(*lines[:4], "...", sep="\n")
 # when one question has two different answers.
 
 # %%
+settings = gn.preset(PRESET, **{"gradient_accumulation_steps": 1, **CHANGES})
 for attempt in ({}, {"columns": COLUMNS}):
     try:
         gn.load_task(DATA, settings, **attempt)
@@ -91,6 +88,7 @@ for attempt in ({}, {"columns": COLUMNS}):
 # * **the first prompt**, as the model gets it, with the solved example. `system="..."` replaces the text of the system prompt.
 
 # %%
+model, tokenizer = gn.load_model(settings, report=print)
 task = gn.load_task(
     DATA,
     settings,

@@ -8,6 +8,7 @@ each step is scored on held-out questions too.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -149,7 +150,7 @@ def _case(case: str, model: Any, tokenizer: Any, place: Path) -> dict[str, Any]:
     built, alone = (kind(**handed, output_dir=str(place / "told")) for kind in (GRPOConfig, stock))
     return {
         "found": first_losses.updates(model, tokenizer, handed, place / "updates"),
-        "told": compare_configurations(settings, handed, built, alone).to_dict(),
+        "told": dataclasses.asdict(compare_configurations(settings, handed, built, alone)),
     }
 
 

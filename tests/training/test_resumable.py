@@ -304,6 +304,12 @@ def test_finished_run_continues_for_more_steps(fresh, settings, crashed) -> None
     )
 
 
+def content_of(folder: Path) -> dict[Path, bytes]:
+    """Return all files of a run except its lock, which names the process that took it last."""
+    files = [file for file in folder.rglob("*") if file.is_file() and file.name != ".lock"]
+    return {file: file.read_bytes() for file in files}
+
+
 @pytest.mark.parametrize("name", [pytest.param(None, marks=pytest.mark.slow), "finished"])
 def test_same_cell_returns_the_finished_run(fresh, back, settings, name) -> None:
     def cell(**changes: object) -> gn.runs.Run:
@@ -314,16 +320,14 @@ def test_same_cell_returns_the_finished_run(fresh, back, settings, name) -> None
     first = cell()
     trained = {n: p.detach().clone() for n, p in model.named_parameters() if "lora_" in n}
     answered = gn.compare(first, task)
-    files = {file: file.read_bytes() for file in first.path.rglob("*") if file.is_file()}
+    files = content_of(first.path)
     back()  # as a new process has it: the adapter is new
     with pytest.warns(
         UserWarning, match=f"'{first.name}' is already finished; returning it without training"
     ):
         run = cell()
     assert run.path == first.path
-    assert {file: file.read_bytes() for file in first.path.rglob("*") if file.is_file()} == files, (
-        "nothing was written"
-    )
+    assert content_of(first.path) == files, "nothing was written"
     assert all(torch.equal(p, trained[n]) for n, p in model.named_parameters() if n in trained)
     assert run.rewards[0].state_dict() == first.rewards[0].state_dict()
     # Later cells take the model of the run: what they ask is what was trained.
