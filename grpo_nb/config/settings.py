@@ -191,10 +191,7 @@ class Settings(Shown):
 
     @property
     def sampling(self) -> dict[str, Any]:
-        """Sampling parameters besides the temperature, under the names of transformers and vLLM.
-
-        llama.cpp, which samples from a GGUF file, refuses `repetition_penalty`.
-        """
+        """Sampling parameters besides the temperature, under the names of transformers and vLLM."""
         extra = {
             name: self.extra[name] for name in ("min_p", "repetition_penalty") if name in self.extra
         }

@@ -61,7 +61,8 @@ def sample(
     prompt_ids, prompt_mask = left_padded(prompts, pad_id)
     total, width = prompt_ids.shape
     config, processors = sampling_setup(model, config, width)
-    end_tokens = torch.tensor(config.eos_token_id).reshape(-1)
+    end_ids = [] if config.eos_token_id is None else config.eos_token_id
+    end_tokens = torch.tensor(end_ids, dtype=torch.long).reshape(-1)
     limit = config.max_new_tokens
     # Prompts, with room for the sampled tokens.
     ids = functional.pad(prompt_ids, (0, limit), value=pad_id)

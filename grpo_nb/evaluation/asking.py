@@ -25,7 +25,7 @@ from grpo_nb.generation.samples import Completion
 from grpo_nb.rewards.base import RewardFunction
 from grpo_nb.runs.card import write_model_card
 from grpo_nb.runs.run_folder import Run, open_run
-from grpo_nb.tasks.prompts import with_prompts
+from grpo_nb.tasks.prompts import SYSTEM_ROLES, with_prompts
 
 
 def evaluate(
@@ -237,6 +237,11 @@ def ask(
     )
     asked = [{"question": question} for question in questions]
     rows = with_prompts(asked, format_of(run), example_of(run))
+    # Data with prompts of their own may have a system prompt of their own.
+    first_turn = run.holdout[0]["prompt"][0] if run.holdout else rows[0]["prompt"][0]
+    if first_turn["role"] in SYSTEM_ROLES:
+        for row in rows:
+            row["prompt"] = [first_turn, *row["prompt"][1:]]
     decoding = Decoding(
         max_completion_length=settings.max_completion_length,
         chat_template_kwargs=run.chat_template_kwargs,

@@ -29,6 +29,7 @@ from grpo_nb.export.export_folder import (
 from grpo_nb.export.result import ADAPTER, Export, ExportError
 from grpo_nb.machine.host import require_disk
 from grpo_nb.models.adapter import options_beyond_plain_lora
+from grpo_nb.models.identity import weight_files
 from grpo_nb.models.templates import template_of, tokenizer_for
 from grpo_nb.runs.run_folder import Run, open_run
 
@@ -189,8 +190,6 @@ def merge(base: Path, adapter: Path, target: Path, *, dtype: str) -> dict[str, A
         ExportError: Rounding would lose too much, the base is stored quantized, or the adapter is
             no plain LoRA.
     """
-    from grpo_nb.export.verify_child import tensor_files
-
     config = json.loads((base / "config.json").read_text())
     if "quantization_config" in config:
         raise ExportError(
@@ -264,13 +263,38 @@ def _changes(
     files_by_tensor: Mapping[str, Path], lora: Lora
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Yield each changed weight and its change, some rows at a time, in float32."""
-    from grpo_nb.export.verify_child import read_tensor
-
     for name in lora.matrices:
         weight = read_tensor(files_by_tensor[name], name)
         for start in range(0, len(weight), ROWS_AT_ONCE):
             rows = slice(start, start + ROWS_AT_ONCE)
             yield weight[rows].float(), lora.change(name, rows)
+
+
+def tensor_files(folder: Path) -> dict[str, Path]:
+    """Return the file of each tensor of a model.
+
+    The files say which tensors they hold. The verification reads the index instead, so that a fault
+    of one of the two is found.
+    """
+    from safetensors import safe_open
+
+    files: dict[str, Path] = {}
+    for file in weight_files(folder):
+        with safe_open(file, framework="pt") as opened:
+            files |= dict.fromkeys(opened.keys(), file)
+    return files
+
+
+def read_tensor(file: Path, name: str) -> torch.Tensor:
+    """Return a tensor that is mapped from its file.
+
+    The file is opened for each tensor, because the pages of an open file count as memory of this
+    process.
+    """
+    from safetensors import safe_open
+
+    with safe_open(file, framework="pt") as opened:
+        return opened.get_tensor(name)
 
 
 def write_merged(target: Path, files_by_tensor: Mapping[str, Path], lora: Lora, dtype: str) -> None:
@@ -282,8 +306,6 @@ def write_merged(target: Path, files_by_tensor: Mapping[str, Path], lora: Lora, 
     import torch
     from huggingface_hub import split_torch_state_dict_into_shards
     from safetensors.torch import save_file
-
-    from grpo_nb.export.verify_child import read_tensor
 
     def merged_dtype(weight: torch.Tensor) -> torch.dtype:
         return getattr(torch, dtype) if weight.is_floating_point() else weight.dtype

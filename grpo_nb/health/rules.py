@@ -282,7 +282,10 @@ def check_shares(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
     for rule in SHARE_RULES:
         share = history.mean(rule.metric, rule.steps)
         reached = [severity for severity, least in rule.thresholds.items() if share >= least]
-        if not reached or (rule.is_about_texts and _may_be_alike(history, trend)):
+        if not reached or (rule.is_about_texts and _has_short_answers(history)):
+            continue
+        # Answers that became right may repeat, but not one text for all prompts.
+        if rule.metric == "completions/duplicates" and _has_reached_top(history, trend):
             continue
         severity = reached[-1]
         is_early = history.steps < rule.critical_from_step and not _is_signal_lost(history)
@@ -295,12 +298,15 @@ def check_shares(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
         yield Finding(rule.rule, severity, message, advice, rule.metric)
 
 
-def _may_be_alike(history: RunHistory, trend: RewardTrend) -> bool:
-    """Return True if texts are bare answers, of unknown length, or have nearly all become right."""
-    length = history.mean("completions/mean_length")
-    is_known_to_be_long = length > SHORT_ANSWER_TOKENS
-    has_reached_top = trend.is_above_start and main_position(history) >= HIGH_POSITION
-    return has_reached_top or not is_known_to_be_long
+def _has_short_answers(history: RunHistory) -> bool:
+    """Return True if completions are bare answers, or of unknown length."""
+    is_known_to_be_long = history.mean("completions/mean_length") > SHORT_ANSWER_TOKENS
+    return not is_known_to_be_long
+
+
+def _has_reached_top(history: RunHistory, trend: RewardTrend) -> bool:
+    """Return True if nearly all completions have become right, so that they may be alike."""
+    return trend.is_above_start and main_position(history) >= HIGH_POSITION
 
 
 # gradient, entropy, length: now and at the start -------------------------------------------------
@@ -367,7 +373,8 @@ def check_shifts(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
         yield Finding("gradient", "warning", message, advice, "grad_norm/size")
 
     then, now = _shift(history, "entropy")
-    if now <= ENTROPY_LEFT * then and not _may_be_alike(history, trend):
+    may_be_certain = _has_short_answers(history) or _has_reached_top(history, trend)
+    if now <= ENTROPY_LEFT * then and not may_be_certain:
         message = f"The entropy is {now:.3g}, from {then:.3g} at the start."
         advice = (
             "Read a group: are its completions alike? Then raise temperature, lower learning_rate, "

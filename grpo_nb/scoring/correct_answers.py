@@ -142,9 +142,10 @@ def function_grader(
     gold answer of another row, and an empty completion. The full score is, in this order:
 
     1. the upper end of the function's attribute `range`;
-    2. the lowest score of a gold answer that scores above its wrong answer and the empty
-       completion, so that questions may be worth different scores;
-    3. 1.0.
+    2. the lowest score of a gold answer that scores above every wrong and empty one, so that
+       questions may be worth different scores;
+    3. the highest score of a gold answer that scores above its own wrong and empty one;
+    4. 1.0.
 
     Args:
         function: A reward function with TRL's signature. It may return booleans.
@@ -179,15 +180,17 @@ def function_grader(
     scores = _function_scores(function, texts, started_rows, tokenizer=tokenizer) if texts else []
     # A text without a score is below every text with one.
     of_gold, of_wrong, of_empty = np.nan_to_num(scores, nan=-np.inf).reshape(3, -1)
-    above_wrong = of_gold[of_gold > np.maximum(of_wrong, of_empty) + _ROUNDING]
-    has_gap = above_wrong.size > 0
+    limits = np.maximum(of_wrong, of_empty) + _ROUNDING
+    above_own = of_gold[of_gold > limits]
+    above_all = of_gold[of_gold > limits.max(initial=-np.inf)]
+    has_gap = above_own.size > 0
     declared = range_of(function)
     if declared is not None and declared[0] < declared[1] < math.inf:
         # It takes precedence: the gold answers of eight rows may not reach it.
         full_score = declared[1]
         reason = "its declared maximum"
     elif has_gap:
-        full_score = float(above_wrong.min())
+        full_score = float(above_all.min() if above_all.size else above_own.max())
         reason = "its score for a gold answer in the format"
     else:
         full_score = 1.0

@@ -133,9 +133,10 @@ def labels_of(golds: Sequence[str]) -> list[str]:
 
 
 def _without_marks(text: str, format: AnswerFormat) -> str:
-    for mark in format.tags:
+    # `reasoning_open` is no tag if the template opens it, but a model may write it again.
+    for mark in (format.reasoning_open, *format.tags):
         # The braces of a box belong to its formula.
-        if mark[-1] not in "{}":
+        if mark.strip() and mark[-1] not in "{}":
             text = text.replace(mark, "\n")
     return text
 

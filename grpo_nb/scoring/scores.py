@@ -99,10 +99,11 @@ def make_batch(
         raise ValueError(
             f"rows = {in_line(rows)} must be a list with one dict for each completion, or one dict."
         )
-    if len(listed_rows) != len(completions):
-        raise ValueError(
-            f"{len(listed_rows)} rows for {len(completions)} completions: pass one for each."
-        )
+    for name, values in {"rows": listed_rows, "completion_ids": completion_ids}.items():
+        if values is not None and len(values) != len(completions):
+            raise ValueError(
+                f"{len(values)} {name} for {len(completions)} completions: pass one for each."
+            )
     first_row = listed_rows[0]
     # `prompt` first: it is what the model read, with the system prompt and the examples.
     prompt_column = "prompt" if "prompt" in first_row else "question"

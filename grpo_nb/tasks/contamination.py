@@ -19,6 +19,7 @@ from grpo_nb.tasks.markup import INVISIBLE
 # Pattern -> the one spelling of what it finds.
 _SPELLINGS = {
     rf"{INVISIBLE}|\$": "",  # the dollar sign marks a formula
+    "[\u061c\u202a-\u202e\u2066-\u2069]": "",  # marks of the direction of writing
     "[\u2212\u2010-\u2013]": "-",  # minus and dashes
     "[\u00d7\u2217\u22c5\u00b7]": "*",  # times and dots
     "[\u00f7\u2215]": "/",  # division

@@ -122,8 +122,9 @@ def load_task(
         chat_template_kwargs = settings.extra.get("chat_template_kwargs")
 
     # 1. Read the source.
+    holdout_size = options.pop("holdout_size", HOLDOUT_SIZE)
     if holdout is None:
-        holdout = options.pop("holdout_size", HOLDOUT_SIZE) if is_arithmetic else _HELD_OUT
+        holdout = holdout_size if is_arithmetic else _HELD_OUT
     is_split = isinstance(holdout, (int, float))
     if is_arithmetic:
         # No rows are generated for a held-out part of the user's own.

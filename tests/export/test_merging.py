@@ -176,6 +176,16 @@ def test_merge_refuses_useless_adapters_and_bases(tmp_path: Path) -> None:
     refused((base, adapter), r"'base' is stored quantized.*load_in_4bit=True")
 
 
+def test_merge_refuses_an_index_that_leaves_the_base(tmp_path: Path) -> None:
+    base, adapter = base_and_adapter(tmp_path)
+    (base / "model.safetensors").rename(tmp_path / "secret.safetensors")
+    weights = dict.fromkeys(load_file(tmp_path / "secret.safetensors"), "../secret.safetensors")
+    index = {"metadata": {}, "weight_map": weights}
+    (base / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(ValueError, match="names a file that is not in its folder"):
+        merged((base, adapter), tmp_path / "merged")
+
+
 # Print the peak memory that each step adds, pages of files included.
 MEASURE = """
 import resource, sys

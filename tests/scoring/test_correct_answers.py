@@ -180,6 +180,18 @@ def test_questions_of_different_worth_share_the_lowest_score() -> None:
     assert are_correct(grader, ["it is 2", "it is 4", "no"], rows, xml()) == [True, True, False]
 
 
+def test_full_score_is_above_partial_credit_of_other_questions() -> None:
+    """A wrong answer to the hard question scores 1.2, more than a right one to the easy question."""
+
+    def partly(completions: list, answer: list, points: list, **columns: object) -> list[float]:
+        right = solved(completions, answer=answer)
+        pairs = zip(points, right, completions, strict=True)
+        return [worth if score else 0.4 * worth * bool(text) for worth, score, text in pairs]
+
+    rows = [{**ROWS[0], "points": 1.0}, {**ROWS[1], "points": 3.0}]
+    assert function_grader(partly, rows, xml()).full_score == 3.0
+
+
 def test_gold_answer_that_scores_as_a_wrong_one_sets_no_limit() -> None:
     def for_even_answers(completions: list, answer: list, **columns: object) -> list[float]:
         right = solved(completions, answer=answer)

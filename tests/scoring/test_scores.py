@@ -304,6 +304,11 @@ def test_token_ids_are_passed_on() -> None:
     assert score(count_tokens, ["a"], completion_ids=[[1, 2, 3]]).totals == (3.0,)
 
 
+def test_token_ids_of_fewer_completions_are_refused() -> None:
+    with pytest.raises(ValueError, match="1 completion_ids for 2 completions"):
+        score(count_tokens, ["a", "b"], completion_ids=[[1, 2, 3]])
+
+
 def test_token_ids_without_a_tokenizer_are_none() -> None:
     with pytest.raises(RewardError, match="'count_tokens' raised TypeError: 'NoneType'"):
         score(count_tokens, ["a"])
