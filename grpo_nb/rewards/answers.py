@@ -259,8 +259,8 @@ def is_copied_from_question(given: str, gold: str, row: Mapping[str, Any]) -> bo
     >>> is_copied_from_question("42", "42.0", {"prompts": "Is it 41 or 42?"})
     False
     """
-    given = _without_spacing(strip_markup(given))
-    gold = _without_spacing(strip_markup(gold))
+    given = _for_search(strip_markup(given))
+    gold = _for_search(strip_markup(gold))
     if given == gold or "prompts" not in row or not _UNEVALUATED.search(given):
         return False
     digits = _digits_at_start(given)
@@ -271,7 +271,7 @@ def is_copied_from_question(given: str, gold: str, row: Mapping[str, Any]) -> bo
     pattern = rf"(?<!\d)(?<!\d[. ]){re.escape(given)}(?!\d|\.\d)"
     question = completion_text(row["prompts"])
     without_markup = strip_markup(question)
-    texts = [_without_spacing(question), _without_spacing(without_markup)]
+    texts = [_for_search(question), _for_search(without_markup)]
     return any(re.search(pattern, text) for text in texts)
 
 
@@ -280,7 +280,7 @@ def _digits_at_start(text: str) -> str:
     return match[0] if match else ""
 
 
-def _without_spacing(text: str) -> str:
+def _for_search(text: str) -> str:
     """Return a text without spaces around operators, LaTeX spacing and upper case."""
     text = re.sub(r"\\(?:left|right|[,!;: ])|\$|\\cdot(?![a-z])", "", text)
     text = re.sub(r"\\[dt]?frac{(\w+)}{(\w+)}(?!\w)", r"\1/\2", text)

@@ -138,10 +138,10 @@ def equals_gold(given: str, gold: str) -> bool:
         return True
     if len(given) > _LONGEST or _NOT_AN_EXPRESSION.fullmatch(gold):
         return False
-    return _is_same_answer(normalize_latex(given), normalize_latex(gold))
+    return _is_same_normalized(normalize_latex(given), normalize_latex(gold))
 
 
-def _is_same_answer(given: str, gold: str) -> bool:
+def _is_same_normalized(given: str, gold: str) -> bool:
     """Return True if two normalised answers are the same number, words, expression or parts."""
     if split_name(gold)[0]:
         # 2 = x is x = 2.
@@ -189,7 +189,7 @@ def _has_same_parts(given: str, gold: str) -> bool:
     if gold_shape.kind == LIST and shape.has_own_names == gold_shape.has_own_names:
         return _is_same_in_any_order(shape.parts, gold_shape.parts)
     pairs = zip(shape.parts, gold_shape.parts, strict=True)
-    return all(_is_same_answer(part, gold_part) for part, gold_part in pairs)
+    return all(_is_same_normalized(part, gold_part) for part, gold_part in pairs)
 
 
 def _has_same_kind(shape: Shape, gold: Shape) -> bool:
@@ -207,7 +207,7 @@ def _is_same_in_any_order(parts: Sequence[str], gold_parts: Sequence[str]) -> bo
     for part in parts:
         for gold_part in left:
             # Equality is transitive (except where a unit is missing), so the first will do.
-            if _is_same_answer(part, gold_part):
+            if _is_same_normalized(part, gold_part):
                 left.remove(gold_part)
                 break
         else:

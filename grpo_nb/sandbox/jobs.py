@@ -41,7 +41,7 @@ class Limits:
 
     def __post_init__(self) -> None:
         most = 1 << 20
-        require_number("cpu_seconds", self.cpu_seconds, 0.01, most, is_whole=False)
+        require_number("cpu_seconds", self.cpu_seconds, 0.02, most, is_whole=False)
         require_number("wall_seconds", self.wall_seconds, 0, most, is_whole=False)
         require_number("memory_mib", self.memory_mib, 64, most)
         require_number("output_kib", self.output_kib, 1, most)

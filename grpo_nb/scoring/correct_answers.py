@@ -253,7 +253,7 @@ def are_correct(
     *,
     scores: Sequence[float] | None = None,
 ) -> list[bool]:
-    """Return for each completion if it is correct.
+    """Return for each completion whether it is correct.
 
     A completion is correct if the grader gives it the full score. Where the grader returns None,
     `correctness()` decides.
@@ -309,7 +309,7 @@ def are_correct_anywhere(
     format: AnswerFormat,
     is_correct: Sequence[bool],
 ) -> list[bool] | None:
-    """Return for each completion if its last answer is correct, in the format or not.
+    """Return for each completion whether its last answer is correct, in the format or not.
 
     The last candidate of `grpo_nb.scoring.last_answer` is given to the same grader. A completion
     that is correct in the format counts as correct here too. Returns None for a grader that does

@@ -122,6 +122,8 @@ def make_batch(
         "completion_ids": completion_ids,
     }
     for name in first_row:
+        if name in batch and name not in _REPLACED_BY_TRL:
+            raise ValueError(f"a data column cannot be named {name!r}: the trainer passes its own.")
         if name not in _REPLACED_BY_TRL:
             batch[name] = [row[name] for row in listed_rows]
     return batch

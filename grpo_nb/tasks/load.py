@@ -82,10 +82,12 @@ def load_task(
             without one it never writes a tag, all its completions score the same, and nothing is
             learned. Or chat messages, such as an episode that was played by hand,
             `gn.lab.ByHand(task, row_number).example(tokenizer)`.
-        holdout: Share (below 1) or number of rows kept for evaluation, 0.2 if not given. For
-            `arithmetic` a number, `holdout_size` if not given. Or rows of your own, from any
-            source: they are read like the training rows and all used, and a training row with one
-            of their questions is left out. Of several splits, `test` is read.
+        holdout: One of three:
+            a share (below 1) or number of rows kept for evaluation, 0.2 if not given;
+            for `arithmetic` a number, `holdout_size` if not given;
+            rows of your own, from any source. They are read like the training rows and all used,
+            and a training row with one of their questions is left out. Of several splits, `test`
+            is read.
         on_conflict: What to do with a question that has several answers: `raise` an error, `drop`
             it, or keep the `first`.
         seed: Seed of the split and of generated data; that of `settings`, or 0, if not given.

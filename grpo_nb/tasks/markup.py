@@ -12,7 +12,7 @@ _LONGEST = 2000  # characters
 
 # Minus, dash, hyphens, quotation marks, slash, apostrophe.
 _SIGNS = str.maketrans("\u2212\u2013\u2010\u2011\u201c\u201d\u201e\u2044\u2019", '----"""/\'')
-_SIGNS_OF_LATEX = {
+_LATEX_OF_SIGN = {
     "[\u00b7\u22c5]": r"\\cdot ",
     "\u00d7": r"\\times ",
     "\u00b0": r"^{\\circ}",
@@ -79,7 +79,7 @@ def strip_markup(text: str) -> str:
 def _in_ascii(text: str) -> str:
     """Return a text with ASCII spellings of digits, fractions, exponents and signs."""
     text = re.sub(INVISIBLE, "", text)
-    for pattern, spelling in _SIGNS_OF_LATEX.items():
+    for pattern, spelling in _LATEX_OF_SIGN.items():
         text = re.sub(pattern, spelling, text)
     text = unicodedata.normalize("NFKC", text).translate(_SIGNS)
     # Decimal digits of other scripts.

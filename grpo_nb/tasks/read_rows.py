@@ -183,8 +183,9 @@ def _read_json(path: Path) -> list[dict[str, Any]]:
     text = path.read_text("utf-8-sig")
     if not text.lstrip().startswith("["):
         # As one text, so that an error names the line.
-        lines = [line for line in text.split("\n") if line.strip()]
-        text = "[" + ",\n".join(lines) + "]"
+        *lines, last_line = text.rstrip().split("\n")
+        rows = [f"{line}," if line.strip() else "" for line in lines]
+        text = "[" + "\n".join([*rows, last_line]) + "]"
     return _as_dicts(path.name, json.loads(text))
 
 
