@@ -65,7 +65,8 @@ DRIVE = ""  # @param {"type": "string"}
 # `load_task` makes sums of numbers up to 20. The prompt asks for a fixed format: a short reasoning between one pair of tags, and
 # the answer between another. Each prompt contains one worked example, because without one a model this small never writes a tag,
 # and then there is nothing to reward ([Rewards](02_rewards.ipynb) shows it). Some questions are *held out*: the model is never
-# trained on them, and in the end they show whether it learned anything.
+# trained on them, and in the end they show whether it learned anything. (About half of them are trained on in the other order: 18 + 8
+# may be held out, and 8 + 18 not. For sums that may help a little; the format is not concerned.)
 #
 # You should see two sizes, and the first prompt as the model gets it.
 
@@ -119,7 +120,8 @@ gn.score(rewards, examples, {"answer": "7"})
 # If the model already answers a question correctly every time, all completions earn the same reward and there is nothing to learn
 # from them. So the task has levels of difficulty, and this cell takes the first level at which fewer than two thirds of the
 # sampled answers are correct. For the small model that is the easiest level. On a GPU a larger model will move on to harder levels,
-# such as products. The search stops after about two minutes.
+# such as products. The search stops after about two minutes. Only answers in the format count as correct here, so for the small model
+# most of what is missing is the format.
 
 # %% cellView="form" jupyter={"source_hidden": true}
 from grpo_nb.checks import choose_level
@@ -140,16 +142,17 @@ print(choice.sentence)
 #
 # The first steps may even fall: two prompts a step are few, so the curves are noisy. Then you should see tags and format rise, and
 # correct answers with them, because only an answer in the format can be counted. The line under the figure sums it up. **KL** in it
-# says how far the model's token probabilities have moved from those of the original model: 0 means not at all. A small penalty on it
-# (`beta`) keeps the model from drifting further than the reward is worth.
+# says how far the model's token probabilities have moved from those of the original model: 0 means not at all. A small penalty
+# (`beta`) makes moving away cost reward.
 #
 # The held-out curve shows the three measures on 16 questions that the model is never trained on: a rough first look. It can be ahead
 # of the training curve. Held-out questions are answered *greedily*: each token is the most likely one. In training the tokens are
-# *sampled*, so an unlikely one is picked now and then, and the format breaks.
+# *sampled*, so an unlikely one is picked now and then. Early in the run it breaks the format, and at the end a number: the last group
+# below shows two such answers.
 #
 # A mark at the upper edge of the figure is an alert, and its text is below the figure. Here you may see *collapse*: many
 # completions of a group are the same. At the end of this run that is no fault, because most of them are right. It means that these
-# questions have little left to teach.
+# questions have little left to teach. (The table is from the step of the alert, not from the end.)
 #
 # Do not wait for a falling loss: in GRPO the loss stays near zero and says nothing about progress.
 
@@ -190,8 +193,8 @@ display(first_group, last_group)
 #
 # On a CPU the format rises from 17 % to 100 % and the sums themselves from 55 % to 70 %. So most of the gain in *correct* is the
 # format. The gain in sums is shown here, but only on one of three seeds: with other random numbers it was 3 and 7 points, which
-# chance may explain ([all seeds](../docs/evidence/quickstart_seeds.md)). The small print says how large a true difference in *correct*
-# must be to be found with 96 questions in four cases of five.
+# chance may explain ([all seeds](../docs/evidence/quickstart_seeds.md)). The small print gives the smallest true difference that 96
+# questions reveal four times in five.
 # </details>
 #
 # And with a larger model? Sebastian Raschka trained Qwen3-0.6B on competition mathematics: from 15.2 % to 47.4 % of MATH-500 in 50 steps,

@@ -178,8 +178,8 @@ table.style.format({"reward": "{:.1f}", "advantage": "{:+.2f}"}).set_table_style
 # One detail trips up nearly everyone: the output at position $t$ is the prediction for position $t+1$. That is why the slice
 # begins one place before the completion.
 #
-# **You should see** that the model is nearly certain once it has begun *The capital of Australia is*, and undecided where it
-# matters: which city, and whether to stop after it. These are the places where it can learn something.
+# **You should see** that the model is fairly certain of each word up to *is* (80 to 98 %), and undecided where it matters: which city
+# (66 %), and whether the sentence ends after it (51 %). These are the places where it can learn something.
 
 
 # %%
@@ -215,11 +215,12 @@ pandas.DataFrame({"token": tokens, "probability": shown.exp(), "log-probability"
 # The rewards are fixed, so only the probabilities depend on the weights. The gradient of $p$ is $p \cdot \nabla \log p$ (the chain
 # rule: $\nabla \log p = \nabla p / p$). So the gradient of the expected reward is the *average*, over completions sampled with
 # probability $p$, of $r \cdot \nabla \log p$. Our eight samples estimate this average. (Strictly, this holds for the sum over
-# tokens. Dividing it by $T_i$ is a choice of GRPO.)
+# tokens. Dividing it by $T_i$ is a choice of GRPO.) An example: one answer has probability 0.2 and reward 1, the other 0.8 and reward 0.
+# The expected reward is 0.2. Of five samples one is the first answer, and only this one pushes: it raises its own log-probability.
 #
-# **Why subtract the mean of the group?** It makes the estimate less noisy ([measured here](a1_algorithms.ipynb)). And it does not
-# bend it: the probabilities of all completions sum to 1, so a reward that is the same for all has the gradient zero. (Each completion
-# is part of its own mean. This shortens the average gradient by an eighth and leaves its direction.) PPO, the usual
+# **Why subtract the mean of the group?** It makes the estimate less noisy ([measured here](a1_algorithms.ipynb)), and it keeps the
+# direction of the average gradient: the probabilities of all completions sum to 1, so a reward that is the same for all has the
+# gradient zero. (Each completion is part of its own mean, which only makes the average gradient an eighth shorter.) PPO, the usual
 # method before GRPO, trains a second model to predict that mean, the *baseline*. GRPO reads it from the group and saves that model.
 #
 # The mask removes the padding. The value of this loss means nothing by itself. What we need is its **gradient**: for each of the
@@ -249,10 +250,10 @@ print(f"gradient: {len(plain_gradient):,} numbers, length {plain_gradient.norm()
 # purpose: it keeps the model near its start.
 #
 # 1. **Ratio.** $\rho = p_{\text{new}} / p_{\text{old}}$ is how much more likely a token is now than when it was sampled. The
-#    loss now uses $\rho$ instead of the log-probability. Weighting by $p_{\text{new}} / p_{\text{old}}$ turns an average over
-#    samples of the old model into one over samples of the new model (here token by token, so only approximately).
+#    loss now uses $\rho$ instead of the log-probability. A token that the new model prefers is too rare among the samples of the old
+#    one. Multiplying by $\rho$ makes up for this (token by token, so only approximately).
 # 2. **Clipping.** Once a token has moved by more than 20 % in the direction that its advantage asks for, there is nothing more to
-#    gain from it: its gradient becomes zero. The 20 % are `epsilon`. The left half of the figure below shows an example with $A = +1$:
+#    gain from it: the gradient of its gain becomes zero. The 20 % are `epsilon`. The left half of the figure below shows an example with $A = +1$:
 #    at $\rho = 1.3$ the gain is cut at 1.2, and the curve is flat, so the gradient is zero. At $\rho = 0.7$ the token has moved the
 #    *wrong* way; nothing is cut, and it can come back. For $A = -1$ it is the other way round: the curve is
 #    flat below 0.8, where the token has become less likely already. The code takes the smaller of the clipped and the unclipped gain,
@@ -261,9 +262,9 @@ print(f"gradient: {len(plain_gradient):,} numbers, length {plain_gradient.norm()
 #    $\log p - \log p_{\text{ref}}$ over what the model samples. It is 0 if they are equal. The *reference* is the model we started
 #    with, here the same model with its LoRA switched off. For each token the loss uses $e^d - d - 1$ with
 #    $d = \log p_{\text{ref}} - \log p$. Averaged over samples from the model, $e^d$ is 1, because
-#    $\sum p \cdot p_{\text{ref}} / p = \sum p_{\text{ref}} = 1$. So $e^d - 1$ adds nothing: the average
-#    is still the KL. But now no single term is negative (right half of the figure). A token that the reference finds $e$ times as
-#    likely ($d = 1$) costs 0.72, and one that it finds $e$ times less likely ($d = -1$) costs 0.37.
+#    $\sum p \cdot p_{\text{ref}} / p = \sum p_{\text{ref}} = 1$. So $e^d - 1$ averages to zero: adding it keeps the average,
+#    which is the KL, and makes every single term non-negative (right half of the figure). A token to which the reference gives $e$
+#    times the model's probability ($d = 1$) costs 0.72, and one to which it gives $1/e$ of it ($d = -1$) costs 0.37.
 #    `beta` says what KL costs. With 0 it costs nothing, and many recent recipes do that. With a large value the model stays where it
 #    is. The first GRPO paper used 0.04. (TRL multiplies the term by $\rho$, so that its average gradient is that of the true KL,
 #    [arXiv:2512.02556](https://arxiv.org/abs/2512.02556); the first GRPO did not.)
@@ -272,8 +273,8 @@ print(f"gradient: {len(plain_gradient):,} numbers, length {plain_gradient.norm()
 #
 # **Where people stumble:** the loss at the first step is **0**. Nothing has moved yet, so $\rho = 1$ and the KL is 0. What is left
 # is the mean of the advantages, which is zero by construction. But a loss of zero is not a gradient of zero! Compare the
-# gradient with that of the first version: they are the same, because $\nabla\rho = \nabla\log p$ where $\rho = 1$. So do not
-# judge a GRPO run by its loss. Look at the reward.
+# gradient with that of the first version: they are the same, because $\nabla\rho = \nabla\log p$ where $\rho = 1$, and the KL
+# term is at its minimum, where its gradient is zero. So do not judge a GRPO run by its loss. Look at the reward.
 
 
 # %%
@@ -309,13 +310,13 @@ print(f"difference from the gradient of the first version: {difference:.1g} of i
 # <details><summary>What you should see</summary>
 #
 # The green bars (advantage above zero) point to the right and the orange ones to the left. A label such as × 1.58 means that this
-# exact completion is now 1.58 times as likely. The length of a bar does not follow the advantage alone. A completion that was nearly
-# certain already cannot become much more likely, while an unlikely one can lose nearly everything: that is why −1.37 gives × 0.03 and
-# +1.16 only × 1.58. And all completions share weights, and many share their first words, so each feels the pushes of the others. In
-# another batch a bar may even point the wrong way.
+# exact completion is now 1.58 times as likely. The length of a bar does not follow the advantage alone. The gradient of $\log p$ is
+# small for a token that is likely already. Most tokens of a short right answer are, while a rambling text has many less likely tokens,
+# whose changes add up: that is why −1.37 gives × 0.03 and +1.16 only × 1.58. And all completions share weights, and many share their
+# first words, so each feels the pushes of the others. In another batch a bar may even point the wrong way.
 #
 # The printed line counts the tokens whose ratio has left the range from 0.8 to 1.2 in the direction of their advantage. If the same
-# eight completions were used for one more step, these would be clipped: their gradient would be zero.
+# eight completions were used for one more step, these would be clipped: the gradient of their gain would be zero.
 #
 # The loss on the same eight completions is now *below* zero: the ratio of good completions is above 1 and that of bad ones below 1,
 # so the average gain is positive, and the loss is its negative.
@@ -434,7 +435,8 @@ for (loss, gradient), trl_loss, trl_gradient in zip(ours, losses, KeepGradients.
 #
 # **You should see** the mean reward rise from about 0.8 to about 1.5, the most that a completion can earn. Then read the last
 # group: the rambling is gone, and nearly all eight completions are the same. Their rewards are equal, so the advantages are 0,
-# and this prompt has nothing more to teach. The dashed line is the KL: what this cost in distance from the original model.
+# and this prompt has nothing more to teach. The dashed line is the KL: what this cost in distance from the original model. It jumps,
+# because it is measured on only eight completions, and one unlikely text among them is enough.
 #
 # The model has not learnt geography. It gave the right answer in five of the eight samples above, and now gives it nearly
 # always, to this one prompt. A real training does the same over hundreds of prompts, so that what is learnt helps with prompts

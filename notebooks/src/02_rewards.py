@@ -168,14 +168,14 @@ hacked = gn.train(model, tokenizer, task, with_loopholes, settings)
 display(hacked.step(1).groups[0], hacked.step(STEPS).groups[0])
 
 # %% [markdown]
-# It took the easier one: it writes more. Look at the first group once more: a right sum in few words lies below the average, and the
-# longest text has the largest advantage, right or not. That is what the model learned from. This is **reward hacking**: the model
-# did what you scored, not what you wanted.
+# It writes more. Look at the first group once more: its scores for length differ by 14 points, those for the sum by 2, and GRPO follows
+# the larger difference. So a right sum in few words lies below the average, and the longest text has the largest advantage, right or
+# not. This is **reward hacking**: the model did what you scored, not what you wanted.
 #
 # The comparison asks the held-out questions. Read its row *correct anywhere*: no completion has the tags, so *correct* stays 0. You
 # should see no gain in correct sums, and that nearly every completion now runs into the length limit. (*Anywhere* reads the last number
-# of a completion, so it misses a right sum that is followed by another number. A text without end often has one, and that is a fault
-# of such texts too: no reader can tell which number is meant.)
+# of a completion. Rambling texts often end on another number, and then no reader can tell the answer. In the alert, `clipped_ratio` is
+# TRL's name for the share of truncated completions. It has nothing to do with the clipping of the loss.)
 #
 # The total reward cannot show this. Four things can: a check of the reward beforehand, the curve of each reward (`gold_somewhere`
 # stays low while the total rises), the completions themselves, and a held-out measure that is not the reward. The KL cannot: it
@@ -217,8 +217,8 @@ fixed
 # thing: each prompt shows one solved question before the real one.
 #
 # For the small model you should see **no signal** without the example: no completion contains a tag, so every total is 0. Training
-# would run to its end with a flat curve and no error. With the example you should see **signal**, or **format only**: the totals
-# differ in most groups, but so far mostly by the format. In the table by reward, read two columns: *std within groups* is what GRPO
+# would run to its end with a flat curve and no error. With the example you should see **signal**, or **format only** (totals differ,
+# mostly through the format). In the table by reward, read two columns: *std within groups* is what GRPO
 # learns from, and *groups with a signal* counts the groups in which that reward differs. A larger model may know the format without
 # an example.
 
@@ -236,7 +236,8 @@ display(without_example, with_example)
 #
 # The same number of steps, the original model, sound rewards and a prompt that gives a signal. You should see the reward rise
 # again. This time the held-out measures rise with it. (Two things differ from the training above, the rewards and the example in the
-# prompt. So compare each model with its own *before*, and not the two with each other.)
+# prompt. So compare each model with its own *before*, and not the two with each other. The curve shows sampled answers, the table
+# greedy ones, which are right more often.)
 
 # %%
 sound = gn.train(model, tokenizer, task_with_example, rewards, settings)
@@ -247,7 +248,7 @@ comparison
 # ## Did it work?
 #
 # The cell stops with a message if one of four checks fails. Then it prints the results. Both trainings raised their reward by more than
-# chance, so the reward alone would call both a success. Only the held-out questions tell them apart.
+# chance, so the total reward alone would call both a success.
 #
 # You can now write a reward, find its loopholes before you train, and recognise reward hacking in a run.
 

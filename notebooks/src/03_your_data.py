@@ -188,8 +188,9 @@ comparison
 # %% [markdown]
 # ## Before and after: sampled answers
 #
-# The training scored *sampled* answers, so its effect must be largest there. This comparison samples two answers to each remark at
-# temperature 1. *pass@2* is the share of remarks for which at least one of the two is right.
+# The training scored *sampled* answers, so its effect should be largest there. This comparison samples two answers to each remark at
+# temperature 1. *pass@2* is the share of remarks for which at least one of the two is right: where it is far above *correct*, the model
+# knows more than a single sample shows.
 #
 # **Predict before you run:** before the training, will the sampled answers be better or worse than the greedy ones?
 #
@@ -215,9 +216,9 @@ sampled
 # <details><summary>What you should see</summary>
 #
 # All *positive* and *negative* remarks are right, and not one *neutral* remark, although the example in the prompt is neutral. For "on the
-# first floor" the model answers *positive*. GRPO can only do more often what the model already does sometimes. Before the training only
-# 3 of 30 sampled answers to neutral remarks were right, so few groups had one to learn from, and every other remark rewarded another
-# label. Exercise 2 asks for the remedy.
+# first floor" the model answers *positive*. The split is random, and it left only 15 neutral remarks among the 98 for training. And GRPO
+# can only do more often what the model already does sometimes: before the training 3 of 30 sampled answers to neutral remarks were
+# right. So a right neutral answer was rewarded in few groups, and another label in all the others. Exercise 2 asks for the remedy.
 # </details>
 
 # %%
@@ -275,7 +276,7 @@ print(run.outcome(sampled))
 #
 # Give *neutral* as many rows as the other moods, so that more groups contain a right neutral answer to learn from. In `words`, keep the
 # first three phrases of each mood, and train 36 steps. Measured: all 27 held-out remarks right (52 % before), among them all 7 neutral
-# ones. These are other held-out remarks, so compare with their own *before*, not with the run above.
+# ones. (One run, in which both were changed at once. These are other held-out remarks, so compare with their own *before*.)
 # </details>
 #
 # ## Next
