@@ -149,7 +149,7 @@ class Exam:
         # A kit reward for the answer among the arguments takes precedence over those of the run.
         rewards = reward_list(self.rewards, least=0)
         if self.run is not None and not any(isinstance(each, SlotReward) for each in rewards):
-            rewards = _rewards_of_run(self.run, rewards)
+            rewards = self._rewards_of_run or []
         # Only a function is tried on gold answers. For a kit reward, no tokenizer is loaded.
         trial = {} if deciding_function(rewards) is None else self._trial_arguments()
         return choose_grader(rewards, self.rows, self.questions.format, **trial)
@@ -180,13 +180,44 @@ class Exam:
 
     @property
     def _is_graded_as_by_the_run(self) -> bool:
-        """True unless an argument grades with something that is no reward of the run."""
+        """True if the run would choose the grader too: no edited function, no replacement."""
         given = reward_list(self.rewards, least=0)
         graders = [reward for reward in given if isinstance(reward, SlotReward)]
         if self.correct is not None:
             graders = reward_list(self.correct)
+        elif isinstance(self.grader, FunctionGrader):
+            graders = [self.grader.function]
+        elif not graders:
+            return self._rewards_of_run is not None
         own = {record["hash"] for record in self.run.info["rewards"]}
         return own.issuperset(record_of(grader)["hash"] for grader in graders)
+
+    @functools.cached_property
+    def _rewards_of_run(self) -> list[RewardFunction] | None:
+        """The rewards of the run: those of the kit from its record, functions from memory.
+
+        The folder of a run has only the source of a function. If that function would decide what is
+        correct, warn and return None.
+        """
+        run = self.run
+        in_memory = [*run.rewards, *reward_list(self.rewards, least=0)]
+        functions = {reward_name(reward): reward for reward in in_memory}
+        known = []
+        missing = []
+        for record in run.info["rewards"]:
+            reward = rebuild_reward(record) or functions.get(record["name"])
+            if reward is not None:
+                known.append(reward)
+            elif record["weight"] == max(run.weights.values()):
+                missing.append(record["name"])
+        if len(missing) != 1 or any(isinstance(reward, SlotReward) for reward in known):
+            return known
+        warn_user(
+            f"The main reward of the run {run.name!r} is your function {missing[0]}(), but the "
+            "folder of the run has only its source. So correctness() decides which answers are "
+            f"correct, unless you write correct={missing[0]}."
+        )
+        return None
 
     def ask_all(self, labels: Sequence[str]) -> list[Evaluation]:
         """Ask one model after the other. Refuse wrong arguments before a model is loaded.
@@ -333,28 +364,3 @@ def require_no_tools(run: Run, cure: str) -> None:
             f"the run {run.name!r} was trained with tools. Tools are Python objects and are not "
             f"stored with the run, so {cure}."
         )
-
-
-def _rewards_of_run(run: Run, rewards: Sequence[RewardFunction]) -> list[RewardFunction]:
-    """Return the rewards of a run: those of the kit from its record, functions from memory.
-
-    The folder of a run has only the source of a function. If that function would decide what is
-    correct, warn and return no rewards.
-    """
-    functions = {reward_name(reward): reward for reward in (*run.rewards, *rewards)}
-    known = []
-    missing = []
-    for record in run.info["rewards"]:
-        reward = rebuild_reward(record) or functions.get(record["name"])
-        if reward is not None:
-            known.append(reward)
-        elif record["weight"] == max(run.weights.values()):
-            missing.append(record["name"])
-    if len(missing) != 1 or any(isinstance(reward, SlotReward) for reward in known):
-        return known
-    warn_user(
-        f"The main reward of the run {run.name!r} is your function {missing[0]}(), but the folder "
-        "of the run has only its source. So correctness() decides which answers are correct, "
-        f"unless you write correct={missing[0]}."
-    )
-    return []
