@@ -172,8 +172,11 @@ class Baseline(Shown):
 
     @functools.cached_property
     def slot_share(self) -> float:
-        """Share of completions with a readable answer. Rewards for answers read nothing else."""
-        has_slot = [self.format.extract(text) is not None for text in self.scores.completions]
+        """Share of completions with an answer that the grader can read."""
+        # The kit's rewards for answers read one only at the end. A function may read it anywhere.
+        is_function = isinstance(self.grader, FunctionGrader)
+        read = self.format.extract if is_function else self.format.extract_last
+        has_slot = [read(text) is not None for text in self.scores.completions]
         return sum(has_slot) / len(has_slot)
 
     @property
