@@ -140,7 +140,7 @@ def _write_report(
     limits = [f"{result.name}: {result.limit}" for result in results if result.limit]
     checked = []
     if rows is not None:
-        count = len(results) - len(judge_rewards)
+        count = sum(result.completions > 0 for result in results)
         completions = sum(result.completions for result in results)
         counts = f"{len(rows.rows)} rows, {completions:,} completions"
         checked.append(f"Checked {count} reward(s) on {counts}.")
