@@ -142,7 +142,7 @@ def _write_report(
     if rows is not None:
         count = sum(result.completions > 0 for result in results)
         completions = sum(result.completions for result in results)
-        counts = f"{len(rows.rows)} rows, {completions:,} completions"
+        counts = f"{len(rows.tried)} rows, {completions:,} completions"
         checked.append(f"Checked {count} reward(s) on {counts}.")
     if judge_rewards:
         checked.append(f"{len(judge_rewards)} reward(s) that call a judge were not called.")
@@ -213,7 +213,7 @@ def _try_reward(
         name=name,
         role=role,
         probes=faults.with_shares(runner.table(), role),
-        columns=tuple({*rows.rows[0].columns} & texts - QUESTION_COLUMNS),
+        columns=tuple({*rows.tried[0].columns} & texts - QUESTION_COLUMNS),
     )
     findings += calls.find_failures(runner)
     findings += faults.find_faults(tried, layouts)
@@ -252,7 +252,7 @@ def _try_controls(runner: ProbeRunner, layouts: Sequence[Layout]) -> Role:
     Layouts of other prompts are tried on a few rows only. A slow reward is tried in the layout of
     the prompt first, and in others only if it does not follow the answers there.
     """
-    first_rows = runner.rows.rows[:DETAIL_ROWS]
+    first_rows = runner.rows.tried[:DETAIL_ROWS]
     own = [layout for layout in layouts if layout.is_own]
     _run_controls(runner, first_rows, own[:1])
     if runner.is_slow:
@@ -261,7 +261,7 @@ def _try_controls(runner: ProbeRunner, layouts: Sequence[Layout]) -> Role:
             return role
     _run_controls(runner, first_rows, own[1:])
     if MIN_COMPLETIONS_PER_LIMIT * runner.seconds_per_completion < runner.seconds:
-        _run_controls(runner, runner.rows.rows[DETAIL_ROWS:], own)
+        _run_controls(runner, runner.rows.tried[DETAIL_ROWS:], own)
     _run_controls(runner, first_rows, [layout for layout in layouts if not layout.is_own])
     return roles.find_role(runner.table(), layouts)
 
@@ -280,7 +280,7 @@ def _detail_rows(runner: ProbeRunner, role: Role) -> list[CheckRow]:
 
     On other rows a probe has nothing to be compared with.
     """
-    rows = sorted(runner.rows.rows, key=lambda row: row.index not in role.margins.index)
+    rows = sorted(runner.rows.tried, key=lambda row: row.index not in role.margins.index)
     return rows[:DETAIL_ROWS]
 
 

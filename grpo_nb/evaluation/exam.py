@@ -12,7 +12,7 @@ from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.problems import warn_user
 from grpo_nb.core.progress import progress_bar
-from grpo_nb.evaluation.heldout import HeldOut, choose_questions, grade_answers, load_holdout
+from grpo_nb.evaluation.heldout import HeldOut, grade_answers, load_holdout
 from grpo_nb.evaluation.results import REWARD, Evaluation
 from grpo_nb.evaluation.subjects import (
     Decoding,
@@ -42,7 +42,7 @@ from grpo_nb.scoring.scores import score
 from grpo_nb.tasks.contamination import Contamination, find_contamination
 from grpo_nb.tasks.formats import AnswerFormat
 from grpo_nb.tasks.prompts import SYSTEM_ROLES, Chat
-from grpo_nb.tasks.read_rows import Source
+from grpo_nb.tasks.read_rows import Source, sample_rows
 from grpo_nb.tasks.task import Task
 
 Questions = Task | HeldOut | Source
@@ -98,7 +98,7 @@ class Exam:
     @functools.cached_property
     def rows(self) -> list[dict[str, Any]]:
         """The rows of the questions."""
-        rows = choose_questions(list(self.questions.holdout), self.limit)
+        rows = sample_rows(list(self.questions.holdout), self.limit)
         if not rows:
             raise ValueError("there are no held-out questions to ask.")
         return rows
@@ -227,17 +227,19 @@ class Exam:
         """
         rewards = reward_list(self.rewards, least=0)
         weights_by_name(rewards)  # raises if two rewards have the same name
+        self._require_same_template()
         # These fields are the same for all models, so a grader is tried only once.
         shared = {
             "samples": self.samples,
             "decoding": self.decoding.to_dict(),
-            "contamination": self._check_runs(),
+            "contamination": self._find_contamination(),
             **self._describe_grader(),
         }
         evaluations = []
         tokenizer = None
         for subject, label in zip(self.subjects, labels, strict=True):
-            # Only one model is in memory at a time. The first tokenizer is used for all.
+            # The model of a run stays in memory, any other is freed before the next one is loaded.
+            # The first tokenizer is used for all.
             with open_subject(subject, run=self.run, tokenizer=tokenizer) as opened:
                 completions = self._answers(opened, label)
                 # A GGUF file has no tokenizer here, but usually the template of the other model.
@@ -260,28 +262,34 @@ class Exam:
             )
         return evaluations
 
-    def _check_runs(self) -> Contamination | None:
-        """Return the questions that were trained on, and check the template's arguments."""
+    def _runs(self) -> list[Run]:
+        """Return the run, and those of the models."""
         # Two subjects may be parts of one run, so the runs are collected by their paths.
         runs = {self.run.path.absolute(): self.run} if self.run else {}
         for subject in self.subjects:
             if isinstance(subject, RunModel):
                 runs.setdefault(subject.run.path.absolute(), subject.run)
-        trained = trained_questions(getattr(self.questions, "train", None), list(runs.values()))
-        # None means that nobody could check, which is not the same as no contamination.
-        contamination = None
-        if trained:
-            contamination = find_contamination([row["question"] for row in self.rows], trained)
-            if not self.allow_contaminated:
-                contamination.require_none()
-        for run in runs.values():
+        return list(runs.values())
+
+    def _find_contamination(self) -> Contamination | None:
+        """Return the questions that were trained on. Raise if there are any, unless allowed."""
+        trained = trained_questions(getattr(self.questions, "train", None), self._runs())
+        if not trained:
+            return None  # Nobody could check, which is not the same as no contamination.
+        contamination = find_contamination([row["question"] for row in self.rows], trained)
+        if not self.allow_contaminated:
+            contamination.require_none()
+        return contamination
+
+    def _require_same_template(self) -> None:
+        """Raise if a run was trained with other arguments of the chat template."""
+        for run in self._runs():
             own = run.chat_template_kwargs
             if own != self.decoding.chat_template_kwargs:
                 raise ValueError(
                     f"the run {run.name!r} was trained with chat_template_kwargs = {own}, and this "
                     f"task makes other prompts: gn.load_task(..., chat_template_kwargs={own})."
                 )
-        return contamination
 
     def _describe_grader(self) -> dict[str, Any]:
         """Return the fields of an `Evaluation` that say who graded and how."""

@@ -1,4 +1,4 @@
-"""Find and open the models that can be asked held-out questions, one at a time.
+"""Find and open the models that can be asked held-out questions.
 
 All of them get the tokenizer and chat template of the run, or else of the first model, if their
 vocabulary is the same. A GGUF file is asked through llama.cpp with the template inside the file, as
@@ -200,7 +200,7 @@ def start_part(run: Run) -> Literal["base", "start"]:
 def open_subject(
     subject: Subject, *, run: Run | None = None, tokenizer: Any = None
 ) -> Iterator[OpenSubject]:
-    """Load a model so that it can answer, and free its memory afterwards if it was loaded here.
+    """Load a model so that it can answer. Free it afterwards, unless it is that of a run.
 
     Args:
         subject: As `locate_subjects` returns it.
@@ -211,7 +211,7 @@ def open_subject(
         yield _open_model(*subject, "A model in memory, as it is.")
     elif isinstance(subject, RunModel):
         # The three parts of a run share one model in memory. Only the adapter is switched.
-        model, own = model_of(subject.run)
+        model, own = _model_of(subject.run)
         switched = contextlib.nullcontext()
         if subject.part == "base":
             switched = model.disable_adapter()
@@ -287,7 +287,7 @@ def tokenizer_of_run(run: Run) -> Any:
     return run.tokenizer
 
 
-def model_of(run: Run) -> tuple[Any, Any]:
+def _model_of(run: Run) -> tuple[Any, Any]:
     """Return the model of a run with its adapter, and the tokenizer. Load them if necessary.
 
     Raises:
