@@ -230,8 +230,8 @@ def check_signature(runner: ProbeRunner) -> list[Finding]:
 def find_unsteadiness(runner: ProbeRunner, probes: Sequence[Probe]) -> list[Finding]:
     """Compare the first scores of some completions with those of later calls.
 
-    They are called one by one, together, and together in reverse order. A slow reward is not
-    reported here.
+    They are called one by one, together, and together in reverse order. `find_failures` reports
+    late calls.
     """
     import numpy
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from grpo_nb.checks.probes import CONTROLS, GROWTH, HARMLESS, THINK_FIRST, Layout, Probe
+from grpo_nb.checks.probes import GROWTH, REFUSED, THINK_FIRST, UNGRADED, Layout, Probe
 from grpo_nb.checks.report import WHOLE_SET, Finding, make_finding
 from grpo_nb.checks.roles import (
     ANSWER,
@@ -143,7 +143,7 @@ def _find_other_layout(reward: TriedReward, layouts: Sequence[Layout]) -> Iterab
 def _find_unexpected_scores(reward: TriedReward) -> Iterable[Finding]:
     """Report each kind of probe that is rewarded and should not be, or the other way round."""
     for kind, probes in _comparable_probes(reward).groupby("category", sort=False):
-        is_right = kind == HARMLESS
+        is_right = kind == REFUSED
         unexpected = probes[probes["is_rewarded"] != is_right]
         if len(unexpected):
             seen = "score like a right answer"
@@ -180,10 +180,10 @@ def _comparable_probes(reward: TriedReward) -> pandas.DataFrame:
     """Return the probes with an expected score, in the layout read, on rows with a margin."""
     is_read = reward.probes["layout"] == reward.role.layout.name
     categories = reward.probes["category"]
-    is_expected = ~categories.isin(CONTROLS)
+    is_expected = ~categories.isin(UNGRADED)
     if reward.role.name != ANSWER:
         # A format reward may reward a cheat in perfect format: the answer is not its business.
-        is_expected = categories == HARMLESS
+        is_expected = categories == REFUSED
     return reward.probes[is_read & is_expected].dropna(subset="share")
 
 

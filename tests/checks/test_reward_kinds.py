@@ -252,7 +252,7 @@ def test_relative_reward_is_not_called() -> None:
 
     report = check_rewards([right, gn.rewards.relative(ranks)], SUMS)
     assert report.ok, report
-    assert report.roles == {"right": "tells right from wrong", "ranks": "not judged"}
+    assert report.roles == {"right": "tells right from wrong", "ranks": "unknown"}
     assert any("ranks: it ranks the completions of a group" in limit for limit in report.limits)
     assert report.checked.startswith("Checked 1 reward(s)")
 
