@@ -180,17 +180,19 @@ class Exam:
 
     @property
     def _is_graded_as_by_the_run(self) -> bool:
-        """True if the run would choose the grader too: no edited function, no replacement."""
+        """True if a reward of the run decides, or if none can, so that correctness() does."""
         given = reward_list(self.rewards, least=0)
         graders = [reward for reward in given if isinstance(reward, SlotReward)]
         if self.correct is not None:
             graders = reward_list(self.correct)
-        elif isinstance(self.grader, FunctionGrader):
-            graders = [self.grader.function]
-        elif not graders:
+        if not graders:
             return self._rewards_of_run is not None
-        own = {record["hash"] for record in self.run.info["rewards"]}
-        return own.issuperset(record_of(grader)["hash"] for grader in graders)
+        return all(map(self._is_of_the_run, graders))
+
+    def _is_of_the_run(self, reward: RewardFunction) -> bool:
+        """Return True if the run was trained with this reward, and not with an earlier version."""
+        own = [record["hash"] for record in self.run.info["rewards"]]
+        return record_of(reward)["hash"] in own
 
     @functools.cached_property
     def _rewards_of_run(self) -> list[RewardFunction] | None:
@@ -200,8 +202,8 @@ class Exam:
         correct, warn and return None.
         """
         run = self.run
-        in_memory = [*run.rewards, *reward_list(self.rewards, least=0)]
-        functions = {reward_name(reward): reward for reward in in_memory}
+        given = filter(self._is_of_the_run, reward_list(self.rewards, least=0))
+        functions = {reward_name(reward): reward for reward in (*given, *run.rewards)}
         known = []
         missing = []
         for record in run.info["rewards"]:

@@ -124,12 +124,15 @@ def test_exam_without_the_function_is_not_complete() -> None:
     assert not exam_of_reopened_run().is_complete
 
 
+@pytest.mark.filterwarnings("ignore:The main reward")
 def test_exam_with_an_edited_function_is_not_complete() -> None:
     def edited(completions: list, **columns: object) -> list[float]:
         return [0.5] * len(completions)
 
     edited.__name__ = "brevity"
-    assert not exam_of_reopened_run(rewards=edited).is_complete
+    exam = exam_of_reopened_run(rewards=edited)
+    assert exam.grader == gn.rewards.correctness()
+    assert not exam.is_complete
 
 
 @pytest.fixture
