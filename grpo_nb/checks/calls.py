@@ -197,7 +197,7 @@ class ProbeRunner:
         if tokenizer is None:
             # One id per word or mark, because only the number of ids matters.
             token_ids = [[0] * len(re.findall(r"\w+|\W", text)) for text in texts]
-        columns = [self.rows.rows[probe.row].columns for probe in probes]
+        columns = [self.rows.tried[probe.row].columns for probe in probes]
         return make_batch(texts, columns, completion_ids=token_ids, tokenizer=tokenizer)
 
     def table(self) -> pandas.DataFrame:
@@ -216,7 +216,7 @@ class ProbeRunner:
 
 def check_signature(runner: ProbeRunner) -> list[Finding]:
     """Report a reward that does not accept TRL's arguments and all data columns by name."""
-    row = runner.rows.rows[0].columns
+    row = runner.rows.tried[0].columns
     columns = [name for name in row if name not in ("prompt", "completion", "completion_ids")]
     arguments = dict.fromkeys([*TRL_KEYWORDS, *columns])
     try:
@@ -230,8 +230,8 @@ def check_signature(runner: ProbeRunner) -> list[Finding]:
 def find_unsteadiness(runner: ProbeRunner, probes: Sequence[Probe]) -> list[Finding]:
     """Compare the first scores of some completions with those of later calls.
 
-    They are called one by one, together, and together in reverse order. A slow reward is not
-    reported here.
+    They are called one by one, together, and together in reverse order. `find_failures` reports
+    late calls.
     """
     import numpy
 

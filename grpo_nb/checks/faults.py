@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from grpo_nb.checks.probes import CONTROLS, HARMLESS, THINK_FIRST, Layout, Probe
+from grpo_nb.checks.probes import GROWTH, REFUSED, THINK_FIRST, UNGRADED, Layout, Probe
 from grpo_nb.checks.report import WHOLE_SET, Finding, make_finding
 from grpo_nb.checks.roles import (
     ANSWER,
@@ -143,7 +143,7 @@ def _find_other_layout(reward: TriedReward, layouts: Sequence[Layout]) -> Iterab
 def _find_unexpected_scores(reward: TriedReward) -> Iterable[Finding]:
     """Report each kind of probe that is rewarded and should not be, or the other way round."""
     for kind, probes in _comparable_probes(reward).groupby("category", sort=False):
-        is_right = kind == HARMLESS
+        is_right = kind == REFUSED
         unexpected = probes[probes["is_rewarded"] != is_right]
         if len(unexpected):
             seen = "score like a right answer"
@@ -164,7 +164,8 @@ def _find_endless_growth(reward: TriedReward) -> Iterable[Finding]:
     for variant, probes in all_growing.groupby("variant", sort=False):
         scores = probes["score"]
         rises = scores.diff().iloc[1:]
-        is_steady = rises.min() > tolerance  # false if a slow reward was tried with one length only
+        # With fewer lengths, a score with a maximum may still rise in the last step.
+        is_steady = len(scores) == len(GROWTH) and rises.min() > tolerance
         is_rising = is_steady and rises.iloc[-1] > STILL_RISING * rises.sum()
         if is_rising and scores.iloc[-1] > best_plain + tolerance:
             first, last = scores.iloc[[0, -1]]
@@ -179,10 +180,10 @@ def _comparable_probes(reward: TriedReward) -> pandas.DataFrame:
     """Return the probes with an expected score, in the layout read, on rows with a margin."""
     is_read = reward.probes["layout"] == reward.role.layout.name
     categories = reward.probes["category"]
-    is_expected = ~categories.isin(CONTROLS)
+    is_expected = ~categories.isin(UNGRADED)
     if reward.role.name != ANSWER:
         # A format reward may reward a cheat in perfect format: the answer is not its business.
-        is_expected = categories == HARMLESS
+        is_expected = categories == REFUSED
     return reward.probes[is_read & is_expected].dropna(subset="share")
 
 
@@ -248,9 +249,9 @@ def _total_scores(rewards: Sequence[TriedReward], weights: Weights) -> pandas.Da
 def _explain_total(rewards: Sequence[TriedReward], rows: CheckRows) -> Finding:
     """Return the finding about a total that does not follow right answers.
 
-    It is critical if a reward depends on the answer or reads the gold answers. A single reward for
-    the format, the length or the wording is a part of a set, which gets a note. Rewards that read
-    other columns of the row may define right answers by these columns.
+    It is critical unless no reward depends on the answer. Then a single reward for the format, the
+    length or the wording is a part of a set, which gets a note. Rewards that read other columns of
+    the row may define right answers by these columns.
     """
     if not any(is_answer_dependent(reward.probes) for reward in rewards):
         columns = set().union(*(reward.columns for reward in rewards))

@@ -33,7 +33,8 @@ MIN_LABELS = 20
 ENOUGH_CORRELATION = 0.4
 """Correlation needed at the lower end of the interval.
 
-From about here on, agreement is called moderate (Landis and Koch, Biometrics 33, 1977).
+No convention: Landis and Koch (Biometrics 33, 1977) call a kappa, which is another measure,
+moderate from about here on.
 """
 
 MAX_ANSWERS_PROBED = 10
@@ -103,7 +104,7 @@ def agreement(judge: judge_model.judge, labelled: Source) -> Agreement:
             .csv file, or the labels of the reward lab. Rows without a score are left out.
 
     Raises:
-        ValueError: A column is missing, or no row has a score.
+        ValueError: A column is missing, a score is not a number, or no row has a score.
         EnvironmentProblem: The judge did not reply at all.
 
     >>> def ask(messages):

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import math
-import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -37,6 +36,7 @@ from grpo_nb.scoring.correct_answers import (
 )
 from grpo_nb.scoring.scores import NO_SPREAD, Scores, in_groups, score
 from grpo_nb.tasks.formats import AnswerFormat
+from grpo_nb.tasks.read_rows import sample_rows
 from grpo_nb.tasks.task import Task
 
 if TYPE_CHECKING:
@@ -172,8 +172,11 @@ class Baseline(Shown):
 
     @functools.cached_property
     def slot_share(self) -> float:
-        """Share of completions with a readable answer. Rewards for answers read nothing else."""
-        has_slot = [self.format.extract(text) is not None for text in self.scores.completions]
+        """Share of completions with an answer that the grader can read."""
+        # The kit's rewards for answers read one only at the end. A function may read it anywhere.
+        is_function = isinstance(self.grader, FunctionGrader)
+        read = self.format.extract if is_function else self.format.extract_last
+        has_slot = [read(text) is not None for text in self.scores.completions]
         return sum(has_slot) / len(has_slot)
 
     @property
@@ -337,15 +340,13 @@ def baseline(
     task.rendered_by(settings)  # raises if the settings ask for another chat template
 
     # 1. Choose the prompts, and call the rewards before anything is sampled.
-    count = min(prompts, len(task.train))
-    places = sorted(random.Random(settings.seed).sample(range(len(task.train)), count))
-    rows = [task.train[place] for place in places]
+    rows = sample_rows(task.train, prompts, settings.seed)
     started_rows = [task.start_episode(row) for row in rows]
     right_texts = [task.format.completion(PLAIN_REASONING, row["answer"]) for row in rows]
     right = score(rewards, right_texts, started_rows, tokenizer=tokenizer)
     # New episodes, because scoring may have changed the first ones.
     started_rows = [task.start_episode(row) for row in rows]
-    empty = score(rewards, [""] * count, started_rows, tokenizer=tokenizer)
+    empty = score(rewards, [""] * len(rows), started_rows, tokenizer=tokenizer)
     grader = choose_grader(
         rewards, rows, task.format, tokenizer=tokenizer, start_episode=task.start_episode
     )

@@ -61,9 +61,9 @@ def choose_level(
     """Measure levels of a task, the easiest first, and choose the first that is not mastered.
 
     A level is mastered if two thirds of the sampled answers are correct. Harder levels are not
-    measured, so a small model pays for one. If the level found gives no signal, the hardest of the
-    easier levels that gives one is chosen. If all levels are mastered, the hardest is chosen, and
-    `has_room` is false. Model and random state do not change.
+    measured; with a small model, usually one level is. If the level found gives no signal, the
+    hardest of the easier levels that gives one is chosen. If all levels are mastered, the hardest
+    is chosen, and `has_room` is false. Model and random state do not change.
 
     Args:
         model: As for `baseline`.

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from grpo_nb.core.tables import Html, Part, Shown, Table, bold, code, escaped
 from grpo_nb.core.words import displayable, in_line
 
 Severity = Literal["critical", "warning", "note"]
-SEVERITIES: tuple[Severity, ...] = ("critical", "warning", "note")
 WHOLE_SET = "all rewards together"
 """Used in place of a reward's name in findings about the weighted total."""
 
@@ -276,7 +275,7 @@ class RewardReport(Shown):
     def summary(self) -> str:
         """The verdict in one sentence."""
         counts = []
-        for severity in SEVERITIES:
+        for severity in get_args(Severity):
             count = sum(finding.severity == severity for finding in self.findings)
             if count:
                 counts.append(_counted(count, severity))

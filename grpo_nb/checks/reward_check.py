@@ -46,6 +46,9 @@ QUESTION_COLUMNS = {"prompt", "question", "environments"}
 CALLS_JUDGE = "calls a judge"
 """Role of a reward that is not called, because it asks a judge."""
 
+UNKNOWN = "unknown"
+"""Role of a reward whose scores show nothing."""
+
 MIN_COMPLETIONS_PER_LIMIT = 500
 """All rows are tried only if so many completions fit into the time limit of one call."""
 
@@ -64,7 +67,7 @@ class RewardResult:
     """Number of completions with which the reward was called."""
     tried: TriedReward | None = None
     """The scores, if they show what the reward follows, or that it follows nothing."""
-    hides_total: bool = False
+    is_total_unknown: bool = False
     """True if the total cannot be checked, because the scores of this reward are unknown.
 
     False for rewards that score played episodes or rank a group, which the total leaves out.
@@ -122,10 +125,10 @@ def check_rewards(
     findings = [finding for result in results for finding in result.findings]
     # The weighted total is what the model learns from.
     tried = [result.tried for result in results if result.tried is not None]
-    is_total_hidden = any(result.hides_total for result in results)
-    if tried and not is_total_hidden:
+    is_total_unknown = any(result.is_total_unknown for result in results)
+    if tried and not is_total_unknown:
         findings += faults.check_total(tried, weights, rows)
-    return _write_report(results, rows, findings, is_total_hidden=is_total_hidden)
+    return _write_report(results, rows, findings, is_total_unknown=is_total_unknown)
 
 
 def _write_report(
@@ -133,16 +136,16 @@ def _write_report(
     rows: CheckRows | None,
     findings: Sequence[Finding],
     *,
-    is_total_hidden: bool,
+    is_total_unknown: bool,
 ) -> RewardReport:
     """Return the report on all rewards and their total."""
     judge_rewards = [result.name for result in results if result.role == CALLS_JUDGE]
     limits = [f"{result.name}: {result.limit}" for result in results if result.limit]
     checked = []
     if rows is not None:
-        count = len(results) - len(judge_rewards)
+        count = sum(result.completions > 0 for result in results)
         completions = sum(result.completions for result in results)
-        counts = f"{len(rows.rows)} rows, {completions:,} completions"
+        counts = f"{len(rows.tried)} rows, {completions:,} completions"
         checked.append(f"Checked {count} reward(s) on {counts}.")
     if judge_rewards:
         checked.append(f"{len(judge_rewards)} reward(s) that call a judge were not called.")
@@ -150,8 +153,8 @@ def _write_report(
             f"the scores of {', '.join(judge_rewards)}, and with them the weighted total: a judge "
             "would be asked about a thousand times. Measure the judge with gn.checks.agreement"
         )
-    elif is_total_hidden:
-        limits.append("the weighted total: a reward has to be fixed first, or is too slow to judge")
+    elif is_total_unknown:
+        limits.append("the weighted total: a reward has to be fixed first, or is too slow to check")
     return RewardReport(
         findings=tuple(findings),
         roles={result.name: result.role for result in results},
@@ -172,7 +175,7 @@ def _try_reward(
     """
     name = base.reward_name(reward)
     if judges := judges_in(reward):
-        return RewardResult(name, CALLS_JUDGE, find_unmeasured(judges, name), hides_total=True)
+        return RewardResult(name, CALLS_JUDGE, find_unmeasured(judges, name), is_total_unknown=True)
 
     # 1. Does the call work, and what does the reward follow?
     runner = ProbeRunner(reward, rows, seconds_per_call)
@@ -193,11 +196,11 @@ def _try_reward(
         )
         return RewardResult(
             name,
-            role="not judged",
+            role=UNKNOWN,
             findings=[*findings, *calls.find_failures(runner)],
             limit=limit,
             completions=runner.completions,
-            hides_total=not reason_left_out,
+            is_total_unknown=not reason_left_out,
         )
 
     # 2. Try all other probes in the layout that the reward reads.
@@ -213,7 +216,7 @@ def _try_reward(
         name=name,
         role=role,
         probes=faults.with_shares(runner.table(), role),
-        columns=tuple({*rows.rows[0].columns} & texts - QUESTION_COLUMNS),
+        columns=tuple({*rows.tried[0].columns} & texts - QUESTION_COLUMNS),
     )
     findings += calls.find_failures(runner)
     findings += faults.find_faults(tried, layouts)
@@ -233,7 +236,7 @@ def _try_reward(
         completions=runner.completions,
         tried=tried,
         # Probes that were not tried may show what a reward follows.
-        hides_total=is_stopped and role.name == roles.OTHER,
+        is_total_unknown=is_stopped and role.name == roles.OTHER,
     )
 
 
@@ -252,7 +255,7 @@ def _try_controls(runner: ProbeRunner, layouts: Sequence[Layout]) -> Role:
     Layouts of other prompts are tried on a few rows only. A slow reward is tried in the layout of
     the prompt first, and in others only if it does not follow the answers there.
     """
-    first_rows = runner.rows.rows[:DETAIL_ROWS]
+    first_rows = runner.rows.tried[:DETAIL_ROWS]
     own = [layout for layout in layouts if layout.is_own]
     _run_controls(runner, first_rows, own[:1])
     if runner.is_slow:
@@ -261,7 +264,7 @@ def _try_controls(runner: ProbeRunner, layouts: Sequence[Layout]) -> Role:
             return role
     _run_controls(runner, first_rows, own[1:])
     if MIN_COMPLETIONS_PER_LIMIT * runner.seconds_per_completion < runner.seconds:
-        _run_controls(runner, runner.rows.rows[DETAIL_ROWS:], own)
+        _run_controls(runner, runner.rows.tried[DETAIL_ROWS:], own)
     _run_controls(runner, first_rows, [layout for layout in layouts if not layout.is_own])
     return roles.find_role(runner.table(), layouts)
 
@@ -280,7 +283,7 @@ def _detail_rows(runner: ProbeRunner, role: Role) -> list[CheckRow]:
 
     On other rows a probe has nothing to be compared with.
     """
-    rows = sorted(runner.rows.rows, key=lambda row: row.index not in role.margins.index)
+    rows = sorted(runner.rows.tried, key=lambda row: row.index not in role.margins.index)
     return rows[:DETAIL_ROWS]
 
 

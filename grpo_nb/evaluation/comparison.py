@@ -177,12 +177,12 @@ class Comparison(Shown):
         low, high = result.interval
         sentences = [
             self.headline,
-            measures_sentence(self),
+            _measures_sentence(self),
             f"The share of correct answers changed by {100 * result.difference:+.1f} points on "
             f"{result.questions} questions (95 % interval {100 * low:+.1f} to {100 * high:+.1f}).",
         ]
         if self.verdict == NO_DIFFERENCE:
-            sentences.append(power_sentence(result))
+            sentences.append(_power_sentence(result))
         sentences.append(f"Counted as correct: {self.after.counted_as_correct}.")
         if self.contamination and self.contamination.count:
             sentences.append(self.contamination.sentence)
@@ -258,7 +258,7 @@ class Comparison(Shown):
     def _parts(self, has_figure: bool = True) -> Iterator[Part]:
         """Yield the parts of the card, from the verdict to the small print."""
         yield bold(self.headline)
-        yield measures_sentence(self)
+        yield _measures_sentence(self)
         yield _table(self)
         yield f"{self.after.asked_sentence} Counted as correct: {self.after.counted_as_correct}."
         counts = ", ".join(f"{count} {name}" for name, count in self.changed.items())
@@ -290,7 +290,7 @@ def _grade(row: Mapping[str, Any], compares_gold: bool) -> str:
     return "no answer" if compares_gold and row["given"] is None else "wrong"
 
 
-def measures_sentence(comparison: Comparison) -> str:
+def _measures_sentence(comparison: Comparison) -> str:
     """Return the three measures before and after, each with its own verdict."""
     # A function may call an answer correct that is not in the format.
     needs_both = ", which needs both" if comparison.after.compares_gold else ""
@@ -324,7 +324,7 @@ def _p_value(result: PairedResult) -> str:
     return "p < 0.001" if result.p_value < 0.001 else f"p = {result.p_value:.3f}"
 
 
-def power_sentence(result: PairedResult) -> str:
+def _power_sentence(result: PairedResult) -> str:
     """Return a sentence on the differences that a test can detect."""
     if result.smallest is None:
         return (
@@ -397,7 +397,7 @@ def _small_print(comparison: Comparison) -> Html:
         "In brackets: 95 % interval, the range in which the true share probably lies.",
         "p: how often two equally good models show such a change, or a larger one, by chance. "
         "0.05 is once in 20 comparisons.",
-        power_sentence(comparison.result),
+        _power_sentence(comparison.result),
         comparison.after.anywhere_sentence,
     ]
     for side in comparison.sides.values():

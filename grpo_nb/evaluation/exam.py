@@ -12,7 +12,7 @@ from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.problems import warn_user
 from grpo_nb.core.progress import progress_bar
-from grpo_nb.evaluation.heldout import HeldOut, choose_questions, grade_answers, load_holdout
+from grpo_nb.evaluation.heldout import HeldOut, grade_answers, load_holdout
 from grpo_nb.evaluation.results import REWARD, Evaluation
 from grpo_nb.evaluation.subjects import (
     Decoding,
@@ -42,7 +42,7 @@ from grpo_nb.scoring.scores import score
 from grpo_nb.tasks.contamination import Contamination, find_contamination
 from grpo_nb.tasks.formats import AnswerFormat
 from grpo_nb.tasks.prompts import SYSTEM_ROLES, Chat
-from grpo_nb.tasks.read_rows import Source
+from grpo_nb.tasks.read_rows import Source, sample_rows
 from grpo_nb.tasks.task import Task
 
 Questions = Task | HeldOut | Source
@@ -98,7 +98,7 @@ class Exam:
     @functools.cached_property
     def rows(self) -> list[dict[str, Any]]:
         """The rows of the questions."""
-        rows = choose_questions(list(self.questions.holdout), self.limit)
+        rows = sample_rows(list(self.questions.holdout), self.limit)
         if not rows:
             raise ValueError("there are no held-out questions to ask.")
         return rows
@@ -149,7 +149,7 @@ class Exam:
         # A kit reward for the answer among the arguments takes precedence over those of the run.
         rewards = reward_list(self.rewards, least=0)
         if self.run is not None and not any(isinstance(each, SlotReward) for each in rewards):
-            rewards = _rewards_of_run(self.run, rewards)
+            rewards = self._rewards_of_run or []
         # Only a function is tried on gold answers. For a kit reward, no tokenizer is loaded.
         trial = {} if deciding_function(rewards) is None else self._trial_arguments()
         return choose_grader(rewards, self.rows, self.questions.format, **trial)
@@ -180,13 +180,46 @@ class Exam:
 
     @property
     def _is_graded_as_by_the_run(self) -> bool:
-        """True unless an argument grades with something that is no reward of the run."""
+        """True if a reward of the run decides, or if none can, so that correctness() does."""
         given = reward_list(self.rewards, least=0)
         graders = [reward for reward in given if isinstance(reward, SlotReward)]
         if self.correct is not None:
             graders = reward_list(self.correct)
-        own = {record["hash"] for record in self.run.info["rewards"]}
-        return own.issuperset(record_of(grader)["hash"] for grader in graders)
+        if not graders:
+            return self._rewards_of_run is not None
+        return all(map(self._is_of_the_run, graders))
+
+    def _is_of_the_run(self, reward: RewardFunction) -> bool:
+        """Return True if the run was trained with this reward, and not with an earlier version."""
+        own = [record["hash"] for record in self.run.info["rewards"]]
+        return record_of(reward)["hash"] in own
+
+    @functools.cached_property
+    def _rewards_of_run(self) -> list[RewardFunction] | None:
+        """The rewards of the run: those of the kit from its record, functions from memory.
+
+        The folder of a run has only the source of a function. If that function would decide what is
+        correct, warn and return None.
+        """
+        run = self.run
+        given = filter(self._is_of_the_run, reward_list(self.rewards, least=0))
+        functions = {reward_name(reward): reward for reward in (*given, *run.rewards)}
+        known = []
+        missing = []
+        for record in run.info["rewards"]:
+            reward = rebuild_reward(record) or functions.get(record["name"])
+            if reward is not None:
+                known.append(reward)
+            elif record["weight"] == max(run.weights.values()):
+                missing.append(record["name"])
+        if len(missing) != 1 or any(isinstance(reward, SlotReward) for reward in known):
+            return known
+        warn_user(
+            f"The main reward of the run {run.name!r} is your function {missing[0]}(), but the "
+            "folder of the run has only its source. So correctness() decides which answers are "
+            f"correct, unless you write correct={missing[0]}."
+        )
+        return None
 
     def ask_all(self, labels: Sequence[str]) -> list[Evaluation]:
         """Ask one model after the other. Refuse wrong arguments before a model is loaded.
@@ -196,17 +229,19 @@ class Exam:
         """
         rewards = reward_list(self.rewards, least=0)
         weights_by_name(rewards)  # raises if two rewards have the same name
+        self._require_same_template()
         # These fields are the same for all models, so a grader is tried only once.
         shared = {
             "samples": self.samples,
             "decoding": self.decoding.to_dict(),
-            "contamination": self._check_runs(),
+            "contamination": self._find_contamination(),
             **self._describe_grader(),
         }
         evaluations = []
         tokenizer = None
         for subject, label in zip(self.subjects, labels, strict=True):
-            # Only one model is in memory at a time. The first tokenizer is used for all.
+            # The model of a run stays in memory, any other is freed before the next one is loaded.
+            # The first tokenizer is used for all.
             with open_subject(subject, run=self.run, tokenizer=tokenizer) as opened:
                 completions = self._answers(opened, label)
                 # A GGUF file has no tokenizer here, but usually the template of the other model.
@@ -229,28 +264,34 @@ class Exam:
             )
         return evaluations
 
-    def _check_runs(self) -> Contamination | None:
-        """Return the questions that were trained on, and check the template's arguments."""
+    def _runs(self) -> list[Run]:
+        """Return the run, and those of the models."""
         # Two subjects may be parts of one run, so the runs are collected by their paths.
         runs = {self.run.path.absolute(): self.run} if self.run else {}
         for subject in self.subjects:
             if isinstance(subject, RunModel):
                 runs.setdefault(subject.run.path.absolute(), subject.run)
-        trained = trained_questions(getattr(self.questions, "train", None), list(runs.values()))
-        # None means that nobody could check, which is not the same as no contamination.
-        contamination = None
-        if trained:
-            contamination = find_contamination([row["question"] for row in self.rows], trained)
-            if not self.allow_contaminated:
-                contamination.require_none()
-        for run in runs.values():
+        return list(runs.values())
+
+    def _find_contamination(self) -> Contamination | None:
+        """Return the questions that were trained on. Raise if there are any, unless allowed."""
+        trained = trained_questions(getattr(self.questions, "train", None), self._runs())
+        if not trained:
+            return None  # Nobody could check, which is not the same as no contamination.
+        contamination = find_contamination([row["question"] for row in self.rows], trained)
+        if not self.allow_contaminated:
+            contamination.require_none()
+        return contamination
+
+    def _require_same_template(self) -> None:
+        """Raise if a run was trained with other arguments of the chat template."""
+        for run in self._runs():
             own = run.chat_template_kwargs
             if own != self.decoding.chat_template_kwargs:
                 raise ValueError(
                     f"the run {run.name!r} was trained with chat_template_kwargs = {own}, and this "
                     f"task makes other prompts: gn.load_task(..., chat_template_kwargs={own})."
                 )
-        return contamination
 
     def _describe_grader(self) -> dict[str, Any]:
         """Return the fields of an `Evaluation` that say who graded and how."""
@@ -333,28 +374,3 @@ def require_no_tools(run: Run, cure: str) -> None:
             f"the run {run.name!r} was trained with tools. Tools are Python objects and are not "
             f"stored with the run, so {cure}."
         )
-
-
-def _rewards_of_run(run: Run, rewards: Sequence[RewardFunction]) -> list[RewardFunction]:
-    """Return the rewards of a run: those of the kit from its record, functions from memory.
-
-    The folder of a run has only the source of a function. If that function would decide what is
-    correct, warn and return no rewards.
-    """
-    functions = {reward_name(reward): reward for reward in (*run.rewards, *rewards)}
-    known = []
-    missing = []
-    for record in run.info["rewards"]:
-        reward = rebuild_reward(record) or functions.get(record["name"])
-        if reward is not None:
-            known.append(reward)
-        elif record["weight"] == max(run.weights.values()):
-            missing.append(record["name"])
-    if len(missing) != 1 or any(isinstance(reward, SlotReward) for reward in known):
-        return known
-    warn_user(
-        f"The main reward of the run {run.name!r} is your function {missing[0]}(), but the folder "
-        "of the run has only its source. So correctness() decides which answers are correct, "
-        f"unless you write correct={missing[0]}."
-    )
-    return []

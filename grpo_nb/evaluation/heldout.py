@@ -7,7 +7,6 @@ and the way answers are read change a score. For numbers of others, see docs/gui
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -24,8 +23,8 @@ from grpo_nb.scoring.correct_answers import (
 from grpo_nb.tasks.answers import ACCEPTED, answers_of
 from grpo_nb.tasks.cleaning import Changes, clean
 from grpo_nb.tasks.formats import AnswerFormat
-from grpo_nb.tasks.prompts import fitting_format, with_prompts
-from grpo_nb.tasks.read_rows import Source, read_rows
+from grpo_nb.tasks.prompts import Example, fitting_format, with_prompts
+from grpo_nb.tasks.read_rows import Source, read_rows, sample_rows
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -47,7 +46,7 @@ def load_holdout(
     limit: int | None = None,
     format: AnswerFormat | None = None,
     columns: Mapping[str, str] | None = None,
-    example: tuple[str, str, str] | None = None,
+    example: Example | None = None,
     split: str = "test",
 ) -> HeldOut:
     """Load questions to evaluate on, as `load_task` reads them. Nothing is kept for training.
@@ -71,21 +70,13 @@ def load_holdout(
     from datasets import Dataset
 
     read = read_rows(source, split)
-    rows = choose_questions(clean(read, Changes(), columns), limit)
+    # The seed never changes, so two evaluations with the same limit ask the same questions.
+    rows = sample_rows(clean(read, Changes(), columns), limit)
     golds = [row.get(ACCEPTED, row["answer"]) for row in rows]
     format = fitting_format(format, answers_of(golds))
     # All rows become questions: unlike in `load_task`, no share is kept for training.
     holdout = Dataset.from_list(with_prompts(rows, format, example))
     return HeldOut(name=read.name, format=format, holdout=holdout)
-
-
-def choose_questions(rows: Sequence[dict[str, Any]], limit: int | None) -> list[dict[str, Any]]:
-    """Return a random sample of `limit` rows in their order, always the same, or all rows."""
-    count = len(rows) if limit is None else min(limit, len(rows))
-    # A file may be sorted, so its first rows are no fair sample. The seed never changes, so two
-    # evaluations with the same limit ask the same questions.
-    places = random.Random(0).sample(range(len(rows)), count)
-    return [rows[place] for place in sorted(places)]
 
 
 def grade_answers(

@@ -1,4 +1,4 @@
-"""Find and open the models that can be asked held-out questions, one at a time.
+"""Find and open the models that can be asked held-out questions.
 
 All of them get the tokenizer and chat template of the run, or else of the first model, if their
 vocabulary is the same. A GGUF file is asked through llama.cpp with the template inside the file, as
@@ -200,7 +200,7 @@ def start_part(run: Run) -> Literal["base", "start"]:
 def open_subject(
     subject: Subject, *, run: Run | None = None, tokenizer: Any = None
 ) -> Iterator[OpenSubject]:
-    """Load a model so that it can answer, and free its memory afterwards if it was loaded here.
+    """Load a model so that it can answer. Free it afterwards, unless it is that of a run.
 
     Args:
         subject: As `locate_subjects` returns it.
@@ -211,30 +211,31 @@ def open_subject(
         yield _open_model(*subject, "A model in memory, as it is.")
     elif isinstance(subject, RunModel):
         # The three parts of a run share one model in memory. Only the adapter is switched.
-        model, own = model_of(subject.run)
+        model, own_tokenizer = _model_of(subject.run)
         switched = contextlib.nullcontext()
         if subject.part == "base":
             switched = model.disable_adapter()
         elif subject.part == "start":
             switched = _start_adapter(model, subject.run)
         with switched:
-            yield _open_model(model, own, _describe(subject))
+            yield _open_model(model, own_tokenizer, _describe(subject))
     elif isinstance(subject, Path) and subject.suffix == ".gguf":
         yield _open_gguf(subject)
     else:
-        model, own = _load(subject, run)
+        model, own_tokenizer = _load(subject, run)
         # Another template would change the prompt, and with it what is measured.
-        shared = tokenizer if run is None else tokenizer_of_run(run)
+        shared_tokenizer = tokenizer if run is None else tokenizer_of_run(run)
+        shared_tokenizer = shared_tokenizer or own_tokenizer
         description = f"The model {name_of(subject)}."
-        if shared is not None and shared.get_vocab() == own.get_vocab():
-            own = shared
-        elif shared is not None:
+        if shared_tokenizer.get_vocab() == own_tokenizer.get_vocab():
+            own_tokenizer = shared_tokenizer
+        else:
             description += (
                 " It has another vocabulary, so it is asked with its own tokenizer and chat "
                 "template, and lengths in tokens cannot be compared."
             )
         try:
-            yield _open_model(model, own, description)
+            yield _open_model(model, own_tokenizer, description)
         finally:
             # Without this, two models would be in memory while the next one is loaded.
             del model
@@ -287,7 +288,7 @@ def tokenizer_of_run(run: Run) -> Any:
     return run.tokenizer
 
 
-def model_of(run: Run) -> tuple[Any, Any]:
+def _model_of(run: Run) -> tuple[Any, Any]:
     """Return the model of a run with its adapter, and the tokenizer. Load them if necessary.
 
     Raises:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from statistics import fmean, median
 from typing import Any
 
-from grpo_nb.core.statistics import mann_whitney_z
+from grpo_nb.core.statistics import Z_95, mann_whitney_z
 
 CLEAR_Z = 3.0
 """z-score of a shift that causes an alert. The rules test after every step, so a z-score of 2
@@ -64,9 +64,6 @@ ZERO_STD_SHARE = "zero_std_share"
 
 HOLDOUT_METRICS = {"holdout/accuracy", "holdout/accuracy_low", "holdout/accuracy_high"}
 """Held-out accuracy, as the kit logs it, and the ends of its 95 % interval."""
-
-Z_OF_95_PERCENT = 1.96
-"""Standard errors between a mean and either end of its 95 % interval."""
 
 CHANGE_PER_ERROR = 1.128
 """Mean absolute difference of two normal values with standard deviation 1."""
@@ -214,7 +211,7 @@ class RunHistory:
         if metrics.keys() >= HOLDOUT_METRICS:
             self.accuracy.add(metrics["holdout/accuracy"])
             width = metrics["holdout/accuracy_high"] - metrics["holdout/accuracy_low"]
-            self.accuracy_error = max(self.accuracy_error, width / (2 * Z_OF_95_PERCENT))
+            self.accuracy_error = max(self.accuracy_error, width / (2 * Z_95))
         if "eval_reward" in metrics:
             self.eval_reward.add(metrics["eval_reward"])
         # Evaluation rows (`eval_*`) and the summary (`train_*`) have no reward. In a training row,

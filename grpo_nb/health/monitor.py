@@ -23,7 +23,7 @@ from grpo_nb.health.history import (
     WINDOW,
     RunHistory,
 )
-from grpo_nb.health.rules import RULES, Finding, check_not_finite
+from grpo_nb.health.rules import CHECKS, Finding, check_not_finite
 from grpo_nb.health.trend import measure_trend
 from grpo_nb.runs.alert import KINDS, SEVERITIES, Alert, Severity, alert_table, worst_first
 from grpo_nb.runs.checkpoints import checkpoint_folders
@@ -108,7 +108,7 @@ class HealthMonitor:
         history = self.history
         history.add(row)
         findings = {}
-        for finding in self._apply_rules():
+        for finding in self._run_checks():
             key = (finding.rule, finding.subject)
             findings[key] = finding
             self._last_steps.setdefault(key, {})[finding.severity] = history.step
@@ -127,15 +127,15 @@ class HealthMonitor:
             self.should_stop = True
         return news
 
-    def _apply_rules(self) -> Iterator[Finding]:
+    def _run_checks(self) -> Iterator[Finding]:
         history = self.history
         yield from check_not_finite(history)
         is_reward_step = history.step == history.last_reward_step
         has_enough_rows = history.reward_rows >= MIN_ROWS
         if is_reward_step and has_enough_rows and history.steps >= SHORT_WINDOW:
             trend = measure_trend(history)
-            for rule in RULES:
-                yield from rule(history, trend)
+            for check in CHECKS:
+                yield from check(history, trend)
 
     def _changed_alert(self, key: tuple[str, str], finding: Finding | None) -> Alert | None:
         """Return the new alert of a rule and subject, None if its alert stays as it is."""

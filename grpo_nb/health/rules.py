@@ -1,11 +1,11 @@
 """All rules. docs/guide/health.md describes each one, docs/evidence/health.md has the sources.
 
-A rule is a function that yields findings after each row. A finding reports what was measured and
-what follows from it. A rule is silent if its metric was not measured. In the order of this file,
-the rules ask:
+A check is a function that yields findings after each row. A finding reports what was measured and
+what follows from it, and names its rule: the topic that it belongs to. A check is silent if its
+metric was not measured. In the order of this file, the rules ask:
 
 - Are all numbers finite (`not_finite`), and do rewards differ within groups (`no_spread`)?
-- Are completions truncated or repeated, do tool calls fail, is the learning rate 0 (`ShareRule`)?
+- Are completions truncated or repeated, do tool calls fail, is the learning rate 0 (`ShareLimit`)?
 - Have the gradient, the entropy, the length or the KL changed too much?
 - Has the reward fallen (`reward_falling`), or not risen (`reward_flat`, `constant_reward`)?
 - Did the format alone improve (`format_only`), or the training reward alone (`holdout`)?
@@ -53,9 +53,10 @@ HIGH_POSITION = 0.9
 
 
 class Finding(NamedTuple):
-    """One result of a rule after the last row."""
+    """One result of a check after the last row."""
 
     rule: str
+    """Topic, such as `truncation`. Several checks can belong to one rule."""
     severity: Severity
     message: str
     """Description of what was measured, with numbers."""
@@ -202,8 +203,8 @@ nothing there."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShareRule:
-    """A rule that compares the mean of a share with a threshold for each severity."""
+class ShareLimit:
+    """Thresholds for the mean of a share, one for each severity."""
 
     rule: str
     metric: str
@@ -214,14 +215,14 @@ class ShareRule:
     critical_from_step: int = SHORT_WINDOW
     """First step of a critical finding, unless the signal is lost before."""
     is_about_texts: bool = False
-    """True if texts that may well be equal are left out (`_may_be_alike`)."""
+    """True if bare answers, which may well be equal, are left out (`_has_short_answers`)."""
     meaning: str
     """Rest of the message after the percentage."""
     advice: str
 
 
-SHARE_RULES = (
-    ShareRule(
+SHARE_LIMITS = (
+    ShareLimit(
         rule="truncation",
         metric="completions/clipped_ratio",
         # In trl issue 5697 all completions are truncated, and all score 0.
@@ -232,7 +233,7 @@ SHARE_RULES = (
         advice="Read some of them. If the answer is missing, raise max_completion_length, ask for "
         "shorter answers, or reward brevity.",
     ),
-    ShareRule(
+    ShareLimit(
         rule="collapse",
         metric="completions/same_answer",
         thresholds={"critical": 0.8},  # such a model ignores the prompt
@@ -240,7 +241,7 @@ SHARE_RULES = (
         meaning="of the completions are the same text, whatever the prompt",
         advice="Find the reward that gives this text a high score. Then lower learning_rate.",
     ),
-    ShareRule(
+    ShareLimit(
         rule="collapse",
         metric="completions/duplicates",
         thresholds={"warning": 0.5},  # never critical: the model may simply know the prompts
@@ -249,7 +250,7 @@ SHARE_RULES = (
         advice="If these answers are right, the model has learnt these prompts: use harder ones. "
         "Otherwise raise temperature, or lower learning_rate.",
     ),
-    ShareRule(
+    ShareLimit(
         rule="tools",
         metric="tools/failure_frequency",
         # TRL shows the error of a tool to the model alone.
@@ -259,7 +260,7 @@ SHARE_RULES = (
         "tool as the model does, for example a tool named search: "
         'gn.lab.ByHand(task, 0).do("search", query="Paris").',
     ),
-    ShareRule(
+    ShareLimit(
         rule="tools",
         metric="tools/unanswered",
         thresholds={"info": 0.25, "warning": 0.5},
@@ -267,7 +268,7 @@ SHARE_RULES = (
         advice="These episodes had no tokens or no round left for the answer: raise "
         "max_completion_length, or allow more rounds with task.with_tools(*tools, rounds=16).",
     ),
-    ShareRule(
+    ShareLimit(
         rule="gradient",
         metric="learning_rate/zero",
         thresholds={"critical": 1.0},  # one other step shows that the weights can move
@@ -278,24 +279,24 @@ SHARE_RULES = (
 
 
 def check_shares(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
-    """Report each share of `SHARE_RULES` that reaches a threshold."""
-    for rule in SHARE_RULES:
-        share = history.mean(rule.metric, rule.steps)
-        reached = [severity for severity, least in rule.thresholds.items() if share >= least]
-        if not reached or (rule.is_about_texts and _has_short_answers(history)):
+    """Report each share of `SHARE_LIMITS` that reaches a threshold."""
+    for limit in SHARE_LIMITS:
+        share = history.mean(limit.metric, limit.steps)
+        reached = [severity for severity, least in limit.thresholds.items() if share >= least]
+        if not reached or (limit.is_about_texts and _has_short_answers(history)):
             continue
         # Answers that became right may repeat, but not one text for all prompts.
-        if rule.metric == "completions/duplicates" and _has_reached_top(history, trend):
+        if limit.metric == "completions/duplicates" and _has_reached_top(history, trend):
             continue
         severity = reached[-1]
-        is_early = history.steps < rule.critical_from_step and not _is_signal_lost(history)
+        is_early = history.steps < limit.critical_from_step and not _is_signal_lost(history)
         if severity == "critical" and is_early:
             severity = "warning"
         severity = soften(severity, history, trend)
-        steps = history.steps_in_window(rule.steps)
-        message = f"{share:.0%} {rule.meaning} (mean of {steps} steps)."
-        advice = f"Stop. {rule.advice}" if severity == "critical" else rule.advice
-        yield Finding(rule.rule, severity, message, advice, rule.metric)
+        steps = history.steps_in_window(limit.steps)
+        message = f"{share:.0%} {limit.meaning} (mean of {steps} steps)."
+        advice = f"Stop. {limit.advice}" if severity == "critical" else limit.advice
+        yield Finding(limit.rule, severity, message, advice, limit.metric)
 
 
 def _has_short_answers(history: RunHistory) -> bool:
@@ -588,7 +589,7 @@ def check_format_only(history: RunHistory, trend: RewardTrend) -> Iterator[Findi
 # holdout -----------------------------------------------------------------------------------------
 
 MIN_HELD_OUT_SCORES = 4
-"""Scores that make two means of two without a common score."""
+"""Four scores make two separate pairs: the first and the last."""
 
 HELD_OUT_DROP = 0.05
 """Smallest drop from the best mean, relative to the range of the score."""
@@ -643,7 +644,7 @@ def check_holdout(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
         yield Finding("holdout", "warning", message, advice, "flat")
 
 
-RULES = (
+CHECKS = (
     check_no_spread,
     check_shares,
     check_zero_gradient,
@@ -655,4 +656,4 @@ RULES = (
     check_format_only,
     check_holdout,
 )
-"""Rules that need several rows with a reward. `check_not_finite` reports from the first row on."""
+"""Checks that need several rows with a reward. `check_not_finite` reports from the first row on."""

@@ -22,10 +22,10 @@ CERTAIN_Z = 4.3
 than `CLEAR_Z`, because the block with the record is the highest of many."""
 
 KEPT_HALF = 0.5
-"""Share of its gain up to which a reward has lost at least half of it."""
+"""Half lost: at most this share of the gain is left."""
 
 KEPT_NEARLY_NOTHING = 0.1
-"""Share of its gain up to which a reward has lost nearly all of it."""
+"""Nearly all lost: at most this share of the gain is left."""
 
 MAIN_REWARD = re.compile(
     r"(^|[^a-z])(correct|accura|answer|succe|solve|exact|pass(ed)?([^a-z]|$))", re.IGNORECASE

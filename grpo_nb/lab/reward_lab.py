@@ -330,7 +330,7 @@ class RewardLab(Panel):
         self._weight_line = line([])
         self._label_buttons = line([])
         self._size_box = widgets.BoundedIntText(
-            self.settings.num_generations, min=1, description="Group size"
+            self.settings.num_generations, min=1, max=10_000, description="Group size"
         )
         above(self._size_box, "115px").disabled = self.model is None
 

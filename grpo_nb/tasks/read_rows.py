@@ -8,7 +8,7 @@ import itertools
 import json
 import random
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,17 @@ class Rows:
     """The source's name in a sentence."""
     prefix: str = ""
     """Start of the reasons for rows that are left out."""
+
+
+def sample_rows(rows: Sequence[Row], limit: int | None, seed: int = 0) -> list[Row]:
+    """Return up to `limit` random rows in their order, or all; with one seed always the same.
+
+    A file may be sorted by label, so the first rows are no fair sample. Labels may also alternate,
+    so every n-th row is none either.
+    """
+    count = len(rows) if limit is None else min(limit, len(rows))
+    places = random.Random(seed).sample(range(len(rows)), count)
+    return [rows[place] for place in sorted(places)]
 
 
 def read_rows(source: Source, split: str = "train") -> Rows:

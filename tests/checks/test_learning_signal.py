@@ -60,6 +60,10 @@ def advice_names(before: Baseline) -> set[str]:
     return {advice.name for advice in before.advice}
 
 
+def test_baseline_with_text_after_answers_reads_none() -> None:
+    assert make([[f"{RIGHT} No, 3."] * 4] * 4).slot_share == 0
+
+
 def constant(completions, **columns):
     return [1.0] * len(completions)
 

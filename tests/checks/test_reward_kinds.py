@@ -150,6 +150,18 @@ def test_keyword_repeated_without_end_is_found() -> None:
     assert "repetition is rewarded" in kinds(check_rewards(counted, LABELS, format=formats.bare()))
 
 
+def test_growth_with_failed_lengths_is_not_called_endless() -> None:
+    def capped(completions, answer, **_):
+        texts = [completion_text(c) for c in completions]
+        if any(len(text) > 1000 for text in texts):
+            raise MemoryError
+        rights = right(completions, answer)
+        bonuses = [min(0.5, 0.1 * text.count("the next part")) for text in texts]
+        return [s + bonus for s, bonus in zip(rights, bonuses, strict=True)]
+
+    assert "repetition is rewarded" not in kinds(check_rewards(capped, SUMS))
+
+
 # ---- Loud where it must not be ----
 
 
@@ -240,8 +252,9 @@ def test_relative_reward_is_not_called() -> None:
 
     report = check_rewards([right, gn.rewards.relative(ranks)], SUMS)
     assert report.ok, report
-    assert report.roles == {"right": "tells right from wrong", "ranks": "not judged"}
+    assert report.roles == {"right": "tells right from wrong", "ranks": "unknown"}
     assert any("ranks: it ranks the completions of a group" in limit for limit in report.limits)
+    assert report.checked.startswith("Checked 1 reward(s)")
 
 
 def countdown(completions, target, nums, **_):

@@ -11,7 +11,7 @@ from grpo_nb.checks.rows import MAX_ROWS_TRIED, choose_rows, make_near_misses
 @pytest.mark.parametrize("count", [25, 47, 71])
 def test_rows_tried_come_from_the_whole_task(count: int) -> None:
     rows = [{"question": f"{n}?", "answer": str(100 + n)} for n in range(count)]
-    places = [int(row.gold) - 100 for row in choose_rows(rows, "answer").rows]
+    places = [int(row.gold) - 100 for row in choose_rows(rows, "answer").tried]
     gaps = [after - before for before, after in itertools.pairwise(places)]
     assert len(places) <= MAX_ROWS_TRIED
     assert max(gaps) == min(gaps)

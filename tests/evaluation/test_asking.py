@@ -283,7 +283,7 @@ def test_comparison_that_cannot_be_written_keeps_the_old_one(
     with monkeypatch.context() as patch:
         patch.delattr(Comparison, "to_dict")
         with pytest.raises(AttributeError):
-            gn.compare(run)
+            gn.compare(run, rewards=brevity)
     assert repr(gn.evaluation.open_comparison(run.path)) == repr(own)
 
 

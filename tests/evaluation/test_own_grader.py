@@ -7,6 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 import grpo_nb as gn
+from grpo_nb.evaluation.exam import Exam
+from grpo_nb.evaluation.heldout import HeldOut
 from grpo_nb.generation.samples import Completion
 from grpo_nb.runs.rows import best_row
 from grpo_nb.scoring.record import record_of
@@ -93,6 +95,44 @@ def test_run_with_format_rewards_only_uses_correctness(run: gn.runs.Run) -> None
         gn.evaluate(run, limit=2).counted_as_correct
         == "answers to which correctness() gives the full score"
     )
+
+
+def exam_of_reopened_run(**arguments: object) -> Exam:
+    """Questions for a run whose folder has the source of `brevity` as its main reward."""
+    question = {"prompt": [{"role": "user", "content": "q"}], "question": "1 + 1?", "answer": "2"}
+    record = {"name": "brevity", "weight": 1.0, **record_of(brevity)}
+    run = SimpleNamespace(
+        name="reopened",
+        rewards=[],
+        weights={"brevity": 1.0},
+        info={"rewards": [record], "task": {}},
+        holdout=[question],
+        settings=gn.Settings(),
+        chat_template_kwargs={},
+        tokenizer=lambda text, **options: {"input_ids": [0]},
+    )
+    task = HeldOut(name="task", format=gn.tasks.xml(), holdout=[question])
+    return Exam(subjects=[], run=run, task=task, **arguments)
+
+
+def test_exam_with_the_function_of_the_run_is_complete() -> None:
+    assert exam_of_reopened_run(rewards=brevity).is_complete
+
+
+@pytest.mark.filterwarnings("ignore:The main reward")
+def test_exam_without_the_function_is_not_complete() -> None:
+    assert not exam_of_reopened_run().is_complete
+
+
+@pytest.mark.filterwarnings("ignore:The main reward")
+def test_exam_with_an_edited_function_is_not_complete() -> None:
+    def edited(completions: list, **columns: object) -> list[float]:
+        return [0.5] * len(completions)
+
+    edited.__name__ = "brevity"
+    exam = exam_of_reopened_run(rewards=edited)
+    assert exam.grader == gn.rewards.correctness()
+    assert not exam.is_complete
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from safetensors.torch import load_file, save_file
 
 import grpo_nb as gn
 from grpo_nb.evaluation.subjects import started_from_trained_adapter
+from tests.run_fixtures import brevity
 
 # The folder of the tiny run has only the source of its main reward, which is not the matter here.
 pytestmark = pytest.mark.filterwarnings("ignore:The main reward of the run")
@@ -39,7 +40,7 @@ def test_run_from_a_trained_adapter_is_compared_with_it(staged_run: gn.runs.Run)
 
 
 def test_comparison_of_a_stage_is_kept_in_its_folder(staged_run: gn.runs.Run) -> None:
-    comparison = gn.compare(staged_run)
+    comparison = gn.compare(staged_run, rewards=brevity)
     card = (staged_run.path / "README.md").read_text()
     assert "| held-out, 95 % interval | before | after |" in card
     opened = gn.evaluation.open_comparison(staged_run.path)

@@ -92,6 +92,12 @@ def test_lab_without_a_model_says_what_sampling_needs(lab: gn.RewardLab) -> None
     )
 
 
+def test_lab_keeps_a_group_size_above_100(task: Task) -> None:
+    settings = gn.preset("cpu", num_generations=128, per_device_train_batch_size=128)
+    lab = gn.RewardLab(correctness(), task, settings=settings)
+    assert control(lab, "Group size").value == 128
+
+
 def test_lab_shows_the_numbers_of_score(lab: gn.RewardLab, task: Task) -> None:
     texts = [RIGHT, WRONG, "no tags at all"]
     lab.completions = texts
