@@ -157,7 +157,10 @@ class Settings(Shown):
         arguments.check_names({"extra": self.extra}, _names())
         # The sizes below are computed from these.
         for name in ("steps_per_generation", "generation_batch_size", "num_iterations"):
-            require_number(name, self.extra.get(name) or 1, 1)
+            value = self.extra.get(name)
+            # None is TRL's default.
+            if value is not None:
+                require_number(name, value, 1)
         # TRL notices an unknown level only at the first loss, after the first generation.
         level = self.extra.get("importance_sampling_level", "token")
         levels = arguments.IMPORTANCE_SAMPLING_LEVELS
