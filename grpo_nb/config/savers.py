@@ -88,7 +88,7 @@ def fitting_changes(
     """Return the changes to settings that make `fits(settings)` true; empty if nothing does."""
     changes: dict[str, Any] = {}
     smaller = settings
-    # Each saving lowers a number that has a least value, so the loop ends.
+    # Each saving can be made only finitely often, so the loop ends.
     while not fits(smaller):
         saving = next(_savings(smaller, is_gpu=is_gpu), None)
         if saving is None:
@@ -105,7 +105,7 @@ def memory_advice(
 
     Args:
         error: The error; those that it came from are looked at too.
-        settings: Settings of the run that failed.
+        settings: Settings of the run that failed; with `fast_inference`, vLLM was running.
         phase: `loading`, `generation` or `training`; by default read from the error's traceback.
 
     Returns:
