@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.core.words import displayable
-from grpo_nb.generation.samples import Completion, as_scored
+from grpo_nb.generation.samples import GeneratedCompletion, as_scored
 from grpo_nb.scoring.correct_answers import (
     FunctionGrader,
     Grader,
@@ -90,7 +90,7 @@ def choose_questions(rows: Sequence[dict[str, Any]], limit: int | None) -> list[
 
 def grade_answers(
     questions: Sequence[Mapping[str, Any]],
-    completions: Sequence[Completion],
+    completions: Sequence[GeneratedCompletion],
     format: AnswerFormat,
     grader: Grader,
 ) -> list[dict[str, Any]]:

@@ -24,7 +24,7 @@ from grpo_nb.cpu.sampler import through_end
 from grpo_nb.cpu.shared_prompts import left_padded
 from grpo_nb.generation.choice import choose_engine
 from grpo_nb.generation.episodes import run_episodes, tool_template
-from grpo_nb.generation.samples import Completion
+from grpo_nb.generation.samples import GeneratedCompletion
 from grpo_nb.generation.vllm import sample_with_vllm, sleeping_engine_restored
 from grpo_nb.models.load import end_tokens_of
 from grpo_nb.models.modes import kept_modes
@@ -54,7 +54,7 @@ def generate(
     progress: Callable[[int], None] | None = None,
     tools: Tools | None = None,
     rows: Sequence[Mapping[str, Any]] = (),
-) -> list[Completion]:
+) -> list[GeneratedCompletion]:
     """Complete chat prompts, and return the completions in the order of the prompts.
 
     Args:
@@ -112,7 +112,7 @@ def generate(
     longest_prompt = len(prompt_ids[order[-1]])
     needed = longest_prompt + max_completion_length
     sample, batch_size = _choose_sampler(model, config, needed, batch_size)
-    completions: dict[int, Completion] = {}
+    completions: dict[int, GeneratedCompletion] = {}
     with sleeping_engine_restored(model):
         for start in range(0, len(order), batch_size):
             batch = order[start : start + batch_size]
@@ -183,10 +183,10 @@ def _sampling_arguments(temperature: float, sampling: Mapping[str, Any] | None) 
 
 def _completion(
     tokenizer: PreTrainedTokenizerBase, tokens: list[int], end_tokens: set[int]
-) -> Completion:
+) -> GeneratedCompletion:
     is_truncated = not tokens or tokens[-1] not in end_tokens
     text = tokenizer.decode(tokens, skip_special_tokens=True)
-    return Completion(text, len(tokens), is_truncated, tuple(tokens))
+    return GeneratedCompletion(text, len(tokens), is_truncated, tuple(tokens))
 
 
 @torch.no_grad()
