@@ -182,6 +182,11 @@ class Settings(Shown):
         return self.max_steps // 10 if self.warmup_steps is None else self.warmup_steps
 
     @property
+    def longest_row(self) -> int:
+        """Most tokens of a prompt and its completion together."""
+        return self.max_prompt_length + self.max_completion_length
+
+    @property
     def batch_size(self) -> int:
         """Completions per optimizer step."""
         return self.per_device_train_batch_size * self.gradient_accumulation_steps

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from grpo_nb.config.hardware import cpu_dtype
 from grpo_nb.config.settings import Settings
-from grpo_nb.generation.llama_cpp import answer as generate_with_llama_cpp
+from grpo_nb.generation.llama_cpp import complete_with_gguf
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.models.adapter import load_adapter
 from grpo_nb.models.identity import require_trained_on
@@ -433,7 +433,7 @@ def _open_gguf(file: Path) -> OpenSubject:
         sampling = None
         if decoding.temperature > 0:
             sampling = {**decoding.sampling, "seed": decoding.seed}
-        return generate_with_llama_cpp(
+        return complete_with_gguf(
             file,
             [row["prompt"] for row in rows],
             max_completion_length=decoding.max_completion_length,

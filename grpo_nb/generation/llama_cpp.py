@@ -56,7 +56,7 @@ class Answer(GeneratedCompletion):
     None."""
 
 
-def answer(
+def complete_with_gguf(
     gguf: str | Path,
     prompts: Sequence[Sequence[Mapping[str, str]]],
     *,
@@ -88,7 +88,7 @@ def answer(
         ValueError: `sampling` has an unknown parameter.
 
     >>> chats = [[{"role": "user", "content": "2 + 2?"}]]
-    >>> answer("model.gguf", chats, max_completion_length=8)  # doctest: +SKIP
+    >>> complete_with_gguf("model.gguf", chats, max_completion_length=8)  # doctest: +SKIP
     [Answer(text='4', tokens=2, is_truncated=False)]
     """
     require_llama_cpp()

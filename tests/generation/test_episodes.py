@@ -25,7 +25,7 @@ from grpo_nb.generation.sampling import generate
 from grpo_nb.training.prepare import build_trainer, prepare
 from grpo_nb.training.trainer import KitTrainer
 from grpo_nb.upstream.trl import ToolLoopResult, tool_loop_trainer
-from tests.support.village import Village, loaded_village, speak_for, village_task
+from tests.support.village import FORM, Village, loaded_village, progress, speak_for, village_task
 
 #: Attributes of TRL's path for images, which the kit's tools never return.
 OF_IMAGES = {"async_loop", "_tokenize_prompts", "vllm_generation", "_prepare_inputs"}
@@ -243,11 +243,31 @@ def test_episode_that_ends_with_a_call_is_truncated(monkeypatch: pytest.MonkeyPa
     assert completion_of(monkeypatch, call_with({})).is_truncated
 
 
+TOOL_RESULT = {"role": "tool", "name": "read", "content": "<answer>7</answer>"}
+
+
 def test_episode_that_ends_with_a_tool_result_has_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    result = {"role": "tool", "name": "read", "content": "<answer>7</answer>"}
-    completion = completion_of(monkeypatch, call_with({}), result)
+    completion = completion_of(monkeypatch, call_with({}), TOOL_RESULT)
     assert completion.is_truncated
     assert completion.text == ""
+    assert completion.shown == "read()\n→ <answer>7</answer>"
+
+
+def test_tool_result_is_no_answer_for_correctness() -> None:
+    reward = gn.rewards.correctness(format=FORM)
+    scores = gn.score(reward, [[call_with({}), TOOL_RESULT]], {"prompt": [], "answer": "7"})
+    assert scores.totals == (0.0,)
+
+
+def test_tool_result_is_no_answer_for_a_function() -> None:
+    def naive(completions: list, **columns: Any) -> list[float]:
+        return [float("7" in completion[-1]["content"]) for completion in completions]
+
+    assert gn.score(naive, [[call_with({}), TOOL_RESULT]], {"prompt": []}).totals == (0.0,)
+
+
+def test_progress_of_the_village_is_the_share_that_was_read() -> None:
+    assert progress([SimpleNamespace(seen=1, chain="ab")]) == [0.5]
 
 
 def test_episode_with_arguments_that_are_no_dict_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:

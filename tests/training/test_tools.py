@@ -14,7 +14,7 @@ import grpo_nb as gn
 from grpo_nb.evaluation.results import REWARD
 from grpo_nb.models.templates import tokenizer_for
 from tests.support.run_folders import untimed
-from tests.support.village import FORM, Village, loaded_village, progress, speak_for
+from tests.support.village import Village, loaded_village, progress, speak_for
 
 pytestmark = pytest.mark.begins(85)
 
