@@ -41,12 +41,12 @@ NO_LABEL = -100
 MIN_PREFIX_TOKENS = 16
 
 
-def shared_prompt_obstacle(model: PreTrainedModel, longest: int | None = None) -> str | None:
+def shared_prompt_obstacle(model: PreTrainedModel, longest_row: int | None = None) -> str | None:
     """Return why the shared-prompt path cannot run this model, or None if it can.
 
     Args:
         model: Causal language model, plain or wrapped by PEFT.
-        longest: Tokens of prompt and completion together. Sliding-window layers are no obstacle if
+        longest_row: Tokens of prompt and completion together. Sliding-window layers are no obstacle if
             every row fits into the window. Without this number they are one.
     """
     config = model.config.get_text_config()
@@ -66,7 +66,7 @@ def shared_prompt_obstacle(model: PreTrainedModel, longest: int | None = None) -
     if other_types:
         listed = ", ".join(sorted(other_types))
         return f"{name} has {listed} layers"
-    if window and (longest is None or longest > window):
+    if window and (longest_row is None or longest_row > window):
         return (
             f"{name} uses a sliding window of {window} tokens, "
             "which prompt and completion may exceed"

@@ -60,6 +60,8 @@ def choose_engine(
     >>> choose_engine(None, Settings()).name  # on a machine without a GPU
     "the kit's CPU engine"
     """
+    if settings is not None and longest_row is None:
+        longest_row = settings.longest_row
     missed_vllm = ""
     if model is None:
         # Nothing is loaded, so vLLM is not imported for the answer, which would take seconds.
@@ -70,9 +72,6 @@ def choose_engine(
         record = record_of_model(model)
         missed_vllm = "" if record is None else record.why_not_vllm
         why_not_vllm = missed_vllm or "the model was loaded without vLLM"
-    # Models with a sliding window share prompts only if every row fits into the window.
-    if settings is not None and longest_row is None:
-        longest_row = settings.max_prompt_length + settings.max_completion_length
     why_not_cpu_engine = _cpu_engine_reason(model, settings, longest_row)
     # From the fastest to the slowest.
     if why_not_vllm is None:

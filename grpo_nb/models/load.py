@@ -194,7 +194,7 @@ def loader_arguments(
     is_8bit = loader.get("load_in_fp8") or loader.get("load_in_8bit")
     arguments: dict[str, Any] = {
         "model_name": source,
-        "max_seq_length": settings.max_prompt_length + settings.max_completion_length,
+        "max_seq_length": settings.longest_row,
         "load_in_4bit": settings.load_in_4bit,
         # Only one precision may be set (unsloth/models/loader.py, _precision_flags_conflict).
         "load_in_16bit": not (settings.load_in_4bit or is_8bit),

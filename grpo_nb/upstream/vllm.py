@@ -15,7 +15,7 @@ WRITTEN_FOR = "vllm 0.31.0"
 _require_symbol = partial(require_symbol, written_for=WRITTEN_FOR)
 
 
-def longest_row(engine: Any) -> int:
+def longest_row_of(engine: Any) -> int:
     """Return the largest number of tokens of prompt and completion together in an engine.
 
     The engine truncates longer completions without a warning (vllm/v1/core/sched/utils.py,
@@ -72,8 +72,6 @@ def drop_requests(engine: Any) -> None:
     - On a GPU, a queue holds two steps at a time. If it is full, every call ends in an assertion
       (v1/engine/core.py, `step_with_batch_queue`).
 
-    Args:
-        engine: The engine.
     """
     inner = _require_path(engine, "llm_engine")
     request_ids = list(_require_path(inner, "output_processor", "request_states"))

@@ -257,7 +257,7 @@ def test_stand_in_of_vllm_has_its_signatures() -> None:
 
 def test_vllm_engine_reports_length_sleep_and_runner() -> None:
     engine = Engine()
-    assert vllm.longest_row(engine) == 64
+    assert vllm.longest_row_of(engine) == 64
     assert not vllm.is_sleeping(engine)
     vllm.put_to_sleep(engine)
     assert vllm.is_sleeping(engine)
@@ -304,7 +304,7 @@ def test_drop_requests_refuses_runner_v2_without_removal() -> None:
 @pytest.mark.parametrize(
     ("part", "call"),
     [
-        ("vllm_config", vllm.longest_row),
+        ("vllm_config", vllm.longest_row_of),
         ("is_sleeping", vllm.is_sleeping),
         ("collective_rpc", vllm.model_runner_class),
         ("output_processor", vllm.drop_requests),
