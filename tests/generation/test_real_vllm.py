@@ -30,7 +30,8 @@ from grpo_nb.generation.vllm import (
 )
 from grpo_nb.machine.packages import vllm_problem
 from grpo_nb.models import import_unsloth
-from grpo_nb.upstream.vllm import longest_row_of, model_runner_class
+from grpo_nb.upstream.vllm import longest_row_of
+from scripts.gpu_check import model_runner_class
 from tests.support.real_vllm import load_with_engine, needs_vllm, trained_tensors
 from tests.support.small_models import drawn_log_probs
 

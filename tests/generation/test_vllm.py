@@ -26,7 +26,7 @@ from grpo_nb.generation.samples import GeneratedCompletion
 from grpo_nb.generation.sampling import generate, sample_with_transformers
 from grpo_nb.generation.vllm import sampling_arguments, vllm_sampling_obstacle
 from grpo_nb.training.prepare import build_trainer
-from grpo_nb.upstream.vllm import model_runner_class
+from scripts.gpu_check import model_runner_class
 from tests.support.signatures import FACTS, parameters_of
 from tests.support.small_models import PROMPTS, lora_model
 
