@@ -72,7 +72,11 @@ class Table:
         for index, column in enumerate(zip(*lines, strict=True)):
             width = 0 if index in self.wide else max(len(cell) for cell in column)
             widths.append(width)
-        return "\n".join(_padded_line(line, widths) for line in lines)
+        padded_lines = []
+        for line in lines:
+            padded = [cell.ljust(width) for cell, width in zip(line, widths, strict=True)]
+            padded_lines.append("  ".join(padded).rstrip())
+        return "\n".join(padded_lines)
 
     def html(self) -> str:
         """Return the table as HTML, with inline styles that override those of notebooks."""
@@ -127,11 +131,6 @@ def html_of(parts: Iterable[Part]) -> str:
     markups = [_markup(part) for part in parts]
     # A paragraph cannot contain a table or a picture, so each part is a `div`.
     return "".join(f"<div style='margin:0.6em 0'>{markup}</div>" for markup in markups if markup)
-
-
-def _padded_line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    padded = [cell.ljust(width) for cell, width in zip(cells, widths, strict=True)]
-    return "  ".join(padded).rstrip()
 
 
 def _words(part: Any) -> str:
