@@ -106,11 +106,8 @@ def _unpadded_prompts(ids: Tensor, mask: Tensor, completion_length: int) -> list
     """Return the prompt of each row without its padding on the left."""
     prompt_ids = ids[:, :-completion_length]
     is_prompt = mask[:, :-completion_length].bool()
-    prompts = []
-    for row, is_token in zip(prompt_ids, is_prompt, strict=True):
-        prompt = row[is_token].tolist()
-        prompts.append(tuple(prompt))
-    return prompts
+    rows = zip(prompt_ids, is_prompt, strict=True)
+    return [tuple(row[is_token].tolist()) for row, is_token in rows]
 
 
 def left_padded(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, Tensor]:
