@@ -339,7 +339,13 @@ def test_unsloth_imported_before_the_switches_is_refused(imported, monkeypatch) 
 # --- What the trainer makes of it ---
 
 
-@pytest.mark.parametrize("engine", [object(), None])
+def engine_for(longest_row: int) -> types.SimpleNamespace:
+    model_config = types.SimpleNamespace(max_model_len=longest_row)
+    vllm_config = types.SimpleNamespace(model_config=model_config)
+    return types.SimpleNamespace(llm_engine=types.SimpleNamespace(vllm_config=vllm_config))
+
+
+@pytest.mark.parametrize("engine", [engine_for(gn.preset("t4").longest_row), None])
 def test_trainer_uses_an_engine_only_if_the_model_has_one(
     engine: object, tmp_path, monkeypatch
 ) -> None:
