@@ -27,6 +27,14 @@ class Html:
     markup: str = ""
     """HTML form, already escaped; if empty, the escaped words are used."""
 
+    def text(self) -> str:
+        """Return the words as a terminal can show them."""
+        return displayable(self.words)
+
+    def html(self) -> str:
+        """Return the HTML form."""
+        return self.markup or escaped(self.words)
+
 
 def escaped(text: Any) -> str:
     """Return a text from any source as HTML that every notebook can show."""
@@ -70,7 +78,7 @@ class Table:
         lines = [list(map(_words, row)) for row in rows]
         widths = []
         for index, column in enumerate(zip(*lines, strict=True)):
-            width = 0 if index in self.wide else max(len(cell) for cell in column)
+            width = 0 if index in self.wide else max(map(len, column))
             widths.append(width)
         padded_lines = []
         for line in lines:
@@ -134,15 +142,8 @@ def html_of(parts: Iterable[Part]) -> str:
 
 
 def _words(part: Any) -> str:
-    if isinstance(part, Table):
-        return part.text()
-    words = part.words if isinstance(part, Html) else str(part)
-    return displayable(words)
+    return part.text() if isinstance(part, (Html, Table)) else displayable(str(part))
 
 
 def _markup(part: Any) -> str:
-    if isinstance(part, Table):
-        return part.html()
-    if isinstance(part, Html):
-        return part.markup or escaped(part.words)
-    return escaped(part)
+    return part.html() if isinstance(part, (Html, Table)) else escaped(part)

@@ -46,8 +46,7 @@ def as_scored(
     # Rewards get an episode as its messages, and a completion without tools as its text.
     texts = [list(one.turns) if one.turns else one.text for one in completions]
     ids = [list(one.ids) for one in completions]
-    own_rows = []
-    for row, completion in zip(rows, completions, strict=True):
-        # The environment as the episode left it takes precedence over a column of that name.
-        own_rows.append({**row, **completion.columns})
+    # The environment as the episode left it takes precedence over a column of that name.
+    pairs = zip(rows, completions, strict=True)
+    own_rows = [{**row, **completion.columns} for row, completion in pairs]
     return {"completions": texts, "rows": own_rows, "completion_ids": ids}
