@@ -71,11 +71,11 @@ class Plan(Shown):
     @functools.cached_property
     def nearest(self) -> Mapping[str, Any]:
         """Changes to the settings with which the run fits; empty if it fits, or nothing helps."""
-
-        def fits_with(settings: Settings) -> bool:
-            return dataclasses.replace(self, settings=settings).fits
-
-        return fitting_changes(self.settings, fits_with, is_gpu=self.gpu is not None)
+        return fitting_changes(
+            self.settings,
+            lambda settings: dataclasses.replace(self, settings=settings).fits,
+            is_gpu=self.gpu is not None,
+        )
 
     def require_fit(self) -> None:
         """Raise if the run cannot fit a CPU, where the kernel would end; warn if it is a GPU.

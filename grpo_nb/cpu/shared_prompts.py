@@ -46,8 +46,8 @@ def shared_prompt_obstacle(model: PreTrainedModel, longest_row: int | None = Non
 
     Args:
         model: Causal language model, plain or wrapped by PEFT.
-        longest_row: Tokens of prompt and completion together. Sliding-window layers are no obstacle if
-            every row fits into the window. Without this number they are one.
+        longest_row: Tokens of prompt and completion together. Sliding-window layers are no obstacle
+            if every row fits into the window. Without this number they are one.
     """
     config = model.config.get_text_config()
     name = config.model_type
