@@ -152,5 +152,5 @@ if __name__ == "__main__":
     # The child process of `run_script`.
     script, request_file, answer_file = map(Path, sys.argv[1:])
     request = json.loads(request_file.read_text("utf-8"))
-    answer = runpy.run_path(script)["answer"](request)
+    answer = runpy.run_path(str(script))["answer"](request)
     answer_file.write_text(json.dumps(answer), "utf-8")
