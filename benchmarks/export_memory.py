@@ -227,9 +227,9 @@ def gguf(folder: Path) -> str:
 
 def llama_cpp(folder: Path) -> str:
     """One short answer of llama.cpp, in a process of its own: more take longer, and no more memory."""
-    from grpo_nb.generation.llama_cpp import answer
+    from grpo_nb.generation.llama_cpp import complete_with_gguf
 
-    (found,) = answer(
+    (found,) = complete_with_gguf(
         folder / "q8_0.gguf", [[{"role": "user", "content": "2 + 2?"}]], max_completion_length=2
     )
     return f"{found.tokens} tokens"

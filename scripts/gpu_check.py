@@ -188,11 +188,26 @@ def rewards() -> list[Any]:
     ]
 
 
+def model_runner_class(engine: Any) -> str:
+    """Return the class of an engine's model runner, and which of vLLM's two versions it is.
+
+    vLLM 0.31 uses its Model Runner V2 on a GPU and V1 on a CPU (vllm/config/vllm.py,
+    `use_v2_model_runner`). The two share a class name and differ in their module.
+    """
+
+    def runner_class(worker: Any) -> str:
+        runner = type(worker.model_runner)
+        return f"{runner.__module__}.{runner.__qualname__}"
+
+    (name,) = engine.llm_engine.collective_rpc(runner_class)
+    version = "V2" if name.startswith("vllm.v1.worker.gpu.") else "V1"
+    return f"{name} ({version})"
+
+
 def loaded(request: Request, settings: gn.Settings) -> Any:
     """Load a model, yield rows on how it was loaded, and return it with its task and actions."""
     from grpo_nb.config.hardware import compute_dtype, has_engine
     from grpo_nb.generation.choice import choose_engine
-    from grpo_nb.upstream.vllm import model_runner_class
 
     start = time.perf_counter()
     gpu = gn.machine.find_gpu()

@@ -23,7 +23,7 @@ from grpo_nb.core.progress import progress_bar
 from grpo_nb.core.statistics import estimate, share_interval
 from grpo_nb.core.tables import Html, Shown, Table, bold, code
 from grpo_nb.core.words import as_score, require_number
-from grpo_nb.generation.samples import Completion, as_scored
+from grpo_nb.generation.samples import GeneratedCompletion, as_scored
 from grpo_nb.models.load_record import require_same_settings
 from grpo_nb.models.modes import kept_modes, plain_generation_config
 from grpo_nb.rewards.base import RewardFunction, reward_list
@@ -383,7 +383,7 @@ def _sample(
     settings: Settings,
     *,
     temperature: float,
-) -> list[Completion]:
+) -> list[GeneratedCompletion]:
     """Sample one completion per row, without a change of the model or the random state."""
     import torch
 

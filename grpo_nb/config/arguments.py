@@ -122,7 +122,6 @@ _REASONS = {
     "batch_size": "the setting is per_device_train_batch_size",
     "group_size": "the setting is num_generations",
     "epochs num_epochs": "the setting is num_train_epochs",
-    "keep": "the setting is keep_adapter",
     "kl_coef": "the setting is beta",
     "lr": "the setting is learning_rate",
     "lora_r r max_lora_rank": "the setting is lora_rank",

@@ -37,10 +37,10 @@ def count_sizes(model: Any) -> dict[str, Any]:
     for path, module in model.named_modules():
         if isinstance(module, torch.nn.Linear) and module is not head and "lora_" not in path:
             name = path.removesuffix(".base_layer").rpartition(".")[2]
-            weights, ends = projections.get(name, (0, 0))
+            weights, in_plus_out = projections.get(name, (0, 0))
             weights += module.in_features * module.out_features
-            ends += module.in_features + module.out_features
-            projections[name] = (weights, ends)
+            in_plus_out += module.in_features + module.out_features
+            projections[name] = (weights, in_plus_out)
     parameters = 0
     for name, parameter in model.named_parameters():
         if "lora_" not in name:

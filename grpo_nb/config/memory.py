@@ -63,7 +63,7 @@ class Sizes:
 
     def lora_parameters(self, rank: int, targets: tuple[str, ...]) -> int:
         """Return `rank x (in + out)`, summed over the adapted layers (arXiv:2106.09685)."""
-        return rank * sum(ends for _, ends in self.adapted(targets))
+        return rank * sum(in_plus_out for _, in_plus_out in self.adapted(targets))
 
     def adapted(self, targets: tuple[str, ...]) -> list[tuple[int, int]]:
         """Return the entries of `projections` that a LoRA adapts."""

@@ -71,11 +71,11 @@ class Plan(Shown):
     @functools.cached_property
     def nearest(self) -> Mapping[str, Any]:
         """Changes to the settings with which the run fits; empty if it fits, or nothing helps."""
-
-        def fits_with(settings: Settings) -> bool:
-            return dataclasses.replace(self, settings=settings).fits
-
-        return fitting_changes(self.settings, fits_with, is_gpu=self.gpu is not None)
+        return fitting_changes(
+            self.settings,
+            lambda settings: dataclasses.replace(self, settings=settings).fits,
+            is_gpu=self.gpu is not None,
+        )
 
     def require_fit(self) -> None:
         """Raise if the run cannot fit a CPU, where the kernel would end; warn if it is a GPU.
@@ -180,7 +180,10 @@ def plan(
     True
     """
     require("gn.plan(settings, task)", optional=("task",), settings=settings, task=task)
-    gpu = _gpu_of_machine(machine)
+    gpu = find_gpu() if machine is None else machine
+    if not isinstance(machine, Gpu | None):
+        check_choice("machine", machine, PRESETS)
+        gpu = GPUS.get(machine)
     is_another_machine = gpu is not None and gpu != find_gpu()
     questions = None
     prompt_tokens = settings.max_prompt_length
@@ -192,7 +195,12 @@ def plan(
             longest = max(task.prompt_lengths(task.train, tokenizer))
             prompt_tokens = min(longest, prompt_tokens)
     sizes = sizes_of(settings.model) if model is None else Sizes(**count_sizes(model))
-    why_not_vllm = _why_not_vllm(settings, gpu, model, is_another_machine=is_another_machine)
+    why_not_vllm = ""
+    # How another machine would load the model, and what is installed there, is not known.
+    if settings.fast_inference and not has_engine(model) and not is_another_machine:
+        why_not_vllm = "the model was loaded without vLLM"
+        if model is None:
+            why_not_vllm = vllm_obstacle(settings, gpu, try_import=False) or ""
     # The plan is of the run that will happen, not of the one that was asked for.
     return Plan(
         settings=settings.replace(fast_inference=False) if why_not_vllm else settings,
@@ -204,28 +212,6 @@ def plan(
         sizes=sizes,
         why_not_vllm=why_not_vllm,
     )
-
-
-def _gpu_of_machine(machine: str | Gpu | None) -> Gpu | None:
-    """Return the GPU of a machine, by default of this one; None for a CPU."""
-    if machine is None:
-        return find_gpu()
-    if isinstance(machine, Gpu):
-        return machine
-    check_choice("machine", machine, PRESETS)
-    return GPUS.get(machine)
-
-
-def _why_not_vllm(
-    settings: Settings, gpu: Gpu | None, model: Any, *, is_another_machine: bool
-) -> str:
-    """Return why vLLM does not generate although it was asked for; empty otherwise."""
-    # How another machine would load the model, and what is installed there, is not known.
-    if not settings.fast_inference or has_engine(model) or is_another_machine:
-        return ""
-    if model is not None:
-        return "the model was loaded without vLLM"
-    return vllm_obstacle(settings, gpu, try_import=False) or ""
 
 
 def _available(gpu: Gpu | None, model: Any, is_another_machine: bool) -> float:

@@ -3,6 +3,7 @@
 Both try the same changes in the same order.
 """
 
+import re
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -14,8 +15,9 @@ from grpo_nb.machine.gpu import find_gpu
 # Below this share the weights of a model hardly fit into vLLM's memory.
 _LEAST_SHARE_OF_VLLM = 0.3
 _LEAST_COMPLETION_LENGTH = 64
-# Every sampling of a training calls one of these functions (trl 1.15, transformers 5.17).
-_SAMPLING_FUNCTIONS = {"generate", "_generate"}
+# Line of a traceback in `generate` or `_generate`, which every sampling of a training calls (trl
+# 1.15, transformers 5.17).
+_SAMPLING_LINE = ", in _?generate\n"
 
 
 class _Saving(NamedTuple):
@@ -88,7 +90,7 @@ def fitting_changes(
     """Return the changes to settings that make `fits(settings)` true; empty if nothing does."""
     changes: dict[str, Any] = {}
     smaller = settings
-    # Each saving lowers a number that has a least value, so the loop ends.
+    # Each saving can be made only finitely often, so the loop ends.
     while not fits(smaller):
         saving = next(_savings(smaller, is_gpu=is_gpu), None)
         if saving is None:
@@ -105,7 +107,7 @@ def memory_advice(
 
     Args:
         error: The error; those that it came from are looked at too.
-        settings: Settings of the run that failed.
+        settings: Settings of the run that failed; with `fast_inference`, vLLM was running.
         phase: `loading`, `generation` or `training`; by default read from the error's traceback.
 
     Returns:
@@ -115,13 +117,13 @@ def memory_advice(
     >>> "per_device_train_batch_size=8" in memory_advice(MemoryError(), Settings())
     True
     """
-    chain = list(error_chain(error))
-    text = " ".join(map(searchable_text, chain))
+    text = " ".join(map(searchable_text, error_chain(error)))
     if not is_out_of_memory(error) or "cache blocks" in text or "kv cache" in text:
         return None
     # The error of a training does not say which phase it came from.
     if phase is None:
-        phase = "generation" if any(map(_is_in_sampling, chain)) else "training"
+        lines = "".join(traceback.format_exception(error))
+        phase = "generation" if re.search(_SAMPLING_LINE, lines) else "training"
     saving = next(_savings(settings, is_gpu=find_gpu() is not None, phase=phase), None)
     advice = "No setting of this run is left to lower. Take a smaller model"
     if saving is not None:
@@ -130,9 +132,3 @@ def memory_advice(
     return (
         f"Out of memory {when}. {advice}, in a fresh kernel: the failed one still holds its memory."
     )
-
-
-def _is_in_sampling(error: BaseException) -> bool:
-    """Return whether an error was raised while completions were sampled."""
-    frames = traceback.extract_tb(error.__traceback__)
-    return any(frame.name in _SAMPLING_FUNCTIONS for frame in frames)

@@ -157,7 +157,10 @@ class Settings(Shown):
         arguments.check_names({"extra": self.extra}, _names())
         # The sizes below are computed from these.
         for name in ("steps_per_generation", "generation_batch_size", "num_iterations"):
-            require_number(name, self.extra.get(name) or 1, 1)
+            value = self.extra.get(name)
+            # None is TRL's default.
+            if value is not None:
+                require_number(name, value, 1)
         # TRL notices an unknown level only at the first loss, after the first generation.
         level = self.extra.get("importance_sampling_level", "token")
         levels = arguments.IMPORTANCE_SAMPLING_LEVELS
@@ -177,6 +180,11 @@ class Settings(Shown):
     def warmup(self) -> int:
         """Steps of warm-up: `warmup_steps`, or a tenth of the run."""
         return self.max_steps // 10 if self.warmup_steps is None else self.warmup_steps
+
+    @property
+    def longest_row(self) -> int:
+        """Most tokens of a prompt and its completion together."""
+        return self.max_prompt_length + self.max_completion_length
 
     @property
     def batch_size(self) -> int:

@@ -24,6 +24,10 @@ _log = logging.getLogger(__name__)
 _READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 # The name of a holder takes about 60 bytes. A file that the kit did not write may have any length.
 _LONGEST_HOLDER_BYTES = 200
+# `writer_status` of another process holds a shared lock for a moment, so a lock is tried for about
+# a second before it is refused.
+_TRIES = 20
+_SECONDS_BETWEEN_TRIES = 0.05
 # Descriptors of the locks that this process holds.
 _held: set[int] = set()
 
@@ -61,7 +65,7 @@ def _acquire(folder: Path) -> int | None:
             return None
         raise
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _lock(descriptor)
     except BlockingIOError:
         # The text is empty if the holder has not written it yet.
         holder = os.pread(descriptor, _LONGEST_HOLDER_BYTES, 0).decode(errors="replace")
@@ -79,6 +83,15 @@ def _acquire(folder: Path) -> int | None:
         os.ftruncate(descriptor, 0)
         os.write(descriptor, holder.encode())
     return descriptor
+
+
+def _lock(descriptor: int) -> None:
+    for _ in range(_TRIES):
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        time.sleep(_SECONDS_BETWEEN_TRIES)
+    raise BlockingIOError
 
 
 @functools.cache

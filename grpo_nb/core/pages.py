@@ -1,4 +1,4 @@
-"""HTML and Markdown from templates that escape every value; also programs, which do not.
+"""HTML and Markdown from templates that escape every value. Programs are rendered unescaped.
 
 These views need no ipywidgets, so a saved notebook page shows them too. The widgets that show them
 in a live notebook are in `grpo_nb.core.panels`.

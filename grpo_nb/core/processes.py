@@ -148,12 +148,9 @@ def run_script(
         return json.loads(answer_file.read_text())
 
 
-def _answer_request(script: str, request_file: str, answer_file: str) -> None:
-    """Run a script's `answer`, in the child process of `run_script`."""
-    request = json.loads(Path(request_file).read_text("utf-8"))
-    answer = runpy.run_path(script)["answer"](request)
-    Path(answer_file).write_text(json.dumps(answer), "utf-8")
-
-
 if __name__ == "__main__":
-    _answer_request(*sys.argv[1:])
+    # The child process of `run_script`.
+    script, request_file, answer_file = map(Path, sys.argv[1:])
+    request = json.loads(request_file.read_text("utf-8"))
+    answer = runpy.run_path(str(script))["answer"](request)
+    answer_file.write_text(json.dumps(answer), "utf-8")

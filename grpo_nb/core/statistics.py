@@ -309,7 +309,7 @@ def kendall_z(values: Sequence[float]) -> float:
     """Return how consistently values rise from first to last, as a z-score.
 
     This is the Mann-Kendall test in the normal approximation, without a correction for ties. Five
-    rising values are enough for a z-score of 2.4, and `mann_whitney_z` needs eight.
+    rising values are enough for a z-score of 2.4, and `mann_whitney_z` needs nine.
 
     The health rules compare z-scores with limits, and call this function for every logged step.
     `rise_p_value` is the exact test for a single statement about a whole run.

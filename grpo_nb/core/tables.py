@@ -27,6 +27,14 @@ class Html:
     markup: str = ""
     """HTML form, already escaped; if empty, the escaped words are used."""
 
+    def text(self) -> str:
+        """Return the words as a terminal can show them."""
+        return displayable(self.words)
+
+    def html(self) -> str:
+        """Return the HTML form."""
+        return self.markup or escaped(self.words)
+
 
 def escaped(text: Any) -> str:
     """Return a text from any source as HTML that every notebook can show."""
@@ -70,9 +78,13 @@ class Table:
         lines = [list(map(_words, row)) for row in rows]
         widths = []
         for index, column in enumerate(zip(*lines, strict=True)):
-            width = 0 if index in self.wide else max(len(cell) for cell in column)
+            width = 0 if index in self.wide else max(map(len, column))
             widths.append(width)
-        return "\n".join(_padded_line(line, widths) for line in lines)
+        padded_lines = []
+        for line in lines:
+            padded = [cell.ljust(width) for cell, width in zip(line, widths, strict=True)]
+            padded_lines.append("  ".join(padded).rstrip())
+        return "\n".join(padded_lines)
 
     def html(self) -> str:
         """Return the table as HTML, with inline styles that override those of notebooks."""
@@ -129,21 +141,9 @@ def html_of(parts: Iterable[Part]) -> str:
     return "".join(f"<div style='margin:0.6em 0'>{markup}</div>" for markup in markups if markup)
 
 
-def _padded_line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    padded = [cell.ljust(width) for cell, width in zip(cells, widths, strict=True)]
-    return "  ".join(padded).rstrip()
-
-
 def _words(part: Any) -> str:
-    if isinstance(part, Table):
-        return part.text()
-    words = part.words if isinstance(part, Html) else str(part)
-    return displayable(words)
+    return part.text() if isinstance(part, (Html, Table)) else displayable(str(part))
 
 
 def _markup(part: Any) -> str:
-    if isinstance(part, Table):
-        return part.html()
-    if isinstance(part, Html):
-        return part.markup or escaped(part.words)
-    return escaped(part)
+    return part.html() if isinstance(part, (Html, Table)) else escaped(part)

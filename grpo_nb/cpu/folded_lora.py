@@ -115,7 +115,7 @@ class FoldedLora:
         if memory is None or memory.shape != weight.shape:
             memory = self._folded[layer] = torch.empty_like(weight)
         if layer.disable_adapters:
-            # A weight in 4 bit was unpacked, and would be held as one more copy.
+            # Copied, or the unpacked 4-bit weight would stay as well.
             return memory.copy_(weight)
         # In one call, with the sum written into the kept memory.
         lora_a = layer.lora_A[adapter].weight.to(weight.dtype)

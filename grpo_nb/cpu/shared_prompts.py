@@ -41,13 +41,13 @@ NO_LABEL = -100
 MIN_PREFIX_TOKENS = 16
 
 
-def shared_prompt_obstacle(model: PreTrainedModel, longest: int | None = None) -> str | None:
+def shared_prompt_obstacle(model: PreTrainedModel, longest_row: int | None = None) -> str | None:
     """Return why the shared-prompt path cannot run this model, or None if it can.
 
     Args:
         model: Causal language model, plain or wrapped by PEFT.
-        longest: Tokens of prompt and completion together. Sliding-window layers are no obstacle if
-            every row fits into the window. Without this number they are one.
+        longest_row: Tokens of prompt and completion together. Sliding-window layers are no obstacle
+            if every row fits into the window. Without this number they are one.
     """
     config = model.config.get_text_config()
     name = config.model_type
@@ -66,7 +66,7 @@ def shared_prompt_obstacle(model: PreTrainedModel, longest: int | None = None) -
     if other_types:
         listed = ", ".join(sorted(other_types))
         return f"{name} has {listed} layers"
-    if window and (longest is None or longest > window):
+    if window and (longest_row is None or longest_row > window):
         return (
             f"{name} uses a sliding window of {window} tokens, "
             "which prompt and completion may exceed"
@@ -106,11 +106,8 @@ def _unpadded_prompts(ids: Tensor, mask: Tensor, completion_length: int) -> list
     """Return the prompt of each row without its padding on the left."""
     prompt_ids = ids[:, :-completion_length]
     is_prompt = mask[:, :-completion_length].bool()
-    prompts = []
-    for row, is_token in zip(prompt_ids, is_prompt, strict=True):
-        prompt = row[is_token].tolist()
-        prompts.append(tuple(prompt))
-    return prompts
+    rows = zip(prompt_ids, is_prompt, strict=True)
+    return [tuple(row[is_token].tolist()) for row, is_token in rows]
 
 
 def left_padded(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, Tensor]:

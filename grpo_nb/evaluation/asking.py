@@ -21,7 +21,7 @@ from grpo_nb.evaluation.subjects import (
     open_subject,
     start_part,
 )
-from grpo_nb.generation.samples import Completion
+from grpo_nb.generation.samples import GeneratedCompletion
 from grpo_nb.rewards.base import RewardFunction
 from grpo_nb.runs.card import write_model_card
 from grpo_nb.runs.run_folder import Run, open_run
@@ -188,9 +188,9 @@ class Answers(Shown):
     """Greedy answers to questions of your own, from before and after a training."""
 
     questions: tuple[str, ...]
-    before: tuple[Completion, ...]
+    before: tuple[GeneratedCompletion, ...]
     """Answers of the model that the run started from."""
-    after: tuple[Completion, ...]
+    after: tuple[GeneratedCompletion, ...]
 
     def _parts(self) -> Iterator[Part]:
         rows = []

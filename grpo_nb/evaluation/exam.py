@@ -23,7 +23,7 @@ from grpo_nb.evaluation.subjects import (
     open_subject,
     tokenizer_of_run,
 )
-from grpo_nb.generation.samples import Completion, as_scored
+from grpo_nb.generation.samples import GeneratedCompletion, as_scored
 from grpo_nb.rewards.answers import SlotReward
 from grpo_nb.rewards.base import RewardFunction, reward_list, reward_name, weights_by_name
 from grpo_nb.runs.run_folder import Run, trained_questions
@@ -310,7 +310,7 @@ class Exam:
         """The rows, each once per sample."""
         return [row for row in self.rows for _ in range(self.samples)]
 
-    def _answers(self, opened: OpenSubject, label: str) -> list[Completion]:
+    def _answers(self, opened: OpenSubject, label: str) -> list[GeneratedCompletion]:
         rows = self._repeated_rows
         with progress_bar(len(rows), desc=f"held-out, {label}", unit="answer") as bar:
             return opened.ask(rows, self.decoding, lambda done: bar.update(done - bar.n))
@@ -324,7 +324,7 @@ class Exam:
 
     def _graded_rows(
         self,
-        completions: Sequence[Completion],
+        completions: Sequence[GeneratedCompletion],
         format: AnswerFormat,
         rewards: Sequence[RewardFunction],
     ) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.core.words import displayable
-from grpo_nb.generation.samples import Completion, as_scored
+from grpo_nb.generation.samples import GeneratedCompletion, as_scored
 from grpo_nb.scoring.correct_answers import (
     FunctionGrader,
     Grader,
@@ -81,7 +81,7 @@ def load_holdout(
 
 def grade_answers(
     questions: Sequence[Mapping[str, Any]],
-    completions: Sequence[Completion],
+    completions: Sequence[GeneratedCompletion],
     format: AnswerFormat,
     grader: Grader,
 ) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from grpo_nb.config.hardware import cpu_dtype
 from grpo_nb.config.settings import Settings
-from grpo_nb.generation.llama_cpp import answer as generate_with_llama_cpp
+from grpo_nb.generation.llama_cpp import complete_with_gguf
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.models.adapter import load_adapter
 from grpo_nb.models.identity import require_trained_on
@@ -31,7 +31,7 @@ from grpo_nb.tasks.tools import Tools
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from grpo_nb.generation.samples import Completion
+    from grpo_nb.generation.samples import GeneratedCompletion
 
 Progress = Callable[[int], None]
 Row = Mapping[str, Any]
@@ -88,7 +88,7 @@ class OpenSubject:
     """A model that is ready to answer."""
 
     description: str
-    ask: Callable[[Sequence[Row], Decoding, Progress], list[Completion]]
+    ask: Callable[[Sequence[Row], Decoding, Progress], list[GeneratedCompletion]]
     """Function that answers each row once, in order. For several samples, repeat the row."""
     tokenizer: PreTrainedTokenizerBase | None
     """Tokenizer of the model, None for a GGUF file."""
@@ -382,7 +382,7 @@ def answers_of_model(
     rows: Sequence[Row],
     decoding: Decoding,
     progress: Progress | None = None,
-) -> list[Completion]:
+) -> list[GeneratedCompletion]:
     """Answer the prompts of rows with a model in memory.
 
     The model and the random state are afterwards as before.
@@ -415,14 +415,16 @@ def batch_size(samples: int) -> int:
 
 
 def _open_model(model: Any, tokenizer: Any, description: str) -> OpenSubject:
-    def ask(*arguments: Any) -> list[Completion]:
+    def ask(*arguments: Any) -> list[GeneratedCompletion]:
         return answers_of_model(model, tokenizer, *arguments)
 
     return OpenSubject(description, ask, tokenizer)
 
 
 def _open_gguf(file: Path) -> OpenSubject:
-    def ask(rows: Sequence[Row], decoding: Decoding, progress: Progress) -> list[Completion]:
+    def ask(
+        rows: Sequence[Row], decoding: Decoding, progress: Progress
+    ) -> list[GeneratedCompletion]:
         if decoding.tools is not None:
             raise ValueError(
                 f"{file.name} is asked through llama.cpp, which cannot run tools here. Compare the "
@@ -432,7 +434,7 @@ def _open_gguf(file: Path) -> OpenSubject:
         sampling = None
         if decoding.temperature > 0:
             sampling = {**decoding.sampling, "seed": decoding.seed}
-        return generate_with_llama_cpp(
+        return complete_with_gguf(
             file,
             [row["prompt"] for row in rows],
             max_completion_length=decoding.max_completion_length,

@@ -16,8 +16,7 @@ from grpo_nb.export.export_folder import (
     weights_folder,
 )
 from grpo_nb.export.result import Export, ExportError, existing_folder, open_export
-from grpo_nb.generation.llama_cpp import LlamaCppError, require_llama_cpp
-from grpo_nb.generation.llama_cpp import answer as llama_cpp_answer
+from grpo_nb.generation.llama_cpp import LlamaCppError, complete_with_gguf, require_llama_cpp
 from grpo_nb.runs.run_folder import Run
 
 #: Ollama's default context, in tokens; a smaller one is useless for a chat.
@@ -104,7 +103,7 @@ def export_gguf(
             file.name,
             AutoTokenizer.from_pretrained(export.path),
             [row["prompt"] for row in run.holdout],
-            context=run.settings.max_prompt_length + run.settings.max_completion_length,
+            context=run.settings.longest_row,
         )
         (staged / "Modelfile").write_text(text, encoding="utf-8")
         megabytes = file.stat().st_size / 1e6
@@ -127,7 +126,7 @@ def verify_gguf(run: Run, merged: Path, file: Path, quantization: str) -> dict[s
     # llama.cpp answers in a process of its own, before the models in transformers are loaded.
     request = verification_request(run)
     try:
-        answers = llama_cpp_answer(
+        answers = complete_with_gguf(
             file,
             request["prompts"],
             max_completion_length=request["max_new_tokens"],

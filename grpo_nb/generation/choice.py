@@ -60,6 +60,8 @@ def choose_engine(
     >>> choose_engine(None, Settings()).name  # on a machine without a GPU
     "the kit's CPU engine"
     """
+    if settings is not None and longest_row is None:
+        longest_row = settings.longest_row
     missed_vllm = ""
     if model is None:
         # Nothing is loaded, so vLLM is not imported for the answer, which would take seconds.
@@ -70,10 +72,14 @@ def choose_engine(
         record = record_of_model(model)
         missed_vllm = "" if record is None else record.why_not_vllm
         why_not_vllm = missed_vllm or "the model was loaded without vLLM"
-    # Models with a sliding window share prompts only if every row fits into the window.
-    if settings is not None and longest_row is None:
-        longest_row = settings.max_prompt_length + settings.max_completion_length
-    why_not_cpu_engine = _cpu_engine_reason(model, settings, longest_row)
+    why_not_cpu_engine = None if find_gpu() is None else "it is for CPUs only"
+    if settings is not None and not settings.shared_prompts:
+        why_not_cpu_engine = "shared_prompts=False switches it off"
+    elif model is not None:
+        # Imports unsloth, which a question about settings alone does not need.
+        from grpo_nb.cpu.engine import CpuEngine
+
+        why_not_cpu_engine = CpuEngine.obstacle(model, longest_row)
     # From the fastest to the slowest.
     if why_not_vllm is None:
         name = "vLLM"
@@ -86,17 +92,3 @@ def choose_engine(
     if missed_vllm:
         name += f"; not vLLM: {missed_vllm}"
     return EngineChoice(name, why_not_vllm, why_not_cpu_engine)
-
-
-def _cpu_engine_reason(
-    model: PreTrainedModel | None, settings: Settings | None, longest_row: int | None
-) -> str | None:
-    """Return why the `CpuEngine` cannot run the model, or None if it can."""
-    if settings is not None and not settings.shared_prompts:
-        return "shared_prompts=False switches it off"
-    if model is None:
-        return None if find_gpu() is None else "it is for CPUs only"
-    # Imports unsloth, which a question about settings alone does not need.
-    from grpo_nb.cpu.engine import CpuEngine
-
-    return CpuEngine.obstacle(model, longest_row)

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from grpo_nb.generation.samples import Completion
+from grpo_nb.generation.samples import GeneratedCompletion
 from grpo_nb.models.import_unsloth import import_unsloth
-from grpo_nb.tasks.tools import Tools
+from grpo_nb.tasks.tools import Tools, final_text
 from grpo_nb.upstream.trl import chat_template_functions, run_tool_loop
 
 
@@ -35,8 +35,8 @@ def tool_template(tokenizer: Any) -> str | None:
         raise ValueError(
             "the pad token of this tokenizer is the token that ends a turn "
             f"({tokenizer.eos_token}). On a GPU Unsloth would take the end of each turn for "
-            "padding, and train on a wrong gradient. Set another: "
-            "tokenizer.pad_token = '<|endoftext|>'."
+            "padding, and train on a wrong gradient. Set another token of its vocabulary, such as "
+            "tokenizer.pad_token = '<|endoftext|>' for Qwen."
         )
     # In the order of TRL's trainer (trl/trainer/grpo_trainer.py, `__init__`).
     try:
@@ -66,7 +66,7 @@ def run_episodes(
     *,
     sample: Callable[[Sequence[Sequence[int]]], list[list[int]]],
     end_tokens: set[int],
-) -> list[Completion]:
+) -> list[GeneratedCompletion]:
     """Run the episodes that `Tools.start` started, and return them as completions.
 
     Args:
@@ -86,9 +86,19 @@ def run_episodes(
     ):
         # An episode that used up its tokens ends in the middle of a turn.
         has_ended = bool(ids) and ids[-1] in end_tokens
-        completions.append(
-            Completion.of_episode(turns, tokens_of_model(ids, mask), has_ended, column)
+        # One that used up its rounds ends with a tool result, or with a call that nobody ran.
+        last = turns[-1]
+        has_answer = last.get("role") != "tool" and not last.get("tool_calls")
+        written = tokens_of_model(ids, mask)
+        completion = GeneratedCompletion(
+            text=final_text(turns),
+            tokens=len(written),
+            is_truncated=not (has_ended and has_answer),
+            ids=tuple(written),
+            turns=tuple(turns),
+            columns=column,
         )
+        completions.append(completion)
     return completions
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.core.processes import ChildError, run_script
-from grpo_nb.generation.samples import Completion
+from grpo_nb.generation.samples import GeneratedCompletion
 from grpo_nb.machine.host import usable_cores
 
 # llama.cpp's own defaults would leave out most of the vocabulary.
@@ -45,7 +45,7 @@ class LlamaCppError(RuntimeError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer(Completion):
+class Answer(GeneratedCompletion):
     """A completion with the tokens of its prompt and its log-probabilities, from llama.cpp."""
 
     prompt_ids: Sequence[int] = field(repr=False)
@@ -56,7 +56,7 @@ class Answer(Completion):
     None."""
 
 
-def answer(
+def complete_with_gguf(
     gguf: str | Path,
     prompts: Sequence[Sequence[Mapping[str, str]]],
     *,
@@ -88,7 +88,7 @@ def answer(
         ValueError: `sampling` has an unknown parameter.
 
     >>> chats = [[{"role": "user", "content": "2 + 2?"}]]
-    >>> answer("model.gguf", chats, max_completion_length=8)  # doctest: +SKIP
+    >>> complete_with_gguf("model.gguf", chats, max_completion_length=8)  # doctest: +SKIP
     [Answer(text='4', tokens=2, is_truncated=False)]
     """
     require_llama_cpp()

@@ -24,7 +24,7 @@ from grpo_nb.cpu.sampler import through_end
 from grpo_nb.cpu.shared_prompts import left_padded
 from grpo_nb.generation.choice import choose_engine
 from grpo_nb.generation.episodes import run_episodes, tool_template
-from grpo_nb.generation.samples import Completion
+from grpo_nb.generation.samples import GeneratedCompletion
 from grpo_nb.generation.vllm import sample_with_vllm, sleeping_engine_restored
 from grpo_nb.models.load import end_tokens_of
 from grpo_nb.models.modes import kept_modes
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from grpo_nb.tasks.tools import Tools
 
 _LOG = logging.getLogger(__name__)
-#: Number of prompts per call of vLLM. It sets how often progress is reported.
-PROMPTS_PER_VLLM_CALL = 256
+# Number of prompts per call of vLLM. It sets how often progress is reported.
+_PROMPTS_PER_VLLM_CALL = 256
 
 
 def generate(
@@ -54,7 +54,7 @@ def generate(
     progress: Callable[[int], None] | None = None,
     tools: Tools | None = None,
     rows: Sequence[Mapping[str, Any]] = (),
-) -> list[Completion]:
+) -> list[GeneratedCompletion]:
     """Complete chat prompts, and return the completions in the order of the prompts.
 
     Args:
@@ -110,9 +110,9 @@ def generate(
     # Prompts of similar length go together, so that little is padding.
     order = sorted(range(len(prompt_ids)), key=lambda index: len(prompt_ids[index]))
     longest_prompt = len(prompt_ids[order[-1]])
-    needed = longest_prompt + max_completion_length
-    sample, batch_size = _choose_sampler(model, config, needed, batch_size)
-    completions: dict[int, Completion] = {}
+    longest_row = longest_prompt + max_completion_length
+    sample, batch_size = _choose_sampler(model, config, longest_row, batch_size)
+    completions: dict[int, GeneratedCompletion] = {}
     with sleeping_engine_restored(model):
         for start in range(0, len(order), batch_size):
             batch = order[start : start + batch_size]
@@ -137,7 +137,7 @@ def generate(
 
 
 def _choose_sampler(
-    model: PreTrainedModel, config: GenerationConfig, needed: int, batch_size: int
+    model: PreTrainedModel, config: GenerationConfig, longest_row: int, batch_size: int
 ) -> tuple[Callable[[Sequence[Sequence[int]]], list[list[int]]], int]:
     """Return the fastest function that completes prompts, and the number of prompts per call.
 
@@ -147,13 +147,13 @@ def _choose_sampler(
     Args:
         model: Model to sample from.
         config: Length, special tokens and sampling parameters.
-        needed: Tokens of the longest prompt and a completion together.
+        longest_row: Tokens of the longest prompt and a completion together.
         batch_size: Number of prompts per call of any other engine than vLLM.
     """
-    choice = choose_engine(model, longest_row=needed)
+    choice = choose_engine(model, longest_row=longest_row)
     if choice.is_vllm:
         # vLLM makes its own batches of the prompts of a call.
-        batch_size = max(batch_size, PROMPTS_PER_VLLM_CALL)
+        batch_size = max(batch_size, _PROMPTS_PER_VLLM_CALL)
         return partial(sample_with_vllm, model, config=config), batch_size
     if has_engine(model):
         reason = choice.why_not_vllm
@@ -183,10 +183,10 @@ def _sampling_arguments(temperature: float, sampling: Mapping[str, Any] | None) 
 
 def _completion(
     tokenizer: PreTrainedTokenizerBase, tokens: list[int], end_tokens: set[int]
-) -> Completion:
+) -> GeneratedCompletion:
     is_truncated = not tokens or tokens[-1] not in end_tokens
     text = tokenizer.decode(tokens, skip_special_tokens=True)
-    return Completion(text, len(tokens), is_truncated, tuple(tokens))
+    return GeneratedCompletion(text, len(tokens), is_truncated, tuple(tokens))
 
 
 @torch.no_grad()

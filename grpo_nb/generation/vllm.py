@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_nb.config.hardware import has_engine
 from grpo_nb.upstream.unsloth import hand_copies_to_vllm
-from grpo_nb.upstream.vllm import drop_requests, is_sleeping, longest_row, put_to_sleep
+from grpo_nb.upstream.vllm import drop_requests, is_sleeping, longest_row_of, put_to_sleep
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedModel
 
-#: Sampling parameters that transformers and vLLM name alike, with vLLM's values for "no effect".
-NEUTRAL_SAMPLING = {"temperature": 1.0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0}
+# Sampling parameters that transformers and vLLM name alike, with vLLM's values for "no effect".
+_NEUTRAL_SAMPLING = {"temperature": 1.0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0}
 
 
-def vllm_sampling_obstacle(model: PreTrainedModel, needed: int | None = None) -> str | None:
+def vllm_sampling_obstacle(model: PreTrainedModel, longest_row: int | None = None) -> str | None:
     """Return why the model's engine cannot sample from the model as it is, or None if it can.
 
     The engine holds the base weights, and is given the adapter called `default` with each call.
@@ -34,16 +34,16 @@ def vllm_sampling_obstacle(model: PreTrainedModel, needed: int | None = None) ->
 
     Args:
         model: Model with a vLLM engine.
-        needed: Tokens of the longest prompt and completion together, if that is known.
+        longest_row: Tokens of the longest prompt and completion together, if that is known.
     """
     from peft import PeftModel
 
     # vLLM truncates a longer row, which then looks as if it had reached its own limit.
-    if needed is not None and needed > longest_row(model.vllm_engine):
+    if longest_row is not None and longest_row > longest_row_of(model.vllm_engine):
         return (
-            f"the longest prompt and a completion have {needed} tokens together, and vLLM was "
-            f"started for {longest_row(model.vllm_engine)}. Load the model with a "
-            f"max_prompt_length and max_completion_length of {needed} together"
+            f"the longest prompt and a completion have {longest_row} tokens together, and vLLM was "
+            f"started for {longest_row_of(model.vllm_engine)}. Load the model with a "
+            f"max_prompt_length and max_completion_length of {longest_row} together"
         )
     if is_adapter_on(model):
         # On transformers' model inside of the wrapper, `active_adapters` is a method.
@@ -80,7 +80,7 @@ def sampling_arguments(config: GenerationConfig) -> dict[str, Any]:
         # No limit is 0 in transformers and -1 in vLLM.
         "top_k": config.top_k or -1,
     }
-    for name, neutral in NEUTRAL_SAMPLING.items():
+    for name, neutral in _NEUTRAL_SAMPLING.items():
         value = getattr(config, name)
         arguments[name] = neutral if value is None else value
     if not config.do_sample:

@@ -74,8 +74,8 @@ def install(*, vllm: bool = True, report: Report | None = None) -> None:
         raise EnvironmentProblem(
             f"Python {sys.version.split()[0]} is not supported: use a kernel with 3.11 to 3.14."
         )
-    chosen = choose_requirements(_ROOT, report, vllm=vllm)
-    without_dependencies = _read_requirements(_ROOT / "requirements-no-deps.txt")
+    chosen = choose_requirements(report, vllm=vllm)
+    without_dependencies = _read_requirements("requirements-no-deps.txt")
     is_complete = (
         all(map(is_met, [*chosen, *without_dependencies])) and not packages.breaking_packages()
     )
@@ -93,25 +93,24 @@ def install(*, vllm: bool = True, report: Report | None = None) -> None:
     importlib.invalidate_caches()
 
 
-def choose_requirements(folder: Path, report: Report, *, vllm: bool = True) -> list[str]:
+def choose_requirements(report: Report, *, vllm: bool = True) -> list[str]:
     """Return the requirements that pip has to install on this machine.
 
     With vLLM, the pinned torch is among them. Otherwise the installed torch stays if unsloth can
     use it.
 
     Args:
-        folder: Folder with the requirements files.
         report: Function called with the reason if a GPU gets no vLLM.
         vllm: If False, vLLM is not installed.
     """
-    requirements = _read_requirements(folder / "requirements.txt")
+    requirements = _read_requirements("requirements.txt")
     build = packages.read_torch_build()
     cuda = None if is_gpu_hidden() else driver_cuda()
 
     # First choice on a GPU: vLLM, together with the pinned torch.
     if cuda is not None:
         if vllm and cuda[0] >= _INDEX_CUDA:
-            return requirements + _read_requirements(folder / "requirements-gpu.txt")
+            return requirements + _read_requirements("requirements-gpu.txt")
         obstacle = "vllm=False leaves it out"
         if vllm:
             driver = f"this one runs {cuda[0]}.{cuda[1]}"
@@ -192,9 +191,10 @@ def link(folder: Path) -> None:
     path_file.write_text(f"{folder}\n", encoding="utf-8")
 
 
-def _read_requirements(file: Path) -> list[str]:
-    """Return the requirements in a file, without comments."""
-    lines = [line.partition("#")[0].strip() for line in file.read_text("utf-8").splitlines()]
+def _read_requirements(name: str) -> list[str]:
+    """Return the requirements in a file of the repository, without comments."""
+    text = (_ROOT / name).read_text("utf-8")
+    lines = [line.partition("#")[0].strip() for line in text.splitlines()]
     return [line for line in lines if line]
 
 

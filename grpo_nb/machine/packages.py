@@ -17,8 +17,6 @@ from grpo_nb.upstream.symbols import installed_version
 # Commands with which a user installs packages by hand: all that the kit needs, and torch with vLLM.
 BY_HAND = "pip install -r requirements.txt && pip install --no-deps -r requirements-no-deps.txt"
 BY_HAND_WITH_VLLM = "pip install -r requirements.txt -r requirements-gpu.txt"
-# Packages that unsloth patches during their import, so unsloth has to be imported first.
-_PATCHED_BY_UNSLOTH = ("trl", "transformers", "peft")
 # Packages that a training imports.
 _IMPORTED = (
     "torch",
@@ -74,14 +72,6 @@ def stale_versions() -> dict[str, tuple[str, str]]:
         if loaded is not None and not is_same_release(loaded, installed):
             stale[name] = (loaded, installed)
     return stale
-
-
-def import_order_problem() -> str | None:
-    """Return which packages were imported before unsloth; None if there are none."""
-    if "unsloth" in sys.modules:
-        return None
-    early = [name for name in _PATCHED_BY_UNSLOTH if name in sys.modules]
-    return f"{', '.join(early)} must not be imported before unsloth" if early else None
 
 
 @dataclass(frozen=True, kw_only=True)

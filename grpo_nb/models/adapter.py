@@ -83,8 +83,8 @@ def options_beyond_plain_lora(config: Any) -> list[str]:
 def load_adapter(model: Any, folder: str | Path, adapter: str = "default") -> None:
     """Copy a saved LoRA into one of the model's adapters, and check that every tensor arrived.
 
-    transformers' own loader restores only the adapters in subfolders if there are any. The adapter
-    at the top silently keeps its initial zeros. So the tensors are loaded here and compared.
+    If there are adapter subfolders, transformers' own loader skips the adapter at the top, which
+    silently keeps its initial zeros. So the tensors are loaded here and compared.
 
     Raises:
         ValueError: The names and shapes of the tensors are not those of the model's adapter, or a

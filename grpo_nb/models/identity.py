@@ -94,12 +94,11 @@ def base_identity(model: Any, name: str) -> str | None:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
-    loaded_from = str(getattr(model.config, "_name_or_path", ""))
-    # Empty for a model made in memory, which as a path would be the current folder.
-    if loaded_from and Path(loaded_from, "config.json").is_file():
-        return weights_identity(Path(loaded_from))
-    if Path(name).is_dir():
-        return weights_identity(Path(name))
+    loaded_from = getattr(model.config, "_name_or_path", "")
+    for folder in (loaded_from, name):
+        # Empty for a model made in memory, which as a path would be the current folder.
+        if folder and Path(folder, "config.json").is_file():
+            return weights_identity(Path(folder))
     try:
         return weights_identity(Path(snapshot_download(name, local_files_only=True)))
     except (HFValidationError, LocalEntryNotFoundError):

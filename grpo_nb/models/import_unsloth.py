@@ -14,13 +14,15 @@ from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.core.processes import spin_variable
 from grpo_nb.machine.gpu import Gpu, find_gpu
 from grpo_nb.machine.host import usable_cores
-from grpo_nb.machine.packages import BY_HAND, import_order_problem
+from grpo_nb.machine.packages import BY_HAND
 from grpo_nb.upstream.unsloth import CPU_BF16_ENV, patch_vllm_for_notebooks
 
 #: Unsloth's variable, read at its import: vLLM gives its memory back while gradients are computed.
 STANDBY = "UNSLOTH_VLLM_STANDBY"
 #: Unsloth's variable, on unless it is 0: score a group after one copy of its prompt (no vLLM).
 SHARED_SCORING = "UNSLOTH_GRPO_PREFIX_GROUPER"
+# Packages that unsloth patches during their import, so unsloth has to be imported first.
+_PATCHED_BY_UNSLOTH = ("trl", "transformers", "peft")
 # Attribute set on the module unsloth, which stays when the kit is reloaded.
 _BY_THE_KIT = "imported_by_grpo_nb"
 # vLLM logs it at each sampling, because Unsloth wakes an engine that TRL has woken
@@ -131,14 +133,14 @@ def _require_import_order(variables: dict[str, str]) -> None:
     (tests/models/test_import_order.py). On a GPU Unsloth itself warns of slower steps and of memory
     (unsloth/_gpu_init.py, `already_imported`), which was not measured here.
     """
-    problem = import_order_problem()
-    if problem:
-        raise EnvironmentProblem(
-            f"{problem}, which patches them for a GPU: without its patches a training is slower or "
-            "runs out of memory. Move that import below gn.load_model(settings). Restart the "
-            "kernel and run from the top."
-        )
     unsloth = sys.modules.get("unsloth")
+    early = [name for name in _PATCHED_BY_UNSLOTH if name in sys.modules]
+    if unsloth is None and early:
+        raise EnvironmentProblem(
+            f"{', '.join(early)} must not be imported before unsloth, which patches them for a "
+            "GPU: without its patches a training is slower or runs out of memory. Move that import "
+            "below gn.load_model(settings). Restart the kernel and run from the top."
+        )
     if unsloth is None or hasattr(unsloth, _BY_THE_KIT):
         return
     # Unsloth reads these only when it is imported. Without standby unsloth_zoo turns expandable
@@ -161,8 +163,8 @@ def _variables(gpu: Gpu | None, has_vllm: bool) -> dict[str, str]:
         # (unsloth_zoo/vllm_utils.py, load_vllm, which reads it).
         "UNSLOTH_VLLM_STANDBY_UTIL_OVERRIDE": "1",
         # Read when the trainers are written. If it is on, the completions of a group are scored
-        # behind one copy of their prompt, which only the attention of six families keeps apart
-        # (docs/evidence/real_engines.md, "The trainer that a GPU runs").
+        # behind one copy of their prompt, and only six families' attention keeps the completions
+        # from seeing each other (docs/evidence/real_engines.md, "The trainer that a GPU runs").
         SHARED_SCORING: "0",
         # Read by torch when it first compiles. Where `CI` is set, torch raises an error for a
         # warning that Unsloth's compiled masks give: torch's own memory planning hands out parts

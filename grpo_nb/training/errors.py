@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from grpo_nb.config.hardware import has_engine
 from grpo_nb.config.savers import memory_advice
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.problems import EnvironmentProblem
@@ -62,11 +63,14 @@ def with_named_errors(reward: RewardFunction) -> RewardFunction:
 
 
 @contextlib.contextmanager
-def explaining_machine_faults(settings: Settings, run: Path | None = None) -> Iterator[None]:
+def explaining_machine_faults(
+    settings: Settings, model: Any, run: Path | None = None
+) -> Iterator[None]:
     """Raise an error of the block as an `EnvironmentProblem` with advice if the machine caused it.
 
     Args:
         settings: The run's settings.
+        model: The loaded model, which has a vLLM engine or has none, whatever the settings ask.
         run: The run's folder; None before it has one.
 
     Raises:
@@ -77,7 +81,8 @@ def explaining_machine_faults(settings: Settings, run: Path | None = None) -> It
     except (EnvironmentProblem, RewardError):
         raise
     except Exception as error:
-        problem = _machine_problem(error, settings, run)
+        actual_settings = settings.replace(fast_inference=has_engine(model))
+        problem = _machine_problem(error, actual_settings, run)
         if problem is None:
             raise
         raise problem from error

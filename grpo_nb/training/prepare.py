@@ -173,7 +173,7 @@ def build_trainer(prepared: Prepared, trainer_class: type[KitTrainer] = KitTrain
     engine = CpuEngine(model) if can_share_prompts else None
     # transformers creates its output folder at once, so a temporary folder stands in for it.
     with (
-        explaining_machine_faults(prepared.settings),
+        explaining_machine_faults(prepared.settings, model),
         kept_precision(model),
         tempfile.TemporaryDirectory() as folder,
     ):

@@ -222,7 +222,7 @@ def _train_and_close(recorder: Recorder, info: RunInfo, found_run: FoundRun | No
     trainer.record_generation = partial(write_generation, run, group_size=settings.num_generations)
     failure = None
     try:
-        with explaining_machine_faults(settings, run.path), recorder.stop_button():
+        with explaining_machine_faults(settings, run.model, run.path), recorder.stop_button():
             _run_trainer(trainer, settings, found_run)
             if recorder.error is not None:
                 raise recorder.error

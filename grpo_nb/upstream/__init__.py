@@ -1,7 +1,9 @@
-"""All uses of private symbols of Unsloth, TRL, transformers, PEFT and vLLM, one file per library.
+"""Private symbols of Unsloth, TRL, transformers, PEFT and vLLM, one file per library.
 
 Each function first checks that the symbols that it reads, calls or replaces are there. The error
 for a missing symbol names the version that the function was written for. What TRL creates only
 in its trainer's `__init__` cannot be checked beforehand: the tests of tool episodes do that.
-docs/reference/upstream.md lists the symbols with the reason and the upstream line.
+Elsewhere, only `models.identity` reads `_name_or_path`, if it is there, and the trainer, as a
+subclass, TRL's own attributes. docs/reference/upstream.md lists the symbols with the reason and the
+upstream line.
 """

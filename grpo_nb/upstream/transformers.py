@@ -73,9 +73,7 @@ def forget_quantization(model: PreTrainedModel) -> None:
     """
     for name in ("hf_quantizer", "is_quantized", "quantization_method"):
         _require_symbol(model, name)
+        setattr(model, name, None)
     _require_symbol(model.config, "quantization_config")
     del model.config.quantization_config
-    model.hf_quantizer = None
-    model.is_quantized = False
-    model.quantization_method = None
     vars(model.config).pop("_model_name_or_path", None)

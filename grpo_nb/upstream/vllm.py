@@ -15,7 +15,7 @@ WRITTEN_FOR = "vllm 0.31.0"
 _require_symbol = partial(require_symbol, written_for=WRITTEN_FOR)
 
 
-def longest_row(engine: Any) -> int:
+def longest_row_of(engine: Any) -> int:
     """Return the largest number of tokens of prompt and completion together in an engine.
 
     The engine truncates longer completions without a warning (vllm/v1/core/sched/utils.py,
@@ -41,23 +41,6 @@ def put_to_sleep(engine: Any) -> None:
     _require_symbol(engine, "sleep")(1)
 
 
-def model_runner_class(engine: Any) -> str:
-    """Return the class of an engine's model runner, and which of vLLM's two versions it is.
-
-    vLLM 0.31 uses its Model Runner V2 on a GPU and V1 on a CPU (vllm/config/vllm.py,
-    `use_v2_model_runner`). The two share a class name and differ in their module.
-    """
-    call_in_worker = _require_path(engine, "llm_engine", "collective_rpc")
-    (name,) = call_in_worker(_runner_class)
-    version = "V2" if name.startswith("vllm.v1.worker.gpu.") else "V1"
-    return f"{name} ({version})"
-
-
-def _runner_class(worker: Any) -> str:
-    runner = type(_require_symbol(worker, "model_runner"))
-    return f"{runner.__module__}.{runner.__qualname__}"
-
-
 def drop_requests(engine: Any) -> None:
     """Remove the requests that an interrupted sampling left in an engine.
 
@@ -72,8 +55,6 @@ def drop_requests(engine: Any) -> None:
     - On a GPU, a queue holds two steps at a time. If it is full, every call ends in an assertion
       (v1/engine/core.py, `step_with_batch_queue`).
 
-    Args:
-        engine: The engine.
     """
     inner = _require_path(engine, "llm_engine")
     request_ids = list(_require_path(inner, "output_processor", "request_states"))

@@ -132,7 +132,6 @@ def smoke() -> Iterator[Row]:
     from grpo_nb.generation.choice import choose_engine
     from grpo_nb.generation.sampling import generate
     from grpo_nb.models.import_unsloth import last_output_lines
-    from grpo_nb.upstream.vllm import model_runner_class
 
     is_vllm = has_engine(model)
     generation = choose_engine(model).name
@@ -142,7 +141,10 @@ def smoke() -> Iterator[Row]:
     yield ["seconds to load", "measured", f"{time.monotonic() - begun:.1f}", ""]
     if not is_vllm:
         return
-    yield ["model runner", "measured", model_runner_class(model.vllm_engine), ""]
+    # Model Runner V2 is in vllm.v1.worker.gpu, V1 is not.
+    call_in_worker = model.vllm_engine.llm_engine.collective_rpc
+    (module,) = call_in_worker(lambda worker: type(worker.model_runner).__module__)
+    yield ["model runner", "measured", module, ""]
     prompts = [
         [{"role": "user", "content": f"What is {number // 8} + {number % 8}?"}]
         for number in range(64)

@@ -60,6 +60,8 @@ def test_preset_has_whole_groups_and_a_kl_curve(name: str) -> None:
             {"extra": {"steps_per_generation": "2"}},
             "steps_per_generation = '2' must be at least 1, and a whole number.",
         ),
+        ({"extra": {"num_iterations": 0}}, "num_iterations = 0 must be at least 1"),
+        ({"extra": {"generation_batch_size": 0}}, "generation_batch_size = 0 must be at least 1"),
         ({"num_iterations": 2}, "write extra={'num_iterations': 2}"),
         ({"warmup_ratio": 0.1}, "set warmup_steps"),
         ({"extra": {"epsilonn": 0.1}}, "did you mean 'epsilon'"),

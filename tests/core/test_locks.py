@@ -67,6 +67,17 @@ def test_lock_is_not_kept_by_a_child_of_a_dead_process(tmp_path: Path) -> None:
     os.close(write)
 
 
+def test_lock_waits_for_a_process_that_reads_the_status(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".lock").touch()
+    with (tmp_path / ".lock").open("rb") as reader:
+        fcntl.flock(reader, fcntl.LOCK_SH)
+        monkeypatch.setattr(locks.time, "sleep", lambda seconds: reader.close())
+        with locked(tmp_path):
+            assert writer_status(tmp_path, platform.node()) == "running"
+
+
 def test_lock_of_a_moved_folder_leaves_its_successor_locked(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()

@@ -4,7 +4,7 @@ import pytest
 
 import grpo_nb as gn
 from grpo_nb.evaluation.heldout import grade_answers
-from grpo_nb.generation.samples import Completion
+from grpo_nb.generation.samples import GeneratedCompletion
 from grpo_nb.tasks.contamination import find_contamination, normalized_question
 
 
@@ -13,7 +13,7 @@ def correct_of(
 ) -> list[bool]:
     """Return which of the texts are correct answers to one question."""
     questions = [{"question": "?", "answer": gold}] * len(texts)
-    completions = [Completion(text, tokens=5, is_truncated=False) for text in texts]
+    completions = [GeneratedCompletion(text, tokens=5, is_truncated=False) for text in texts]
     grader = grader or gn.rewards.correctness()
     rows = grade_answers(questions, completions, gn.tasks.xml(), grader=grader)
     return [row["is_correct"] for row in rows]

@@ -12,7 +12,7 @@ import grpo_nb as gn
 from grpo_nb.evaluation.comparison import Comparison
 from grpo_nb.evaluation.heldout import grade_answers
 from grpo_nb.evaluation.results import MEASURES, Evaluation
-from grpo_nb.generation.samples import Completion
+from grpo_nb.generation.samples import GeneratedCompletion
 
 FULL = "<reasoning>\n{0} + {0} = {1}\n</reasoning>\n<answer>\n{1}\n</answer>"
 
@@ -20,7 +20,7 @@ FULL = "<reasoning>\n{0} + {0} = {1}\n</reasoning>\n<answer>\n{1}\n</answer>"
 def answered(label: str, texts: list[str]) -> Evaluation:
     """Grade one text for each of the sums 0 + 0, 1 + 1, ..."""
     rows = [{"question": f"What is {i} + {i}?", "answer": str(2 * i)} for i in range(len(texts))]
-    completions = [Completion(text, tokens=5, is_truncated=False) for text in texts]
+    completions = [GeneratedCompletion(text, tokens=5, is_truncated=False) for text in texts]
     read = grade_answers(rows, completions, gn.tasks.xml(), gn.rewards.correctness())
     return Evaluation(
         label,

@@ -9,7 +9,7 @@ import pytest
 import grpo_nb as gn
 from grpo_nb.evaluation.exam import Exam
 from grpo_nb.evaluation.heldout import HeldOut
-from grpo_nb.generation.samples import Completion
+from grpo_nb.generation.samples import GeneratedCompletion
 from grpo_nb.runs.rows import best_row
 from grpo_nb.scoring.record import record_of
 from grpo_nb.training.recorder import HoldoutScore
@@ -141,10 +141,10 @@ def curve(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, float]]:
     questions = [{"prompt": "q", "question": f"{i} + {i}?", "answer": str(2 * i)} for i in range(4)]
     right = iter((1, 3, 2))
 
-    def answers(*given: object) -> list[Completion]:
+    def answers(*given: object) -> list[GeneratedCompletion]:
         count = next(right)
         texts = [str(2 * i if i < count else 99) for i in range(4)]
-        return [Completion(text, tokens=1, is_truncated=False) for text in texts]
+        return [GeneratedCompletion(text, tokens=1, is_truncated=False) for text in texts]
 
     monkeypatch.setattr("grpo_nb.training.recorder.answers_of_model", answers)
     task = SimpleNamespace(

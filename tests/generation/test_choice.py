@@ -1,5 +1,6 @@
 """`choose_engine`: the engine that samples, and why it is not a faster one."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -52,6 +53,13 @@ def test_choose_engine_with_an_engine_is_vllm(model: Any) -> None:
     model.vllm_engine = object()
     assert choose_engine(model).is_vllm
     assert choose_engine(model).name == "vLLM"
+
+
+def test_choose_engine_compares_the_settings_with_the_engine(model: Any) -> None:
+    config = SimpleNamespace(model_config=SimpleNamespace(max_model_len=64))
+    model.vllm_engine = SimpleNamespace(llm_engine=SimpleNamespace(vllm_config=config))
+    settings = gn.preset("cpu", max_prompt_length=32, max_completion_length=33)
+    assert "started for 64" in choose_engine(model, settings).why_not_vllm
 
 
 def test_choose_engine_without_model_predicts_a_cpu() -> None:

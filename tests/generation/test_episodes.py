@@ -7,6 +7,7 @@ import inspect
 import re
 import textwrap
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,12 +18,14 @@ from trl import chat_template_utils as templates
 from trl.chat_template_utils import parse_response
 
 import grpo_nb as gn
+from grpo_nb.generation import episodes
 from grpo_nb.generation.episodes import tool_template
+from grpo_nb.generation.samples import GeneratedCompletion
 from grpo_nb.generation.sampling import generate
 from grpo_nb.training.prepare import build_trainer, prepare
 from grpo_nb.training.trainer import KitTrainer
-from grpo_nb.upstream.trl import tool_loop_trainer
-from tests.support.village import Village, loaded_village, speak_for, village_task
+from grpo_nb.upstream.trl import ToolLoopResult, tool_loop_trainer
+from tests.support.village import FORM, Village, loaded_village, progress, speak_for, village_task
 
 #: Attributes of TRL's path for images, which the kit's tools never return.
 OF_IMAGES = {"async_loop", "_tokenize_prompts", "vllm_generation", "_prepare_inputs"}
@@ -213,3 +216,60 @@ def test_kits_template_is_refused_for_other_end_tokens(embedded_folder: Path) ->
     tokenizer.eos_token = "<|endoftext|>"
     with pytest.raises(ValueError, match="for models whose turns end with"):
         gn.models.give_tool_template(tokenizer)
+
+
+def completion_of(monkeypatch: pytest.MonkeyPatch, *turns: dict) -> GeneratedCompletion:
+    """Return an episode with these messages, whose last token is an end token."""
+    loop = ToolLoopResult(tool_masks=[[1]], turns=[list(turns)], completion_ids=[[1]])
+    monkeypatch.setattr(episodes, "run_tool_loop", lambda *arguments, **options: loop)
+    (completion,) = episodes.run_episodes(
+        None,
+        SimpleNamespace(for_episode=lambda environment: []),
+        [[]],
+        [[]],
+        [{}],
+        sample=lambda prompts: [],
+        end_tokens={1},
+    )
+    return completion
+
+
+def call_with(arguments: object) -> dict:
+    calls = [{"function": {"name": "read", "arguments": arguments}}]
+    return {"role": "assistant", "content": "", "tool_calls": calls}
+
+
+def test_episode_that_ends_with_a_call_is_truncated(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert completion_of(monkeypatch, call_with({})).is_truncated
+
+
+TOOL_RESULT = {"role": "tool", "name": "read", "content": "<answer>7</answer>"}
+
+
+def test_episode_that_ends_with_a_tool_result_has_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    completion = completion_of(monkeypatch, call_with({}), TOOL_RESULT)
+    assert completion.is_truncated
+    assert completion.text == ""
+    assert completion.shown == "read()\n→ <answer>7</answer>"
+
+
+def test_tool_result_is_no_answer_for_correctness() -> None:
+    reward = gn.rewards.correctness(format=FORM)
+    scores = gn.score(reward, [[call_with({}), TOOL_RESULT]], {"prompt": [], "answer": "7"})
+    assert scores.totals == (0.0,)
+
+
+def test_tool_result_is_no_answer_for_a_function() -> None:
+    def naive(completions: list, **columns: Any) -> list[float]:
+        return [float("7" in completion[-1]["content"]) for completion in completions]
+
+    assert gn.score(naive, [[call_with({}), TOOL_RESULT]], {"prompt": []}).totals == (0.0,)
+
+
+def test_progress_of_the_village_is_the_share_that_was_read() -> None:
+    assert progress([SimpleNamespace(seen=1, chain="ab")]) == [0.5]
+
+
+def test_episode_with_arguments_that_are_no_dict_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TRL lets such a call through, and the tool fails."""
+    assert completion_of(monkeypatch, call_with("mill")).shown == "read(mill)"

@@ -43,7 +43,9 @@ def prompt_ids(tokenizer: Any, chat: list[dict[str, str]], **template_kwargs: An
 def greedy(gguf: Path) -> tuple[list[llama_cpp.Answer], list[int]]:
     """Greedy answers to the two chats, and the progress that was reported."""
     done: list[int] = []
-    answers = llama_cpp.answer(gguf, CHATS, max_completion_length=10, progress=done.append)
+    answers = llama_cpp.complete_with_gguf(
+        gguf, CHATS, max_completion_length=10, progress=done.append
+    )
     return answers, done
 
 
@@ -80,7 +82,7 @@ def test_llama_cpp_template_gets_the_arguments_of_training(
     changes = ["--chat-template", THINKING_TEMPLATE, "--force"]
     subprocess.run([*program, str(gguf), str(file), *changes], check=True, capture_output=True)
     arguments = {"enable_thinking": False}
-    (answer,) = llama_cpp.answer(
+    (answer,) = llama_cpp.complete_with_gguf(
         file, CHATS[:1], max_completion_length=1, chat_template_kwargs=arguments
     )
     expected = prompt_ids(tokenizer, CHATS[0], chat_template=THINKING_TEMPLATE, **arguments)
@@ -90,7 +92,9 @@ def test_llama_cpp_template_gets_the_arguments_of_training(
 def test_token_within_a_character_has_no_log_probability(gguf: Path, tokenizer) -> None:
     """Keep the position of each token, so that no later token is compared with another one."""
     # At this temperature any token may follow any other.
-    answers = llama_cpp.answer(gguf, CHATS[:1], max_completion_length=40, temperature=100.0)
+    answers = llama_cpp.complete_with_gguf(
+        gguf, CHATS[:1], max_completion_length=40, temperature=100.0
+    )
     missing = 0
     for answer in answers:
         assert len(answer.ids) == len(answer.log_probs)
@@ -104,8 +108,12 @@ def test_token_within_a_character_has_no_log_probability(gguf: Path, tokenizer) 
 
 def test_sampled_answers_depend_on_the_seed_alone(gguf: Path) -> None:
     shared = {"max_completion_length": 6, "temperature": 1.5}
-    first = llama_cpp.answer(gguf, CHATS[:1] * 3, **shared, sampling={"top_p": 0.9, "seed": 1})
-    second = llama_cpp.answer(gguf, CHATS[:1] * 2, **shared, sampling={"top_p": 0.9, "seed": 2})
+    first = llama_cpp.complete_with_gguf(
+        gguf, CHATS[:1] * 3, **shared, sampling={"top_p": 0.9, "seed": 1}
+    )
+    second = llama_cpp.complete_with_gguf(
+        gguf, CHATS[:1] * 2, **shared, sampling={"top_p": 0.9, "seed": 2}
+    )
     assert first[1:] == second
     assert len({answer.text for answer in first}) == 3, "each prompt has a seed of its own"
 
@@ -114,7 +122,7 @@ def test_repetition_penalty_counts_prompt_and_answer(gguf: Path) -> None:
     """The settings pass it under transformers' name; transformers counts the prompt too."""
     extra = {"repetition_penalty": 1e6}
     sampling = gn.preset("cpu", extra=extra).sampling
-    (answer,) = llama_cpp.answer(
+    (answer,) = llama_cpp.complete_with_gguf(
         gguf, CHATS[:1], max_completion_length=12, temperature=0.01, sampling=sampling
     )
     assert len(set(answer.ids)) == 12
@@ -124,7 +132,7 @@ def test_repetition_penalty_counts_prompt_and_answer(gguf: Path) -> None:
 @pytest.mark.parametrize("temperature", [0, 1])
 def test_unknown_sampling_parameter_is_refused(gguf: Path, temperature: float) -> None:
     with pytest.raises(ValueError, match="'penalty', which is not a parameter"):
-        llama_cpp.answer(
+        llama_cpp.complete_with_gguf(
             gguf,
             CHATS,
             max_completion_length=1,
@@ -135,7 +143,7 @@ def test_unknown_sampling_parameter_is_refused(gguf: Path, temperature: float) -
 
 def test_missing_gguf_file_is_an_error_with_its_name(tmp_path: Path) -> None:
     with pytest.raises(llama_cpp.LlamaCppError, match=r"(?s)none\.gguf ended with 1.*(open|load)"):
-        llama_cpp.answer(tmp_path / "none.gguf", CHATS, max_completion_length=1)
+        llama_cpp.complete_with_gguf(tmp_path / "none.gguf", CHATS, max_completion_length=1)
 
 
 def test_truncated_gguf_file_is_an_error_with_its_name(gguf: Path, tmp_path: Path) -> None:
@@ -143,7 +151,7 @@ def test_truncated_gguf_file_is_an_error_with_its_name(gguf: Path, tmp_path: Pat
     file.write_bytes(gguf.read_bytes()[: gguf.stat().st_size // 2])
     reason = r"(?s)on cut\.gguf ended with 1.*(bounds|corrupt|incomplete)"
     with pytest.raises(llama_cpp.LlamaCppError, match=reason):
-        llama_cpp.answer(file, CHATS, max_completion_length=1)
+        llama_cpp.complete_with_gguf(file, CHATS, max_completion_length=1)
 
 
 def test_missing_xllamacpp_names_the_line_that_installs_it(
@@ -151,4 +159,4 @@ def test_missing_xllamacpp_names_the_line_that_installs_it(
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(gn.machine.EnvironmentProblem, match="pip install 'xllamacpp"):
-        llama_cpp.answer(gguf, CHATS, max_completion_length=1)
+        llama_cpp.complete_with_gguf(gguf, CHATS, max_completion_length=1)

@@ -30,7 +30,8 @@ from grpo_nb.generation.vllm import (
 )
 from grpo_nb.machine.packages import vllm_problem
 from grpo_nb.models import import_unsloth
-from grpo_nb.upstream.vllm import longest_row, model_runner_class
+from grpo_nb.upstream.vllm import longest_row_of
+from scripts.gpu_check import model_runner_class
 from tests.support.real_vllm import load_with_engine, needs_vllm, trained_tensors
 from tests.support.small_models import drawn_log_probs
 
@@ -100,7 +101,7 @@ def test_engine_starts_in_the_kits_loader(loaded) -> None:
     assert vllm_problem() is None
     assert has_engine(model)
     assert choose_engine(model).is_vllm
-    assert longest_row(model.vllm_engine) == LONGEST_ROW
+    assert longest_row_of(model.vllm_engine) == LONGEST_ROW
     assert vllm_sampling_obstacle(model) is None
     # vLLM's build for a CPU has no V2.
     assert model_runner_class(model.vllm_engine).endswith("(V1)")

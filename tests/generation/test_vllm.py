@@ -22,11 +22,11 @@ from transformers import GenerationConfig
 from grpo_nb.cpu.engine import CpuEngine
 from grpo_nb.generation import sampling, vllm
 from grpo_nb.generation.choice import choose_engine
-from grpo_nb.generation.samples import Completion
+from grpo_nb.generation.samples import GeneratedCompletion
 from grpo_nb.generation.sampling import generate, sample_with_transformers
 from grpo_nb.generation.vllm import sampling_arguments, vllm_sampling_obstacle
 from grpo_nb.training.prepare import build_trainer
-from grpo_nb.upstream.vllm import model_runner_class
+from scripts.gpu_check import model_runner_class
 from tests.support.signatures import FACTS, parameters_of
 from tests.support.small_models import PROMPTS, lora_model
 
@@ -220,7 +220,7 @@ class FakeTokenizer:
         return " ".join(map(str, shown))
 
 
-def complete(model: Any, *prompts: list[int], **changes: Any) -> list[Completion]:
+def complete(model: Any, *prompts: list[int], **changes: Any) -> list[GeneratedCompletion]:
     arguments = {"max_completion_length": 8, **changes}
     return generate(model, FakeTokenizer(*prompts), [[]] * len(prompts), **arguments)
 
@@ -285,7 +285,7 @@ def test_generate_asks_the_engine_once(model: Any) -> None:
     answers = complete(model, *[SHORT] * 5, progress=done.append)
     assert len(model.vllm_engine.calls) == 1
     assert done == [5]
-    assert answers[0] == Completion("5 9", 3, False, tuple(WRITTEN))
+    assert answers[0] == GeneratedCompletion("5 9", 3, False, tuple(WRITTEN))
 
 
 def test_generate_leaves_an_engine_awake_that_was_awake(model: Any) -> None:

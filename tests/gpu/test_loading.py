@@ -46,8 +46,8 @@ LOG = logging.getLogger("vllm")
 @pytest.mark.parametrize("name", ["t4", "h100"])
 @pytest.mark.parametrize("use_vllm", [True, False])
 def test_arguments_are_parameters_of_the_installed_unsloth(name: str, use_vllm: bool) -> None:
-    settings = gn.preset(name, lora_rank=24, gpu_memory_utilization=0.4)
-    passed = loader_arguments(settings, "folder", GPUS[name], {}, use_vllm=use_vllm)
+    settings = gn.preset(name, lora_rank=24, gpu_memory_utilization=0.4, fast_inference=use_vllm)
+    passed = loader_arguments(settings, "folder", GPUS[name], {})
     # Other families go on to FastModel, with the same names; 16 bit and checkpointing end in the
     # function above a family's own.
     assert passed.keys() <= set(LOADER) & set(
@@ -65,9 +65,7 @@ def test_arguments_are_parameters_of_the_installed_unsloth(name: str, use_vllm: 
     assert {key: passed[key] for key in engine if key in passed} == (engine if use_vllm else {})
     # No dtype: Unsloth then loads by `is_bfloat16_supported`, which is what `bf16` and `fp16` of
     # the trainer come from.
-    wanted = loader_arguments(
-        settings.replace(dtype="float32"), "folder", GPUS[name], {}, use_vllm=use_vllm
-    )
+    wanted = loader_arguments(settings.replace(dtype="float32"), "folder", GPUS[name], {})
     assert "dtype" not in passed
     assert wanted["dtype"] == torch.float32
 
@@ -265,6 +263,13 @@ def test_error_that_a_second_load_would_repeat_is_explained(on_a_gpu, words, cha
     assert len(loader.calls) == 1
 
 
+def test_memory_advice_while_loading_without_vllm_spares_vllm(on_a_gpu, monkeypatch) -> None:
+    monkeypatch.setattr(hardware, "installed_version", lambda name: None)
+    with pytest.raises(gn.machine.EnvironmentProblem, match="while loading") as caught:
+        on_a_gpu(Loader(error="CUDA out of memory.", always=True), warned="is not installed")
+    assert "gpu_memory_utilization" not in str(caught.value)
+
+
 # --- What Unsloth reads when it is imported ---
 
 
@@ -334,7 +339,13 @@ def test_unsloth_imported_before_the_switches_is_refused(imported, monkeypatch) 
 # --- What the trainer makes of it ---
 
 
-@pytest.mark.parametrize("engine", [object(), None])
+def engine_for(longest_row: int) -> types.SimpleNamespace:
+    model_config = types.SimpleNamespace(max_model_len=longest_row)
+    vllm_config = types.SimpleNamespace(model_config=model_config)
+    return types.SimpleNamespace(llm_engine=types.SimpleNamespace(vllm_config=vllm_config))
+
+
+@pytest.mark.parametrize("engine", [engine_for(gn.preset("t4").longest_row), None])
 def test_trainer_uses_an_engine_only_if_the_model_has_one(
     engine: object, tmp_path, monkeypatch
 ) -> None:

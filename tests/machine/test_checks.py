@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -257,13 +256,6 @@ def test_breaking_packages_are_named_by_their_versions(
 ) -> None:
     monkeypatch.setattr(packages, "installed_version", versions.get)
     assert packages.breaking_packages() == names
-
-
-def test_import_order_problem_names_the_packages(monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(packages.sys, "modules", {"os": os, "trl": os, "transformers": os})
-        problem = packages.import_order_problem()
-    assert problem == "trl, transformers must not be imported before unsloth"
 
 
 def test_kernel_with_old_package_in_memory_is_a_problem(machine: Machine, monkeypatch) -> None:

@@ -51,7 +51,7 @@ def choose(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[list[str], st
         if machine.hidden:
             monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
         lines: list[str] = []
-        return installer.choose_requirements(ROOT, lines.append, vllm=vllm), "".join(lines)
+        return installer.choose_requirements(lines.append, vllm=vllm), "".join(lines)
 
     return choose_on
 

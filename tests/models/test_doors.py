@@ -59,7 +59,7 @@ def test_adapter_arrives_with_its_shape_and_template(
     assert tokenizer.chat_template == "theirs"
     shape = "lora_rank=4, lora_alpha=12, lora_target_modules=('q_proj', 'v_proj')"
     assert "Starting from the LoRA" in caplog.text
-    assert f"{shape}. With beta above 0 the KL is measured to" in caplog.text
+    assert f"{shape}. With beta above 0, the KL reference is" in caplog.text
     ids = tokenizer("What is 3 + 4?", return_tensors="pt")["input_ids"]
     alone = PeftModel.from_pretrained(
         AutoModelForCausalLM.from_pretrained(tiny_folder, dtype=torch.float32), theirs
@@ -113,7 +113,7 @@ def test_loader_arguments_are_passed_on(tiny_folder: Path) -> None:
     settings = gn.preset("cpu", model=str(tiny_folder), load_in_4bit=False)
     known = {"text_only": True, "load_in_fp8": True, "offload_embedding": False}
     gpu = Gpu("FakeGpu", 16.0, (8, 0))
-    passed = load.loader_arguments(settings, "folder", gpu, known, use_vllm=False)
+    passed = load.loader_arguments(settings, "folder", gpu, known)
     assert known.items() <= passed.items()
     # Unsloth takes one of 16 and 8 bit at a time.
     assert passed["load_in_16bit"] is False

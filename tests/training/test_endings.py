@@ -8,9 +8,25 @@ from types import SimpleNamespace
 import pytest
 
 import grpo_nb as gn
+from grpo_nb.config import savers
+from grpo_nb.config.presets import GPUS
+from grpo_nb.training.errors import explaining_machine_faults
 from grpo_nb.training.recorder import Recorder
 from tests.run_fixtures import brevity
 from tests.support.tiny import load_tiny
+
+
+def test_memory_advice_in_a_run_without_vllm_spares_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
+    def generate() -> None:
+        raise RuntimeError("CUDA out of memory.")
+
+    monkeypatch.setattr(savers, "find_gpu", lambda: GPUS["t4"])
+    model = SimpleNamespace(vllm_engine=None)
+    with (
+        pytest.raises(gn.machine.EnvironmentProblem, match="max_completion_length=128"),
+        explaining_machine_faults(gn.preset("t4"), model),
+    ):
+        generate()
 
 
 @pytest.fixture(scope="module")

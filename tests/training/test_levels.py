@@ -10,7 +10,7 @@ import pytest
 
 import grpo_nb as gn
 from grpo_nb.checks.levels import LevelChoice, choose_level
-from grpo_nb.generation.samples import Completion
+from grpo_nb.generation.samples import GeneratedCompletion
 
 REWARDS = [gn.rewards.correctness(weight=2.0), gn.rewards.xml_format(), gn.rewards.xml_tags()]
 
@@ -35,14 +35,16 @@ def choose(loaded: tuple, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Leve
         for task, right in zip(levels, ability, strict=True):
             right_of_eight |= dict.fromkeys(task.train["question"], right)
 
-        def generate(_: object, __: object, prompts: list, **more: object) -> list[Completion]:
+        def generate(
+            _: object, __: object, prompts: list, **more: object
+        ) -> list[GeneratedCompletion]:
             completions = []
             for i, prompt in enumerate(prompts):
                 question = prompt[-1]["content"]
                 value = eval(question.removeprefix("What is ").removesuffix("?"))
                 answer = value if i % 8 < right_of_eight[question] else -1
                 text = gn.tasks.xml().render("so", str(answer))
-                completions.append(Completion(text, 20, False))
+                completions.append(GeneratedCompletion(text, 20, False))
             return completions
 
         monkeypatch.setattr("grpo_nb.generation.sampling.generate", generate)

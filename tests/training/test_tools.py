@@ -12,10 +12,9 @@ from safetensors.torch import load_file
 
 import grpo_nb as gn
 from grpo_nb.evaluation.results import REWARD
-from grpo_nb.generation.samples import Completion
 from grpo_nb.models.templates import tokenizer_for
 from tests.support.run_folders import untimed
-from tests.support.village import FORM, Village, loaded_village, progress, speak_for
+from tests.support.village import Village, loaded_village, progress, speak_for
 
 pytestmark = pytest.mark.begins(85)
 
@@ -222,38 +221,6 @@ def test_alerts_where_every_call_fails_or_nobody_answers() -> None:
     assert any(
         "60% of the episodes ended with an unanswered tool call" in message for message in told
     )
-
-
-def test_completion_ends_at_an_unanswered_call() -> None:
-    call = {
-        "role": "assistant",
-        "content": "",
-        "tool_calls": [{"function": {"name": "read", "arguments": {}}}],
-    }
-    said = {"role": "tool", "name": "read", "content": "<answer>7</answer>"}
-    assert Completion.of_episode([call], [1], True, {}).is_truncated
-    told = Completion.of_episode([call, said], [1], True, {})
-    bare = {
-        "role": "assistant",
-        "content": "",
-        "tool_calls": [{"function": {"name": "read", "arguments": "mill"}}],
-    }
-    assert Completion.of_episode([bare], [1], True, {}).shown == "read(mill)", (
-        "TRL lets it through, and fails it"
-    )
-    assert told.is_truncated
-    assert told.text == ""
-    assert told.shown == "read()\n→ <answer>7</answer>"
-    paid = gn.score(
-        gn.rewards.correctness(format=FORM), [list(told.turns)], {"prompt": [], "answer": "7"}
-    )
-    assert paid.totals == (0.0,), "what a tool says is no answer"
-
-    def naive(completions: list, **columns: Any) -> list[float]:
-        return [float("7" in completion[-1]["content"]) for completion in completions]
-
-    assert gn.score(naive, [list(told.turns)], {"prompt": []}).totals == (0.0,)
-    assert progress([type("E", (), {"seen": 1, "chain": "ab"})()]) == [0.5]
 
 
 def test_function_that_reads_environments_can_judge(whole: tuple) -> None:

@@ -255,13 +255,12 @@ def test_stand_in_of_vllm_has_its_signatures() -> None:
         assert list(inspect.signature(method).parameters)[1:] == FACTS[name], name
 
 
-def test_vllm_engine_reports_length_sleep_and_runner() -> None:
+def test_vllm_engine_reports_length_and_sleep() -> None:
     engine = Engine()
-    assert vllm.longest_row(engine) == 64
+    assert vllm.longest_row_of(engine) == 64
     assert not vllm.is_sleeping(engine)
     vllm.put_to_sleep(engine)
     assert vllm.is_sleeping(engine)
-    assert vllm.model_runner_class(engine).endswith("test_symbols.Engine (V1)")
 
 
 def test_drop_requests_aborts_by_the_engines_own_names() -> None:
@@ -304,9 +303,9 @@ def test_drop_requests_refuses_runner_v2_without_removal() -> None:
 @pytest.mark.parametrize(
     ("part", "call"),
     [
-        ("vllm_config", vllm.longest_row),
+        ("vllm_config", vllm.longest_row_of),
         ("is_sleeping", vllm.is_sleeping),
-        ("collective_rpc", vllm.model_runner_class),
+        ("collective_rpc", vllm.drop_requests),
         ("output_processor", vllm.drop_requests),
         ("engine_core", vllm.drop_requests),
         ("abort_request", vllm.drop_requests),
