@@ -1,4 +1,4 @@
-"""`GeneratedCompletion`: a generated text, from whichever engine, and the form in which rewards get it."""
+"""A generated text, from whichever engine, and the form in which rewards get it."""
 
 from __future__ import annotations
 
