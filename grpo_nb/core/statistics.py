@@ -299,7 +299,8 @@ def mann_whitney_z(before: Sequence[float], after: Sequence[float]) -> float:
     counts = Counter([*before, *after]).values()
     # Ties make the variance smaller.
     ties = sum(count**3 - count for count in counts)
-    variance_of_sum = n * m * (total + 1 - ties / (total * (total - 1))) / 3
+    share_of_ties = ties / (total * (total - 1))
+    variance_of_sum = n * m * (total + 1 - share_of_ties) / 3
     if variance_of_sum == 0:
         return 0.0
     return _rising_minus_falling(product(before, after)) / math.sqrt(variance_of_sum)
@@ -342,7 +343,8 @@ class RankCorrelation:
         distance = abs(math.atanh(self.value) - math.atanh(level))
         distance = max(distance, _SMALLEST_DISTANCE)
         variance_times_pairs = 1 + self.value**2 / 2
-        return variance_times_pairs * (Z_95 / distance) ** 2 + 3
+        standard_errors = Z_95 / distance
+        return variance_times_pairs * standard_errors**2 + 3
 
 
 def rank_correlation(first: Sequence[float], second: Sequence[float]) -> RankCorrelation:
@@ -369,7 +371,8 @@ def rank_correlation(first: Sequence[float], second: Sequence[float]) -> RankCor
     half = math.inf
     degrees = len(first) - 3
     if degrees > 0:
-        half = Z_95 * math.sqrt((1 + r * r / 2) / degrees)
+        variance_of_atanh = (1 + r * r / 2) / degrees
+        half = Z_95 * math.sqrt(variance_of_atanh)
     middle = math.atanh(r)
     interval = (math.tanh(middle - half), math.tanh(middle + half))
     return RankCorrelation(r, interval)

@@ -78,15 +78,13 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def _is_memory_error(error: BaseException) -> bool:
-    if isinstance(error, MemoryError):
-        return True
     text = searchable_text(error)
-    if isinstance(error, (RuntimeError, OSError)) and re.search(_OUT_OF_MEMORY, text):
-        return True
+    if isinstance(error, (RuntimeError, OSError)):
+        return re.search(f"{_OUT_OF_MEMORY}|{_VLLM_OUT_OF_MEMORY}", text) is not None
     # vLLM raises a ValueError. For a ValueError only vLLM's texts count: an error of a reward
     # function may quote a completion, as that of int("out of memory") does.
-    is_vllm_type = isinstance(error, (RuntimeError, OSError, ValueError))
-    return is_vllm_type and re.search(_VLLM_OUT_OF_MEMORY, text) is not None
+    is_of_vllm = isinstance(error, ValueError) and re.search(_VLLM_OUT_OF_MEMORY, text)
+    return bool(is_of_vllm) or isinstance(error, MemoryError)
 
 
 def searchable_text(error: BaseException) -> str:
