@@ -129,7 +129,9 @@ def writer_status(folder: Path, host: str | None) -> Literal["running", "crashed
     if host != platform.node():
         return "unknown"
     try:
-        with (folder / LOCK_FILE).open("rb") as file:
+        # A link or a pipe of this name, in a folder from elsewhere, is neither followed nor awaited.
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+        with open(os.open(folder / LOCK_FILE, flags), "rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return "running"

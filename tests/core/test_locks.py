@@ -171,3 +171,8 @@ def test_writer_status_on_a_drive_without_locks_is_unknown(
     (tmp_path / ".lock").touch()
     monkeypatch.setattr(fcntl, "flock", unsupported)
     assert status(tmp_path) == "unknown"
+
+
+def test_writer_status_of_a_pipe_does_not_wait(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / ".lock")
+    assert writer_status(tmp_path, platform.node()) in ("crashed", "unknown")
