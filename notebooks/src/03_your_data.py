@@ -16,7 +16,7 @@
 # Turn a messy CSV with labels into a task, write two rewards, train, and compare the result with the simplest competitor there
 # is: always giving the most frequent label.
 #
-# About 6 minutes on two idle CPU cores, up to 6.1 GB of memory and 0.4 GB of disk. No GPU needed.
+# About 8 minutes on two idle CPU cores, up to 6.1 GB of memory and 0.4 GB of disk. No GPU needed.
 #
 # @BADGE@
 
