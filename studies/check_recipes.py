@@ -852,7 +852,6 @@ LAX = (
     "several answers",
     "near miss",
     "answer outside the slot",
-    "part credit",
 )
 NO_ANSWER = (
     "nothing tells right from wrong",
@@ -926,7 +925,7 @@ SOUND = [
     sound(slow_right, SUMS),
     sound(late_weight, SUMS),
     sound(any_alias, ALIASES),
-    sound(fields, RECORDS, true=("part credit",)),
+    sound(fields, RECORDS),
     sound(format_and_answer, SUMS),
     sound(think_then_text, SUMS, THINK),
     sound(
@@ -988,7 +987,7 @@ FAULTY = [
     faulty(similar, CAPITALS, ("near miss",), true=(*LAX, "a phrase is rewarded")),
     faulty(no_tag_crash, SUMS, ("raises",), true=LAX),
     faulty(float_crash, SUMS, ("raises",), true=()),
-    faulty(json_crash, RECORDS, ("raises",), true=("near miss", "part credit")),
+    faulty(json_crash, RECORDS, ("raises",), true=("near miss",)),
     faulty(mean_word, SUMS, ("raises",)),
     faulty(evaluated, SUMS, ("runs the answer as code",), true=("hangs", *LAX)),
     faulty(nested, SUMS, ("hangs",)),

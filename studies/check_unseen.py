@@ -363,7 +363,6 @@ _LAX = (
     "several answers",
     "near miss",
     "answer outside the slot",
-    "part credit",
 )
 CASES = [
     Case(
