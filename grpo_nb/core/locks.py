@@ -129,7 +129,7 @@ def writer_status(folder: Path, host: str | None) -> Literal["running", "crashed
     if host != platform.node():
         return "unknown"
     try:
-        # A link or a pipe of this name, in a folder from elsewhere, is neither followed nor awaited.
+        # In a folder from elsewhere this may be a link, which is refused, or a pipe without end.
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
         with open(os.open(folder / LOCK_FILE, flags), "rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -304,6 +304,11 @@ def test_token_ids_are_passed_on() -> None:
     assert score(count_tokens, ["a"], completion_ids=[[1, 2, 3]]).totals == (3.0,)
 
 
+def test_column_with_a_name_of_the_trainer_is_refused() -> None:
+    with pytest.raises(ValueError, match="a data column cannot be named 'prompts'"):
+        score(TAGS, ["a"], {"prompts": "b"})
+
+
 def test_token_ids_of_fewer_completions_are_refused() -> None:
     with pytest.raises(ValueError, match="1 completion_ids for 2 completions"):
         score(count_tokens, ["a", "b"], completion_ids=[[1, 2, 3]])

@@ -229,3 +229,10 @@ def test_lines_of_the_tables_guide_run(tmp_path: Path, monkeypatch: pytest.Monke
     assert [row["answer"] for row in commas] == ["1234.50", "3"]
     assert escaped[0]["question"] == "It's?"
     assert [row["label"] for row in labels] == ["no", "yes"]
+
+
+def test_error_in_json_lines_counts_blank_lines(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"question": "1?"}\n\n{"question": broken}\n')
+    with pytest.raises(ValueError, match="line 3"):
+        read_rows(file)
