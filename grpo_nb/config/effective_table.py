@@ -16,12 +16,12 @@ from grpo_nb.core.tables import Shown, Table, bold, code
 from grpo_nb.machine.gpu import Gpu
 
 # Settings that GRPOConfig has too, but that the kit carries out itself.
-_OF_THE_KIT = {"num_train_epochs", "save_steps"}
+_CARRIED_OUT_BY_KIT = {"num_train_epochs", "save_steps"}
 # Bookkeeping of a run, which nobody sets.
 _NOT_SHOWN = {"output_dir", "reward_weights", "hub_token"}
 # Shown as `dtype` and `fast_inference`.
 _SHOWN_ELSEWHERE = {"bf16", "fp16", "use_vllm"}
-_WHY = {
+_REASONS = {
     "adam_beta2": "The kit's: 0.99 forgets early gradients sooner than transformers' 0.999, which "
     "suits short runs.",
     "gradient_checkpointing": "The kit's: it trades time for memory, which is worth it on a GPU "
@@ -60,12 +60,10 @@ class EffectiveSettings(Shown):
 
     def _parts(self) -> Iterable[str | Table]:
         # `dtype` always has a row, and `adam_beta2` unless it is in `extra`.
-        differ = (
-            "1 setting differs"
-            if len(self.changed) == 1
-            else f"{len(self.changed)} settings differ"
+        yield (
+            "These settings run differently from what you wrote, or were set for you. All others "
+            "run as written."
         )
-        yield (f"{differ} from the ones you wrote, or were set for you. All others run as written.")
         rows = [
             (code(name), row.asked, bold(row.runs), row.why) for name, row in self.changed.items()
         ]
@@ -85,7 +83,7 @@ def requested_arguments(
         dtype: `float32`, `bfloat16` or `float16`.
         has_vllm: True if vLLM generates; for a loaded model, if it has an engine.
     """
-    same_names = GRPO_CONFIG_FIELDS - _OF_THE_KIT
+    same_names = GRPO_CONFIG_FIELDS - _CARRIED_OUT_BY_KIT
     requested = {name: value for name, value in vars(settings).items() if name in same_names}
     if settings.fast_inference and gpu is not None and has_vllm:
         requested["use_vllm"] = True
@@ -112,7 +110,7 @@ def compare_configurations(
         built: The configuration, or a trainer's `args`.
         trl_only: The configuration that TRL alone builds of the same arguments.
     """
-    wishes = {**vars(settings), "warmup_steps": settings.warmup, **settings.extra}
+    asked = {**vars(settings), "warmup_steps": settings.warmup, **settings.extra}
     changed = {}
     arguments = {}
     for field in dataclasses.fields(trl_only):
@@ -122,9 +120,9 @@ def compare_configurations(
         if name in _NOT_SHOWN or is_untouched:
             continue
         arguments[name] = value
-        if name not in _SHOWN_ELSEWHERE and value != _plain(wishes.get(name, field.default)):
-            why = _WHY.get(name, "" if name in requested else "Unsloth's own.")
-            changed[name] = Effect(wishes.get(name, "not set"), value, why)
+        if name not in _SHOWN_ELSEWHERE and value != _plain(asked.get(name, field.default)):
+            why = _REASONS.get(name, "" if name in requested else "Unsloth's own.")
+            changed[name] = Effect(asked.get(name, "not set"), value, why)
     return EffectiveSettings(changed, arguments)
 
 

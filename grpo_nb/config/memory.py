@@ -185,11 +185,11 @@ def _on_cpu(
         phase = "always" if settings.shared_prompts else "generation"
         adapted = sum(weights for weights, _ in sizes.adapted(settings.lora_target_modules))
         folded = adapted * _BYTES_OF_FLOAT32
-        how = "the adapter added to a copy of the linear layers"
-        yield MemoryPart("folded weights", folded, how, phase)
+        explanation = "the adapter added to a copy of the linear layers"
+        yield MemoryPart("folded weights", folded, explanation, phase)
         packed = (sizes.linear + sizes.vocabulary * sizes.hidden) * _BYTES_OF_FLOAT32
-        how = "linear and output layers in the order that decoding reads"
-        yield MemoryPart("packed weights", packed, how, phase)
+        explanation = "linear and output layers in the order that decoding reads"
+        yield MemoryPart("packed weights", packed, explanation, phase)
 
 
 def _on_gpu(
@@ -215,12 +215,12 @@ def _on_gpu(
         return
     # vLLM and the training use the same weights, which are counted already.
     share = settings.gpu_memory_utilization * gpu.memory_gib * 2**30
-    beside_weights = max(share - _weights(settings, sizes, bytes_per_number), 0)
-    how = (
+    share_without_weights = max(share - _weights(settings, sizes, bytes_per_number), 0)
+    explanation = (
         "its share of the card without the weights, which training uses too; given back in "
         "training (standby)"
     )
-    yield MemoryPart("vLLM", beside_weights, how, "generation")
+    yield MemoryPart("vLLM", share_without_weights, explanation, "generation")
 
 
 def _weights(settings: Settings, sizes: Sizes, bytes_per_number: int) -> float:
@@ -252,5 +252,5 @@ def _cache(
     # A key and a value in each layer.
     numbers_per_token = 2 * sizes.key_value_width * sizes.layers
     cache = rows * (prompt_tokens + length) * numbers_per_token * bytes_per_number
-    how = f"{rows} rows of {prompt_tokens} + {length} tokens"
-    return MemoryPart("KV cache", cache, how, "generation")
+    explanation = f"{rows} rows of {prompt_tokens} + {length} tokens"
+    return MemoryPart("KV cache", cache, explanation, "generation")

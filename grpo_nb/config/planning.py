@@ -1,7 +1,7 @@
 """`gn.plan`: the needs of a run, whether it fits, and smaller settings that do.
 
 Memory is arithmetic on sizes (formulas and their sources in `memory`), and never a promise. The
-time of a step is not estimated. `savers` finds the smaller settings.
+time of a step is not estimated. `smaller_settings` finds the smaller settings.
 """
 
 import dataclasses
@@ -16,8 +16,8 @@ from grpo_nb.config.counting import count_sizes
 from grpo_nb.config.hardware import ComputeDtype, compute_dtype, has_engine, vllm_obstacle
 from grpo_nb.config.memory import CPU_BASE, MemoryPart, Sizes, memory_parts, peak_gb, sizes_of
 from grpo_nb.config.presets import GPUS, PRESETS
-from grpo_nb.config.savers import fitting_changes, replacing
 from grpo_nb.config.settings import Settings
+from grpo_nb.config.smaller_settings import fitting_changes, replace_line
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.problems import EnvironmentProblem, warn_user
 from grpo_nb.core.tables import Shown, Table, bold
@@ -91,18 +91,15 @@ class Plan(Shown):
             raise EnvironmentProblem(message)
         warn_user(message)
 
-    def _machine(self) -> str:
-        return self.gpu.name if self.gpu else "this computer"
-
     def _verdict(self) -> str:
-        machine = self._machine()
+        machine = self.gpu.name if self.gpu else "this computer"
         free = f"{machine} has {self.available_gb:.1f} GB free"
         need = f"about {self.memory_gb:.1f} GB at its peak"
         if self.fits:
             return f"The run fits {machine}: it needs {need}; {free}."
         advice = "no smaller settings; take a smaller model"
         if self.nearest:
-            advice = replacing(self.nearest)
+            advice = replace_line(self.nearest)
         return f"This run needs {need}; {free}. What fits: {advice}"
 
     def _parts(self) -> Iterable[str | Table]:
@@ -120,16 +117,16 @@ class Plan(Shown):
             why_steps = f"num_train_epochs={settings.num_train_epochs:g} over {count} questions"
             steps = "not known" if self.questions is None else steps
         passes = f"{settings.per_device_train_batch_size} x {settings.gradient_accumulation_steps}"
-        batch = settings.batch_size
-        length = self.prompt_tokens + settings.max_completion_length
-        longest = f"{batch} times {length}, every completion at its longest"
         engine = "vLLM" if settings.fast_inference else "without vLLM"
         why_engine = f"asked: vLLM. {self.why_not_vllm}" if self.why_not_vllm else "as asked"
         return [
             (bold("asked, and what will run"), "", ""),
             ("training steps", steps, why_steps),
-            ("completions a step", batch, f"{passes}, in groups of {settings.num_generations}"),
-            ("tokens a step", f"up to {batch * length:,}", longest),
+            (
+                "completions a step",
+                settings.batch_size,
+                f"{passes}, in groups of {settings.num_generations}",
+            ),
             ("dtype", self.dtype.name, f"asked: {settings.dtype}. {self.dtype.why}"),
             ("sampling", engine, why_engine),
         ]
@@ -149,7 +146,7 @@ class Plan(Shown):
             (bold("memory, peak"), peak, "estimate: the larger of generation and training"),
             ("disk, merged export", disk, "all weights in 16 bit"),
             (bold("what is there"), "", ""),
-            ("memory", free, f"free for this run on {self._machine()}"),
+            ("memory", free, "free for this run"),
         ]
 
 

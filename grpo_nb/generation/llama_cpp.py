@@ -45,7 +45,7 @@ class LlamaCppError(RuntimeError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer(GeneratedCompletion):
+class GgufCompletion(GeneratedCompletion):
     """A completion with the tokens of its prompt and its log-probabilities, from llama.cpp."""
 
     prompt_ids: Sequence[int] = field(repr=False)
@@ -65,8 +65,8 @@ def complete_with_gguf(
     sampling: Mapping[str, Any] | None = None,
     chat_template_kwargs: Mapping[str, Any] | None = None,
     progress: Callable[[int], None] | None = None,
-) -> list[Answer]:
-    """Complete chat prompts with a GGUF file, and return the answers in the order of the prompts.
+) -> list[GgufCompletion]:
+    """Complete chat prompts with a GGUF file, in the order of the prompts.
 
     Prompts are answered one after the other and without a cache between them, so that an answer
     does not depend on the other prompts.
@@ -89,7 +89,7 @@ def complete_with_gguf(
 
     >>> chats = [[{"role": "user", "content": "2 + 2?"}]]
     >>> complete_with_gguf("model.gguf", chats, max_completion_length=8)  # doctest: +SKIP
-    [Answer(text='4', tokens=2, is_truncated=False)]
+    [GgufCompletion(text='4', tokens=2, is_truncated=False)]
     """
     require_llama_cpp()
     file = Path(gguf)
@@ -112,7 +112,7 @@ def complete_with_gguf(
         rows = run_script(script, request, on_line=report_count)
     except ChildError as error:
         raise LlamaCppError(f"llama.cpp on {file.name} {error}") from error
-    return [Answer(**row) for row in rows]
+    return [GgufCompletion(**row) for row in rows]
 
 
 def require_llama_cpp() -> None:

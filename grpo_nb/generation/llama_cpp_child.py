@@ -22,7 +22,7 @@ TIMEOUT_SECONDS = 3600.0
 
 
 def answer(request: dict[str, Any]) -> list[dict[str, Any]]:
-    """Answer every chat of a request, with the fields of `llama_cpp.Answer`."""
+    """Answer every chat of a request, with the fields of `llama_cpp.GgufCompletion`."""
     key = secrets.token_hex(16)
     server = start_server(request, key)
     # trust_env=False: a proxy of the environment would be asked for the loopback address too.

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from grpo_nb.config.hardware import compute_dtype, has_engine, vllm_obstacle
-from grpo_nb.config.savers import memory_advice
 from grpo_nb.config.settings import ALL_LINEAR, Settings
+from grpo_nb.config.smaller_settings import memory_advice
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.problems import EnvironmentProblem, warn_user
 from grpo_nb.machine.faults import find_fix, gpu_problem, is_out_of_memory, summary

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from grpo_nb.config.hardware import has_engine
-from grpo_nb.config.savers import memory_advice
 from grpo_nb.config.settings import Settings
+from grpo_nb.config.smaller_settings import memory_advice
 from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.machine.faults import gpu_problem, is_out_of_memory
 from grpo_nb.rewards.base import (

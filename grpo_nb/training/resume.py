@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from grpo_nb.config.savers import replacing
+from grpo_nb.config.smaller_settings import replace_line
 from grpo_nb.core.files import put_in_place, write_text
 from grpo_nb.core.locks import FolderLockedError, locked
 from grpo_nb.core.problems import warn_user
@@ -220,7 +220,7 @@ def _differences_in_training(before: Mapping[str, Any], now: Mapping[str, Any]) 
             changed[key] = value
     sentences = _changed_values(before["settings"], now["settings"], changed)
     if changed:
-        sentences.append(replacing(changed))
+        sentences.append(replace_line(changed))
     # A local folder may hold another model now. Older runs have no identity of their base.
     if None not in (before.get("base"), now.get("base")) and before["base"] != now["base"]:
         sentences.append("the weights of the base model have changed")

@@ -9,10 +9,10 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 import grpo_nb as gn
-from grpo_nb.config import memory, planning, presets, savers
+from grpo_nb.config import memory, planning, presets, smaller_settings
 from grpo_nb.config.memory import sizes_of
 from grpo_nb.config.presets import GPUS
-from grpo_nb.config.savers import memory_advice
+from grpo_nb.config.smaller_settings import memory_advice
 from grpo_nb.machine.gpu import Gpu
 
 
@@ -205,7 +205,7 @@ def test_memory_advice_names_the_setting_to_lower(
     change: dict,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(savers, "find_gpu", lambda: GPUS["l4"] if error is CUDA else None)
+    monkeypatch.setattr(smaller_settings, "find_gpu", lambda: GPUS["l4"] if error is CUDA else None)
     advice = memory_advice(error, gn.Settings(**settings), phase=phase)
     keywords = ", ".join(f"{name}={value!r}" for name, value in change.items())
     assert f"Write settings = settings.replace({keywords}), in a fresh kernel" in advice

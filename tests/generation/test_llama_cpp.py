@@ -40,7 +40,7 @@ def prompt_ids(tokenizer: Any, chat: list[dict[str, str]], **template_kwargs: An
 
 
 @pytest.fixture(scope="module")
-def greedy(gguf: Path) -> tuple[list[llama_cpp.Answer], list[int]]:
+def greedy(gguf: Path) -> tuple[list[llama_cpp.GgufCompletion], list[int]]:
     """Greedy answers to the two chats, and the progress that was reported."""
     done: list[int] = []
     answers = llama_cpp.complete_with_gguf(

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.config import savers
+from grpo_nb.config import smaller_settings
 from grpo_nb.config.presets import GPUS
 from grpo_nb.training.errors import explaining_machine_faults
 from grpo_nb.training.recorder import Recorder
@@ -20,7 +20,7 @@ def test_memory_advice_in_a_run_without_vllm_spares_vllm(monkeypatch: pytest.Mon
     def generate() -> None:
         raise RuntimeError("CUDA out of memory.")
 
-    monkeypatch.setattr(savers, "find_gpu", lambda: GPUS["t4"])
+    monkeypatch.setattr(smaller_settings, "find_gpu", lambda: GPUS["t4"])
     model = SimpleNamespace(vllm_engine=None)
     with (
         pytest.raises(gn.machine.EnvironmentProblem, match="max_completion_length=128"),

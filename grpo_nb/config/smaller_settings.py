@@ -74,10 +74,10 @@ def _savings(settings: Settings, *, is_gpu: bool, phase: str = "") -> Iterator[_
         )
 
 
-def replacing(change: Mapping[str, Any]) -> str:
+def replace_line(change: Mapping[str, Any]) -> str:
     """Return the line that changes settings.
 
-    >>> replacing({"max_steps": 5})
+    >>> replace_line({"max_steps": 5})
     'settings = settings.replace(max_steps=5)'
     """
     keywords = ", ".join(f"{name}={value!r}" for name, value in change.items())
@@ -127,7 +127,7 @@ def memory_advice(
     saving = next(_savings(settings, is_gpu=find_gpu() is not None, phase=phase), None)
     advice = "No setting of this run is left to lower. Take a smaller model"
     if saving is not None:
-        advice = f"{saving.why} Write {replacing(saving.change)}"
+        advice = f"{saving.why} Write {replace_line(saving.change)}"
     when = "while loading" if phase == "loading" else f"in {phase}"
     return (
         f"Out of memory {when}. {advice}, in a fresh kernel: the failed one still holds its memory."
