@@ -96,7 +96,7 @@ def run_episodes(
             is_truncated=not (has_ended and has_answer),
             ids=tuple(written),
             turns=tuple(turns),
-            columns=column,
+            reward_columns=column,
         )
         completions.append(completion)
     return completions

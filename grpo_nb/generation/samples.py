@@ -23,8 +23,8 @@ class GeneratedCompletion:
     """Token ids that the model wrote, with the end token. Rewards get them as `completion_ids`."""
     turns: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
     """Messages of an episode, with the results of tools. Empty without tools."""
-    columns: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """Environment of an episode, as the column that rewards get. Empty without tools."""
+    reward_columns: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """Columns that rewards get besides those of the row: the environment of an episode."""
 
     @property
     def shown(self) -> str:
@@ -48,5 +48,5 @@ def as_scored(
     ids = [list(one.ids) for one in completions]
     # The environment as the episode left it takes precedence over a column of that name.
     pairs = zip(rows, completions, strict=True)
-    own_rows = [{**row, **completion.columns} for row, completion in pairs]
+    own_rows = [{**row, **completion.reward_columns} for row, completion in pairs]
     return {"completions": texts, "rows": own_rows, "completion_ids": ids}

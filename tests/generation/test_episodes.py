@@ -123,7 +123,7 @@ def test_generate_runs_episodes_token_by_token_as_training(
         assert completion.tokens < len(trained_ids), "tokens of tools count as the model's"
         assert not completion.is_truncated
         assert completion.text.startswith("<answer>")
-        environment = completion.columns["environments"]
+        environment = completion.reward_columns["environments"]
         assert environment.seen == len(environment.chain)
     random_state = torch.random.get_rng_state()
     result = gn.evaluate((model, tokenizer), task, settings=settings)
