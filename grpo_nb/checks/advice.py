@@ -93,8 +93,7 @@ def _advise_difficulty(baseline: Baseline) -> Iterable[Advice]:
         yield Advice(
             "easier data",
             f"the questions are too hard for a start: {baseline.sampled_accuracy:.0%} of the "
-            f"sampled answers are correct, and in {wrong} of {groups} groups no completion earned "
-            "more than an empty one.",
+            f"sampled answers are correct, and {wrong} of {groups} groups are all wrong.",
             load_others,
         )
     if 2 * right >= groups and right > wrong:

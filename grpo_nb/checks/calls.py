@@ -46,17 +46,15 @@ FIRST_CALL_FACTOR = 4
 It may import a library, which stays broken if the import is interrupted.
 """
 
-TOTAL_TIME_FACTOR = 30
-"""All calls together may take 30 times the limit of one call: a minute if that is 2 s."""
+TOTAL_TIME_FACTOR = 10
+"""All calls together may take ten times the limit of one call: 20 s if that is 2 s.
 
-SLOW_SECONDS = 0.2
-"""A completion that takes longer may be sent to a model or a server, which can cost money."""
-
-MAX_SLOW_CALLS = 60
-"""Number of calls of a slow reward.
-
-Enough for the answers of four rows and the most usual loopholes, with one completion per call.
+A reward that takes 0.2 s per completion is then tried with the answers of four rows and the most
+usual loopholes. Such a reward may ask a model or a server, which can cost money.
 """
+
+COMPLETIONS_PER_LIMIT = 500
+"""A reward is slow if the time limit of one call is too short for so many completions."""
 
 SIDE_EFFECTS = {
     "changes its inputs": "the completions are different after a call",
@@ -77,16 +75,8 @@ class CallResult:
 
     scores: list[float] | None = None
     error: BaseException | None = None
-    is_late: bool = False
-    is_unreadable: bool = False
-    """True if the reward returned something that is not a list of scores."""
-
-    @property
-    def failure(self) -> str:
-        """Kind of the finding about a call without scores."""
-        if self.is_late:
-            return "hangs"
-        return "breaks the contract" if self.is_unreadable else "raises"
+    failure: str = ""
+    """Kind of the finding about this call; empty if it returned scores in time."""
 
 
 class ProbeRunner:
@@ -109,8 +99,8 @@ class ProbeRunner:
 
     @property
     def is_slow(self) -> bool:
-        """True if a completion takes more than 0.2 s in the mean: it may cost money."""
-        return self.seconds_per_completion > SLOW_SECONDS
+        """True if fewer than 500 completions would fit into the time limit of one call."""
+        return COMPLETIONS_PER_LIMIT * self.seconds_per_completion > self.seconds
 
     @property
     def total_seconds(self) -> float:
@@ -126,8 +116,7 @@ class ProbeRunner:
     def is_given_up(self) -> bool:
         """True if the reward is too slow for more calls."""
         is_over_time = self.total_seconds > TOTAL_TIME_FACTOR * self.seconds
-        is_over_calls = self.is_slow and len(self.durations) >= MAX_SLOW_CALLS
-        return len(self.late_calls) >= MAX_LATE_CALLS or is_over_time or is_over_calls
+        return len(self.late_calls) >= MAX_LATE_CALLS or is_over_time
 
     def run(self, probes: Iterable[Probe]) -> None:
         """Try the probes that have not been tried yet, until the reward is given up."""
@@ -147,11 +136,11 @@ class ProbeRunner:
                     self.run([probe])
 
     def _chunk_size(self) -> int:
-        """Return how many completions a call can score in half its time, and without being slow."""
+        """Return how many completions a call can score in half its time."""
         # The second call shows how slow a single completion is.
         if len(self.durations) < 2:
             return 1
-        half_time = 0.5 * min(self.seconds, SLOW_SECONDS)
+        half_time = 0.5 * self.seconds
         return max(1, min(CHUNK_SIZE, int(half_time / self.seconds_per_completion)))
 
     def call(self, probes: Sequence[Probe], seconds: float | None = None) -> CallResult:
@@ -173,14 +162,14 @@ class ProbeRunner:
         except (Exception, SystemExit) as error:
             result.error = error
             # With an output, call_reward has returned and to_floats could not read the scores.
-            result.is_unreadable = output is not None or isinstance(error, ReturnTypeError)
+            is_unreadable = output is not None or isinstance(error, ReturnTypeError)
+            result.failure = "breaks the contract" if is_unreadable else "raises"
         duration = time.perf_counter() - start
-        # In a thread the call cannot be stopped: it returns scores, but late.
-        result.is_late = duration >= limit
-
         self.durations.append(duration)
         self.completions += len(probes)
-        if result.is_late:
+        # In a thread the call cannot be stopped: it returns scores, but late.
+        if duration >= limit:
+            result.failure = "hangs"
             self.late_calls.append(probes)
         shortest = min((probe.text for probe in probes), key=len)
         if batch["completions"] != completions_before:
@@ -241,7 +230,7 @@ def find_unsteadiness(runner: ProbeRunner, probes: Sequence[Probe]) -> list[Find
     together = runner.call(probes)
     in_reverse = runner.call(probes[::-1])
     later_calls = [*alone, together, in_reverse]
-    if any(result.is_late for result in later_calls):
+    if any(result.failure == "hangs" for result in later_calls):
         return []
     errors = [result.error for result in later_calls if result.error is not None]
     if errors:
@@ -275,7 +264,7 @@ def find_failures(runner: ProbeRunner) -> list[Finding]:
     if runner.late_calls:
         probe = min(runner.late_calls, key=len)[0]
         limit = HANG_FACTOR * runner.seconds
-        if runner.call([probe], limit).is_late:
+        if runner.call([probe], limit).failure == "hangs":
             what = f"a completion of {len(probe.text):,} characters had no score after {limit:g} s"
             findings.append(make_finding("hangs", runner.name, what, [probe.text]))
     for kind, text in runner.side_effects.items():

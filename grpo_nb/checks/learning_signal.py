@@ -12,6 +12,7 @@ import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from grpo_nb.checks.advice import Advice, give_advice
@@ -58,9 +59,9 @@ REWARD_COLUMNS = {
 GroupResult = Literal["differs", "all right", "all wrong", "all equal"]
 """`differs`: the totals of the group differ, so it has a learning signal.
 
-`all right`: all totals are equal, and at least that of a right answer.
-`all wrong`: all totals are equal, and at most that of an empty completion.
-`all equal`: all totals are equal, and neither of these.
+`all right`: all totals are equal, and every answer is correct.
+`all wrong`: all totals are equal, and no answer is correct.
+`all equal`: all totals are equal, though only some answers are correct.
 """
 
 Verdict = Literal["signal", "weak signal", "format only", "no signal"]
@@ -111,7 +112,8 @@ class Baseline(Shown):
     def groups(self) -> tuple[GroupResult, ...]:
         """Result of each group: whether its totals differ, and if not, why."""
         totals = in_groups(self.scores.totals, self.num_generations)
-        return tuple(map(_compare_group, totals, self.right.totals, self.empty.totals))
+        is_right = in_groups(self.is_right, self.num_generations)
+        return tuple(map(_compare_group, totals, is_right))
 
     @functools.cached_property
     def counts(self) -> dict[GroupResult, int]:
@@ -152,23 +154,27 @@ class Baseline(Shown):
         return pandas.DataFrame(columns).loc[list(means)]
 
     @functools.cached_property
+    def is_right(self) -> list[bool]:
+        """True for each sampled completion with a correct answer."""
+        return self._are_correct(self.scores)
+
+    @property
     def sampled_accuracy(self) -> float:
         """Share of correct answers among the sampled completions."""
-        return self._accuracy(self.scores)
+        return fmean(self.is_right)
 
     @functools.cached_property
     def greedy_accuracy(self) -> float:
         """Share of correct answers among the greedy completions."""
-        return self._accuracy(self.greedy)
+        return fmean(self._are_correct(self.greedy))
 
-    def _accuracy(self, scores: Scores) -> float:
+    def _are_correct(self, scores: Scores) -> list[bool]:
         per_row = len(scores) // len(self.rows)
         repeated = [row for row in self.rows for _ in range(per_row)]
         known = None
         if isinstance(self.grader, FunctionGrader):  # its scores are known, do not call it again
             known = scores.values[self.grader.name]
-        is_right = are_correct(self.grader, scores.completions, repeated, self.format, scores=known)
-        return sum(is_right) / len(is_right)
+        return are_correct(self.grader, scores.completions, repeated, self.format, scores=known)
 
     @functools.cached_property
     def slot_share(self) -> float:
@@ -176,8 +182,7 @@ class Baseline(Shown):
         # The kit's rewards for answers read one only at the end. A function may read it anywhere.
         is_function = isinstance(self.grader, FunctionGrader)
         read = self.format.extract if is_function else self.format.extract_last
-        has_slot = [read(text) is not None for text in self.scores.completions]
-        return sum(has_slot) / len(has_slot)
+        return fmean(read(text) is not None for text in self.scores.completions)
 
     @property
     def unearned_rewards(self) -> list[str]:
@@ -275,17 +280,13 @@ class Baseline(Shown):
         return Table(rows, head, narrow=(0, 1))
 
 
-def _compare_group(totals: Sequence[float], right: float, empty: float) -> GroupResult:
+def _compare_group(totals: Sequence[float], is_right: Sequence[bool]) -> GroupResult:
     known = [total for total in totals if not math.isnan(total)]
     if len(known) > 1 and max(known) - min(known) > NO_SPREAD:
         return "differs"
-    # Rewards that score a right answer like an empty one, such as those that run code, cannot tell
-    # what is right.
-    if not known or not right > empty + NO_SPREAD:
-        return "all equal"
-    if known[0] >= right - NO_SPREAD:
+    if all(is_right):
         return "all right"
-    return "all wrong" if known[0] <= empty + NO_SPREAD else "all equal"
+    return "all equal" if any(is_right) else "all wrong"
 
 
 def baseline(

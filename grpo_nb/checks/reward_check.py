@@ -49,9 +49,6 @@ CALLS_JUDGE = "calls a judge"
 UNKNOWN = "unknown"
 """Role of a reward whose scores show nothing."""
 
-MIN_COMPLETIONS_PER_LIMIT = 500
-"""All rows are tried only if so many completions fit into the time limit of one call."""
-
 
 @dataclass(frozen=True)
 class RewardResult:
@@ -180,27 +177,25 @@ def _try_reward(
     # 1. Does the call work, and what does the reward follow?
     runner = ProbeRunner(reward, rows, seconds_per_call)
     texts = {*texts_in(reward)}
-    reason_left_out = _reason_to_leave_out(reward, texts)
     findings = calls.check_signature(runner)
+    if reason := _reason_to_leave_out(reward, texts):
+        return RewardResult(name, UNKNOWN, findings, limit=reason)
     role = roles.no_role(layouts[0])
-    if not findings and not base.is_relative(reward):
+    if not findings:
         role = _try_controls(runner, layouts)
         # Each is called alone, and takes part in two more calls.
         count = 2 if runner.is_slow else MAX_REPEATED
         scored = [probe for probe in runner.scores if probe.layout == role.layout.name]
         findings = calls.find_unsteadiness(runner, scored[:count])
     has_scores = {"right", "wrong"} <= {probe.category for probe in runner.scores}
-    if findings or reason_left_out or not has_scores:
-        limit = (
-            reason_left_out or "its scores, because it breaks the contract, fails or is unsteady"
-        )
+    if findings or not has_scores:
         return RewardResult(
             name,
-            role=UNKNOWN,
+            UNKNOWN,
             findings=[*findings, *calls.find_failures(runner)],
-            limit=limit,
+            limit="its scores, because it breaks the contract, fails or is unsteady",
             completions=runner.completions,
-            is_total_unknown=not reason_left_out,
+            is_total_unknown=True,
         )
 
     # 2. Try all other probes in the layout that the reward reads.
@@ -252,20 +247,19 @@ def _reason_to_leave_out(reward: base.RewardFunction, texts: Collection[str]) ->
 def _try_controls(runner: ProbeRunner, layouts: Sequence[Layout]) -> Role:
     """Try right and wrong answers in all layouts, and return what the reward follows.
 
-    Layouts of other prompts are tried on a few rows only. A slow reward is tried in the layout of
-    the prompt first, and in others only if it does not follow the answers there.
+    A slow reward is tried on a few rows, and in other layouts only if it follows nothing in the
+    layout of the prompt. Layouts of other prompts are always tried on a few rows only.
     """
     first_rows = runner.rows.tried[:DETAIL_ROWS]
     own = [layout for layout in layouts if layout.is_own]
+    others = [layout for layout in layouts if not layout.is_own]
     _run_controls(runner, first_rows, own[:1])
-    if runner.is_slow:
-        role = roles.find_role(runner.table(), layouts)
-        if role.name != roles.OTHER:
-            return role
-    _run_controls(runner, first_rows, own[1:])
-    if MIN_COMPLETIONS_PER_LIMIT * runner.seconds_per_completion < runner.seconds:
-        _run_controls(runner, runner.rows.tried[DETAIL_ROWS:], own)
-    _run_controls(runner, first_rows, [layout for layout in layouts if not layout.is_own])
+    role = roles.find_role(runner.table(), layouts)
+    if runner.is_slow and role.name != roles.OTHER:
+        return role
+    rows = first_rows if runner.is_slow else runner.rows.tried
+    _run_controls(runner, rows, own)
+    _run_controls(runner, first_rows, others)
     return roles.find_role(runner.table(), layouts)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from grpo_nb.checks.probes import DO_NOT_KNOW, THINK_FIRST, Layout
+from grpo_nb.checks.probes import DO_NOT_KNOW, FILLERS, THINK_FIRST, Layout
 
 if TYPE_CHECKING:
     import pandas
@@ -39,9 +39,6 @@ ANSWER_DEPENDENT_PART = 0.5
 
 A length reward changes far less, because the answers have similar lengths.
 """
-
-LENGTHENED = ["words", "steps", "the answer"]
-"""Variants of the category `growth` that only lengthen the reasoning."""
 
 
 @dataclass(frozen=True)
@@ -172,7 +169,6 @@ def is_answer_dependent(probes: pandas.DataFrame) -> bool:
 
 def is_length_dependent(probes: pandas.DataFrame) -> bool:
     """Return whether more words of reasoning change the score of the same answer."""
-    repeated = probes[probes["category"] == "growth"]
-    is_longer = repeated["variant"].isin(LENGTHENED)
-    change = score_range(repeated[is_longer])
+    is_longer = (probes["category"] == "growth") & probes["variant"].isin(FILLERS)
+    change = score_range(probes[is_longer])
     return bool(change > tolerance_of(probes))

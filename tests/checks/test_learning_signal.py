@@ -84,8 +84,8 @@ NO_TAGS = WRONG.replace("<", "(")
             [[WRONG] * 4] * 4 + [[RIGHT] * 4] * 2,
             REWARDS,
             "no signal",
-            {"all equal": 4, "all right": 2},
-            id="equal groups",
+            {"all wrong": 4, "all right": 2},
+            id="right or wrong groups",
         ),
         pytest.param(
             [[RIGHT, WRONG, PROSE, WRONG]] * 8, REWARDS, "signal", {"differs": 8}, id="mixed"
@@ -94,14 +94,14 @@ NO_TAGS = WRONG.replace("<", "(")
             [[RIGHT, WRONG]] * 4 + [[WRONG] * 2] * 4,
             REWARDS,
             "weak signal",
-            {"differs": 4, "all equal": 4},
+            {"differs": 4, "all wrong": 4},
             id="4 of 8",
         ),
         pytest.param(
             [[RIGHT, WRONG]] * 5 + [[WRONG] * 2] * 3,
             REWARDS,
             "signal",
-            {"differs": 5, "all equal": 3},
+            {"differs": 5, "all wrong": 3},
             id="5 of 8",
         ),
         pytest.param(
@@ -111,9 +111,11 @@ NO_TAGS = WRONG.replace("<", "(")
             {"differs": 8},
             id="format only",
         ),
-        # Rewards that cannot tell what is right call no group right or wrong.
-        pytest.param([[WRONG] * 4] * 4, [constant], "no signal", {"all equal": 4}, id="constant"),
-        pytest.param([[WRONG] * 4] * 4, [silent], "no signal", {"all equal": 4}, id="silent"),
+        # The grader tells right from wrong, even if the rewards do not.
+        pytest.param(
+            [[RIGHT, WRONG]] * 4, [constant], "no signal", {"all equal": 4}, id="constant"
+        ),
+        pytest.param([[WRONG] * 4] * 4, [silent], "no signal", {"all wrong": 4}, id="silent"),
     ],
 )
 def test_baseline_verdict_and_counts(groups, rewards, verdict: str, counts: dict) -> None:

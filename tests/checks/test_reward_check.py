@@ -12,7 +12,6 @@ import numpy
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.checks import calls
 from grpo_nb.checks.references import texts_in
 from grpo_nb.checks.report import KINDS, WHOLE_SET, RewardProblem, RewardReport
 from grpo_nb.checks.reward_check import check_rewards
@@ -363,9 +362,7 @@ def test_report_says_that_tokens_were_not_counted() -> None:
     assert any("without tokenizer" in limit for limit in limits)
 
 
-def test_report_says_what_a_slow_reward_was_not_tried_with(monkeypatch) -> None:
-    monkeypatch.setattr(calls, "TOTAL_TIME_FACTOR", 10)
-
+def test_report_says_what_a_slow_reward_was_not_tried_with() -> None:
     def slow(completions, answer, **_):
         time.sleep(0.01 * len(completions))
         return right(completions=completions, answer=answer)
