@@ -38,9 +38,6 @@ class Advice:
     code: str
     """Line of code to write."""
 
-    def __repr__(self) -> str:
-        return f"advice: {self.name}: {self.reason}\n    {self.code}"
-
 
 def give_advice(baseline: Baseline) -> tuple[Advice, ...]:
     """Return what to change before training, the most important first."""

@@ -204,14 +204,11 @@ def check_total(rewards: Sequence[TriedReward], weights: Weights, rows: CheckRow
     For example, prose has a total of 0, a wrong answer in perfect format 1.5, and a right one 2.
     The format adds 1.5 and the answer 0.5, so the format outweighs the answer.
     """
-    answer_rewards = []
-    for reward in rewards:
-        follows_answers = reward.role.name == ANSWER and reward.role.layout.is_own
-        if follows_answers and weights[reward.name] != 0:
-            answer_rewards.append(reward)
-    if not answer_rewards:
+    roles = [reward.role for reward in rewards if weights[reward.name] != 0]
+    layouts = [role.layout for role in roles if role.name == ANSWER and role.layout.is_own]
+    if not layouts:
         return [_explain_total(rewards, rows)]
-    layout = answer_rewards[0].role.layout
+    layout = layouts[0]
     total_scores = _total_scores(rewards, weights)
     totals = best_scores(total_scores, layout).dropna(subset="right")
     if totals.empty:
@@ -239,9 +236,8 @@ def _total_scores(rewards: Sequence[TriedReward], weights: Weights) -> pandas.Da
 
     parts = []
     for reward in rewards:
-        by_probe = reward.probes.set_index(list(Probe._fields))
-        weight = weights[reward.name]
-        parts.append(weight * by_probe["score"])
+        scores = reward.probes.set_index(list(Probe._fields))["score"]
+        parts.append(weights[reward.name] * scores)
     table = pandas.concat(parts, axis=1, join="inner")
     return table.sum(axis=1, min_count=1).rename("score").reset_index()
 
@@ -268,10 +264,5 @@ def _explain_total(rewards: Sequence[TriedReward], rows: CheckRows) -> Finding:
         if len(rewards) == 1 and (is_for_form or not columns):
             what = "the only reward follows the format, length or wording, whatever the answer"
             return make_finding("no reward for answers", WHOLE_SET, what)
-    suspects = [reward.name for reward in rewards if reward.role.name != ANSWER]
-    look_at = ", ".join(suspects) or "the weights and their signs"
-    what = (
-        "the gold answer has no higher total than a wrong answer in the same words and format; "
-        f"look first at {look_at}"
-    )
+    what = "the gold answer has no higher total than a wrong answer in the same words and format"
     return make_finding("nothing tells right from wrong", WHOLE_SET, what)

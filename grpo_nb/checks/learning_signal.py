@@ -22,7 +22,7 @@ from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.progress import progress_bar
 from grpo_nb.core.statistics import estimate, share_interval
-from grpo_nb.core.tables import Html, Shown, Table, bold, code
+from grpo_nb.core.tables import Shown, Table, bold, code
 from grpo_nb.core.words import as_score, require_number
 from grpo_nb.generation.samples import GeneratedCompletion, as_scored
 from grpo_nb.models.load_record import require_same_settings
@@ -237,8 +237,9 @@ class Baseline(Shown):
         yield Table(self._facts(), narrow=(0,))
         yield self._reward_table()
         yield bold("What to change" if self.advice else "Nothing to change before training.")
-        cells = [(bold(advice.name), advice.reason, code(advice.code)) for advice in self.advice]
-        yield Html("\n".join(map(repr, self.advice)), Table(cells, wide=(2,)).html())
+        for advice in self.advice:
+            yield f"advice: {advice.name}: {advice.reason}"
+            yield code(f"    {advice.code}")
 
     def _facts(self) -> list[tuple[str, Any]]:
         count = len(self.scores)

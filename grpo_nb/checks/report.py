@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
-from grpo_nb.core.tables import Html, Part, Shown, Table, bold, code, escaped
+from grpo_nb.core.tables import Html, Part, Shown, bold, code, escaped
 from grpo_nb.core.words import displayable, in_line
 
 Severity = Literal["critical", "warning", "note"]
@@ -236,7 +236,7 @@ class RewardProblem(ValueError):
 class RewardReport(Shown):
     """Result of `check_rewards`.
 
-    Shows itself as a table: each reward, then all together.
+    Shows itself as the verdict, the role of each reward, and the findings.
     """
 
     findings: tuple[Finding, ...]
@@ -284,25 +284,12 @@ class RewardReport(Shown):
 
     def _parts(self) -> Iterable[Part]:
         yield bold(self.summary)
-        role_lines = [f"  {name}: {role}" for name, role in self.roles.items()]
-        finding_lines = [repr(finding) for finding in self.findings]
-        text = "\n".join([*role_lines, *finding_lines])
-        yield Html(text, self._table().html())
+        for name, role in self.roles.items():
+            yield f"  {name}: {role}"
+        for finding in self.findings:
+            yield _explained(finding)
         for limit in self.limits:
             yield f"not checked: {limit}"
-
-    def _table(self) -> Table:
-        rows = [
-            (_labelled(name, "ok"), role) for name, role in self.roles.items() if not self.of(name)
-        ]
-        for finding in self.findings:
-            rows.append((_labelled(finding.reward, finding.severity), _explained(finding)))
-        return Table(rows, head=("reward", "finding"), narrow=(0,), wide=(1,))
-
-
-def _labelled(reward: str, severity: str) -> Html:
-    """Return the name of a reward above the severity of a finding."""
-    return Html(f"{reward}: {severity}", f"{escaped(reward)}<br><b>{escaped(severity)}</b>")
 
 
 def _counted(count: int, severity: str) -> str:
@@ -313,7 +300,8 @@ def _counted(count: int, severity: str) -> str:
 
 def _explained(finding: Finding) -> Html:
     """Return a finding with its example, its effect and its fix, one below the other."""
-    lines = [f"<b>{escaped(finding.kind)}</b>: {escaped(finding.what)}"]
+    heading = f"{finding.severity}: {finding.reward}: {finding.kind}"
+    lines = [f"<b>{escaped(heading)}</b>", escaped(finding.what)]
     if finding.example:
         lines.append(f"Shortest example: {code(finding.example).markup}")
     lines.append(f"In training: {escaped(finding.effect)}.")
