@@ -123,7 +123,7 @@ class ProbeRunner:
         tried = {*self.scores, *self.failures}
         new = [probe for probe in dict.fromkeys(probes) if probe not in tried]
         while new and not self.is_given_up:
-            chunk = new[: self._chunk_size()]
+            chunk = new[: self.chunk_size()]
             new = new[len(chunk) :]
             result = self.call(chunk)
             if result.scores is not None:
@@ -135,7 +135,7 @@ class ProbeRunner:
                 for probe in chunk:
                     self.run([probe])
 
-    def _chunk_size(self) -> int:
+    def chunk_size(self) -> int:
         """Return how many completions a call can score in half its time."""
         # The second call shows how slow a single completion is.
         if len(self.durations) < 2:

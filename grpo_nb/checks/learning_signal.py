@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import functools
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 from grpo_nb.checks.advice import Advice, give_advice
 from grpo_nb.checks.probes import PLAIN_REASONING
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     import pandas
 
 COMPLETIONS_AT_ONCE = 64
-"""Completions sampled together, rounded down to whole groups: a prompt is then computed once."""
+"""Completions sampled together: whole groups of the usual sizes, so a prompt is computed once."""
 
 REWARD_COLUMNS = {
     "lowest": "lowest",
@@ -116,9 +117,9 @@ class Baseline(Shown):
         return tuple(map(_compare_group, totals, is_right))
 
     @functools.cached_property
-    def counts(self) -> dict[GroupResult, int]:
+    def counts(self) -> Counter[GroupResult]:
         """Number of groups with each result."""
-        return {result: self.groups.count(result) for result in get_args(GroupResult)}
+        return Counter(self.groups)
 
     @functools.cached_property
     def useful_interval(self) -> tuple[float, float]:
@@ -221,9 +222,7 @@ class Baseline(Shown):
         low, high = self.useful_interval
         differing = self.counts["differs"]
         others = [
-            f"{count} {result}"
-            for result, count in self.counts.items()
-            if count and result != "differs"
+            f"{count} {result}" for result, count in self.counts.items() if result != "differs"
         ]
         rest = f" Other groups: {', '.join(others)}." if others else ""
         return (
@@ -391,7 +390,6 @@ def _sample(
 
     from grpo_nb.generation.sampling import generate
 
-    groups_at_once = max(1, COMPLETIONS_AT_ONCE // settings.num_generations)
     bar = progress_bar(len(rows), desc="baseline", unit="completion")
     with bar, torch.random.fork_rng(), kept_modes(model):
         torch.manual_seed(settings.seed)
@@ -403,7 +401,7 @@ def _sample(
             temperature=temperature,
             sampling=settings.sampling,
             max_completion_length=settings.max_completion_length,
-            batch_size=settings.num_generations * groups_at_once,
+            batch_size=COMPLETIONS_AT_ONCE,
             chat_template_kwargs=task.chat_template_kwargs,
             tools=task.tools,
             progress=lambda done: bar.update(done - bar.n),

@@ -27,8 +27,6 @@ class LevelChoice:
 
     task: Task
     """The level to train on."""
-    chosen: int
-    """Number of the level, from 0."""
     has_room: bool
     """True if the model has not mastered the chosen level, so that it can still improve."""
     sentence: str
@@ -109,7 +107,6 @@ def choose_level(
     measured = f"{share:.0%} of the answers are correct before training."
     return LevelChoice(
         task=levels[chosen],
-        chosen=chosen,
         has_room=not _is_mastered(baselines[chosen]),
         sentence=f"Level {chosen}: {measured} {reason}",
         baselines=tuple(baselines),

@@ -6,6 +6,7 @@ that find faults use.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
@@ -274,12 +275,9 @@ class RewardReport(Shown):
     @property
     def summary(self) -> str:
         """The verdict in one sentence."""
-        counts = []
-        for severity in get_args(Severity):
-            count = sum(finding.severity == severity for finding in self.findings)
-            if count:
-                counts.append(_counted(count, severity))
-        verdict = f"Found: {', '.join(counts)}." if counts else "Nothing found."
+        counts = Counter(finding.severity for finding in self.findings)
+        found = [_counted(counts[one], one) for one in get_args(Severity) if counts[one]]
+        verdict = f"Found: {', '.join(found)}." if found else "Nothing found."
         return f"{verdict} {self.checked}"
 
     def _parts(self) -> Iterable[Part]:

@@ -84,10 +84,10 @@ def check_rewards(
     """Report what is wrong with reward functions, what it does to training, and the fix.
 
     Each reward is called with about a thousand completions. A judge, and a reward that calls one,
-    is not called, because each call may cost money. A slow reward (most calls take over 0.2 s) is
-    called about 60 times at most, with one completion per call. On the main thread, a call is
-    stopped after `seconds_per_call`, unless it is inside one long call of C code. In another thread
-    nothing can stop it.
+    is not called, because each call may cost money. All calls of a reward together take about ten
+    times `seconds_per_call` at most. On the main thread, a call is stopped after
+    `seconds_per_call`, unless it is inside one long call of C code. In another thread nothing can
+    stop it.
 
     Args:
         rewards: One or more functions with TRL's signature, sync or async.
@@ -183,8 +183,8 @@ def _try_reward(
     role = roles.no_role(layouts[0])
     if not findings:
         role = _try_controls(runner, layouts)
-        # Each is called alone, and takes part in two more calls.
-        count = 2 if runner.is_slow else MAX_REPEATED
+        # Each is called alone, and takes part in two more calls, which must not be late.
+        count = min(MAX_REPEATED, runner.chunk_size())
         scored = [probe for probe in runner.scores if probe.layout == role.layout.name]
         findings = calls.find_unsteadiness(runner, scored[:count])
     has_scores = {"right", "wrong"} <= {probe.category for probe in runner.scores}
