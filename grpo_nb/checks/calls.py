@@ -229,13 +229,15 @@ def find_unsteadiness(runner: ProbeRunner, probes: Sequence[Probe]) -> list[Find
     alone = [runner.call([probe]) for probe in probes]
     together = runner.call(probes)
     in_reverse = runner.call(probes[::-1])
-    later_calls = [*alone, together, in_reverse]
-    if any(result.failure == "hangs" for result in later_calls):
-        return []
-    errors = [result.error for result in later_calls if result.error is not None]
-    if errors:
-        what = f"the first call returns scores, a later one with the same fails: {errors[0]!r:.200}"
-        return [make_finding("unsteady", runner.name, what, [probes[0].text])]
+    for result in (*alone, together, in_reverse):
+        if result.failure == "hangs":
+            return []
+        if result.failure:
+            what = (
+                "the first call returns scores, a later one with the same fails: "
+                f"{result.error!r:.200}"
+            )
+            return [make_finding("unsteady", runner.name, what, [probes[0].text])]
 
     first_scores = [runner.scores[probe] for probe in probes]
     scores_alone = [result.scores[0] for result in alone]
