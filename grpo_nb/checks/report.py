@@ -256,10 +256,6 @@ class RewardReport(Shown):
         """
         return all(finding.severity == "note" for finding in self.findings)
 
-    def of(self, reward: str) -> tuple[Finding, ...]:
-        """Return the findings of one reward, by its name."""
-        return tuple(finding for finding in self.findings if finding.reward == reward)
-
     def raise_if_critical(self) -> RewardReport:
         """Return the report, or stop a script before it spends hours on a broken reward.
 

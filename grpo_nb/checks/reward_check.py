@@ -177,25 +177,25 @@ def _try_reward(
     # 1. Does the call work, and what does the reward follow?
     runner = ProbeRunner(reward, rows, seconds_per_call)
     texts = {*texts_in(reward)}
+    reason_left_out = _reason_to_leave_out(reward, texts)
     findings = calls.check_signature(runner)
-    if reason := _reason_to_leave_out(reward, texts):
-        return RewardResult(name, UNKNOWN, findings, limit=reason)
     role = roles.no_role(layouts[0])
-    if not findings:
+    if not findings and not base.is_relative(reward):
         role = _try_controls(runner, layouts)
         # Each is called alone, and takes part in two more calls, which must not be late.
         count = min(MAX_REPEATED, runner.chunk_size())
         scored = [probe for probe in runner.scores if probe.layout == role.layout.name]
         findings = calls.find_unsteadiness(runner, scored[:count])
     has_scores = {"right", "wrong"} <= {probe.category for probe in runner.scores}
-    if findings or not has_scores:
+    if findings or reason_left_out or not has_scores:
         return RewardResult(
             name,
             UNKNOWN,
             findings=[*findings, *calls.find_failures(runner)],
-            limit="its scores, because it breaks the contract, fails or is unsteady",
+            limit=reason_left_out
+            or "its scores, because it breaks the contract, fails or is unsteady",
             completions=runner.completions,
-            is_total_unknown=True,
+            is_total_unknown=not reason_left_out,
         )
 
     # 2. Try all other probes in the layout that the reward reads.

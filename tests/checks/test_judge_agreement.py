@@ -126,7 +126,8 @@ def test_agreement_interval_covers_the_truth_as_promised(true: float, count: int
 def test_check_rewards_does_not_call_an_unmeasured_judge() -> None:
     judge = make_judge(lambda messages: pytest.fail("the judge was called"))
     report = gn.check_rewards([judge, gn.rewards.xml_tags()], ROWS)
-    assert [(f.kind, f.severity) for f in report.of("judge")] == [("never measured", "warning")]
+    (finding,) = [finding for finding in report.findings if finding.reward == "judge"]
+    assert (finding.kind, finding.severity) == ("never measured", "warning")
 
 
 def test_check_rewards_of_a_judge_needs_no_gold_answer() -> None:

@@ -339,9 +339,9 @@ def test_report_escapes_completions() -> None:
     assert "&lt;answer&gt;" in html
 
 
-def test_report_has_findings_by_reward() -> None:
+def test_report_names_the_reward_of_each_finding() -> None:
     report = check_rewards(gold_somewhere, SUMS)
-    assert report.of("gold_somewhere") == report.findings
+    assert {finding.reward for finding in report.findings} == {"gold_somewhere"}
     assert not report.ok
 
 
