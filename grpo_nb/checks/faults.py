@@ -100,9 +100,7 @@ def _find_constant(reward: TriedReward) -> Iterable[Finding]:
     probes = reward.probes[is_read]
     scores_of_rows = probes.groupby("row")["score"]
     if scores_of_rows.nunique(dropna=False).max() == 1:
-        known = reward.probes["score"].dropna()
-        score = f"{known.iloc[0]:g}" if len(known) else "None"
-        what = f"right, wrong and nonsensical completions of a row all score the same ({score})"
+        what = "right, wrong and nonsensical completions of a row all score the same"
         yield reward.finding("constant", what, probes[:0])
 
 
@@ -121,23 +119,18 @@ def _find_lost_rows(reward: TriedReward) -> Iterable[Finding]:
 
 
 def _find_other_layout(reward: TriedReward, layouts: Sequence[Layout]) -> Iterable[Finding]:
-    """Report a reward that refuses right answers written as the prompt shows it."""
-    is_right = reward.probes["category"] == "right"
-    rights = reward.probes[is_right].dropna(subset="score")
+    """Report a reward that follows nothing in right answers written as the prompt shows it."""
     shown = layouts[0]
     read = reward.role.layout
-    as_shown = rights[rights["layout"] == shown.name]
-    is_refused = len(as_shown) > 0 and not as_shown["is_rewarded"].any()
     # If the prompt asks for no reasoning tags, a reward that reads the text after </think> fits it.
     may_think_first = read.name == THINK_FIRST and read.is_own
-    if is_refused and not may_think_first and reward.role.name != OTHER:
+    if read.name != shown.name and not may_think_first and reward.role.name != OTHER:
         what = (
             f"right answers are rewarded if written like this: {read.name}; not if written like "
             f"this: {shown.name}"
         )
-        is_read = rights["layout"] == read.name
-        examples = rights[rights["is_rewarded"] & is_read]
-        yield reward.finding("another format", what, examples)
+        rights = reward.of_category("right")
+        yield reward.finding("another format", what, rights[rights["is_rewarded"]])
 
 
 def _find_unexpected_scores(reward: TriedReward) -> Iterable[Finding]:
