@@ -123,6 +123,7 @@ def _advise_length(baseline: Baseline) -> Iterable[Advice]:
 
 def _advise_group_size(baseline: Baseline) -> Iterable[Advice]:
     """Propose a larger group if only some groups differ."""
+    # If no group differs, a larger one would hardly help: the questions are too hard or too easy.
     groups = len(baseline.groups)
     differing = baseline.counts["differs"]
     if 0 < differing < OFTEN_DIFFERENT * groups:

@@ -120,6 +120,7 @@ class ProbeRunner:
 
     def run(self, probes: Iterable[Probe]) -> None:
         """Try the probes that have not been tried yet, until the reward is given up."""
+        # Two rows may have the same probe, and a later step may ask for an earlier one again.
         tried = {*self.scores, *self.failures}
         new = [probe for probe in dict.fromkeys(probes) if probe not in tried]
         while new and not self.is_given_up:
@@ -149,6 +150,7 @@ class ProbeRunner:
         if not self.durations:
             limit *= FIRST_CALL_FACTOR
         batch = self._make_batch(probes)
+        # The copy is compared after the call: TRL passes the same lists to the next reward.
         completions_before = copy.deepcopy(batch["completions"])
         executions_before = EvalTrap.count
         result = CallResult()
@@ -205,6 +207,7 @@ class ProbeRunner:
 
 def check_signature(runner: ProbeRunner) -> list[Finding]:
     """Report a reward that does not accept TRL's arguments and all data columns by name."""
+    # Without a call: a TypeError of a call could come from inside the reward.
     row = runner.rows.tried[0].columns
     columns = [name for name in row if name not in ("prompt", "completion", "completion_ids")]
     arguments = dict.fromkeys([*TRL_KEYWORDS, *columns])
@@ -264,6 +267,7 @@ def find_failures(runner: ProbeRunner) -> list[Finding]:
     """Report a reward that hung, had a side effect, raised, or did not return scores."""
     findings = []
     if runner.late_calls:
+        # The call with the fewest completions shows best which of them is late.
         probe = min(runner.late_calls, key=len)[0]
         limit = HANG_FACTOR * runner.seconds
         if runner.call([probe], limit).failure == "hangs":

@@ -75,9 +75,11 @@ def with_shares(probes: pandas.DataFrame, role: Role) -> pandas.DataFrame:
     """Return the probes with the columns `share` and `is_rewarded`."""
     import numpy
 
+    # Rows differ in their scores: a question may be worth more than another.
     baseline = probes["row"].map(role.margins["baseline"])
     gain = probes["row"].map(role.margins["gain"])
     share = (probes["score"] - baseline) / gain
+    # A comparison with NaN is false, so a row without a margin rewards nothing.
     is_near_miss = probes["category"] == "near miss"
     limit = numpy.where(is_near_miss, REWARDED_SHARE_OF_NEAR_MISS, REWARDED_SHARE)
     return probes.assign(share=share, is_rewarded=share > limit)
@@ -96,6 +98,8 @@ def find_faults(reward: TriedReward, layouts: Sequence[Layout]) -> list[Finding]
 
 def _find_constant(reward: TriedReward) -> Iterable[Finding]:
     """Report a reward that gives all completions of a row the same score."""
+    # Within a row, because GRPO compares the completions of one prompt. With prose and hostile
+    # text, because a format reward gives all completions in its format the same score.
     is_read = reward.probes["layout"].isin(["", reward.role.layout.name])
     probes = reward.probes[is_read]
     scores_of_rows = probes.groupby("row")["score"]
@@ -107,6 +111,7 @@ def _find_constant(reward: TriedReward) -> Iterable[Finding]:
 def _find_lost_rows(reward: TriedReward) -> Iterable[Finding]:
     """Report rows on which a wrong answer scores as high as the gold answer."""
     rights = reward.of_category("right")
+    # A reward may leave rows of another kind to other rewards: it returns None for them.
     scored = rights.dropna(subset="score")
     lost = scored[scored["share"].isna()]
     if len(lost) and reward.role.name == ANSWER:
@@ -135,6 +140,7 @@ def _find_other_layout(reward: TriedReward, layouts: Sequence[Layout]) -> Iterab
 
 def _find_unexpected_scores(reward: TriedReward) -> Iterable[Finding]:
     """Report each kind of probe that is rewarded and should not be, or the other way round."""
+    # The category of a probe is the kind of the finding about it.
     for kind, probes in _comparable_probes(reward).groupby("category", sort=False):
         is_right = kind == REFUSED
         unexpected = probes[probes["is_rewarded"] != is_right]
@@ -150,6 +156,7 @@ def _find_unexpected_scores(reward: TriedReward) -> Iterable[Finding]:
 def _find_endless_growth(reward: TriedReward) -> Iterable[Finding]:
     """Report a score that rises with every repetition, above that of plain right answers."""
     tolerance = tolerance_of(reward.probes)
+    # A bonus that never lifts a long text above a short right answer is no reason to write more.
     best_plain = reward.of_category("right")["score"].max()
     growing = []
     examples = []
@@ -212,6 +219,7 @@ def check_total(rewards: Sequence[TriedReward], weights: Weights, rows: CheckRow
     losses = (answer_gains < 0).sum()
     if wins <= losses:
         return [_explain_total(rewards, rows)]
+    # Rows on which the answer changes nothing have their own finding, "not on every row".
     answer_gain = answer_gains[answer_gains != 0].mean()
     format_gain = (totals["wrong"] - totals["prose"]).mean()
     if format_gain <= answer_gain:
@@ -231,6 +239,7 @@ def _total_scores(rewards: Sequence[TriedReward], weights: Weights) -> pandas.Da
     for reward in rewards:
         scores = reward.probes.set_index(list(Probe._fields))["score"]
         parts.append(weights[reward.name] * scores)
+    # Each reward was tried in the layout that it reads, so only some probes are common to all.
     table = pandas.concat(parts, axis=1, join="inner")
     return table.sum(axis=1, min_count=1).rename("score").reset_index()
 
@@ -243,6 +252,8 @@ def _explain_total(rewards: Sequence[TriedReward], rows: CheckRows) -> Finding:
     the row may define right answers by these columns.
     """
     if not any(is_answer_dependent(reward.probes) for reward in rewards):
+        # A reward for Countdown reads `target` and `nums`: any right expression is rewarded, but
+        # not the gold answer of the row.
         columns = set().union(*(reward.columns for reward in rewards))
         other_columns = sorted(columns - {"answer", rows.gold_column})
         if other_columns and not rows.is_answer_function:

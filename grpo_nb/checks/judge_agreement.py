@@ -121,6 +121,7 @@ def agreement(judge: judge_model.judge, labelled: Source) -> Agreement:
     import pandas
 
     rows = _labelled_rows(labelled)
+    # The judge gets the rows too, because a rubric may name their columns.
     replies = judge.judged([str(row["completion"]) for row in rows], rows)
     table = pandas.DataFrame({"person": [score_by_hand(row) for row in rows]}, dtype=float)
     table["judge"] = pandas.Series([reply.score for reply in replies], dtype=float)
@@ -129,6 +130,7 @@ def agreement(judge: judge_model.judge, labelled: Source) -> Agreement:
     table["completion"] = [str(row["completion"]) for row in rows]
     table["words"] = [reply.words for reply in replies]
 
+    # A reply without a number has no rank. `_decide` refuses a judge with many of them.
     known = table.dropna(subset="judge")
     correlation = rank_correlation(known["person"], known["judge"])
     probes = _try_probes(judge, table, rows)
@@ -139,6 +141,7 @@ def agreement(judge: judge_model.judge, labelled: Source) -> Agreement:
         f"have a rank correlation of {correlation.value:.2f} (95 % interval {low:.2f} to "
         f"{high:.2f}), and {ENOUGH_CORRELATION:g} is needed; {reason}."
     )
+    # `check_rewards` and training read the verdict from the judge.
     judge.keep_agreement(verdict, sentence)
     table = table.sort_values("difference", key=abs, ascending=False, kind="stable")
     return Agreement(verdict, sentence, correlation.value, correlation.interval, table, probes)
@@ -177,6 +180,7 @@ def _reword(text: str, best: float) -> dict[str, str]:
     sentences = re.split(r"(?<=[.!?])\s+|\n+", text.strip())
     parts = sentences[::-1]
     if len(sentences) == 1:
+        # A single sentence cannot change places, so its words do.
         words = text.split()
         parts = words[1::2] + words[::2]
     return {
@@ -205,6 +209,7 @@ def _try_probes(
     import pandas
 
     low, high = judge.scale
+    # An answer with the best score cannot rise, so the lowest ones show what raises a score.
     lowest = table.sort_values("person", kind="stable").head(MAX_ANSWERS_PROBED)
     probed_rows = [rows[place] for place in lowest.index]
     forms = [_reword(text, high) for text in lowest["completion"]]
@@ -214,6 +219,7 @@ def _try_probes(
         scores = pandas.Series([reply.score for reply in replies], lowest.index, dtype=float)
         after = scores.mean()
         change = (scores - lowest["judge"]).mean()
+        # An answer that replaces another one is judged by itself, and not by the change.
         is_high = after > (low + high) / 2
         is_raised = change > MAX_RISE * (high - low)
         is_fooled = is_high if probe in REPLACING_PROBES else is_raised
@@ -227,6 +233,7 @@ def _decide(
     probes: pandas.DataFrame,
 ) -> tuple[JudgeVerdict, str]:
     """Return the verdict and its reason: the first that holds."""
+    # A refusal comes before a request for more labels: more of them would not change it.
     labels = len(table)
     unscored = int(table["judge"].isna().sum())
     low, high = correlation.interval

@@ -191,6 +191,7 @@ class Baseline(Shown):
 
         Rewards without a weight do not count.
         """
+        # The comparison is negated, because NaN (no score anywhere) is flat too.
         table = self.by_reward
         is_flat = ~(table["highest"] - table["lowest"] > NO_SPREAD)
         is_unearned = is_flat & (table["right"] > table["highest"] + NO_SPREAD)
@@ -204,6 +205,7 @@ class Baseline(Shown):
         one in four does. `format only`: it would be a signal, but no answer is correct, and the
         rewards for answers do not differ anywhere. `signal`: all others.
         """
+        # The lower end, so that a lucky sample of eight groups does not promise too much.
         if self.counts["differs"] == 0:
             return "no signal"
         if self.useful_interval[0] < ENOUGH_GROUPS:
@@ -281,6 +283,7 @@ class Baseline(Shown):
 
 
 def _compare_group(totals: Sequence[float], is_right: Sequence[bool]) -> GroupResult:
+    # TRL leaves a completion without any score out of its group.
     known = [total for total in totals if not math.isnan(total)]
     if len(known) > 1 and max(known) - min(known) > NO_SPREAD:
         return "differs"
@@ -337,6 +340,7 @@ def baseline(
     require_number("prompts", prompts, 1)
     rewards = reward_list(rewards)
     settings = settings or preset("auto")
+    # With other settings than those of the loaded model, training would sample something else.
     require_same_settings(model, tokenizer, settings)
     task.rendered_by(settings)  # raises if the settings ask for another chat template
 
@@ -353,6 +357,7 @@ def baseline(
     )
 
     # 2. Sample the groups, and one greedy completion of each prompt.
+    # Training repeats each prompt once per completion of its group.
     size = settings.num_generations
     repeated = [row for row in rows for _ in range(size)]
     sampled = _sample(model, tokenizer, task, repeated, settings, temperature=settings.temperature)
@@ -390,6 +395,7 @@ def _sample(
 
     from grpo_nb.generation.sampling import generate
 
+    # The training after this baseline must sample the same as without it.
     bar = progress_bar(len(rows), desc="baseline", unit="completion")
     with bar, torch.random.fork_rng(), kept_modes(model):
         torch.manual_seed(settings.seed)

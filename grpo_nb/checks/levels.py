@@ -83,6 +83,7 @@ def choose_level(
     >>> choice = choose_level(model, tokenizer, levels, rewards, settings)
     >>> run = gn.train(model, tokenizer, choice.task, rewards, settings)
     """
+    # All levels are known before the first is measured, because measuring takes long.
     levels = tuple(levels)
     if not levels:
         raise ValueError("levels has no tasks. Pass a list of tasks, the easiest first.")
@@ -92,6 +93,7 @@ def choose_level(
         if not _is_mastered(baselines[-1]):
             break
 
+    # The last level measured is the first that is not mastered, unless all are.
     chosen = len(baselines) - 1
     with_signal = [level for level, one in enumerate(baselines) if _gives_signal(one)]
     if _is_mastered(baselines[chosen]):
@@ -99,6 +101,7 @@ def choose_level(
     elif chosen in with_signal:
         reason = "There is something to learn."
     elif with_signal:
+        # Little is left to learn on an easier level, but nothing can be learned on this one.
         chosen = with_signal[-1]
         reason = f"Level {chosen + 1} gives no learning signal."
     else:

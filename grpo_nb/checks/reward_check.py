@@ -116,6 +116,7 @@ def check_rewards(
     require_number("seconds_per_call", seconds_per_call, 0.01, is_whole=False)
     layouts = list_layouts(format or (task.format if isinstance(task, Task) else xml()))
 
+    # Judges are not called, so a set of judges needs no gold answers.
     needs_rows = not all(map(judges_in, rewards))
     rows = choose_rows(task, answer, tokenizer) if needs_rows else None
     results = [_try_reward(reward, rows, layouts, seconds_per_call) for reward in rewards]
@@ -199,10 +200,12 @@ def _try_reward(
         )
 
     # 2. Try all other probes in the layout that the reward reads.
+    # The finding of a fault needs one row that shows it, so a few rows are enough.
     detail_rows = _detail_rows(runner, role)
     runner.run(_write_probes(reward, rows, role.layout, detail_rows))
     for probe in probes.write_hostile(detail_rows[0], role.layout):
         runner.run([probe])  # alone, because it may take the whole time limit
+    # Again, because state may show only after hundreds of calls.
     findings = calls.find_unsteadiness(runner, [*runner.scores][:2])
     if role.name == roles.FORMAT and roles.is_length_dependent(runner.table()):
         # A reward for length also prefers the format to prose, because the format is longer.

@@ -77,6 +77,7 @@ def find_role(probes: pandas.DataFrame, layouts: Sequence[Layout]) -> Role:
     golds = rights.groupby("row")["variant"].first()
     format_role = no_role(layouts[0])
     for layout in layouts:
+        # Rows whose right answer has no score belong to another reward.
         scores = best_scores(probes, layout).dropna(subset="right")
         if scores.empty:
             continue
@@ -93,6 +94,8 @@ def find_role(probes: pandas.DataFrame, layouts: Sequence[Layout]) -> Role:
         if is_for_most or is_for_several:
             return Role(ANSWER, layout, followed)
 
+        # No layout so far tells right from wrong, and a later one may. So the first layout with a
+        # format is kept in mind only.
         prose = scores["prose"].fillna(0.0)
         over_prose = _margins(scores["right"], prose)
         is_above_prose = over_prose["gain"].min() > tolerance
@@ -155,8 +158,10 @@ def is_answer_dependent(probes: pandas.DataFrame) -> bool:
     controls = probes[is_answer | is_prose]
     known_range = max(SMALLEST_RANGE, score_range(controls))
     answers = probes[is_answer]
+    # A reward for any label scores right and wrong answers alike, but not "I do not know". That
+    # was tried on some rows only, so the others would hide the change.
     rows_unanswered = probes["row"][is_unanswered]
-    if len(rows_unanswered):  # it was tried on some rows only
+    if len(rows_unanswered):
         answers = answers[answers["row"].isin(rows_unanswered)]
     scores = answers.groupby(["layout", "row"])["score"]
     changes = scores.max() - scores.min()
