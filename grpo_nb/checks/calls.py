@@ -37,6 +37,13 @@ if TYPE_CHECKING:
 CHUNK_SIZE = 64
 """Completions per call, as many as in a usual training step."""
 
+CHUNK_SECONDS = 0.1
+"""Time in which a call with several completions must be possible.
+
+A reward that waits for a server is then called with one completion at a time: it may wait for many
+at once, and each may cost money.
+"""
+
 MAX_LATE_CALLS = 2
 """After two late calls a reward is given up: waiting for a third one shows nothing new."""
 
@@ -120,11 +127,11 @@ class ProbeRunner:
 
     def run(self, probes: Iterable[Probe]) -> None:
         """Try the probes that have not been tried yet, until the reward is given up."""
-        # Two rows may have the same probe, and a later step may ask for an earlier one again.
+        # Some probes are the same in two steps, and each call may cost money.
         tried = {*self.scores, *self.failures}
         new = [probe for probe in dict.fromkeys(probes) if probe not in tried]
         while new and not self.is_given_up:
-            chunk = new[: self.chunk_size()]
+            chunk = new[: self._chunk_size()]
             new = new[len(chunk) :]
             result = self.call(chunk)
             if result.scores is not None:
@@ -136,13 +143,13 @@ class ProbeRunner:
                 for probe in chunk:
                     self.run([probe])
 
-    def chunk_size(self) -> int:
-        """Return how many completions a call can score in half its time."""
+    def _chunk_size(self) -> int:
+        """Return how many completions one call can score in time."""
         # The second call shows how slow a single completion is.
         if len(self.durations) < 2:
             return 1
-        half_time = 0.5 * self.seconds
-        return max(1, min(CHUNK_SIZE, int(half_time / self.seconds_per_completion)))
+        seconds = min(0.5 * self.seconds, CHUNK_SECONDS)
+        return max(1, min(CHUNK_SIZE, int(seconds / self.seconds_per_completion)))
 
     def call(self, probes: Sequence[Probe], seconds: float | None = None) -> CallResult:
         """Call the reward once with these probes. Its prints are suppressed."""

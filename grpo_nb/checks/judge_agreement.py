@@ -233,7 +233,7 @@ def _decide(
     probes: pandas.DataFrame,
 ) -> tuple[JudgeVerdict, str]:
     """Return the verdict and its reason: the first that holds."""
-    # A refusal comes before a request for more labels: more of them would not change it.
+    # With very few labels, no other reason would be certain.
     labels = len(table)
     unscored = int(table["judge"].isna().sum())
     low, high = correlation.interval

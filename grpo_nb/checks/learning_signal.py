@@ -205,9 +205,9 @@ class Baseline(Shown):
         one in four does. `format only`: it would be a signal, but no answer is correct, and the
         rewards for answers do not differ anywhere. `signal`: all others.
         """
-        # The lower end, so that a lucky sample of eight groups does not promise too much.
         if self.counts["differs"] == 0:
             return "no signal"
+        # The lower end, so that a lucky sample of eight groups does not promise too much.
         if self.useful_interval[0] < ENOUGH_GROUPS:
             return "weak signal"
         is_format_only = self.unearned_rewards and self.sampled_accuracy == 0

@@ -184,7 +184,8 @@ def _try_reward(
     if not findings and not base.is_relative(reward):
         role = _try_controls(runner, layouts)
         # Each is called alone, and takes part in two more calls, which must not be late.
-        count = min(MAX_REPEATED, runner.chunk_size())
+        is_in_time = 2 * MAX_REPEATED * runner.seconds_per_completion < runner.seconds
+        count = MAX_REPEATED if is_in_time else 2
         scored = [probe for probe in runner.scores if probe.layout == role.layout.name]
         findings = calls.find_unsteadiness(runner, scored[:count])
     has_scores = {"right", "wrong"} <= {probe.category for probe in runner.scores}

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from grpo_nb.checks.probes import DO_NOT_KNOW, FILLERS, Layout
+from grpo_nb.checks.probes import DO_NOT_KNOW, FILLERS, THINK_FIRST, Layout
 
 if TYPE_CHECKING:
     import pandas
@@ -63,7 +63,7 @@ def find_role(probes: pandas.DataFrame, layouts: Sequence[Layout]) -> Role:
     `ANSWER`: in some layout, gold answers score higher than wrong answers. This must hold for most
     gold answers. Fewer are enough (at least two, and a quarter) if no wrong answer scores higher
     than the gold answer of its row.
-    `FORMAT`: in a layout of the task, all right answers score higher than prose.
+    `FORMAT`: in a layout, all right answers score higher than prose.
     `OTHER`: neither of these. An example is a reward for short completions.
 
     Args:
@@ -99,7 +99,9 @@ def find_role(probes: pandas.DataFrame, layouts: Sequence[Layout]) -> Role:
         prose = scores["prose"].fillna(0.0)
         over_prose = _margins(scores["right"], prose)
         is_above_prose = over_prose["gain"].min() > tolerance
-        if is_above_prose and layout.is_own and format_role.name == OTHER:
+        # Other prompts have no format but this one, for which TRL has a reward.
+        is_format = layout.is_own or layout.name == THINK_FIRST
+        if is_above_prose and is_format and format_role.name == OTHER:
             format_role = Role(FORMAT, layout, over_prose)
     return format_role
 
