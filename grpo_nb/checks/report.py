@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
-from grpo_nb.core.tables import Html, Part, Shown, bold, code, escaped
+from grpo_nb.core.tables import Part, Shown, bold
 from grpo_nb.core.words import displayable, in_line
 
 Severity = Literal["critical", "warning", "note"]
@@ -281,7 +281,9 @@ class RewardReport(Shown):
         for name, role in self.roles.items():
             yield f"  {name}: {role}"
         for finding in self.findings:
-            yield _explained(finding)
+            heading, *details = repr(finding).split("\n")
+            yield bold(heading)
+            yield from details
         for limit in self.limits:
             yield f"not checked: {limit}"
 
@@ -290,14 +292,3 @@ def _counted(count: int, severity: str) -> str:
     """Return a count in words; "critical" is an adjective and has no plural."""
     plural = "" if count == 1 or severity == "critical" else "s"
     return f"{count} {severity}{plural}"
-
-
-def _explained(finding: Finding) -> Html:
-    """Return a finding with its example, its effect and its fix, one below the other."""
-    heading = f"{finding.severity}: {finding.reward}: {finding.kind}"
-    lines = [f"<b>{escaped(heading)}</b>", escaped(finding.what)]
-    if finding.example:
-        lines.append(f"Shortest example: {code(finding.example).markup}")
-    lines.append(f"In training: {escaped(finding.effect)}.")
-    lines.append(f"Fix: {escaped(finding.fix)}.")
-    return Html(repr(finding), "<br>".join(lines))
