@@ -53,7 +53,15 @@ class SlotReward(Reward):
         given = self.format.extract_last(text)
         if given is None or len(given) > _LONGEST_SLOT:
             return 0.0
-        return float(any(self.is_same(given, gold, row) for gold in golds))
+        score: float | None = 0.0
+        for gold in golds:
+            is_same = self.is_same(given, gold, row)
+            if is_same:
+                return 1.0
+            if is_same is None:
+                # The comparison could have made it 1.0.
+                score = None
+        return score
 
     def golds(self, row: dict[str, Any]) -> list[str]:
         """Return the gold answers of a row; none if the cell is empty (None, NaN, "").
@@ -67,8 +75,8 @@ class SlotReward(Reward):
         # Each gold answer once, in order.
         return list(dict.fromkeys(golds))
 
-    def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
-        """Return True if the given answer is this gold answer."""
+    def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool | None:
+        """Return True if the given answer is this gold answer, or None if this is unknown."""
         raise NotImplementedError
 
 

@@ -104,25 +104,11 @@ class maths(SlotReward):
     def golds(self, row: dict[str, Any]) -> list[str]:
         return [boxed_answers(gold) for gold in super().golds(row)]
 
-    def score_text(self, text: str, row: dict[str, Any]) -> float | None:
-        golds = self.golds(row)
-        if not golds:
+    def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool | None:
+        try:
+            return equals_gold(given, gold) and not is_copied_from_question(given, gold, row)
+        except Undecided:
             return None
-        given = self.format.extract_last(text)
-        if given is None:
-            return 0.0
-        score: float | None = 0.0
-        for gold in golds:
-            try:
-                if self.is_same(given, gold, row):
-                    return 1.0
-            except Undecided:
-                # The comparison could have made it 1.0.
-                score = None
-        return score
-
-    def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
-        return equals_gold(given, gold) and not is_copied_from_question(given, gold, row)
 
 
 def equals_gold(given: str, gold: str) -> bool:
