@@ -55,10 +55,10 @@ def record_of(reward: RewardFunction) -> dict[str, Any]:
 
     All values can be written as JSON.
 
-    >>> from grpo_nb.rewards import length
-    >>> record = record_of(length(5, 9))
-    >>> record["kind"], record["parameters"]["high"], rebuild_reward(record) == length(5, 9)
-    ('length', 9, True)
+    >>> from grpo_nb.rewards import correctness
+    >>> record = record_of(correctness(tolerance=0.1))
+    >>> record["kind"], record["parameters"]["tolerance"], rebuild_reward(record)
+    ('correctness', 0.1, correctness(tolerance=0.1))
     """
     source = source_of(reward)
     # Kit rewards are identified by their parameters and not by their source: a new version of the

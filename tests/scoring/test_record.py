@@ -296,9 +296,9 @@ def test_forged_record_is_not_rebuilt(changes: dict) -> None:
 
 
 def test_record_without_parameters_is_not_rebuilt() -> None:
-    assert rebuild_reward({"kind": "length"}) is None
+    assert rebuild_reward({"kind": "correctness"}) is None
 
 
 def test_reward_marked_as_relative_is_rebuilt() -> None:
-    reward = gn.rewards.relative(gn.rewards.length(5, 9))
-    assert rebuild_reward(record_of(reward)) == gn.rewards.length(5, 9)
+    reward = gn.rewards.relative(KIT(tolerance=0.1))
+    assert rebuild_reward(record_of(reward)) == KIT(tolerance=0.1)
