@@ -24,7 +24,6 @@ from grpo_nb.rewards.math_shapes import (
     Shape,
     boxed_answers,
     normalize_latex,
-    split_name,
     without_spaces,
 )
 from grpo_nb.rewards.math_worker import Undecided, are_equal
@@ -54,7 +53,6 @@ _TOWER = re.compile(r"[0-9)}]\s*\^\s*[({]*\s*(?:[0-9]{5}|[0-9]+[)}\s]*\^)")
 # A number in another base, such as 101_{2}, which math-verify reads as a product.
 _BASE = re.compile(r"[0-9]_\{")
 _AND_OR = re.compile(r"\b(?:and|or)\b")
-_NAME_AFTER = re.compile(r"^([^=<>]+)=\s*([a-z])$")
 _HAS_MATHS = re.compile(r"[0-9\\^_+*/=<>(|,;-]|^[a-z]$")
 # JSON, 007, a date, and a measure in several units: 2025-06-03, 2 h 20 min.
 _NOT_AN_EXPRESSION = re.compile(
@@ -129,9 +127,6 @@ def equals_gold(given: str, gold: str) -> bool:
 
 def _is_same_normalized(given: str, gold: str) -> bool:
     """Return True if two normalised answers are the same number, words, expression or parts."""
-    if split_name(gold)[0]:
-        # 2 = x is x = 2.
-        given = _NAME_AFTER.sub(r"\2 = \1", given)
     if without_spaces(given) == without_spaces(gold):
         return True
     gold_number = read_number(gold)
@@ -148,7 +143,7 @@ def _has_same_parts(given: str, gold: str) -> bool:
     gold_shape = Shape.of(gold)
     shape = Shape.of(given)
     if shape.kind == LIST and len(shape.parts) > len(gold_shape.parts):
-        # A list may name a part twice. The parts keep their spaces: `\\pi r` is not `\\pir`.
+        # A list may name a part twice. The parts keep their spaces: `\pi r` is not `\pir`.
         different = {without_spaces(part): part for part in shape.parts}
         shape = replace(shape, parts=list(different.values()))
     have_names = bool(shape.name and gold_shape.name)

@@ -29,7 +29,7 @@ _KIT_REWARDS: dict[str, type[Reward]] = {
 }
 # Parameters of kit rewards that are objects; a record has their fields.
 _OBJECTS = {"format": AnswerFormat, "limits": Limits}
-_STATE_SCHEME = "6:"
+_STATE_SCHEME = "7:"
 """Start of each hash of a state. Only hashes with the same start can be compared."""
 
 
@@ -65,7 +65,7 @@ def record_of(reward: RewardFunction) -> dict[str, Any]:
     # package must not look like a changed reward.
     kind = type(reward).__name__
     is_from_kit = type(reward) in _KIT_REWARDS.values()
-    # Not of a user's own reward: runs are shared, and a parameter may be a key.
+    # A user's reward has no recorded parameters: runs are shared, and a parameter may be a key.
     parameters = json.dumps(_fields_of(reward) if is_from_kit else None, default=_fields_of)
     identity = kind + parameters
     if not is_from_kit:
@@ -76,7 +76,8 @@ def record_of(reward: RewardFunction) -> dict[str, Any]:
         "source": source,
         # A reward has changed if its hash or its state differs.
         "hash": hashlib.sha256(identity.encode()).hexdigest()[:16],
-        "state": _hash_of_state(reward),
+        # The parameters of a kit reward are all that it holds.
+        "state": "" if is_from_kit else _hash_of_state(reward),
     }
 
 
@@ -96,12 +97,11 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
         return ""
     old = {"kind": before["kind"] or "a function", **before["parameters"]}
     new = {"kind": now["kind"] or "a function", **now["parameters"]}
-    changes = []
-    for name in {**old, **new}:
-        old_value = old.get(name)
-        new_value = new.get(name)
-        if old_value != new_value:
-            changes.append(f"{name} was {old_value!r}, is {new_value!r}")
+    changes = [
+        f"{name} was {old.get(name)!r}, is {new.get(name)!r}"
+        for name in {**old, **new}
+        if old.get(name) != new.get(name)
+    ]
     return ", ".join(changes) or "its source changed"
 
 
@@ -156,8 +156,9 @@ def _hash_of_state(reward: RewardFunction) -> str:
 def _as_json(value: Any, packages: set[str]) -> Any:
     """Return what `json.dumps` writes for a value that JSON does not know.
 
-    The result is the same in every process. An object of another package than the reward's own,
-    such as a client or a lock, counts by its type: its attributes may change between processes.
+    The result is the same in every process. An object of another package than the reward's own
+    counts by its `repr`, of a large array the ends. If the `repr` has an address, as that of a
+    client or a lock, the object counts by its type.
     """
     if isinstance(value, functools.partial):
         return {"function": value.func, "arguments": value.args, "keywords": value.keywords}
@@ -179,9 +180,6 @@ def _as_json(value: Any, packages: set[str]) -> Any:
         return _fields_of(value)
     if _package_of(type(value)) in packages and hasattr(value, "__dict__"):
         return _attributes_of(value)
-    if hasattr(value, "tolist"):
-        # An array or a tensor. The `repr` of a large one shows only its ends.
-        return value.tolist()
     shown = repr(value)
     return str(type(value)) if " at 0x" in shown else shown
 
@@ -191,14 +189,10 @@ def _attributes_of(value: Any) -> dict[str, Any]:
 
     A checkpoint has the saved ones. The attribute `_count` may be saved as `count`.
     """
-    attributes = dict(vars(value))
+    saved = set()
     if hasattr(value, "load_state_dict"):
-        saved_names = map(str, value.state_dict())
-        saved = {name.strip("_") for name in saved_names}
-        for name in vars(value):
-            if name.strip("_") in saved:
-                del attributes[name]
-    return attributes
+        saved = {str(name).strip("_") for name in value.state_dict()}
+    return {name: held for name, held in vars(value).items() if name.strip("_") not in saved}
 
 
 def _package_of(owner: Any) -> str:

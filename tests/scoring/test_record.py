@@ -246,7 +246,7 @@ def test_state_is_the_same_in_every_process() -> None:
         command = [sys.executable, "-c", program]
         states.add(subprocess.check_output(command, env=environment, text=True).strip())
     (state,) = states
-    assert re.fullmatch(r"6:[0-9a-f]{16}", state)
+    assert re.fullmatch(r"7:[0-9a-f]{16}", state)
 
 
 @pytest.mark.parametrize("state", [None, "0:0123456789abcdef"])
