@@ -279,7 +279,9 @@ def changed_weights(weights: Mapping[str, float], changed: Mapping[str, float]) 
     unknown = changed.keys() - weights.keys()
     if unknown:
         names = ", ".join(map(repr, unknown))
-        raise ValueError(f"weights names {names}, but the rewards are {list(weights)}.")
+        raise ValueError(
+            f"weights has {names}, which is no reward. The rewards are {list(weights)}."
+        )
     checked = {name: check_weight(weight, name) for name, weight in changed.items()}
     return {**weights, **checked}
 

@@ -95,7 +95,7 @@ class maths(SlotReward):
         name: Name in TRL's logs.
 
     >>> completions = ["<answer>1 + x</answer>", "<answer>x = 1 + x</answer>"]
-    >>> maths()(completions=completions, answer=["x + 1", "x + 2"])
+    >>> maths()(completions=completions, answer=["x + 1", "x + 1"])
     [1.0, 0.0]
     """
 
@@ -140,6 +140,7 @@ def _is_same_normalized(given: str, gold: str) -> bool:
 
 
 def _has_same_parts(given: str, gold: str) -> bool:
+    """Compare two answers as one expression, as a list in any order, or part by part."""
     gold_shape = Shape.of(gold)
     shape = Shape.of(given)
     if shape.kind == LIST and len(shape.parts) > len(gold_shape.parts):
@@ -210,7 +211,7 @@ def is_single_answer(given: str, gold: str) -> bool:
     r"""Return True if a text has the form of one answer, as the gold answer has it.
 
     The text may not have more relations, commas, words, texts or other commands than the gold
-    answer. It may not have digits apart from each other, or a tower of powers.
+    answer. It may not have digits apart from each other, nor a tower of powers.
 
     >>> is_single_answer("1+x", "x+1"), is_single_answer(r"42x \text{ is wrong}", "42x")
     (True, False)
@@ -221,7 +222,7 @@ def is_single_answer(given: str, gold: str) -> bool:
         return False
     if not re.fullmatch(INSIDE, given):
         return False
-    if _TOWER.search(given) and not _TOWER.search(gold):
+    if _TOWER.search(given):
         return False
     gold_tokens = _TOKEN.findall(gold.casefold())
     variables = set("".join(filter(str.isalpha, gold_tokens)))

@@ -195,7 +195,7 @@ def test_moved_weight_changes_totals_without_a_call(task: Task) -> None:
 
 
 def test_weight_of_an_unknown_reward_is_refused(lab: gn.RewardLab) -> None:
-    with pytest.raises(ValueError, match=r"weights names 'brevty'.*brevity"):
+    with pytest.raises(ValueError, match=r"weights has 'brevty'.*brevity"):
         lab.weights = {"brevty": 1.0}
 
 
