@@ -32,6 +32,10 @@ _OPTION_LINE = re.compile(r"^[ \t]*\(?([A-Z])[).:][ \t]+(\S.*)$", re.MULTILINE)
 _UNEVALUATED = re.compile(r"[/^*%\\(+]|\w-|\d[eE]|\d\s\d")
 
 
+class Undecided(Exception):
+    """A comparison took too much time or memory, so nobody knows if the answer is right."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class SlotReward(Reward):
     """1.0 if the answer slot holds a right answer and nothing else, else 0.0.
@@ -55,10 +59,10 @@ class SlotReward(Reward):
             return 0.0
         score: float | None = 0.0
         for gold in golds:
-            is_same = self.is_same(given, gold, row)
-            if is_same:
-                return 1.0
-            if is_same is None:
+            try:
+                if self.is_same(given, gold, row):
+                    return 1.0
+            except Undecided:
                 # The comparison could have made it 1.0.
                 score = None
         return score
@@ -75,8 +79,12 @@ class SlotReward(Reward):
         # Each gold answer once, in order.
         return list(dict.fromkeys(golds))
 
-    def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool | None:
-        """Return True if the given answer is this gold answer, or None if this is unknown."""
+    def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
+        """Return True if the given answer is this gold answer.
+
+        Raises:
+            Undecided: The comparison was not finished.
+        """
         raise NotImplementedError
 
 

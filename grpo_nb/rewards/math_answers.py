@@ -26,7 +26,7 @@ from grpo_nb.rewards.math_shapes import (
     normalize_latex,
     without_spaces,
 )
-from grpo_nb.rewards.math_worker import Undecided, are_equal
+from grpo_nb.rewards.math_worker import are_equal
 from grpo_nb.tasks.answers import folded, is_same_answer
 from grpo_nb.tasks.markup import INSIDE
 from grpo_nb.tasks.number_reading import is_same_number, read_number, unit_name
@@ -102,11 +102,8 @@ class maths(SlotReward):
     def golds(self, row: dict[str, Any]) -> list[str]:
         return [boxed_answers(gold) for gold in super().golds(row)]
 
-    def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool | None:
-        try:
-            return equals_gold(given, gold) and not is_copied_from_question(given, gold, row)
-        except Undecided:
-            return None
+    def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
+        return equals_gold(given, gold) and not is_copied_from_question(given, gold, row)
 
 
 def equals_gold(given: str, gold: str) -> bool:
