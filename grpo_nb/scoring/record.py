@@ -160,13 +160,12 @@ def _held_values(reward: RewardFunction) -> Any:
         return [_held_values(reward.func), reward.args, reward.keywords]
     if isinstance(reward, types.MethodType):
         return _held_values(reward.__self__)
+    held = _fields_of(reward) if dataclasses.is_dataclass(reward) else vars(reward)
     # A checkpoint has what `state_dict` saves. The attribute `_count` may be saved as `count`.
     saved = set()
     if hasattr(reward, "load_state_dict"):
         saved = {str(name).strip("_") for name in reward.state_dict()}
-    attributes = {
-        name: value for name, value in vars(reward).items() if name.strip("_") not in saved
-    }
+    attributes = {name: value for name, value in held.items() if name.strip("_") not in saved}
     # A run records these two on their own.
     for name in ("__name__", "weight"):
         attributes.pop(name, None)

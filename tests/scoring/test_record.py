@@ -19,7 +19,7 @@ import threading
 import types
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy
 import pandas
@@ -69,6 +69,11 @@ class Own(gn.rewards.Reward):
 
     def score_text(self, text: str, row: dict) -> float:
         return float(len(text) > self.least + LIMIT)
+
+
+@dataclass(frozen=True)
+class OwnCounting(Own):
+    calls: int = field(default=0, compare=False)
 
 
 class Judge:
@@ -192,6 +197,7 @@ SAME = [
     # A lock, a client or a model differs between two processes, and counts by its type.
     pytest.param(make(threading.Lock()), make(threading.Lock()), id="no data"),
     pytest.param(Counting(0), Counting(7), id="saved by state_dict"),
+    pytest.param(OwnCounting(), OwnCounting(calls=7), id="field that is not compared"),
     pytest.param(circle(), circle(), id="cycle"),
     pytest.param(make(Judge(1.0)), make(Judge(2.0)), id="object in a closure"),
 ]
