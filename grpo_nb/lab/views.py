@@ -13,7 +13,7 @@ from grpo_nb.core.pages import errors_view, last_lines, render
 from grpo_nb.core.words import as_score, shorten
 from grpo_nb.rewards.answers import SlotReward
 from grpo_nb.rewards.base import RewardFunction, unwrap_partial
-from grpo_nb.rewards.format_and_length import xml_format, xml_tags
+from grpo_nb.rewards.format_rewards import xml_format, xml_tags
 from grpo_nb.scoring.scores import NO_SPREAD, RewardError, Scores
 
 MESSAGE_LENGTH = 300

@@ -32,6 +32,10 @@ _OPTION_LINE = re.compile(r"^[ \t]*\(?([A-Z])[).:][ \t]+(\S.*)$", re.MULTILINE)
 _UNEVALUATED = re.compile(r"[/^*%\\(+]|\w-|\d[eE]|\d\s\d")
 
 
+class Undecided(Exception):
+    """A comparison took too much time or memory, so nobody knows if the answer is right."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class SlotReward(Reward):
     """1.0 if the answer slot holds a right answer and nothing else, else 0.0.
@@ -53,7 +57,15 @@ class SlotReward(Reward):
         given = self.format.extract_last(text)
         if given is None or len(given) > _LONGEST_SLOT:
             return 0.0
-        return float(any(self.is_same(given, gold, row) for gold in golds))
+        score: float | None = 0.0
+        for gold in golds:
+            try:
+                if self.is_same(given, gold, row):
+                    return 1.0
+            except Undecided:
+                # The comparison could have made it 1.0.
+                score = None
+        return score
 
     def golds(self, row: dict[str, Any]) -> list[str]:
         """Return the gold answers of a row; none if the cell is empty (None, NaN, "").
@@ -68,7 +80,11 @@ class SlotReward(Reward):
         return list(dict.fromkeys(golds))
 
     def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
-        """Return True if the given answer is this gold answer."""
+        """Return True if the given answer is this gold answer.
+
+        Raises:
+            Undecided: The comparison was not finished.
+        """
         raise NotImplementedError
 
 

@@ -13,7 +13,6 @@ import numbers
 import os
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -24,9 +23,6 @@ Completion = str | Sequence[Mapping[str, Any]]
 RewardFunction = Callable[..., Sequence[float | None]]
 _XML = xml()
 _ASYNC_THREAD = "async rewards"
-# A judge that is not a coroutine function takes one thread per call. The default pool of asyncio
-# has only four more threads than the machine has cores.
-_ASYNC_POOL_THREADS = 64
 
 
 def completion_text(completion: Completion) -> str:
@@ -283,7 +279,9 @@ def changed_weights(weights: Mapping[str, float], changed: Mapping[str, float]) 
     unknown = changed.keys() - weights.keys()
     if unknown:
         names = ", ".join(map(repr, unknown))
-        raise ValueError(f"weights names {names}, but the rewards are {list(weights)}.")
+        raise ValueError(
+            f"weights has {names}, which is no reward. The rewards are {list(weights)}."
+        )
     checked = {name: check_weight(weight, name) for name, weight in changed.items()}
     return {**weights, **checked}
 
@@ -306,7 +304,8 @@ def run_coroutine(coroutine: Coroutine[Any, Any, Any]) -> Any:
     if threading.current_thread().name == _ASYNC_THREAD:
         coroutine.close()
         raise RuntimeError(
-            "an async reward that calls a judge would wait for itself: write def, not async def."
+            "an async reward that calls another one would wait for itself: write def, not "
+            "async def."
         )
     future = asyncio.run_coroutine_threadsafe(coroutine, _event_loop(os.getpid()))
     try:
@@ -326,6 +325,5 @@ def _event_loop(process: int) -> asyncio.AbstractEventLoop:
             it.
     """
     loop = asyncio.new_event_loop()
-    loop.set_default_executor(ThreadPoolExecutor(_ASYNC_POOL_THREADS))
     threading.Thread(target=loop.run_forever, name=_ASYNC_THREAD, daemon=True).start()
     return loop

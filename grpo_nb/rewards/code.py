@@ -130,12 +130,9 @@ def read_tests(value: Any) -> tuple[CodeTest, ...]:
 
 
 def _read_mapping(test: Any) -> CodeTest:
-    fields = {}
-    if isinstance(test, Mapping):
-        for key, value in test.items():
-            # Arrow fills keys that only other rows have with None. `expected` may really be None.
-            if value is not None or key == "expected":
-                fields[key] = value
+    fields = test if isinstance(test, Mapping) else {}
+    # Arrow fills keys that only other rows have with None. `expected` may really be None.
+    fields = {key: field for key, field in fields.items() if field is not None or key == "expected"}
     match fields:
         case {"stdin": str(stdin), "stdout": str(stdout), **rest} if rest.keys() <= {"expected"}:
             return CodeTest(stdin=stdin, stdout=stdout)
@@ -169,23 +166,25 @@ def _read_asserts(text: str) -> list[CodeTest]:
 
 
 def _read_assert(statement: ast.stmt) -> CodeTest:
+    wrapper = ""
+    compares_types = False
     match statement:
         case ast.Assert(
             test=ast.Compare(left=node, ops=[ast.Eq() | ast.Is() as operator], comparators=[right])
         ):
-            return _read_call(node, _literal(right), compares_types=isinstance(operator, ast.Is))
+            expected = _literal(right)
+            compares_types = isinstance(operator, ast.Is)
         case ast.Assert(test=ast.UnaryOp(op=ast.Not(), operand=ast.Call() as node)):
-            return _read_call(node, False, wrapper="bool")
+            expected = False
+            wrapper = "bool"
         case ast.Assert(test=ast.Call() as node):
-            return _read_call(node, True, wrapper="bool")
-    raise ValueError(
-        "it is not an assert of a call, with == or `is` and a value, or with `not` before the call"
-    )
-
-
-def _read_call(
-    node: ast.expr, expected: Any, *, wrapper: str = "", compares_types: bool = False
-) -> CodeTest:
+            expected = True
+            wrapper = "bool"
+        case _:
+            raise ValueError(
+                "it is not an assert of a call, with == or `is` and a value, or with `not` before "
+                "the call"
+            )
     match node:
         case ast.Call(func=ast.Name(id=name), args=[argument], keywords=[]) if (
             name in _WRAPPERS and not wrapper
@@ -267,10 +266,8 @@ class code_tests(Reward):
 
     def score_batch(self, texts: list[str], rows: list[dict[str, Any]]) -> list[float | None]:
         tests_of_rows = [read_tests(self.value_in(row, self.column)) for row in rows]
-        candidates_of_rows = []
-        for text, tests in zip(texts, tests_of_rows, strict=True):
-            code = extract_code(text, self.format)
-            candidates_of_rows.append([] if code is None else _candidates(code, tests))
+        codes = [extract_code(text, self.format) for text in texts]
+        candidates_of_rows = list(map(_candidates, codes, tests_of_rows))
         # One batch for all completions, so that several endless loops run out of time together.
         outcomes_of_rows = run_untrusted_batch(candidates_of_rows, limits=self.limits)
         scores: list[float | None] = []
@@ -284,8 +281,10 @@ class code_tests(Reward):
         return scores
 
 
-def _candidates(code: str, tests: Sequence[CodeTest]) -> list[Candidate]:
+def _candidates(code: str | None, tests: Sequence[CodeTest]) -> list[Candidate]:
     """Return one candidate for all calls, and one for each test through standard input."""
+    if code is None:
+        return []
     calls = [test.call for test in tests if test.call is not None]
     candidates = [Candidate(code=code, calls=calls)] if calls else []
     # `read_tests` puts the calls first.
@@ -319,11 +318,9 @@ def extract_code(text: str, format: AnswerFormat) -> str | None:
     'x = 1\\n'
     """
     slot = format.extract(text)
-    if slot is None:
-        for mark in (format.answer_open, format.answer_close):
-            # A single character, such as the brace of `\boxed{}`, may be part of any code.
-            if len(mark.strip()) > 1 and mark in text:
-                return None
+    if slot is None and format.answer_open in text:
+        # The slot is open, or comes twice.
+        return None
     blocks = _python_blocks(text if slot is None else slot)
     if blocks:
         return blocks[-1]

@@ -2,7 +2,7 @@
 
 from grpo_nb.rewards.answers import correctness, exact_text, multiple_choice
 from grpo_nb.rewards.base import Reward
-from grpo_nb.rewards.format_and_length import xml_format, xml_tags
+from grpo_nb.rewards.format_rewards import xml_format, xml_tags
 from grpo_nb.rewards.math_answers import maths
 from grpo_nb.tasks.task import Task
 

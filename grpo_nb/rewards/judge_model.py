@@ -7,13 +7,13 @@ for a reason first and marks the answer as data. Whether a judge can be trusted 
 `grpo_nb.checks.agreement`.
 """
 
-import asyncio
 import contextlib
 import hashlib
 import json
 import math
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -26,11 +26,10 @@ from grpo_nb.rewards.base import (
     completion_text,
     is_async,
     rows_of,
-    run_coroutine,
 )
 
 Messages = list[dict[str, str]]
-Ask = Callable[[Messages], str | Awaitable[str]]
+Ask = Callable[[Messages], str]
 JudgeVerdict = Literal["fit as a reward", "not fit as a reward", "too few labels to tell"]
 _SCORE_LINE = re.compile(
     r"[*_# ]*score[*_ ]*:[*_ ]*(-?[0-9]+(?:\.[0-9]+)?)[*_ ]*\.?", re.IGNORECASE
@@ -85,17 +84,17 @@ class judge(Reward):
     `gn.checks.agreement` before you train on it.
 
     Args:
-        ask: A function, or a coroutine function, from chat messages (a list with one user turn) to
-            text. Give its client a temperature of 0, so that the same answer gets the same score.
-            Its client also does the retries and has the time limit, as in
-            `openai.AsyncOpenAI(max_retries=3, timeout=60)`.
+        ask: A function from chat messages (a list with one user turn) to text. Give its client a
+            temperature of 0, so that the same answer gets the same score. Its client also does the
+            retries and has the time limit, as in
+            `openai.OpenAI(max_retries=3, timeout=60)`.
         rubric: What a good answer is, and what each end of the scale means, in your words.
         scale: The worst and the best score that the judge may give.
         model: Name of the model that answers. It is recorded. Replies of another model are not
             reused.
         cache: File for the replies, one line of JSON each: a hash and the reply. With None they are
             kept in memory only.
-        concurrent: Most calls at the same time. If `ask` is not a coroutine function, at most 64.
+        concurrent: Most calls at the same time, each in a thread.
 
     Raises:
         ValueError, TypeError: A scale without two ends, no rubric, an `ask` that cannot be called,
@@ -131,6 +130,11 @@ class judge(Reward):
             raise ValueError(
                 f"scale = {in_line(self.scale)} must be the worst and the best score, "
                 "such as (1, 5)."
+            )
+        if is_async(self.ask):
+            raise TypeError(
+                "ask is async, but a judge calls it in threads: write def ask(messages), with a "
+                "client such as openai.OpenAI() instead of AsyncOpenAI()."
             )
         require_number("concurrent", self.concurrent, 1)
         # The reward is frozen. The replies are no field, because they change.
@@ -188,7 +192,7 @@ class judge(Reward):
             keys.append(key)
             if key not in self.replies:
                 new_requests[key] = messages
-        failures = run_coroutine(self._send(new_requests)) if new_requests else {}
+        failures = self._send(new_requests) if new_requests else {}
         # The client of `ask` has tried again already, so the server does not work.
         if failures and len(failures) == len(new_requests):
             error = next(iter(failures.values()))
@@ -207,25 +211,22 @@ class judge(Reward):
                 results.append(JudgeReply(self.read_score(reply), reply))
         return results
 
-    async def _send(self, requests: Mapping[str, Messages]) -> dict[str, Exception]:
+    def _send(self, requests: Mapping[str, Messages]) -> dict[str, Exception]:
         """Send requests, keep their replies, and return the errors of those that failed."""
-        free_places = asyncio.Semaphore(self.concurrent)
         failures = {}
-
-        async def send(key: str, messages: Messages) -> None:
-            async with free_places:
-                try:
-                    if is_async(self.ask):
-                        reply = await self.ask(messages)
-                    else:
-                        reply = await asyncio.to_thread(self.ask, messages)
-                except Exception as error:
-                    # Clients raise errors of any type.
-                    failures[key] = error
+        pool = ThreadPoolExecutor(self.concurrent)
+        try:
+            calls = {pool.submit(self.ask, messages): key for key, messages in requests.items()}
+            for call in as_completed(calls):
+                key = calls[call]
+                error = call.exception()
+                if error is None:
+                    self._keep(key, str(call.result() or ""))
                 else:
-                    self._keep(key, str(reply or ""))
-
-        await asyncio.gather(*(send(key, messages) for key, messages in requests.items()))
+                    failures[key] = error
+        finally:
+            # After an interrupt, do not wait for calls that may never return.
+            pool.shutdown(wait=False, cancel_futures=True)
         return failures
 
     def __call__(self, *, completions: Sequence[Completion], **columns: Any) -> list[float | None]:
@@ -243,7 +244,10 @@ class judge(Reward):
 
     @property
     def last_agreement(self) -> tuple[JudgeVerdict, str] | None:
-        """Verdict and sentence of the last `gn.checks.agreement` with this rubric and model."""
+        """Verdict and sentence of the last `gn.checks.agreement` with this rubric and model.
+
+        They are kept among the replies, under the key of the text "measured" instead of messages.
+        """
         kept = self.replies.get(self._key("measured"))
         return None if kept is None else tuple(json.loads(kept))
 

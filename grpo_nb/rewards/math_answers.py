@@ -24,10 +24,9 @@ from grpo_nb.rewards.math_shapes import (
     Shape,
     boxed_answers,
     normalize_latex,
-    split_name,
     without_spaces,
 )
-from grpo_nb.rewards.math_worker import Undecided, are_equal
+from grpo_nb.rewards.math_worker import are_equal
 from grpo_nb.tasks.answers import folded, is_same_answer
 from grpo_nb.tasks.markup import INSIDE
 from grpo_nb.tasks.number_reading import is_same_number, read_number, unit_name
@@ -54,7 +53,6 @@ _TOWER = re.compile(r"[0-9)}]\s*\^\s*[({]*\s*(?:[0-9]{5}|[0-9]+[)}\s]*\^)")
 # A number in another base, such as 101_{2}, which math-verify reads as a product.
 _BASE = re.compile(r"[0-9]_\{")
 _AND_OR = re.compile(r"\b(?:and|or)\b")
-_NAME_AFTER = re.compile(r"^([^=<>]+)=\s*([a-z])$")
 _HAS_MATHS = re.compile(r"[0-9\\^_+*/=<>(|,;-]|^[a-z]$")
 # JSON, 007, a date, and a measure in several units: 2025-06-03, 2 h 20 min.
 _NOT_AN_EXPRESSION = re.compile(
@@ -97,29 +95,12 @@ class maths(SlotReward):
         name: Name in TRL's logs.
 
     >>> completions = ["<answer>1 + x</answer>", "<answer>x = 1 + x</answer>"]
-    >>> maths()(completions=completions, answer=["x + 1", "x + 2"])
+    >>> maths()(completions=completions, answer=["x + 1", "x + 1"])
     [1.0, 0.0]
     """
 
     def golds(self, row: dict[str, Any]) -> list[str]:
         return [boxed_answers(gold) for gold in super().golds(row)]
-
-    def score_text(self, text: str, row: dict[str, Any]) -> float | None:
-        golds = self.golds(row)
-        if not golds:
-            return None
-        given = self.format.extract_last(text)
-        if given is None:
-            return 0.0
-        score: float | None = 0.0
-        for gold in golds:
-            try:
-                if self.is_same(given, gold, row):
-                    return 1.0
-            except Undecided:
-                # The comparison could have made it 1.0.
-                score = None
-        return score
 
     def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
         return equals_gold(given, gold) and not is_copied_from_question(given, gold, row)
@@ -143,9 +124,6 @@ def equals_gold(given: str, gold: str) -> bool:
 
 def _is_same_normalized(given: str, gold: str) -> bool:
     """Return True if two normalised answers are the same number, words, expression or parts."""
-    if split_name(gold)[0]:
-        # 2 = x is x = 2.
-        given = _NAME_AFTER.sub(r"\2 = \1", given)
     if without_spaces(given) == without_spaces(gold):
         return True
     gold_number = read_number(gold)
@@ -159,10 +137,11 @@ def _is_same_normalized(given: str, gold: str) -> bool:
 
 
 def _has_same_parts(given: str, gold: str) -> bool:
+    """Compare two answers as one expression, as a list in any order, or part by part."""
     gold_shape = Shape.of(gold)
     shape = Shape.of(given)
     if shape.kind == LIST and len(shape.parts) > len(gold_shape.parts):
-        # A list may name a part twice. The parts keep their spaces: `\\pi r` is not `\\pir`.
+        # A list may name a part twice. The parts keep their spaces: `\pi r` is not `\pir`.
         different = {without_spaces(part): part for part in shape.parts}
         shape = replace(shape, parts=list(different.values()))
     have_names = bool(shape.name and gold_shape.name)
@@ -229,7 +208,7 @@ def is_single_answer(given: str, gold: str) -> bool:
     r"""Return True if a text has the form of one answer, as the gold answer has it.
 
     The text may not have more relations, commas, words, texts or other commands than the gold
-    answer. It may not have digits apart from each other, or a tower of powers.
+    answer. It may not have digits apart from each other, nor a tower of powers.
 
     >>> is_single_answer("1+x", "x+1"), is_single_answer(r"42x \text{ is wrong}", "42x")
     (True, False)
@@ -240,7 +219,7 @@ def is_single_answer(given: str, gold: str) -> bool:
         return False
     if not re.fullmatch(INSIDE, given):
         return False
-    if _TOWER.search(given) and not _TOWER.search(gold):
+    if _TOWER.search(given):
         return False
     gold_tokens = _TOKEN.findall(gold.casefold())
     variables = set("".join(filter(str.isalpha, gold_tokens)))

@@ -169,19 +169,15 @@ def without_spaces(text: str) -> str:
 def split_name(text: str) -> tuple[str, str]:
     r"""Split `x = 42` into `x` and `42`; the name is empty if there is none.
 
-    `(p, q)` is a name as well, and a number is none. `x \in` names like `x =`, and `f(x)`
-    is the `y` of a function.
+    `f(x)` and `(p, q)` are names as well, and a number is none. `x \in` names like `x =`.
 
     >>> split_name("x = 42"), split_name("41 = 42"), split_name("f(x) = 2x")
-    (('x', '42'), ('', '41 = 42'), ('y', '2x'))
+    (('x', '42'), ('', '41 = 42'), ('f(x)', '2x'))
     """
     match = _NAME_BEFORE.match(text)
     if match is None:
         return "", text
-    name = match[1].replace(" ", "")
-    if re.fullmatch(r"[a-z]\([a-z]\)", name):
-        name = "y"
-    return name, text[match.end() :].strip()
+    return match[1].replace(" ", ""), text[match.end() :].strip()
 
 
 def is_name(text: str) -> bool:
@@ -305,8 +301,8 @@ def _interval(text: str) -> tuple[str, str]:
     if len(sides) != 5:
         return "", text
     low, sign_after_low, name, sign_before_high, high = sides
-    if not is_name(name) or not {sign_after_low, sign_before_high} <= {"<", r"\le"}:
+    opening = {"<": "(", r"\le": "["}.get(sign_after_low)
+    closing = {"<": ")", r"\le": "]"}.get(sign_before_high)
+    if not (is_name(name) and opening and closing):
         return "", text
-    opening = "[" if sign_after_low == r"\le" else "("
-    closing = "]" if sign_before_high == r"\le" else ")"
     return name, f"{opening}{low}, {high}{closing}"

@@ -33,10 +33,6 @@ _lock = threading.Lock()
 _worker: subprocess.Popen[bytes] | None = None
 
 
-class Undecided(Exception):
-    """A pair took too much time or memory. It is not remembered: the next attempt may succeed."""
-
-
 @functools.lru_cache(_MOST_REMEMBERED)
 def are_equal(gold: str, given: str) -> bool:
     """Return True if two LaTeX expressions are equal.
@@ -52,6 +48,10 @@ def are_equal(gold: str, given: str) -> bool:
     # No line if the worker has ended, and null if its memory was used up.
     verdict = json.loads(line or "null")
     if verdict is None:
+        # Imported here, because the worker itself needs nothing of the package. An exception is not
+        # remembered by the cache, and the next attempt may succeed.
+        from grpo_nb.rewards.answers import Undecided
+
         raise Undecided
     return verdict
 

@@ -104,7 +104,7 @@ def deciding_function(rewards: Iterable[RewardFunction]) -> RewardFunction | Non
 
     It is the user's own function, or the kit's `code_tests()`, with the highest weight of all
     rewards. None if the set has a kit reward for the answer, or if there is no such function, or
-    more than one. The kit's other rewards (format, length and `judge`) may share the highest
+    more than one. The kit's other rewards (format and `judge`) may share the highest
     weight; they are never chosen.
 
     >>> def solved(completions, **columns): ...

@@ -175,12 +175,11 @@ def _label_pattern(label: str) -> str:
     if len(label) > 1:
         return rf"(?<!\w)(?i:{words})(?!\w)"
     pattern = rf"(?<!\w){words}(?![\w'])"
-    if label not in ("A", "I"):
+    if label != "A":
         return pattern
-    # Both are words too: "A dog", "I think". After "is" the letter is a label in any case, and A
-    # also after other words, because an article inside a sentence is not written as A.
-    word_before = "[a-z]" if label == "A" else "is"
-    return rf"{pattern}(?:(?<={word_before} {label})|(?!\s+(?!is\b|was\b)[a-z]))"
+    # A is a word too: "A dog". After another word it is a label, because an article inside a
+    # sentence is not written as A. So it is before "is" and "was".
+    return rf"{pattern}(?:(?<=[a-z] A)|(?!\s+(?!is\b|was\b)[a-z]))"
 
 
 def _option_names(row: Mapping[str, Any]) -> list[str]:

@@ -4,7 +4,8 @@ The record of a kit reward has its class and parameters, and that of a user's fu
 Two rewards of one source can still score differently, as `get_soft_overlong_punishment(512, 128)`
 and `get_soft_overlong_punishment(64, 8)` of TRL do. So `state` is a hash of the values that a
 function or an object holds: its attributes, closure, defaults and the arguments of a
-`functools.partial`. Global variables are not recorded. Nothing in a record is ever executed.
+`functools.partial`. Global variables are not recorded, nor what functions and objects inside these
+values hold, except the source of a function in a closure. Nothing in a record is ever executed.
 """
 
 import dataclasses
@@ -12,6 +13,8 @@ import functools
 import hashlib
 import inspect
 import json
+import pprint
+import re
 import types
 from collections.abc import Mapping
 from typing import Any
@@ -29,8 +32,9 @@ _KIT_REWARDS: dict[str, type[Reward]] = {
 }
 # Parameters of kit rewards that are objects; a record has their fields.
 _OBJECTS = {"format": AnswerFormat, "limits": Limits}
-_STATE_SCHEME = "6:"
+_STATE_SCHEME = "7:"
 """Start of each hash of a state. Only hashes with the same start can be compared."""
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+| with id=\d+")
 
 
 def source_of(reward: RewardFunction) -> str:
@@ -55,17 +59,17 @@ def record_of(reward: RewardFunction) -> dict[str, Any]:
 
     All values can be written as JSON.
 
-    >>> from grpo_nb.rewards import length
-    >>> record = record_of(length(5, 9))
-    >>> record["kind"], record["parameters"]["high"], rebuild_reward(record) == length(5, 9)
-    ('length', 9, True)
+    >>> from grpo_nb.rewards import correctness
+    >>> record = record_of(correctness(tolerance=0.1))
+    >>> record["kind"], record["parameters"]["tolerance"], rebuild_reward(record)
+    ('correctness', 0.1, correctness(tolerance=0.1))
     """
     source = source_of(reward)
     # Kit rewards are identified by their parameters and not by their source: a new version of the
     # package must not look like a changed reward.
     kind = type(reward).__name__
     is_from_kit = type(reward) in _KIT_REWARDS.values()
-    # Not of a user's own reward: runs are shared, and a parameter may be a key.
+    # A user's reward has no recorded parameters: runs are shared, and a parameter may be a key.
     parameters = json.dumps(_fields_of(reward) if is_from_kit else None, default=_fields_of)
     identity = kind + parameters
     if not is_from_kit:
@@ -76,7 +80,8 @@ def record_of(reward: RewardFunction) -> dict[str, Any]:
         "source": source,
         # A reward has changed if its hash or its state differs.
         "hash": hashlib.sha256(identity.encode()).hexdigest()[:16],
-        "state": _hash_of_state(reward),
+        # The parameters of a kit reward are all that it holds.
+        "state": "" if is_from_kit else _hash_of_state(reward),
     }
 
 
@@ -96,12 +101,11 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
         return ""
     old = {"kind": before["kind"] or "a function", **before["parameters"]}
     new = {"kind": now["kind"] or "a function", **now["parameters"]}
-    changes = []
-    for name in {**old, **new}:
-        old_value = old.get(name)
-        new_value = new.get(name)
-        if old_value != new_value:
-            changes.append(f"{name} was {old_value!r}, is {new_value!r}")
+    changes = [
+        f"{name} was {old.get(name)!r}, is {new.get(name)!r}"
+        for name in {**old, **new}
+        if old.get(name) != new.get(name)
+    ]
     return ", ".join(changes) or "its source changed"
 
 
@@ -133,73 +137,41 @@ def _fields_of(value: Any) -> dict[str, Any]:
 
 
 def _hash_of_state(reward: RewardFunction) -> str:
-    """Return the hash of the values that a reward holds; empty if they cannot be written as JSON.
+    """Return the hash of the values that a reward holds, written as text; empty if this fails.
 
-    An object that contains itself cannot. Entries of a dict with other keys than texts and numbers
-    are left out.
+    An object whose text has an address, such as a client, a lock or a function, counts by its type
+    or name.
     """
-    function = unwrap_partial(reward)
-    owner = function if inspect.isroutine(function) else type(function)
-    to_json = functools.partial(_as_json, packages={"__main__", _package_of(owner)})
-    held = to_json(reward)
-    if isinstance(held, dict):
-        # A run records these two on their own.
-        held = {name: value for name, value in held.items() if name not in ("__name__", "weight")}
     try:
-        content = json.dumps(held, default=to_json, skipkeys=True, sort_keys=True)
-    except (TypeError, ValueError, RecursionError):
+        # With this width, pformat writes each value on a line and sorts dicts and sets, whose order
+        # changes from process to process.
+        text = pprint.pformat(_held_values(reward), width=1)
+    except Exception:
+        # An object can fail in any way when it writes itself as text.
         return ""
-    digest = hashlib.sha256(content.encode()).hexdigest()
+    content = _ADDRESS.sub("", text)
+    digest = hashlib.sha256(content.encode("utf-8", "replace")).hexdigest()
     return f"{_STATE_SCHEME}{digest[:16]}"
 
 
-def _as_json(value: Any, packages: set[str]) -> Any:
-    """Return what `json.dumps` writes for a value that JSON does not know.
-
-    The result is the same in every process. An object of another package than the reward's own,
-    such as a client or a lock, counts by its type: its attributes may change between processes.
-    """
-    if isinstance(value, functools.partial):
-        return {"function": value.func, "arguments": value.args, "keywords": value.keywords}
-    if isinstance(value, types.MethodType):
-        return {"function": value.__func__, "object": value.__self__}
-    if isinstance(value, types.FunctionType):
-        return {
-            "source": source_of(value),
-            "closure": inspect.getclosurevars(value).nonlocals,
-            "defaults": [value.__defaults__, value.__kwdefaults__],
-            **vars(value),
-        }
-    if isinstance(value, type):
-        return repr(value)
-    if isinstance(value, (set, frozenset)):
-        # The order of a set changes from process to process.
-        return sorted(map(repr, value))
-    if dataclasses.is_dataclass(value):
-        return _fields_of(value)
-    if _package_of(type(value)) in packages and hasattr(value, "__dict__"):
-        return _attributes_of(value)
-    if hasattr(value, "tolist"):
-        # An array or a tensor. The `repr` of a large one shows only its ends.
-        return value.tolist()
-    shown = repr(value)
-    return str(type(value)) if " at 0x" in shown else shown
-
-
-def _attributes_of(value: Any) -> dict[str, Any]:
-    """Return the attributes of an object, without those that its `state_dict` saves.
-
-    A checkpoint has the saved ones. The attribute `_count` may be saved as `count`.
-    """
-    attributes = dict(vars(value))
-    if hasattr(value, "load_state_dict"):
-        saved_names = map(str, value.state_dict())
-        saved = {name.strip("_") for name in saved_names}
-        for name in vars(value):
-            if name.strip("_") in saved:
-                del attributes[name]
-    return attributes
-
-
-def _package_of(owner: Any) -> str:
-    return (getattr(owner, "__module__", None) or "").partition(".")[0]
+def _held_values(reward: RewardFunction) -> Any:
+    """Return the arguments of a partial, or closure, defaults and attributes of a function."""
+    if isinstance(reward, functools.partial):
+        return [_held_values(reward.func), reward.args, reward.keywords]
+    if isinstance(reward, types.MethodType):
+        return _held_values(reward.__self__)
+    held = _fields_of(reward) if dataclasses.is_dataclass(reward) else vars(reward)
+    # A checkpoint has what `state_dict` saves. The attribute `_count` may be saved as `count`.
+    saved = set()
+    if hasattr(reward, "load_state_dict"):
+        saved = {str(name).strip("_") for name in reward.state_dict()}
+    attributes = {name: value for name, value in held.items() if name.strip("_") not in saved}
+    # A run records these two on their own.
+    for name in ("__name__", "weight"):
+        attributes.pop(name, None)
+    if not isinstance(reward, types.FunctionType):
+        return attributes
+    closure = inspect.getclosurevars(reward).nonlocals
+    # A function around another reward has changed if that reward was edited.
+    sources = [source_of(value) for value in closure.values() if inspect.isfunction(value)]
+    return [closure, sources, reward.__defaults__, reward.__kwdefaults__, attributes]

@@ -19,15 +19,17 @@ from grpo_nb.core.argument_types import require
 from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.core.tables import Html, Part, Shown, Table, escaped
 from grpo_nb.core.words import as_score, displayable, in_line, shorten
-from grpo_nb.rewards import base
 from grpo_nb.rewards.base import (
     Completion,
     Reward,
     RewardFunction,
+    changed_weights,
     completion_text,
     is_async,
+    reward_list,
     reward_name,
     run_coroutine,
+    weights_by_name,
     with_last_word,
 )
 
@@ -190,8 +192,8 @@ def call_reward(reward: RewardFunction, batch: Batch, trainer_state: Any = None)
 def to_floats(output: Sequence[Any], count: int) -> list[float]:
     """Return the scores of a batch as floats, NaN for None.
 
-    TRL reads NaN as no score too. It takes an infinite score without a warning, and then no
-    advantage of the group is a number.
+    TRL reads NaN as no score too. It takes an infinite score without a warning, and then every
+    advantage of the group is NaN.
 
     Raises:
         ValueError: The number of scores is not the number of completions, or a score is infinite in
@@ -330,8 +332,8 @@ def score(
     if on_error not in ("raise", "record"):
         raise ValueError(f"on_error = {on_error!r} must be 'raise' or 'record'.")
     require("gn.score(rewards, completions, rows)", rewards=rewards, completions=completions)
-    rewards = base.reward_list(rewards)
-    weights = base.changed_weights(base.weights_by_name(rewards), weights or {})
+    rewards = reward_list(rewards)
+    weights = changed_weights(weights_by_name(rewards), weights or {})
     batch = make_batch(completions, rows, completion_ids=completion_ids, tokenizer=tokenizer)
     # Environments are shared, because some cannot be copied.
     environments = batch.get("environments", [])

@@ -16,11 +16,15 @@ def loaded(tiny_folder: Any) -> tuple[Any, Any]:
     return gn.load_model(gn.preset("cpu", model=str(tiny_folder)))
 
 
+def token_count(completions, completion_ids, **columns) -> list[float]:
+    return [float(len(ids)) for ids in completion_ids]
+
+
 @pytest.fixture
 def lab(loaded: tuple[Any, Any]) -> gn.RewardLab:
     task = gn.load_task("arithmetic", train_size=6, holdout_size=2)
     settings = gn.preset("cpu", num_generations=4, max_completion_length=9)
-    return gn.RewardLab([gn.rewards.xml_tags(), gn.rewards.length(20)], task, *loaded, settings)
+    return gn.RewardLab([gn.rewards.xml_tags(), token_count], task, *loaded, settings)
 
 
 def test_lab_shows_the_prompt_as_the_model_sees_it(lab: gn.RewardLab) -> None:

@@ -4,7 +4,7 @@ import pytest
 
 import grpo_nb as gn
 from grpo_nb.lab.views import Mark, marks_of, push, split_at_marks
-from grpo_nb.rewards import correctness, length, xml_format, xml_tags
+from grpo_nb.rewards import correctness, xml_format, xml_tags
 from grpo_nb.tasks import formats
 from tests.support.lab_controls import page_html
 
@@ -64,7 +64,6 @@ def test_overlapping_marks_keep_the_first() -> None:
         pytest.param(xml_tags(), BOTH, TAGS, id="tags"),
         pytest.param(xml_tags(), "<answer><answer>7</answer>", ["</answer>"], id="tag given twice"),
         pytest.param(xml_format(), "7", [], id="no tags"),
-        pytest.param(length(3), "so it is", [], id="whole text"),
         pytest.param(len, "anything", [], id="plain function"),
     ],
 )

@@ -16,7 +16,7 @@ from IPython.core.formatters import DisplayFormatter
 import grpo_nb as gn
 from grpo_nb.lab import reward_lab
 from grpo_nb.rewards.answers import correctness
-from grpo_nb.rewards.format_and_length import length, xml_format
+from grpo_nb.rewards.format_rewards import xml_format
 from grpo_nb.scoring.scores import group_advantages, score
 from grpo_nb.tasks.formats import xml
 from grpo_nb.tasks.task import Task
@@ -195,7 +195,7 @@ def test_moved_weight_changes_totals_without_a_call(task: Task) -> None:
 
 
 def test_weight_of_an_unknown_reward_is_refused(lab: gn.RewardLab) -> None:
-    with pytest.raises(ValueError, match=r"weights names 'brevty'.*brevity"):
+    with pytest.raises(ValueError, match=r"weights has 'brevty'.*brevity"):
         lab.weights = {"brevty": 1.0}
 
 
@@ -306,18 +306,22 @@ def test_lab_refuses_invalid_arguments(task: Task, message: str, change: dict) -
 # ---- The check ----
 
 
+def in_words(completions: list[str], **columns: object) -> list[float]:
+    return [float(len(text.split())) for text in completions]
+
+
 def test_rows_without_answer_are_scored_and_not_checked() -> None:
-    lab = gn.RewardLab(length(10), [{"question": "Tell me a story."}])
+    lab = gn.RewardLab(in_words, [{"question": "Tell me a story."}])
     assert lab.completions == [""]
     lab.completions = ["Once upon a time"]
-    assert lab.scores.values == {"length": (0.4,)}
+    assert lab.scores.values == {"in_words": (4.0,)}
     click(lab, "Check the rewards on this row")
     assert "no column" in text_of(lab)
     assert lab.report is None
 
 
 def test_check_that_fails_in_a_cell_raises_and_leaves_no_report() -> None:
-    lab = gn.RewardLab(length(10), [{"question": "Tell me a story."}])
+    lab = gn.RewardLab(in_words, [{"question": "Tell me a story."}])
     with pytest.raises(ValueError, match="no column 'answer'"):
         lab.check()
     assert lab.report is None

@@ -21,7 +21,12 @@ import grpo_nb as gn
 from tests.support.tiny import SMALL, load_tiny
 changes = SMALL | dict(max_steps=2, max_completion_length=8, run_root=sys.argv[2])
 model, tokenizer, task, settings = load_tiny(sys.argv[1], 8, 2, **changes)
-rewards = [gn.rewards.length(10, unit="words")]
+
+def words(completions, **columns):
+    texts = map(gn.rewards.completion_text, completions)
+    return [min(1.0, len(text.split()) / 10) for text in texts]
+
+rewards = [words]
 run = gn.train(model, tokenizer, task, rewards, settings, name="run")
 weights = (run.adapter_path / "adapter_model.safetensors").read_bytes()
 print("ADAPTER", hashlib.sha256(weights).hexdigest())

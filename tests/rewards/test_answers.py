@@ -1,11 +1,12 @@
 """Rewards for answers against a strict person's labels, in every format. See also `cases`."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 
 from grpo_nb import rewards
 from grpo_nb.rewards.answers import (
+    Undecided,
     correctness,
     exact_text,
     multiple_choice,
@@ -106,3 +107,26 @@ def test_correctness_accepts_each_right_json(given: str, score: float) -> None:
     accepted = [["[1]", "[2]"]]
     reward = correctness()
     assert reward(completions=[slot(given)], answer=["[1]"], accepted_answers=accepted) == [score]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SameLetter(rewards.SlotReward):
+    """A user's reward, which returns nothing for an answer that it does not know."""
+
+    def is_same(self, given, gold, row):
+        if given == "slow":
+            raise Undecided
+        if given[0] == gold[0]:
+            return True
+
+
+@pytest.mark.parametrize(
+    ("given", "answer", "score"),
+    [
+        pytest.param("as", ["b", "a"], 1.0, id="second gold answer"),
+        pytest.param("c", ["b", "a"], 0.0, id="nothing returned"),
+        pytest.param("slow", ["b", "a"], None, id="undecided"),
+    ],
+)
+def test_own_slot_reward_scores_each_gold_answer(given: str, answer: list, score) -> None:
+    assert SameLetter()(completions=[slot(given)], answer=[answer]) == [score]

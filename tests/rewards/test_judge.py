@@ -28,9 +28,8 @@ def kept(asked: Asked, folder: Path, **options: object) -> gn.rewards.judge:
     return gn.rewards.judge(asked.function, cache=folder / "replies.jsonl", **options)
 
 
-@pytest.mark.parametrize("kind", ["sync", "async", "object"])
-def test_judge_sends_each_answer_once(kind: str, tmp_path: Path) -> None:
-    asked = Asked(kind=kind)
+def test_judge_sends_each_answer_once(tmp_path: Path) -> None:
+    asked = Asked()
     judge = kept(asked, tmp_path)
     assert call(judge, [*TEXTS, *TEXTS]) == [0.0, 0.5, 1.0] * 2
     assert asked.calls == 3
@@ -64,22 +63,46 @@ def test_judge_with_another_setting_asks_again(options: dict, tmp_path: Path) ->
     assert asked.calls == 2
 
 
-@pytest.mark.parametrize("kind", ["sync", "async"])
-def test_judge_keeps_to_the_most_calls_at_once(kind: str) -> None:
-    asked = Asked(kind=kind, seconds=0.15)
+def test_judge_keeps_to_the_most_calls_at_once() -> None:
+    asked = Asked(seconds=0.15)
     judge = gn.rewards.judge(asked.function, "?", concurrent=16, cache=None)
     call(judge, [f"text {number}" for number in range(40)])
     assert asked.most_at_once == 16
 
 
-def test_judge_called_by_an_async_reward_is_refused() -> None:
-    judge = gn.rewards.judge(Asked(kind="async").function, "?", cache=None)
+def test_async_reward_may_call_a_judge() -> None:
+    judge = gn.rewards.judge(by_length, "?", cache=None)
 
     async def doubled(completions, **columns):
         return [2 * score for score in judge(completions=completions, **columns)]
 
+    assert call_reward(doubled, make_batch(TEXTS[1:2], {"question": "?"})) == [1.0]
+
+
+def test_async_reward_that_calls_another_one_is_refused() -> None:
+    async def inner(completions, **columns):
+        return [1.0]
+
+    async def outer(completions, **columns):
+        return call_reward(inner, make_batch(completions))
+
     with pytest.raises(RuntimeError, match="would wait for itself"):
-        call_reward(doubled, make_batch(["a"], {"question": "?"}))
+        call_reward(outer, make_batch(["a"]))
+
+
+async def ask_later(messages: list) -> str:
+    return by_length(messages)
+
+
+class AskedLater:
+    async def __call__(self, messages: list) -> str:
+        return by_length(messages)
+
+
+@pytest.mark.parametrize("ask", [ask_later, AskedLater()], ids=["function", "object"])
+def test_judge_with_an_async_function_is_refused(ask) -> None:
+    with pytest.raises(TypeError, match=r"ask is async.*openai\.OpenAI\(\)"):
+        gn.rewards.judge(ask, "?")
 
 
 def without_numbers(messages: list[dict[str, str]]) -> str:

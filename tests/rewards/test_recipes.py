@@ -71,6 +71,10 @@ def test_guide_table_shows_the_scores_of_answers(cell: str, score: str) -> None:
         pytest.param(
             "cosine", {"answer": None, "completion_ids": [1]}, [GOOD], [None], id="no gold answer"
         ),
+        pytest.param("length", {"completion_ids": [1] * 25}, [GOOD], [0.5], id="too short"),
+        pytest.param("length", {"completion_ids": [1] * 200}, [GOOD], [1.0], id="long enough"),
+        pytest.param("length", {"completion_ids": [1] * 300}, [GOOD], [0.5], id="too long"),
+        pytest.param("length", {"completion_ids": [1] * 500}, [GOOD], [0.0], id="far too long"),
         pytest.param(
             "steps", {}, [STEPS, "1. a b c\n" * 9, "1. \n2. "], [1.0, 1 / 3, 0.0], id="steps"
         ),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import xllamacpp
-from openai import AsyncOpenAI
+from openai import OpenAI
 
 import grpo_nb as gn
 
@@ -41,10 +41,10 @@ def address() -> Iterator[str]:
 
 
 def judge(address: str, folder: Path, key: str = KEY, **extra_body: object) -> gn.rewards.judge:
-    client = AsyncOpenAI(base_url=address, api_key=key, max_retries=0)
+    client = OpenAI(base_url=address, api_key=key, max_retries=0)
 
-    async def ask(messages):
-        reply = await client.chat.completions.create(
+    def ask(messages):
+        reply = client.chat.completions.create(
             model="small", messages=messages, temperature=0, max_tokens=40, extra_body=extra_body
         )
         return reply.choices[0].message.content

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from grpo_nb.rewards import math_worker, maths
+from grpo_nb.rewards.answers import Undecided
 from tests.rewards.cases import judged_as_labelled, slot
 
 
@@ -83,7 +84,7 @@ def test_worker_that_only_waits_ends_by_the_clock(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(
         math_worker.subprocess, "Popen", lambda command, **options: popen(**options)
     )
-    with pytest.raises(math_worker.Undecided):
+    with pytest.raises(Undecided):
         math_worker.are_equal("slow", "x")
 
 
@@ -141,7 +142,7 @@ def test_pair_without_memory_is_undecided(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(
         math_worker.subprocess, "Popen", lambda command, **options: popen(**options)
     )
-    with pytest.raises(math_worker.Undecided):
+    with pytest.raises(Undecided):
         math_worker.are_equal("large", "x")
 
 

@@ -120,7 +120,6 @@ OF_THE_KIT = [
     gn.rewards.maths(column="solution", format=gn.tasks.boxed()),
     gn.rewards.xml_tags(name="tags"),
     gn.rewards.exact_text(name='a "b"'),
-    gn.rewards.length(5, 9, unit="words"),
 ]
 
 

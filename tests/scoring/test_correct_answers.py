@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from grpo_nb.rewards import code_tests, correctness, length, maths, multiple_choice, xml_tags
+from grpo_nb.rewards import code_tests, correctness, maths, multiple_choice, xml_format, xml_tags
 from grpo_nb.scoring.correct_answers import (
     are_correct,
     choose_grader,
@@ -43,7 +43,7 @@ class Weighed:
 
 
 def test_deciding_function_is_the_only_one_of_the_user() -> None:
-    assert deciding_function([solved, xml_tags(), length(60)]) is solved
+    assert deciding_function([solved, xml_tags(), xml_format()]) is solved
 
 
 def test_deciding_function_has_the_highest_weight() -> None:

@@ -224,7 +224,7 @@ def test_none_is_left_out_of_the_total(with_none: gn.scoring.Scores) -> None:
 
 
 def test_score_refuses_a_weight_for_an_unknown_name() -> None:
-    with pytest.raises(ValueError, match="weights names 'frist', but"):
+    with pytest.raises(ValueError, match="weights has 'frist', which is no reward"):
         score(xml_tags(), [GOOD], weights={"frist": 1.0})
 
 

@@ -1,6 +1,5 @@
 """Models behind judges in tests: functions from chat messages to text that count their calls."""
 
-import asyncio
 import threading
 import time
 from collections.abc import Callable
@@ -23,21 +22,17 @@ def by_length(messages: list[dict[str, str]]) -> str:
 
 
 class Asked:
-    """A function to be asked, which counts its calls and may fail, wait, or be asynchronous.
+    """A function to be asked, which counts its calls and may fail or wait.
 
     Args:
         fails: How many calls fail first.
         said: What the error says.
-        kind: `sync`, `async`, or `object`: one whose `__call__` is asynchronous.
         seconds: How long a call takes.
     """
 
-    def __init__(
-        self, fails: int = 0, said: str = "down", kind: str = "sync", seconds: float = 0.0
-    ) -> None:
+    def __init__(self, fails: int = 0, said: str = "down", seconds: float = 0.0) -> None:
         self.fails = fails
         self.said = said
-        self.kind = kind
         self.seconds = seconds
         self.calls = self.at_once = self.most_at_once = 0
         self._lock = threading.Lock()
@@ -45,7 +40,7 @@ class Asked:
     @property
     def function(self) -> Callable[[Any], Any]:
         """The function to give to a judge."""
-        return {"sync": self.now, "async": self.later, "object": self}[self.kind]
+        return self.now
 
     def now(self, messages: Any) -> str:
         with self._lock:
@@ -59,16 +54,3 @@ class Asked:
         if number <= self.fails:
             raise ConnectionError(self.said)
         return by_length(messages)
-
-    async def later(self, messages: Any) -> str:
-        self.at_once += 1
-        self.most_at_once = max(self.most_at_once, self.at_once)
-        try:
-            await asyncio.sleep(self.seconds)
-            self.calls += 1
-            return by_length(messages)
-        finally:
-            self.at_once -= 1
-
-    async def __call__(self, messages: Any) -> str:
-        return await self.later(messages)

@@ -47,13 +47,13 @@ def test_resumed_run_sends_no_answer_twice(tiny_settings: gn.Settings, tmp_path:
     judge = gn.rewards.judge(ask, "Long is good.", cache=tmp_path / "replies.jsonl", concurrent=1)
     with pytest.raises(EnvironmentProblem, match="replied to none"):
         trained(tiny_settings, [judge], resume="auto")
-    second = Asked(kind="async")
+    second = Asked()
     run = trained(tiny_settings, [judge_of(second, tmp_path)], resume="auto")
     assert run.status == "finished"
     assert len(run.rows) == 4
     asked = {(row.prompt, row.completion) for row in run.completions().itertuples()}
     assert first.calls + second.calls <= len(asked) + 1, "the trial is kept too"
-    third = Asked(kind="async")
+    third = Asked()
     again = trained(
         tiny_settings.replace(run_root=str(tmp_path / "other")), [judge_of(third, tmp_path)]
     )

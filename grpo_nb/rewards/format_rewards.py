@@ -1,0 +1,41 @@
+"""Rewards for the format of a completion.
+
+A format reward leads a model to a format that it has never produced. `docs/guide/recipes.md` has
+rewards for length and style.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from grpo_nb.rewards.base import Reward
+
+
+@dataclass(frozen=True, kw_only=True)
+class xml_format(Reward):
+    """1.0 if the whole completion is in the format, else 0.0.
+
+    The format can be any `AnswerFormat`, given as `format`. Source: DeepSeek-R1 (arXiv:2501.12948,
+    section 2.2.2).
+
+    >>> xml_format()(completions=["<reasoning>r</reasoning><answer>7</answer>", "7"])
+    [1.0, 0.0]
+    """
+
+    def score_text(self, text: str, row: dict[str, Any]) -> float:
+        return float(self.format.is_exact(text))
+
+
+@dataclass(frozen=True, kw_only=True)
+class xml_tags(Reward):
+    """The share of the format's tags that occur exactly once, 0.0 to 1.0.
+
+    It rises with every tag, where `xml_format` is all or nothing. It also rewards tags in the wrong
+    order and tags that are only mentioned, so it must not weigh as much as the answer. Source: the
+    tag count of open-r1, as a share.
+
+    >>> xml_tags()(completions=["<answer>7</answer>"])
+    [0.5]
+    """
+
+    def score_text(self, text: str, row: dict[str, Any]) -> float:
+        return self.format.completeness(text)
