@@ -16,8 +16,6 @@ from typing import Any
 import ipywidgets as widgets
 
 from grpo_nb.checks.references import judges_in
-from grpo_nb.checks.report import RewardReport
-from grpo_nb.checks.reward_check import check_rewards
 from grpo_nb.checks.rows import rows_of
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require
@@ -29,17 +27,13 @@ from grpo_nb.lab import views
 from grpo_nb.lab.examples import example_completions, prompt_text
 from grpo_nb.lab.labels import DEFAULT_SCALE, HandLabels
 from grpo_nb.rewards.answers import gold_answers
-from grpo_nb.rewards.base import RewardFunction, changed_weights, reward_list, weights_by_name
+from grpo_nb.rewards.base import RewardFunction, reward_list, weights_by_name
 from grpo_nb.scoring.scores import Scores, score
 from grpo_nb.tasks.formats import xml
 from grpo_nb.tasks.task import Task
 
 #: Time after which scoring is stopped with an error, because a notebook cannot stop a callback.
 MAX_SECONDS_PER_SCORING = 20.0
-NO_MODEL = (
-    '<span class="gn-soft gn-why">Sampling needs '
-    "<code>gn.RewardLab(rewards, task, model, tokenizer)</code>.</span>"
-)
 
 
 class CompletionEntry(widgets.VBox):
@@ -55,15 +49,15 @@ class CompletionEntry(widgets.VBox):
 
 
 class RewardLab(Panel):
-    """Try rewards on rows of a task: each score, weight, total and advantage, and the check.
+    """Try rewards on rows of a task, and see each score, weight, total and advantage.
 
     The lab starts with a right and a wrong completion of the first row. At every change, scores are
     computed again as a trainer would (`gn.score`). Moving a weight calls no reward. An error of a
     reward is shown together with the completion that caused it.
 
-    From a cell: `lab.update(rewards)`, `lab.score_by_hand(score)`, `lab.sample()`, `lab.check()`.
-    Read and set `lab.row_number`, `lab.completions`, `lab.weights` and `lab.settings`. Read
-    `lab.row`, `lab.scores`, `lab.advantages`, `lab.report` and `lab.labels`.
+    From a cell: `lab.update(rewards)`, `lab.score_by_hand(score)`, `lab.sample()`.
+    Read and set `lab.completions` and `lab.settings`. Read `lab.row_number`, `lab.row`,
+    `lab.weights`, `lab.scores`, `lab.advantages` and `lab.labels`.
 
     Args:
         rewards: One or more reward functions. After you edit them in the next cell, pass them to
@@ -74,7 +68,7 @@ class RewardLab(Panel):
         model: Model to sample from. All other parts work without it.
         tokenizer: For sampling, for the prompt as the model sees it, and for rewards that read
             token ids.
-        settings: Completion length and sampling, and the group size to start with.
+        settings: Completion length, sampling and group size of `lab.sample()`.
         labels: The .csv file with scores by hand. It is read if it exists. Default: a file named
             after the task, in the current folder.
 
@@ -128,8 +122,6 @@ class RewardLab(Panel):
         self.settings = settings or Settings()
         self.scores: Scores | None = None
         """Scores shown, with the weights shown; None if scoring itself failed."""
-        self.report: RewardReport | None = None
-        """Latest result of the check on this row; None before the first check."""
         file_name = f"{task.name.replace('/', '_')}.labels.csv"
         self._labels = HandLabels(Path(labels or file_name))
         self._rows = rows
@@ -163,21 +155,12 @@ class RewardLab(Panel):
         self.rewards = rewards
         self._show_weights(weights)
         self._show_scale()
-        self._forget_report()
         self._rescore()
 
     @property
     def row_number(self) -> int:
         """Number of the row shown, from 0."""
         return self._row_box.value
-
-    @row_number.setter
-    def row_number(self, number: int) -> None:
-        last = len(self._rows) - 1
-        if not 0 <= number <= last:
-            raise ValueError(f"row_number = {number!r} must be between 0 and {last}.")
-        # The box would silently clip a number out of range, hence the check above.
-        self._row_box.value = number
 
     @property
     def completions(self) -> list[str]:
@@ -197,11 +180,6 @@ class RewardLab(Panel):
     def weights(self) -> dict[str, float]:
         """Weights shown, by reward."""
         return {name: box.value for name, box in self._weight_boxes.items()}
-
-    @weights.setter
-    def weights(self, weights: Mapping[str, float]) -> None:
-        for name, weight in changed_weights(self.weights, weights).items():
-            self._weight_boxes[name].value = weight
 
     @property
     def advantages(self) -> list[float]:
@@ -252,7 +230,7 @@ class RewardLab(Panel):
                 "the row has no chat messages in its column 'prompt', so a model cannot be asked. "
                 "load_task(rows) makes them."
             )
-        size = self._size_box.value
+        size = self.settings.num_generations
         self._status.value = (
             f"Sampling {size} completions from the model. The kernel is busy until they are there."
         )
@@ -270,24 +248,6 @@ class RewardLab(Panel):
             self._status.value = ""
         self._set_completions([completion.text for completion in group])
         self._status.value = f"Sampled {size} completions for row {self.row_number}."
-
-    def check(self) -> None:
-        """Run `gn.check_rewards` on the row shown, with the weights shown.
-
-        Raises:
-            ValueError, TypeError: As for `gn.check_rewards`. Then there is no report.
-        """
-        # If the check raises, the report of another row must not stay on the page.
-        self._forget_report()
-        self.report = check_rewards(
-            self.rewards,
-            [self.row],
-            format=self.task.format,
-            tokenizer=self.tokenizer,
-            weights=self.weights,
-        )
-        report = self.report._repr_html_()
-        self._report_view.value = f'<div class="gn-scroll gn-report">{report}</div>'
 
     def __repr__(self) -> str:
         totals = "not scored"
@@ -308,13 +268,11 @@ class RewardLab(Panel):
         self._table = view()
         self._marks = view()
         self._label_view = view()
-        self._report_view = view()
         self._static_views = [
             ("The row", [self._row_view]),
             ("", [self._errors]),
             ("Scores", [self._table]),
             ("Where it came from", [self._marks]),
-            ("The check", [self._report_view]),
             ("Scores by hand", [self._label_view]),
         ]
 
@@ -329,28 +287,21 @@ class RewardLab(Panel):
         self._weight_boxes: dict[str, widgets.FloatText] = {}
         self._weight_line = line([])
         self._label_buttons = line([])
-        self._size_box = widgets.BoundedIntText(
-            self.settings.num_generations, min=1, max=10_000, description="Group size"
-        )
-        above(self._size_box, "115px").disabled = self.model is None
 
     def _lay_out(self) -> None:
-        sample = self._button("Sample a group", self.sample, "primary")
-        sample.disabled = self.model is None
         row = section(
             "The row", "training rows of the task", self._row_box, self._row_view, flex="1 1 350px"
         )
-        writing = [
+        buttons = [
             self._button("Add a completion", self._add),
             self._button("Right and wrong example", self._show_examples),
+            self._button("Sample a group", self.sample, "primary"),
         ]
         completions = section(
             "Completions",
             "one group, scored as you leave a box",
             self._entries,
-            line(writing),
-            line([self._size_box, sample]),
-            widgets.HTML(NO_MODEL if self.model is None else ""),
+            line(buttons),
             flex="1 1 420px",
         )
         self.children = [
@@ -376,12 +327,6 @@ class RewardLab(Panel):
                 "to compare with a judge",
                 self._label_view,
                 self._label_buttons,
-            ),
-            section(
-                "The check",
-                "automatic, on this row",
-                self._button("Check the rewards on this row", self.check, "primary"),
-                self._report_view,
             ),
         ]
 
@@ -422,7 +367,6 @@ class RewardLab(Panel):
 
     def _pick_row(self) -> None:
         self._show_row()
-        self._forget_report()
         # Examples are about one row, so they are written again. Own completions are never replaced.
         if self._shows_examples:
             self._show_examples()
@@ -503,7 +447,6 @@ class RewardLab(Panel):
         self._status.value = ""
 
     def _reweigh(self) -> None:
-        self._forget_report()
         # Only a weight has changed, so known scores are weighted again without calling a reward.
         if self.scores is None:
             self._rescore()
@@ -528,11 +471,6 @@ class RewardLab(Panel):
             self._status.value = '<span class="gn-fail">That failed. The reason is below.</span>'
         errors = self.scores.errors if self.scores is not None else ()
         self._errors.value = views.failures_view([*self._failures, *errors])
-
-    def _forget_report(self) -> None:
-        """Remove the report, which is about another row, other rewards or other weights."""
-        self.report = None
-        self._report_view.value = ""
 
     # ---- Scores by hand ----
 

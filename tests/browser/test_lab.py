@@ -64,11 +64,6 @@ def run_lab(server: Jupyter, page: LabPage, name: str, cell: str) -> None:
     page.wait(page.scores, "the table of scores")
 
 
-def check_rewards(page: LabPage) -> None:
-    page.click("Check the rewards on this row")
-    page.wait(lambda: page.find(".gn-report table"), "the report")
-
-
 ADVANTAGES_OF_THE_LAB = """\
 scores = gn.score(rewards, lab.completions, lab.row)
 print([round(advantage, 2) for advantage in scores.advantages()])"""
@@ -118,20 +113,16 @@ def test_the_notebook_is_run_and_its_lab_used(server: Jupyter, page: LabPage) ->
     marks = page.texts(".gn-card[data-completion='1'] mark.gn-earned")
     assert marks == ["<reasoning>", "</reasoning>", "<answer>", row["answer"], "</answer>"]
 
-    check_rewards(page)
-    assert "Nothing found." in page.text(".gn-lab")
-
     # A group from the model.
-    page.write("Group size", "4")
     page.click("Sample a group")
     page.wait(
-        lambda: "Sampling 4 completions" in page.text(".gn-status"), "the word that it is sampling"
+        lambda: "Sampling 8 completions" in page.text(".gn-status"), "the word that it is sampling"
     )
     page.wait(
-        lambda: "Sampled 4 completions for row 7" in page.text(".gn-status"), "the completions", 300
+        lambda: "Sampled 8 completions for row 7" in page.text(".gn-status"), "the completions", 300
     )
     assert page.with_text(".gn-lab button", "Sample a group").is_enabled()
-    texts = [page.value(f"Completion {number}") for number in (1, 2, 3, 4)]
+    texts = [page.value(f"Completion {number}") for number in range(1, 9)]
     assert all(text.strip() for text in texts)
     assert len(set(texts)) > 1
     scores = gn.score(rewards, texts, row)
@@ -212,7 +203,6 @@ def test_hostile_texts_and_failing_rewards(server: Jupyter, page: LabPage) -> No
     assert [line["brevity"] for line in page.scores()] == [f"{1 / len(EVIL.split()):.4g}", "failed"]
     assert [line["push"] for line in page.scores()] == ["not moved", "unknown"]
 
-    check_rewards(page)
     assert page.run(INJECTED) is None
     # That an img would have been noticed:
     page.run(

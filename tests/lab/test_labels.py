@@ -9,7 +9,7 @@ import pytest
 import grpo_nb as gn
 from grpo_nb.lab.labels import HandLabels
 from tests.support.judges import by_length
-from tests.support.lab_controls import click, has_control, page_html, text_of
+from tests.support.lab_controls import click, control, has_control, page_html, text_of
 
 ROWS = [{"question": f"Why {i}?", "answer": str(i)} for i in range(3)]
 TEXTS = ["one", 'one, "two"\nthree', "<b>"]
@@ -56,7 +56,7 @@ def test_scores_are_read_again_by_question(tmp_path: Path) -> None:
     lab = make_lab(tmp_path)
     click(lab, "4")
     click(lab, "5")
-    lab.row_number = 1
+    control(lab, "Row, 0 to 2").value = 1
     click(lab, "1")
     again = gn.RewardLab(lab.rewards, ROWS, labels=tmp_path / "labels.csv")
     again.completions = TEXTS

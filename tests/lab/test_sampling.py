@@ -34,19 +34,13 @@ def test_lab_shows_the_prompt_as_the_model_sees_it(lab: gn.RewardLab) -> None:
     assert shown.count("<|im_start|>assistant") == 2
 
 
-def test_lab_starts_with_the_settings_for_sampling(lab: gn.RewardLab) -> None:
-    assert control(lab, "Group size").value == 4
-    assert not control(lab, "Sample a group").disabled
-
-
 def test_sample_replaces_and_scores_the_completions(lab: gn.RewardLab, loaded) -> None:
-    control(lab, "Group size").value = 6
     click(lab, "Sample a group")
-    assert len(lab.completions) == len(lab.scores) == 6
+    assert len(lab.completions) == len(lab.scores) == 4
     assert len(set(lab.completions)) > 1
     expected = gn.score(lab.rewards, lab.completions, lab.row, tokenizer=loaded[1])
     assert lab.scores.totals == expected.totals
-    assert lab.advantages == gn.scoring.group_advantages(expected.totals, 6)
+    assert lab.advantages == gn.scoring.group_advantages(expected.totals, 4)
 
 
 def test_failure_of_the_model_is_shown(lab: gn.RewardLab, monkeypatch) -> None:

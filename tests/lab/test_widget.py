@@ -85,17 +85,9 @@ def test_lab_starts_with_a_right_and_a_wrong_completion(lab: gn.RewardLab) -> No
 
 
 def test_lab_without_a_model_says_what_sampling_needs(lab: gn.RewardLab) -> None:
-    assert control(lab, "Sample a group").disabled
-    assert control(lab, "Group size").disabled
-    assert "Sampling needs gn.RewardLab(rewards, task, model, tokenizer)" in " ".join(
-        text_of(lab).split()
-    )
-
-
-def test_lab_keeps_a_group_size_above_100(task: Task) -> None:
-    settings = gn.preset("cpu", num_generations=128, per_device_train_batch_size=128)
-    lab = gn.RewardLab(correctness(), task, settings=settings)
-    assert control(lab, "Group size").value == 128
+    click(lab, "Sample a group")
+    shown = " ".join(text_of(lab).split())
+    assert "no model to sample from. Write RewardLab(rewards, task, model, tokenizer)" in shown
 
 
 def test_lab_shows_the_numbers_of_score(lab: gn.RewardLab, task: Task) -> None:
@@ -162,18 +154,13 @@ def test_untouched_examples_follow_the_row(lab: gn.RewardLab, task: Task) -> Non
 
 def test_own_completions_stay_on_another_row(lab: gn.RewardLab) -> None:
     control(lab, "Completion 1").value = "<answer>24</answer>"
-    lab.row_number = 1
+    control(lab, "Row, 0 to 4").value = 1
     assert lab.completions[0] == "<answer>24</answer>"
     assert lab.scores.values["correctness"][0] == 1.0
     assert "your completions stayed" in text_of(lab)
     click(lab, "Right and wrong example")
     assert len(lab.completions) == 2
     assert "24" in lab.completions[0]
-
-
-def test_row_number_out_of_range_is_refused(lab: gn.RewardLab) -> None:
-    with pytest.raises(ValueError, match=r"row_number = 5 must be between 0 and 4"):
-        lab.row_number = 5
 
 
 # ---- Weights and rewards ----
@@ -192,19 +179,6 @@ def test_moved_weight_changes_totals_without_a_call(task: Task) -> None:
     assert lab.advantages == group_advantages(lab.scores.totals, 2)
     assert lab.advantages[0] > 0 > before[0]
     assert shown_scores(lab)[0][-2:] == ["0.4", f"{lab.advantages[0]:+.3f}"]
-
-
-def test_weight_of_an_unknown_reward_is_refused(lab: gn.RewardLab) -> None:
-    with pytest.raises(ValueError, match=r"weights has 'brevty'.*brevity"):
-        lab.weights = {"brevty": 1.0}
-
-
-def test_infinite_weight_is_refused_and_changes_nothing(lab: gn.RewardLab) -> None:
-    totals = lab.scores.totals
-    with pytest.raises(ValueError, match="correctness"):
-        lab.weights = {"correctness": float("inf")}
-    assert lab.weights["correctness"] == 2.0
-    assert lab.scores.totals == totals
 
 
 def test_update_scores_the_same_completions(lab: gn.RewardLab) -> None:
@@ -260,7 +234,7 @@ def test_reward_that_never_returns_is_stopped_and_shown(task: Task, monkeypatch)
     assert "TimeoutError" in text_of(lab)
     assert "Not scored" in text_of(lab)
     assert lab.scores is None
-    lab.row_number = 1
+    control(lab, "Row, 0 to 4").value = 1
     assert "TimeoutError" in text_of(lab)
     assert "are now scored" not in text_of(lab)
     lab.update(correctness())
@@ -279,7 +253,6 @@ def test_everything_written_by_others_is_escaped() -> None:
     rows[0]["question"] = rows[0]["prompt"][0]["content"] = rows[0]["answer"] = evil
     lab = gn.RewardLab([correctness(), raises], rows)
     lab.completions = [f"<answer>{evil}</answer>", evil]
-    lab.check()
     views = [*html_views(lab), page_html(lab)]
     assert sum("alert(1)" in view for view in views) >= 6
     for view in views:
@@ -303,62 +276,23 @@ def test_lab_refuses_invalid_arguments(task: Task, message: str, change: dict) -
         gn.RewardLab(**arguments)
 
 
-# ---- The check ----
+# ---- Rows without the kit's columns ----
 
 
 def in_words(completions: list[str], **columns: object) -> list[float]:
     return [float(len(text.split())) for text in completions]
 
 
-def test_rows_without_answer_are_scored_and_not_checked() -> None:
+def test_rows_without_answer_are_scored() -> None:
     lab = gn.RewardLab(in_words, [{"question": "Tell me a story."}])
     assert lab.completions == [""]
     lab.completions = ["Once upon a time"]
     assert lab.scores.values == {"in_words": (4.0,)}
-    click(lab, "Check the rewards on this row")
-    assert "no column" in text_of(lab)
-    assert lab.report is None
-
-
-def test_check_that_fails_in_a_cell_raises_and_leaves_no_report() -> None:
-    lab = gn.RewardLab(in_words, [{"question": "Tell me a story."}])
-    with pytest.raises(ValueError, match="no column 'answer'"):
-        lab.check()
-    assert lab.report is None
-
-
-def test_check_shows_the_report_until_the_row_changes(lab: gn.RewardLab) -> None:
-    lab.update([correctness(), xml_format()])
-    click(lab, "Check the rewards on this row")
-    assert lab.report.ok, repr(lab.report)
-    assert "Nothing found." in text_of(lab)
-    lab.row_number = 1
-    assert lab.report is None
-    assert "Nothing found." not in text_of(lab)
-
-
-def test_new_weights_remove_the_report(lab: gn.RewardLab) -> None:
-    lab.update([correctness(), xml_format()])
-    lab.check()
-    lab.weights = {"correctness": 0.5}
-    assert lab.report is None
 
 
 def test_example_of_an_answer_in_several_lines_is_right() -> None:
     lab = gn.RewardLab([gn.rewards.exact_text()], [{"question": "Two lines?", "answer": "a\nb"}])
     assert lab.scores.values["exact_text"] == (1.0, 0.0)
-
-
-def test_check_shows_what_a_reward_rewards_wrongly(lab: gn.RewardLab) -> None:
-    def contains(completions: list, answer: list, **columns: Any) -> list[float]:
-        pairs = zip(completions, answer, strict=True)
-        return [float(gold in completion[0]["content"]) for completion, gold in pairs]
-
-    lab.update(contains)
-    lab.check()
-    kinds = {finding.kind for finding in lab.report.findings if finding.reward == "contains"}
-    assert kinds >= {"several answers", "answer outside the slot"}
-    assert "several answers" in text_of(lab)
 
 
 # ---- Display ----
@@ -375,11 +309,9 @@ def test_lab_shows_itself_as_widget_text_and_page(lab: gn.RewardLab) -> None:
 
 
 def test_page_of_the_lab_follows_its_state(lab: gn.RewardLab) -> None:
-    lab.row_number = 1
-    lab.check()
+    control(lab, "Row, 0 to 4").value = 1
     page = DisplayFormatter().format(lab)[0]["text/html"]
     assert "What is 21 + 3?" in page
-    assert lab.report.summary in page
 
 
 def test_closed_lab_still_shows_its_text(lab: gn.RewardLab) -> None:
