@@ -57,7 +57,7 @@ class RewardLab(Panel):
 
     From a cell: `lab.update(rewards)`, `lab.score_by_hand(score)`, `lab.sample()`.
     Read and set `lab.completions` and `lab.settings`. Read `lab.row_number`, `lab.row`,
-    `lab.weights`, `lab.scores`, `lab.advantages` and `lab.labels`.
+    `lab.weights`, `lab.scores` and `lab.labels`.
 
     Args:
         rewards: One or more reward functions. After you edit them in the next cell, pass them to
@@ -73,8 +73,7 @@ class RewardLab(Panel):
             after the task, in the current folder.
 
     Raises:
-        ValueError, TypeError: No rows, a reward that is not a function, two rewards of one name, or
-            a model without its tokenizer.
+        ValueError, TypeError: No rows, a reward that is not a function, or two rewards of one name.
 
     >>> from grpo_nb.rewards import correctness
     >>> lab = RewardLab([correctness()], [{"question": "What is 20 + 3?", "answer": "23"}])
@@ -104,11 +103,6 @@ class RewardLab(Panel):
             tokenizer=tokenizer,
             settings=settings,
         )
-        if model is not None and tokenizer is None:
-            raise ValueError(
-                "a model was given without its tokenizer, and cannot be sampled without it. Write "
-                "RewardLab(rewards, task, model, tokenizer)."
-            )
         rewards = reward_list(rewards)
         rows = rows_of(task)
         if not isinstance(task, Task):
@@ -182,11 +176,6 @@ class RewardLab(Panel):
         return {name: box.value for name, box in self._weight_boxes.items()}
 
     @property
-    def advantages(self) -> list[float]:
-        """Advantages shown."""
-        return self.scores.advantages() if self.scores is not None else []
-
-    @property
     def labels(self) -> list[dict[str, Any]]:
         """Scores by hand, the oldest first: rows for `gn.checks.agreement`."""
         return self._labels.rows
@@ -211,18 +200,17 @@ class RewardLab(Panel):
         """Replace the completions by a group sampled from the model.
 
         Raises:
-            ValueError: The task has tools, there is no model, or the row has no chat messages.
+            ValueError: The task has tools, there is no model or tokenizer, or the row has no chat
+                messages.
         """
-        from grpo_nb.generation.sampling import generate  # imports torch, which the rest does not
-
         if self.task.tools is not None:
             raise ValueError(
                 "an episode with tools does not fit into a text box. Play one with "
                 "gn.lab.ByHand(task, row_number)."
             )
-        if self.model is None:
+        if self.model is None or self.tokenizer is None:
             raise ValueError(
-                "there is no model to sample from. Write "
+                "sampling needs a model and its tokenizer. Write "
                 "RewardLab(rewards, task, model, tokenizer)."
             )
         if "prompt" not in self.row:
@@ -230,6 +218,8 @@ class RewardLab(Panel):
                 "the row has no chat messages in its column 'prompt', so a model cannot be asked. "
                 "load_task(rows) makes them."
             )
+        from grpo_nb.generation.sampling import generate  # imports torch, which the rest does not
+
         size = self.settings.num_generations
         self._status.value = (
             f"Sampling {size} completions from the model. The kernel is busy until they are there."
@@ -280,7 +270,7 @@ class RewardLab(Panel):
         last = len(self._rows) - 1
         row_box = widgets.BoundedIntText(min=0, max=last, description=f"Row, 0 to {last}")
         self._row_box = above(row_box, "150px")
-        self._call_on_change(self._row_box, self._pick_row)
+        self._row_box.observe(self._pick_row, "value")
         # No flex box: it would squeeze eight completions into its height instead of scrolling.
         self._entries = widgets.VBox(layout={"max_height": "500px", "display": "block"})
         self._entries.add_class("gn-entries")
@@ -332,23 +322,20 @@ class RewardLab(Panel):
 
     def _button(self, text: str, callback: Callable[[], object], style: str = "") -> widgets.Button:
         """Return a button that calls `callback` and shows its errors in the panel."""
+
+        def on_click(_: widgets.Button) -> None:
+            with self.showing_errors():
+                callback()
+
         control = button(text, style)
-        control.on_click(lambda _: self._call(callback))
+        control.on_click(on_click)
         return control
-
-    def _call_on_change(self, control: widgets.Widget, callback: Callable[[], object]) -> None:
-        """Call `callback` whenever the control's value changes, and show its errors."""
-        control.observe(lambda _: self._call(callback), "value")
-
-    def _call(self, callback: Callable[[], object]) -> None:
-        with self.showing_errors():
-            callback()
 
     def _show_weights(self, weights: Mapping[str, float]) -> None:
         self._weight_boxes = {}
         for name, weight in weights.items():
             box = widgets.FloatText(weight, step=0.1, description=label(name))
-            self._call_on_change(box, self._reweigh)
+            box.observe(self._reweigh, "value")
             self._weight_boxes[name] = above(box, "130px")
         self._weight_line.children = list(self._weight_boxes.values())
 
@@ -365,6 +352,7 @@ class RewardLab(Panel):
 
     # ---- Rows and completions ----
 
+    @in_panel
     def _pick_row(self) -> None:
         self._show_row()
         # Examples are about one row, so they are written again. Own completions are never replaced.
@@ -399,7 +387,7 @@ class RewardLab(Panel):
     def _new_entry(self, text: str) -> CompletionEntry:
         # A text box cannot hold NUL or a lone surrogate, which a model can write.
         entry = CompletionEntry(displayable(text))
-        self._call_on_change(entry.box, self._edited)
+        entry.box.observe(self._edited, "value")
         entry.remove.on_click(lambda _: self._remove(entry))
         return entry
 
@@ -411,6 +399,7 @@ class RewardLab(Panel):
             entry.remove.disabled = len(entries) == 1
         self._entries.children = entries
 
+    @in_panel
     def _edited(self) -> None:
         self._shows_examples = False
         self._rescore()
@@ -446,6 +435,7 @@ class RewardLab(Panel):
             self._show_scores()
         self._status.value = ""
 
+    @in_panel
     def _reweigh(self) -> None:
         # Only a weight has changed, so known scores are weighted again without calling a reward.
         if self.scores is None:
@@ -460,7 +450,7 @@ class RewardLab(Panel):
         if self.scores is None:
             self._table.value = '<p class="gn-fail">Not scored.</p>'
             return
-        self._table.value = views.scores_view(self.scores, self.advantages)
+        self._table.value = views.scores_view(self.scores)
         # Marks may fail in a user's own format; the scores are right all the same.
         with self.showing_errors():
             self._marks.value = views.marks_view(self.scores, self.rewards)

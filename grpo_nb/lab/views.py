@@ -31,8 +31,9 @@ def push(advantage: float) -> str:
     return "more likely" if advantage > 0 else "less likely"
 
 
-def scores_view(scores: Scores, advantages: Sequence[float]) -> str:
+def scores_view(scores: Scores) -> str:
     """Return a table with every score, total and advantage, one line per completion."""
+    advantages = scores.advantages()
     lines = []
     for i, text in enumerate(scores.completions):
         # `row` is None if the reward failed on the whole group, so each line has no score.

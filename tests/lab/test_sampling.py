@@ -40,7 +40,7 @@ def test_sample_replaces_and_scores_the_completions(lab: gn.RewardLab, loaded) -
     assert len(set(lab.completions)) > 1
     expected = gn.score(lab.rewards, lab.completions, lab.row, tokenizer=loaded[1])
     assert lab.scores.totals == expected.totals
-    assert lab.advantages == gn.scoring.group_advantages(expected.totals, 4)
+    assert lab.scores.advantages() == gn.scoring.group_advantages(expected.totals, 4)
 
 
 def test_failure_of_the_model_is_shown(lab: gn.RewardLab, monkeypatch) -> None:

@@ -87,7 +87,7 @@ def test_lab_starts_with_a_right_and_a_wrong_completion(lab: gn.RewardLab) -> No
 def test_lab_without_a_model_says_what_sampling_needs(lab: gn.RewardLab) -> None:
     click(lab, "Sample a group")
     shown = " ".join(text_of(lab).split())
-    assert "no model to sample from. Write RewardLab(rewards, task, model, tokenizer)" in shown
+    assert "needs a model and its tokenizer. Write RewardLab(rewards, task, model" in shown
 
 
 def test_lab_shows_the_numbers_of_score(lab: gn.RewardLab, task: Task) -> None:
@@ -101,14 +101,14 @@ def test_lab_shows_the_numbers_of_score(lab: gn.RewardLab, task: Task) -> None:
         line = [f"{number:.4g}" for number in (*numbers, scores.totals[i])]
         expected.append([*line, f"{advantages[i]:+.3f}"])
     assert shown_scores(lab) == expected
-    assert lab.advantages == advantages
+    assert lab.scores.advantages() == advantages
     assert lab.scores.totals == scores.totals
 
 
 def test_lab_says_that_equal_totals_teach_nothing(lab: gn.RewardLab) -> None:
     lab.completions = [RIGHT, RIGHT]
     assert "GRPO learns nothing from this group" in text_of(lab)
-    assert lab.advantages == [0.0, 0.0]
+    assert lab.scores.advantages() == [0.0, 0.0]
 
 
 def test_lab_marks_what_rewards_looked_at(lab: gn.RewardLab) -> None:
@@ -116,6 +116,12 @@ def test_lab_marks_what_rewards_looked_at(lab: gn.RewardLab) -> None:
     html = page_html(lab)
     assert 'title="correctness: answer slot, +2">23</mark>' in html
     assert 'title="correctness: answer slot, +0">99</mark>' in html
+
+
+def test_model_without_its_tokenizer_is_not_sampled(task: Task) -> None:
+    lab = gn.RewardLab(correctness(), task, object())
+    with pytest.raises(ValueError, match="sampling needs a model and its tokenizer"):
+        lab.sample()
 
 
 # ---- Completions and rows ----
@@ -171,14 +177,14 @@ def test_moved_weight_changes_totals_without_a_call(task: Task) -> None:
     lab = gn.RewardLab([correctness(), brevity], task)
     lab.completions = ["a" * 10, RIGHT]
     calls = brevity.calls
-    before = lab.advantages
+    before = lab.scores.advantages()
     control(lab, "correctness").value = 0.0
     control(lab, "brevity").value = 4.0
     assert brevity.calls == calls
     assert lab.scores.totals == (4.0 * 0.1, 4.0 / len(RIGHT))
-    assert lab.advantages == group_advantages(lab.scores.totals, 2)
-    assert lab.advantages[0] > 0 > before[0]
-    assert shown_scores(lab)[0][-2:] == ["0.4", f"{lab.advantages[0]:+.3f}"]
+    assert lab.scores.advantages() == group_advantages(lab.scores.totals, 2)
+    assert lab.scores.advantages()[0] > 0 > before[0]
+    assert shown_scores(lab)[0][-2:] == ["0.4", f"{lab.scores.advantages()[0]:+.3f}"]
 
 
 def test_update_scores_the_same_completions(lab: gn.RewardLab) -> None:
@@ -265,7 +271,6 @@ def test_everything_written_by_others_is_escaped() -> None:
     [
         pytest.param("no rows", {"task": []}, id="no rows"),
         pytest.param("empty", {"rewards": []}, id="no rewards"),
-        pytest.param("tokenizer", {"model": object()}, id="model alone"),
         pytest.param("row 0 is", {"task": [1, 2]}, id="rows of numbers"),
         pytest.param("contains the class correctness", {"rewards": correctness}, id="a class"),
     ],
