@@ -9,7 +9,7 @@ transformers. Without a KL penalty (beta 0) a step in which no group has a signa
 exactly 0. Every third run has its numbers as text with four digits, as transformers prints them.
 
 Counted are faults that a warning names at the end, healthy runs that end with a warning (from the
-log alone, and with weights, settings and ranges), and learning runs that
+log alone, and with weights and ranges), and learning runs that
 `stop_on_alert="critical"` would stop. One half, by seed, may be looked at while rules are written;
 the other only at the end.
 """
@@ -31,7 +31,6 @@ import pandas
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from grpo_nb.config.settings import Settings
 from grpo_nb.health.monitor import HealthMonitor, check_health
 from grpo_nb.runs.rows import repetition_metrics
 
@@ -261,12 +260,6 @@ def known(run: Run) -> dict[str, Any]:
     """Return what a run of the kit knows about itself."""
     return {
         "weights": {"right": 1.0, "form": 0.5, "pattern": 0.5},
-        "settings": Settings(
-            num_generations=run.size,
-            beta=run.beta,
-            max_completion_length=4096,
-            holdout_questions=96,
-        ),
         "ranges": {"right": (0.0, run.score), "form": (0.0, 1.0), "pattern": (0.0, 1.0)},
     }
 
@@ -306,12 +299,12 @@ def main() -> None:
             if kind in FAULTS:
                 names = set(FAULTS[kind][0].split())
                 counts["named, log alone", logging_steps] += bool(names & alone)
-                counts["named, with settings", logging_steps] += bool(names & told)
+                counts["named, with weights", logging_steps] += bool(names & told)
             else:
                 counts["warned, log alone", logging_steps] += bool(alone)
-                counts["warned, with settings", logging_steps] += bool(told)
+                counts["warned, with weights", logging_steps] += bool(told)
                 counts["stopped, log alone", logging_steps] += is_stopped(rows)
-                counts["stopped, with settings", logging_steps] += is_stopped(rows, **known(run))
+                counts["stopped, with weights", logging_steps] += is_stopped(rows, **known(run))
         lines.append(f"| {kind} | " + " | ".join(cells) + " |")
     variants = Counter(logging_steps for logging_steps, _, _ in VARIANTS)
     print(

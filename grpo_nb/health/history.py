@@ -58,22 +58,19 @@ ZERO_STD = 1e-6
 ZERO_UPDATE = 1e-12
 """Gradient norm or learning rate up to which no weight moves."""
 
+HOLDOUT_METRICS = {"holdout/accuracy", "holdout/accuracy_low", "holdout/accuracy_high"}
+"""Held-out accuracy, as the kit logs it, and the ends of its 95 % interval."""
+
 ZERO_STD_SHARE = "zero_std_share"
 """Share of groups whose rewards are all equal: TRL's `frac_reward_zero_std`, or in older logs 0 or
 1, computed from `reward_std`."""
 
-HOLDOUT_METRICS = {"holdout/accuracy", "holdout/accuracy_low", "holdout/accuracy_high"}
-"""Held-out accuracy, as the kit logs it, and the ends of its 95 % interval."""
 
-CHANGE_PER_ERROR = 1.128
-"""Mean absolute difference of two normal values with standard deviation 1."""
-
-ASSUMED_GROUP_SIZE = 2
-"""Completions per prompt of a run of which only the log is known. The smallest groups agree by
-chance most often, which is no fault."""
+Metrics = dict[str, float]
+"""Values by the name of a metric."""
 
 
-def read_numbers(row: Mapping[str, Any]) -> dict[str, float]:
+def read_numbers(row: Mapping[str, Any]) -> Metrics:
     """Return all numbers of a row, NaN and infinity included.
 
     transformers prints numbers as text, so text that is a number counts as one. `rewards/NAME/mean`
@@ -89,47 +86,14 @@ def read_numbers(row: Mapping[str, Any]) -> dict[str, float]:
 
 
 @dataclass
-class HeldOutScores:
-    """Held-out scores so far, as means of two successive ones, which are less noisy than one."""
-
-    count: int = 0
-    """Number of scores."""
-    last: float = math.nan
-    """Latest score."""
-    start: float = math.nan
-    """Mean of the first two scores."""
-    best: float = -math.inf
-    """Highest mean of two scores."""
-    now: float = math.nan
-    """Mean of the last two scores."""
-    total_change: float = 0.0
-    """Sum of the absolute differences between successive scores."""
-
-    def add(self, score: float) -> None:
-        """Add the next score."""
-        self.count += 1
-        if self.count > 1:
-            self.now = fmean([self.last, score])
-            self.best = max(self.best, self.now)
-            self.total_change += abs(score - self.last)
-        if self.count == 2:
-            self.start = self.now
-        self.last = score
-
-    @property
-    def error(self) -> float:
-        """Standard error of a score, estimated from the differences between successive scores."""
-        return self.total_change / (self.count - 1) / CHANGE_PER_ERROR
-
-
-@dataclass
 class RunHistory:
     """The first and the last rows of a run, and a few counts of the whole run.
 
     Metrics have the names of today's TRL: `reward` is the mean total reward, `rewards/NAME` the
     mean score of one reward, `rewards/NAME/std` its standard deviation. A reward row is a row with
     a usable total reward. It stands for several steps if `logging_steps` is above 1, so windows are
-    counted in steps. A row costs the same time and memory however long the run is.
+    counted in steps. A row costs the same time and memory however long the run is; only the
+    held-out scores, of which there are few, are all kept.
 
     >>> history = RunHistory()
     >>> for step in range(1, 31):
@@ -140,8 +104,6 @@ class RunHistory:
 
     weights: Mapping[str, float] = field(default_factory=dict)
     """Weight of each reward, by name, where known."""
-    group_size: int = ASSUMED_GROUP_SIZE
-    """Number of completions per prompt."""
     ranges: Mapping[str, Sequence[float]] = field(default_factory=dict)
     """Lowest and highest score that each reward can give, by name, where known."""
 
@@ -156,33 +118,33 @@ class RunHistory:
     last_reward_step: int = 0
     """Step of the last reward row, 0 before the first one."""
 
-    first_rows: list[dict[str, float]] = field(default_factory=list)
+    first_rows: list[Metrics] = field(default_factory=list)
     """Metrics of the first `LONG_WINDOW` reward rows."""
-    last_rows: list[dict[str, float]] = field(default_factory=list)
+    last_rows: list[Metrics] = field(default_factory=list)
     """Metrics of the last `LONG_WINDOW` reward rows."""
-    lowest: dict[str, float] = field(default_factory=dict)
+    lowest: Metrics = field(default_factory=dict)
     """Lowest value of each metric in all reward rows."""
-    highest: dict[str, float] = field(default_factory=dict)
+    highest: Metrics = field(default_factory=dict)
     """Highest value of each metric in all reward rows."""
 
-    unusable: dict[str, float] = field(default_factory=dict)
+    unusable: Metrics = field(default_factory=dict)
     """Metrics of the last row that are NaN or infinite."""
-    unusable_counts: Counter[str] = field(default_factory=Counter)
-    """Number of rows in which each metric was NaN or infinite."""
+    unusable_rows: Counter[str] = field(default_factory=Counter)
+    """Number of rows in a row in which each metric was NaN or infinite."""
     is_reward_missing: bool = False
     """True if the last row is a training row without a total reward."""
 
-    accuracy: HeldOutScores = field(default_factory=HeldOutScores)
+    accuracies: list[float] = field(default_factory=list)
     """Held-out accuracies that the kit measured."""
     accuracy_error: float = 0.0
     """Largest standard error of a held-out accuracy."""
-    eval_reward: HeldOutScores = field(default_factory=HeldOutScores)
+    eval_rewards: list[float] = field(default_factory=list)
     """Mean total rewards of TRL's own evaluations."""
 
-    record_block: list[float] = field(default_factory=list)
+    best_rewards: list[float] = field(default_factory=list)
     """Rewards of the last `WINDOW` steps that set a clear record: at first the first block, then
     each one that is clearly above the record before it."""
-    record_length: float = 0.0
+    length_at_best: float = 0.0
     """Median length of the completions of that block, 0 if it is not known."""
 
     def add(self, row: Mapping[str, Any]) -> None:
@@ -193,14 +155,11 @@ class RunHistory:
         for name, number in numbers.items():
             if abs(number) <= LARGEST_NUMBER:
                 metrics[name] = number
+                del self.unusable_rows[name]
             # The standard deviation of a single completion is NaN by definition.
             elif not name.endswith(("/std", "reward_std")):
                 self.unusable[name] = number
-        self.unusable_counts.update(self.unusable.keys())
-        if "grad_norm" in metrics:
-            # float16 training skips a step now and then. Only skips in a row are a fault, so a
-            # finite norm resets the count.
-            del self.unusable_counts["grad_norm"]
+        self.unusable_rows.update(self.unusable.keys())
 
         if "step" in metrics:
             self.step = int(metrics["step"])
@@ -209,11 +168,12 @@ class RunHistory:
             self.step += 1
         self.max_steps = metrics.get("max_steps", self.max_steps)
         if metrics.keys() >= HOLDOUT_METRICS:
-            self.accuracy.add(metrics["holdout/accuracy"])
+            self.accuracies.append(metrics["holdout/accuracy"])
             width = metrics["holdout/accuracy_high"] - metrics["holdout/accuracy_low"]
-            self.accuracy_error = max(self.accuracy_error, width / (2 * Z_95))
+            error = width / (2 * Z_95)
+            self.accuracy_error = max(self.accuracy_error, error)
         if "eval_reward" in metrics:
-            self.eval_reward.add(metrics["eval_reward"])
+            self.eval_rewards.append(metrics["eval_reward"])
         # Evaluation rows (`eval_*`) and the summary (`train_*`) have no reward. In a training row,
         # TRL leaves a reward out that is NaN or None for every completion.
         is_training = not any(name.startswith(("eval_", "train_")) for name in row)
@@ -221,7 +181,7 @@ class RunHistory:
         if "reward" in metrics:
             self._add_reward_row(metrics)
 
-    def _add_reward_row(self, metrics: dict[str, float]) -> None:
+    def _add_reward_row(self, metrics: Metrics) -> None:
         if self.reward_rows == 0:
             self.first_reward_step = self.step
         self.last_reward_step = self.step
@@ -236,44 +196,44 @@ class RunHistory:
             self.lowest[name] = min(value, self.lowest.get(name, value))
             self.highest[name] = max(value, self.highest.get(name, value))
         if self.reward_rows % self.rows_in(WINDOW, MIN_ROWS_PER_SIDE) == 0:
-            self._add_block()
+            self._update_best()
 
-    def _add_block(self) -> None:
+    def _update_best(self) -> None:
         block = self.last_values("reward")
-        if not self.record_block or mann_whitney_z(self.record_block, block) >= LIKELY_Z:
+        is_better = mann_whitney_z(self.best_rewards, block) >= LIKELY_Z
+        if is_better or not self.best_rewards:
             lengths = self.last_values("completions/mean_length")
-            self.record_block = block
-            self.record_length = median(lengths) if lengths else 0.0
+            self.best_rewards = block
+            self.length_at_best = median(lengths) if lengths else 0.0
 
-    def _add_derived(self, metrics: dict[str, float]) -> None:
+    def _add_derived(self, metrics: Metrics) -> None:
         """Add metrics that follow from others, and remove metrics that were not measured."""
         if "frac_reward_zero_std" in metrics:
             metrics[ZERO_STD_SHARE] = metrics["frac_reward_zero_std"]
         elif "reward_std" in metrics:
             # If the deviation is zero, of a group or of the batch, no group has reward variance.
-            metrics[ZERO_STD_SHARE] = float(metrics["reward_std"] <= ZERO_STD)
+            has_no_variance = metrics["reward_std"] <= ZERO_STD
+            metrics[ZERO_STD_SHARE] = float(has_no_variance)
         if metrics.get(ZERO_STD_SHARE) == 1:
             # Without reward variance every advantage is 0, so a gradient of 0 is right.
             metrics.pop("grad_norm", None)
         if "learning_rate" in metrics:
-            metrics["learning_rate/zero"] = float(metrics["learning_rate"] <= ZERO_UPDATE)
-        # Before the first update the KL is 0, and without a KL penalty Unsloth always logs 0. So a
-        # 0 is a measurement only after another value.
-        if metrics.get("kl") == 0 and "kl" not in self.highest:
-            del metrics["kl"]
+            is_zero = metrics["learning_rate"] <= ZERO_UPDATE
+            metrics["learning_rate/zero"] = float(is_zero)
 
     @property
     def steps_per_row(self) -> float:
         """Mean number of steps that a reward row stands for."""
-        if self.last_reward_step <= self.first_reward_step:
+        steps_between = self.last_reward_step - self.first_reward_step
+        rows_between = self.reward_rows - 1
+        if steps_between <= 0:
             return 1.0
-        return (self.last_reward_step - self.first_reward_step) / (self.reward_rows - 1)
+        return steps_between / rows_between
 
     @property
     def steps(self) -> int:
-        """Steps from the first to the last reward row, and those that the first row stands for."""
-        between = self.last_reward_step - self.first_reward_step
-        return math.ceil(between + self.steps_per_row)
+        """Number of steps that all reward rows stand for."""
+        return math.ceil(self.reward_rows * self.steps_per_row)
 
     @property
     def rewards(self) -> list[str]:
@@ -293,7 +253,8 @@ class RunHistory:
 
         The smallest number of rows can stand for more than `steps`.
         """
-        return min(self.steps, round(self.rows_in(steps) * self.steps_per_row))
+        steps_of_rows = round(self.rows_in(steps) * self.steps_per_row)
+        return min(self.steps, steps_of_rows)
 
     def last_values(
         self, metric: str, steps: int = WINDOW, min_rows: int = MIN_ROWS_PER_SIDE
@@ -318,4 +279,6 @@ class RunHistory:
         """
         values = self.last_values(metric, steps, MIN_ROWS)
         min_rows = self.rows_in(min(steps, SHORT_WINDOW))
-        return fmean(values) if len(values) >= min_rows else math.nan
+        if len(values) < min_rows:
+            return math.nan
+        return fmean(values)

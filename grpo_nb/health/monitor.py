@@ -6,31 +6,19 @@ interrupted. The cost of a row does not grow with the run.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import json
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from grpo_nb.config.settings import Settings
 from grpo_nb.core.tables import Part, Shown, bold
-from grpo_nb.health.history import (
-    ASSUMED_GROUP_SIZE,
-    MIN_ROWS,
-    SHORT_WINDOW,
-    WINDOW,
-    RunHistory,
-)
+from grpo_nb.health.history import MIN_ROWS, SHORT_WINDOW, WINDOW, RunHistory
 from grpo_nb.health.rules import CHECKS, Finding, check_not_finite
 from grpo_nb.health.trend import measure_trend
 from grpo_nb.runs.alert import KINDS, SEVERITIES, Alert, Severity, alert_table, worst_first
-from grpo_nb.runs.checkpoints import checkpoint_folders
-from grpo_nb.runs.rows import read_rows, reading
 from grpo_nb.runs.run_folder import Run, open_run
-
-TRAINER_STATE = "trainer_state.json"
 
 ROWS_TO_FIX = 10
 """Reward rows that a resumed run has to show that an earlier critical alert is fixed."""
@@ -45,7 +33,6 @@ class HealthMonitor:
     Args:
         weights: Weight of each reward, by name. Without weights, the main reward is recognised by
             its name.
-        settings: Settings of the run, for its group size. Without them, groups of two are assumed.
         ranges: Lowest and highest score that each reward can give, by name.
         rows: Earlier rows of a resumed run. Their alerts are not reported again.
         stop_on: `"critical"` sets `should_stop` at the first critical alert, in a resumed run only
@@ -64,23 +51,18 @@ class HealthMonitor:
         self,
         *,
         weights: Mapping[str, float] | None = None,
-        settings: Settings | None = None,
         ranges: Mapping[str, Sequence[float]] | None = None,
         rows: Iterable[Mapping[str, Any]] = (),
         stop_on: Literal["critical"] | None = None,
     ) -> None:
-        self.history = RunHistory(
-            weights=weights or {},
-            ranges=ranges or {},
-            group_size=settings.num_generations if settings else ASSUMED_GROUP_SIZE,
-        )
+        self.history = RunHistory(weights=weights or {}, ranges=ranges or {})
         """History of the run, which the rules read."""
         self.should_stop = False
         """True if `stop_on` asks to stop the training. Save first."""
         # Rule and subject are the keys of both dictionaries. The second one has the last step at
         # which each severity was found.
         self._alerts: dict[tuple[str, str], Alert] = {}
-        self._last_steps: dict[tuple[str, str], dict[Severity, int]] = {}
+        self._last_steps: dict[tuple[str, str], dict[Severity, int]] = defaultdict(dict)
         self._stop_on: Literal["critical"] | None = None
         self._rows_before_resume = 0
         for row in rows:
@@ -111,21 +93,21 @@ class HealthMonitor:
         for finding in self._run_checks():
             key = (finding.rule, finding.subject)
             findings[key] = finding
-            self._last_steps.setdefault(key, {})[finding.severity] = history.step
+            self._last_steps[key][finding.severity] = history.step
 
-        news = []
+        new_alerts = []
         for key in self._last_steps:
             alert = self._changed_alert(key, findings.get(key))
             if alert is not None:
                 self._alerts[key] = alert
-                news.append(alert)
+                new_alerts.append(alert)
         severities = [finding.severity for finding in findings.values()]
         # A resumed run may have fixed what an earlier critical alert was about.
         new_rows = history.reward_rows - self._rows_before_resume
         may_be_fixed = self._rows_before_resume > 0 and new_rows < ROWS_TO_FIX
         if self._stop_on in severities and not may_be_fixed:
             self.should_stop = True
-        return news
+        return new_alerts
 
     def _run_checks(self) -> Iterator[Finding]:
         history = self.history
@@ -152,7 +134,9 @@ class HealthMonitor:
         # An alert changes only together with a finding, whose numbers it shows.
         if finding is None or (is_open and old.severity == severity):
             return None
-        return Alert(**finding._asdict() | {"severity": severity, "step": step})
+        values = finding._asdict()
+        values["severity"] = severity
+        return Alert(**values, step=step)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -183,35 +167,31 @@ def check_health(
     rows: Any,
     *,
     weights: Mapping[str, float] | None = None,
-    settings: Settings | None = None,
     ranges: Mapping[str, Sequence[float]] | None = None,
 ) -> HealthReport:
     """Replay a log, and report what a monitor would have reported. No model is loaded.
 
     Args:
-        rows: Rows as in metrics.jsonl or TRL's `log_history`, or a run. Or the name of a run, or
-            the path of a run, a checkpoint, a metrics.jsonl or a trainer_state.json.
+        rows: A run, its name or its folder. Or rows as in TRL's `log_history`, which the file
+            trainer_state.json of a checkpoint has too.
         weights: Weight of each reward, by name; a run knows its own.
-        settings: Settings of the run; a run knows its own.
         ranges: Lowest and highest score of each reward, by name; a run knows those of the kit's
             rewards.
 
     Raises:
         ValueError: The log has no rows, or is damaged.
-        FileNotFoundError: There is no log at the path.
+        FileNotFoundError: There is no run of that name or at that path.
         TypeError: The rows are not mappings.
 
     >>> rows = [{"step": i, "reward": 0.1 * i, "reward_std": 0.5} for i in range(30)]
     >>> check_health(rows).ok
     True
     """
-    if isinstance(rows, (str, Path)):
-        rows = _open_log(Path(rows).expanduser())
-    if isinstance(rows, Run):
-        weights = weights or rows.weights
-        settings = settings or rows.settings
-        ranges = ranges or rows.ranges
-        rows = rows.rows
+    if isinstance(rows, (str, Path, Run)):
+        run = open_run(rows)
+        weights = weights or run.weights
+        ranges = ranges or run.ranges
+        rows = run.rows
     rows = list(rows)
     if not rows:
         raise ValueError("the log has no rows, so there is nothing to check.")
@@ -219,26 +199,6 @@ def check_health(
         if not isinstance(row, Mapping):
             raise TypeError(
                 f"a row of the log is a {type(row).__name__}, but the metrics of a step are a "
-                "mapping from names to numbers. Pass trainer.state.log_history, or the path of a "
-                "log."
+                "mapping from names to numbers. Pass trainer.state.log_history, or a run."
             )
-    monitor = HealthMonitor(weights=weights, settings=settings, ranges=ranges, rows=rows)
-    return HealthReport(alerts=monitor.alerts, rows=monitor.history.reward_rows)
-
-
-def _open_log(path: Path) -> Run | list[dict[str, Any]]:
-    """Return the run at a path, or the rows of a file, or of the newest checkpoint in a folder."""
-    with contextlib.suppress(FileNotFoundError):
-        return open_run(path)
-    files = [path, path / "metrics.jsonl", path / TRAINER_STATE]
-    for _, checkpoint in reversed(checkpoint_folders(path)):
-        files.append(checkpoint / TRAINER_STATE)
-    file = next((file for file in files if file.is_file()), None)
-    if file is None:
-        raise FileNotFoundError(
-            f"there is no log at {str(path)!r}: neither metrics.jsonl nor {TRAINER_STATE}."
-        )
-    if file.suffix == ".jsonl":
-        return read_rows(file)
-    with reading(file):
-        return json.loads(file.read_text("utf-8"))["log_history"]
+    return HealthMonitor(weights=weights, ranges=ranges, rows=rows).report()

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from statistics import fmean, median
 from typing import NamedTuple
 
@@ -35,11 +35,11 @@ from grpo_nb.health.history import (
 )
 from grpo_nb.health.trend import (
     RewardTrend,
+    has_lost_gain,
     main_position,
     main_reward,
     mean_position,
     reward_position,
-    reward_range,
     rise_in_window,
     rise_since_start,
 )
@@ -77,15 +77,16 @@ def soften(severity: Severity, history: RunHistory, trend: RewardTrend) -> Sever
 
 # not_finite --------------------------------------------------------------------------------------
 
-VITAL_METRICS = ("reward", "loss", "kl")
+VITAL_METRICS = ("reward", "loss", "kl", "grad_norm")
 """Metrics without which nothing is learnt."""
 
 HARMLESS_ROWS = 2
-"""Rows with an unusable gradient or vital metric that do no harm: float16 training skips a step now
+"""Rows in a row with an unusable vital metric that do no harm: float16 training skips a step now
 and then, and a single token can make the KL estimate infinite."""
 
 ROWS_WITHOUT_SCORE = 10
-"""Rows in which one reward is unusable that get a warning. A reward may have no score for a few."""
+"""Rows in a row in which one reward is unusable that get a warning. A reward may have no score for
+a few."""
 
 
 def check_not_finite(history: RunHistory) -> Iterator[Finding]:
@@ -102,17 +103,15 @@ def check_not_finite(history: RunHistory) -> Iterator[Finding]:
         )
         yield Finding("not_finite", "critical", message, advice, "missing reward")
     for metric, value in history.unusable.items():
-        count = history.unusable_counts[metric]
-        is_vital = metric in VITAL_METRICS
-        is_repeated = (is_vital or metric == "grad_norm") and count > HARMLESS_ROWS
+        count = history.unusable_rows[metric]
+        # A NaN is harmless in the gradient alone, because such a step is skipped.
+        is_fatal = metric != "grad_norm" and math.isnan(value)
         severity: Severity = "warning"
-        if is_repeated or (is_vital and math.isnan(value)):
+        if metric in VITAL_METRICS and (is_fatal or count > HARMLESS_ROWS):
             severity = "critical"
         elif metric.startswith("rewards/") and count < ROWS_WITHOUT_SCORE:
             severity = "info"
-        # The history counts a gradient norm from its last finite value, other metrics from step 1.
-        extent = "in a row" if metric == "grad_norm" else "so far"
-        rows = "1 row" if count == 1 else f"{count} rows {extent}"
+        rows = "1 row" if count == 1 else f"{count} rows in a row"
         message = f"{metric} is NaN or infinite ({rows})."
         advice = (
             "If a reward is NaN too, run check_rewards. If not, go back to an earlier checkpoint, "
@@ -128,9 +127,9 @@ WASTED_SHARE = 0.5
 """Share of groups with zero reward variance in the last 50 steps. They waste half of the
 computation. DAPO (arXiv:2503.14476) drops such groups."""
 
-PART_BY_CHANCE = 0.5
-"""Part of the share expected by chance that is added to `WASTED_SHARE`, because small groups often
-agree by chance."""
+WASTED_SHARE_BY_CHANCE = 0.8
+"""The same share for a mean reward between `LOW_POSITION` and `HIGH_POSITION`. With groups of two,
+about 80 % of the groups agree by chance there at most."""
 
 NO_SIGNAL_SHARE = 0.9
 """Share of groups with zero reward variance, in the last 20 steps, that leaves nothing to learn."""
@@ -147,8 +146,7 @@ def check_no_spread(history: RunHistory, trend: RewardTrend) -> Iterator[Finding
     has_succeeded = position >= HIGH_POSITION
     threshold = WASTED_SHARE
     if LOW_POSITION < position < HIGH_POSITION:
-        size = history.group_size
-        threshold += PART_BY_CHANCE * (position**size + (1 - position) ** size)
+        threshold = WASTED_SHARE_BY_CHANCE
     if share < threshold or (has_succeeded and trend.is_above_start):
         return
 
@@ -169,8 +167,6 @@ def check_no_spread(history: RunHistory, trend: RewardTrend) -> Iterator[Finding
     elif has_succeeded:
         reason = "nearly all succeed"
         advice = "Use harder prompts, or stop here if this is the goal."
-    if trend.has_lost_half:
-        advice = "Go back to a checkpoint from before the reward fell, then lower learning_rate."
     steps = history.steps_in_window(LONG_WINDOW)
     message = (
         f"In {share:.0%} of the groups of the last {steps} steps, all completions got the same "
@@ -182,16 +178,14 @@ def check_no_spread(history: RunHistory, trend: RewardTrend) -> Iterator[Finding
 def _is_signal_lost(history: RunHistory) -> bool:
     """Return True if nearly all recent groups have zero reward variance.
 
-    Most runs that learn begin with low rewards and few groups that differ. They are excepted,
-    unless nearly all completions are truncated.
+    Most runs that learn begin with low rewards and few groups that differ. They are excepted.
     """
     share = history.mean(ZERO_STD_SHARE, WINDOW)
     if history.steps < WINDOW or math.isnan(share) or share < NO_SIGNAL_SHARE:
         return False
-    is_truncated = history.mean("completions/clipped_ratio") >= NO_SIGNAL_SHARE
     some_differ = history.mean(ZERO_STD_SHARE, LONG_WINDOW) < 1
     may_be_starting = some_differ and mean_position(history) <= LOW_POSITION
-    return is_truncated or not may_be_starting
+    return not may_be_starting
 
 
 # truncation, collapse, tools, learning rate ------------------------------------------------------
@@ -210,12 +204,6 @@ class ShareLimit:
     metric: str
     thresholds: Mapping[Severity, float]
     """Lowest mean for each severity, from mild to severe."""
-    steps: int = SHORT_WINDOW
-    """Steps that the mean is taken over."""
-    critical_from_step: int = SHORT_WINDOW
-    """First step of a critical finding, unless the signal is lost before."""
-    is_about_texts: bool = False
-    """True if bare answers, which may well be equal, are left out (`_has_short_answers`)."""
     meaning: str
     """Rest of the message after the percentage."""
     advice: str
@@ -227,8 +215,6 @@ SHARE_LIMITS = (
         metric="completions/clipped_ratio",
         # In trl issue 5697 all completions are truncated, and all score 0.
         thresholds={"info": 0.25, "warning": 0.5, "critical": 0.9},
-        steps=WINDOW,
-        critical_from_step=LONG_WINDOW,  # base models learn to end their answers first
         meaning="of the completions were truncated at the length limit",
         advice="Read some of them. If the answer is missing, raise max_completion_length, ask for "
         "shorter answers, or reward brevity.",
@@ -237,7 +223,6 @@ SHARE_LIMITS = (
         rule="collapse",
         metric="completions/same_answer",
         thresholds={"critical": 0.8},  # such a model ignores the prompt
-        is_about_texts=True,
         meaning="of the completions are the same text, whatever the prompt",
         advice="Find the reward that gives this text a high score. Then lower learning_rate.",
     ),
@@ -245,7 +230,6 @@ SHARE_LIMITS = (
         rule="collapse",
         metric="completions/duplicates",
         thresholds={"warning": 0.5},  # never critical: the model may simply know the prompts
-        is_about_texts=True,
         meaning="of the completions repeat another completion of their group",
         advice="If these answers are right, the model has learnt these prompts: use harder ones. "
         "Otherwise raise temperature, or lower learning_rate.",
@@ -281,22 +265,22 @@ SHARE_LIMITS = (
 def check_shares(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
     """Report each share of `SHARE_LIMITS` that reaches a threshold."""
     for limit in SHARE_LIMITS:
-        share = history.mean(limit.metric, limit.steps)
-        reached = [severity for severity, least in limit.thresholds.items() if share >= least]
-        if not reached or (limit.is_about_texts and _has_short_answers(history)):
+        share = history.mean(limit.metric)
+        reached = [severity for severity, lowest in limit.thresholds.items() if share >= lowest]
+        if not reached or (limit.rule == "collapse" and _has_short_answers(history)):
             continue
         # Answers that became right may repeat, but not one text for all prompts.
         if limit.metric == "completions/duplicates" and _has_reached_top(history, trend):
             continue
         severity = reached[-1]
-        is_early = history.steps < limit.critical_from_step and not _is_signal_lost(history)
-        if severity == "critical" and is_early:
+        # Base models learn to end their answers first.
+        is_early = history.steps < LONG_WINDOW and not _is_signal_lost(history)
+        if limit.rule == "truncation" and severity == "critical" and is_early:
             severity = "warning"
         severity = soften(severity, history, trend)
-        steps = history.steps_in_window(limit.steps)
+        steps = history.steps_in_window(WINDOW)
         message = f"{share:.0%} {limit.meaning} (mean of {steps} steps)."
-        advice = f"Stop. {limit.advice}" if severity == "critical" else limit.advice
-        yield Finding(limit.rule, severity, message, advice, limit.metric)
+        yield Finding(limit.rule, severity, message, limit.advice, limit.metric)
 
 
 def _has_short_answers(history: RunHistory) -> bool:
@@ -355,8 +339,6 @@ def check_zero_gradient(history: RunHistory, trend: RewardTrend) -> Iterator[Fin
     )
     advice = "Does the model have a trainable LoRA (model.print_trainable_parameters())?"
     severity = soften("critical", history, trend)
-    if severity == "critical":
-        advice = f"Stop. {advice}"
     yield Finding("gradient", severity, message, advice, "grad_norm/zero")
 
 
@@ -386,9 +368,9 @@ def check_shifts(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
     # The usual GRPO loss favours long wrong answers, because it averages over the tokens of each
     # answer (arXiv:2503.20783).
     then, now = _shift(history, "completions/mean_length")
-    is_longer = now >= LENGTH_GROWTH * max(then, history.record_length)
+    is_longer = now >= LENGTH_GROWTH * max(then, history.length_at_best)
     last_rewards = history.last_values("reward", LONG_WINDOW)
-    has_gained = mann_whitney_z(history.record_block, last_rewards) >= SLIGHT_Z
+    has_gained = mann_whitney_z(history.best_rewards, last_rewards) >= SLIGHT_Z
     if is_longer and history.steps >= LENGTH_STEPS and not has_gained:
         message = f"Completions have {now:.0f} tokens, from {then:.0f} at the start."
         advice = 'Reward brevity. The loss_type "dr_grpo" does not favour long wrong answers.'
@@ -408,54 +390,57 @@ def _shift(history: RunHistory, metric: str) -> tuple[float, float]:
 # kl_drift ----------------------------------------------------------------------------------------
 
 
-KL_START_STEPS = 3
-"""First steps that are the start. A run may begin far from its reference model."""
-
 NOTABLE_KL = 0.5
 """Growth of the KL, in nats, of which guides warn. DAPO trains well without any limit."""
 
 LARGE_KL = 2.0
 """Growth of the KL that is a warning: the model is far from the one that it started as."""
 
-RUNAWAY_KL = 10.0
-"""Growth of the KL that is critical, if the reward has fallen too."""
-
 
 def check_kl_drift(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
     """Report a KL that has grown for good, as a price of learning or on the way to garbage."""
-    first = history.first_values("kl")[: history.rows_in(KL_START_STEPS, min_rows=1)]
     last = history.last_values("kl")
-    if not first or len(last) < history.rows_in(SHORT_WINDOW):
+    if len(last) < history.rows_in(SHORT_WINDOW):
         return
-    growth = median(last) - median(first)
+    # A run may begin far from its reference model, so the KL is compared with its lowest value.
+    now = median(last)
+    lowest = history.lowest["kl"]
+    growth = now - lowest
     if growth < NOTABLE_KL:
         return
-    severity = soften("warning" if growth >= LARGE_KL else "info", history, trend)
-    if trend.has_lost_half:
-        has_enough_rows = history.reward_rows >= MIN_ROWS_FOR_CRITICAL
-        is_critical = growth >= RUNAWAY_KL and has_enough_rows
-        severity = "critical" if is_critical else "warning"
-    message = f"The KL is {median(last):.3g}, from {median(first):.3g} in the first steps."
+    # Never critical: if the reward falls as well, `check_reward_falling` reports that.
+    severity: Severity = "warning" if growth >= LARGE_KL else "info"
+    message = f"The KL is {now:.3g}, from {lowest:.3g} at its lowest."
     advice = (
         "Try the model on prompts outside the task. If it got worse there, raise beta, or lower "
         "learning_rate."
     )
-    yield Finding("kl_drift", severity, message, advice)
+    yield Finding("kl_drift", soften(severity, history, trend), message, advice)
 
 
 # reward_falling ----------------------------------------------------------------------------------
+
+
+KEPT_NEARLY_NOTHING = 0.1
+"""Nearly all lost: at most this share of the gain is left."""
+
+CERTAIN_Z = 4.3
+"""z-score from which nearly all of a gain counts as lost for certain (p = 0.00001). It is higher
+than `CLEAR_Z`, because the block with the record is the highest of many."""
 
 
 def check_reward_falling(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
     """Report a total reward that fell below its start, or lost at least half of its gain."""
     if not trend.has_lost_half:
         return
-    severity: Severity = "critical" if trend.has_lost_nearly_all else "warning"
+    severity: Severity = "warning"
+    if has_lost_gain(history, KEPT_NEARLY_NOTHING, CERTAIN_Z):
+        severity = "critical"
     start = fmean(history.first_values("reward"))
     now = fmean(history.last_values("reward"))
     message = f"The reward is {now:.3g}; it was {start:.3g} at the start"
-    if history.record_block:
-        message += f", {fmean(history.record_block):.3g} at its best"
+    if history.best_rewards:
+        message += f", {fmean(history.best_rewards):.3g} at its best"
     advice = (
         "Compare completions from before and after. Then go back to the best checkpoint, and lower "
         "learning_rate or raise beta."
@@ -548,9 +533,6 @@ STUCK_STEPS = 100
 HIGH_ENOUGH = 0.5
 """Mean of the main reward, relative to its range, that is high enough without a rise."""
 
-TINY_GAIN = 0.05
-"""Gain of the main reward, relative to its range, that does not count as a rise."""
-
 
 def check_format_only(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
     """Report a total that has risen without the main reward, usually with the format alone."""
@@ -558,27 +540,20 @@ def check_format_only(history: RunHistory, trend: RewardTrend) -> Iterator[Findi
     is_early = history.steps < FORMAT_STEPS
     if main is None or is_early or rise_since_start(history, "reward") < CLEAR_Z:
         return
-    others = [name for name in history.rewards if name != main]
-    risen = [name for name in others if rise_since_start(history, f"rewards/{name}") >= CLEAR_Z]
-    if not risen or reward_position(history, main) >= HIGH_ENOUGH:
+    is_low = reward_position(history, main) < HIGH_ENOUGH  # False if its range is not known
+    if not is_low:
         return
 
     metric = f"rewards/{main}"
     # A main reward that was added later counts as 0 at the start.
     start = fmean(history.first_values(metric) or [0.0])
     now = history.mean(metric)
-    scores = reward_range(history, main)
-    low, high = scores or (0.0, 0.0)
     rise = max(rise_since_start(history, metric), rise_in_window(history, metric))
-    if rise >= LIKELY_Z and now - start >= TINY_GAIN * (high - low):
+    if rise >= LIKELY_Z:
         return  # The main reward rises, too.
     # As long as the format still rises, the warning is softened.
-    is_stuck = scores is not None and history.steps >= STUCK_STEPS
-    severity: Severity = "warning" if is_stuck else "info"
-    message = (
-        f"The total has risen with {', '.join(risen)}, but {main} is {now:.3g}, from {start:.3g} "
-        f"at the start."
-    )
+    severity: Severity = "warning" if history.steps >= STUCK_STEPS else "info"
+    message = f"The total reward has risen, but {main} is {now:.3g}, from {start:.3g} at the start."
     advice = (
         "Read the completions with the highest reward. Give the main reward more weight, or "
         "partial credit."
@@ -587,6 +562,9 @@ def check_format_only(history: RunHistory, trend: RewardTrend) -> Iterator[Findi
 
 
 # holdout -----------------------------------------------------------------------------------------
+
+CHANGE_PER_ERROR = 1.128
+"""Mean absolute difference of two normal values with standard deviation 1."""
 
 MIN_HELD_OUT_SCORES = 4
 """Four scores make two separate pairs: the first and the last."""
@@ -609,19 +587,27 @@ def check_holdout(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
 
     The score is the accuracy that the kit measures, or else the total reward of TRL's evaluations.
     """
-    is_accuracy = history.accuracy.count > 0
+    is_accuracy = len(history.accuracies) > 0
     name = "accuracy" if is_accuracy else "reward"
-    scores = history.accuracy if is_accuracy else history.eval_reward
-    if scores.count < MIN_HELD_OUT_SCORES:
+    scores = history.accuracies if is_accuracy else history.eval_rewards
+    if len(scores) < MIN_HELD_OUT_SCORES:
         return
-    error = history.accuracy_error if is_accuracy else scores.error
+    # The mean of two successive scores is less noisy than one score.
+    pairs = list(pairwise(scores))
+    means = [(earlier + later) / 2 for earlier, later in pairs]
+    start = means[0]
+    best = max(means)
+    now = means[-1]
+    error = history.accuracy_error
+    if not is_accuracy:
+        error = fmean(abs(later - earlier) for earlier, later in pairs) / CHANGE_PER_ERROR
     lowest = 0.0 if is_accuracy else history.lowest["reward"]
     highest = 1.0 if is_accuracy else history.highest["reward"]
     span = highest - lowest
     smallest_drop = max(HELD_OUT_DROP * span, DROP_IN_ERRORS * error)
-    if scores.best - scores.now >= smallest_drop > 0:
+    if best - now >= smallest_drop > 0:
         message = (
-            f"The held-out {name} has fallen from {scores.best:.3g} to {scores.now:.3g} (means of "
+            f"The held-out {name} has fallen from {best:.3g} to {now:.3g} (means of "
             "two measurements)."
         )
         advice = (
@@ -631,10 +617,10 @@ def check_holdout(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
         yield Finding("holdout", "warning", message, advice, "falling")
         return
     has_trained = trend.is_above_start and history.steps >= 2 * LONG_WINDOW
-    has_room = scores.start <= lowest + HELD_OUT_TOP * span
-    if has_trained and has_room and scores.now - scores.start < HELD_OUT_GAIN * span:
+    has_room = start <= lowest + HELD_OUT_TOP * span
+    if has_trained and has_room and now - start < HELD_OUT_GAIN * span:
         message = (
-            f"The held-out {name} is {scores.now:.3g}, from {scores.start:.3g} at first, although "
+            f"The held-out {name} is {now:.3g}, from {start:.3g} at first, although "
             "the training reward has risen."
         )
         advice = (

@@ -17,41 +17,26 @@ from grpo_nb.health.history import (
     RunHistory,
 )
 
-CERTAIN_Z = 4.3
-"""z-score from which nearly all of a gain counts as lost for certain (p = 0.00001). It is higher
-than `CLEAR_Z`, because the block with the record is the highest of many."""
-
 KEPT_HALF = 0.5
 """Half lost: at most this share of the gain is left."""
-
-KEPT_NEARLY_NOTHING = 0.1
-"""Nearly all lost: at most this share of the gain is left."""
 
 MAIN_REWARD = re.compile(
     r"(^|[^a-z])(correct|accura|answer|succe|solve|exact|pass(ed)?([^a-z]|$))", re.IGNORECASE
 )
 """Word starts in the names of main rewards, from published notebooks."""
 
-MAX_STD_IN_0_1 = 0.6
-"""Highest standard deviation of scores between 0 and 1. It is 0.5 for many scores, and a little
-more in a small sample."""
-
 
 class RewardTrend(NamedTuple):
-    """Trend of the rewards after a row.
-
-    "The start" is the first 20 steps and "now" the last 20, or the first and last 50.
-    """
+    """Trend of the rewards after a row."""
 
     is_rising: bool
     """True if the total or a reward with positive weight rises within the last 50 steps. Then most
     alerts are milder or left out: a run that learns should not be changed because of them."""
     is_above_start: bool
-    """True if the total or a reward with positive weight is higher now than at the start."""
+    """True if the total or a reward with positive weight is higher in the last 50 steps than in the
+    first 50."""
     has_lost_half: bool
     """True if the total fell below its start, or lost at least half of its gain."""
-    has_lost_nearly_all: bool
-    """True if the total fell below its start, or lost at least 90 % of its gain, for certain."""
 
 
 def measure_trend(history: RunHistory) -> RewardTrend:
@@ -61,15 +46,12 @@ def measure_trend(history: RunHistory) -> RewardTrend:
         if history.weights.get(reward, 1.0) > 0:
             metrics.append(f"rewards/{reward}")
 
-    is_above_start = False
-    for metric in metrics:
-        rises = [rise_since_start(history, metric, steps) for steps in (LONG_WINDOW, WINDOW)]
-        is_above_start = is_above_start or max(rises) >= LIKELY_Z
+    rises_in_window = [rise_in_window(history, metric) for metric in metrics]
+    rises_since_start = [rise_since_start(history, metric, LONG_WINDOW) for metric in metrics]
     return RewardTrend(
-        is_rising=any(rise_in_window(history, metric) >= LIKELY_Z for metric in metrics),
-        is_above_start=is_above_start,
-        has_lost_half=_has_lost_gain(history, KEPT_HALF, CLEAR_Z),
-        has_lost_nearly_all=_has_lost_gain(history, KEPT_NEARLY_NOTHING, CERTAIN_Z),
+        is_rising=max(rises_in_window) >= LIKELY_Z,
+        is_above_start=max(rises_since_start) >= LIKELY_Z,
+        has_lost_half=has_lost_gain(history, KEPT_HALF, CLEAR_Z),
     )
 
 
@@ -93,18 +75,19 @@ def rise_in_window(history: RunHistory, metric: str) -> float:
     return mann_whitney_z(values[:middle], values[middle:])
 
 
-def _has_lost_gain(history: RunHistory, kept_share: float, min_z: float) -> bool:
+def has_lost_gain(history: RunHistory, kept_share: float, min_z: float) -> bool:
     """Return True if the total is below its start, or kept at most `kept_share` of its gain."""
     if rise_since_start(history, "reward") <= -min_z:
         return True
-    record = history.record_block
+    best = history.best_rewards
     first = history.first_values("reward")
     last = history.last_values("reward")
-    has_risen = mann_whitney_z(first, record) >= min_z
-    if not has_risen or mann_whitney_z(record, last) > -min_z:
+    has_risen = mann_whitney_z(first, best) >= min_z
+    if not has_risen or mann_whitney_z(best, last) > -min_z:
         return False
-    gain = fmean(record) - fmean(first)
-    return fmean(last) <= fmean(first) + kept_share * gain
+    start = fmean(first)
+    gain = fmean(best) - start
+    return fmean(last) - start <= kept_share * gain
 
 
 def main_reward(history: RunHistory) -> str | None:
@@ -114,37 +97,27 @@ def main_reward(history: RunHistory) -> str | None:
     name.
     """
     weights = {name: history.weights.get(name, 1.0) for name in history.rewards}
-    heaviest = [name for name in weights if weights[name] == max(weights.values())]
+    largest_weight = max(weights.values(), default=0.0)
+    heaviest = [name for name, weight in weights.items() if weight == largest_weight]
     if len(heaviest) > 1:
         heaviest = [name for name in heaviest if MAIN_REWARD.search(name)]
     return heaviest[0] if len(heaviest) == 1 else None
 
 
-def reward_range(history: RunHistory, reward: str) -> tuple[float, float] | None:
-    """Return the lowest and the highest score of a reward, None if they are not known.
-
-    If nobody gave the range, 0 to 1 is assumed if the means differ and lie in it, and the logged
-    standard deviations fit it.
-    """
-    if reward in history.ranges:
-        low, high = history.ranges[reward]
-        return low, high
-    metric = f"rewards/{reward}"
-    highest_std = history.highest.get(f"{metric}/std", math.inf)
-    fits = 0 <= history.lowest[metric] < history.highest[metric] <= 1
-    return (0.0, 1.0) if fits and highest_std <= MAX_STD_IN_0_1 else None
-
-
 def reward_position(history: RunHistory, reward: str) -> float:
     """Return where a reward's mean lies in its range, from 0 (lowest) to 1 (highest).
 
-    Without a range, 0 or less is the lowest, and any other mean is NaN.
+    If nobody gave the range, 0 to 1 is assumed if the means differ and lie in it. Otherwise a mean
+    of 0 or less is the lowest, and the position of any other mean is NaN.
     """
-    level = history.mean(f"rewards/{reward}", LONG_WINDOW)
-    scores = reward_range(history, reward)
-    if scores is None or scores[0] == scores[1]:
+    metric = f"rewards/{reward}"
+    level = history.mean(metric, LONG_WINDOW)
+    low, high = history.ranges.get(reward, (0.0, 0.0))
+    if reward not in history.ranges and 0 <= history.lowest[metric] < history.highest[metric] <= 1:
+        high = 1.0
+    if low == high:
         return 0.0 if level <= 0 else math.nan
-    return (level - scores[0]) / (scores[1] - scores[0])
+    return (level - low) / (high - low)
 
 
 def mean_position(history: RunHistory) -> float:
@@ -156,4 +129,6 @@ def mean_position(history: RunHistory) -> float:
 def main_position(history: RunHistory) -> float:
     """Return the position of the main reward, or the mean position if no reward is the main one."""
     main = main_reward(history)
-    return mean_position(history) if main is None else reward_position(history, main)
+    if main is None:
+        return mean_position(history)
+    return reward_position(history, main)

@@ -88,7 +88,6 @@ class Recorder(TrainerCallback):
         self.weights = run.weights
         self.health = HealthMonitor(
             weights=self.weights,
-            settings=settings,
             ranges=run.ranges,
             rows=self.rows,
             stop_on=settings.stop_on_alert,

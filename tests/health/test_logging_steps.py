@@ -6,7 +6,6 @@ import math
 
 import pytest
 
-from grpo_nb.config.settings import Settings
 from grpo_nb.health.monitor import HealthMonitor, check_health
 from tests.support.faulty_runs import Made, by_tens
 from tests.support.health_logs import (
@@ -128,9 +127,7 @@ def pairs(size: int, seed: int = 0) -> Rows:
 
 @pytest.mark.parametrize("seed", seeds(5))
 def test_no_spread_of_pairs_that_agree_by_chance_is_silent(seed: int) -> None:
-    rows = pairs(2, seed)
-    assert not of(check_health(rows), "no_spread")
-    assert not of(check_health(rows, settings=Settings(num_generations=2)), "no_spread")
+    assert not of(check_health(pairs(2, seed)), "no_spread")
 
 
 @pytest.mark.parametrize("seed", seeds(10, 2))
@@ -201,7 +198,7 @@ def test_not_finite_single_infinite_kl_is_no_critical() -> None:
     rows = flat(60, kl=lambda i, r: INFINITE if i == 30 else 0.01)
     assert severest(check_health(rows), "not_finite") == "warning"
     monitor = HealthMonitor(stop_on="critical")
-    for row in flat(60, kl=lambda i, r: INFINITE if i % 10 == 5 else 0.01):
+    for row in flat(60, kl=lambda i, r: INFINITE if i in (5, 6, 7) else 0.01):
         monitor.update(row)
     assert monitor.should_stop
 

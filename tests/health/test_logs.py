@@ -2,6 +2,7 @@
 guide.
 """
 
+import json
 import re
 from pathlib import Path
 
@@ -40,9 +41,9 @@ def test_check_health_other_rows_are_refused(log: object) -> None:
 
 @pytest.fixture
 def recipes() -> list[str]:
-    """The recipes of the guide that make rows: from printed text, and from a DataFrame."""
+    """The recipes of the guide that make rows: printed text, a checkpoint, a DataFrame."""
     blocks = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
-    return [block for block in blocks if block.startswith("rows = ") or "\nrows = " in block]
+    return [block for block in blocks if "rows = " in block]
 
 
 def test_recipe_reads_the_lines_that_transformers_prints(
@@ -60,7 +61,20 @@ def test_recipe_reads_the_lines_that_transformers_prints(
     assert ("not_finite", "critical", 1) in standing(names["rows"])
 
 
+def test_recipe_reads_the_state_of_a_checkpoint(
+    recipes: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "outputs" / "checkpoint-200"
+    folder.mkdir(parents=True)
+    state = {"log_history": [*FOUND, {"train_runtime": 3.0, "step": 60}]}
+    (folder / "trainer_state.json").write_text(json.dumps(state))
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Rows] = {}
+    exec(recipes[1], names)
+    assert standing(names["rows"]) == standing(FOUND)
+
+
 def test_recipe_reads_a_data_frame(recipes: list[str]) -> None:
     names = {"table": pandas.DataFrame([*FOUND, {"step": 60, "eval_loss": 0.1}])}
-    exec(recipes[1], names)
+    exec(recipes[2], names)
     assert standing(names["rows"]) == standing(FOUND)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from grpo_nb.config.settings import Settings
-from grpo_nb.health.history import HOLDOUT_METRICS, LONG_WINDOW, RunHistory
+from grpo_nb.health.history import HOLDOUT_METRICS, RunHistory
 from grpo_nb.health.monitor import HealthMonitor, HealthReport, check_health
 from grpo_nb.health.trend import main_reward
 from tests.support.health_logs import (
@@ -79,15 +79,6 @@ def without_spread(share: float) -> Rows:
     return flat(60, frac_reward_zero_std=constant(share), rewards__right__mean=constant(0.5))
 
 
-def kl_while_falling(kl: float) -> Rows:
-    """Return a log whose KL grows while its reward falls."""
-    return flat(
-        120,
-        kl=lambda i, row: kl * i / 110,
-        reward=lambda i, row: row["reward"] - 0.03 * i,
-    )
-
-
 def never_rewarded(steps: float) -> Rows:
     """Return a healthy log with one more reward that is always 0."""
     return changed(int(steps), rewards__rare__mean=constant(0.0), rewards__rare__std=constant(0.0))
@@ -123,7 +114,7 @@ def held_out_gain(gain: float) -> Rows:
 
 SIDES = {
     "no spread": Side(
-        rule="no_spread", severity="warning", silent=0.45, speaks=0.55, make=without_spread
+        rule="no_spread", severity="warning", silent=0.75, speaks=0.85, make=without_spread
     ),
     "no spread at all": Side(
         rule="no_spread", severity="critical", silent=0.87, speaks=0.92, make=without_spread
@@ -169,9 +160,6 @@ SIDES = {
         silent=1.9,
         speaks=2.2,
         make=lambda x: growing_late(x / 0.01, "kl", 0.01),
-    ),
-    "KL while the reward falls": Side(
-        rule="kl_drift", severity="critical", silent=9, speaks=12, make=kl_while_falling
     ),
     "large gradient": Side(
         rule="gradient",
@@ -272,7 +260,7 @@ SIDES = {
 
 def report_of(rows: Rows) -> HealthReport:
     """Return the report of a log with all that a run knows of itself."""
-    return check_health(rows, weights=WEIGHTS, ranges=RANGES, settings=Settings())
+    return check_health(rows, weights=WEIGHTS, ranges=RANGES)
 
 
 @functools.cache
@@ -417,20 +405,6 @@ def test_holdout_near_the_top_is_silent() -> None:
     assert not of(check_health(held_out(lambda i: 0.98), ranges=RANGES), "holdout")
 
 
-@pytest.mark.parametrize(("count", "severity"), [(15, "warning"), (16, "critical")])
-def test_kl_drift_is_critical_only_from_16_rows_on(count: int, severity: str) -> None:
-    rows = kl_while_falling(40)[:: 120 // count][:count]
-    assert severest(check_health(rows), "kl_drift") == severity
-
-
-def test_held_out_scores_cost_the_same_in_a_long_run() -> None:
-    history = RunHistory()
-    for step in range(1000):
-        history.add({"step": step, "eval_reward": 0.1, "reward": 0.1})
-    lengths = [len(value) for value in vars(history).values() if isinstance(value, list)]
-    assert max(lengths) <= LONG_WINDOW
-
-
 def test_constant_reward_that_is_often_nan_is_silent() -> None:
     rows = changed(rewards__code__mean=lambda i, row: NAN if i % 2 else 0.1 * (i % 7))
     assert not of(check_health(rows), "constant_reward")
@@ -472,60 +446,9 @@ def test_update_accepts_any_value_in_a_row(seed: int) -> None:
             json.dumps(alert.to_dict(), allow_nan=False)
 
 
-def write_checkpoints(folder: Path, rows: Rows) -> None:
-    """Write two checkpoints with the log up to them."""
-    for step in (9, len(rows)):
-        state = {"log_history": [*rows[:step], {"train_runtime": 3.0, "step": step}]}
-        (folder / f"checkpoint-{step}").mkdir()
-        (folder / f"checkpoint-{step}" / "trainer_state.json").write_text(json.dumps(state))
-
-
-def test_folder_is_read_from_its_newest_checkpoint(tmp_path: Path) -> None:
-    rows = never_rewarded(120)
-    expected = check_health(rows).alerts
-    write_checkpoints(tmp_path, rows)
-    state = tmp_path / "checkpoint-120" / "trainer_state.json"
-    assert check_health(tmp_path).alerts == expected
-    assert check_health(str(state)).alerts == expected
-
-
-def test_metrics_file_is_read_up_to_a_truncated_line(tmp_path: Path) -> None:
-    rows = never_rewarded(120)
-    lines = "".join(json.dumps(row) + "\n" for row in rows)
-    (tmp_path / "metrics.jsonl").write_text(lines + '{"step": 121, "rew')
-    assert check_health(tmp_path).alerts == check_health(rows).alerts
-
-
-def test_missing_log_is_named(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="no log at"):
-        check_health(tmp_path / "nowhere.json")
-
-
-def test_file_without_a_log_is_named(tmp_path: Path) -> None:
-    (tmp_path / "other.json").write_text('{"epoch": 1}')
-    with pytest.raises(ValueError, match=r"other.json.*log_history"):
-        check_health(tmp_path / "other.json")
-
-
-def test_run_brings_its_settings(tmp_path: Path) -> None:
-    rows = flat(
-        60,
-        frac_reward_zero_std=constant(0.55),
-        rewards__right__mean=lambda i, row: 0.45 + 0.1 * (i % 2),
-    )
-    eights = make_run(tmp_path / "eights", rows, num_generations=8)
-    assert of(check_health(eights), "no_spread")
-    assert check_health(eights.path).alerts == check_health(eights).alerts
-
-
-def test_log_without_settings_is_read_as_one_of_pairs() -> None:
-    rows = flat(
-        60,
-        frac_reward_zero_std=constant(0.55),
-        rewards__right__mean=lambda i, row: 0.45 + 0.1 * (i % 2),
-    )
-    assert not of(check_health(rows), "no_spread")
-    assert of(check_health(rows, settings=Settings(num_generations=8)), "no_spread")
+def test_missing_run_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="is not a run"):
+        check_health(tmp_path / "nowhere")
 
 
 def test_check_health_takes_the_name_of_a_run(
@@ -553,17 +476,3 @@ def test_not_finite_with_several_rows_shows_their_number() -> None:
     rows = [{"reward": 1.0, "grad_norm": norm} for norm in (1.0, NAN, NAN, NAN)]
     alerts = HealthMonitor(rows=rows).alerts
     assert alerts[-1].message == "grad_norm is NaN or infinite (3 rows in a row)."
-
-
-@pytest.mark.parametrize(
-    ("rows", "severity", "says_stop"),
-    [
-        pytest.param(flat(30, learning_rate=lambda step, _: 0.0), "critical", True, id="flat"),
-        pytest.param(flat(12, learning_rate=lambda step, _: 0.0), "warning", False, id="short"),
-    ],
-)
-def test_share_advice_stops_only_a_critical_run(rows, severity: str, says_stop: bool) -> None:
-    alerts = check_health(rows).alerts
-    alert = next(alert for alert in alerts if alert.subject == "learning_rate/zero")
-    assert alert.severity == severity
-    assert alert.advice.startswith("Stop.") == says_stop

@@ -18,7 +18,6 @@ from typing import Any
 
 import pandas
 
-from grpo_nb.config.settings import Settings
 from grpo_nb.runs.rows import repetition_metrics
 from tests.support.health_logs import Rows, healthy_log, with_intervals
 
@@ -46,9 +45,6 @@ class Made:
             {key: value for key, value in row.items() if value is not None} for row in self.rows
         ]
         return self
-
-    def telling(self, **told: Any) -> Made:
-        return dataclasses.replace(self, told=self.told | told)
 
 
 def line(
@@ -92,7 +88,7 @@ def held_out(made: Made, choose: random.Random, course: Callable[[float], float]
     score = lambda at: sum(choose.random() < course(at) for _ in range(60)) / 60  # noqa: E731
     made.put(holdout__accuracy=lambda at, row: score(at) if row["step"] in every else None)
     made.rows = with_intervals(made.rows, questions=60)
-    return made.telling(settings=Settings(holdout_every=10, holdout_questions=60))
+    return made
 
 
 def texts(made: Made, choose: random.Random, repeated: float, same: float, since: float) -> Made:
@@ -246,13 +242,9 @@ FAULTS: dict[str, tuple[str, Maker]] = {
     "held-out stays": ("holdout", lambda c: held_out(run(c), c, lambda at: 0.4)),
     "length at the cap": (
         "truncation",
-        lambda c: (
-            level(c)
-            .put(
-                completions__clipped_ratio=lambda at, row: c.uniform(0.9, 1.0),
-                completions__mean_length=lambda at, row: CAP - c.uniform(0, 12),
-            )
-            .telling(settings=Settings(max_completion_length=CAP))
+        lambda c: level(c).put(
+            completions__clipped_ratio=lambda at, row: c.uniform(0.9, 1.0),
+            completions__mean_length=lambda at, row: CAP - c.uniform(0, 12),
         ),
     ),
     "grows to the cap": (
@@ -362,7 +354,7 @@ HEALTHY: dict[str, Maker] = {
         rewards__right__mean=lambda at, row: row["rewards/right/mean"] - 1,
     ),
     "primed: KL from the first row": lambda c: run(c).put(kl=around(c, line(0.9, 1.1), 0.1)),
-    "no KL": lambda c: run(c).put(kl=lambda at, row: None).telling(settings=Settings(beta=0.0)),
+    "no KL": lambda c: run(c).put(kl=lambda at, row: None),
     "held-out rises": lambda c: held_out(run(c), c, line(0.3, 0.75)),
     "held-out rises, then level": lambda c: held_out(run(c), c, line(0.3, 0.7, 0, 0.5)),
     "entropy to a third": lambda c: run(c).put(entropy=around(c, line(1.2, 0.4))),
