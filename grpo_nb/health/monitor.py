@@ -159,8 +159,7 @@ class HealthReport(Shown):
         summary = ", ".join(counts) or "nothing"
         yield bold(f"Found: {summary}. Checked {self.rows} rows with a reward.")
         if self.alerts:
-            by_step = sorted(self.alerts, key=lambda alert: alert.step)
-            yield alert_table(worst_first(by_step))
+            yield alert_table(worst_first(self.alerts))
 
 
 def check_health(

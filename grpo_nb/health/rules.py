@@ -587,9 +587,15 @@ def check_holdout(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
 
     The score is the accuracy that the kit measures, or else the total reward of TRL's evaluations.
     """
-    is_accuracy = len(history.accuracies) > 0
-    name = "accuracy" if is_accuracy else "reward"
-    scores = history.accuracies if is_accuracy else history.eval_rewards
+    name = "accuracy"
+    scores = history.accuracies
+    lowest = 0.0
+    highest = 1.0
+    if not scores:
+        name = "reward"
+        scores = history.eval_rewards
+        lowest = history.lowest["reward"]
+        highest = history.highest["reward"]
     if len(scores) < MIN_HELD_OUT_SCORES:
         return
     # The mean of two successive scores is less noisy than one score.
@@ -599,16 +605,14 @@ def check_holdout(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
     best = max(means)
     now = means[-1]
     error = history.accuracy_error
-    if not is_accuracy:
+    if name == "reward":
         error = fmean(abs(later - earlier) for earlier, later in pairs) / CHANGE_PER_ERROR
-    lowest = 0.0 if is_accuracy else history.lowest["reward"]
-    highest = 1.0 if is_accuracy else history.highest["reward"]
     span = highest - lowest
     smallest_drop = max(HELD_OUT_DROP * span, DROP_IN_ERRORS * error)
     if best - now >= smallest_drop > 0:
         message = (
-            f"The held-out {name} has fallen from {best:.3g} to {now:.3g} (means of "
-            "two measurements)."
+            f"The held-out {name} has fallen from {best:.3g} to {now:.3g} (means of two "
+            "measurements)."
         )
         advice = (
             'Stop, and use the best adapter (keep_adapter="best"). With more varied prompts the '
@@ -620,8 +624,8 @@ def check_holdout(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
     has_room = start <= lowest + HELD_OUT_TOP * span
     if has_trained and has_room and now - start < HELD_OUT_GAIN * span:
         message = (
-            f"The held-out {name} is {now:.3g}, from {start:.3g} at first, although "
-            "the training reward has risen."
+            f"The held-out {name} is {now:.3g}, from {start:.3g} at first, although the training "
+            "reward has risen."
         )
         advice = (
             "Read the completions with the highest reward: does the model repeat answers by heart, "
