@@ -114,7 +114,7 @@ def held_out_gain(gain: float) -> Rows:
 
 SIDES = {
     "no spread": Side(
-        rule="no_spread", severity="warning", silent=0.75, speaks=0.85, make=without_spread
+        rule="no_spread", severity="warning", silent=0.83, speaks=0.87, make=without_spread
     ),
     "no spread at all": Side(
         rule="no_spread", severity="critical", silent=0.87, speaks=0.92, make=without_spread
