@@ -5,7 +5,7 @@ import json
 import numbers
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -17,7 +17,6 @@ from grpo_nb.tasks.read_rows import Row, Rows
 
 OnConflict = Literal["raise", "drop", "first"]
 Columns = Mapping[str, str]
-RowFilter = Callable[[Row], object]
 ROLES = ("question", "answer", "prompt")
 # Column names that mean something to TRL's GRPOTrainer (arguments of rewards, and images) or to
 # the rewards of the kit. A reward that is a method has the argument self.
@@ -70,7 +69,6 @@ def clean(
     changes: Changes,
     columns: Columns | None = None,
     on_conflict: OnConflict = "raise",
-    filter: RowFilter | None = None,
     *,
     kind: Kind | None = None,
 ) -> TaskRows:
@@ -82,7 +80,6 @@ def clean(
         columns: The columns of each part.
         on_conflict: What to do with a question that has different answers: `raise` an error, `drop`
             all of its rows, or keep the `first`.
-        filter: Function of a row that says whether it stays.
         kind: Kind of the answers, if the user set it: with `json`, a list is one answer.
 
     Raises:
@@ -98,9 +95,16 @@ def clean(
         changes.note(source.note)
     names = list(dict.fromkeys(name for row in source.rows for name in row))
     column_of = _choose_columns(source, names, columns or {})
+    golds = [row.get(column_of["answer"]) for row in source.rows]
+    has_aliases = kind != "json" and _are_aliases(golds)
+    rows: dict[int, TaskRow] = {}
     reasons: _Reasons = {}
-    rows = _read_questions_and_answers(source, column_of, filter, kind, reasons)
-    if any(ACCEPTED in row for row in rows.values()):
+    for number, row in enumerate(source.rows):
+        try:
+            rows[number] = _read_row(row, column_of, has_aliases)
+        except _Unusable as reason:
+            reasons[number] = str(reason)
+    if has_aliases:
         changes.note(
             f"each text in a list of answers is right (column {ACCEPTED!r}), and the first is "
             'shown. If a list is one answer, write kind="json"'
@@ -161,32 +165,10 @@ def _choose_columns(source: Rows, names: Sequence[str], columns: Columns) -> dic
 # How rows are read.
 
 
-def _read_questions_and_answers(
-    source: Rows,
-    column_of: Mapping[str, str],
-    filter: RowFilter | None,
-    kind: Kind | None,
-    reasons: _Reasons,
-) -> dict[int, TaskRow]:
-    """Filter the rows, and read question and answer of each, by place in the source."""
-    selected: dict[int, Row] = {}
-    for number, row in enumerate(source.rows):
-        if filter is None or filter(dict(row)):
-            selected[number] = row
-        else:
-            reasons[number] = "that filter= leaves out"
-    # All rows decide together how answers are read: lists of texts hold several right answers.
-    golds = [row.get(column_of["answer"]) for row in selected.values()]
+def _are_aliases(golds: Sequence[Any]) -> bool:
+    """Say whether all lists among the answers are lists of texts, each of which is right."""
     lists = [gold for gold in golds if isinstance(gold, (list, tuple))]
-    types = set(map(type, itertools.chain(*lists)))
-    has_aliases = kind != "json" and types == {str}
-    rows = {}
-    for number, row in selected.items():
-        try:
-            rows[number] = _read_row(row, column_of, has_aliases)
-        except _Unusable as reason:
-            reasons[number] = str(reason)
-    return rows
+    return set(map(type, itertools.chain(*lists))) == {str}
 
 
 def _read_row(row: Row, column_of: Mapping[str, str], has_aliases: bool) -> TaskRow:
@@ -281,25 +263,26 @@ def _find_repeated(
     Raises:
         ValueError: A question has different answers, and `on_conflict` is `raise`.
     """
-    groups: dict[str, list[int]] = {}
+    first_number: dict[str, int] = {}
     for number, row in rows.items():
         words = str(row.get("prompt", row["question"])).split()
-        groups.setdefault(" ".join(words), []).append(number)
-    for group in groups.values():
-        first = rows[group[0]]
-        conflicting = [n for n in group if not _share_an_answer(rows[n], first)]
-        if conflicting and on_conflict == "raise":
-            golds = list(dict.fromkeys(rows[number]["answer"] for number in group))
+        first = first_number.setdefault(" ".join(words), number)
+        if first == number:
+            continue
+        if _share_an_answer(row, rows[first]):
+            reasons[number] = "repeated"
+            continue
+        if on_conflict == "raise":
+            golds = [rows[first]["answer"], row["answer"]]
             raise ValueError(
-                f"{described_as}: rows {group[:4]} ask {shorten(first['question'], 120)!r} "
+                f"{described_as}: rows {[first, number]} ask {shorten(row['question'], 120)!r} "
                 f'with different answers, {golds}. on_conflict="drop" leaves such questions out, '
                 '"first" keeps the first. Where each is right, write one row with a list as its '
                 'answer, such as ["Paris", "City of Paris"].'
             )
-        for number in group[1:]:
-            reasons[number] = "contradictory" if number in conflicting else "repeated"
-        if conflicting and on_conflict == "drop":
-            reasons.update(dict.fromkeys(group, "contradictory"))
+        reasons[number] = "contradictory"
+        if on_conflict == "drop":
+            reasons[first] = "contradictory"
 
 
 def _share_an_answer(row: Row, other: Row) -> bool:

@@ -116,12 +116,6 @@ def test_class_labels_keep_their_names(kind: str, tmp_path: Path) -> None:
     assert task.dropped == {"with an empty answer": 1}, "-1 stands for no label"
 
 
-def test_rows_that_keep_leaves_out_decide_nothing() -> None:
-    rows = [*rows_of(["4", "5"]), {"question": "Total", "answer": ["a", "b"]}]
-    task = gn.load_task(rows, holdout=1, filter=lambda row: row["question"] != "Total")
-    assert "accepted_answers" not in task.train.column_names
-
-
 # Several right answers.
 
 CAPITALS = [["Paris", "City of Paris"], ["Rome"], ["Warsaw", "Warszawa", "City of Warsaw"], "Oslo"]
@@ -306,20 +300,13 @@ def test_misspelled_name_is_refused_at_once(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"hihg": 3}, "hihg= means nothing for this source; did you mean 'high'"),
+        ({"hihg": 3}, "unexpected keyword argument 'hihg'"),
         ({"low": 9, "high": 3}, "there are 0 distinct questions .* raise high"),
     ],
 )
 def test_arithmetic_option_error_names_the_option(options: dict, message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
         gn.load_task("arithmetic", **options)
-
-
-def test_unknown_argument_error_proposes_the_known_one() -> None:
-    with pytest.raises(
-        TypeError, match="colunms= means nothing for this source; did you mean 'columns'"
-    ):
-        gn.load_task(rows_of(["1", "2"]), colunms={})
 
 
 # Templates without a system role.
@@ -395,20 +382,12 @@ def test_holdout_takes_any_source(kind: str, tmp_path: Path) -> None:
 
 
 def test_holdout_is_read_like_the_training_rows() -> None:
-    train = [{"q": f"Train {n}?", "a": f"so\n#### {n}", "drop": n == 3} for n in range(8)]
-    test = [{"q": f"Test {n}?", "a": "so\n#### 7", "drop": n == 1} for n in range(3)] + [
-        {"q": "", "a": "#### 1", "drop": False}
-    ]
-    task = gn.load_task(
-        train,
-        holdout=test,
-        columns={"question": "q", "answer": "a"},
-        filter=lambda row: not row["drop"],
-    )
+    train = [{"q": f"Train {n}?", "a": f"so\n#### {n}"} for n in range(8)]
+    test = [{"q": f"Test {n}?", "a": "so\n#### 7"} for n in range(2)] + [{"q": "", "a": "#### 1"}]
+    task = gn.load_task(train, holdout=test, columns={"question": "q", "answer": "a"})
     assert list(task.holdout["answer"]) == ["7", "7"]
     assert task.holdout[0]["prompt"][0] == task.train[0]["prompt"][0]
     assert task.dropped["in holdout, with an empty question"] == 1
-    assert task.dropped["in holdout, that filter= leaves out"] == 1
 
 
 def test_training_rows_that_are_held_out_are_left_out() -> None:

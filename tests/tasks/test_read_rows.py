@@ -181,7 +181,6 @@ def test_hub_is_asked_for_name_and_configuration(hub: list) -> None:
 @pytest.mark.parametrize(
     ("source", "name", "value"),
     [
-        ("arithmetic", "split", "train"),
         (ROWS, "split", "train"),
         (ROWS, "high", 3),
         (ROWS, "colunms", {}),
