@@ -62,8 +62,8 @@ def load_task(
 
     Args:
         source: `"arithmetic"`; the path of a .csv, .tsv, .json, .jsonl, .parquet or .xlsx file; a
-            DataFrame, a `Dataset` or `DatasetDict`; a list of dicts or a dict of columns;
-            `"gsm8k"` or the id of a data set on the Hub. Of several splits, `train` is read.
+            DataFrame, a `Dataset` or `DatasetDict`; a list of dicts; `"gsm8k"` or the id of a data
+            set on the Hub. Of several splits, `train` is read.
         settings: For `seed` and, with `tokenizer`, `max_prompt_length`.
         columns: The column of each part, `{"question": "Review text", "answer": "label"}`. A
             `prompt` is chat messages, or text. See docs/guide/data.md for more.

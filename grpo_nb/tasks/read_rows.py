@@ -63,22 +63,20 @@ def read_rows(source: Source, split: str = "train") -> Rows:
         if str(source).lower().endswith(FILES):
             return _read_file(Path(source))
         return _read_hub(str(source), split)
-    # A `DatasetDict`: told by its parts, so that a list of rows needs no import of `datasets`.
-    parts = list(source.values()) if isinstance(source, Mapping) else []
-    if parts and all(hasattr(part, "features") for part in parts):
+    if isinstance(source, Mapping):
         if split not in source:
             raise ValueError(
-                f"this DatasetDict has no split {split!r}, but {[*source]}: give one of them, such "
-                f"as data[{next(iter(source))!r}]."
+                f"this DatasetDict has no split {split!r}, but {in_line([*source])}: give one of "
+                "them, such as data['validation']. Of columns, make a pandas.DataFrame(data)."
             )
         return read_rows(source[split])
-    if isinstance(source, (Mapping, pandas.DataFrame)):
+    if isinstance(source, pandas.DataFrame):
         return Rows("table", _rows_of_table(source))
     if isinstance(source, Iterable) and not isinstance(source, bytes):
         return Rows("rows", _rows_of_dataset(source))
     raise TypeError(
         f"source = {in_line(source)}: load_task takes 'arithmetic', a file ({', '.join(FILES)}), a "
-        "DataFrame, a Dataset, a list of dicts, a dict of columns or the Hub's id of one."
+        "DataFrame, a Dataset, a list of dicts or the Hub's id of a data set."
     )
 
 
@@ -118,7 +116,7 @@ def _as_dicts(described_as: str, rows: Iterable[Any]) -> list[dict[str, Any]]:
 
 
 def _rows_of_table(table: Any) -> list[dict[str, Any]]:
-    """Return the rows of a dict of columns or of a DataFrame; an empty cell is None."""
+    """Return the rows of a DataFrame; an empty cell is None."""
     import pandas
 
     frame = pandas.DataFrame(table, dtype=object)

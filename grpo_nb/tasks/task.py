@@ -24,7 +24,7 @@ from grpo_nb.core.words import shorten
 from grpo_nb.tasks.answers import Answers
 from grpo_nb.tasks.cleaning import Changes
 from grpo_nb.tasks.formats import AnswerFormat
-from grpo_nb.tasks.prompts import NO_SYSTEM_ROLE, fit_to_template, prompt_lengths
+from grpo_nb.tasks.prompts import NO_SYSTEM_ROLE, fit_to_template, require_tokenizer
 from grpo_nb.tasks.tools import Tool, Tools
 
 if TYPE_CHECKING:
@@ -116,8 +116,22 @@ class Task(Shown):
         return {**row, **environment}
 
     def prompt_lengths(self, rows: Dataset, tokenizer: Any) -> list[int]:
-        """Return the lengths of the prompts of these rows in tokens, as a training sees them."""
-        return prompt_lengths(self.starting_prompts(rows), tokenizer, self.template_kwargs)
+        """Return the length of each prompt in tokens, with chat template, tools and start of reply.
+
+        A training sees the same tokens.
+        """
+        require_tokenizer(tokenizer, self.template_kwargs)
+        prompts = self.starting_prompts(rows)
+        encoded = tokenizer.apply_chat_template(
+            fit_to_template(prompts, tokenizer, self.template_kwargs),
+            add_generation_prompt=True,
+            tokenize=True,
+            return_dict=True,
+            # The tokenizer's own warning of long prompts is not needed here.
+            tokenizer_kwargs={"verbose": False},
+            **self.template_kwargs,
+        )
+        return [len(token_ids) for token_ids in encoded["input_ids"]]
 
     @property
     def fingerprint(self) -> str:

@@ -10,7 +10,6 @@ from transformers import AutoTokenizer
 
 import grpo_nb as gn
 from grpo_nb.tasks.contamination import normalized_question
-from grpo_nb.tasks.prompts import prompt_lengths
 from tests.tasks.test_answers import KINDS
 
 ROWS = [{"question": f"What is {i} + 1?", "answer": str(i + 1), "level": i % 3} for i in range(20)]
@@ -259,16 +258,15 @@ def test_fit_counts_prompts_that_are_too_long(
         )[1]
     )
     assert task.fit(tokenizer, keeps_all) is task
-    lengths = prompt_lengths([*short.train["prompt"], *short.holdout["prompt"]], tokenizer)
+    parts = (short.train, short.holdout)
+    lengths = [length for part in parts for length in short.prompt_lengths(part, tokenizer)]
     exactly = task.fit(tokenizer, max(lengths))
     assert len(exactly.train) + len(exactly.holdout) == len(lengths) == 20
     assert max(lengths) <= 256
     text = tokenizer.apply_chat_template(
         short.train[0]["prompt"], add_generation_prompt=True, tokenize=False
     )
-    assert prompt_lengths(short.train["prompt"][:1], tokenizer) == [
-        len(tokenizer(text)["input_ids"])
-    ]
+    assert short.prompt_lengths(short.train, tokenizer)[:1] == [len(tokenizer(text)["input_ids"])]
     with pytest.raises(
         ValueError,
         match=r"all \d+ train prompts are longer than max_prompt_length = 8 .*Write max_",
