@@ -13,7 +13,7 @@ from grpo_nb.config.arguments import check_choice
 from grpo_nb.core.words import displayable, shorten
 from grpo_nb.tasks.answers import ACCEPTED, Kind, is_same_answer
 from grpo_nb.tasks.prompts import Chat, TaskRow, TaskRows, split_system
-from grpo_nb.tasks.read_rows import Row, Rows
+from grpo_nb.tasks.read_rows import Row, SourceRows
 
 OnConflict = Literal["raise", "drop", "first"]
 Columns = Mapping[str, str]
@@ -52,7 +52,9 @@ class Changes:
     @property
     def sentence(self) -> str:
         """The rows left out, in one line."""
-        reasons = [f"{n} {reason} ({self.examples[reason]})" for reason, n in self.dropped.items()]
+        reasons = []
+        for reason, count in self.dropped.items():
+            reasons.append(f"{count} {reason} ({self.examples[reason]})")
         return "; ".join(reasons)
 
 
@@ -65,7 +67,7 @@ _Reasons = dict[int, str]
 
 
 def clean(
-    source: Rows,
+    source: SourceRows,
     changes: Changes,
     columns: Columns | None = None,
     on_conflict: OnConflict = "raise",
@@ -93,7 +95,7 @@ def clean(
         )
     if source.note:
         changes.note(source.note)
-    names = list(dict.fromkeys(name for row in source.rows for name in row))
+    names = list(dict.fromkeys(itertools.chain(*source.rows)))
     column_of = _choose_columns(source, names, columns or {})
     golds = [row.get(column_of["answer"]) for row in source.rows]
     has_aliases = kind != "json" and _are_aliases(golds)
@@ -111,11 +113,12 @@ def clean(
         )
     else:
         _split_solutions(rows.values(), changes)
-    _find_repeated(rows, on_conflict, source.described_as, reasons)
+    reasons |= _repeated_rows(rows, on_conflict, source.described_as)
     for number, reason in sorted(reasons.items()):
         row = source.rows[number]
         cells = [f"{name}={shorten(repr(row.get(name)), 80)}" for name in column_of.values()]
-        changes.leave_out(f"{source.prefix}{reason}", f"row {number}: {', '.join(cells)}")
+        example = f"row {number}: {', '.join(cells)}"
+        changes.leave_out(source.prefix + reason, example)
         rows.pop(number, None)
     if not rows:
         raise ValueError(
@@ -128,7 +131,7 @@ def clean(
     return list(rows.values())
 
 
-def _choose_columns(source: Rows, names: Sequence[str], columns: Columns) -> dict[str, str]:
+def _choose_columns(source: SourceRows, names: Sequence[str], columns: Columns) -> dict[str, str]:
     """Return the column of each role: question, answer and prompt.
 
     A role without an entry in `columns` has the column of its own name.
@@ -144,7 +147,8 @@ def _choose_columns(source: Rows, names: Sequence[str], columns: Columns) -> dic
         check_choice("a key of columns=", role, ROLES)
         column_of[role] = str(name)  # a table without a header has numbers as names
     if "prompt" in column_of and "question" not in columns:
-        if any(isinstance(row.get(column_of["prompt"]), str) for row in source.rows):
+        prompts = [row.get(column_of["prompt"]) for row in source.rows]
+        if str in map(type, prompts):
             # A prompt of text is the whole question.
             column_of["question"] = column_of.pop("prompt")
         elif "question" not in names:
@@ -152,12 +156,11 @@ def _choose_columns(source: Rows, names: Sequence[str], columns: Columns) -> dic
     for role, name in column_of.items():
         if name not in names:
             # Of two columns, the first is usually the question.
-            proposed = names if len(names) == 2 else ["<column>", "<column>"]
-            to_copy = dict(zip(("question", "answer"), proposed, strict=True))
+            question, answer = names if len(names) == 2 else ["<column>", "<column>"]
+            to_copy = json.dumps({"question": question, "answer": answer}, ensure_ascii=False)
             raise ValueError(
                 f"{source.described_as} has no column {name!r} for the {role}; it has "
-                f"{shorten(str(names), 1000)}. Map it: "
-                f"columns={json.dumps(to_copy, ensure_ascii=False)}"
+                f"{shorten(str(names), 1000)}. Map it: columns={to_copy}"
             )
     return column_of
 
@@ -177,33 +180,36 @@ def _read_row(row: Row, column_of: Mapping[str, str], has_aliases: bool) -> Task
     Raises:
         _Unusable: With the reason why the row cannot be used.
     """
-    read: TaskRow = {}
+    task_row: TaskRow = {}
     cells = {role: row.get(name) for role, name in column_of.items()}
     question = cells.get("question")
     # Some rows may have only a question, where others have a prompt, or both.
-    if is_filled(cells.get("prompt")):
-        read["prompt"] = _read_chat(cells["prompt"])
-        question = question if is_filled(question) else _text_of_chat(read["prompt"])
+    if _is_filled(cells.get("prompt")):
+        task_row["prompt"] = _read_chat(cells["prompt"])
+        question = question if _is_filled(question) else _text_of_chat(task_row["prompt"])
     gold = cells["answer"]
     if has_aliases:
         golds = gold if isinstance(gold, (list, tuple)) else [gold]
-        accepted = [_as_text(entry, "answer").strip() for entry in golds if is_filled(entry)]
-        read[ACCEPTED] = list(dict.fromkeys(accepted))
+        golds = filter(_is_filled, golds)
+        accepted = dict.fromkeys(_as_text(entry, "answer").strip() for entry in golds)
+        task_row[ACCEPTED] = list(accepted)
         gold = next(iter(accepted), None)
-    read["question"] = _as_text(question, "question")
-    read["answer"] = _as_text(gold, "answer").strip()
-    return read
+    task_row["question"] = _as_text(question, "question")
+    task_row["answer"] = _as_text(gold, "answer").strip()
+    return task_row
 
 
-def is_filled(cell: Any) -> bool:
+def _is_filled(cell: Any) -> bool:
     """Say whether a cell holds anything other than None, NaN or white space."""
     is_nan = isinstance(cell, float) and cell != cell
-    return cell is not None and not is_nan and bool(str(cell).strip())
+    if cell is None or is_nan:
+        return False
+    return str(cell).strip() != ""
 
 
 def _as_text(value: Any, role: str) -> str:
     """Return a question or answer as text; an answer that is a dict or list as JSON."""
-    if not is_filled(value):
+    if not _is_filled(value):
         raise _Unusable(f"with an empty {role}")
     if isinstance(value, (dict, list)) and role == "answer":
         return _as_json(value)
@@ -226,7 +232,8 @@ def _read_chat(turns: Any) -> Chat:
         raise _Unusable(
             'whose prompt is no chat, [{"role": "user", "content": "..."}, ...]'
         ) from None
-    if not chat or chat[-1]["role"] not in ("user", "tool") or not chat[-1]["content"].strip():
+    last = chat[-1] if chat else {"role": "", "content": ""}
+    if last["role"] not in ("user", "tool") or not last["content"].strip():
         raise _Unusable("whose prompt does not end with what a user says")
     return chat
 
@@ -239,7 +246,8 @@ def _text_of_chat(chat: Chat) -> str:
     _, turns = split_system(chat)
     if len(turns) == 1:
         return turns[0]["content"]
-    return "\n".join(f"{turn['role']}: {turn['content']}" for turn in turns)
+    lines = [f"{turn['role']}: {turn['content']}" for turn in turns]
+    return "\n".join(lines)
 
 
 def _split_solutions(rows: Collection[TaskRow], changes: Changes) -> None:
@@ -255,25 +263,27 @@ def _split_solutions(rows: Collection[TaskRow], changes: Changes) -> None:
 # Repeated questions.
 
 
-def _find_repeated(
-    rows: Mapping[int, TaskRow], on_conflict: OnConflict, described_as: str, reasons: _Reasons
-) -> None:
-    """Give a reason to rows whose question came before, whatever its white space.
+def _repeated_rows(
+    rows: Mapping[int, TaskRow], on_conflict: OnConflict, described_as: str
+) -> _Reasons:
+    """Return the rows whose question came before, whatever its white space.
 
     Raises:
         ValueError: A question has different answers, and `on_conflict` is `raise`.
     """
+    reasons: _Reasons = {}
     first_number: dict[str, int] = {}
     for number, row in rows.items():
         words = str(row.get("prompt", row["question"])).split()
         first = first_number.setdefault(" ".join(words), number)
         if first == number:
             continue
-        if _share_an_answer(row, rows[first]):
+        golds = [rows[first]["answer"], row["answer"]]
+        shared = set(row.get(ACCEPTED, [])).intersection(rows[first].get(ACCEPTED, []))
+        if shared or is_same_answer(*golds):
             reasons[number] = "repeated"
             continue
         if on_conflict == "raise":
-            golds = [rows[first]["answer"], row["answer"]]
             raise ValueError(
                 f"{described_as}: rows {[first, number]} ask {shorten(row['question'], 120)!r} "
                 f'with different answers, {golds}. on_conflict="drop" leaves such questions out, '
@@ -283,13 +293,7 @@ def _find_repeated(
         reasons[number] = "contradictory"
         if on_conflict == "drop":
             reasons[first] = "contradictory"
-
-
-def _share_an_answer(row: Row, other: Row) -> bool:
-    """Say whether two rows have a right answer in common."""
-    answers = row.get(ACCEPTED, [row["answer"]])
-    golds = other.get(ACCEPTED, [other["answer"]])
-    return any(is_same_answer(answer, gold) for answer, gold in itertools.product(answers, golds))
+    return reasons
 
 
 # The other columns.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import random
 from collections import Counter
@@ -28,8 +29,8 @@ from grpo_nb.tasks.prompts import (
 from grpo_nb.tasks.read_rows import (
     ARITHMETIC_EXAMPLE,
     HOLDOUT_SIZE,
-    Rows,
     Source,
+    SourceRows,
     arithmetic_rows,
     read_rows,
 )
@@ -121,11 +122,11 @@ def load_task(
     holdout_size = options.pop("holdout_size", HOLDOUT_SIZE)
     if holdout is None:
         holdout = holdout_size if is_arithmetic else _HELD_OUT
-    is_split = isinstance(holdout, (int, float))
+    is_size = isinstance(holdout, (int, float))
     if is_arithmetic:
         # No rows are generated for a held-out part of the user's own.
-        generated = arithmetic_rows(seed, holdout_size=holdout if is_split else 0, **options)
-        source_rows = Rows("arithmetic", generated)
+        generated = arithmetic_rows(seed, holdout_size=holdout if is_size else 0, **options)
+        source_rows = SourceRows("arithmetic", generated)
         example = ARITHMETIC_EXAMPLE if example is None else example
     else:
         source_rows = read_rows(source)
@@ -134,7 +135,7 @@ def load_task(
     changes = Changes()
     rows = clean(source_rows, changes, columns, on_conflict, kind=kind)
     own_holdout: TaskRows = []
-    if not is_split:
+    if not is_size:
         holdout_rows = read_rows(holdout, "test")
         holdout_rows = dataclasses.replace(
             holdout_rows, described_as="holdout", prefix="in holdout, "
@@ -157,11 +158,11 @@ def load_task(
     _note_problems_of_prompts([*train, *held_out], answers, format, changes)
 
     # 5. Hold questions out. The example is in every prompt, so its question would measure nothing.
-    shown = [turn["content"] for turn in example_turns(example, format)]
-    if is_split:
-        train, held_out = _split(train, holdout, seed, shown)
+    example_texts = [turn["content"] for turn in example_turns(example, format)]
+    if is_size:
+        train, held_out = _split(train, holdout, seed, example_texts)
     else:
-        held_out = _without(held_out, shown, "in holdout, that the example shows", changes)
+        held_out = _without(held_out, example_texts, "in holdout, that the example shows", changes)
     if not train or not held_out:
         raise ValueError(
             f"holdout = {in_line(holdout)} leaves {len(train)} training and {len(held_out)} "
@@ -194,7 +195,7 @@ def load_task(
 
 
 def _split(
-    rows: TaskRows, holdout: float, seed: int, shown: Iterable[str]
+    rows: TaskRows, holdout: float, seed: int, example_texts: Iterable[str]
 ) -> tuple[TaskRows, TaskRows]:
     """Return training and held-out rows; questions with the same key are in the same part.
 
@@ -207,11 +208,11 @@ def _split(
     rows_per_key = Counter(keys)
     order = list(rows_per_key)
     random.Random(seed).shuffle(order)
-    never_held = set(map(question_key, shown))
+    example_keys = set(map(question_key, example_texts))
     held_keys: set[str] = set()
     held_count = 0
     for key in order:
-        if held_count < holdout and key not in never_held:
+        if held_count < holdout and key not in example_keys:
             held_keys.add(key)
             held_count += rows_per_key[key]
     parts: dict[bool, TaskRows] = {False: [], True: []}
@@ -238,19 +239,19 @@ def _as_datasets(train: TaskRows, held_out: TaskRows) -> tuple[Dataset, Dataset]
 
     rows = [*train, *held_out]
     # A column that only some rows have is None in the others.
-    empty = dict.fromkeys(name for row in rows for name in row)
+    empty = dict.fromkeys(itertools.chain(*rows))
     data = Dataset.from_list([{**empty, **row} for row in rows])
-    return data.select(range(len(train))), data.select(range(len(train), len(rows)))
+    return data.take(len(train)), data.skip(len(train))
 
 
 def _note_problems_of_prompts(
     rows: TaskRows, answers: Answers, format: AnswerFormat, changes: Changes
 ) -> None:
     """Note answers of another kind, and a prompt that does not name the format."""
-    if answers.odd:
+    if answers.others:
         changes.note(
-            f"{len(answers.odd)} of {len(rows)} answers are no {answers.kind}, such as "
-            f"{answers.odd[0]!r:.60}: an answer must equal them as text. "
+            f"{len(answers.others)} of {len(rows)} answers are no {answers.kind}, such as "
+            f"{answers.others[0]!r:.60}: an answer must equal them as text. "
             "Leave such rows out if they are mistakes"
         )
     mark = format.answer_open.strip()

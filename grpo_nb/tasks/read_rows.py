@@ -22,7 +22,7 @@ FILES = (".csv", ".tsv", ".json", ".jsonl", ".parquet", ".xlsx")
 
 
 @dataclass(frozen=True)
-class Rows:
+class SourceRows:
     """The rows of a source, and what to know about the reading."""
 
     name: str
@@ -45,7 +45,7 @@ def sample_rows(rows: Sequence[Row], limit: int | None, seed: int = 0) -> list[R
     return [rows[place] for place in sorted(places)]
 
 
-def read_rows(source: Source, split: str = "train") -> Rows:
+def read_rows(source: Source, split: str = "train") -> SourceRows:
     """Read a file, a table in memory, a data set or a Hub id.
 
     Args:
@@ -71,9 +71,9 @@ def read_rows(source: Source, split: str = "train") -> Rows:
             )
         return read_rows(source[split])
     if isinstance(source, pandas.DataFrame):
-        return Rows("table", _rows_of_table(source))
+        return SourceRows("table", _rows_of_table(source))
     if isinstance(source, Iterable) and not isinstance(source, bytes):
-        return Rows("rows", _rows_of_dataset(source))
+        return SourceRows("rows", _rows_of_dataset(source))
     raise TypeError(
         f"source = {in_line(source)}: load_task takes 'arithmetic', a file ({', '.join(FILES)}), a "
         "DataFrame, a Dataset, a list of dicts or the Hub's id of a data set."
@@ -131,7 +131,7 @@ def _rows_of_table(table: Any) -> list[dict[str, Any]]:
 # Files.
 
 
-def _read_file(path: Path) -> Rows:
+def _read_file(path: Path) -> SourceRows:
     ending = path.suffix.lower()
     note = ""
     try:
@@ -154,7 +154,7 @@ def _read_file(path: Path) -> Rows:
             f"{path} cannot be read: {' '.join(str(error).split())}. Correct the file, or give a "
             "DataFrame."
         ) from error
-    return Rows(path.stem, rows, note, path.name)
+    return SourceRows(path.stem, rows, note, path.name)
 
 
 def _read_csv(path: Path) -> tuple[list[dict[str, Any]], str]:
@@ -198,7 +198,7 @@ def _read_json(path: Path) -> list[dict[str, Any]]:
     return _as_dicts(path.name, json.loads(text))
 
 
-def _read_hub(name: str, split: str) -> Rows:
+def _read_hub(name: str, split: str) -> SourceRows:
     """Read a data set on the Hub, which is named by its owner: owner/name."""
     hub_id = "openai/gsm8k" if name == "gsm8k" else name
     # The Hub is not asked for other names, because that can take half a minute.
@@ -213,7 +213,7 @@ def _read_hub(name: str, split: str) -> Rows:
 
     config = "main" if hub_id == "openai/gsm8k" else None
     data = load_dataset(hub_id, config, split=split)
-    return Rows(name, _rows_of_dataset(data), described_as=name)
+    return SourceRows(name, _rows_of_dataset(data), described_as=name)
 
 
 # The task `arithmetic`: generated sums, differences and products.
@@ -262,7 +262,7 @@ def arithmetic_rows(
         ValueError: Too few distinct questions.
     """
     require_number("holdout_size", holdout_size, 0)
-    draw = random.Random(seed)
+    rng = random.Random(seed)
     count = train_size + holdout_size
     numbers = range(low, high + 1)
 
@@ -273,9 +273,9 @@ def arithmetic_rows(
     else:
         # Most samples are new. If 100 samples per question do not suffice, the range is too small.
         for _ in range(100 * count):
-            text = str(draw.randint(low, high))
+            text = str(rng.randint(low, high))
             for _ in range(terms - 1):
-                text += f" {draw.choice(operators)} {draw.randint(low, high)}"
+                text += f" {rng.choice(operators)} {rng.randint(low, high)}"
             texts[text] = None
             if len(texts) > count:
                 break
@@ -285,6 +285,6 @@ def arithmetic_rows(
             f"there are {len(texts)} distinct questions of train_size + holdout_size = {count}: "
             "raise high."
         )
-    sampled = draw.sample(list(texts), count)
+    sampled = rng.sample(list(texts), count)
     # eval() computes the answer: the text has only numbers and operators.
     return [{"question": f"What is {text}?", "answer": str(eval(text))} for text in sampled]

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 # A full score may be rounded to slightly below 1.
-_RIGHT = 1 - 1e-6
+_FULL_SCORE = 1 - 1e-6
 
 
 @dataclass(frozen=True, repr=False)
@@ -39,7 +39,8 @@ class Task(Shown):
     """Training and held-out prompts that share no question, and the format of their answers.
 
     `train` and `holdout` are `datasets.Dataset`s with the columns `prompt` (chat messages),
-    `question`, `answer` and those of the source. All methods that choose rows return a new task.
+    `question`, `answer` and those of the source. A method that chooses rows returns another task,
+    or this one if nothing changes.
     """
 
     name: str
@@ -90,9 +91,9 @@ class Task(Shown):
                 model as a failure. The limit works only on the main thread of a POSIX system.
 
         Raises:
-            ValueError: An environment that starts differently within a group. A function without
-                type hints or without a docstring is refused later, when transformers describes it
-                to a model.
+            ValueError: No tool, an async tool, or an environment with `get_reward` or that starts
+                differently within a group. A function without type hints or without a docstring is
+                refused later, when transformers describes it to a model.
         """
         tools = Tools(functions, environment, rounds, seconds_per_call)
         tools.require_repeatable(self.train[0])
@@ -299,8 +300,8 @@ class Task(Shown):
                 f"no reward {reward!r} was measured: pass the name of one that was, as in "
                 "reward='exact_text'."
             )
-        known = recorded.dropna(subset=[reward])
-        rates = (known[reward] >= _RIGHT).groupby(known["prompt"]).mean()
+        scored = recorded.dropna(subset=[reward])
+        rates = (scored[reward] >= _FULL_SCORE).groupby(scored["prompt"]).mean()
         return [rates.get(json.dumps(prompt)) for prompt in prompts]
 
     # How it is shown.

@@ -83,7 +83,7 @@ class Tools:
         return type(kind.__name__, (kind,), attributes)
 
     def limited(self, tool: Tool) -> Tool:
-        """Return a tool as the model calls it: under the time limit, with text for `str`.
+        """Return a tool as the model calls it: in limited time, with `str` arguments converted.
 
         A chat template may read the argument "7" as a number, so arguments annotated `str` are
         converted. The environment and rewards call methods as they were written.
@@ -141,10 +141,8 @@ class Tools:
         """
         if self.environment is None:
             return
-        starts = [self.start(row) for _ in range(2)]
-        first, second = (
-            {"the prompt": prompt, **vars(columns["environments"])} for prompt, columns in starts
-        )
+        first = self._started_state(row)
+        second = self._started_state(row)
         for name, value in first.items():
             if not _is_same(value, second.get(name)):
                 raise ValueError(
@@ -153,6 +151,11 @@ class Tools:
                     "would play different games, and advantages would be luck. Take what is random "
                     "from the row: a column for it, or random.Random(row['question'])."
                 )
+
+    def _started_state(self, row: Row) -> TaskRow:
+        """Return the prompt and the attributes of an environment that has just started."""
+        prompt, columns = self.start(row)
+        return {"the prompt": prompt, **vars(columns["environments"])}
 
 
 def _source_of(function: Tool) -> str:
