@@ -80,8 +80,8 @@ class Answers:
     def sentence(self) -> str:
         """The kind in words."""
         if self.kind == "choice":
-            labels = [f"{label} ({share:.0%})" for label, share in self.labels]
-            return f"choice: {', '.join(labels)}"
+            labels = ", ".join(f"{label} ({share:.0%})" for label, share in self.labels)
+            return f"choice: {labels}"
         return self.hint if self.kind == "json" else self.kind
 
 
@@ -100,21 +100,25 @@ def answers_of(golds: Sequence[str | Sequence[str]], kind: Kind | None = None) -
     >>> answers_of(["yes", "no"] * 4).hint
     'one of: no, yes'
     """
-    accepted = [[gold] if isinstance(gold, str) else list(gold) for gold in golds]
+    accepted: list[list[str]] = []
+    for gold in golds:
+        accepted.append([gold] if isinstance(gold, str) else list(gold))
     counts = _count_labels(accepted)
     is_few = 2 <= len(counts) <= _MOST_LABELS
     repeats = is_few and len(golds) >= _ROWS_PER_LABEL * len(counts)
     if kind is None:
         kind = _likely_kind(accepted)
-        are_short = all(len(text) <= _LONGEST_LABEL and "\n" not in text for text in counts)
-        if kind in ("expression", "text") and repeats and are_short:
+        is_one_line = "\n" not in "".join(counts)
+        are_short = max(map(len, counts), default=0) <= _LONGEST_LABEL
+        if kind in ("expression", "text") and repeats and is_one_line and are_short:
             kind = "choice"
     # Equally frequent numbers, such as sums that each come three times, have no majority.
     has_majority = repeats and len({*counts.values()}) > 1
     labels = []
     if kind == "choice" or (kind == "number" and has_majority):
         # Equally frequent labels stay in the order of their first rows.
-        labels = [(label, count / len(golds)) for label, count in counts.most_common()]
+        for label, count in counts.most_common():
+            labels.append((label, count / len(golds)))
     return Answers(
         kind,
         labels=tuple(labels),
@@ -226,8 +230,9 @@ def is_same_answer(given: str, gold: str, tolerance: float = 0.0) -> bool:
 def _with_unit_of(text: str, other: Number) -> Number | None:
     """Read `2h` as 2 hours if the other side has this unit; alone, it may be two times h."""
     number = read_number(_GLUED_UNIT.sub(r"\1 \2", strip_markup(text)))
-    has_same_unit = number is not None and other.unit and number.unit == other.unit
-    return number if has_same_unit else None
+    if number is None or not other.unit or number.unit != other.unit:
+        return None
+    return number
 
 
 def folded(text: str) -> str:

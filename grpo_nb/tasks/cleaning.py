@@ -21,8 +21,19 @@ ROLES = ("question", "answer", "prompt")
 # Column names that mean something to TRL's GRPOTrainer (arguments of rewards, and images) or to
 # the rewards of the kit. A reward that is a method has the argument self.
 TAKEN_NAMES = {
-    *("prompts", "completion", "completions", "completion_ids", "trainer_state", "log_extra"),
-    *("log_metric", "environments", "image", "images", "self", *ROLES, ACCEPTED),
+    *ROLES,
+    ACCEPTED,
+    "completion",
+    "completion_ids",
+    "completions",
+    "environments",
+    "image",
+    "images",
+    "log_extra",
+    "log_metric",
+    "prompts",
+    "self",
+    "trainer_state",
 }
 # An answer with its solution, as in GSM8K. The last #### is the one before the answer.
 _SOLVED = re.compile(r"(?s)(?P<solution>.*?)\s*####\s*(?P<answer>(?:(?!####)[^\n])+?)\s*")
@@ -302,7 +313,8 @@ def _repeated_rows(
 def _add_column(rows: Collection[TaskRow], name: str, values: list[Any], changes: Changes) -> None:
     """Give each row its value of a column, which is renamed if its name is taken."""
     kept_as = name
-    if name in TAKEN_NAMES or any(name in row for row in rows):
+    is_taken = name in TAKEN_NAMES or any(name in row for row in rows)
+    if is_taken:
         kept_as = f"source_{name}"
         changes.note(f"the column {name!r} is now {kept_as!r}: its name is taken")
     if _is_changed_by_arrow(values):

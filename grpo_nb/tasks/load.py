@@ -119,13 +119,14 @@ def load_task(
         chat_template_kwargs = settings.extra.get("chat_template_kwargs")
 
     # 1. Read the source.
-    holdout_size = options.pop("holdout_size", HOLDOUT_SIZE)
     if holdout is None:
-        holdout = holdout_size if is_arithmetic else _HELD_OUT
+        holdout = options.pop("holdout_size", HOLDOUT_SIZE) if is_arithmetic else _HELD_OUT
     is_size = isinstance(holdout, (int, float))
     if is_arithmetic:
         # No rows are generated for a held-out part of the user's own.
-        generated = arithmetic_rows(seed, holdout_size=holdout if is_size else 0, **options)
+        holdout_size = holdout if is_size else 0
+        require_number("holdout", holdout_size, 0)
+        generated = arithmetic_rows(seed, holdout_size=holdout_size, **options)
         source_rows = SourceRows("arithmetic", generated)
         example = ARITHMETIC_EXAMPLE if example is None else example
     else:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.core.words import did_you_mean, in_line, require_number
+from grpo_nb.core.words import did_you_mean, in_line
 
 Row = Mapping[str, Any]
 Source = Any
@@ -261,7 +261,6 @@ def arithmetic_rows(
     Raises:
         ValueError: Too few distinct questions.
     """
-    require_number("holdout_size", holdout_size, 0)
     rng = random.Random(seed)
     count = train_size + holdout_size
     numbers = range(low, high + 1)

@@ -433,8 +433,13 @@ def test_arithmetic_trains_on_train_size_rows(holdout: Any, held_out: int) -> No
 
 
 def test_arithmetic_refuses_a_share_of_held_out_rows() -> None:
-    with pytest.raises((TypeError, ValueError), match=r"holdout_size = 0\.2 must be"):
+    with pytest.raises((TypeError, ValueError), match=r"holdout = 0\.2 must be"):
         gn.load_task("arithmetic", holdout=0.2)
+
+
+def test_arithmetic_refuses_holdout_next_to_holdout_size() -> None:
+    with pytest.raises(TypeError, match="multiple values for keyword argument 'holdout_size'"):
+        gn.load_task("arithmetic", holdout=10, holdout_size=5)
 
 
 def test_empty_system_prompt_is_that_of_the_format() -> None:
