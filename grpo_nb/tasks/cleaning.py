@@ -158,8 +158,7 @@ def _choose_columns(source: SourceRows, names: Sequence[str], columns: Columns) 
         check_choice("a key of columns=", role, ROLES)
         column_of[role] = str(name)  # a table without a header has numbers as names
     if "prompt" in column_of and "question" not in columns:
-        prompts = [row.get(column_of["prompt"]) for row in source.rows]
-        if str in map(type, prompts):
+        if any(isinstance(row.get(column_of["prompt"]), str) for row in source.rows):
             # A prompt of text is the whole question.
             column_of["question"] = column_of.pop("prompt")
         elif "question" not in names:
@@ -289,15 +288,16 @@ def _repeated_rows(
         first = first_number.setdefault(" ".join(words), number)
         if first == number:
             continue
-        golds = [rows[first]["answer"], row["answer"]]
+        answer = row["answer"]
+        first_answer = rows[first]["answer"]
         shared = set(row.get(ACCEPTED, [])).intersection(rows[first].get(ACCEPTED, []))
-        if shared or is_same_answer(*golds):
+        if shared or is_same_answer(answer, first_answer):
             reasons[number] = "repeated"
             continue
         if on_conflict == "raise":
             raise ValueError(
                 f"{described_as}: rows {[first, number]} ask {shorten(row['question'], 120)!r} "
-                f'with different answers, {golds}. on_conflict="drop" leaves such questions out, '
+                f'with different answers, {[first_answer, answer]}. on_conflict="drop" leaves such questions out, '
                 '"first" keeps the first. Where each is right, write one row with a list as its '
                 'answer, such as ["Paris", "City of Paris"].'
             )

@@ -70,9 +70,7 @@ def strip_markup(text: str) -> str:
     text = text.strip()
     if len(text) > _LONGEST or _PLAIN.fullmatch(text):
         return text
-    if not text.isascii():
-        text = in_ascii(text)
-    text = _unwrapped(text)
+    text = _unwrapped(in_ascii(text))
     for pattern, spelling in _SPELLINGS.items():
         text = re.sub(pattern, spelling, text)
     return _unwrapped(text)
@@ -84,6 +82,8 @@ def in_ascii(text: str) -> str:
     >>> in_ascii("1\u00bd \u00d7 x\u00b2"), in_ascii("3 \u2212 4")
     ('1 1/2 \\times  x^{2}', '3 - 4')
     """
+    if text.isascii():
+        return text
     text = re.sub(_INVISIBLE, "", text)
     for pattern, spelling in _LATEX_OF_SIGN.items():
         text = re.sub(pattern, spelling, text)
