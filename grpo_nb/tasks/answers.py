@@ -18,8 +18,8 @@ ACCEPTED = "accepted_answers"
 """Column with all right answers of a row, if the source gives several; `answer` is the first."""
 
 Kind = Literal["number", "choice", "text", "expression", "json"]
-# One answer in this many may be of another kind, such as "n/a" among numbers.
-_ONE_OTHER_IN = 10
+# Share of the rows whose answer may be of another kind, such as "n/a" among numbers.
+_MOST_OTHERS = 0.1
 # Answers are labels if they are few, repeat three times on average, and fit into the prompt.
 _MOST_LABELS = 24
 _ROWS_PER_LABEL = 3
@@ -143,10 +143,9 @@ def _count_labels(accepted: Sequence[Sequence[str]]) -> Counter[str]:
 
 def _likely_kind(accepted: Sequence[Sequence[str]]) -> Kind:
     """Return the first kind that nine in ten rows have."""
-    most_others = len(accepted) / _ONE_OTHER_IN
     for kind in _IS_OF_KIND:
         others = _answers_of_other_kinds(accepted, kind)
-        if accepted and len(others) <= most_others:
+        if accepted and len(others) <= _MOST_OTHERS * len(accepted):
             return kind
     return "text"
 
@@ -154,7 +153,11 @@ def _likely_kind(accepted: Sequence[Sequence[str]]) -> Kind:
 def _answers_of_other_kinds(accepted: Sequence[Sequence[str]], kind: Kind) -> tuple[str, ...]:
     """Return the first answer of each row in which no answer is of the kind."""
     is_of_kind = _IS_OF_KIND.get(kind, bool)  # any answer is a text, and none is empty
-    return tuple(row[0] for row in accepted if not any(map(is_of_kind, row)))
+    others = []
+    for row in accepted:
+        if not any(map(is_of_kind, row)):
+            others.append(row[0])
+    return tuple(others)
 
 
 def _json_gold(gold: str) -> Any:

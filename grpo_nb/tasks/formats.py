@@ -76,9 +76,11 @@ class AnswerFormat:
 
     def system_prompt(self) -> str:
         """Return the instruction for the model."""
-        hint = self.answer_hint or "answer"
+        if self.instruction:
+            return self.instruction
         asked = "Reply with nothing but the answer:" if self.is_bare else "Answer in this format:"
-        return self.instruction or f"{asked}\n{self.render('short reasoning', hint)}"
+        shape = self.render("short reasoning", self.answer_hint or "answer")
+        return f"{asked}\n{shape}"
 
     def render(self, reasoning: str, answer: str) -> str:
         """Return an answer in this format with all of its tags; a bare one has no reasoning."""

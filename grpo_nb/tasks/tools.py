@@ -70,17 +70,21 @@ class Tools:
         still be there. The row is copied, because a list that one episode has emptied would be
         empty for the next.
         """
-        kind = self.environment
-        if kind is None:
+        environment = self.environment
+        if environment is None:
             return None
 
         def reset(self: Any, **row: Any) -> str | None:
             vars(self).clear()
             self.__init__()
-            return kind.reset(self, **copy.deepcopy(row))
+            return environment.reset(self, **copy.deepcopy(row))
 
-        attributes = {"reset": reset, "__doc__": kind.__doc__, "__module__": kind.__module__}
-        return type(kind.__name__, (kind,), attributes)
+        attributes = {
+            "reset": reset,
+            "__doc__": environment.__doc__,
+            "__module__": environment.__module__,
+        }
+        return type(environment.__name__, (environment,), attributes)
 
     def limited(self, tool: Tool) -> Tool:
         """Return a tool as the model calls it: in limited time, with `str` arguments converted.
@@ -91,8 +95,8 @@ class Tools:
 
         @functools.wraps(tool)
         def call(*args: Any, **arguments: Any) -> str:
-            for name, kind in tool.__annotations__.items():
-                if name in arguments and kind in (str, "str"):
+            for name, annotation in tool.__annotations__.items():
+                if name in arguments and annotation in (str, "str"):
                     arguments[name] = str(arguments[name])
             return str(run_with_deadline(lambda: tool(*args, **arguments), self.seconds_per_call))
 
