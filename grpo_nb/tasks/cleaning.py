@@ -179,7 +179,10 @@ def _choose_columns(source: SourceRows, names: Sequence[str], columns: Columns) 
 
 
 def _are_aliases(golds: Sequence[Any]) -> bool:
-    """Say whether all lists among the answers are lists of texts, each of which is right."""
+    """Say whether lists among the answers hold several right answers: texts and nothing else.
+
+    All rows decide together.
+    """
     lists = [gold for gold in golds if isinstance(gold, (list, tuple))]
     return set(map(type, itertools.chain(*lists))) == {str}
 

@@ -117,9 +117,9 @@ class Task(Shown):
         return {**row, **environment}
 
     def prompt_lengths(self, rows: Dataset, tokenizer: Any) -> list[int]:
-        """Return the length of each prompt in tokens, with chat template, tools and start of reply.
+        """Return the length of each prompt in tokens, as in training.
 
-        A training sees the same tokens.
+        The chat template, the tools and the generation prompt are included.
         """
         require_tokenizer(tokenizer, self.template_kwargs)
         prompts = self.starting_prompts(rows)
