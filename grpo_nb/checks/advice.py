@@ -82,7 +82,7 @@ def _advise_difficulty(baseline: Baseline) -> Iterable[Advice]:
     groups = len(baseline.groups)
     wrong = baseline.counts["all wrong"]
     right = baseline.counts["all right"]
-    load_others = "task = gn.load_task(..., filter=lambda row: ...)  # the rest as before"
+    load_others = "task = gn.load_task([row for row in rows if ...], ...)  # the rest as before"
     # Half right and half wrong is no reason for either: the questions are of different difficulty.
     is_hard = 2 * wrong >= groups and wrong > right
     is_format_only = baseline.verdict == "format only"

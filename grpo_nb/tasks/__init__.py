@@ -4,7 +4,6 @@
 """
 
 from grpo_nb.tasks.answers import Answers, is_same_answer
-from grpo_nb.tasks.contamination import normalized_question
 from grpo_nb.tasks.formats import AnswerFormat, bare, boxed, hashes, think_answer, xml
 from grpo_nb.tasks.load import load_task
 from grpo_nb.tasks.number_reading import read_number

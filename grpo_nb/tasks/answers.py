@@ -4,7 +4,6 @@ The gold answers decide the kind, the task shows it, and `kind=` sets it. Prompt
 majority-class baseline depend on the kind alone. Any other comparison is a reward of your own.
 """
 
-import itertools
 import json
 import re
 from collections import Counter
@@ -19,8 +18,8 @@ ACCEPTED = "accepted_answers"
 """Column with all right answers of a row, if the source gives several; `answer` is the first."""
 
 Kind = Literal["number", "choice", "text", "expression", "json"]
-# One answer in this many may be of another kind, such as "n/a" among numbers.
-_ONE_ODD_IN = 10
+# Share of the rows whose answer may be of another kind, such as "n/a" among numbers.
+_MOST_OTHERS = 0.1
 # Answers are labels if they are few, repeat three times on average, and fit into the prompt.
 _MOST_LABELS = 24
 _ROWS_PER_LABEL = 3
@@ -58,7 +57,7 @@ class Answers:
     """
     keys: tuple[str, ...] = ()
     """Keys that most of the JSON objects have."""
-    odd: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
     """Gold answers of another kind, such as `n/a` among numbers. They are compared as text."""
 
     @property
@@ -81,8 +80,8 @@ class Answers:
     def sentence(self) -> str:
         """The kind in words."""
         if self.kind == "choice":
-            labels = [f"{label} ({share:.0%})" for label, share in self.labels]
-            return f"choice: {', '.join(labels)}"
+            labels = ", ".join(f"{label} ({share:.0%})" for label, share in self.labels)
+            return f"choice: {labels}"
         return self.hint if self.kind == "json" else self.kind
 
 
@@ -101,26 +100,30 @@ def answers_of(golds: Sequence[str | Sequence[str]], kind: Kind | None = None) -
     >>> answers_of(["yes", "no"] * 4).hint
     'one of: no, yes'
     """
-    accepted = [[gold] if isinstance(gold, str) else list(gold) for gold in golds]
+    accepted: list[list[str]] = []
+    for gold in golds:
+        accepted.append([gold] if isinstance(gold, str) else list(gold))
     counts = _count_labels(accepted)
     is_few = 2 <= len(counts) <= _MOST_LABELS
     repeats = is_few and len(golds) >= _ROWS_PER_LABEL * len(counts)
     if kind is None:
         kind = _likely_kind(accepted)
-        are_short = all(len(text) <= _LONGEST_LABEL and "\n" not in text for text in counts)
-        if kind in ("expression", "text") and repeats and are_short:
+        is_one_line = "\n" not in "".join(counts)
+        are_short = max(map(len, counts), default=0) <= _LONGEST_LABEL
+        if kind in ("expression", "text") and repeats and is_one_line and are_short:
             kind = "choice"
     # Equally frequent numbers, such as sums that each come three times, have no majority.
     has_majority = repeats and len({*counts.values()}) > 1
     labels = []
     if kind == "choice" or (kind == "number" and has_majority):
         # Equally frequent labels stay in the order of their first rows.
-        labels = [(label, count / len(golds)) for label, count in counts.most_common()]
+        for label, count in counts.most_common():
+            labels.append((label, count / len(golds)))
     return Answers(
         kind,
         labels=tuple(labels),
         keys=_usual_keys(accepted) if kind == "json" else (),
-        odd=_odd_answers(accepted, kind),
+        others=_answers_of_other_kinds(accepted, kind),
     )
 
 
@@ -141,15 +144,20 @@ def _count_labels(accepted: Sequence[Sequence[str]]) -> Counter[str]:
 def _likely_kind(accepted: Sequence[Sequence[str]]) -> Kind:
     """Return the first kind that nine in ten rows have."""
     for kind in _IS_OF_KIND:
-        if accepted and len(_odd_answers(accepted, kind)) <= len(accepted) / _ONE_ODD_IN:
+        others = _answers_of_other_kinds(accepted, kind)
+        if accepted and len(others) <= _MOST_OTHERS * len(accepted):
             return kind
     return "text"
 
 
-def _odd_answers(accepted: Sequence[Sequence[str]], kind: Kind) -> tuple[str, ...]:
-    """Return the first answer of each row that has no answer of the kind."""
+def _answers_of_other_kinds(accepted: Sequence[Sequence[str]], kind: Kind) -> tuple[str, ...]:
+    """Return the first answer of each row in which no answer is of the kind."""
     is_of_kind = _IS_OF_KIND.get(kind, bool)  # any answer is a text, and none is empty
-    return tuple(row[0] for row in accepted if not any(map(is_of_kind, row)))
+    others = []
+    for row in accepted:
+        if not any(map(is_of_kind, row)):
+            others.append(row[0])
+    return tuple(others)
 
 
 def _json_gold(gold: str) -> Any:
@@ -175,9 +183,13 @@ _IS_OF_KIND: dict[Kind, Callable[[str], bool]] = {
 
 def _usual_keys(accepted: Sequence[Sequence[str]]) -> tuple[str, ...]:
     """Return the keys that the first answers of more than half of the rows have."""
-    values = [_json_gold(row[0]) for row in accepted]
-    keys = Counter(itertools.chain(*(value for value in values if isinstance(value, dict))))
-    return tuple(key for key, number in keys.items() if 2 * number > len(accepted))
+    counts: Counter[str] = Counter()
+    for row in accepted:
+        value = _json_gold(row[0])
+        if isinstance(value, dict):
+            counts.update(list(value))
+    majority = len(accepted) / 2
+    return tuple(key for key, count in counts.items() if count > majority)
 
 
 # Is an answer right?
@@ -197,14 +209,14 @@ def is_same_answer(given: str, gold: str, tolerance: float = 0.0) -> bool:
     >>> is_same_answer("**B.** No", "B"), is_same_answer("A or B", "B")
     (True, False)
     """
-    wanted = read_number(gold)
-    number = read_number(given)
-    if wanted is None and number is not None:
-        wanted = _with_unit_of(gold, number)
-    if wanted is not None:
-        if number is None:
-            number = _with_unit_of(given, wanted)
-        return number is not None and is_same_number(number, wanted, tolerance)
+    gold_number = read_number(gold)
+    given_number = read_number(given)
+    if gold_number is None and given_number is not None:
+        gold_number = _with_unit_of(gold, given_number)
+    if given_number is None and gold_number is not None:
+        given_number = _with_unit_of(given, gold_number)
+    if gold_number is not None:
+        return given_number is not None and is_same_number(given_number, gold_number, tolerance)
     gold_value = _json_gold(gold)
     if gold_value is not None:
         # As texts, because True == 1 in Python. An answer that is no JSON becomes "null".
@@ -212,15 +224,18 @@ def is_same_answer(given: str, gold: str, tolerance: float = 0.0) -> bool:
         return given_text == json.dumps(gold_value, sort_keys=True)
     if folded(given) == folded(gold):
         return True
-    letter, text = read_letter(given)
-    return letter != "" and read_letter(gold) == (letter, "") and not _HEDGE.search(text)
+    letter, text_after = read_letter(given)
+    if not letter or _HEDGE.search(text_after):
+        return False
+    return read_letter(gold) == (letter, "")
 
 
 def _with_unit_of(text: str, other: Number) -> Number | None:
     """Read `2h` as 2 hours if the other side has this unit; alone, it may be two times h."""
     number = read_number(_GLUED_UNIT.sub(r"\1 \2", strip_markup(text)))
-    has_same_unit = number is not None and other.unit and number.unit == other.unit
-    return number if has_same_unit else None
+    if number is None or not other.unit or number.unit != other.unit:
+        return None
+    return number
 
 
 def folded(text: str) -> str:

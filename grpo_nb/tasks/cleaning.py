@@ -5,7 +5,7 @@ import json
 import numbers
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -13,17 +13,27 @@ from grpo_nb.config.arguments import check_choice
 from grpo_nb.core.words import displayable, shorten
 from grpo_nb.tasks.answers import ACCEPTED, Kind, is_same_answer
 from grpo_nb.tasks.prompts import Chat, TaskRow, TaskRows, split_system
-from grpo_nb.tasks.read_rows import Row, Rows
+from grpo_nb.tasks.read_rows import Row, SourceRows
 
 OnConflict = Literal["raise", "drop", "first"]
 Columns = Mapping[str, str]
-RowFilter = Callable[[Row], object]
 ROLES = ("question", "answer", "prompt")
 # Column names that mean something to TRL's GRPOTrainer (arguments of rewards, and images) or to
 # the rewards of the kit. A reward that is a method has the argument self.
 TAKEN_NAMES = {
-    *("prompts", "completion", "completions", "completion_ids", "trainer_state", "log_extra"),
-    *("log_metric", "environments", "image", "images", "self", *ROLES, ACCEPTED),
+    *ROLES,
+    ACCEPTED,
+    "completion",
+    "completion_ids",
+    "completions",
+    "environments",
+    "image",
+    "images",
+    "log_extra",
+    "log_metric",
+    "prompts",
+    "self",
+    "trainer_state",
 }
 # An answer with its solution, as in GSM8K. The last #### is the one before the answer.
 _SOLVED = re.compile(r"(?s)(?P<solution>.*?)\s*####\s*(?P<answer>(?:(?!####)[^\n])+?)\s*")
@@ -53,7 +63,9 @@ class Changes:
     @property
     def sentence(self) -> str:
         """The rows left out, in one line."""
-        reasons = [f"{n} {reason} ({self.examples[reason]})" for reason, n in self.dropped.items()]
+        reasons = []
+        for reason, count in self.dropped.items():
+            reasons.append(f"{count} {reason} ({self.examples[reason]})")
         return "; ".join(reasons)
 
 
@@ -66,11 +78,10 @@ _Reasons = dict[int, str]
 
 
 def clean(
-    source: Rows,
+    source: SourceRows,
     changes: Changes,
     columns: Columns | None = None,
     on_conflict: OnConflict = "raise",
-    filter: RowFilter | None = None,
     *,
     kind: Kind | None = None,
 ) -> TaskRows:
@@ -82,7 +93,6 @@ def clean(
         columns: The columns of each part.
         on_conflict: What to do with a question that has different answers: `raise` an error, `drop`
             all of its rows, or keep the `first`.
-        filter: Function of a row that says whether it stays.
         kind: Kind of the answers, if the user set it: with `json`, a list is one answer.
 
     Raises:
@@ -96,22 +106,30 @@ def clean(
         )
     if source.note:
         changes.note(source.note)
-    names = list(dict.fromkeys(name for row in source.rows for name in row))
+    names = list(dict.fromkeys(itertools.chain(*source.rows)))
     column_of = _choose_columns(source, names, columns or {})
+    golds = [row.get(column_of["answer"]) for row in source.rows]
+    has_aliases = kind != "json" and _are_aliases(golds)
+    rows: dict[int, TaskRow] = {}
     reasons: _Reasons = {}
-    rows = _read_questions_and_answers(source, column_of, filter, kind, reasons)
-    if any(ACCEPTED in row for row in rows.values()):
+    for number, row in enumerate(source.rows):
+        try:
+            rows[number] = _read_row(row, column_of, has_aliases)
+        except _Unusable as reason:
+            reasons[number] = str(reason)
+    if has_aliases:
         changes.note(
             f"each text in a list of answers is right (column {ACCEPTED!r}), and the first is "
             'shown. If a list is one answer, write kind="json"'
         )
     else:
         _split_solutions(rows.values(), changes)
-    _find_repeated(rows, on_conflict, source.described_as, reasons)
+    reasons |= _repeated_rows(rows, on_conflict, source.described_as)
     for number, reason in sorted(reasons.items()):
         row = source.rows[number]
         cells = [f"{name}={shorten(repr(row.get(name)), 80)}" for name in column_of.values()]
-        changes.leave_out(f"{source.prefix}{reason}", f"row {number}: {', '.join(cells)}")
+        example = f"row {number}: {', '.join(cells)}"
+        changes.leave_out(source.prefix + reason, example)
         rows.pop(number, None)
     if not rows:
         raise ValueError(
@@ -124,7 +142,7 @@ def clean(
     return list(rows.values())
 
 
-def _choose_columns(source: Rows, names: Sequence[str], columns: Columns) -> dict[str, str]:
+def _choose_columns(source: SourceRows, names: Sequence[str], columns: Columns) -> dict[str, str]:
     """Return the column of each role: question, answer and prompt.
 
     A role without an entry in `columns` has the column of its own name.
@@ -148,12 +166,11 @@ def _choose_columns(source: Rows, names: Sequence[str], columns: Columns) -> dic
     for role, name in column_of.items():
         if name not in names:
             # Of two columns, the first is usually the question.
-            proposed = names if len(names) == 2 else ["<column>", "<column>"]
-            to_copy = dict(zip(("question", "answer"), proposed, strict=True))
+            question, answer = names if len(names) == 2 else ["<column>", "<column>"]
+            to_copy = json.dumps({"question": question, "answer": answer}, ensure_ascii=False)
             raise ValueError(
                 f"{source.described_as} has no column {name!r} for the {role}; it has "
-                f"{shorten(str(names), 1000)}. Map it: "
-                f"columns={json.dumps(to_copy, ensure_ascii=False)}"
+                f"{shorten(str(names), 1000)}. Map it: columns={to_copy}"
             )
     return column_of
 
@@ -161,32 +178,13 @@ def _choose_columns(source: Rows, names: Sequence[str], columns: Columns) -> dic
 # How rows are read.
 
 
-def _read_questions_and_answers(
-    source: Rows,
-    column_of: Mapping[str, str],
-    filter: RowFilter | None,
-    kind: Kind | None,
-    reasons: _Reasons,
-) -> dict[int, TaskRow]:
-    """Filter the rows, and read question and answer of each, by place in the source."""
-    selected: dict[int, Row] = {}
-    for number, row in enumerate(source.rows):
-        if filter is None or filter(dict(row)):
-            selected[number] = row
-        else:
-            reasons[number] = "that filter= leaves out"
-    # All rows decide together how answers are read: lists of texts hold several right answers.
-    golds = [row.get(column_of["answer"]) for row in selected.values()]
+def _are_aliases(golds: Sequence[Any]) -> bool:
+    """Say whether lists among the answers hold several right answers: texts and nothing else.
+
+    All rows decide together.
+    """
     lists = [gold for gold in golds if isinstance(gold, (list, tuple))]
-    types = set(map(type, itertools.chain(*lists)))
-    has_aliases = kind != "json" and types == {str}
-    rows = {}
-    for number, row in selected.items():
-        try:
-            rows[number] = _read_row(row, column_of, has_aliases)
-        except _Unusable as reason:
-            reasons[number] = str(reason)
-    return rows
+    return set(map(type, itertools.chain(*lists))) == {str}
 
 
 def _read_row(row: Row, column_of: Mapping[str, str], has_aliases: bool) -> TaskRow:
@@ -195,33 +193,36 @@ def _read_row(row: Row, column_of: Mapping[str, str], has_aliases: bool) -> Task
     Raises:
         _Unusable: With the reason why the row cannot be used.
     """
-    read: TaskRow = {}
+    task_row: TaskRow = {}
     cells = {role: row.get(name) for role, name in column_of.items()}
     question = cells.get("question")
     # Some rows may have only a question, where others have a prompt, or both.
-    if is_filled(cells.get("prompt")):
-        read["prompt"] = _read_chat(cells["prompt"])
-        question = question if is_filled(question) else _text_of_chat(read["prompt"])
+    if _is_filled(cells.get("prompt")):
+        task_row["prompt"] = _read_chat(cells["prompt"])
+        question = question if _is_filled(question) else _text_of_chat(task_row["prompt"])
     gold = cells["answer"]
     if has_aliases:
         golds = gold if isinstance(gold, (list, tuple)) else [gold]
-        accepted = [_as_text(entry, "answer").strip() for entry in golds if is_filled(entry)]
-        read[ACCEPTED] = list(dict.fromkeys(accepted))
+        golds = filter(_is_filled, golds)
+        accepted = dict.fromkeys(_as_text(entry, "answer").strip() for entry in golds)
+        task_row[ACCEPTED] = list(accepted)
         gold = next(iter(accepted), None)
-    read["question"] = _as_text(question, "question")
-    read["answer"] = _as_text(gold, "answer").strip()
-    return read
+    task_row["question"] = _as_text(question, "question")
+    task_row["answer"] = _as_text(gold, "answer").strip()
+    return task_row
 
 
-def is_filled(cell: Any) -> bool:
+def _is_filled(cell: Any) -> bool:
     """Say whether a cell holds anything other than None, NaN or white space."""
     is_nan = isinstance(cell, float) and cell != cell
-    return cell is not None and not is_nan and bool(str(cell).strip())
+    if cell is None or is_nan:
+        return False
+    return str(cell).strip() != ""
 
 
 def _as_text(value: Any, role: str) -> str:
     """Return a question or answer as text; an answer that is a dict or list as JSON."""
-    if not is_filled(value):
+    if not _is_filled(value):
         raise _Unusable(f"with an empty {role}")
     if isinstance(value, (dict, list)) and role == "answer":
         return _as_json(value)
@@ -244,7 +245,8 @@ def _read_chat(turns: Any) -> Chat:
         raise _Unusable(
             'whose prompt is no chat, [{"role": "user", "content": "..."}, ...]'
         ) from None
-    if not chat or chat[-1]["role"] not in ("user", "tool") or not chat[-1]["content"].strip():
+    last = chat[-1] if chat else {"role": "", "content": ""}
+    if last["role"] not in ("user", "tool") or not last["content"].strip():
         raise _Unusable("whose prompt does not end with what a user says")
     return chat
 
@@ -257,7 +259,8 @@ def _text_of_chat(chat: Chat) -> str:
     _, turns = split_system(chat)
     if len(turns) == 1:
         return turns[0]["content"]
-    return "\n".join(f"{turn['role']}: {turn['content']}" for turn in turns)
+    lines = [f"{turn['role']}: {turn['content']}" for turn in turns]
+    return "\n".join(lines)
 
 
 def _split_solutions(rows: Collection[TaskRow], changes: Changes) -> None:
@@ -273,40 +276,38 @@ def _split_solutions(rows: Collection[TaskRow], changes: Changes) -> None:
 # Repeated questions.
 
 
-def _find_repeated(
-    rows: Mapping[int, TaskRow], on_conflict: OnConflict, described_as: str, reasons: _Reasons
-) -> None:
-    """Give a reason to rows whose question came before, whatever its white space.
+def _repeated_rows(
+    rows: Mapping[int, TaskRow], on_conflict: OnConflict, described_as: str
+) -> _Reasons:
+    """Return the rows whose question came before, whatever its white space.
 
     Raises:
         ValueError: A question has different answers, and `on_conflict` is `raise`.
     """
-    groups: dict[str, list[int]] = {}
+    reasons: _Reasons = {}
+    first_number: dict[str, int] = {}
     for number, row in rows.items():
         words = str(row.get("prompt", row["question"])).split()
-        groups.setdefault(" ".join(words), []).append(number)
-    for group in groups.values():
-        first = rows[group[0]]
-        conflicting = [n for n in group if not _share_an_answer(rows[n], first)]
-        if conflicting and on_conflict == "raise":
-            golds = list(dict.fromkeys(rows[number]["answer"] for number in group))
+        first = first_number.setdefault(" ".join(words), number)
+        if first == number:
+            continue
+        answer = row["answer"]
+        first_answer = rows[first]["answer"]
+        shared = set(row.get(ACCEPTED, [])).intersection(rows[first].get(ACCEPTED, []))
+        if shared or is_same_answer(answer, first_answer):
+            reasons[number] = "repeated"
+            continue
+        if on_conflict == "raise":
             raise ValueError(
-                f"{described_as}: rows {group[:4]} ask {shorten(first['question'], 120)!r} "
-                f'with different answers, {golds}. on_conflict="drop" leaves such questions out, '
+                f"{described_as}: rows {[first, number]} ask {shorten(row['question'], 120)!r} "
+                f'with different answers, {[first_answer, answer]}. on_conflict="drop" leaves such questions out, '
                 '"first" keeps the first. Where each is right, write one row with a list as its '
                 'answer, such as ["Paris", "City of Paris"].'
             )
-        for number in group[1:]:
-            reasons[number] = "contradictory" if number in conflicting else "repeated"
-        if conflicting and on_conflict == "drop":
-            reasons.update(dict.fromkeys(group, "contradictory"))
-
-
-def _share_an_answer(row: Row, other: Row) -> bool:
-    """Say whether two rows have a right answer in common."""
-    answers = row.get(ACCEPTED, [row["answer"]])
-    golds = other.get(ACCEPTED, [other["answer"]])
-    return any(is_same_answer(answer, gold) for answer, gold in itertools.product(answers, golds))
+        reasons[number] = "contradictory"
+        if on_conflict == "drop":
+            reasons[first] = "contradictory"
+    return reasons
 
 
 # The other columns.
@@ -315,7 +316,8 @@ def _share_an_answer(row: Row, other: Row) -> bool:
 def _add_column(rows: Collection[TaskRow], name: str, values: list[Any], changes: Changes) -> None:
     """Give each row its value of a column, which is renamed if its name is taken."""
     kept_as = name
-    if name in TAKEN_NAMES or any(name in row for row in rows):
+    is_taken = name in TAKEN_NAMES or any(name in row for row in rows)
+    if is_taken:
         kept_as = f"source_{name}"
         changes.note(f"the column {name!r} is now {kept_as!r}: its name is taken")
     if _is_changed_by_arrow(values):

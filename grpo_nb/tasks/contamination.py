@@ -9,20 +9,20 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import re
-import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_nb.tasks.markup import INVISIBLE
+from grpo_nb.tasks.markup import in_ascii
 
-# Pattern -> the one spelling of what it finds.
-_SPELLINGS = {
-    rf"{INVISIBLE}|\$": "",  # the dollar sign marks a formula
+# Pattern -> the one spelling of what it finds, in a question.
+_QUESTION_SPELLINGS = {
+    r"\$": "",  # marks a formula
     "[\u061c\u202a-\u202e\u2066-\u2069]": "",  # marks of the direction of writing
-    "[\u2212\u2010-\u2013]": "-",  # minus and dashes
-    "[\u00d7\u2217\u22c5\u00b7]": "*",  # times and dots
+    r"\\(?:times|cdot)(?![A-Za-z])|\u2217": "*",
     "[\u00f7\u2215]": "/",  # division
+    r"\^\{(-?\w+)\}": r"^\1",  # x^{2} is x^2
+    r"_\{(\w+)\}": r"\1",  # CO_{2} is CO2
     r"(?<=[(\[])\s+|\s+(?=[)\]])": "",
     r"(?<=\d),(?=\d{3}(?!\d))": "",
     # 7.0 is 7 and 2.50 is 2.5, but 1.10.0 is a version.
@@ -52,8 +52,8 @@ def normalized_question(question: Any) -> str:
     >>> normalized_question("What is $3.0 \u00d7 4$?") == normalized_question("What is 3 * 4?")
     True
     """
-    text = unicodedata.normalize("NFKC", str(question))
-    for pattern, spelling in _SPELLINGS.items():
+    text = in_ascii(str(question))
+    for pattern, spelling in _QUESTION_SPELLINGS.items():
         text = re.sub(pattern, spelling, text)
     words = [_AROUND_WORDS.sub("", word) for word in text.split()]
     return " ".join(filter(None, words))

@@ -76,9 +76,11 @@ class AnswerFormat:
 
     def system_prompt(self) -> str:
         """Return the instruction for the model."""
-        hint = self.answer_hint or "answer"
+        if self.instruction:
+            return self.instruction
         asked = "Reply with nothing but the answer:" if self.is_bare else "Answer in this format:"
-        return self.instruction or f"{asked}\n{self.render('short reasoning', hint)}"
+        shape = self.render("short reasoning", self.answer_hint or "answer")
+        return f"{asked}\n{shape}"
 
     def render(self, reasoning: str, answer: str) -> str:
         """Return an answer in this format with all of its tags; a bare one has no reasoning."""
@@ -142,13 +144,17 @@ class AnswerFormat:
         >>> boxed().tag_spans(r"\boxed{\frac{1}{2}}.")
         [(0, 7), (18, 19)]
         """
-        starts = {tag: text.find(tag) for tag in self.tags if text.count(tag) == 1}
-        if self.answer_close == "}":
-            starts.pop("}", None)
-            if self.answer_open in starts and (slot := self._slot.search(text)):
-                starts["}"] = slot.end() - 1
-        spans = {tag: (start, start + len(tag)) for tag, start in starts.items()}
-        return [spans.get(tag) for tag in self.tags]
+        spans: list[tuple[int, int] | None] = []
+        for tag in self.tags:
+            if tag == self.answer_close == "}":
+                slot = self._slot.search(text)
+                is_once = slot is not None and text.count(self.answer_open) == 1
+                start = slot.end() - 1 if slot else -1
+            else:
+                is_once = text.count(tag) == 1
+                start = text.find(tag)
+            spans.append((start, start + len(tag)) if is_once else None)
+        return spans
 
     def reasoning(self, text: str) -> str:
         """Return the text between the tags of the reasoning, or before the answer.

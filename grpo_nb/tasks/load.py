@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
+import itertools
 import math
 import random
 from collections import Counter
@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, get_args
 from grpo_nb.config.arguments import check_choice
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require
-from grpo_nb.core.words import did_you_mean, in_line, require_number
+from grpo_nb.core.words import in_line, require_number
 from grpo_nb.tasks.answers import ACCEPTED, Answers, Kind, answers_of
-from grpo_nb.tasks.cleaning import Changes, Columns, OnConflict, RowFilter, clean
+from grpo_nb.tasks.cleaning import Changes, Columns, OnConflict, clean
 from grpo_nb.tasks.contamination import question_key
 from grpo_nb.tasks.formats import AnswerFormat
 from grpo_nb.tasks.prompts import (
@@ -29,8 +29,8 @@ from grpo_nb.tasks.prompts import (
 from grpo_nb.tasks.read_rows import (
     ARITHMETIC_EXAMPLE,
     HOLDOUT_SIZE,
-    Rows,
     Source,
+    SourceRows,
     arithmetic_rows,
     read_rows,
 )
@@ -49,7 +49,6 @@ def load_task(
     *,
     columns: Columns | None = None,
     kind: Kind | None = None,
-    filter: RowFilter | None = None,
     format: AnswerFormat | None = None,
     system: str | None = None,
     example: Example | None = None,
@@ -64,16 +63,14 @@ def load_task(
 
     Args:
         source: `"arithmetic"`; the path of a .csv, .tsv, .json, .jsonl, .parquet or .xlsx file; a
-            DataFrame, a `Dataset` or `DatasetDict`; a list of dicts or a dict of columns;
-            `"gsm8k"` or the id of a data set on the Hub. Of several splits, `train` is read.
+            DataFrame, a `Dataset` or `DatasetDict`; a list of dicts; `"gsm8k"` or the id of a data
+            set on the Hub. Of several splits, `train` is read.
         settings: For `seed` and, with `tokenizer`, `max_prompt_length`.
         columns: The column of each part, `{"question": "Review text", "answer": "label"}`. A
             `prompt` is chat messages, or text. See docs/guide/data.md for more.
         kind: Kind of the answers: `number`, `choice`, `text`, `expression` or `json`. The answers
             decide if it is not given. The kind sets what the prompt asks for and how an answer is
             compared.
-        filter: Function of a row (a dict by column) that says whether the row stays:
-            `lambda row: row["Nr"] != "Total"`.
         format: The answer format; `xml()` if not given. If it has no hint for the answer, the
             kind sets it.
         system: System prompt to use in place of the format's own,
@@ -114,38 +111,37 @@ def load_task(
     )
     check_choice("kind", kind, (None, *get_args(Kind)))
     is_arithmetic = isinstance(source, str) and source == "arithmetic"
-    known = inspect.signature(arithmetic_rows).parameters if is_arithmetic else {}
-    for name in options.keys() - known.keys():
-        arguments = [*inspect.signature(load_task).parameters, *known]
-        raise TypeError(f"{name}= means nothing for this source{did_you_mean(name, arguments)}")
+    if options and not is_arithmetic:
+        raise TypeError(f"{', '.join(options)}= means nothing for this source.")
     usual_seed = settings.seed if settings is not None else 0
     seed = usual_seed if seed is None else seed
     if chat_template_kwargs is None and settings is not None:
         chat_template_kwargs = settings.extra.get("chat_template_kwargs")
 
     # 1. Read the source.
-    holdout_size = options.pop("holdout_size", HOLDOUT_SIZE)
     if holdout is None:
-        holdout = holdout_size if is_arithmetic else _HELD_OUT
-    is_split = isinstance(holdout, (int, float))
+        holdout = options.pop("holdout_size", HOLDOUT_SIZE) if is_arithmetic else _HELD_OUT
+    is_size = isinstance(holdout, (int, float))
     if is_arithmetic:
         # No rows are generated for a held-out part of the user's own.
-        generated = arithmetic_rows(seed, holdout_size=holdout if is_split else 0, **options)
-        source_rows = Rows("arithmetic", generated)
+        holdout_size = holdout if is_size else 0
+        require_number("holdout", holdout_size, 0)
+        generated = arithmetic_rows(seed, holdout_size=holdout_size, **options)
+        source_rows = SourceRows("arithmetic", generated)
         example = ARITHMETIC_EXAMPLE if example is None else example
     else:
         source_rows = read_rows(source)
 
     # 2. Find question and answer in each row. Held-out rows of the user's own are read alike.
     changes = Changes()
-    rows = clean(source_rows, changes, columns, on_conflict, filter, kind=kind)
+    rows = clean(source_rows, changes, columns, on_conflict, kind=kind)
     own_holdout: TaskRows = []
-    if not is_split:
+    if not is_size:
         holdout_rows = read_rows(holdout, "test")
         holdout_rows = dataclasses.replace(
             holdout_rows, described_as="holdout", prefix="in holdout, "
         )
-        own_holdout = clean(holdout_rows, changes, columns, on_conflict, filter, kind=kind)
+        own_holdout = clean(holdout_rows, changes, columns, on_conflict, kind=kind)
         held_out_questions = [row["question"] for row in own_holdout]
         rows = _without(rows, held_out_questions, "whose question is held out too", changes)
 
@@ -163,11 +159,11 @@ def load_task(
     _note_problems_of_prompts([*train, *held_out], answers, format, changes)
 
     # 5. Hold questions out. The example is in every prompt, so its question would measure nothing.
-    shown = [turn["content"] for turn in example_turns(example, format)]
-    if is_split:
-        train, held_out = _split(train, holdout, seed, shown)
+    example_texts = [turn["content"] for turn in example_turns(example, format)]
+    if is_size:
+        train, held_out = _split(train, holdout, seed, example_texts)
     else:
-        held_out = _without(held_out, shown, "in holdout, that the example shows", changes)
+        held_out = _without(held_out, example_texts, "in holdout, that the example shows", changes)
     if not train or not held_out:
         raise ValueError(
             f"holdout = {in_line(holdout)} leaves {len(train)} training and {len(held_out)} "
@@ -200,7 +196,7 @@ def load_task(
 
 
 def _split(
-    rows: TaskRows, holdout: float, seed: int, shown: Iterable[str]
+    rows: TaskRows, holdout: float, seed: int, example_texts: Iterable[str]
 ) -> tuple[TaskRows, TaskRows]:
     """Return training and held-out rows; questions with the same key are in the same part.
 
@@ -213,11 +209,11 @@ def _split(
     rows_per_key = Counter(keys)
     order = list(rows_per_key)
     random.Random(seed).shuffle(order)
-    never_held = set(map(question_key, shown))
+    example_keys = set(map(question_key, example_texts))
     held_keys: set[str] = set()
     held_count = 0
     for key in order:
-        if held_count < holdout and key not in never_held:
+        if held_count < holdout and key not in example_keys:
             held_keys.add(key)
             held_count += rows_per_key[key]
     parts: dict[bool, TaskRows] = {False: [], True: []}
@@ -244,20 +240,20 @@ def _as_datasets(train: TaskRows, held_out: TaskRows) -> tuple[Dataset, Dataset]
 
     rows = [*train, *held_out]
     # A column that only some rows have is None in the others.
-    empty = dict.fromkeys(name for row in rows for name in row)
+    empty = dict.fromkeys(itertools.chain(*rows))
     data = Dataset.from_list([{**empty, **row} for row in rows])
-    return data.select(range(len(train))), data.select(range(len(train), len(rows)))
+    return data.take(len(train)), data.skip(len(train))
 
 
 def _note_problems_of_prompts(
     rows: TaskRows, answers: Answers, format: AnswerFormat, changes: Changes
 ) -> None:
     """Note answers of another kind, and a prompt that does not name the format."""
-    if answers.odd:
+    if answers.others:
         changes.note(
-            f"{len(answers.odd)} of {len(rows)} answers are no {answers.kind}, such as "
-            f"{answers.odd[0]!r:.60}: an answer must equal them as text; filter= can leave such "
-            "rows out"
+            f"{len(answers.others)} of {len(rows)} answers are no {answers.kind}, such as "
+            f"{answers.others[0]!r:.60}: an answer must equal them as text. "
+            "Leave such rows out if they are mistakes"
         )
     mark = format.answer_open.strip()
     if mark not in "".join(turn["content"] for turn in rows[0]["prompt"]):

@@ -10,8 +10,10 @@ from functools import lru_cache
 # Longer texts are not answers; the patterns below are not run on them.
 _LONGEST = 2000  # characters
 
-# Minus, dash, hyphens, quotation marks, slash, apostrophe.
-_SIGNS = str.maketrans("\u2212\u2013\u2010\u2011\u201c\u201d\u201e\u2044\u2019", '----"""/\'')
+# Minus, dashes, hyphens, quotation marks, slash, apostrophe.
+_ASCII_OF_SIGN = str.maketrans(
+    "\u2212\u2013\u2012\u2010\u2011\u201c\u201d\u201e\u2044\u2019", '-----"""/\''
+)
 _LATEX_OF_SIGN = {
     "[\u00b7\u22c5]": r"\\cdot ",
     "\u00d7": r"\\times ",
@@ -23,8 +25,8 @@ _LATEX_OF_SIGN = {
     # 1½ gets a space.
     "(?=[\u00bc-\u00be\u2150-\u215e])": " ",
 }
-INVISIBLE = "[\u00ad\u200b-\u200f\u2060-\u2064\ufeff]"
-"""Pattern of soft hyphens, zero-width spaces and byte order marks."""
+# Soft hyphens, zero-width spaces and byte order marks.
+_INVISIBLE = "[\u00ad\u200b-\u200f\u2060-\u2064\ufeff]"
 # Text between braces, with further braces inside: 8 levels are more than anyone writes.
 # An escaped brace, as of a set, is not counted.
 INSIDE = r"(?:[^{}\\]|\\.)*+"
@@ -68,20 +70,24 @@ def strip_markup(text: str) -> str:
     text = text.strip()
     if len(text) > _LONGEST or _PLAIN.fullmatch(text):
         return text
-    if not text.isascii():
-        text = _in_ascii(text)
-    text = _unwrapped(text)
+    text = _unwrapped(in_ascii(text))
     for pattern, spelling in _SPELLINGS.items():
         text = re.sub(pattern, spelling, text)
     return _unwrapped(text)
 
 
-def _in_ascii(text: str) -> str:
-    """Return a text with ASCII spellings of digits, fractions, exponents and signs."""
-    text = re.sub(INVISIBLE, "", text)
+def in_ascii(text: str) -> str:
+    r"""Return a text with ASCII spellings of digits, fractions, exponents and signs.
+
+    >>> in_ascii("1\u00bd \u00d7 x\u00b2"), in_ascii("3 \u2212 4")
+    ('1 1/2 \\times  x^{2}', '3 - 4')
+    """
+    if text.isascii():
+        return text
+    text = re.sub(_INVISIBLE, "", text)
     for pattern, spelling in _LATEX_OF_SIGN.items():
         text = re.sub(pattern, spelling, text)
-    text = unicodedata.normalize("NFKC", text).translate(_SIGNS)
+    text = unicodedata.normalize("NFKC", text).translate(_ASCII_OF_SIGN)
     # Decimal digits of other scripts.
     return re.sub(r"\d", lambda match: str(int(match[0])), text)
 

@@ -25,8 +25,7 @@ _DIGITS = (
     r"|(?!0\d)\d+)"
 )
 _DECIMAL = rf"(?:{_DIGITS}(?:\.\d*)?|\.\d+)"
-# No digit, exponent or `k` (thousand) may follow a fraction: written as 1/2, the fraction would
-# take it into its denominator.
+# No digit, exponent or `k` (thousand) may follow a fraction: `\frac{1}{2}3` must not become 1/23.
 _NO_FACTOR = r"(?!\.?\d|[eEk](?![A-Za-z]))"
 _FRAC = re.compile(
     rf"\\frac\s*\{{\s*(-?\s*{_DECIMAL})\s*\}}\s*\{{\s*(-?\s*{_DECIMAL})\s*\}}{_NO_FACTOR}"
@@ -41,7 +40,7 @@ _NUMBER = re.compile(
     (?:US[ ]?(?=\$))?(?P<money>(?:[$\u20ac\u00a3\u00a5\u20b9]|USD|EUR|GBP)?)\s*
     (?P<minus>-?)\s*  # the sign of $-5
     (?:(?P<whole>[1-9]\d*)[ ]+(?=[\d.,]+\s*/\s*-?[\d.]))?  # the 1 of 1 3/4
-    (?P<over>{_DECIMAL})(?:\s*/\s*(?P<under>-?\s*{_DECIMAL}))?
+    (?P<numerator>{_DECIMAL})(?:\s*/\s*(?P<denominator>-?\s*{_DECIMAL}))?
     (?:  # the power of ten in 1e3 and 1 x 10^3
         [eE](?P<e>[-+]?\d{{1,3}})
         |\s*(?:x|\*|\\times|\\cdot)\s*10\s*(?:\^|\*\*)\s*\{{?\s*(?P<power>[-+]?\d{{1,3}})\s*\}}?
@@ -97,22 +96,22 @@ def read_number(text: str) -> Number | None:
     match = _NUMBER.fullmatch(_FRAC.sub(r" \1/\2", text).strip())
     if match is None:
         words = re.sub(r"\s+|(?<=\w)-(?=\w)", " ", text.casefold())
-        value = _spelled(words)
+        value = _value_of_words(words)
         return None if value is None else Number(Fraction(value))
     return _number_of(match)
 
 
 def _number_of(match: re.Match[str]) -> Number | None:
     """Return the number of a match of `_NUMBER`; None if its parts contradict."""
-    over = _decimal(match["over"])
-    under = _decimal(match["under"] or "1")
+    numerator = _decimal(match["numerator"])
+    denominator = _decimal(match["denominator"] or "1")
     unit = _unit_of(match)
-    if unit is None or under == 0 or (match["sign"] and match["minus"]):
+    if unit is None or denominator == 0 or (match["sign"] and match["minus"]):
         return None
     # The fraction of a mixed number is below 1: 1 3/4, but not 1 7/4.
-    if match["whole"] and not 0 <= over < under:
+    if match["whole"] and not 0 <= numerator < denominator:
         return None
-    value = over / under + int(match["whole"] or 0)
+    value = numerator / denominator + int(match["whole"] or 0)
     value *= Fraction(10) ** int(match["e"] or match["power"] or 0)
     value *= _SCALES.get((match["scale"] or "").casefold(), 1)
     if unit == "%":
@@ -130,7 +129,7 @@ def _unit_of(match: re.Match[str]) -> str | None:
     text = match["unit"] or ""
     # 42abc and 42ish are no numbers, while 42km and 42min are.
     is_glued = text and not match["gap"]
-    if is_glued and not all(map(known_unit, re.findall(UNIT_WORD, simple_unit(text)))):
+    if is_glued and not all(map(_known_unit, re.findall(_UNIT_WORD, _simple_unit(text)))):
         return None
     if match["money"] and re.fullmatch("[A-Za-z]", text):  # $5 m
         return None
@@ -205,13 +204,13 @@ _WORDS = re.findall(
 _SPELLED = dict(zip(_WORDS, [*range(20), *range(20, 100, 10)], strict=True))
 
 
-def _spelled(words: str) -> int | None:
+def _value_of_words(words: str) -> int | None:
     """Return the value of an English number word, such as `two hundred and five`."""
     for scale in ("billion", "million", "thousand", "hundred"):
         count, name, rest = words.partition(f" {scale}")
         if name:
-            whole = 1 if count == "a" else _spelled(count)
-            more = _spelled(rest.strip().removeprefix("and ")) if rest else 0
+            whole = 1 if count == "a" else _value_of_words(count)
+            more = _value_of_words(rest.strip().removeprefix("and ")) if rest else 0
             if whole is None or more is None or more >= _SCALES[scale]:
                 return None
             return whole * _SCALES[scale] + more
@@ -325,7 +324,7 @@ _NO_UNIT = re.compile(
     "|permille|point|infinity"
 )
 # Pattern -> the one spelling of what it finds, in a unit.
-_SPELLINGS = {
+_UNIT_SPELLINGS = {
     r"\\(?:text[a-z]*|mathrm|mbox)(?![a-z])|[{}]": "",
     r"\^\\circ": "\u00b0",
     r"\\cdot": "*",
@@ -334,10 +333,10 @@ _SPELLINGS = {
     r"\b(?:square|sq)\b\.?\s+([A-Za-z]+)": r"\1^2",
     r"\bper\b": "/",
 }
-UNIT_WORD = r"[A-Za-z\u00c0-\u024f\u03a9]+|[$\u20ac\u00a3\u00a5\u20b9%]|\u00b0[CFK]?"
+_UNIT_WORD = r"[A-Za-z\u00c0-\u024f\u03a9]+|[$\u20ac\u00a3\u00a5\u20b9%]|\u00b0[CFK]?"
 # Up to four words, each with an exponent, joined by a space, a product or a quotient.
 _UNIT = re.compile(
-    rf"(?:{UNIT_WORD})(?:\^-?\d)?(?:(?: ?[/*] ?\(?| )(?:{UNIT_WORD})(?:\^-?\d)?\)?){{0,3}}"
+    rf"(?:{_UNIT_WORD})(?:\^-?\d)?(?:(?: ?[/*] ?\(?| )(?:{_UNIT_WORD})(?:\^-?\d)?\)?){{0,3}}"
 )
 
 
@@ -349,22 +348,22 @@ def unit_name(text: str) -> str | None:
     >>> unit_name("km/h"), unit_name("square metres"), unit_name("mins")
     ('kilometer/hour', 'meter^2', 'minute')
     """
-    text = simple_unit(text)
-    name = re.sub(UNIT_WORD, lambda word: known_unit(word[0]) or _counted_thing(word[0]), text)
+    text = _simple_unit(text)
+    name = re.sub(_UNIT_WORD, lambda word: _known_unit(word[0]) or _counted_thing(word[0]), text)
     if text and not (_UNIT.fullmatch(text) and "?" not in name):
         return None
     # "degrees Celsius" has the sign of degrees twice, and "$5 USD" that of dollars.
     return re.sub(r"([$\u20ac\u00a3\u00b0]) ?(?=\1)|[ ()]", "", name)
 
 
-def simple_unit(text: str) -> str:
+def _simple_unit(text: str) -> str:
     """Return a unit without LaTeX, and with one spelling of per, squares and degrees."""
-    for pattern, spelling in _SPELLINGS.items():
+    for pattern, spelling in _UNIT_SPELLINGS.items():
         text = re.sub(pattern, spelling, text)
     return " ".join(text.split())
 
 
-def known_unit(word: str) -> str:
+def _known_unit(word: str) -> str:
     """Return the full name of a unit of measurement; empty for any other word."""
     spellings = [word, _singular(word)]
     if len(word) > 2:

@@ -1,4 +1,4 @@
-"""Make prompts of questions, fit them to a tokenizer's chat template, and count their tokens.
+"""Make prompts of questions, and fit them to a tokenizer's chat template.
 
 Some templates, such as Gemma 2's, have no system role. For these, the system prompt becomes the
 start of the first user message.
@@ -113,28 +113,6 @@ def require_tokenizer(
                 f"chat_template_kwargs has {name!r}, which the tokenizer's chat template does not "
                 "read: remove it from chat_template_kwargs."
             )
-
-
-def prompt_lengths(
-    prompts: Iterable[Chat],
-    tokenizer: Any,
-    chat_template_kwargs: Mapping[str, Any] | None = None,
-) -> list[int]:
-    """Return the length of each prompt in tokens, as it is in training.
-
-    The chat template, the tools and the generation prompt are included.
-    """
-    require_tokenizer(tokenizer, chat_template_kwargs)
-    encoded = tokenizer.apply_chat_template(
-        fit_to_template(prompts, tokenizer, chat_template_kwargs),
-        add_generation_prompt=True,
-        tokenize=True,
-        return_dict=True,
-        # Lengths are measured here, so the tokenizer's warning of a long prompt is not needed.
-        tokenizer_kwargs={"verbose": False},
-        **(chat_template_kwargs or {}),
-    )
-    return [len(token_ids) for token_ids in encoded["input_ids"]]
 
 
 def fit_to_template(

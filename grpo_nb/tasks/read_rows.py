@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.core.words import did_you_mean, in_line, require_number
+from grpo_nb.core.words import did_you_mean, in_line
 
 Row = Mapping[str, Any]
 Source = Any
@@ -22,7 +22,7 @@ FILES = (".csv", ".tsv", ".json", ".jsonl", ".parquet", ".xlsx")
 
 
 @dataclass(frozen=True)
-class Rows:
+class SourceRows:
     """The rows of a source, and what to know about the reading."""
 
     name: str
@@ -45,7 +45,7 @@ def sample_rows(rows: Sequence[Row], limit: int | None, seed: int = 0) -> list[R
     return [rows[place] for place in sorted(places)]
 
 
-def read_rows(source: Source, split: str = "train") -> Rows:
+def read_rows(source: Source, split: str = "train") -> SourceRows:
     """Read a file, a table in memory, a data set or a Hub id.
 
     Args:
@@ -63,22 +63,20 @@ def read_rows(source: Source, split: str = "train") -> Rows:
         if str(source).lower().endswith(FILES):
             return _read_file(Path(source))
         return _read_hub(str(source), split)
-    # A `DatasetDict`: told by its parts, so that a list of rows needs no import of `datasets`.
-    parts = list(source.values()) if isinstance(source, Mapping) else []
-    if parts and all(hasattr(part, "features") for part in parts):
+    if isinstance(source, Mapping):
         if split not in source:
             raise ValueError(
-                f"this DatasetDict has no split {split!r}, but {[*source]}: give one of them, such "
-                f"as data[{next(iter(source))!r}]."
+                f"this DatasetDict has no split {split!r}, but {in_line([*source])}: give one of "
+                "them, such as data['validation']. Of columns, make a pandas.DataFrame(data)."
             )
         return read_rows(source[split])
-    if isinstance(source, (Mapping, pandas.DataFrame)):
-        return Rows("table", _rows_of_table(source))
+    if isinstance(source, pandas.DataFrame):
+        return SourceRows("table", _rows_of_table(source))
     if isinstance(source, Iterable) and not isinstance(source, bytes):
-        return Rows("rows", _rows_of_dataset(source))
+        return SourceRows("rows", _rows_of_dataset(source))
     raise TypeError(
         f"source = {in_line(source)}: load_task takes 'arithmetic', a file ({', '.join(FILES)}), a "
-        "DataFrame, a Dataset, a list of dicts, a dict of columns or the Hub's id of one."
+        "DataFrame, a Dataset, a list of dicts or the Hub's id of a data set."
     )
 
 
@@ -118,7 +116,7 @@ def _as_dicts(described_as: str, rows: Iterable[Any]) -> list[dict[str, Any]]:
 
 
 def _rows_of_table(table: Any) -> list[dict[str, Any]]:
-    """Return the rows of a dict of columns or of a DataFrame; an empty cell is None."""
+    """Return the rows of a DataFrame; an empty cell is None."""
     import pandas
 
     frame = pandas.DataFrame(table, dtype=object)
@@ -133,7 +131,7 @@ def _rows_of_table(table: Any) -> list[dict[str, Any]]:
 # Files.
 
 
-def _read_file(path: Path) -> Rows:
+def _read_file(path: Path) -> SourceRows:
     ending = path.suffix.lower()
     note = ""
     try:
@@ -156,7 +154,7 @@ def _read_file(path: Path) -> Rows:
             f"{path} cannot be read: {' '.join(str(error).split())}. Correct the file, or give a "
             "DataFrame."
         ) from error
-    return Rows(path.stem, rows, note, path.name)
+    return SourceRows(path.stem, rows, note, path.name)
 
 
 def _read_csv(path: Path) -> tuple[list[dict[str, Any]], str]:
@@ -200,7 +198,7 @@ def _read_json(path: Path) -> list[dict[str, Any]]:
     return _as_dicts(path.name, json.loads(text))
 
 
-def _read_hub(name: str, split: str) -> Rows:
+def _read_hub(name: str, split: str) -> SourceRows:
     """Read a data set on the Hub, which is named by its owner: owner/name."""
     hub_id = "openai/gsm8k" if name == "gsm8k" else name
     # The Hub is not asked for other names, because that can take half a minute.
@@ -215,7 +213,7 @@ def _read_hub(name: str, split: str) -> Rows:
 
     config = "main" if hub_id == "openai/gsm8k" else None
     data = load_dataset(hub_id, config, split=split)
-    return Rows(name, _rows_of_dataset(data), described_as=name)
+    return SourceRows(name, _rows_of_dataset(data), described_as=name)
 
 
 # The task `arithmetic`: generated sums, differences and products.
@@ -263,33 +261,21 @@ def arithmetic_rows(
     Raises:
         ValueError: Too few distinct questions.
     """
-    require_number("holdout_size", holdout_size, 0)
-    draw = random.Random(seed)
+    rng = random.Random(seed)
     count = train_size + holdout_size
     numbers = range(low, high + 1)
-
-    def expression(terms: int) -> str:
-        """Return an expression of `terms` numbers, with brackets."""
-        if terms == 1:
-            return str(draw.randint(low, high))
-        left = draw.randint(1, terms - 1)
-        op = draw.choice(operators)
-        parts = [expression(left), expression(terms - left)]
-        if op == "-":
-            # Differences are never negative.
-            parts.sort(key=eval, reverse=True)
-        return f" {op} ".join(f"({part})" if " " in part else part for part in parts)
 
     texts: dict[str, None] = {}
     if terms == 2 and len(numbers) <= _MOST_ENUMERATED:
         for op, a, b in itertools.product(operators, numbers, numbers):
-            # Differences are never negative.
-            if op != "-" or a >= b:
-                texts[f"{a} {op} {b}"] = None
+            texts[f"{a} {op} {b}"] = None
     else:
         # Most samples are new. If 100 samples per question do not suffice, the range is too small.
         for _ in range(100 * count):
-            texts[expression(terms)] = None
+            text = str(rng.randint(low, high))
+            for _ in range(terms - 1):
+                text += f" {rng.choice(operators)} {rng.randint(low, high)}"
+            texts[text] = None
             if len(texts) > count:
                 break
     texts.pop("3 + 4", None)  # the example
@@ -298,6 +284,6 @@ def arithmetic_rows(
             f"there are {len(texts)} distinct questions of train_size + holdout_size = {count}: "
             "raise high."
         )
-    sampled = draw.sample(list(texts), count)
-    # eval() computes the answer: the text has only digits, operators and brackets.
+    sampled = rng.sample(list(texts), count)
+    # eval() computes the answer: the text has only numbers and operators.
     return [{"question": f"What is {text}?", "answer": str(eval(text))} for text in sampled]

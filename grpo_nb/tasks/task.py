@@ -24,14 +24,14 @@ from grpo_nb.core.words import shorten
 from grpo_nb.tasks.answers import Answers
 from grpo_nb.tasks.cleaning import Changes
 from grpo_nb.tasks.formats import AnswerFormat
-from grpo_nb.tasks.prompts import NO_SYSTEM_ROLE, fit_to_template, prompt_lengths
+from grpo_nb.tasks.prompts import NO_SYSTEM_ROLE, fit_to_template, require_tokenizer
 from grpo_nb.tasks.tools import Tool, Tools
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
 # A full score may be rounded to slightly below 1.
-_RIGHT = 1 - 1e-6
+_FULL_SCORE = 1 - 1e-6
 
 
 @dataclass(frozen=True, repr=False)
@@ -39,7 +39,8 @@ class Task(Shown):
     """Training and held-out prompts that share no question, and the format of their answers.
 
     `train` and `holdout` are `datasets.Dataset`s with the columns `prompt` (chat messages),
-    `question`, `answer` and those of the source. All methods that choose rows return a new task.
+    `question`, `answer` and those of the source. A method that chooses rows returns another task,
+    or this one if nothing changes.
     """
 
     name: str
@@ -90,9 +91,9 @@ class Task(Shown):
                 model as a failure. The limit works only on the main thread of a POSIX system.
 
         Raises:
-            ValueError: An environment that starts differently within a group. A function without
-                type hints or without a docstring is refused later, when transformers describes it
-                to a model.
+            ValueError: No tool, an async tool, or an environment with `get_reward` or that starts
+                differently within a group. A function without type hints or without a docstring is
+                refused later, when transformers describes it to a model.
         """
         tools = Tools(functions, environment, rounds, seconds_per_call)
         tools.require_repeatable(self.train[0])
@@ -116,8 +117,22 @@ class Task(Shown):
         return {**row, **environment}
 
     def prompt_lengths(self, rows: Dataset, tokenizer: Any) -> list[int]:
-        """Return the lengths of the prompts of these rows in tokens, as a training sees them."""
-        return prompt_lengths(self.starting_prompts(rows), tokenizer, self.template_kwargs)
+        """Return the length of each prompt in tokens, as in training.
+
+        The chat template, the tools and the generation prompt are included.
+        """
+        require_tokenizer(tokenizer, self.template_kwargs)
+        prompts = self.starting_prompts(rows)
+        encoded = tokenizer.apply_chat_template(
+            fit_to_template(prompts, tokenizer, self.template_kwargs),
+            add_generation_prompt=True,
+            tokenize=True,
+            return_dict=True,
+            # The tokenizer's own warning of long prompts is not needed here.
+            tokenizer_kwargs={"verbose": False},
+            **self.template_kwargs,
+        )
+        return [len(token_ids) for token_ids in encoded["input_ids"]]
 
     @property
     def fingerprint(self) -> str:
@@ -285,8 +300,8 @@ class Task(Shown):
                 f"no reward {reward!r} was measured: pass the name of one that was, as in "
                 "reward='exact_text'."
             )
-        known = recorded.dropna(subset=[reward])
-        rates = (known[reward] >= _RIGHT).groupby(known["prompt"]).mean()
+        scored = recorded.dropna(subset=[reward])
+        rates = (scored[reward] >= _FULL_SCORE).groupby(scored["prompt"]).mean()
         return [rates.get(json.dumps(prompt)) for prompt in prompts]
 
     # How it is shown.

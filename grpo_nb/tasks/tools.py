@@ -70,20 +70,24 @@ class Tools:
         still be there. The row is copied, because a list that one episode has emptied would be
         empty for the next.
         """
-        kind = self.environment
-        if kind is None:
+        environment = self.environment
+        if environment is None:
             return None
 
         def reset(self: Any, **row: Any) -> str | None:
             vars(self).clear()
             self.__init__()
-            return kind.reset(self, **copy.deepcopy(row))
+            return environment.reset(self, **copy.deepcopy(row))
 
-        attributes = {"reset": reset, "__doc__": kind.__doc__, "__module__": kind.__module__}
-        return type(kind.__name__, (kind,), attributes)
+        attributes = {
+            "reset": reset,
+            "__doc__": environment.__doc__,
+            "__module__": environment.__module__,
+        }
+        return type(environment.__name__, (environment,), attributes)
 
     def limited(self, tool: Tool) -> Tool:
-        """Return a tool as the model calls it: under the time limit, with text for `str`.
+        """Return a tool as the model calls it: in limited time, with `str` arguments converted.
 
         A chat template may read the argument "7" as a number, so arguments annotated `str` are
         converted. The environment and rewards call methods as they were written.
@@ -91,8 +95,8 @@ class Tools:
 
         @functools.wraps(tool)
         def call(*args: Any, **arguments: Any) -> str:
-            for name, kind in tool.__annotations__.items():
-                if name in arguments and kind in (str, "str"):
+            for name, annotation in tool.__annotations__.items():
+                if name in arguments and annotation in (str, "str"):
                     arguments[name] = str(arguments[name])
             return str(run_with_deadline(lambda: tool(*args, **arguments), self.seconds_per_call))
 
@@ -141,10 +145,8 @@ class Tools:
         """
         if self.environment is None:
             return
-        starts = [self.start(row) for _ in range(2)]
-        first, second = (
-            {"the prompt": prompt, **vars(columns["environments"])} for prompt, columns in starts
-        )
+        first = self._started_state(row)
+        second = self._started_state(row)
         for name, value in first.items():
             if not _is_same(value, second.get(name)):
                 raise ValueError(
@@ -153,6 +155,11 @@ class Tools:
                     "would play different games, and advantages would be luck. Take what is random "
                     "from the row: a column for it, or random.Random(row['question'])."
                 )
+
+    def _started_state(self, row: Row) -> TaskRow:
+        """Return the prompt and the attributes of an environment that has just started."""
+        prompt, columns = self.start(row)
+        return {"the prompt": prompt, **vars(columns["environments"])}
 
 
 def _source_of(function: Tool) -> str:

@@ -41,6 +41,11 @@ def test_correct_json_answer_may_be_written_differently() -> None:
     [
         pytest.param("What is 2 + 2?", "What is  2+2", True, id="spaces"),
         pytest.param("What is $3 \u00d7 4 \u00f7 2$?", "What is 3 * 4 / 2?", True, id="signs"),
+        pytest.param(r"What is 3 \times 4?", "What is 3 * 4?", True, id="latex"),
+        pytest.param("What is CO\u2082?", "What is CO2?", True, id="index"),
+        pytest.param("Is x\u00b2 even?", "Is x^2 even?", True, id="exponent"),
+        pytest.param("Is x\u00b2 even?", "Is x2 even?", False, id="no exponent"),
+        pytest.param("Is 1\u00bd big?", "Is 11/2 big?", False, id="mixed number"),
         pytest.param("What is 7.0 + 2.50?", "What is 7 + 2.5?", True, id="zeros"),
         pytest.param("Capitals in aB?", "Capitals in ab?", False, id="capital"),
         pytest.param("What is .5 + 2?", "What is 5 + 2?", False, id="leading point"),

@@ -13,7 +13,6 @@ import grpo_nb as gn
 from grpo_nb.config import counting, memory
 from grpo_nb.config.memory import PUBLISHED, sizes_of
 from grpo_nb.core.processes import ChildError
-from grpo_nb.tasks.prompts import prompt_lengths
 from tests.support.small_models import FAMILIES, SIZES
 
 # Configurations as their repositories publish them, and the weights in their safetensors files,
@@ -89,7 +88,7 @@ def test_plan_measures_prompts_with_a_tokenizer(tiny_folder: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(tiny_folder)
     task = gn.load_task("arithmetic", train_size=20, holdout_size=5)
     plan = gn.plan(gn.preset("cpu"), task, tokenizer=tokenizer, machine="cpu")
-    assert plan.prompt_tokens == max(prompt_lengths(task.train["prompt"], tokenizer))
+    assert plan.prompt_tokens == max(task.prompt_lengths(task.train, tokenizer))
     assert plan.prompt_tokens < 256
 
 

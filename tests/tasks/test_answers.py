@@ -62,15 +62,15 @@ def test_read_number_any_text_does_not_raise(text: str) -> None:
 @pytest.mark.parametrize(("golds", "kind", "hint"), KINDS)
 def test_answers_of_finds_kind_and_hint(golds: list[str], kind: str, hint: str) -> None:
     answers = answers_of(golds)
-    assert (answers.kind, answers.hint, answers.odd) == (kind, hint, ())
+    assert (answers.kind, answers.hint, answers.others) == (kind, hint, ())
 
 
-def test_answers_of_another_kind_are_kept_as_odd() -> None:
+def test_answers_of_other_kinds_are_kept_apart() -> None:
     golds = [str(n) for n in range(18)] + ["n/a", "unknown"]
     assert answers_of(golds).kind == "number"
-    assert answers_of(golds).odd == ("n/a", "unknown")
+    assert answers_of(golds).others == ("n/a", "unknown")
     assert answers_of(golds, "text").kind == "text"
-    assert answers_of(["7"], "expression").odd == ()
+    assert answers_of(["7"], "expression").others == ()
     assert answers_of(["1", "2", "2"] * 4).floor == ("2", 2 / 3)
     assert answers_of(["1", "2", "3"] * 4).floor is None
     assert answers_of(["no"] * 6 + ["yes"] * 2).sentence == "choice: no (75%), yes (25%)"

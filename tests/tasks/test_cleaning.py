@@ -74,16 +74,14 @@ def test_rows_left_out_are_counted_with_an_example() -> None:
         ("3?", ""),
         ({"a": 1}, "6"),
         ("1 +  1?", "2.0"),
-        ("Total", "9"),
     ]
     rows = [{"question": question, "answer": answer} for question, answer in asked]
-    task = gn.load_task(rows, holdout=1, filter=lambda row: row["question"] != "Total")
+    task = gn.load_task(rows, holdout=1)
     assert task.dropped == {
         "with an empty question": 3,
         "with an empty answer": 1,
         "whose question is no text": 1,
         "repeated": 1,
-        "that filter= leaves out": 1,
     }
     shown = repr(task)
     assert all(reason in shown for reason in task.dropped)
@@ -94,14 +92,14 @@ def test_rows_left_out_are_counted_with_an_example() -> None:
 def test_on_conflict_asks_drops_or_keeps_the_first() -> None:
     rows = [{"question": "Is 7 prime?", "answer": answer} for answer in ("yes", "Yes.", "no")]
     rows += [{"question": f"Is {n} prime?", "answer": "no"} for n in (4, 6, 8)]
-    message = r"rows \[0, 1, 2\] ask 'Is 7 prime\?' .*\['yes', 'Yes\.', 'no'\]\. on_conflict=.drop"
+    message = r"rows \[0, 2\] ask 'Is 7 prime\?' .*\['yes', 'no'\]\. on_conflict=.drop"
     with pytest.raises(ValueError, match=message):
         gn.load_task(rows)
     dropped, first = (
         gn.load_task(rows, on_conflict=policy, holdout=1) for policy in ("drop", "first")
     )
     assert "Is 7 prime?" not in answers(dropped)
-    assert dropped.dropped == {"contradictory": 3}
+    assert dropped.dropped == {"repeated": 1, "contradictory": 2}
     assert answers(first)["Is 7 prime?"] == "yes"
     assert first.dropped == {
         "repeated": 1,

@@ -116,12 +116,6 @@ def test_class_labels_keep_their_names(kind: str, tmp_path: Path) -> None:
     assert task.dropped == {"with an empty answer": 1}, "-1 stands for no label"
 
 
-def test_rows_that_keep_leaves_out_decide_nothing() -> None:
-    rows = [*rows_of(["4", "5"]), {"question": "Total", "answer": ["a", "b"]}]
-    task = gn.load_task(rows, holdout=1, filter=lambda row: row["question"] != "Total")
-    assert "accepted_answers" not in task.train.column_names
-
-
 # Several right answers.
 
 CAPITALS = [["Paris", "City of Paris"], ["Rome"], ["Warsaw", "Warszawa", "City of Warsaw"], "Oslo"]
@@ -306,20 +300,13 @@ def test_misspelled_name_is_refused_at_once(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"hihg": 3}, "hihg= means nothing for this source; did you mean 'high'"),
+        ({"hihg": 3}, "unexpected keyword argument 'hihg'"),
         ({"low": 9, "high": 3}, "there are 0 distinct questions .* raise high"),
     ],
 )
 def test_arithmetic_option_error_names_the_option(options: dict, message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
         gn.load_task("arithmetic", **options)
-
-
-def test_unknown_argument_error_proposes_the_known_one() -> None:
-    with pytest.raises(
-        TypeError, match="colunms= means nothing for this source; did you mean 'columns'"
-    ):
-        gn.load_task(rows_of(["1", "2"]), colunms={})
 
 
 # Templates without a system role.
@@ -378,14 +365,13 @@ TRAIN = rows_of([str(n) for n in range(20)])
 TEST = [{"question": f"Test {n}?", "answer": str(n)} for n in range(5)]
 
 
-@pytest.mark.parametrize("kind", ["rows", "frame", "columns", "dataset", "csv", "path"])
+@pytest.mark.parametrize("kind", ["rows", "frame", "dataset", "csv", "path"])
 def test_holdout_takes_any_source(kind: str, tmp_path: Path) -> None:
     frame = pandas.DataFrame(TEST)
     frame.to_csv(tmp_path / "test.csv", index=False)
     sources = {
         "rows": TEST,
         "frame": frame,
-        "columns": frame.to_dict("list"),
         "dataset": Dataset.from_list(TEST),
     }
     sources |= {"csv": str(tmp_path / "test.csv"), "path": tmp_path / "test.csv"}
@@ -395,20 +381,12 @@ def test_holdout_takes_any_source(kind: str, tmp_path: Path) -> None:
 
 
 def test_holdout_is_read_like_the_training_rows() -> None:
-    train = [{"q": f"Train {n}?", "a": f"so\n#### {n}", "drop": n == 3} for n in range(8)]
-    test = [{"q": f"Test {n}?", "a": "so\n#### 7", "drop": n == 1} for n in range(3)] + [
-        {"q": "", "a": "#### 1", "drop": False}
-    ]
-    task = gn.load_task(
-        train,
-        holdout=test,
-        columns={"question": "q", "answer": "a"},
-        filter=lambda row: not row["drop"],
-    )
+    train = [{"q": f"Train {n}?", "a": f"so\n#### {n}"} for n in range(8)]
+    test = [{"q": f"Test {n}?", "a": "so\n#### 7"} for n in range(2)] + [{"q": "", "a": "#### 1"}]
+    task = gn.load_task(train, holdout=test, columns={"question": "q", "answer": "a"})
     assert list(task.holdout["answer"]) == ["7", "7"]
     assert task.holdout[0]["prompt"][0] == task.train[0]["prompt"][0]
     assert task.dropped["in holdout, with an empty question"] == 1
-    assert task.dropped["in holdout, that filter= leaves out"] == 1
 
 
 def test_training_rows_that_are_held_out_are_left_out() -> None:
@@ -433,7 +411,7 @@ def test_splits_train_and_test_of_a_dataset_dict_are_read() -> None:
 
 def test_holdout_without_a_test_split_error_names_a_split() -> None:
     data = DatasetDict({"dev": Dataset.from_list(TEST)})
-    with pytest.raises(ValueError, match=r"no split 'test'.*such as data\['dev'\]"):
+    with pytest.raises(ValueError, match=r"no split 'test', but \['dev'\]"):
         gn.load_task(TRAIN, holdout=data)
 
 
@@ -455,8 +433,13 @@ def test_arithmetic_trains_on_train_size_rows(holdout: Any, held_out: int) -> No
 
 
 def test_arithmetic_refuses_a_share_of_held_out_rows() -> None:
-    with pytest.raises((TypeError, ValueError), match=r"holdout_size = 0\.2 must be"):
+    with pytest.raises((TypeError, ValueError), match=r"holdout = 0\.2 must be"):
         gn.load_task("arithmetic", holdout=0.2)
+
+
+def test_arithmetic_refuses_holdout_next_to_holdout_size() -> None:
+    with pytest.raises(TypeError, match="multiple values for keyword argument 'holdout_size'"):
+        gn.load_task("arithmetic", holdout=10, holdout_size=5)
 
 
 def test_empty_system_prompt_is_that_of_the_format() -> None:

@@ -10,7 +10,6 @@ from transformers import AutoTokenizer
 
 import grpo_nb as gn
 from grpo_nb.tasks.contamination import normalized_question
-from grpo_nb.tasks.prompts import prompt_lengths
 from tests.tasks.test_answers import KINDS
 
 ROWS = [{"question": f"What is {i} + 1?", "answer": str(i + 1), "level": i % 3} for i in range(20)]
@@ -50,11 +49,10 @@ def test_arithmetic_is_right_seeded_and_split(options: dict) -> None:
     for row in [*task.train, *task.holdout]:
         asked = row["question"].removeprefix("What is ").removesuffix("?")
         numbers = [int(number) for number in re.findall(r"\d+", asked)]
-        assert int(row["answer"]) == eval(asked) >= 0
+        assert int(row["answer"]) == eval(asked)
         assert len(numbers) == options.get("terms", 2)
         assert options.get("low", 1) <= min(numbers)
         assert max(numbers) <= options.get("high", 20)
-        assert asked.count("(") == asked.count(")") == len(numbers) - 2
         assert [turn["role"] for turn in row["prompt"]] == ["system", "user", "assistant", "user"]
         assert row["prompt"][-1]["content"] == row["question"] != "What is 3 + 4?", (
             "the example is not one of the questions"
@@ -69,12 +67,7 @@ def test_arithmetic_is_right_seeded_and_split(options: dict) -> None:
     [
         ("arithmetic", {"high": 5}, ValueError, "2[45] distinct questions"),
         ("arithmetic", {"terms": 3, "high": 2}, ValueError, "there are [0-9]+ distinct questions"),
-        (
-            "arithmetic",
-            {"hihg": 30},
-            TypeError,
-            "hihg= means nothing for this source; did you mean 'high'",
-        ),
+        ("arithmetic", {"hihg": 30}, TypeError, "unexpected keyword argument 'hihg'"),
         ([], {}, ValueError, "the data has no rows: a task needs at least two"),
         (ROWS, {"kind": "numbers"}, ValueError, "did you mean 'number'"),
         (ROWS[:1], {}, ValueError, "each part needs one"),
@@ -105,10 +98,10 @@ def test_arithmetic_is_right_seeded_and_split(options: dict) -> None:
             "a key of columns= = 'level' is not known here; known: answer, prompt, question",
         ),
         (
-            ROWS,
-            {"filter": lambda row: False},
+            [{"question": "1 + 1?", "answer": ""}],
+            {},
             ValueError,
-            "left of 20: 20 that filter= leaves out .row 0: question=",
+            "left of 1: 1 with an empty answer .row 0: question=",
         ),
         (ROWS, {"on_conflict": "last"}, ValueError, "on_conflict = 'last' is not known here"),
     ],
@@ -265,16 +258,15 @@ def test_fit_counts_prompts_that_are_too_long(
         )[1]
     )
     assert task.fit(tokenizer, keeps_all) is task
-    lengths = prompt_lengths([*short.train["prompt"], *short.holdout["prompt"]], tokenizer)
+    parts = (short.train, short.holdout)
+    lengths = [length for part in parts for length in short.prompt_lengths(part, tokenizer)]
     exactly = task.fit(tokenizer, max(lengths))
     assert len(exactly.train) + len(exactly.holdout) == len(lengths) == 20
     assert max(lengths) <= 256
     text = tokenizer.apply_chat_template(
         short.train[0]["prompt"], add_generation_prompt=True, tokenize=False
     )
-    assert prompt_lengths(short.train["prompt"][:1], tokenizer) == [
-        len(tokenizer(text)["input_ids"])
-    ]
+    assert short.prompt_lengths(short.train, tokenizer)[:1] == [len(tokenizer(text)["input_ids"])]
     with pytest.raises(
         ValueError,
         match=r"all \d+ train prompts are longer than max_prompt_length = 8 .*Write max_",

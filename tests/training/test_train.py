@@ -9,7 +9,6 @@ import pytest
 
 import grpo_nb as gn
 from grpo_nb.scoring.scores import RewardError
-from grpo_nb.tasks.prompts import prompt_lengths
 from grpo_nb.training import prepare
 from tests.run_fixtures import brevity
 from tests.support.adapters import way_back
@@ -155,7 +154,8 @@ def test_taken_name_is_refused_before_the_trainer_is_built(
 
 def test_prompts_that_are_too_long_are_counted(tiny, tiny_settings) -> None:
     _, tokenizer, task = tiny
-    most = max(prompt_lengths([*task.train["prompt"], *task.holdout["prompt"]], tokenizer))
+    parts = (task.train, task.holdout)
+    most = max(max(task.prompt_lengths(part, tokenizer)) for part in parts)
     said = rf" are left out: .*\(max_prompt_length={most}\) keeps all"
     with (
         pytest.warns(UserWarning, match=said),
