@@ -8,6 +8,7 @@ its users will ask it.
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +20,6 @@ from grpo_nb.config.settings import Settings
 from grpo_nb.generation.llama_cpp import complete_with_gguf
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.models.adapter import load_adapter
-from grpo_nb.models.identity import require_trained_on
 from grpo_nb.models.import_unsloth import import_unsloth, without_loading_bars
 from grpo_nb.models.load import load_model
 from grpo_nb.models.modes import kept_modes, kept_random_state, plain_generation_config
@@ -45,16 +45,12 @@ LOADER_ARGUMENTS = ("text_only", "load_in_fp8", "offload_embedding")
 """Arguments of Unsloth's loader that run.json may set. The file may come from a stranger, so all
 others, such as those that run code of the model's repository, are ignored."""
 
-BATCH_SIZE = 48
-"""Most completions that are sampled at once."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Decoding:
     """Settings with which answers are sampled."""
 
     max_completion_length: int
-    samples: int = 1
     temperature: float = 0.0
     sampling: Mapping[str, Any] = field(default_factory=dict)
     """Further sampling settings, such as `top_p`, for a temperature above 0."""
@@ -63,11 +59,6 @@ class Decoding:
     """Arguments of the chat template, as in training."""
     tools: Tools | None = None
     """Tools that may be called before the answer."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return what is needed to sample the same answers again, fit for JSON."""
-        names = ("temperature", "max_completion_length", "seed", "sampling", "chat_template_kwargs")
-        return {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True)
@@ -100,8 +91,8 @@ def locate_subjects(
     """Find what paths and names refer to, and the run that they belong to.
 
     Args:
-        subjects: Runs or their folders, `"base"`, `"start"`, folders of models or adapters, .gguf
-            files, names of models, or pairs of model and tokenizer.
+        subjects: Runs or their folders, `"base"`, `"start"`, folders of models, .gguf files, names
+            of models, or pairs of model and tokenizer.
         run: Run of the subjects, or its folder. By default the first run among the subjects.
 
     Raises:
@@ -143,7 +134,7 @@ def _locate(subject: Any) -> Subject:
     if path.suffix == ".gguf":
         if not path.is_file():
             raise FileNotFoundError(f"there is no file {str(subject)!r} (looked in {Path.cwd()}).")
-    elif not (path / "adapter_config.json").is_file():
+    else:
         # A wrong name is reported now, and not after the first model has answered.
         resolve_model(str(subject))
     return path if path.exists() else subject
@@ -345,25 +336,14 @@ def _settings_to_load(run: Run) -> Settings:
 
 
 def _load(subject: Path | str, run: Run | None) -> tuple[Any, Any]:
-    """Load a model, or an adapter on its base model, and the tokenizer."""
+    """Load a model from a folder or the Hub, and its tokenizer."""
     import_unsloth()
     import torch
-    from peft import PeftConfig, PeftModel
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    folder = Path(subject)
-    base = str(subject)
-    has_model = (folder / "config.json").is_file()
-    is_adapter = (folder / "adapter_config.json").is_file() and not has_model
-    if is_adapter:
-        base = str(PeftConfig.from_pretrained(base).base_model_name_or_path)
-    source = resolve_model(base)
+    source = resolve_model(str(subject))
     with without_loading_bars():
         model = AutoModelForCausalLM.from_pretrained(source, dtype="auto")
-    # An adapter on another base model would answer nonsense without any error.
-    if is_adapter:
-        require_trained_on(folder, model, base)
-        model = PeftModel.from_pretrained(model, str(subject))
     dtype = cpu_dtype("auto" if run is None else _settings_to_load(run).dtype).name
     if find_gpu() is not None:
         model = model.to("cuda")
@@ -371,7 +351,7 @@ def _load(subject: Path | str, run: Run | None) -> tuple[Any, Any]:
         # float32 holds all bfloat16 and float16 weights exactly. A narrower dtype would round them.
         model = model.float()
     tokenizer = AutoTokenizer.from_pretrained(source)
-    set_template_from(folder, tokenizer)
+    set_template_from(Path(subject), tokenizer)
     tokenizer.clean_up_tokenization_spaces = False
     return model.eval(), tokenizer
 
@@ -401,7 +381,6 @@ def answers_of_model(
             max_completion_length=decoding.max_completion_length,
             temperature=decoding.temperature,
             sampling=decoding.sampling,
-            batch_size=batch_size(decoding.samples),
             chat_template_kwargs=decoding.chat_template_kwargs,
             progress=progress,
             tools=decoding.tools,
@@ -409,15 +388,8 @@ def answers_of_model(
         )
 
 
-def batch_size(samples: int) -> int:
-    """Return a multiple of `samples`, if that fits, so that a prompt is computed only once."""
-    return BATCH_SIZE // samples * samples or BATCH_SIZE
-
-
 def _open_model(model: Any, tokenizer: Any, description: str) -> OpenSubject:
-    def ask(*arguments: Any) -> list[GeneratedCompletion]:
-        return answers_of_model(model, tokenizer, *arguments)
-
+    ask = functools.partial(answers_of_model, model, tokenizer)
     return OpenSubject(description, ask, tokenizer)
 
 

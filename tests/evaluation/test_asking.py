@@ -15,7 +15,6 @@ import torch
 import grpo_nb as gn
 from grpo_nb.evaluation.comparison import Comparison
 from grpo_nb.evaluation.exam import Exam, example_of
-from grpo_nb.evaluation.subjects import batch_size
 from grpo_nb.scoring.record import record_of
 from grpo_nb.tasks.prompts import with_prompts
 from tests.run_fixtures import brevity
@@ -151,14 +150,6 @@ def test_ask_with_no_tokens_is_refused(run: gn.runs.Run) -> None:
         ValueError, match="max_completion_length = 0: Input should be greater than 0"
     ):
         gn.ask(run, "?", max_completion_length=0)
-
-
-@pytest.mark.parametrize(
-    ("samples", "size"),
-    [(1, 48), (5, 45), (48, 48), (256, 48)],
-)
-def test_batch_size_with_many_samples_is_limited(samples: int, size: int) -> None:
-    assert batch_size(samples) == size
 
 
 @pytest.mark.parametrize("function", [gn.compare, gn.evaluate])
