@@ -206,8 +206,6 @@ class Answers(Shown):
 def ask(
     run: Run | str | Path,
     questions: str | Sequence[str],
-    *,
-    max_completion_length: int | None = None,
 ) -> Answers:
     """Ask a run questions of your own, and show the answers before and after its training.
 
@@ -216,7 +214,6 @@ def ask(
     Args:
         run: A run or its folder.
         questions: One question, or several.
-        max_completion_length: Tokens of an answer, by default as in the settings of the run.
 
     Raises:
         FileNotFoundError: There is no such run, or it has no adapter yet.
@@ -227,9 +224,6 @@ def ask(
     require("gn.ask(run, questions)", run=run)
     run = open_run(run)
     questions = (questions,) if isinstance(questions, str) else tuple(questions)
-    settings = run.settings
-    if max_completion_length is not None:
-        settings = settings.replace(max_completion_length=max_completion_length)
     require_no_tools(
         run,
         "gn.ask, which takes no task, cannot ask this run. To see held-out answers from before and "
@@ -243,7 +237,7 @@ def ask(
         for row in rows:
             row["prompt"] = [first_turn, *row["prompt"][1:]]
     decoding = Decoding(
-        max_completion_length=settings.max_completion_length,
+        max_completion_length=run.settings.max_completion_length,
         chat_template_kwargs=run.chat_template_kwargs,
     )
     # Greedy decoding without samples, so that the two answers differ only because of the training.

@@ -12,7 +12,7 @@ from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.problems import warn_user
 from grpo_nb.core.progress import progress_bar
-from grpo_nb.evaluation.heldout import HeldOut, grade_answers, load_holdout
+from grpo_nb.evaluation.holdout import Holdout, grade_answers, load_holdout
 from grpo_nb.evaluation.results import REWARD, Evaluation
 from grpo_nb.evaluation.subjects import (
     Decoding,
@@ -45,7 +45,7 @@ from grpo_nb.tasks.prompts import SYSTEM_ROLES, Chat
 from grpo_nb.tasks.read_rows import Source, sample_rows
 from grpo_nb.tasks.task import Task
 
-Questions = Task | HeldOut | Source
+Questions = Task | Holdout | Source
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +76,7 @@ class Exam:
         )
 
     @functools.cached_property
-    def questions(self) -> Task | HeldOut:
+    def questions(self) -> Task | Holdout:
         """The questions, without a task those that are stored with the run."""
         if self.task is None and self.run is None:
             raise ValueError(
@@ -85,13 +85,13 @@ class Exam:
             )
         if self.run is not None and getattr(self.task, "tools", None) is None:
             require_no_tools(self.run, "pass the task: gn.compare(run, task)")
-        if isinstance(self.task, (Task, HeldOut)):
+        if isinstance(self.task, (Task, Holdout)):
             return self.task
         if self.run is None:
             return load_holdout(self.task)
         format = format_of(self.run)
         if self.task is None:
-            return HeldOut(name=self.run.name, format=format, holdout=self.run.holdout)
+            return Holdout(format=format, holdout=self.run.holdout)
         # Asked without the example of the training, the model would answer another kind of prompt.
         return load_holdout(self.task, format=format, example=example_of(self.run))
 
@@ -117,7 +117,6 @@ class Exam:
         own_kwargs = getattr(self.questions, "chat_template_kwargs", {})
         return Decoding(
             max_completion_length=settings.max_completion_length,
-            samples=self.samples,
             temperature=settings.temperature if is_sampled else 0.0,
             sampling=settings.sampling if is_sampled else {},
             seed=settings.seed,
@@ -141,28 +140,27 @@ class Exam:
                     f"correct = {given!r:.80} is {len(given)} functions, but only one can decide "
                     "which answers are correct."
                 )
-            if isinstance(given[0], SlotReward):
-                return given[0]
-            return function_grader(
-                given[0], self.rows, self.questions.format, **self._trial_arguments()
-            )
-        # A kit reward for the answer among the arguments takes precedence over those of the run.
-        rewards = reward_list(self.rewards, least=0)
-        if self.run is not None and not any(isinstance(each, SlotReward) for each in rewards):
-            rewards = self._rewards_of_run or []
-        # Only a function is tried on gold answers. For a kit reward, no tokenizer is loaded.
-        trial = {} if deciding_function(rewards) is None else self._trial_arguments()
-        return choose_grader(rewards, self.rows, self.questions.format, **trial)
-
-    def _trial_arguments(self) -> dict[str, Any]:
-        """Return what a function needs besides the rows: tokenizer, and starts of episodes."""
+            function = given[0]
+            if isinstance(function, SlotReward):
+                return function
+        else:
+            # An answer reward among the arguments takes precedence over the rewards of the run.
+            rewards = reward_list(self.rewards, least=0)
+            if self.run is not None and not any(isinstance(each, SlotReward) for each in rewards):
+                rewards = self._rewards_of_run or []
+            function = deciding_function(rewards)
+            if function is None:
+                return choose_grader(rewards, self.rows, self.questions.format)
+        # A function is tried on gold answers, for which it may read token ids or an environment.
         in_memory = [subject for subject in self.subjects if isinstance(subject, tuple)]
         tokenizer = in_memory[0][1] if in_memory else None
         if tokenizer is None and self.run is not None:
             tokenizer = tokenizer_of_run(self.run)
         task = self.questions
         start_episode = task.start_episode if isinstance(task, Task) else dict
-        return {"tokenizer": tokenizer, "start_episode": start_episode}
+        return function_grader(
+            function, self.rows, task.format, tokenizer=tokenizer, start_episode=start_episode
+        )
 
     @property
     def is_complete(self) -> bool:
@@ -230,12 +228,19 @@ class Exam:
         rewards = reward_list(self.rewards, least=0)
         weights_by_name(rewards)  # raises if two rewards have the same name
         self._require_same_template()
-        # These fields are the same for all models, so a grader is tried only once.
+        contamination = self._find_contamination()
+        grader = self.grader
+        is_function = isinstance(grader, FunctionGrader)
+        is_unproven = is_function and not grader.is_proven
+        # These fields are the same for all models.
         shared = {
             "samples": self.samples,
-            "decoding": self.decoding.to_dict(),
-            "contamination": self._find_contamination(),
-            **self._describe_grader(),
+            "temperature": self.decoding.temperature,
+            "contamination": contamination,
+            "counted_as_correct": grader_in_words(grader),
+            "anywhere_note": anywhere_in_words(grader, self.rows),
+            "compares_gold": not is_function,
+            "unproven_grader": grader.name if is_unproven else "",
         }
         evaluations = []
         tokenizer = None
@@ -251,7 +256,7 @@ class Exam:
                 # Otherwise this model would stay in memory while the next one is loaded.
                 del opened
             rows = self._graded_rows(completions, self._format_for(own_tokenizer), rewards)
-            remarks = grader_remarks(self.grader, [row.get("grader_score") for row in rows])
+            remarks = grader_remarks(grader, [row.get("grader_score") for row in rows])
             evaluations.append(
                 Evaluation(
                     label=label,
@@ -265,13 +270,9 @@ class Exam:
         return evaluations
 
     def _runs(self) -> list[Run]:
-        """Return the run, and those of the models."""
-        # Two subjects may be parts of one run, so the runs are collected by their paths.
-        runs = {self.run.path.absolute(): self.run} if self.run else {}
-        for subject in self.subjects:
-            if isinstance(subject, RunModel):
-                runs.setdefault(subject.run.path.absolute(), subject.run)
-        return list(runs.values())
+        """Return the run, and those of the models. The same run may be in the list twice."""
+        runs = [subject.run for subject in self.subjects if isinstance(subject, RunModel)]
+        return runs if self.run is None else [self.run, *runs]
 
     def _find_contamination(self) -> Contamination | None:
         """Return the questions that were trained on. Raise if there are any, unless allowed."""
@@ -292,18 +293,6 @@ class Exam:
                     f"the run {run.name!r} was trained with chat_template_kwargs = {own}, and this "
                     f"task makes other prompts: gn.load_task(..., chat_template_kwargs={own})."
                 )
-
-    def _describe_grader(self) -> dict[str, Any]:
-        """Return the fields of an `Evaluation` that say who graded and how."""
-        grader = self.grader
-        is_function = isinstance(grader, FunctionGrader)
-        is_unproven = is_function and not grader.is_proven
-        return {
-            "counted_as_correct": grader_in_words(grader),
-            "anywhere_note": anywhere_in_words(grader, self.rows),
-            "compares_gold": not is_function,
-            "unproven_grader": grader.name if is_unproven else "",
-        }
 
     @functools.cached_property
     def _repeated_rows(self) -> list[Any]:

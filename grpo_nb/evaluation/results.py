@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -39,8 +38,8 @@ class Evaluation(Shown):
     are next to each other. `given` is the answer that rewards would read."""
     samples: int = 1
     """Completions per question."""
-    decoding: Mapping[str, Any] = dataclasses.field(default_factory=lambda: {"temperature": 0.0})
-    """Settings with which the answers were sampled. Temperature 0 is greedy decoding."""
+    temperature: float = 0.0
+    """Sampling temperature; 0 is greedy decoding."""
     subject: str = ""
     """Description of the model: where it is from, and with which chat template it was asked."""
     counted_as_correct: str = ""
@@ -89,11 +88,6 @@ class Evaluation(Shown):
         """Return the 95 % Wilson interval of `share_of`. The questions are the sampling units."""
         shares = self.shares_of(measure)
         return None if shares is None else share_interval(shares, self.samples)
-
-    @property
-    def shares(self) -> list[float]:
-        """Share of correct samples of each question."""
-        return self.shares_of("accuracy")
 
     @property
     def accuracy(self) -> float:
@@ -182,7 +176,7 @@ class Evaluation(Shown):
             return f"{self.questions} questions, one greedy answer to each."
         return (
             f"{self.questions} questions, {self.samples} answers to each, sampled at temperature "
-            f"{self.decoding['temperature']:g}."
+            f"{self.temperature:g}."
         )
 
     @property
@@ -191,14 +185,15 @@ class Evaluation(Shown):
         return f"Correct answer anywhere in the completion: {self.anywhere_note}."
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the numbers without the rows, fit for JSON."""
-        numbers = {name: getattr(self, name) for name in STORED_FIELDS}
+        """Return the fields and numbers for comparison.json, which has its own contamination."""
+        numbers = dict(vars(self))
+        del numbers["rows"], numbers["contamination"]
         for name, measure in MEASURES.items():
             numbers[name] = self.share_of(name)
             numbers[measure.interval_field] = self.interval_of(name)
-        for name in ("mean_length", "truncated_share", "questions"):
-            numbers[name] = getattr(self, name)
-        numbers["contamination"] = self.contamination and self.contamination.to_dict()
+        numbers["questions"] = self.questions
+        numbers["mean_length"] = self.mean_length
+        numbers["truncated_share"] = self.truncated_share
         return numbers
 
     def _parts(self) -> Iterator[Part]:
@@ -206,9 +201,3 @@ class Evaluation(Shown):
         yield f"{self.asked_sentence} Counted as correct: {self.counted_as_correct}. {self.subject}"
         yield self.anywhere_sentence
         yield from self.notes
-
-
-STORED_FIELDS = tuple(
-    field.name for field in dataclasses.fields(Evaluation) if field.name != "rows"
-)
-"""Fields of an `Evaluation` in comparison.json. The rows have a file of their own."""

@@ -433,8 +433,7 @@ class Run(Shown):
         """Numbers of the last held-out comparison; None if there is none.
 
         `before` and `after` have the fields of an `Evaluation` except its rows: shares between 0
-        and 1, lengths in tokens. `gn.evaluation.open_comparison` returns the comparison with every
-        answer.
+        and 1, lengths in tokens. `comparison/transcripts.parquet` has every answer.
         """
         file = self._file("comparison/comparison.json")
         if not file.is_file():

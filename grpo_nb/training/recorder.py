@@ -23,7 +23,7 @@ from grpo_nb.config.settings import Settings
 from grpo_nb.core.files import put_in_place, staged_folder
 from grpo_nb.core.problems import warn_user
 from grpo_nb.core.progress import CellOutput, is_notebook, progress_bar
-from grpo_nb.evaluation.heldout import grade_answers
+from grpo_nb.evaluation.holdout import grade_answers
 from grpo_nb.evaluation.results import Evaluation
 from grpo_nb.evaluation.subjects import Decoding, answers_of_model
 from grpo_nb.health.monitor import HealthMonitor

@@ -31,10 +31,9 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeldOut:
+class Holdout:
     """Questions to evaluate on, and the format in which they are asked."""
 
-    name: str
     format: AnswerFormat
     holdout: Dataset | list[dict[str, Any]]
     """Rows with `prompt`, `question`, `answer` and the columns of the source."""
@@ -48,7 +47,7 @@ def load_holdout(
     columns: Mapping[str, str] | None = None,
     example: Example | None = None,
     split: str = "test",
-) -> HeldOut:
+) -> Holdout:
     """Load questions to evaluate on, as `load_task` reads them. Nothing is kept for training.
 
     Args:
@@ -76,7 +75,7 @@ def load_holdout(
     format = fitting_format(format, answers_of(golds))
     # All rows become questions: unlike in `load_task`, no share is kept for training.
     holdout = Dataset.from_list(with_prompts(rows, format, example))
-    return HeldOut(name=read.name, format=format, holdout=holdout)
+    return Holdout(format=format, holdout=holdout)
 
 
 def grade_answers(
