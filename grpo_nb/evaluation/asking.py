@@ -25,7 +25,7 @@ from grpo_nb.generation.samples import GeneratedCompletion
 from grpo_nb.rewards.base import RewardFunction
 from grpo_nb.runs.card import write_model_card
 from grpo_nb.runs.run_folder import Run, open_run
-from grpo_nb.tasks.prompts import SYSTEM_ROLES, with_prompts
+from grpo_nb.tasks.prompts import split_system
 
 
 def evaluate(
@@ -229,13 +229,14 @@ def ask(
         "gn.ask, which takes no task, cannot ask this run. To see held-out answers from before and "
         "after, pass the task: gn.compare(run, task)",
     )
-    asked = [{"question": question} for question in questions]
-    rows = with_prompts(asked, format_of(run), example_of(run))
-    # Data with prompts of their own may have a system prompt of their own.
-    first_turn = run.holdout[0]["prompt"][0] if run.holdout else rows[0]["prompt"][0]
-    if first_turn["role"] in SYSTEM_ROLES:
-        for row in rows:
-            row["prompt"] = [first_turn, *row["prompt"][1:]]
+    system = [{"role": "system", "content": format_of(run).system_prompt()}]
+    if run.holdout:
+        # Data with prompts of their own may have a system prompt of their own.
+        system = split_system(run.holdout[0]["prompt"])[0] or system
+    rows = []
+    for question in questions:
+        prompt = [*system, *example_of(run), {"role": "user", "content": question}]
+        rows.append({"question": question, "prompt": prompt})
     decoding = Decoding(
         max_completion_length=run.settings.max_completion_length,
         chat_template_kwargs=run.chat_template_kwargs,

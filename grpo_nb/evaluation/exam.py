@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,8 +11,9 @@ from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.problems import warn_user
 from grpo_nb.core.progress import progress_bar
+from grpo_nb.core.statistics import Estimate, estimate
 from grpo_nb.evaluation.holdout import Holdout, grade_answers, load_holdout
-from grpo_nb.evaluation.results import REWARD, Evaluation
+from grpo_nb.evaluation.results import Evaluation
 from grpo_nb.evaluation.subjects import (
     Decoding,
     OpenSubject,
@@ -38,10 +38,10 @@ from grpo_nb.scoring.correct_answers import (
     grader_remarks,
 )
 from grpo_nb.scoring.record import rebuild_reward, record_of
-from grpo_nb.scoring.scores import score
+from grpo_nb.scoring.scores import in_groups, score
 from grpo_nb.tasks.contamination import Contamination, find_contamination
 from grpo_nb.tasks.formats import AnswerFormat
-from grpo_nb.tasks.prompts import SYSTEM_ROLES, Chat
+from grpo_nb.tasks.prompts import Chat, split_system
 from grpo_nb.tasks.read_rows import Source, sample_rows
 from grpo_nb.tasks.task import Task
 
@@ -225,8 +225,7 @@ class Exam:
         Raises:
             ValueError: A question was trained on, or a run was trained with other prompts.
         """
-        rewards = reward_list(self.rewards, least=0)
-        weights_by_name(rewards)  # raises if two rewards have the same name
+        weights_by_name(reward_list(self.rewards, least=0))  # raises if two have the same name
         self._require_same_template()
         contamination = self._find_contamination()
         grader = self.grader
@@ -255,15 +254,16 @@ class Exam:
                 description = opened.description
                 # Otherwise this model would stay in memory while the next one is loaded.
                 del opened
-            rows = self._graded_rows(completions, self._format_for(own_tokenizer), rewards)
-            remarks = grader_remarks(grader, [row.get("grader_score") for row in rows])
+            format = self._format_for(own_tokenizer)
+            rows = grade_answers(self._repeated_rows, completions, format, grader)
             evaluations.append(
                 Evaluation(
                     label=label,
                     rows=rows,
                     subject=description,
                     model_id=model_id_of(subject),
-                    remarks=remarks,
+                    remarks=grader_remarks(grader, [row.get("grader_score") for row in rows]),
+                    rewards=self._mean_rewards(completions),
                     **shared,
                 )
             )
@@ -311,24 +311,15 @@ class Exam:
             return format
         return format.for_template(tokenizer, self.decoding.chat_template_kwargs)
 
-    def _graded_rows(
-        self,
-        completions: Sequence[GeneratedCompletion],
-        format: AnswerFormat,
-        rewards: Sequence[RewardFunction],
-    ) -> list[dict[str, Any]]:
-        """Return a row for each completion, with the score of each reward."""
-        questions = self._repeated_rows
-        rows = grade_answers(questions, completions, format, self.grader)
-        for reward in rewards:
-            # The grader has scored the answers already, and each call may cost money.
-            if isinstance(self.grader, FunctionGrader) and reward is self.grader.function:
-                scores = [row["grader_score"] for row in rows]
-            else:
-                (scores,) = score(reward, **as_scored(completions, questions)).values.values()
-            for row, value in zip(rows, scores, strict=True):
-                row[f"{REWARD}{reward_name(reward)}"] = math.nan if value is None else value
-        return rows
+    def _mean_rewards(self, completions: Sequence[GeneratedCompletion]) -> dict[str, Estimate]:
+        rewards = reward_list(self.rewards, least=0)
+        if not rewards:
+            return {}
+        scores = score(rewards, **as_scored(completions, self._repeated_rows)).values
+        means = {}
+        for reward in map(reward_name, rewards):
+            means[reward] = estimate(in_groups(scores[reward], self.samples))
+        return means
 
 
 def format_of(run: Run) -> AnswerFormat:
@@ -338,17 +329,14 @@ def format_of(run: Run) -> AnswerFormat:
 
 def example_of(run: Run) -> list[dict[str, str]]:
     """Return the turns of the example that each prompt of a run has before its question."""
-    prompts = []
-    for row in run.holdout:
-        prompts.append([turn for turn in row["prompt"] if turn["role"] not in SYSTEM_ROLES])
+    prompts = [split_system(row["prompt"])[1] for row in run.holdout]
     turns = prompts[0][:-1] if prompts else []
     # The turns of a conversation differ from prompt to prompt, so they are no example.
-    if not turns or any(prompt[: len(turns)] != turns for prompt in prompts):
+    if any(prompt[: len(turns)] != turns for prompt in prompts):
         return []
     # Without a system role, the first message starts with the system prompt.
     system = f"{format_of(run).system_prompt()}\n\n"
-    first = turns[0] | {"content": turns[0]["content"].removeprefix(system)}
-    return [first, *turns[1:]]
+    return [turn | {"content": turn["content"].removeprefix(system)} for turn in turns]
 
 
 def _words_of(prompt: Chat) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
-from grpo_nb.core.statistics import Estimate, estimate, pass_at_k, share_interval
+from grpo_nb.core.statistics import Estimate, pass_at_k, share_interval
 from grpo_nb.core.tables import Part, Shown, Table
 from grpo_nb.runs.rows import HELDOUT_MEASURES, in_percent
 from grpo_nb.scoring.scores import in_groups
@@ -22,9 +22,6 @@ NOTABLE_TRUNCATED_SHARE = 0.1
 """Share of truncated answers from which a note says so: the accuracy then also measures the length
 limit."""
 
-REWARD = "reward/"
-"""Prefix of the columns with the scores of rewards."""
-
 
 @dataclass(frozen=True, repr=False)
 class Evaluation(Shown):
@@ -33,9 +30,9 @@ class Evaluation(Shown):
     label: str
     rows: Sequence[Mapping[str, Any]]
     """One row per completion: `question`, `answer`, `completion`, `given`, `is_correct`,
-    `is_formatted`, `is_correct_anywhere`, `tokens`, `is_truncated`, and `reward/<name>` for each
-    reward. If a function decides, also `grader_score`, its score or None. The samples of a question
-    are next to each other. `given` is the answer that rewards would read."""
+    `is_formatted`, `is_correct_anywhere`, `tokens` and `is_truncated`. If a function decides, also
+    `grader_score`, its score or None. The samples of a question are next to each other. `given` is
+    the answer that rewards would read."""
     samples: int = 1
     """Completions per question."""
     temperature: float = 0.0
@@ -56,6 +53,8 @@ class Evaluation(Shown):
     """Remarks about the function that decides which answers are correct."""
     unproven_grader: str = ""
     """Name of the grader if it is a function that scored no gold answer above a wrong one."""
+    rewards: Mapping[str, Estimate] = field(default_factory=dict)
+    """Unweighted mean of each reward, with its 95 % interval over questions."""
 
     @property
     def groups(self) -> list[Sequence[Mapping[str, Any]]]:
@@ -125,16 +124,6 @@ class Evaluation(Shown):
         return estimates
 
     @property
-    def rewards(self) -> dict[str, Estimate]:
-        """Unweighted mean of each reward, with its 95 % interval over questions."""
-        estimates = {}
-        for column in self.rows[0]:
-            if column.startswith(REWARD):
-                groups = [[row[column] for row in group] for group in self.groups]
-                estimates[column.removeprefix(REWARD)] = estimate(groups)
-        return estimates
-
-    @property
     def notes(self) -> list[str]:
         """Sentences that a reader should know before reading the numbers."""
         notes = []
@@ -191,6 +180,7 @@ class Evaluation(Shown):
         for name, measure in MEASURES.items():
             numbers[name] = self.share_of(name)
             numbers[measure.interval_field] = self.interval_of(name)
+        numbers["rewards"] = {name: str(mean) for name, mean in self.rewards.items()}
         numbers["questions"] = self.questions
         numbers["mean_length"] = self.mean_length
         numbers["truncated_share"] = self.truncated_share

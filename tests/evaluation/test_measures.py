@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import grpo_nb as gn
+from grpo_nb.core.statistics import estimate
 from grpo_nb.evaluation.comparison import Comparison
 from grpo_nb.evaluation.holdout import grade_answers
 from grpo_nb.evaluation.results import MEASURES, Evaluation
@@ -131,12 +132,11 @@ def test_saved_comparison_keeps_the_three_measures(tmp_path: Path) -> None:
 
 
 def test_comparison_with_a_missing_score_is_saved(tmp_path: Path) -> None:
-    scores = [float("nan"), *([0.0, 1.0] * 19), 0.5]
     side = answered("x", sums(HALF, is_formatted=True))
-    rows = [row | {"reward/length": score} for row, score in zip(side.rows, scores, strict=True)]
-    side = replace(side, rows=rows)
-    saved = Comparison(side, side).save(tmp_path / "kept")
-    assert (saved.path / "comparison.json").is_file()
+    side = replace(side, rewards={"length": estimate([[float("nan")]])})
+    Comparison(side, side).save(tmp_path / "kept")
+    stored = json.loads((tmp_path / "kept" / "comparison.json").read_text())
+    assert stored["after"]["rewards"] == {"length": "nan"}
 
 
 def test_majority_baseline_of_an_unproven_grader_is_left_out() -> None:
