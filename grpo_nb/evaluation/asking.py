@@ -16,9 +16,9 @@ from grpo_nb.evaluation.results import Evaluation
 from grpo_nb.evaluation.subjects import (
     Decoding,
     RunModel,
+    answer,
     locate_subjects,
     name_of,
-    open_subject,
     start_part,
 )
 from grpo_nb.generation.samples import GeneratedCompletion
@@ -178,7 +178,7 @@ def compare(
     # Only the full comparison with the start is a result of the run. A shorter one, or one with
     # another model, must not replace it in the summary and the model card.
     if is_against_start and exam.is_complete:
-        comparison = comparison.save(run.path / "comparison")
+        comparison.save(run.path / "comparison")
         write_model_card(run)
     return comparison
 
@@ -196,9 +196,9 @@ class Answers(Shown):
         rows = []
         for question, *answers in zip(self.questions, self.before, self.after, strict=True):
             cells = [as_written(question)]
-            for answer in answers:
-                mark = " [truncated here]" if answer.is_truncated else ""
-                cells.append(as_written(answer.text + mark))
+            for completion in answers:
+                mark = " [truncated here]" if completion.is_truncated else ""
+                cells.append(as_written(completion.text + mark))
             rows.append(cells)
         yield Table(rows, head=("question", "before", "after"), wide=range(3))
 
@@ -244,6 +244,6 @@ def ask(
     # Greedy decoding without samples, so that the two answers differ only because of the training.
     answers = []
     for part in (start_part(run), "adapter"):
-        with open_subject(RunModel(run, part)) as opened:
-            answers.append(tuple(opened.ask(rows, decoding, lambda done: None)))
+        answered = answer(RunModel(run, part), rows, decoding)
+        answers.append(tuple(answered.completions))
     return Answers(questions, *answers)

@@ -45,8 +45,6 @@ class Comparison(Shown):
     before: Evaluation
     """The model compared with. For a run, the model that it started from."""
     after: Evaluation
-    path: Path | None = dataclasses.field(default=None, compare=False)
-    """Folder that the comparison was saved in."""
 
     @property
     def sides(self) -> dict[str, Evaluation]:
@@ -215,8 +213,8 @@ class Comparison(Shown):
 
         return comparison_figure(self)
 
-    def save(self, folder: str | Path) -> Comparison:
-        """Write comparison.json and `transcripts()` as parquet, and return self with `path`.
+    def save(self, folder: str | Path) -> None:
+        """Write the numbers (comparison.json) and `transcripts()` (parquet) into a folder.
 
         Both are computed before the first is written. The numbers come last, because they show that
         there is a complete comparison.
@@ -228,7 +226,6 @@ class Comparison(Shown):
         with staged_file(folder / "transcripts.parquet") as file:
             transcripts.to_parquet(file, index=False)
         write_json(folder / "comparison.json", numbers)
-        return dataclasses.replace(self, path=folder)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the numbers, fit for JSON."""

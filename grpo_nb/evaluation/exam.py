@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,12 +16,12 @@ from grpo_nb.core.statistics import Estimate, estimate
 from grpo_nb.evaluation.holdout import Holdout, grade_answers, load_holdout
 from grpo_nb.evaluation.results import Evaluation
 from grpo_nb.evaluation.subjects import (
+    Answered,
     Decoding,
-    OpenSubject,
     RunModel,
     Subject,
+    answer,
     model_id_of,
-    open_subject,
     tokenizer_of_run,
 )
 from grpo_nb.generation.samples import GeneratedCompletion, as_scored
@@ -241,29 +242,27 @@ class Exam:
             "compares_gold": not is_function,
             "unproven_grader": grader.name if is_unproven else "",
         }
+        questions = [row for row in self.rows for _ in range(self.samples)]
         evaluations = []
         tokenizer = None
         for subject, label in zip(self.subjects, labels, strict=True):
-            # The model of a run stays in memory, any other is freed before the next one is loaded.
+            answered = self._answer(subject, questions, label, tokenizer)
+            # The model of a run stays in memory. Any other is freed before the next one is loaded.
+            gc.collect()
+            # A GGUF file has no tokenizer here, but usually the template of the other model.
+            own_tokenizer = answered.tokenizer or tokenizer
             # The first tokenizer is used for all.
-            with open_subject(subject, run=self.run, tokenizer=tokenizer) as opened:
-                completions = self._answers(opened, label)
-                # A GGUF file has no tokenizer here, but usually the template of the other model.
-                own_tokenizer = opened.tokenizer or tokenizer
-                tokenizer = tokenizer or own_tokenizer
-                description = opened.description
-                # Otherwise this model would stay in memory while the next one is loaded.
-                del opened
-            format = self._format_for(own_tokenizer)
-            rows = grade_answers(self._repeated_rows, completions, format, grader)
+            tokenizer = tokenizer or own_tokenizer
+            completions = answered.completions
+            rows = grade_answers(questions, completions, self._format_for(own_tokenizer), grader)
             evaluations.append(
                 Evaluation(
                     label=label,
                     rows=rows,
-                    subject=description,
+                    subject=answered.description,
                     model_id=model_id_of(subject),
                     remarks=grader_remarks(grader, [row.get("grader_score") for row in rows]),
-                    rewards=self._mean_rewards(completions),
+                    rewards=self._mean_rewards(completions, questions),
                     **shared,
                 )
             )
@@ -294,15 +293,18 @@ class Exam:
                     f"task makes other prompts: gn.load_task(..., chat_template_kwargs={own})."
                 )
 
-    @functools.cached_property
-    def _repeated_rows(self) -> list[Any]:
-        """The rows, each once per sample."""
-        return [row for row in self.rows for _ in range(self.samples)]
-
-    def _answers(self, opened: OpenSubject, label: str) -> list[GeneratedCompletion]:
-        rows = self._repeated_rows
-        with progress_bar(len(rows), desc=f"held-out, {label}", unit="answer") as bar:
-            return opened.ask(rows, self.decoding, lambda done: bar.update(done - bar.n))
+    def _answer(
+        self, subject: Subject, questions: Sequence[Any], label: str, tokenizer: Any
+    ) -> Answered:
+        with progress_bar(len(questions), desc=f"held-out, {label}", unit="answer") as bar:
+            return answer(
+                subject,
+                questions,
+                self.decoding,
+                lambda done: bar.update(done - bar.n),
+                run=self.run,
+                tokenizer=tokenizer,
+            )
 
     def _format_for(self, tokenizer: Any) -> AnswerFormat:
         # The format of a task already fits its tokenizer. That of a held-out set is adapted here.
@@ -311,11 +313,13 @@ class Exam:
             return format
         return format.for_template(tokenizer, self.decoding.chat_template_kwargs)
 
-    def _mean_rewards(self, completions: Sequence[GeneratedCompletion]) -> dict[str, Estimate]:
+    def _mean_rewards(
+        self, completions: Sequence[GeneratedCompletion], questions: Sequence[Any]
+    ) -> dict[str, Estimate]:
         rewards = reward_list(self.rewards, least=0)
         if not rewards:
             return {}
-        scores = score(rewards, **as_scored(completions, self._repeated_rows)).values
+        scores = score(rewards, **as_scored(completions, questions)).values
         means = {}
         for reward in map(reward_name, rewards):
             means[reward] = estimate(in_groups(scores[reward], self.samples))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
+from matplotlib.ticker import MultipleLocator, PercentFormatter
 
 from grpo_nb.core.palette import BLUE, GREY, INK
 from grpo_nb.evaluation.results import MEASURES
@@ -30,22 +29,23 @@ def comparison_figure(comparison: Any) -> Figure:
     axes = figure.subplots()
     axes.set_facecolor("none")
     labels = []
-    for measure, (name, side) in itertools.product(measures, comparison.sides.items()):
-        place = len(labels)
-        labels.append(f"{MEASURES[measure].label}: {side.label}")
-        share = side.share_of(measure)
-        low, high = side.interval_of(measure)
-        colour, marker = MARKERS[name]
-        # The interval is the message, so it is drawn thick. The share is a point on it.
-        axes.plot([low, high], [place, place], color=colour, linewidth=3, alpha=0.55)
-        axes.plot(share, place, marker, color=colour, markersize=8, clip_on=False)
-        axes.text(high + 0.025, place, f"{share:.0%}", va="center", color=INK)
+    for measure in measures:
+        for name, side in comparison.sides.items():
+            place = len(labels)
+            labels.append(f"{MEASURES[measure].label}: {side.label}")
+            share = side.share_of(measure)
+            interval = side.interval_of(measure)
+            colour, marker = MARKERS[name]
+            # The interval is the message, so it is drawn thick. The share is a point on it.
+            axes.plot(interval, [place, place], color=colour, linewidth=3, alpha=0.55)
+            axes.plot(share, place, marker, color=colour, markersize=8, clip_on=False)
+            axes.text(interval[1] + 0.025, place, f"{share:.0%}", va="center", color=INK)
     axes.set_yticks(range(len(labels)), labels)
     axes.invert_yaxis()
     # Beyond 100 % there is space for the number next to an interval that ends there.
     axes.set_xlim(0, 1.12)
-    axes.set_xticks([0, 0.25, 0.5, 0.75, 1])
-    axes.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    axes.xaxis.set_major_locator(MultipleLocator(0.25))
+    axes.xaxis.set_major_formatter(PercentFormatter(1))
     title = f"Share of answers, {comparison.result.questions} questions, 95 % intervals"
     axes.set_title(title, color=INK, fontsize=10)
     axes.spines[["top", "right", "left"]].set_visible(False)

@@ -8,8 +8,6 @@ its users will ask it.
 from __future__ import annotations
 
 import contextlib
-import functools
-import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -75,12 +73,13 @@ name on the Hub."""
 
 
 @dataclass(frozen=True)
-class OpenSubject:
-    """A model that is ready to answer."""
+class Answered:
+    """Completions of a model, and how it was asked."""
 
+    completions: list[GeneratedCompletion]
+    """One completion for each row, in order."""
     description: str
-    ask: Callable[[Sequence[Row], Decoding, Progress], list[GeneratedCompletion]]
-    """Function that answers each row once, in order. For several samples, repeat the row."""
+    """Description of the model: where it is from, and with which chat template it was asked."""
     tokenizer: PreTrainedTokenizerBase | None
     """Tokenizer of the model, None for a GGUF file."""
 
@@ -107,14 +106,13 @@ def locate_subjects(
     elif own_runs:
         run = own_runs[0]
     for place, subject in enumerate(located):
-        if subject not in RUN_PARTS:
-            continue
-        if run is None:
+        if subject in RUN_PARTS and run is None:
             raise ValueError(
                 f"{subject!r} is the model that a run started from, but no run was given. "
                 "Write run=gn.open_run('runs/...')."
             )
-        located[place] = RunModel(run, subject)
+        if subject in RUN_PARTS:
+            located[place] = RunModel(run, subject)
     return located, run
 
 
@@ -187,20 +185,26 @@ def start_part(run: Run) -> Literal["base", "start"]:
     return "start" if started_from_trained_adapter(run) else "base"
 
 
-@contextlib.contextmanager
-def open_subject(
-    subject: Subject, *, run: Run | None = None, tokenizer: Any = None
-) -> Iterator[OpenSubject]:
-    """Load a model so that it can answer. Free it afterwards, unless it is that of a run.
+def answer(
+    subject: Subject,
+    rows: Sequence[Row],
+    decoding: Decoding,
+    progress: Progress | None = None,
+    *,
+    run: Run | None = None,
+    tokenizer: Any = None,
+) -> Answered:
+    """Answer rows with a model. Load the model if necessary, and keep only that of a run.
 
     Args:
         subject: As `locate_subjects` returns it.
+        rows: Rows with `prompt`. For several samples, repeat the row.
+        decoding: Settings with which answers are sampled.
+        progress: Called with the number of answers.
         run: Run whose tokenizer and chat template a model of the same vocabulary gets.
         tokenizer: Tokenizer of another subject, for the same purpose if there is no run.
     """
-    if isinstance(subject, tuple):
-        yield _open_model(*subject, "A model in memory, as it is.")
-    elif isinstance(subject, RunModel):
+    if isinstance(subject, RunModel):
         # The three parts of a run share one model in memory. Only the adapter is switched.
         model, own_tokenizer = _model_of(subject.run)
         switched = contextlib.nullcontext()
@@ -209,9 +213,13 @@ def open_subject(
         elif subject.part == "start":
             switched = _start_adapter(model, subject.run)
         with switched:
-            yield _open_model(model, own_tokenizer, _describe(subject))
-    elif isinstance(subject, Path) and subject.suffix == ".gguf":
-        yield _open_gguf(subject)
+            completions = answers_of_model(model, own_tokenizer, rows, decoding, progress)
+        return Answered(completions, _describe(subject), own_tokenizer)
+    if isinstance(subject, Path) and subject.suffix == ".gguf":
+        return _answer_with_gguf(subject, rows, decoding, progress)
+    if isinstance(subject, tuple):
+        model, own_tokenizer = subject
+        description = "A model in memory, as it is."
     else:
         model, own_tokenizer = _load(subject, run)
         # Another template would change the prompt, and with it what is measured.
@@ -225,12 +233,8 @@ def open_subject(
                 " It has another vocabulary, so it is asked with its own tokenizer and chat "
                 "template, and lengths in tokens cannot be compared."
             )
-        try:
-            yield _open_model(model, own_tokenizer, description)
-        finally:
-            # Without this, two models would be in memory while the next one is loaded.
-            del model
-            gc.collect()
+    completions = answers_of_model(model, own_tokenizer, rows, decoding, progress)
+    return Answered(completions, description, own_tokenizer)
 
 
 def _describe(subject: RunModel) -> str:
@@ -254,11 +258,6 @@ def _describe(subject: RunModel) -> str:
 @contextlib.contextmanager
 def _start_adapter(model: Any, run: Run) -> Iterator[None]:
     """Load the adapter that a run started with, and restore the trained one bit for bit."""
-    if not (run.start_path / ADAPTER_FILE).is_file():
-        raise FileNotFoundError(
-            f"the run {run.name!r} has no start/{ADAPTER_FILE}, so the model that it started from "
-            'cannot be asked. Compare with the base model: gn.compare(run, task, against="base").'
-        )
     # PEFT names the parameters of the trained adapter `default`.
     own = [parameter for name, parameter in model.named_parameters() if ".default" in name]
     trained = [parameter.detach().clone() for parameter in own]
@@ -388,35 +387,24 @@ def answers_of_model(
         )
 
 
-def _open_model(model: Any, tokenizer: Any, description: str) -> OpenSubject:
-    ask = functools.partial(answers_of_model, model, tokenizer)
-    return OpenSubject(description, ask, tokenizer)
-
-
-def _open_gguf(file: Path) -> OpenSubject:
-    def ask(
-        rows: Sequence[Row], decoding: Decoding, progress: Progress
-    ) -> list[GeneratedCompletion]:
-        if decoding.tools is not None:
-            raise ValueError(
-                f"{file.name} is asked through llama.cpp, which cannot run tools here. Compare the "
-                "merged folder instead."
-            )
-        # Greedy decoding needs neither seed nor sampling settings.
-        sampling = None
-        if decoding.temperature > 0:
-            sampling = {**decoding.sampling, "seed": decoding.seed}
-        return complete_with_gguf(
-            file,
-            [row["prompt"] for row in rows],
-            max_completion_length=decoding.max_completion_length,
-            temperature=decoding.temperature,
-            sampling=sampling,
-            chat_template_kwargs=decoding.chat_template_kwargs,
-            progress=progress,
+def _answer_with_gguf(
+    file: Path, rows: Sequence[Row], decoding: Decoding, progress: Progress | None
+) -> Answered:
+    if decoding.tools is not None:
+        raise ValueError(
+            f"{file.name} is asked through llama.cpp, which cannot run tools here. Compare the "
+            "merged folder instead."
         )
-
+    completions = complete_with_gguf(
+        file,
+        [row["prompt"] for row in rows],
+        max_completion_length=decoding.max_completion_length,
+        temperature=decoding.temperature,
+        sampling={**decoding.sampling, "seed": decoding.seed},
+        chat_template_kwargs=decoding.chat_template_kwargs,
+        progress=progress,
+    )
     description = (
         f"The file {file.name}, through llama.cpp, with the chat template and tokenizer inside it."
     )
-    return OpenSubject(description, ask, None)
+    return Answered(completions, description, None)

@@ -189,7 +189,6 @@ def test_unknown_training_questions_are_noted(tiny_run: gn.runs.Run) -> None:
 
 def test_own_comparison_is_kept_with_the_run(run: gn.runs.Run) -> None:
     own = gn.compare(run, rewards=brevity)
-    assert own.path == run.path / "comparison"
     assert own.sentence in (run.path / "README.md").read_text()
     assert run.comparison.sentence == own.sentence
     kept = pandas.read_parquet(run.path / "comparison" / "transcripts.parquet")
@@ -210,19 +209,20 @@ def test_own_comparison_is_kept_with_the_run(run: gn.runs.Run) -> None:
 def test_other_comparison_is_not_kept_with_the_run(
     run: gn.runs.Run, arguments: dict[str, Any]
 ) -> None:
-    assert gn.compare(run, **arguments).path is None
+    gn.compare(run, **arguments)
     assert run.comparison is None
 
 
 def test_comparison_in_another_format_is_not_kept(run: gn.runs.Run) -> None:
     rows = [{"question": row["question"], "answer": row["answer"]} for row in run.holdout]
     boxed = gn.evaluation.load_holdout(rows, format=gn.tasks.boxed())
-    assert gn.compare(run, boxed).path is None
+    gn.compare(run, boxed)
     assert run.comparison is None
 
 
 def test_comparison_graded_by_the_reward_of_the_run_is_kept(run: gn.runs.Run) -> None:
-    assert gn.compare(run, correct=brevity).path == run.path / "comparison"
+    comparison = gn.compare(run, correct=brevity)
+    assert run.comparison.sentence == comparison.sentence
 
 
 @pytest.mark.parametrize("has_system_role", [True, False])
@@ -273,8 +273,8 @@ def test_comparison_that_cannot_be_written_keeps_the_old_one(
 
 
 def test_comparison_is_saved_in_any_folder(run: gn.runs.Run, tmp_path: Path) -> None:
-    folder = gn.compare(run, new_questions()).save(tmp_path / "mine").path
-    assert len(pandas.read_parquet(folder / "transcripts.parquet")) == 12
+    gn.compare(run, new_questions()).save(tmp_path / "mine")
+    assert len(pandas.read_parquet(tmp_path / "mine" / "transcripts.parquet")) == 12
 
 
 def test_own_rows_and_files_are_asked_as_the_run_was_trained(

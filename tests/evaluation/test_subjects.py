@@ -130,7 +130,7 @@ def test_impossible_subject_is_refused_before_loading(
     message: str,
 ) -> None:
     monkeypatch.setattr(
-        "grpo_nb.evaluation.asking.open_subject",
+        "grpo_nb.evaluation.exam.answer",
         lambda *args, **kwargs: pytest.fail("a model was loaded"),
     )
     with pytest.raises(error, match=message):
@@ -155,7 +155,6 @@ def test_gguf_file_answers_the_same_questions(embedded_folder: Path) -> None:
     equal_to_others = sum(one == other for one, other in zip(before, shifted, strict=True))
     assert equal > equal_to_others
     assert "through llama.cpp" in comparison.after.subject
-    assert comparison.path is None
     assert "The training questions are not known" in repr(comparison)
 
 
