@@ -135,23 +135,21 @@ class Exam:
             ValueError: `correct` is more than one function.
         """
         if self.correct is not None:
-            given = reward_list(self.correct)
-            if len(given) > 1:
+            if len(self._given_graders) > 1:
                 raise ValueError(
-                    f"correct = {given!r:.80} is {len(given)} functions, but only one can decide "
-                    "which answers are correct."
+                    f"correct = {self._given_graders!r:.80} is {len(self._given_graders)} functions, "
+                    "but only one can decide which answers are correct."
                 )
-            function = given[0]
+            function = self._given_graders[0]
             if isinstance(function, SlotReward):
                 return function
         else:
-            # An answer reward among the arguments takes precedence over the rewards of the run.
-            rewards = reward_list(self.rewards, least=0)
-            if self.run is not None and not any(isinstance(each, SlotReward) for each in rewards):
-                rewards = self._rewards_of_run or []
-            function = deciding_function(rewards)
+            candidates = self._given_graders or self._rewards
+            if self.run is not None and not self._given_graders:
+                candidates = self._rewards_of_run or []
+            function = deciding_function(candidates)
             if function is None:
-                return choose_grader(rewards, self.rows, self.questions.format)
+                return choose_grader(candidates, self.rows, self.questions.format)
         # A function is tried on gold answers, for which it may read token ids or an environment.
         in_memory = [subject for subject in self.subjects if isinstance(subject, tuple)]
         tokenizer = in_memory[0][1] if in_memory else None
@@ -164,6 +162,20 @@ class Exam:
         )
 
     @property
+    def _rewards(self) -> list[RewardFunction]:
+        return reward_list(self.rewards, least=0)
+
+    @property
+    def _given_graders(self) -> list[RewardFunction]:
+        """`correct`, or the kit's rewards for the answer among `rewards`.
+
+        They take precedence over the rewards of the run.
+        """
+        if self.correct is not None:
+            return reward_list(self.correct)
+        return [reward for reward in self._rewards if isinstance(reward, SlotReward)]
+
+    @property
     def is_complete(self) -> bool:
         """True if all prompts of the run get a greedy answer of full length, graded as by the run.
 
@@ -174,19 +186,11 @@ class Exam:
         own = [_words_of(row["prompt"]) for row in self.run.holdout]
         full_length = self.run.settings.max_completion_length
         is_full_length = self.decoding.max_completion_length >= full_length
-        is_greedy = self.samples == 1
-        return asked == own and is_full_length and is_greedy and self._is_graded_as_by_the_run
-
-    @property
-    def _is_graded_as_by_the_run(self) -> bool:
-        """True if a reward of the run decides, or if none can, so that correctness() does."""
-        given = reward_list(self.rewards, least=0)
-        graders = [reward for reward in given if isinstance(reward, SlotReward)]
-        if self.correct is not None:
-            graders = reward_list(self.correct)
-        if not graders:
-            return self._rewards_of_run is not None
-        return all(map(self._is_of_the_run, graders))
+        if self._given_graders:
+            is_graded_as_by_run = all(map(self._is_of_the_run, self._given_graders))
+        else:
+            is_graded_as_by_run = self._rewards_of_run is not None
+        return asked == own and is_full_length and self.samples == 1 and is_graded_as_by_run
 
     def _is_of_the_run(self, reward: RewardFunction) -> bool:
         """Return True if the run was trained with this reward, and not with an earlier version."""
@@ -201,7 +205,7 @@ class Exam:
         correct, warn and return None.
         """
         run = self.run
-        given = filter(self._is_of_the_run, reward_list(self.rewards, least=0))
+        given = filter(self._is_of_the_run, self._rewards)
         functions = {reward_name(reward): reward for reward in (*given, *run.rewards)}
         known = []
         missing = []
@@ -226,22 +230,12 @@ class Exam:
         Raises:
             ValueError: A question was trained on, or a run was trained with other prompts.
         """
-        weights_by_name(reward_list(self.rewards, least=0))  # raises if two have the same name
+        weights_by_name(self._rewards)  # raises if two have the same name
         self._require_same_template()
         contamination = self._find_contamination()
         grader = self.grader
         is_function = isinstance(grader, FunctionGrader)
         is_unproven = is_function and not grader.is_proven
-        # These fields are the same for all models.
-        shared = {
-            "samples": self.samples,
-            "temperature": self.decoding.temperature,
-            "contamination": contamination,
-            "counted_as_correct": grader_in_words(grader),
-            "anywhere_note": anywhere_in_words(grader, self.rows),
-            "compares_gold": not is_function,
-            "unproven_grader": grader.name if is_unproven else "",
-        }
         questions = [row for row in self.rows for _ in range(self.samples)]
         evaluations = []
         tokenizer = None
@@ -263,7 +257,13 @@ class Exam:
                     model_id=model_id_of(subject),
                     remarks=grader_remarks(grader, [row.get("grader_score") for row in rows]),
                     rewards=self._mean_rewards(completions, questions),
-                    **shared,
+                    samples=self.samples,
+                    temperature=self.decoding.temperature,
+                    contamination=contamination,
+                    counted_as_correct=grader_in_words(grader),
+                    anywhere_note=anywhere_in_words(grader, self.rows),
+                    compares_gold=not is_function,
+                    unproven_grader=grader.name if is_unproven else "",
                 )
             )
         return evaluations
@@ -316,14 +316,10 @@ class Exam:
     def _mean_rewards(
         self, completions: Sequence[GeneratedCompletion], questions: Sequence[Any]
     ) -> dict[str, Estimate]:
-        rewards = reward_list(self.rewards, least=0)
-        if not rewards:
+        if not self._rewards:
             return {}
-        scores = score(rewards, **as_scored(completions, questions)).values
-        means = {}
-        for reward in map(reward_name, rewards):
-            means[reward] = estimate(in_groups(scores[reward], self.samples))
-        return means
+        scores = score(self._rewards, **as_scored(completions, questions)).values
+        return {name: estimate(in_groups(each, self.samples)) for name, each in scores.items()}
 
 
 def format_of(run: Run) -> AnswerFormat:
