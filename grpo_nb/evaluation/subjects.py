@@ -156,9 +156,8 @@ def model_id_of(subject: Subject) -> str:
         return ""
     if subject.part == "adapter":
         return subject.run.model_id("adapter")
-    if subject.part == "base" and started_from_trained_adapter(subject.run):
-        return ""
-    return subject.run.model_id("start")
+    is_start = subject.part in ("start", start_part(subject.run))
+    return subject.run.model_id("start") if is_start else ""
 
 
 def started_from_trained_adapter(run: Run) -> bool:
