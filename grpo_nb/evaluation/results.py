@@ -9,13 +9,13 @@ from typing import Any
 
 from grpo_nb.core.statistics import Estimate, pass_at_k, share_interval
 from grpo_nb.core.tables import Part, Shown, Table
-from grpo_nb.runs.rows import HELDOUT_MEASURES, in_percent
+from grpo_nb.runs.rows import HOLDOUT_MEASURES, in_percent
 from grpo_nb.scoring.scores import in_groups
 from grpo_nb.tasks.contamination import Contamination
 
 Interval = tuple[float, float]
 
-MEASURES = {measure.name: measure for measure in HELDOUT_MEASURES}
+MEASURES = {measure.name: measure for measure in HOLDOUT_MEASURES}
 """The three measures by name: `accuracy`, `in_format` and `anywhere`."""
 
 NOTABLE_TRUNCATED_SHARE = 0.1

@@ -89,7 +89,7 @@ def read_numbers(row: Mapping[str, Any]) -> dict[str, float]:
 
 
 @dataclass
-class HeldOutScores:
+class HoldoutScores:
     """Held-out scores so far, as means of two successive ones, which are less noisy than one."""
 
     count: int = 0
@@ -172,11 +172,11 @@ class RunHistory:
     is_reward_missing: bool = False
     """True if the last row is a training row without a total reward."""
 
-    accuracy: HeldOutScores = field(default_factory=HeldOutScores)
+    accuracy: HoldoutScores = field(default_factory=HoldoutScores)
     """Held-out accuracies that the kit measured."""
     accuracy_error: float = 0.0
     """Largest standard error of a held-out accuracy."""
-    eval_reward: HeldOutScores = field(default_factory=HeldOutScores)
+    eval_reward: HoldoutScores = field(default_factory=HoldoutScores)
     """Mean total rewards of TRL's own evaluations."""
 
     record_block: list[float] = field(default_factory=list)

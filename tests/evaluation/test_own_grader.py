@@ -165,7 +165,7 @@ def curve(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, float]]:
     return rows
 
 
-def test_heldout_curve_is_graded_by_the_main_function(curve: list[dict[str, float]]) -> None:
+def test_holdout_curve_is_graded_by_the_main_function(curve: list[dict[str, float]]) -> None:
     assert [row["holdout/accuracy"] for row in curve] == [0.25, 0.75, 0.5]
     assert [row["holdout/in_format"] for row in curve] == [0.0, 0.0, 0.0]
     assert "holdout/anywhere" not in curve[0]
