@@ -135,12 +135,12 @@ class Exam:
             ValueError: `correct` is more than one function.
         """
         if self.correct is not None:
-            if len(self._given_graders) > 1:
+            function, *others = self._given_graders
+            if others:
                 raise ValueError(
-                    f"correct = {self._given_graders!r:.80} is {len(self._given_graders)} functions, "
-                    "but only one can decide which answers are correct."
+                    f"correct = {self._given_graders!r:.80} is {1 + len(others)} functions, but "
+                    "only one can decide which answers are correct."
                 )
-            function = self._given_graders[0]
             if isinstance(function, SlotReward):
                 return function
         else:
