@@ -16,7 +16,7 @@ from grpo_nb.evaluation.results import Evaluation
 from grpo_nb.evaluation.subjects import (
     Decoding,
     RunModel,
-    answer,
+    answer_rows,
     locate_subjects,
     name_of,
     start_part,
@@ -244,6 +244,6 @@ def ask(
     # Greedy decoding without samples, so that the two answers differ only because of the training.
     answers = []
     for part in (start_part(run), "adapter"):
-        answered = answer(RunModel(run, part), rows, decoding)
+        answered = answer_rows(RunModel(run, part), rows, decoding)
         answers.append(tuple(answered.completions))
     return Answers(questions, *answers)

@@ -16,11 +16,11 @@ from grpo_nb.core.statistics import Estimate, estimate
 from grpo_nb.evaluation.holdout import Holdout, grade_answers, load_holdout
 from grpo_nb.evaluation.results import Evaluation
 from grpo_nb.evaluation.subjects import (
-    Answered,
     Decoding,
+    ModelAnswers,
     RunModel,
     Subject,
-    answer,
+    answer_rows,
     model_id_of,
     tokenizer_of_run,
 )
@@ -76,6 +76,8 @@ class Exam:
             settings=self.settings,
         )
 
+    # What is asked.
+
     @functools.cached_property
     def questions(self) -> Task | Holdout:
         """The questions, without a task those that are stored with the run."""
@@ -124,6 +126,8 @@ class Exam:
             chat_template_kwargs=own_kwargs or (self.run.chat_template_kwargs if self.run else {}),
             tools=getattr(self.questions, "tools", None),
         )
+
+    # Who decides which answers are correct.
 
     @functools.cached_property
     def grader(self) -> Grader:
@@ -175,28 +179,6 @@ class Exam:
             return reward_list(self.correct)
         return [reward for reward in self._rewards if isinstance(reward, SlotReward)]
 
-    @property
-    def is_complete(self) -> bool:
-        """True if all prompts of the run get a greedy answer of full length, graded as by the run.
-
-        Only such a comparison becomes the result that the run shows.
-        """
-        # Other questions, formats or examples make other prompts, and so another measure.
-        asked = [_words_of(row["prompt"]) for row in self.rows]
-        own = [_words_of(row["prompt"]) for row in self.run.holdout]
-        full_length = self.run.settings.max_completion_length
-        is_full_length = self.decoding.max_completion_length >= full_length
-        if self._given_graders:
-            is_graded_as_by_run = all(map(self._is_of_the_run, self._given_graders))
-        else:
-            is_graded_as_by_run = self._rewards_of_run is not None
-        return asked == own and is_full_length and self.samples == 1 and is_graded_as_by_run
-
-    def _is_of_the_run(self, reward: RewardFunction) -> bool:
-        """Return True if the run was trained with this reward, and not with an earlier version."""
-        own = [record["hash"] for record in self.run.info["rewards"]]
-        return record_of(reward)["hash"] in own
-
     @functools.cached_property
     def _rewards_of_run(self) -> list[RewardFunction] | None:
         """The rewards of the run: those of the kit from its record, functions from memory.
@@ -223,6 +205,30 @@ class Exam:
             f"correct, unless you write correct={missing[0]}."
         )
         return None
+
+    def _is_of_the_run(self, reward: RewardFunction) -> bool:
+        """Return True if the run was trained with this reward, and not with an earlier version."""
+        own = [record["hash"] for record in self.run.info["rewards"]]
+        return record_of(reward)["hash"] in own
+
+    @property
+    def is_complete(self) -> bool:
+        """True if all prompts of the run get a greedy answer of full length, graded as by the run.
+
+        Only such a comparison becomes the result that the run shows.
+        """
+        # Other questions, formats or examples make other prompts, and so another measure.
+        asked = [_words_of(row["prompt"]) for row in self.rows]
+        own = [_words_of(row["prompt"]) for row in self.run.holdout]
+        full_length = self.run.settings.max_completion_length
+        is_full_length = self.decoding.max_completion_length >= full_length
+        if self._given_graders:
+            is_graded_as_by_run = all(map(self._is_of_the_run, self._given_graders))
+        else:
+            is_graded_as_by_run = self._rewards_of_run is not None
+        return asked == own and is_full_length and self.samples == 1 and is_graded_as_by_run
+
+    # Ask and grade.
 
     def ask_all(self, labels: Sequence[str]) -> list[Evaluation]:
         """Ask one model after the other. Refuse wrong arguments before a model is loaded.
@@ -295,9 +301,9 @@ class Exam:
 
     def _answer(
         self, subject: Subject, questions: Sequence[Any], label: str, tokenizer: Any
-    ) -> Answered:
+    ) -> ModelAnswers:
         with progress_bar(len(questions), desc=f"held-out, {label}", unit="answer") as bar:
-            return answer(
+            return answer_rows(
                 subject,
                 questions,
                 self.decoding,

@@ -73,7 +73,7 @@ name on the Hub."""
 
 
 @dataclass(frozen=True)
-class Answered:
+class ModelAnswers:
     """Completions of a model, and how it was asked."""
 
     completions: list[GeneratedCompletion]
@@ -184,7 +184,7 @@ def start_part(run: Run) -> Literal["base", "start"]:
     return "start" if started_from_trained_adapter(run) else "base"
 
 
-def answer(
+def answer_rows(
     subject: Subject,
     rows: Sequence[Row],
     decoding: Decoding,
@@ -192,8 +192,8 @@ def answer(
     *,
     run: Run | None = None,
     tokenizer: Any = None,
-) -> Answered:
-    """Answer rows with a model. Load the model if necessary, and keep only that of a run.
+) -> ModelAnswers:
+    """Answer rows with a model. Load it if necessary, and keep it in memory if it is a run's.
 
     Args:
         subject: As `locate_subjects` returns it.
@@ -213,7 +213,7 @@ def answer(
             switched = _start_adapter(model, subject.run)
         with switched:
             completions = answers_of_model(model, own_tokenizer, rows, decoding, progress)
-        return Answered(completions, _describe(subject), own_tokenizer)
+        return ModelAnswers(completions, _describe(subject), own_tokenizer)
     if isinstance(subject, Path) and subject.suffix == ".gguf":
         return _answer_with_gguf(subject, rows, decoding, progress)
     if isinstance(subject, tuple):
@@ -233,7 +233,7 @@ def answer(
                 "template, and lengths in tokens cannot be compared."
             )
     completions = answers_of_model(model, own_tokenizer, rows, decoding, progress)
-    return Answered(completions, description, own_tokenizer)
+    return ModelAnswers(completions, description, own_tokenizer)
 
 
 def _describe(subject: RunModel) -> str:
@@ -388,7 +388,7 @@ def answers_of_model(
 
 def _answer_with_gguf(
     file: Path, rows: Sequence[Row], decoding: Decoding, progress: Progress | None
-) -> Answered:
+) -> ModelAnswers:
     if decoding.tools is not None:
         raise ValueError(
             f"{file.name} is asked through llama.cpp, which cannot run tools here. Compare the "
@@ -406,4 +406,4 @@ def _answer_with_gguf(
     description = (
         f"The file {file.name}, through llama.cpp, with the chat template and tokenizer inside it."
     )
-    return Answered(completions, description, None)
+    return ModelAnswers(completions, description, None)

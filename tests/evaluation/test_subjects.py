@@ -130,7 +130,7 @@ def test_impossible_subject_is_refused_before_loading(
     message: str,
 ) -> None:
     monkeypatch.setattr(
-        "grpo_nb.evaluation.exam.answer",
+        "grpo_nb.evaluation.exam.answer_rows",
         lambda *args, **kwargs: pytest.fail("a model was loaded"),
     )
     with pytest.raises(error, match=message):
