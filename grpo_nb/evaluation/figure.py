@@ -16,6 +16,9 @@ MARKERS = {"before": (GREY, "s"), "after": (BLUE, "o")}
 LINE_INCHES = 0.42
 """Height of the line of one model."""
 
+SPACE_FOR_LABEL = 0.025
+"""Distance of a number from the end of its interval, as a share of the axis."""
+
 
 def comparison_figure(comparison: Any) -> Figure:
     """Draw the measures of each model. A measure that was not taken is left out.
@@ -24,7 +27,8 @@ def comparison_figure(comparison: Any) -> Figure:
         comparison: A `Comparison`.
     """
     measures = [name for name, result in comparison.results.items() if result is not None]
-    height = 1.0 + LINE_INCHES * len(measures) * len(MARKERS)
+    lines = len(measures) * len(MARKERS)
+    height = 1.0 + LINE_INCHES * lines
     figure = Figure(figsize=(8.0, height), layout="constrained", facecolor="none")
     axes = figure.subplots()
     axes.set_facecolor("none")
@@ -37,9 +41,15 @@ def comparison_figure(comparison: Any) -> Figure:
             interval = side.interval_of(measure)
             colour, marker = MARKERS[name]
             # The interval is the message, so it is drawn thick. The share is a point on it.
-            axes.plot(interval, [place, place], color=colour, linewidth=3, alpha=0.55)
+            axes.hlines(place, *interval, color=colour, linewidth=3, alpha=0.55)
             axes.plot(share, place, marker, color=colour, markersize=8, clip_on=False)
-            axes.text(interval[1] + 0.025, place, f"{share:.0%}", va="center", color=INK)
+            axes.text(
+                interval[1] + SPACE_FOR_LABEL,
+                place,
+                f"{share:.0%}",
+                va="center",
+                color=INK,
+            )
     axes.set_yticks(range(len(labels)), labels)
     axes.invert_yaxis()
     # Beyond 100 % there is space for the number next to an interval that ends there.
