@@ -338,11 +338,12 @@ def example_of(run: Run) -> list[dict[str, str]]:
     prompts = [split_system(row["prompt"])[1] for row in run.holdout]
     turns = prompts[0][:-1] if prompts else []
     # The turns of a conversation differ from prompt to prompt, so they are no example.
-    if any(prompt[: len(turns)] != turns for prompt in prompts):
+    if not turns or any(prompt[: len(turns)] != turns for prompt in prompts):
         return []
     # Without a system role, the first message starts with the system prompt.
     system = f"{format_of(run).system_prompt()}\n\n"
-    return [turn | {"content": turn["content"].removeprefix(system)} for turn in turns]
+    first = turns[0] | {"content": turns[0]["content"].removeprefix(system)}
+    return [first, *turns[1:]]
 
 
 def _words_of(prompt: Chat) -> str:
