@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_nb.core.files import staged_file, write_json
 from grpo_nb.core.statistics import FEWEST_QUESTIONS, NO_DIFFERENCE, PairedResult, paired_result
-from grpo_nb.core.tables import Html, Part, Shown, Table, as_written, bold, escaped, text_of
+from grpo_nb.core.tables import Html, Part, Shown, Table, as_written, bold, escaped, html_of
 from grpo_nb.evaluation.results import MEASURES, Evaluation
 from grpo_nb.runs.outcome import MajorityBaseline
 from grpo_nb.tasks.contamination import Contamination
@@ -243,10 +243,7 @@ class Comparison(Shown):
             "contamination": self.contamination and self.contamination.to_dict(),
         }
 
-    def __repr__(self) -> str:
-        return text_of(self._parts(has_figure=False))
-
-    def _parts(self, has_figure: bool = True) -> Iterator[Part]:
+    def _parts(self) -> Iterator[Part]:
         """Yield the parts of the card, from the verdict to the small print."""
         yield bold(self.headline)
         yield _measures_sentence(self)
@@ -258,20 +255,20 @@ class Comparison(Shown):
             yield self.majority.sentence
         # A note about the questions is the same for both models.
         yield from dict.fromkeys([*self.before.notes, *self.after.notes])
-        if has_figure:
-            # Imported here, so that the numbers of a comparison load no matplotlib.
-            from grpo_nb.runs.figure import figure_html
+        yield _small_print(self)
 
-            picture = figure_html(self.plot(), f"Held-out comparison. {self.sentence}")
-            # As a part of the page, a saved notebook still shows the figure.
-            yield Html("", picture.markup)
+    def _repr_html_(self) -> str:
+        """Return the card as a page, with the figure and some answers."""
+        # Imported here, so that the numbers of a comparison load no matplotlib.
+        from grpo_nb.runs.figure import figure_html
+
+        figure = figure_html(self.plot(), f"Held-out comparison. {self.sentence}")
         examples = self.transcripts().head(EXAMPLES)
         caption = (
             f"{len(examples)} of {len(self.after.rows)} answers; comparison.transcripts() has "
             "all, changed ones first:"
         )
-        yield Html("", escaped(caption) + _example_table(self, examples).html())
-        yield _small_print(self)
+        return html_of([*self._parts(), figure, caption, _example_table(self, examples)])
 
 
 def _grade(row: Mapping[str, Any], compares_gold: bool) -> str:
