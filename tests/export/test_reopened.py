@@ -72,7 +72,7 @@ def test_adapter_of_embedded_model_needs_its_weights(
 
     def embedded_is(folder: Path) -> None:
         for place in ("export.export_folder", "export.result", "models.load"):
-            monkeypatch.setattr(f"grpo_nb.{place}.resolve_model", lambda name: str(folder))
+            monkeypatch.setattr(f"grpo_nb.{place}.resolve_model", lambda *_: str(folder))
 
     embedded_is(here)
     made = gn.export.export_adapter(run, tmp_path / "lora")
