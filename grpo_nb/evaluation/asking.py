@@ -92,6 +92,7 @@ def evaluate(
         task=task,
         run=run,
     )
+    # A wrong name or path is found here, before a model is loaded.
     located, run = locate_subjects([subject], run)
     exam = Exam(
         subjects=located,
@@ -229,6 +230,7 @@ def ask(
         "gn.ask, which takes no task, cannot ask this run. To see held-out answers from before and "
         "after, pass the task: gn.compare(run, task)",
     )
+    # Without the turns of the training, the model would answer another kind of prompt.
     system = [{"role": "system", "content": format_of(run).system_prompt()}]
     if run.holdout:
         # Data with prompts of their own may have a system prompt of their own.

@@ -58,6 +58,7 @@ class Comparison(Shown):
         for measure in MEASURES:
             before = self.before.shares_of(measure)
             after = self.after.shares_of(measure)
+            # Without a value on both sides there is no difference, not even 0.
             is_measured = before is not None and after is not None
             results[measure] = (
                 paired_result(before, after, self.after.samples) if is_measured else None
@@ -197,6 +198,7 @@ class Comparison(Shown):
 
         changes = [change for change in self._change_of_each() for _ in range(self.after.samples)]
         table = pandas.DataFrame(self.after.rows)[["question", "answer"]]
+        # The categories have an order, by which lost questions are sorted to the top.
         table.insert(0, "change", pandas.Categorical(changes, CHANGES, ordered=True))
         for name, side in self.sides.items():
             answers = pandas.DataFrame(side.rows)
@@ -223,6 +225,7 @@ class Comparison(Shown):
         folder.mkdir(parents=True, exist_ok=True)
         transcripts = self.transcripts()
         numbers = self.to_dict()
+        # From here on, only writing can fail.
         with staged_file(folder / "transcripts.parquet") as file:
             transcripts.to_parquet(file, index=False)
         write_json(folder / "comparison.json", numbers)
@@ -328,6 +331,7 @@ def _how_sure(result: PairedResult | None) -> str:
         return ""
     if result.verdict != NO_DIFFERENCE:
         return f"shown ({_p_value(result)})"
+    # A p-value of 1 would look like a finding.
     if result.difference == 0:
         return "no change"
     if result.questions < FEWEST_QUESTIONS:
@@ -342,6 +346,7 @@ def _table(comparison: Comparison) -> Table:
     results = {MEASURES[name].label: result for name, result in comparison.results.items()}
     rows = []
     for (name, value_before), (_, value_after) in zip(before.numbers, after.numbers, strict=True):
+        # Lengths and means of rewards are shown without a test.
         result = results.get(name)
         change = "" if result is None else f"{100 * result.difference:+.1f} points"
         rows.append([name, value_before, value_after, change, _how_sure(result)])
@@ -358,6 +363,7 @@ def _example_table(comparison: Comparison, examples: pandas.DataFrame) -> Table:
         for name in comparison.sides:
             grade = example[f"{name}_is"]
             grade += ", in the format" if example[f"{name}_in_format"] else ", not in the format"
+            # A right answer is also found anywhere, so only the others say so.
             if example[f"{name}_is"] != "right" and example[f"{name}_anywhere"]:
                 grade += ", correct answer anywhere"
             cells += [example[name], grade]

@@ -51,6 +51,7 @@ def comparison_figure(comparison: Any) -> Figure:
                 color=INK,
             )
     axes.set_yticks(range(len(labels)), labels)
+    # As in the table, the first measure is at the top.
     axes.invert_yaxis()
     # Beyond 100 % there is space for the number next to an interval that ends there.
     axes.set_xlim(0, 1.12)

@@ -127,6 +127,7 @@ class Evaluation(Shown):
     def notes(self) -> list[str]:
         """Sentences that a reader should know before reading the numbers."""
         notes = []
+        # Without the training questions, nobody knows whether there is contamination or none.
         if self.contamination is None:
             notes.append(
                 "The training questions are not known, so nobody checked whether some of these "
@@ -135,6 +136,7 @@ class Evaluation(Shown):
         elif self.contamination.count:
             notes.append(self.contamination.sentence)
         notes += self.remarks
+        # A truncated answer counts as wrong, although the model might have found it.
         if self.truncated_share >= NOTABLE_TRUNCATED_SHARE:
             notes.append(
                 f"{self.truncated_share:.0%} of the answers of {self.label!r} were truncated at "
@@ -150,6 +152,7 @@ class Evaluation(Shown):
             value = in_percent(self.share_of(name), self.interval_of(name))
             rows.append((measure.label, value))
         for k, (share, interval) in self.pass_at.items():
+            # pass@1 is the accuracy, which has a row already.
             if k > 1:
                 rows.append((f"pass@{k}", in_percent(share, interval)))
         for name, mean in self.rewards.items():
@@ -176,6 +179,7 @@ class Evaluation(Shown):
     def to_dict(self) -> dict[str, Any]:
         """Return the fields and numbers for comparison.json, which has its own contamination."""
         numbers = dict(vars(self))
+        # The completions have a file of their own, and both models the same contamination.
         del numbers["rows"], numbers["contamination"]
         for name, measure in MEASURES.items():
             numbers[name] = self.share_of(name)

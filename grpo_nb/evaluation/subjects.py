@@ -105,6 +105,7 @@ def locate_subjects(
         run = open_run(run)
     elif own_runs:
         run = own_runs[0]
+    # These two names mean nothing without a run, which may come from another subject.
     for place, subject in enumerate(located):
         if subject in RUN_PARTS and run is None:
             raise ValueError(
@@ -156,6 +157,7 @@ def model_id_of(subject: Subject) -> str:
         return ""
     if subject.part == "adapter":
         return subject.run.model_id("adapter")
+    # An untrained adapter changes nothing, so the base model is the start of such a run.
     is_start = subject.part in ("start", start_part(subject.run))
     return subject.run.model_id("start") if is_start else ""
 
@@ -208,6 +210,7 @@ def answer_rows(
         model, own_tokenizer = _model_of(subject.run)
         switched = contextlib.nullcontext()
         if subject.part == "base":
+            # PEFT's own switch, so no weight is changed.
             switched = model.disable_adapter()
         elif subject.part == "start":
             switched = _start_adapter(model, subject.run)
@@ -343,6 +346,7 @@ def _load(subject: Path | str, run: Run | None) -> tuple[Any, Any]:
     with without_loading_bars():
         model = AutoModelForCausalLM.from_pretrained(source, dtype="auto")
     dtype = cpu_dtype("auto" if run is None else _settings_to_load(run).dtype).name
+    # On a GPU the dtype of the checkpoint is kept.
     if find_gpu() is not None:
         model = model.to("cuda")
     elif dtype != "bfloat16" or model.dtype != torch.bfloat16:
