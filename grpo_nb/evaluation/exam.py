@@ -246,15 +246,13 @@ class Exam:
         evaluations = []
         tokenizer = None
         for subject, label in zip(self.subjects, labels, strict=True):
-            answered = self._answer(subject, questions, label, tokenizer)
+            answered = self._answer(subject, questions, label)
             # The model of a run stays in memory. Any other is freed before the next one is loaded.
             gc.collect()
             # A GGUF file has no tokenizer here, but usually the template of the other model.
-            own_tokenizer = answered.tokenizer or tokenizer
-            # The first tokenizer is used for all.
-            tokenizer = tokenizer or own_tokenizer
+            tokenizer = answered.tokenizer or tokenizer
             completions = answered.completions
-            rows = grade_answers(questions, completions, self._format_for(own_tokenizer), grader)
+            rows = grade_answers(questions, completions, self._format_for(tokenizer), grader)
             evaluations.append(
                 Evaluation(
                     label=label,
@@ -299,18 +297,13 @@ class Exam:
                     f"task makes other prompts: gn.load_task(..., chat_template_kwargs={own})."
                 )
 
-    def _answer(
-        self, subject: Subject, questions: Sequence[Any], label: str, tokenizer: Any
-    ) -> ModelAnswers:
+    def _answer(self, subject: Subject, questions: Sequence[Any], label: str) -> ModelAnswers:
         with progress_bar(len(questions), desc=f"held-out, {label}", unit="answer") as bar:
-            return answer_rows(
-                subject,
-                questions,
-                self.decoding,
-                lambda done: bar.update(done - bar.n),
-                run=self.run,
-                tokenizer=tokenizer,
-            )
+
+            def show(done: int) -> None:
+                bar.update(done - bar.n)
+
+            return answer_rows(subject, questions, self.decoding, show, self.run)
 
     def _format_for(self, tokenizer: Any) -> AnswerFormat:
         # The format of a task already fits its tokenizer. That of a held-out set is adapted here.

@@ -1,8 +1,8 @@
 """Find and open the models that can be asked held-out questions.
 
-All of them get the tokenizer and chat template of the run, or else of the first model, if their
-vocabulary is the same. A GGUF file is asked through llama.cpp with the template inside the file, as
-its users will ask it.
+All of them get the tokenizer and chat template of the run, if their vocabulary is the same. A GGUF
+file is asked through llama.cpp with the template inside the file, as its users will ask it. Without
+a run, each model has its own template.
 """
 
 from __future__ import annotations
@@ -191,9 +191,7 @@ def answer_rows(
     rows: Sequence[Row],
     decoding: Decoding,
     progress: Progress | None = None,
-    *,
     run: Run | None = None,
-    tokenizer: Any = None,
 ) -> ModelAnswers:
     """Answer rows with a model. Load it if necessary, and keep it in memory if it is a run's.
 
@@ -203,7 +201,6 @@ def answer_rows(
         decoding: Settings with which answers are sampled.
         progress: Called with the number of answers.
         run: Run whose tokenizer and chat template a model of the same vocabulary gets.
-        tokenizer: Tokenizer of another subject, for the same purpose if there is no run.
     """
     if isinstance(subject, RunModel):
         # The three parts of a run share one model in memory. Only the adapter is switched.
@@ -224,12 +221,11 @@ def answer_rows(
         description = "A model in memory, as it is."
     else:
         model, own_tokenizer = _load(subject, run)
-        # Another template would change the prompt, and with it what is measured.
-        shared_tokenizer = tokenizer if run is None else tokenizer_of_run(run)
-        shared_tokenizer = shared_tokenizer or own_tokenizer
         description = f"The model {name_of(subject)}."
-        if shared_tokenizer.get_vocab() == own_tokenizer.get_vocab():
-            own_tokenizer = shared_tokenizer
+        # Another template would change the prompt, and with it what is measured.
+        run_tokenizer = own_tokenizer if run is None else tokenizer_of_run(run)
+        if run_tokenizer.get_vocab() == own_tokenizer.get_vocab():
+            own_tokenizer = run_tokenizer
         else:
             description += (
                 " It has another vocabulary, so it is asked with its own tokenizer and chat "
