@@ -103,6 +103,8 @@ def grade_answers(
     scores = grader_scores(grader, texts, questions, format, scored=scored)
     is_correct = are_correct(grader, texts, questions, format, scores=scores)
     is_correct_anywhere = are_correct_anywhere(grader, texts, questions, format, is_correct)
+    if is_correct_anywhere is None:
+        is_correct_anywhere = [None] * len(texts)
     rows = []
     for place, (question, completion) in enumerate(zip(questions, completions, strict=True)):
         given = format.extract_last(completion.text)
@@ -114,9 +116,7 @@ def grade_answers(
             "given": None if given is None else displayable(given),
             "is_correct": is_correct[place],
             "is_formatted": format.is_exact(completion.text),
-            "is_correct_anywhere": None
-            if is_correct_anywhere is None
-            else is_correct_anywhere[place],
+            "is_correct_anywhere": is_correct_anywhere[place],
             "tokens": completion.tokens,
             "is_truncated": completion.is_truncated,
         }
