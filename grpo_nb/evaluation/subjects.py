@@ -256,14 +256,16 @@ def _describe(subject: RunModel) -> str:
 @contextlib.contextmanager
 def _start_adapter(model: Any, run: Run) -> Iterator[None]:
     """Load the adapter that a run started with, and restore the trained one bit for bit."""
-    # PEFT names the parameters of the trained adapter `default`.
-    own = [parameter for name, parameter in model.named_parameters() if ".default" in name]
-    trained = [parameter.detach().clone() for parameter in own]
+    trained = {}
+    for name, parameter in model.named_parameters():
+        # PEFT names the parameters of the trained adapter `default`.
+        if ".default" in name:
+            trained[parameter] = parameter.detach().clone()
     try:
         load_adapter(model, run.start_path)
         yield
     finally:
-        for parameter, value in zip(own, trained, strict=True):
+        for parameter, value in trained.items():
             parameter.data.copy_(value)
 
 
