@@ -30,7 +30,7 @@ _KINDS = {
     "Run": "a Run",
     "Comparison": "a Comparison",
     "Evaluation": "an Evaluation",
-    "HeldOut": "a set of held-out questions",
+    "Holdout": "a set of held-out questions",
     "Export": "an Export",
     "TrainingArguments": "a configuration of TRL",
     "DataFrame": "a DataFrame",

@@ -2,13 +2,13 @@
 
 - `asking` has `evaluate`, `compare` and `ask`.
 - `subjects` finds and opens the models that are asked.
-- `heldout` loads questions, and grades the answers.
+- `holdout` loads questions, and grades the answers.
 - `exam` asks the models the questions, and chooses who decides which answers are correct.
 - `results` and `comparison` have the numbers and show them, `figure` draws them.
 """
 
 from grpo_nb.core.statistics import smallest_difference
 from grpo_nb.evaluation.asking import ask, compare, evaluate
-from grpo_nb.evaluation.comparison import Comparison, open_comparison
-from grpo_nb.evaluation.heldout import load_holdout
+from grpo_nb.evaluation.comparison import Comparison
+from grpo_nb.evaluation.holdout import load_holdout
 from grpo_nb.evaluation.results import Evaluation

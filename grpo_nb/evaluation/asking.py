@@ -16,16 +16,16 @@ from grpo_nb.evaluation.results import Evaluation
 from grpo_nb.evaluation.subjects import (
     Decoding,
     RunModel,
+    answer_rows,
     locate_subjects,
     name_of,
-    open_subject,
     start_part,
 )
 from grpo_nb.generation.samples import GeneratedCompletion
 from grpo_nb.rewards.base import RewardFunction
 from grpo_nb.runs.card import write_model_card
 from grpo_nb.runs.run_folder import Run, open_run
-from grpo_nb.tasks.prompts import SYSTEM_ROLES, with_prompts
+from grpo_nb.tasks.prompts import split_system
 
 
 def evaluate(
@@ -92,6 +92,7 @@ def evaluate(
         task=task,
         run=run,
     )
+    # A wrong name or path is found here, before a model is loaded.
     located, run = locate_subjects([subject], run)
     exam = Exam(
         subjects=located,
@@ -122,7 +123,8 @@ def compare(
     `compare(run, task)` compares a run with the model that it started from: the base model, or
     after priming or an earlier stage the model with the earlier adapter.
     `compare(subject, against=other, task=task)` compares any two models; the other one is `before`
-    in the result. Both get the same prompts, the same chat template and the same decoding.
+    in the result. Both get the same prompts and the same decoding, and with a run its chat
+    template.
 
     The comparison of a run with its start, on all of its own prompts with greedy answers and its
     own grader, is kept in the folder of the run, for its summary and model card. Keep any other
@@ -178,7 +180,7 @@ def compare(
     # Only the full comparison with the start is a result of the run. A shorter one, or one with
     # another model, must not replace it in the summary and the model card.
     if is_against_start and exam.is_complete:
-        comparison = comparison.save(run.path / "comparison")
+        comparison.save(run.path / "comparison")
         write_model_card(run)
     return comparison
 
@@ -196,9 +198,9 @@ class Answers(Shown):
         rows = []
         for question, *answers in zip(self.questions, self.before, self.after, strict=True):
             cells = [as_written(question)]
-            for answer in answers:
-                mark = " [truncated here]" if answer.is_truncated else ""
-                cells.append(as_written(answer.text + mark))
+            for completion in answers:
+                mark = " [truncated here]" if completion.is_truncated else ""
+                cells.append(as_written(completion.text + mark))
             rows.append(cells)
         yield Table(rows, head=("question", "before", "after"), wide=range(3))
 
@@ -206,8 +208,6 @@ class Answers(Shown):
 def ask(
     run: Run | str | Path,
     questions: str | Sequence[str],
-    *,
-    max_completion_length: int | None = None,
 ) -> Answers:
     """Ask a run questions of your own, and show the answers before and after its training.
 
@@ -216,7 +216,6 @@ def ask(
     Args:
         run: A run or its folder.
         questions: One question, or several.
-        max_completion_length: Tokens of an answer, by default as in the settings of the run.
 
     Raises:
         FileNotFoundError: There is no such run, or it has no adapter yet.
@@ -227,28 +226,27 @@ def ask(
     require("gn.ask(run, questions)", run=run)
     run = open_run(run)
     questions = (questions,) if isinstance(questions, str) else tuple(questions)
-    settings = run.settings
-    if max_completion_length is not None:
-        settings = settings.replace(max_completion_length=max_completion_length)
     require_no_tools(
         run,
         "gn.ask, which takes no task, cannot ask this run. To see held-out answers from before and "
         "after, pass the task: gn.compare(run, task)",
     )
-    asked = [{"question": question} for question in questions]
-    rows = with_prompts(asked, format_of(run), example_of(run))
-    # Data with prompts of their own may have a system prompt of their own.
-    first_turn = run.holdout[0]["prompt"][0] if run.holdout else rows[0]["prompt"][0]
-    if first_turn["role"] in SYSTEM_ROLES:
-        for row in rows:
-            row["prompt"] = [first_turn, *row["prompt"][1:]]
+    # Without the turns of the training, the model would answer another kind of prompt.
+    system = [{"role": "system", "content": format_of(run).system_prompt()}]
+    if run.holdout:
+        # Data with prompts of their own may have a system prompt of their own.
+        system = split_system(run.holdout[0]["prompt"])[0] or system
+    rows = []
+    for question in questions:
+        prompt = [*system, *example_of(run), {"role": "user", "content": question}]
+        rows.append({"question": question, "prompt": prompt})
     decoding = Decoding(
-        max_completion_length=settings.max_completion_length,
+        max_completion_length=run.settings.max_completion_length,
         chat_template_kwargs=run.chat_template_kwargs,
     )
     # Greedy decoding without samples, so that the two answers differ only because of the training.
     answers = []
     for part in (start_part(run), "adapter"):
-        with open_subject(RunModel(run, part)) as opened:
-            answers.append(tuple(opened.ask(rows, decoding, lambda done: None)))
+        answered = answer_rows(RunModel(run, part), rows, decoding)
+        answers.append(tuple(answered.completions))
     return Answers(questions, *answers)

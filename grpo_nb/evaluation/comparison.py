@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.core.files import refuse_links, staged_file, write_json
+from grpo_nb.core.files import staged_file, write_json
 from grpo_nb.core.statistics import FEWEST_QUESTIONS, NO_DIFFERENCE, PairedResult, paired_result
-from grpo_nb.core.tables import Html, Part, Shown, Table, as_written, bold, escaped, text_of
-from grpo_nb.evaluation.results import MEASURES, STORED_FIELDS, Evaluation
+from grpo_nb.core.tables import Html, Part, Shown, Table, as_written, bold, escaped, html_of
+from grpo_nb.evaluation.results import MEASURES, Evaluation
 from grpo_nb.runs.outcome import MajorityBaseline
-from grpo_nb.runs.rows import reading
 from grpo_nb.tasks.contamination import Contamination
 
 if TYPE_CHECKING:
@@ -36,19 +34,6 @@ FREQUENT_COUNT = 3
 EXAMPLES = 3
 """Answers that the card shows."""
 
-WHAT_CHANGED = {
-    (True, True): "the answers and the format",
-    (True, False): "the answers",
-    (False, True): "the format",
-    # Neither alone shows a difference, so only both together have changed.
-    (False, False): "right answers in the format",
-    # Without answers anywhere, nobody knows how much of the change is the format.
-    (None, True): "correct answers (format and answer were not measured apart)",
-    (None, False): "the answers",
-}
-"""Words for what changed. The key: do the answers anywhere (None if not measured) and the format
-have the verdict of the correct answers?"""
-
 CHANGES = ("lost", "gained", "equal", "both wrong", "both right")
 """Changes of a question, in the order of `Comparison.transcripts`."""
 
@@ -60,8 +45,6 @@ class Comparison(Shown):
     before: Evaluation
     """The model compared with. For a run, the model that it started from."""
     after: Evaluation
-    path: Path | None = dataclasses.field(default=None, compare=False)
-    """Folder that the comparison was saved in."""
 
     @property
     def sides(self) -> dict[str, Evaluation]:
@@ -75,6 +58,7 @@ class Comparison(Shown):
         for measure in MEASURES:
             before = self.before.shares_of(measure)
             after = self.after.shares_of(measure)
+            # Without a value on both sides there is no difference, not even 0.
             is_measured = before is not None and after is not None
             results[measure] = (
                 paired_result(before, after, self.after.samples) if is_measured else None
@@ -115,7 +99,9 @@ class Comparison(Shown):
 
     def _change_of_each(self) -> Iterator[str]:
         """Yield the change of each question."""
-        for before, after in zip(self.before.shares, self.after.shares, strict=True):
+        shares_before = self.before.shares_of("accuracy")
+        shares_after = self.after.shares_of("accuracy")
+        for before, after in zip(shares_before, shares_after, strict=True):
             if after > before:
                 yield "gained"
             elif after < before:
@@ -156,19 +142,31 @@ class Comparison(Shown):
         verdict = self.verdict
         if verdict == NO_DIFFERENCE:
             return "No difference shown in correct answers."
-        has_format = self.results["in_format"].verdict == verdict
-        anywhere = self.results["anywhere"]
-        has_answers = None if anywhere is None else anywhere.verdict == verdict
-        changed = WHAT_CHANGED[has_answers, has_format]
-        if has_answers and has_format and anywhere.difference / self.result.difference < 0.5:
-            changed = "mostly the format, but also the answers"
-        if self.after.unproven_grader:
-            changed = f"the score of {self.after.unproven_grader}()"
-        headline = f"{verdict.capitalize()}: {changed}."
+        headline = f"{verdict.capitalize()}: {self._what_changed()}."
         # More answers in the format can hide that fewer answers are right.
         if {verdict, self.answers_verdict} == {"better", "worse"}:
             headline += f" {self.answers_verdict.capitalize()}: the answers."
         return headline
+
+    def _what_changed(self) -> str:
+        """Return the measures that have the verdict of the correct answers, in words."""
+        if self.after.unproven_grader:
+            return f"the score of {self.after.unproven_grader}()"
+        anywhere = self.results["anywhere"]
+        if anywhere is None:
+            # Nobody knows how much of the change is the format.
+            return "correct answers"
+        has_answers = anywhere.verdict == self.verdict
+        has_format = self.results["in_format"].verdict == self.verdict
+        if has_answers and has_format:
+            is_mostly_format = anywhere.difference / self.result.difference < 0.5
+            if is_mostly_format:
+                return "mostly the format, but also the answers"
+            return "the answers and the format"
+        if has_answers:
+            return "the answers"
+        # If neither alone shows a difference, only both together have changed.
+        return "the format" if has_format else "right answers in the format"
 
     @property
     def sentence(self) -> str:
@@ -200,6 +198,7 @@ class Comparison(Shown):
 
         changes = [change for change in self._change_of_each() for _ in range(self.after.samples)]
         table = pandas.DataFrame(self.after.rows)[["question", "answer"]]
+        # The categories have an order, by which lost questions are sorted to the top.
         table.insert(0, "change", pandas.Categorical(changes, CHANGES, ordered=True))
         for name, side in self.sides.items():
             answers = pandas.DataFrame(side.rows)
@@ -216,24 +215,20 @@ class Comparison(Shown):
 
         return comparison_figure(self)
 
-    def save(self, folder: str | Path) -> Comparison:
-        """Write the numbers and every answer (parquet), and return self with `path`.
+    def save(self, folder: str | Path) -> None:
+        """Write the numbers (comparison.json) and `transcripts()` (parquet) into a folder.
 
-        Both files are made before the first is written. The numbers come last, because they show
-        that there is a complete comparison.
+        Both are computed before the first is written. The numbers come last, because they show that
+        there is a complete comparison.
         """
-        from pyarrow import Table as ArrowTable
-        from pyarrow.parquet import write_table
-
         folder = Path(folder).expanduser()
         folder.mkdir(parents=True, exist_ok=True)
-        answers = ArrowTable.from_pylist([*self.before.rows, *self.after.rows])
+        transcripts = self.transcripts()
         numbers = self.to_dict()
-        # Everything is computed: from here on only writing can fail.
+        # From here on, only writing can fail.
         with staged_file(folder / "transcripts.parquet") as file:
-            write_table(answers, file)
+            transcripts.to_parquet(file, index=False)
         write_json(folder / "comparison.json", numbers)
-        return dataclasses.replace(self, path=folder)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the numbers, fit for JSON."""
@@ -241,21 +236,17 @@ class Comparison(Shown):
         for measure, result in self.results.items():
             tests[measure] = result and {**dataclasses.asdict(result), "verdict": result.verdict}
         return {
+            "sentence": self.sentence,
+            "verdict": self.verdict,
             "before": self.before.to_dict(),
             "after": self.after.to_dict(),
-            # The test of the correct answers, with its verdict.
-            **tests["accuracy"],
-            "sentence": self.sentence,
             "changed": self.changed,
             "tests": tests,
             "majority": self.majority and dataclasses.asdict(self.majority),
             "contamination": self.contamination and self.contamination.to_dict(),
         }
 
-    def __repr__(self) -> str:
-        return text_of(self._parts(has_figure=False))
-
-    def _parts(self, has_figure: bool = True) -> Iterator[Part]:
+    def _parts(self) -> Iterator[Part]:
         """Yield the parts of the card, from the verdict to the small print."""
         yield bold(self.headline)
         yield _measures_sentence(self)
@@ -267,20 +258,20 @@ class Comparison(Shown):
             yield self.majority.sentence
         # A note about the questions is the same for both models.
         yield from dict.fromkeys([*self.before.notes, *self.after.notes])
-        if has_figure:
-            # Imported here, so that the numbers of a comparison load no matplotlib.
-            from grpo_nb.runs.figure import figure_html
+        yield _small_print(self)
 
-            picture = figure_html(self.plot(), f"Held-out comparison. {self.sentence}")
-            # As a part of the page, a saved notebook still shows the figure.
-            yield Html("", picture.markup)
+    def _repr_html_(self) -> str:
+        """Return the card as a page, with the figure and some answers."""
+        # Imported here, so that the numbers of a comparison load no matplotlib.
+        from grpo_nb.runs.figure import figure_html
+
+        figure = figure_html(self.plot(), f"Held-out comparison. {self.sentence}")
         examples = self.transcripts().head(EXAMPLES)
         caption = (
             f"{len(examples)} of {len(self.after.rows)} answers; comparison.transcripts() has "
             "all, changed ones first:"
         )
-        yield Html("", escaped(caption) + _example_table(self, examples).html())
-        yield _small_print(self)
+        return html_of([*self._parts(), figure, caption, _example_table(self, examples)])
 
 
 def _grade(row: Mapping[str, Any], compares_gold: bool) -> str:
@@ -306,18 +297,12 @@ def _change(comparison: Comparison, measure: str) -> str:
     result = comparison.results[measure]
     if result is None:
         return "not measured"
-    before = _whole_percent(comparison.before.share_of(measure))
-    after = _whole_percent(comparison.after.share_of(measure))
+    before = 100 * comparison.before.share_of(measure)
+    after = 100 * comparison.after.share_of(measure)
     verdict = result.verdict
     if verdict != NO_DIFFERENCE:
         verdict = f"{verdict}, {_p_value(result)}"
-    return f"{before} to {after} ({verdict})"
-
-
-def _whole_percent(share: float) -> str:
-    """Return a share in whole percent, with one decimal where rounding would give 0 % or 100 %."""
-    is_near_an_end = 0 < share < 0.005 or 0.995 <= share < 1
-    return f"{100 * share:.1f} %" if is_near_an_end else f"{100 * share:.0f} %"
+    return f"{before:.0f} % to {after:.0f} % ({verdict})"
 
 
 def _p_value(result: PairedResult) -> str:
@@ -340,17 +325,13 @@ def _power_sentence(result: PairedResult) -> str:
     return sentence
 
 
-def certainty(result: PairedResult | None) -> str:
-    """Return whether a difference is shown, with its p-value.
-
-    >>> from grpo_nb.core.statistics import paired_result
-    >>> certainty(paired_result([0.0] * 40, [1.0] * 10 + [0.0] * 30))
-    'shown (p = 0.002)'
-    """
+def _how_sure(result: PairedResult | None) -> str:
+    """Return whether a difference is shown, with its p-value."""
     if result is None:
         return ""
     if result.verdict != NO_DIFFERENCE:
         return f"shown ({_p_value(result)})"
+    # A p-value of 1 would look like a finding.
     if result.difference == 0:
         return "no change"
     if result.questions < FEWEST_QUESTIONS:
@@ -365,9 +346,10 @@ def _table(comparison: Comparison) -> Table:
     results = {MEASURES[name].label: result for name, result in comparison.results.items()}
     rows = []
     for (name, value_before), (_, value_after) in zip(before.numbers, after.numbers, strict=True):
+        # Lengths and means of rewards are shown without a test.
         result = results.get(name)
         change = "" if result is None else f"{100 * result.difference:+.1f} points"
-        rows.append([name, value_before, value_after, change, certainty(result)])
+        rows.append([name, value_before, value_after, change, _how_sure(result)])
     head = ["", before.label, after.label, "change", "how sure"]
     number_columns = (1, 2, 3)
     return Table(rows, head=head, right=number_columns, narrow=number_columns)
@@ -381,6 +363,7 @@ def _example_table(comparison: Comparison, examples: pandas.DataFrame) -> Table:
         for name in comparison.sides:
             grade = example[f"{name}_is"]
             grade += ", in the format" if example[f"{name}_in_format"] else ", not in the format"
+            # A right answer is also found anywhere, so only the others say so.
             if example[f"{name}_is"] != "right" and example[f"{name}_anywhere"]:
                 grade += ", correct answer anywhere"
             cells += [example[name], grade]
@@ -406,38 +389,3 @@ def _small_print(comparison: Comparison) -> Html:
     words = "\n".join(lines)
     markup = escaped(words).replace("\n", "<br>")
     return Html(words, f"<small>{markup}</small>")
-
-
-def open_comparison(folder: str | Path) -> Comparison:
-    """Read a saved comparison with every answer.
-
-    Args:
-        folder: Folder of `Comparison.save`, or of a run, whose comparison is in its `comparison/`.
-
-    Raises:
-        FileNotFoundError: There is no comparison.
-        ValueError: The comparison is damaged, or contains a symbolic link.
-
-    >>> open_comparison("runs/first").transcripts()  # doctest: +SKIP
-    """
-    from pyarrow.parquet import read_table
-
-    folder = Path(folder).expanduser()
-    if (folder / "run.json").is_file():
-        folder = folder / "comparison"
-    # A link in a folder from elsewhere could show any file of this machine.
-    refuse_links(folder)
-    with reading(folder / "comparison.json"):
-        saved = json.loads((folder / "comparison.json").read_text("utf-8"))
-        # `save` wrote the rows of both models below each other, and both have equally many.
-        rows = read_table(folder / "transcripts.parquet").to_pylist()
-        middle = len(rows) // 2
-        before = _read_evaluation(saved["before"], rows[:middle])
-        after = _read_evaluation(saved["after"], rows[middle:])
-        return Comparison(before, after, path=folder)
-
-
-def _read_evaluation(saved: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Evaluation:
-    fields = {name: saved[name] for name in STORED_FIELDS}
-    fields["contamination"] = saved["contamination"] and Contamination(**saved["contamination"])
-    return Evaluation(rows=rows, **fields)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-import math
+import gc
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,15 +12,16 @@ from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.problems import warn_user
 from grpo_nb.core.progress import progress_bar
-from grpo_nb.evaluation.heldout import HeldOut, grade_answers, load_holdout
-from grpo_nb.evaluation.results import REWARD, Evaluation
+from grpo_nb.core.statistics import Estimate, estimate
+from grpo_nb.evaluation.holdout import Holdout, grade_answers, load_holdout
+from grpo_nb.evaluation.results import Evaluation
 from grpo_nb.evaluation.subjects import (
     Decoding,
-    OpenSubject,
+    ModelAnswers,
     RunModel,
     Subject,
+    answer_rows,
     model_id_of,
-    open_subject,
     tokenizer_of_run,
 )
 from grpo_nb.generation.samples import GeneratedCompletion, as_scored
@@ -38,14 +39,14 @@ from grpo_nb.scoring.correct_answers import (
     grader_remarks,
 )
 from grpo_nb.scoring.record import rebuild_reward, record_of
-from grpo_nb.scoring.scores import score
+from grpo_nb.scoring.scores import in_groups, score
 from grpo_nb.tasks.contamination import Contamination, find_contamination
 from grpo_nb.tasks.formats import AnswerFormat
-from grpo_nb.tasks.prompts import SYSTEM_ROLES, Chat
+from grpo_nb.tasks.prompts import Chat, split_system
 from grpo_nb.tasks.read_rows import Source, sample_rows
 from grpo_nb.tasks.task import Task
 
-Questions = Task | HeldOut | Source
+Questions = Task | Holdout | Source
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,8 +76,10 @@ class Exam:
             settings=self.settings,
         )
 
+    # What is asked.
+
     @functools.cached_property
-    def questions(self) -> Task | HeldOut:
+    def questions(self) -> Task | Holdout:
         """The questions, without a task those that are stored with the run."""
         if self.task is None and self.run is None:
             raise ValueError(
@@ -85,13 +88,13 @@ class Exam:
             )
         if self.run is not None and getattr(self.task, "tools", None) is None:
             require_no_tools(self.run, "pass the task: gn.compare(run, task)")
-        if isinstance(self.task, (Task, HeldOut)):
+        if isinstance(self.task, (Task, Holdout)):
             return self.task
         if self.run is None:
             return load_holdout(self.task)
         format = format_of(self.run)
         if self.task is None:
-            return HeldOut(name=self.run.name, format=format, holdout=self.run.holdout)
+            return Holdout(format=format, holdout=self.run.holdout)
         # Asked without the example of the training, the model would answer another kind of prompt.
         return load_holdout(self.task, format=format, example=example_of(self.run))
 
@@ -117,13 +120,14 @@ class Exam:
         own_kwargs = getattr(self.questions, "chat_template_kwargs", {})
         return Decoding(
             max_completion_length=settings.max_completion_length,
-            samples=self.samples,
             temperature=settings.temperature if is_sampled else 0.0,
             sampling=settings.sampling if is_sampled else {},
             seed=settings.seed,
             chat_template_kwargs=own_kwargs or (self.run.chat_template_kwargs if self.run else {}),
             tools=getattr(self.questions, "tools", None),
         )
+
+    # Who decides which answers are correct.
 
     @functools.cached_property
     def grader(self) -> Grader:
@@ -135,64 +139,45 @@ class Exam:
             ValueError: `correct` is more than one function.
         """
         if self.correct is not None:
-            given = reward_list(self.correct)
-            if len(given) > 1:
+            function, *others = self._given_graders
+            if others:
                 raise ValueError(
-                    f"correct = {given!r:.80} is {len(given)} functions, but only one can decide "
-                    "which answers are correct."
+                    f"correct = {self._given_graders!r:.80} is {1 + len(others)} functions, but "
+                    "only one can decide which answers are correct."
                 )
-            if isinstance(given[0], SlotReward):
-                return given[0]
-            return function_grader(
-                given[0], self.rows, self.questions.format, **self._trial_arguments()
-            )
-        # A kit reward for the answer among the arguments takes precedence over those of the run.
-        rewards = reward_list(self.rewards, least=0)
-        if self.run is not None and not any(isinstance(each, SlotReward) for each in rewards):
-            rewards = self._rewards_of_run or []
-        # Only a function is tried on gold answers. For a kit reward, no tokenizer is loaded.
-        trial = {} if deciding_function(rewards) is None else self._trial_arguments()
-        return choose_grader(rewards, self.rows, self.questions.format, **trial)
-
-    def _trial_arguments(self) -> dict[str, Any]:
-        """Return what a function needs besides the rows: tokenizer, and starts of episodes."""
+            if isinstance(function, SlotReward):
+                return function
+        else:
+            candidates = self._given_graders or self._rewards
+            if self.run is not None and not self._given_graders:
+                candidates = self._rewards_of_run or []
+            function = deciding_function(candidates)
+            if function is None:
+                return choose_grader(candidates, self.rows, self.questions.format)
+        # A function is tried on gold answers, for which it may read token ids or an environment.
         in_memory = [subject for subject in self.subjects if isinstance(subject, tuple)]
         tokenizer = in_memory[0][1] if in_memory else None
         if tokenizer is None and self.run is not None:
             tokenizer = tokenizer_of_run(self.run)
         task = self.questions
         start_episode = task.start_episode if isinstance(task, Task) else dict
-        return {"tokenizer": tokenizer, "start_episode": start_episode}
+        return function_grader(
+            function, self.rows, task.format, tokenizer=tokenizer, start_episode=start_episode
+        )
 
     @property
-    def is_complete(self) -> bool:
-        """True if all prompts of the run get a greedy answer of full length, graded as by the run.
+    def _rewards(self) -> list[RewardFunction]:
+        return reward_list(self.rewards, least=0)
 
-        Only such a comparison becomes the result that the run shows.
+    @property
+    def _given_graders(self) -> list[RewardFunction]:
+        """`correct`, or the kit's rewards for the answer among `rewards`.
+
+        They take precedence over the rewards of the run.
         """
-        # Other questions, formats or examples make other prompts, and so another measure.
-        asked = [_words_of(row["prompt"]) for row in self.rows]
-        own = [_words_of(row["prompt"]) for row in self.run.holdout]
-        full_length = self.run.settings.max_completion_length
-        is_full_length = self.decoding.max_completion_length >= full_length
-        is_greedy = self.samples == 1
-        return asked == own and is_full_length and is_greedy and self._is_graded_as_by_the_run
-
-    @property
-    def _is_graded_as_by_the_run(self) -> bool:
-        """True if a reward of the run decides, or if none can, so that correctness() does."""
-        given = reward_list(self.rewards, least=0)
-        graders = [reward for reward in given if isinstance(reward, SlotReward)]
         if self.correct is not None:
-            graders = reward_list(self.correct)
-        if not graders:
-            return self._rewards_of_run is not None
-        return all(map(self._is_of_the_run, graders))
-
-    def _is_of_the_run(self, reward: RewardFunction) -> bool:
-        """Return True if the run was trained with this reward, and not with an earlier version."""
-        own = [record["hash"] for record in self.run.info["rewards"]]
-        return record_of(reward)["hash"] in own
+            return reward_list(self.correct)
+        return [reward for reward in self._rewards if isinstance(reward, SlotReward)]
 
     @functools.cached_property
     def _rewards_of_run(self) -> list[RewardFunction] | None:
@@ -202,7 +187,7 @@ class Exam:
         correct, warn and return None.
         """
         run = self.run
-        given = filter(self._is_of_the_run, reward_list(self.rewards, least=0))
+        given = filter(self._is_of_the_run, self._rewards)
         functions = {reward_name(reward): reward for reward in (*given, *run.rewards)}
         known = []
         missing = []
@@ -221,57 +206,76 @@ class Exam:
         )
         return None
 
+    def _is_of_the_run(self, reward: RewardFunction) -> bool:
+        """Return True if the run was trained with this reward, and not with an earlier version."""
+        own = [record["hash"] for record in self.run.info["rewards"]]
+        return record_of(reward)["hash"] in own
+
+    @property
+    def is_complete(self) -> bool:
+        """True if all prompts of the run get a greedy answer of full length, graded as by the run.
+
+        Only such a comparison becomes the result that the run shows.
+        """
+        # Other questions, formats or examples make other prompts, and so another measure.
+        asked = [_words_of(row["prompt"]) for row in self.rows]
+        own = [_words_of(row["prompt"]) for row in self.run.holdout]
+        full_length = self.run.settings.max_completion_length
+        is_full_length = self.decoding.max_completion_length >= full_length
+        if self._given_graders:
+            is_graded_as_by_run = all(map(self._is_of_the_run, self._given_graders))
+        else:
+            is_graded_as_by_run = self._rewards_of_run is not None
+        return asked == own and is_full_length and self.samples == 1 and is_graded_as_by_run
+
+    # Ask and grade.
+
     def ask_all(self, labels: Sequence[str]) -> list[Evaluation]:
         """Ask one model after the other. Refuse wrong arguments before a model is loaded.
 
         Raises:
             ValueError: A question was trained on, or a run was trained with other prompts.
         """
-        rewards = reward_list(self.rewards, least=0)
-        weights_by_name(rewards)  # raises if two rewards have the same name
+        weights_by_name(self._rewards)  # raises if two have the same name
         self._require_same_template()
-        # These fields are the same for all models, so a grader is tried only once.
-        shared = {
-            "samples": self.samples,
-            "decoding": self.decoding.to_dict(),
-            "contamination": self._find_contamination(),
-            **self._describe_grader(),
-        }
+        contamination = self._find_contamination()
+        grader = self.grader
+        is_function = isinstance(grader, FunctionGrader)
+        is_unproven = is_function and not grader.is_proven
+        questions = [row for row in self.rows for _ in range(self.samples)]
         evaluations = []
         tokenizer = None
         for subject, label in zip(self.subjects, labels, strict=True):
-            # The model of a run stays in memory, any other is freed before the next one is loaded.
-            # The first tokenizer is used for all.
-            with open_subject(subject, run=self.run, tokenizer=tokenizer) as opened:
-                completions = self._answers(opened, label)
-                # A GGUF file has no tokenizer here, but usually the template of the other model.
-                own_tokenizer = opened.tokenizer or tokenizer
-                tokenizer = tokenizer or own_tokenizer
-                description = opened.description
-                # Otherwise this model would stay in memory while the next one is loaded.
-                del opened
-            rows = self._graded_rows(completions, self._format_for(own_tokenizer), rewards)
-            remarks = grader_remarks(self.grader, [row.get("grader_score") for row in rows])
+            answered = self._answer(subject, questions, label)
+            # The model of a run stays in memory. Any other is freed before the next one is loaded.
+            gc.collect()
+            # A GGUF file has no tokenizer here, but usually the template of the other model.
+            tokenizer = answered.tokenizer or tokenizer
+            completions = answered.completions
+            rows = grade_answers(questions, completions, self._format_for(tokenizer), grader)
             evaluations.append(
                 Evaluation(
                     label=label,
                     rows=rows,
-                    subject=description,
+                    subject=answered.description,
                     model_id=model_id_of(subject),
-                    remarks=remarks,
-                    **shared,
+                    remarks=grader_remarks(grader, [row.get("grader_score") for row in rows]),
+                    rewards=self._mean_rewards(completions, questions),
+                    samples=self.samples,
+                    temperature=self.decoding.temperature,
+                    contamination=contamination,
+                    counted_as_correct=grader_in_words(grader),
+                    anywhere_note=anywhere_in_words(grader, self.rows),
+                    compares_gold=not is_function,
+                    unproven_grader=grader.name if is_unproven else "",
                 )
             )
         return evaluations
 
     def _runs(self) -> list[Run]:
-        """Return the run, and those of the models."""
-        # Two subjects may be parts of one run, so the runs are collected by their paths.
-        runs = {self.run.path.absolute(): self.run} if self.run else {}
-        for subject in self.subjects:
-            if isinstance(subject, RunModel):
-                runs.setdefault(subject.run.path.absolute(), subject.run)
-        return list(runs.values())
+        """Return the run, and those of the models. The same run may be in the list twice."""
+        runs = [subject.run for subject in self.subjects if isinstance(subject, RunModel)]
+        return runs if self.run is None else [self.run, *runs]
 
     def _find_contamination(self) -> Contamination | None:
         """Return the questions that were trained on. Raise if there are any, unless allowed."""
@@ -293,27 +297,13 @@ class Exam:
                     f"task makes other prompts: gn.load_task(..., chat_template_kwargs={own})."
                 )
 
-    def _describe_grader(self) -> dict[str, Any]:
-        """Return the fields of an `Evaluation` that say who graded and how."""
-        grader = self.grader
-        is_function = isinstance(grader, FunctionGrader)
-        is_unproven = is_function and not grader.is_proven
-        return {
-            "counted_as_correct": grader_in_words(grader),
-            "anywhere_note": anywhere_in_words(grader, self.rows),
-            "compares_gold": not is_function,
-            "unproven_grader": grader.name if is_unproven else "",
-        }
+    def _answer(self, subject: Subject, questions: Sequence[Any], label: str) -> ModelAnswers:
+        with progress_bar(len(questions), desc=f"held-out, {label}", unit="answer") as bar:
 
-    @functools.cached_property
-    def _repeated_rows(self) -> list[Any]:
-        """The rows, each once per sample."""
-        return [row for row in self.rows for _ in range(self.samples)]
+            def show(done: int) -> None:
+                bar.update(done - bar.n)
 
-    def _answers(self, opened: OpenSubject, label: str) -> list[GeneratedCompletion]:
-        rows = self._repeated_rows
-        with progress_bar(len(rows), desc=f"held-out, {label}", unit="answer") as bar:
-            return opened.ask(rows, self.decoding, lambda done: bar.update(done - bar.n))
+            return answer_rows(subject, questions, self.decoding, show, self.run)
 
     def _format_for(self, tokenizer: Any) -> AnswerFormat:
         # The format of a task already fits its tokenizer. That of a held-out set is adapted here.
@@ -322,24 +312,13 @@ class Exam:
             return format
         return format.for_template(tokenizer, self.decoding.chat_template_kwargs)
 
-    def _graded_rows(
-        self,
-        completions: Sequence[GeneratedCompletion],
-        format: AnswerFormat,
-        rewards: Sequence[RewardFunction],
-    ) -> list[dict[str, Any]]:
-        """Return a row for each completion, with the score of each reward."""
-        questions = self._repeated_rows
-        rows = grade_answers(questions, completions, format, self.grader)
-        for reward in rewards:
-            # The grader has scored the answers already, and each call may cost money.
-            if isinstance(self.grader, FunctionGrader) and reward is self.grader.function:
-                scores = [row["grader_score"] for row in rows]
-            else:
-                (scores,) = score(reward, **as_scored(completions, questions)).values.values()
-            for row, value in zip(rows, scores, strict=True):
-                row[f"{REWARD}{reward_name(reward)}"] = math.nan if value is None else value
-        return rows
+    def _mean_rewards(
+        self, completions: Sequence[GeneratedCompletion], questions: Sequence[Any]
+    ) -> dict[str, Estimate]:
+        if not self._rewards:
+            return {}
+        scores = score(self._rewards, **as_scored(completions, questions)).values
+        return {name: estimate(in_groups(each, self.samples)) for name, each in scores.items()}
 
 
 def format_of(run: Run) -> AnswerFormat:
@@ -349,9 +328,7 @@ def format_of(run: Run) -> AnswerFormat:
 
 def example_of(run: Run) -> list[dict[str, str]]:
     """Return the turns of the example that each prompt of a run has before its question."""
-    prompts = []
-    for row in run.holdout:
-        prompts.append([turn for turn in row["prompt"] if turn["role"] not in SYSTEM_ROLES])
+    prompts = [split_system(row["prompt"])[1] for row in run.holdout]
     turns = prompts[0][:-1] if prompts else []
     # The turns of a conversation differ from prompt to prompt, so they are no example.
     if not turns or any(prompt[: len(turns)] != turns for prompt in prompts):

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
-from grpo_nb.core.statistics import Estimate, estimate, pass_at_k, share_interval
+from grpo_nb.core.statistics import Estimate, pass_at_k, share_interval
 from grpo_nb.core.tables import Part, Shown, Table
-from grpo_nb.runs.rows import HELDOUT_MEASURES, in_percent
+from grpo_nb.runs.rows import HOLDOUT_MEASURES, in_percent
 from grpo_nb.scoring.scores import in_groups
 from grpo_nb.tasks.contamination import Contamination
 
 Interval = tuple[float, float]
 
-MEASURES = {measure.name: measure for measure in HELDOUT_MEASURES}
+MEASURES = {measure.name: measure for measure in HOLDOUT_MEASURES}
 """The three measures by name: `accuracy`, `in_format` and `anywhere`."""
 
 NOTABLE_TRUNCATED_SHARE = 0.1
 """Share of truncated answers from which a note says so: the accuracy then also measures the length
 limit."""
-
-REWARD = "reward/"
-"""Prefix of the columns with the scores of rewards."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -34,13 +30,13 @@ class Evaluation(Shown):
     label: str
     rows: Sequence[Mapping[str, Any]]
     """One row per completion: `question`, `answer`, `completion`, `given`, `is_correct`,
-    `is_formatted`, `is_correct_anywhere`, `tokens`, `is_truncated`, and `reward/<name>` for each
-    reward. If a function decides, also `grader_score`, its score or None. The samples of a question
-    are next to each other. `given` is the answer that rewards would read."""
+    `is_formatted`, `is_correct_anywhere`, `tokens` and `is_truncated`. If a function decides, also
+    `grader_score`, its score or None. The samples of a question are next to each other. `given` is
+    the answer that rewards would read."""
     samples: int = 1
     """Completions per question."""
-    decoding: Mapping[str, Any] = dataclasses.field(default_factory=lambda: {"temperature": 0.0})
-    """Settings with which the answers were sampled. Temperature 0 is greedy decoding."""
+    temperature: float = 0.0
+    """Sampling temperature; 0 is greedy decoding."""
     subject: str = ""
     """Description of the model: where it is from, and with which chat template it was asked."""
     counted_as_correct: str = ""
@@ -57,6 +53,8 @@ class Evaluation(Shown):
     """Remarks about the function that decides which answers are correct."""
     unproven_grader: str = ""
     """Name of the grader if it is a function that scored no gold answer above a wrong one."""
+    rewards: Mapping[str, Estimate] = field(default_factory=dict)
+    """Unweighted mean of each reward, with its 95 % interval over questions."""
 
     @property
     def groups(self) -> list[Sequence[Mapping[str, Any]]]:
@@ -89,11 +87,6 @@ class Evaluation(Shown):
         """Return the 95 % Wilson interval of `share_of`. The questions are the sampling units."""
         shares = self.shares_of(measure)
         return None if shares is None else share_interval(shares, self.samples)
-
-    @property
-    def shares(self) -> list[float]:
-        """Share of correct samples of each question."""
-        return self.shares_of("accuracy")
 
     @property
     def accuracy(self) -> float:
@@ -131,19 +124,10 @@ class Evaluation(Shown):
         return estimates
 
     @property
-    def rewards(self) -> dict[str, Estimate]:
-        """Unweighted mean of each reward, with its 95 % interval over questions."""
-        estimates = {}
-        for column in self.rows[0]:
-            if column.startswith(REWARD):
-                groups = [[row[column] for row in group] for group in self.groups]
-                estimates[column.removeprefix(REWARD)] = estimate(groups)
-        return estimates
-
-    @property
     def notes(self) -> list[str]:
         """Sentences that a reader should know before reading the numbers."""
         notes = []
+        # Without the training questions, nobody knows whether there is contamination or none.
         if self.contamination is None:
             notes.append(
                 "The training questions are not known, so nobody checked whether some of these "
@@ -152,6 +136,7 @@ class Evaluation(Shown):
         elif self.contamination.count:
             notes.append(self.contamination.sentence)
         notes += self.remarks
+        # A truncated answer counts as wrong, although the model might have found it.
         if self.truncated_share >= NOTABLE_TRUNCATED_SHARE:
             notes.append(
                 f"{self.truncated_share:.0%} of the answers of {self.label!r} were truncated at "
@@ -167,6 +152,7 @@ class Evaluation(Shown):
             value = in_percent(self.share_of(name), self.interval_of(name))
             rows.append((measure.label, value))
         for k, (share, interval) in self.pass_at.items():
+            # pass@1 is the accuracy, which has a row already.
             if k > 1:
                 rows.append((f"pass@{k}", in_percent(share, interval)))
         for name, mean in self.rewards.items():
@@ -182,7 +168,7 @@ class Evaluation(Shown):
             return f"{self.questions} questions, one greedy answer to each."
         return (
             f"{self.questions} questions, {self.samples} answers to each, sampled at temperature "
-            f"{self.decoding['temperature']:g}."
+            f"{self.temperature:g}."
         )
 
     @property
@@ -191,14 +177,17 @@ class Evaluation(Shown):
         return f"Correct answer anywhere in the completion: {self.anywhere_note}."
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the numbers without the rows, fit for JSON."""
-        numbers = {name: getattr(self, name) for name in STORED_FIELDS}
+        """Return the fields and numbers for comparison.json, which has its own contamination."""
+        numbers = dict(vars(self))
+        # The completions have a file of their own, and both models the same contamination.
+        del numbers["rows"], numbers["contamination"]
         for name, measure in MEASURES.items():
             numbers[name] = self.share_of(name)
             numbers[measure.interval_field] = self.interval_of(name)
-        for name in ("mean_length", "truncated_share", "questions"):
-            numbers[name] = getattr(self, name)
-        numbers["contamination"] = self.contamination and self.contamination.to_dict()
+        numbers["rewards"] = {name: str(mean) for name, mean in self.rewards.items()}
+        numbers["questions"] = self.questions
+        numbers["mean_length"] = self.mean_length
+        numbers["truncated_share"] = self.truncated_share
         return numbers
 
     def _parts(self) -> Iterator[Part]:
@@ -206,9 +195,3 @@ class Evaluation(Shown):
         yield f"{self.asked_sentence} Counted as correct: {self.counted_as_correct}. {self.subject}"
         yield self.anywhere_sentence
         yield from self.notes
-
-
-STORED_FIELDS = tuple(
-    field.name for field in dataclasses.fields(Evaluation) if field.name != "rows"
-)
-"""Fields of an `Evaluation` in comparison.json. The rows have a file of their own."""

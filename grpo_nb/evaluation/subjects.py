@@ -1,14 +1,13 @@
 """Find and open the models that can be asked held-out questions.
 
-All of them get the tokenizer and chat template of the run, or else of the first model, if their
-vocabulary is the same. A GGUF file is asked through llama.cpp with the template inside the file, as
-its users will ask it.
+All of them get the tokenizer and chat template of the run, if their vocabulary is the same. A GGUF
+file is asked through llama.cpp with the template inside the file, as its users will ask it. Without
+a run, each model has its own template.
 """
 
 from __future__ import annotations
 
 import contextlib
-import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +18,6 @@ from grpo_nb.config.settings import Settings
 from grpo_nb.generation.llama_cpp import complete_with_gguf
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.models.adapter import load_adapter
-from grpo_nb.models.identity import require_trained_on
 from grpo_nb.models.import_unsloth import import_unsloth, without_loading_bars
 from grpo_nb.models.load import load_model
 from grpo_nb.models.modes import kept_modes, kept_random_state, plain_generation_config
@@ -45,16 +43,12 @@ LOADER_ARGUMENTS = ("text_only", "load_in_fp8", "offload_embedding")
 """Arguments of Unsloth's loader that run.json may set. The file may come from a stranger, so all
 others, such as those that run code of the model's repository, are ignored."""
 
-BATCH_SIZE = 48
-"""Most completions that are sampled at once."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Decoding:
     """Settings with which answers are sampled."""
 
     max_completion_length: int
-    samples: int = 1
     temperature: float = 0.0
     sampling: Mapping[str, Any] = field(default_factory=dict)
     """Further sampling settings, such as `top_p`, for a temperature above 0."""
@@ -63,11 +57,6 @@ class Decoding:
     """Arguments of the chat template, as in training."""
     tools: Tools | None = None
     """Tools that may be called before the answer."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return what is needed to sample the same answers again, fit for JSON."""
-        names = ("temperature", "max_completion_length", "seed", "sampling", "chat_template_kwargs")
-        return {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True)
@@ -84,12 +73,13 @@ name on the Hub."""
 
 
 @dataclass(frozen=True)
-class OpenSubject:
-    """A model that is ready to answer."""
+class ModelAnswers:
+    """Completions of a model, and how it was asked."""
 
+    completions: list[GeneratedCompletion]
+    """One completion for each row, in order."""
     description: str
-    ask: Callable[[Sequence[Row], Decoding, Progress], list[GeneratedCompletion]]
-    """Function that answers each row once, in order. For several samples, repeat the row."""
+    """Description of the model: where it is from, and with which chat template it was asked."""
     tokenizer: PreTrainedTokenizerBase | None
     """Tokenizer of the model, None for a GGUF file."""
 
@@ -100,8 +90,8 @@ def locate_subjects(
     """Find what paths and names refer to, and the run that they belong to.
 
     Args:
-        subjects: Runs or their folders, `"base"`, `"start"`, folders of models or adapters, .gguf
-            files, names of models, or pairs of model and tokenizer.
+        subjects: Runs or their folders, `"base"`, `"start"`, folders of models, .gguf files, names
+            of models, or pairs of model and tokenizer.
         run: Run of the subjects, or its folder. By default the first run among the subjects.
 
     Raises:
@@ -115,15 +105,15 @@ def locate_subjects(
         run = open_run(run)
     elif own_runs:
         run = own_runs[0]
+    # These two names mean nothing without a run, which may come from another subject.
     for place, subject in enumerate(located):
-        if subject not in RUN_PARTS:
-            continue
-        if run is None:
+        if subject in RUN_PARTS and run is None:
             raise ValueError(
                 f"{subject!r} is the model that a run started from, but no run was given. "
                 "Write run=gn.open_run('runs/...')."
             )
-        located[place] = RunModel(run, subject)
+        if subject in RUN_PARTS:
+            located[place] = RunModel(run, subject)
     return located, run
 
 
@@ -143,7 +133,7 @@ def _locate(subject: Any) -> Subject:
     if path.suffix == ".gguf":
         if not path.is_file():
             raise FileNotFoundError(f"there is no file {str(subject)!r} (looked in {Path.cwd()}).")
-    elif not (path / "adapter_config.json").is_file():
+    else:
         # A wrong name is reported now, and not after the first model has answered.
         resolve_model(str(subject))
     return path if path.exists() else subject
@@ -167,9 +157,9 @@ def model_id_of(subject: Subject) -> str:
         return ""
     if subject.part == "adapter":
         return subject.run.model_id("adapter")
-    if subject.part == "base" and started_from_trained_adapter(subject.run):
-        return ""
-    return subject.run.model_id("start")
+    # An untrained adapter changes nothing, so the base model is the start of such a run.
+    is_start = subject.part in ("start", start_part(subject.run))
+    return subject.run.model_id("start") if is_start else ""
 
 
 def started_from_trained_adapter(run: Run) -> bool:
@@ -196,50 +186,53 @@ def start_part(run: Run) -> Literal["base", "start"]:
     return "start" if started_from_trained_adapter(run) else "base"
 
 
-@contextlib.contextmanager
-def open_subject(
-    subject: Subject, *, run: Run | None = None, tokenizer: Any = None
-) -> Iterator[OpenSubject]:
-    """Load a model so that it can answer. Free it afterwards, unless it is that of a run.
+def answer_rows(
+    subject: Subject,
+    rows: Sequence[Row],
+    decoding: Decoding,
+    progress: Progress | None = None,
+    run: Run | None = None,
+) -> ModelAnswers:
+    """Answer rows with a model. Load it if necessary, and keep it in memory if it is a run's.
 
     Args:
         subject: As `locate_subjects` returns it.
+        rows: Rows with `prompt`. For several samples, repeat the row.
+        decoding: Settings with which answers are sampled.
+        progress: Called with the number of answers.
         run: Run whose tokenizer and chat template a model of the same vocabulary gets.
-        tokenizer: Tokenizer of another subject, for the same purpose if there is no run.
     """
-    if isinstance(subject, tuple):
-        yield _open_model(*subject, "A model in memory, as it is.")
-    elif isinstance(subject, RunModel):
+    if isinstance(subject, RunModel):
         # The three parts of a run share one model in memory. Only the adapter is switched.
         model, own_tokenizer = _model_of(subject.run)
         switched = contextlib.nullcontext()
         if subject.part == "base":
+            # PEFT's own switch, so no weight is changed.
             switched = model.disable_adapter()
         elif subject.part == "start":
             switched = _start_adapter(model, subject.run)
         with switched:
-            yield _open_model(model, own_tokenizer, _describe(subject))
-    elif isinstance(subject, Path) and subject.suffix == ".gguf":
-        yield _open_gguf(subject)
+            completions = answers_of_model(model, own_tokenizer, rows, decoding, progress)
+        return ModelAnswers(completions, _describe(subject), own_tokenizer)
+    if isinstance(subject, Path) and subject.suffix == ".gguf":
+        return _answer_with_gguf(subject, rows, decoding, progress)
+    if isinstance(subject, tuple):
+        model, own_tokenizer = subject
+        description = "A model in memory, as it is."
     else:
         model, own_tokenizer = _load(subject, run)
-        # Another template would change the prompt, and with it what is measured.
-        shared_tokenizer = tokenizer if run is None else tokenizer_of_run(run)
-        shared_tokenizer = shared_tokenizer or own_tokenizer
         description = f"The model {name_of(subject)}."
-        if shared_tokenizer.get_vocab() == own_tokenizer.get_vocab():
-            own_tokenizer = shared_tokenizer
+        # Another template would change the prompt, and with it what is measured.
+        run_tokenizer = own_tokenizer if run is None else tokenizer_of_run(run)
+        if run_tokenizer.get_vocab() == own_tokenizer.get_vocab():
+            own_tokenizer = run_tokenizer
         else:
             description += (
                 " It has another vocabulary, so it is asked with its own tokenizer and chat "
                 "template, and lengths in tokens cannot be compared."
             )
-        try:
-            yield _open_model(model, own_tokenizer, description)
-        finally:
-            # Without this, two models would be in memory while the next one is loaded.
-            del model
-            gc.collect()
+    completions = answers_of_model(model, own_tokenizer, rows, decoding, progress)
+    return ModelAnswers(completions, description, own_tokenizer)
 
 
 def _describe(subject: RunModel) -> str:
@@ -263,19 +256,16 @@ def _describe(subject: RunModel) -> str:
 @contextlib.contextmanager
 def _start_adapter(model: Any, run: Run) -> Iterator[None]:
     """Load the adapter that a run started with, and restore the trained one bit for bit."""
-    if not (run.start_path / ADAPTER_FILE).is_file():
-        raise FileNotFoundError(
-            f"the run {run.name!r} has no start/{ADAPTER_FILE}, so the model that it started from "
-            'cannot be asked. Compare with the base model: gn.compare(run, task, against="base").'
-        )
-    # PEFT names the parameters of the trained adapter `default`.
-    own = [parameter for name, parameter in model.named_parameters() if ".default" in name]
-    trained = [parameter.detach().clone() for parameter in own]
+    trained = {}
+    for name, parameter in model.named_parameters():
+        # PEFT names the parameters of the trained adapter `default`.
+        if ".default" in name:
+            trained[parameter] = parameter.detach().clone()
     try:
         load_adapter(model, run.start_path)
         yield
     finally:
-        for parameter, value in zip(own, trained, strict=True):
+        for parameter, value in trained.items():
             parameter.data.copy_(value)
 
 
@@ -345,33 +335,23 @@ def _settings_to_load(run: Run) -> Settings:
 
 
 def _load(subject: Path | str, run: Run | None) -> tuple[Any, Any]:
-    """Load a model, or an adapter on its base model, and the tokenizer."""
+    """Load a model from a folder or the Hub, and its tokenizer."""
     import_unsloth()
     import torch
-    from peft import PeftConfig, PeftModel
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    folder = Path(subject)
-    base = str(subject)
-    has_model = (folder / "config.json").is_file()
-    is_adapter = (folder / "adapter_config.json").is_file() and not has_model
-    if is_adapter:
-        base = str(PeftConfig.from_pretrained(base).base_model_name_or_path)
-    source = resolve_model(base)
+    source = resolve_model(str(subject))
     with without_loading_bars():
         model = AutoModelForCausalLM.from_pretrained(source, dtype="auto")
-    # An adapter on another base model would answer nonsense without any error.
-    if is_adapter:
-        require_trained_on(folder, model, base)
-        model = PeftModel.from_pretrained(model, str(subject))
     dtype = cpu_dtype("auto" if run is None else _settings_to_load(run).dtype).name
+    # On a GPU the dtype of the checkpoint is kept.
     if find_gpu() is not None:
         model = model.to("cuda")
     elif dtype != "bfloat16" or model.dtype != torch.bfloat16:
         # float32 holds all bfloat16 and float16 weights exactly. A narrower dtype would round them.
         model = model.float()
     tokenizer = AutoTokenizer.from_pretrained(source)
-    set_template_from(folder, tokenizer)
+    set_template_from(Path(subject), tokenizer)
     tokenizer.clean_up_tokenization_spaces = False
     return model.eval(), tokenizer
 
@@ -401,7 +381,6 @@ def answers_of_model(
             max_completion_length=decoding.max_completion_length,
             temperature=decoding.temperature,
             sampling=decoding.sampling,
-            batch_size=batch_size(decoding.samples),
             chat_template_kwargs=decoding.chat_template_kwargs,
             progress=progress,
             tools=decoding.tools,
@@ -409,42 +388,24 @@ def answers_of_model(
         )
 
 
-def batch_size(samples: int) -> int:
-    """Return a multiple of `samples`, if that fits, so that a prompt is computed only once."""
-    return BATCH_SIZE // samples * samples or BATCH_SIZE
-
-
-def _open_model(model: Any, tokenizer: Any, description: str) -> OpenSubject:
-    def ask(*arguments: Any) -> list[GeneratedCompletion]:
-        return answers_of_model(model, tokenizer, *arguments)
-
-    return OpenSubject(description, ask, tokenizer)
-
-
-def _open_gguf(file: Path) -> OpenSubject:
-    def ask(
-        rows: Sequence[Row], decoding: Decoding, progress: Progress
-    ) -> list[GeneratedCompletion]:
-        if decoding.tools is not None:
-            raise ValueError(
-                f"{file.name} is asked through llama.cpp, which cannot run tools here. Compare the "
-                "merged folder instead."
-            )
-        # Greedy decoding needs neither seed nor sampling settings.
-        sampling = None
-        if decoding.temperature > 0:
-            sampling = {**decoding.sampling, "seed": decoding.seed}
-        return complete_with_gguf(
-            file,
-            [row["prompt"] for row in rows],
-            max_completion_length=decoding.max_completion_length,
-            temperature=decoding.temperature,
-            sampling=sampling,
-            chat_template_kwargs=decoding.chat_template_kwargs,
-            progress=progress,
+def _answer_with_gguf(
+    file: Path, rows: Sequence[Row], decoding: Decoding, progress: Progress | None
+) -> ModelAnswers:
+    if decoding.tools is not None:
+        raise ValueError(
+            f"{file.name} is asked through llama.cpp, which cannot run tools here. Compare the "
+            "merged folder instead."
         )
-
+    completions = complete_with_gguf(
+        file,
+        [row["prompt"] for row in rows],
+        max_completion_length=decoding.max_completion_length,
+        temperature=decoding.temperature,
+        sampling={**decoding.sampling, "seed": decoding.seed},
+        chat_template_kwargs=decoding.chat_template_kwargs,
+        progress=progress,
+    )
     description = (
         f"The file {file.name}, through llama.cpp, with the chat template and tokenizer inside it."
     )
-    return OpenSubject(description, ask, None)
+    return ModelAnswers(completions, description, None)

@@ -17,7 +17,7 @@ from grpo_nb.config.settings import EMBEDDED_MODEL
 from grpo_nb.core.files import write_text
 from grpo_nb.core.pages import render
 from grpo_nb.core.words import displayable
-from grpo_nb.runs.rows import HELDOUT_MEASURES, in_percent
+from grpo_nb.runs.rows import HOLDOUT_MEASURES, in_percent
 from grpo_nb.runs.run_folder import FIGURE, Run
 from grpo_nb.tasks.formats import AnswerFormat
 
@@ -125,7 +125,7 @@ def model_card(
         name_of_local_model=f"{Path(settings.model).name} ({origin})",
         embedded_model=settings.model if is_embedded else None,
         comparison=run.comparison,
-        measures=HELDOUT_MEASURES,
+        measures=HOLDOUT_MEASURES,
         in_percent=in_percent,
         verification=verification,
         figure=FIGURE if has_figure else None,

@@ -27,7 +27,7 @@ from grpo_nb.core.tables import Html, escaped
 from grpo_nb.core.words import displayable
 from grpo_nb.runs.alert import Alert, worst_first
 from grpo_nb.runs.outcome import describe
-from grpo_nb.runs.rows import ACCURACY, HELDOUT_MEASURES, Row
+from grpo_nb.runs.rows import ACCURACY, HOLDOUT_MEASURES, Row
 
 #: With line styles, curves can be told apart without colour too.
 STYLES = ("-", "--", "-.", ":")
@@ -163,7 +163,7 @@ def training_figure(
         if panel is EACH:
             _draw_each_reward(axis, rows, window, weights or {})
         elif panel is HOLDOUT:
-            _draw_heldout(axis, rows)
+            _draw_holdout(axis, rows)
         else:
             values = curve(rows, panel.metric)
             _draw_values(axis, values, window)
@@ -255,10 +255,10 @@ def _draw_each_reward(
     _label_lines(axis, lines)
 
 
-def _draw_heldout(axis: Axes, rows: Sequence[Row]) -> None:
+def _draw_holdout(axis: Axes, rows: Sequence[Row]) -> None:
     """Draw the three held-out measures with their 95 % intervals and their last values."""
     lines = {}
-    for number, measure in enumerate(HELDOUT_MEASURES):
+    for number, measure in enumerate(HOLDOUT_MEASURES):
         values = curve(rows, measure.key)
         if values.empty:
             continue

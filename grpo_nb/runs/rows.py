@@ -21,7 +21,7 @@ Row = Mapping[str, Any]
 ACCURACY = "holdout/accuracy"
 
 
-class HeldoutMeasure(NamedTuple):
+class HoldoutMeasure(NamedTuple):
     """A measure of held-out answers. All of its keys begin with `holdout/` and its name.
 
     Attributes:
@@ -57,10 +57,10 @@ class HeldoutMeasure(NamedTuple):
 
 #: The measures of held-out answers, in the order in which they are shown. The format may improve
 #: where the answers do not, so no text shows one without the others.
-HELDOUT_MEASURES = (
-    HeldoutMeasure("accuracy", label="correct", column="is_correct"),
-    HeldoutMeasure("in_format", label="in the format", column="is_formatted"),
-    HeldoutMeasure("anywhere", label="correct anywhere", column="is_correct_anywhere"),
+HOLDOUT_MEASURES = (
+    HoldoutMeasure("accuracy", label="correct", column="is_correct"),
+    HoldoutMeasure("in_format", label="in the format", column="is_formatted"),
+    HoldoutMeasure("anywhere", label="correct anywhere", column="is_correct_anywhere"),
 )
 
 

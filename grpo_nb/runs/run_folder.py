@@ -52,7 +52,7 @@ from grpo_nb.runs.checkpoints import checkpoint_folders
 from grpo_nb.runs.groups import StepGroups
 from grpo_nb.runs.outcome import Outcome, Rise, decide_outcome, describe, reward_rise
 from grpo_nb.runs.rows import (
-    HELDOUT_MEASURES,
+    HOLDOUT_MEASURES,
     Row,
     best_row,
     read_rows,
@@ -433,8 +433,7 @@ class Run(Shown):
         """Numbers of the last held-out comparison; None if there is none.
 
         `before` and `after` have the fields of an `Evaluation` except its rows: shares between 0
-        and 1, lengths in tokens. `gn.evaluation.open_comparison` returns the comparison with every
-        answer.
+        and 1, lengths in tokens. `comparison/transcripts.parquet` has every answer.
         """
         file = self._file("comparison/comparison.json")
         if not file.is_file():
@@ -502,9 +501,9 @@ class Run(Shown):
             yield f"Resumed at step {entry['step']}. {'; '.join(entry.get('changed', ()))}".strip()
         best = best_row(rows)
         if best is not None:
-            yield f"Best held-out score: {_heldout_in_words(best)} at step {best['step']}."
-            if "heldout_grader" in info:
-                yield f"Counted as correct: {info['heldout_grader']}."
+            yield f"Best held-out score: {_holdout_in_words(best)} at step {best['step']}."
+            if "holdout_grader" in info:
+                yield f"Counted as correct: {info['holdout_grader']}."
         # A run that goes on or is done needs no advice.
         step = self.checkpoint_step
         if step is not None and self.status not in ("finished", "running"):
@@ -517,10 +516,10 @@ class Run(Shown):
         yield f"Folder: {shown_path(self.path)}"
 
 
-def _heldout_in_words(row: Row) -> str:
+def _holdout_in_words(row: Row) -> str:
     """Return the held-out measures of a row; the format may rise where the answers do not."""
     parts = []
-    for measure in HELDOUT_MEASURES:
+    for measure in HOLDOUT_MEASURES:
         share = row.get(measure.key)
         if isinstance(share, (int, float)):
             parts.append(f"{share:.1%} {measure.label}")

@@ -102,7 +102,7 @@ class RunInfo:
     """Model that the KL is measured against, in words (`training.run_start`)."""
     effective: dict | None = None
     """Fields of `EffectiveSettings`."""
-    heldout_grader: Text | None = None
+    holdout_grader: Text | None = None
     """Description of the reward that decides which held-out answers are correct."""
     seconds: Number | None = None
     """Duration of a training elsewhere (`grpo_nb.scaleout`)."""

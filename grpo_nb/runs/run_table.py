@@ -13,7 +13,7 @@ from grpo_nb.core.files import shown_path
 from grpo_nb.core.tables import Part, Shown, Table, bold
 from grpo_nb.core.words import displayable, shorten
 from grpo_nb.runs.outcome import LAST_STEPS
-from grpo_nb.runs.rows import HELDOUT_MEASURES, mean, series
+from grpo_nb.runs.rows import HOLDOUT_MEASURES, mean, series
 from grpo_nb.runs.run_folder import Run, open_run
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ def side_by_side(*runs: Run | str | Path) -> SideBySide:
 def _gain_in_words(comparison: SimpleNamespace) -> str:
     """Return each held-out measure before and after, because the format alone may have improved."""
     parts = []
-    for measure in HELDOUT_MEASURES:
+    for measure in HOLDOUT_MEASURES:
         before = getattr(comparison.before, measure.name)
         after = getattr(comparison.after, measure.name)
         if before is not None and after is not None:

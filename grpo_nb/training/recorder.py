@@ -23,7 +23,7 @@ from grpo_nb.config.settings import Settings
 from grpo_nb.core.files import put_in_place, staged_folder
 from grpo_nb.core.problems import warn_user
 from grpo_nb.core.progress import CellOutput, is_notebook, progress_bar
-from grpo_nb.evaluation.heldout import grade_answers
+from grpo_nb.evaluation.holdout import grade_answers
 from grpo_nb.evaluation.results import Evaluation
 from grpo_nb.evaluation.subjects import Decoding, answers_of_model
 from grpo_nb.health.monitor import HealthMonitor
@@ -32,7 +32,7 @@ from grpo_nb.runs.alert import Alert
 from grpo_nb.runs.checkpoints import best_adapter, delete_outdated_best
 from grpo_nb.runs.figure import LivePlot
 from grpo_nb.runs.groups import completions_table, transcripts
-from grpo_nb.runs.rows import ACCURACY, HELDOUT_MEASURES, best_row, repetition_metrics, tidy_row
+from grpo_nb.runs.rows import ACCURACY, HOLDOUT_MEASURES, best_row, repetition_metrics, tidy_row
 from grpo_nb.runs.run_folder import Run
 from grpo_nb.scoring.correct_answers import choose_grader, grader_in_words
 from grpo_nb.upstream.peft import save_adapter
@@ -292,7 +292,7 @@ class HoldoutScore:
             self._questions, completions, training.task.format, grader=self._grader
         )
         evaluation = Evaluation("", graded)
-        for measure in HELDOUT_MEASURES:
+        for measure in HOLDOUT_MEASURES:
             interval = evaluation.interval_of(measure.name)
             if interval is not None:
                 row[measure.key] = evaluation.share_of(measure.name)

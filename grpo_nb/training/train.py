@@ -159,7 +159,7 @@ def train(
             set_kl_reference(model, settings, info)
             if settings.holdout_every:
                 score = HoldoutScore(prepared)
-                info.heldout_grader = score.counted_as_correct
+                info.holdout_grader = score.counted_as_correct
                 observers = [score, *observers]
             # 3. Make the folder of a new run, or take an old one back to its newest checkpoint.
             folder = rewind(found_run) if found_run else _new_run(prepared, name, info, locks)

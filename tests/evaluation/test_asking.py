@@ -15,7 +15,6 @@ import torch
 import grpo_nb as gn
 from grpo_nb.evaluation.comparison import Comparison
 from grpo_nb.evaluation.exam import Exam, example_of
-from grpo_nb.evaluation.subjects import batch_size
 from grpo_nb.scoring.record import record_of
 from grpo_nb.tasks.prompts import with_prompts
 from tests.run_fixtures import brevity
@@ -83,10 +82,10 @@ def test_ask_gives_the_answers_of_the_comparison(run: gn.runs.Run) -> None:
 
 
 def test_ask_one_question_from_a_folder_is_escaped(run: gn.runs.Run) -> None:
-    answers = gn.ask(str(run.path), "What is <b>2</b> + 2?", max_completion_length=3)
+    answers = gn.ask(str(run.path), "What is <b>2</b> + 2?")
     page = answers._repr_html_()
     assert len(answers.before) == 1
-    assert answers.after[0].tokens <= 3
+    assert answers.after[0].tokens <= run.settings.max_completion_length
     assert "&lt;b&gt;2" in page
     assert "<b>2" not in page
 
@@ -146,21 +145,6 @@ def test_compare_with_swapped_arguments_is_refused(
     assert run.model is None
 
 
-def test_ask_with_no_tokens_is_refused(run: gn.runs.Run) -> None:
-    with pytest.raises(
-        ValueError, match="max_completion_length = 0: Input should be greater than 0"
-    ):
-        gn.ask(run, "?", max_completion_length=0)
-
-
-@pytest.mark.parametrize(
-    ("samples", "size"),
-    [(1, 48), (5, 45), (48, 48), (256, 48)],
-)
-def test_batch_size_with_many_samples_is_limited(samples: int, size: int) -> None:
-    assert batch_size(samples) == size
-
-
 @pytest.mark.parametrize("function", [gn.compare, gn.evaluate])
 def test_questions_that_were_trained_on_are_refused(
     tiny_run: gn.runs.Run, task: gn.tasks.Task, function: Callable[..., Any]
@@ -205,12 +189,10 @@ def test_unknown_training_questions_are_noted(tiny_run: gn.runs.Run) -> None:
 
 def test_own_comparison_is_kept_with_the_run(run: gn.runs.Run) -> None:
     own = gn.compare(run, rewards=brevity)
-    assert own.path == run.path / "comparison"
     assert own.sentence in (run.path / "README.md").read_text()
-    opened = gn.evaluation.open_comparison(run.path)
-    assert repr(opened) == repr(own)
-    assert opened._repr_html_() == own._repr_html_()
-    assert opened.transcripts().equals(own.transcripts())
+    assert run.comparison.sentence == own.sentence
+    kept = pandas.read_parquet(run.path / "comparison" / "transcripts.parquet")
+    pandas.testing.assert_frame_equal(kept, own.transcripts(), check_categorical=False)
 
 
 @pytest.mark.parametrize(
@@ -227,19 +209,20 @@ def test_own_comparison_is_kept_with_the_run(run: gn.runs.Run) -> None:
 def test_other_comparison_is_not_kept_with_the_run(
     run: gn.runs.Run, arguments: dict[str, Any]
 ) -> None:
-    assert gn.compare(run, **arguments).path is None
+    gn.compare(run, **arguments)
     assert run.comparison is None
 
 
 def test_comparison_in_another_format_is_not_kept(run: gn.runs.Run) -> None:
     rows = [{"question": row["question"], "answer": row["answer"]} for row in run.holdout]
     boxed = gn.evaluation.load_holdout(rows, format=gn.tasks.boxed())
-    assert gn.compare(run, boxed).path is None
+    gn.compare(run, boxed)
     assert run.comparison is None
 
 
 def test_comparison_graded_by_the_reward_of_the_run_is_kept(run: gn.runs.Run) -> None:
-    assert gn.compare(run, correct=brevity).path == run.path / "comparison"
+    comparison = gn.compare(run, correct=brevity)
+    assert run.comparison.sentence == comparison.sentence
 
 
 @pytest.mark.parametrize("has_system_role", [True, False])
@@ -279,17 +262,19 @@ def test_turns_of_a_conversation_are_no_example(run: gn.runs.Run) -> None:
 def test_comparison_that_cannot_be_written_keeps_the_old_one(
     run: gn.runs.Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = gn.compare(run, rewards=brevity)
+    gn.compare(run, rewards=brevity)
+    own = {file.name: file.read_bytes() for file in (run.path / "comparison").iterdir()}
     with monkeypatch.context() as patch:
         patch.delattr(Comparison, "to_dict")
         with pytest.raises(AttributeError):
             gn.compare(run, rewards=brevity)
-    assert repr(gn.evaluation.open_comparison(run.path)) == repr(own)
+    now = {file.name: file.read_bytes() for file in (run.path / "comparison").iterdir()}
+    assert now == own
 
 
-def test_saved_comparison_opens_from_any_folder(run: gn.runs.Run, tmp_path: Path) -> None:
-    folder = gn.compare(run, new_questions()).save(tmp_path / "mine").path
-    assert gn.evaluation.open_comparison(folder).result.questions == 12
+def test_comparison_is_saved_in_any_folder(run: gn.runs.Run, tmp_path: Path) -> None:
+    gn.compare(run, new_questions()).save(tmp_path / "mine")
+    assert len(pandas.read_parquet(tmp_path / "mine" / "transcripts.parquet")) == 12
 
 
 def test_own_rows_and_files_are_asked_as_the_run_was_trained(
@@ -366,18 +351,10 @@ def test_ask_of_a_run_with_tools_names_compare(tmp_path: Path) -> None:
         gn.ask(run, "Where?")
 
 
-def test_evaluate_calls_a_grader_among_the_rewards_once(
-    tiny_run: gn.runs.Run, task: gn.tasks.Task
-) -> None:
-    calls = []
-
-    def counted(completions: list, **columns: object) -> list[float | None]:
-        calls.append(len(completions))
+def test_mean_of_a_reward_leaves_out_none(tiny_run: gn.runs.Run, task: gn.tasks.Task) -> None:
+    def some(completions: list, **columns: object) -> list[float | None]:
         return [None, *([1.0] * (len(completions) - 1))]
 
-    counted.range = (0, 1)
-    evaluation = gn.evaluate(tiny_run, task, rewards=[brevity, counted], correct=counted, limit=9)
-    # The trial on gold answers has at most eight rows.
-    assert calls.count(9) == 1
-    assert list(evaluation.rewards) == ["brevity", "counted"]
-    assert evaluation.rewards["counted"].mean == 1.0
+    evaluation = gn.evaluate(tiny_run, task, rewards=[brevity, some], limit=9)
+    assert list(evaluation.rewards) == ["brevity", "some"]
+    assert evaluation.rewards["some"].mean == 1.0

@@ -2,7 +2,7 @@
 
 import pytest
 
-from grpo_nb.evaluation.comparison import Comparison, certainty
+from grpo_nb.evaluation.comparison import Comparison
 from tests.evaluation.made_comparisons import comparison, evaluation
 
 BETTER = comparison([False] * 40, [True] * 30 + [False] * 10)
@@ -116,15 +116,16 @@ def test_card_has_model_ids_in_small_print_only() -> None:
 @pytest.mark.parametrize(
     ("before", "after", "words"),
     [
-        pytest.param([0] * 40, [1] * 10 + [0] * 30, "shown (p = 0.002)", id="shown"),
-        pytest.param([0] * 40, [1] * 4 + [0] * 36, "not shown (p = 0.12", id="not shown"),
-        pytest.param([1] * 40, [1] * 40, "no change", id="no change"),
-        pytest.param([0] * 9, [1] * 9, "too few questions", id="nine questions"),
+        pytest.param([0] * 40, [1] * 10 + [0] * 30, "points  shown (p = 0.002)", id="shown"),
+        pytest.param([0] * 40, [1] * 4 + [0] * 36, "points  not shown (p = 0.12", id="not shown"),
+        pytest.param([1] * 40, [1] * 40, "points  no change", id="no change"),
+        pytest.param([0] * 9, [1] * 9, "points  too few questions", id="nine questions"),
     ],
 )
-def test_certainty_is_said_in_words(before: list[bool], after: list[bool], words: str) -> None:
-    found = comparison(list(map(bool, before)), list(map(bool, after)))
-    assert certainty(found.result).startswith(words)
+def test_table_says_how_sure_a_change_is(before: list[int], after: list[int], words: str) -> None:
+    card = repr(comparison(list(map(bool, before)), list(map(bool, after))))
+    (line,) = [line for line in card.splitlines() if line.startswith("correct  ")]
+    assert words in line
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 
 import grpo_nb as gn
 from grpo_nb.evaluation.exam import Exam
-from grpo_nb.evaluation.heldout import HeldOut
+from grpo_nb.evaluation.holdout import Holdout
 from grpo_nb.generation.samples import GeneratedCompletion
 from grpo_nb.runs.rows import best_row
 from grpo_nb.scoring.record import record_of
@@ -111,7 +111,7 @@ def exam_of_reopened_run(**arguments: object) -> Exam:
         chat_template_kwargs={},
         tokenizer=lambda text, **options: {"input_ids": [0]},
     )
-    task = HeldOut(name="task", format=gn.tasks.xml(), holdout=[question])
+    task = Holdout(format=gn.tasks.xml(), holdout=[question])
     return Exam(subjects=[], run=run, task=task, **arguments)
 
 
@@ -165,7 +165,7 @@ def curve(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, float]]:
     return rows
 
 
-def test_heldout_curve_is_graded_by_the_main_function(curve: list[dict[str, float]]) -> None:
+def test_holdout_curve_is_graded_by_the_main_function(curve: list[dict[str, float]]) -> None:
     assert [row["holdout/accuracy"] for row in curve] == [0.25, 0.75, 0.5]
     assert [row["holdout/in_format"] for row in curve] == [0.0, 0.0, 0.0]
     assert "holdout/anywhere" not in curve[0]

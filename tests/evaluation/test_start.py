@@ -43,9 +43,7 @@ def test_comparison_of_a_stage_is_kept_in_its_folder(staged_run: gn.runs.Run) ->
     comparison = gn.compare(staged_run, rewards=brevity)
     card = (staged_run.path / "README.md").read_text()
     assert "| held-out, 95 % interval | before | after |" in card
-    opened = gn.evaluation.open_comparison(staged_run.path)
-    assert repr(opened) == repr(comparison)
-    assert opened.transcripts().equals(comparison.transcripts())
+    assert staged_run.comparison.sentence == comparison.sentence
 
 
 def test_trained_adapter_is_put_back_bit_for_bit(staged_run: gn.runs.Run) -> None:
@@ -73,5 +71,5 @@ def test_start_without_a_run_is_refused() -> None:
 
 
 def test_ask_compares_with_the_start(staged_run: gn.runs.Run) -> None:
-    answers = gn.ask(staged_run, "What is 2 + 2?", max_completion_length=6)
+    answers = gn.ask(staged_run, "What is 2 + 2?")
     assert answers.before == answers.after

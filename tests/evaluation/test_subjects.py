@@ -58,16 +58,6 @@ def test_model_folder_gets_the_chat_template_of_the_run(
     assert texts(without_run) != of_base
 
 
-def test_adapter_folder_elsewhere_answers_as_the_run(
-    tiny_run: gn.runs.Run, task: gn.tasks.Task, tmp_path: Path, of_adapter: list[str]
-) -> None:
-    folder = shutil.copytree(tiny_run.adapter_path, tmp_path / "adapter")
-    elsewhere = texts(gn.evaluate(folder, task, run=tiny_run))
-    # It is loaded in another way, so a few answers differ by rounding.
-    equal = [one == other for one, other in zip(elsewhere, of_adapter, strict=True)]
-    assert sum(equal) >= 7
-
-
 def test_other_vocabulary_is_described(
     tiny_run: gn.runs.Run, task: gn.tasks.Task, base_copy: Path, tmp_path: Path
 ) -> None:
@@ -95,6 +85,12 @@ REFUSED = [
         FileNotFoundError,
         "is no model folder",
         id="empty folder",
+    ),
+    pytest.param(
+        lambda run, task, path: gn.evaluate(run.adapter_path, task),
+        FileNotFoundError,
+        r"If it is a LoRA, .*gn\.load_model\(settings, adapter=",
+        id="folder of an adapter",
     ),
     pytest.param(
         lambda run, task, path: gn.evaluate("nowhere.gguf", task),
@@ -134,7 +130,7 @@ def test_impossible_subject_is_refused_before_loading(
     message: str,
 ) -> None:
     monkeypatch.setattr(
-        "grpo_nb.evaluation.asking.open_subject",
+        "grpo_nb.evaluation.exam.answer_rows",
         lambda *args, **kwargs: pytest.fail("a model was loaded"),
     )
     with pytest.raises(error, match=message):
@@ -159,7 +155,6 @@ def test_gguf_file_answers_the_same_questions(embedded_folder: Path) -> None:
     equal_to_others = sum(one == other for one, other in zip(before, shifted, strict=True))
     assert equal > equal_to_others
     assert "through llama.cpp" in comparison.after.subject
-    assert comparison.path is None
     assert "The training questions are not known" in repr(comparison)
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.evaluation.subjects import open_subject
 from grpo_nb.export.result import Export, ExportError
 from grpo_nb.models.identity import weights_identity
 from tests.export.test_merged import each_tensor, rewrite
@@ -72,8 +71,8 @@ def test_adapter_of_embedded_model_needs_its_weights(
     rewrite(run.path / "run.json", settings={**run.info["settings"], "model": name})
 
     def embedded_is(folder: Path) -> None:
-        for place in ("export.export_folder", "export.result", "evaluation.subjects"):
-            monkeypatch.setattr(f"grpo_nb.{place}.resolve_model", lambda name: str(folder))
+        for place in ("export.export_folder", "export.result", "models.load"):
+            monkeypatch.setattr(f"grpo_nb.{place}.resolve_model", lambda *_: str(folder))
 
     embedded_is(here)
     made = gn.export.export_adapter(run, tmp_path / "lora")
@@ -90,4 +89,4 @@ def test_adapter_of_embedded_model_needs_its_weights(
     each_tensor(lambda mine, base: 1.01 * mine)(other, here)
     embedded_is(other)
     with pytest.raises(ValueError, match=f"was trained on other weights than those of '{name}'"):
-        open_subject(made.path).__enter__()
+        gn.load_model(run.settings, adapter=made.path)

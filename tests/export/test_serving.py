@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pandas
 import pytest
 
 import grpo_nb as gn
@@ -141,10 +142,8 @@ def same(found: list[str], expected: list[str]) -> int:
 @only_published
 def test_merged_folder_answers_as_base_and_adapter(quick: Export, expected: list[str]) -> None:
     """The run's comparison has the answers before the rounding to 16 bit."""
-    told = {
-        row["question"]: row["completion"]
-        for row in gn.evaluation.open_comparison(quick.run.path).after.rows
-    }
+    answers = pandas.read_parquet(quick.run.path / "comparison" / "transcripts.parquet")
+    told = dict(zip(answers["question"], answers["after"], strict=True))
     asked = [row["question"] for row in quick.run.holdout[:QUESTIONS]]
     assert same([told[question] for question in asked], expected) >= QUESTIONS - 2
     assert len(set(expected)) > QUESTIONS // 2, "one answer for all would be the same everywhere"

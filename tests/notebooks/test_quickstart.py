@@ -37,7 +37,7 @@ def test_quickstart_learns_visibly(quickstart: tuple[Path, gn.runs.Run]) -> None
     run = quickstart[1]
     assert run.rise().is_clear, run.rise().sentence
     assert run.comparison.verdict == "better"
-    assert run.comparison.interval[0] > 0
+    assert run.comparison.tests.accuracy.interval[0] > 0
     page = text_of(cell_with(notebook, "gn.compare("), "text/html")
     assert "Better: " in page
     assert "The answers themselves: " in page

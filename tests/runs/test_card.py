@@ -180,7 +180,7 @@ def test_export_card_copies_its_figure(run: gn.runs.Run, tmp_path: Path) -> None
     assert "- FAILED: text \\| equal" in text
 
 
-def test_card_has_the_three_heldout_measures(run: gn.runs.Run) -> None:
+def test_card_has_the_three_holdout_measures(run: gn.runs.Run) -> None:
     after = {**COMPARISON["after"], "in_format_interval": [0.9, 1.0], "anywhere": 0.8}
     after |= {"anywhere_interval": [0.6, 0.9], "anywhere_note": "the last number in the text"}
     compare_by_hand(run, after=after)

@@ -73,7 +73,7 @@ def made_rows(count: int = 20, **changes: Any) -> list[dict[str, Any]]:
     return rows
 
 
-def heldout(share: float) -> dict[str, float]:
+def holdout(share: float) -> dict[str, float]:
     row = {
         "holdout/accuracy": share,
         "holdout/accuracy_low": share - 0.1,
@@ -118,7 +118,7 @@ def band_of(axis: Axes) -> tuple[float, float]:
 
 
 def test_figure_default_has_three_panels() -> None:
-    rows = [row | heldout(0.5) for row in made_rows()]
+    rows = [row | holdout(0.5) for row in made_rows()]
     assert list(panels(rows)) == ["Total reward", "Each reward", "Held-out questions"]
 
 
@@ -187,15 +187,15 @@ def test_reward_without_deviation_has_no_band_and_no_word_of_one() -> None:
     assert "weighted sum" in texts_of(axis)
 
 
-def test_heldout_panel_shows_three_measures_with_intervals() -> None:
-    rows = [{"step": 1} | heldout(0.2), {"step": 5} | heldout(0.5)]
+def test_holdout_panel_shows_three_measures_with_intervals() -> None:
+    rows = [{"step": 1} | holdout(0.2), {"step": 5} | holdout(0.5)]
     axis = panels(rows)["Held-out questions"]
     assert len(axis.collections) == 3
     assert {"correct 50%", "in the format 70%", "correct anywhere 70%"} <= set(texts_of(axis))
 
 
 def test_every_panel_has_units_on_both_axes() -> None:
-    shown = panels([row | heldout(0.5) for row in made_rows()], panels="all")
+    shown = panels([row | holdout(0.5) for row in made_rows()], panels="all")
     for name, axis in shown.items():
         assert axis.get_xlabel() == "optimizer step", name
     without_unit = [name for name, axis in shown.items() if not axis.texts[0].get_text()]
@@ -239,7 +239,7 @@ def test_figure_without_alerts_mentions_no_markers() -> None:
 @pytest.mark.parametrize("choice", ["main", "all"])
 @pytest.mark.parametrize("count", [3, 14, 200, 20_000])
 def test_figure_text_neither_overlaps_nor_leaves_the_page(count: int, choice: str) -> None:
-    rows = made_rows(count, **heldout(0.5), **{"rewards/W" + 30 * "W" + "/mean": 0.5})
+    rows = made_rows(count, **holdout(0.5), **{"rewards/W" + 30 * "W" + "/mean": 0.5})
     rows[-1]["grad_norm"] = math.nan
     message = (
         "All completions of 5 of 8 groups got the same total reward, so these groups teach nothing."
@@ -348,7 +348,7 @@ def test_overlay_draws_no_axes_without_data() -> None:
 
 
 def test_overlay_draws_each_measured_panel_of_each_run() -> None:
-    rows = [row | heldout(0.5) for row in made_rows()]
+    rows = [row | holdout(0.5) for row in made_rows()]
     figure = overlay({"one": rows, "_two": rows})
     expected = [panel.title for panel in (TOTAL, HOLDOUT, KL)]
     assert [title(axis) for axis in figure.axes] == expected

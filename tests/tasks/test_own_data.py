@@ -17,7 +17,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 import grpo_nb as gn
-from grpo_nb.evaluation.heldout import load_holdout
+from grpo_nb.evaluation.holdout import load_holdout
 from grpo_nb.scoring.correct_answers import are_correct
 from grpo_nb.tasks.answers import answers_of, is_same_answer
 from grpo_nb.tasks.contamination import find_contamination, question_hashes

@@ -30,7 +30,7 @@ def test_trainer_samples_from_vllm_without_moving_the_adapter(
     )
 
 
-def test_heldout_curve_samples_from_vllm(sampled, embedded_folder: Path, tmp_path: Path) -> None:
+def test_holdout_curve_samples_from_vllm(sampled, embedded_folder: Path, tmp_path: Path) -> None:
     """The training equals the one without the curve."""
     seen = trained_elsewhere(tmp_path, embedded_folder, "--vllm", "--held-out")
     assert seen["calls"] == sampled["calls"] + 3

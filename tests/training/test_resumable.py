@@ -590,7 +590,7 @@ def test_observer_stops_a_run_and_keeps_its_state(fresh, settings: gn.Settings) 
     assert [row["watched"] for row in run.rows] == [1, 2, 3, 4, 5]
 
 
-def test_heldout_score_does_not_change_the_training(fresh, back, settings, whole) -> None:
+def test_holdout_score_does_not_change_the_training(fresh, back, settings, whole) -> None:
     runs = {"first": whole}
     for name, changes in {"again": {}, "score": {"holdout_every": 2}, "seed": {"seed": 1}}.items():
         runs[name] = gn.train(*fresh, [brevity], settings.replace(**changes), name=name)

@@ -31,10 +31,9 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeldOut:
+class Holdout:
     """Questions to evaluate on, and the format in which they are asked."""
 
-    name: str
     format: AnswerFormat
     holdout: Dataset | list[dict[str, Any]]
     """Rows with `prompt`, `question`, `answer` and the columns of the source."""
@@ -48,7 +47,7 @@ def load_holdout(
     columns: Mapping[str, str] | None = None,
     example: Example | None = None,
     split: str = "test",
-) -> HeldOut:
+) -> Holdout:
     """Load questions to evaluate on, as `load_task` reads them. Nothing is kept for training.
 
     Args:
@@ -73,10 +72,11 @@ def load_holdout(
     # The seed never changes, so two evaluations with the same limit ask the same questions.
     rows = sample_rows(clean(read, Changes(), columns), limit)
     golds = [row.get(ACCEPTED, row["answer"]) for row in rows]
+    # The kind of the answers decides how the system prompt asks for them.
     format = fitting_format(format, answers_of(golds))
     # All rows become questions: unlike in `load_task`, no share is kept for training.
     holdout = Dataset.from_list(with_prompts(rows, format, example))
-    return HeldOut(name=read.name, format=format, holdout=holdout)
+    return Holdout(format=format, holdout=holdout)
 
 
 def grade_answers(
@@ -103,6 +103,8 @@ def grade_answers(
     scores = grader_scores(grader, texts, questions, format, scored=scored)
     is_correct = are_correct(grader, texts, questions, format, scores=scores)
     is_correct_anywhere = are_correct_anywhere(grader, texts, questions, format, is_correct)
+    if is_correct_anywhere is None:
+        is_correct_anywhere = [None] * len(texts)
     rows = []
     for place, (question, completion) in enumerate(zip(questions, completions, strict=True)):
         given = format.extract_last(completion.text)
@@ -114,9 +116,7 @@ def grade_answers(
             "given": None if given is None else displayable(given),
             "is_correct": is_correct[place],
             "is_formatted": format.is_exact(completion.text),
-            "is_correct_anywhere": None
-            if is_correct_anywhere is None
-            else is_correct_anywhere[place],
+            "is_correct_anywhere": is_correct_anywhere[place],
             "tokens": completion.tokens,
             "is_truncated": completion.is_truncated,
         }
