@@ -15,7 +15,7 @@ from grpo_nb.core.processes import ChildError
 from grpo_nb.export import conversion, verify_child
 from grpo_nb.export import gguf as gguf_export
 from grpo_nb.export.merged import retained_share
-from grpo_nb.export.result import Export, ExportError
+from grpo_nb.export.verification import Export, ExportError
 from tests.export.test_merged import rewrite
 
 pytestmark = pytest.mark.begins(42)
@@ -44,15 +44,6 @@ def test_open_with_a_run_of_another_adapter_is_refused(
     weights.write_bytes(weights.read_bytes() + b" ")
     with pytest.raises(ValueError, match="the run 'other' has another adapter"):
         gn.export.open(merged.path, run=other)
-
-
-def test_open_finds_a_run_that_is_a_link(
-    merged: Export, tiny_run: gn.runs.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "runs").mkdir()
-    (tmp_path / "runs" / tiny_run.name).symlink_to(tiny_run.path)
-    assert gn.export.open(merged.path).run.name == tiny_run.name
 
 
 def test_converter_that_cannot_be_fetched_says_what_to_do(
@@ -128,7 +119,7 @@ def test_gguf_without_any_answer_is_refused(
         "answers": [{"prompt_ids": [1, 2, 3], "ids": [], "log_probs": []}],
         "file": "none.gguf",
         "free_memory": 10**12,
-        "limits": gguf_export.LIMITS["q8_0"],
+        "limits": gguf_export.LIMITS_OF_QUANTIZATION["q8_0"],
     }
     checks = verify_child.verify_gguf(request)
     failed = [name for name, (passed, _) in checks.items() if passed is False]
