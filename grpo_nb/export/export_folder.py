@@ -23,8 +23,8 @@ from grpo_nb.export.verification import (
     VERIFICATION_FILE,
     Export,
     ExportError,
-    recorded_files,
     require_passed,
+    sizes_and_hashes,
 )
 from grpo_nb.machine.host import free_memory_bytes
 from grpo_nb.models.identity import weights_identity
@@ -106,7 +106,7 @@ def make_export(
             )
         write_export_card(run, staged, kind, verification)
         # After the last file was written, because every file is hashed.
-        verification["files"] = recorded_files(staged)
+        verification["files"] = sizes_and_hashes(staged)
         write_json(staged / VERIFICATION_FILE, verification)
         put_in_place(staged, target, overwrite=overwrite)
     return Export(target, verification, run)

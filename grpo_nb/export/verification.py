@@ -101,7 +101,7 @@ class Export(Shown):
         if base == EMBEDDED_MODEL:
             base = resolve_model(base)
         # vLLM takes powers of two from 8 on, and its default limit is 16 (0.31, config/lora.py).
-        rank = max(8, 2 ** (self.verification["rank"] - 1).bit_length())
+        rank = max(8, 2 ** (config["r"] - 1).bit_length())
         lora = f"--enable-lora --max-lora-rank {rank} --lora-modules mine={folder}"
         return f"vllm serve {shlex.quote(base)} {lora} {address}"
 
@@ -196,7 +196,7 @@ def changes_since_verified(folder: Path, verification: Mapping[str, Any]) -> lis
         ValueError: The folder holds a symbolic link.
     """
     recorded = verification["files"]
-    current = recorded_files(folder)
+    current = sizes_and_hashes(folder)
     changes = []
     for name in sorted((recorded.keys() | current.keys()) - EDITABLE):
         if name not in current:
@@ -225,12 +225,12 @@ def files_of(folder: Path) -> dict[str, Path]:
     return files
 
 
-def recorded_files(folder: Path) -> dict[str, dict[str, Any]]:
+def sizes_and_hashes(folder: Path) -> dict[str, dict[str, Any]]:
     """Return size and SHA-256 of every file of an export by name, except of the record itself."""
-    recorded = {}
+    entries = {}
     for name, file in files_of(folder).items():
-        recorded[name] = {"bytes": file.stat().st_size, "sha256": sha256_of(file)}
-    return recorded
+        entries[name] = {"bytes": file.stat().st_size, "sha256": sha256_of(file)}
+    return entries
 
 
 def require_passed(verification: Mapping[str, Any], label: str) -> None:

@@ -124,3 +124,8 @@ def test_gguf_without_any_answer_is_refused(
     checks = verify_child.verify_gguf(request)
     failed = [name for name, (passed, _) in checks.items() if passed is False]
     assert sum(name.startswith("tokens: ") for name in failed) == 3
+
+
+@pytest.mark.parametrize("shape", [(2, 6), (12,), (1, 1)])
+def test_weight_of_another_shape_is_not_base_plus_adapter(shape: tuple[int, ...]) -> None:
+    assert not verify_child.is_rounded_sum(torch.ones(3, 4), [torch.ones(shape)])

@@ -12,7 +12,7 @@ from huggingface_hub import HfApi, close_session, constants
 from huggingface_hub.errors import HfHubHTTPError
 
 import grpo_nb as gn
-from grpo_nb.export.verification import recorded_files
+from grpo_nb.export.verification import sizes_and_hashes
 from grpo_nb.runs.card import write_export_card
 from tests.support.fake_hub import FakeHub, Repo, running
 from tests.support.written_run import write_run
@@ -41,7 +41,7 @@ def verified(folder: Path, **more: object) -> None:
         "measured": {},
         "sentence": "equal",
     }
-    verification |= {"run": "first", "adapter": "", "files": recorded_files(folder), **more}
+    verification |= {"run": "first", "adapter": "", "files": sizes_and_hashes(folder), **more}
     (folder / "verification.json").write_text(json.dumps(verification))
 
 
@@ -233,7 +233,7 @@ def test_open_export_names_a_field_of_wrong_type(export: Path, field: str, value
 
 @pytest.mark.parametrize("entry", [1, {"bytes": -1, "sha256": ""}])
 def test_open_export_names_a_file_that_is_only_recorded(export: Path, entry: object) -> None:
-    verified(export, files={**recorded_files(export), "a": entry})
+    verified(export, files={**sizes_and_hashes(export), "a": entry})
     with pytest.raises(gn.export.ExportError, match="is not what was verified: a is missing"):
         gn.export.open(export)
 
@@ -288,3 +288,8 @@ def test_push_refuses_unverified_files_and_secrets(
     assert hub.log == []
     assert gn.export.push_problems(export)
     assert "short-own-token" not in str(caught.value)
+
+
+def test_push_problems_of_a_missing_folder_name_it(tmp_path: Path) -> None:
+    (problem,) = gn.export.push_problems(tmp_path / "nowhere")
+    assert "nowhere' is not an export: its verification.json is missing" in problem

@@ -370,8 +370,9 @@ def test_usage_of_an_adapter_serves_it_on_its_base(tiny_run: gn.runs.Run, tmp_pa
 
 @pytest.mark.parametrize(("rank", "taken"), [(4, 8), (12, 16), (32, 32)])
 def test_usage_rounds_the_rank_for_vllm(rank: int, taken: int, tmp_path: Path) -> None:
-    (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "Qwen/Qwen3-0.6B"}')
-    usage = export.Export(tmp_path, {"kind": "adapter", "rank": rank}).usage
+    config = {"base_model_name_or_path": "Qwen/Qwen3-0.6B", "r": rank}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(config))
+    usage = export.Export(tmp_path, {"kind": "adapter"}).usage
     assert (
         f"vllm serve Qwen/Qwen3-0.6B --enable-lora --max-lora-rank {taken} --lora-modules" in usage
     )
