@@ -11,7 +11,7 @@ import json
 import math
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -197,7 +197,7 @@ def merge(base: Path, adapter: Path, target: Path, *, dtype: str) -> dict[str, A
     lora = read_lora(adapter, files_by_tensor)
     retained = {}
     for chosen in DTYPES if dtype == "auto" else [dtype]:
-        retained[chosen] = retained_share(_changed_rows(files_by_tensor, lora), chosen)
+        retained[chosen] = retained_share(files_by_tensor, lora, chosen)
         if retained[chosen] >= MIN_RETAINED:
             break
     else:
@@ -217,14 +217,15 @@ def merge(base: Path, adapter: Path, target: Path, *, dtype: str) -> dict[str, A
     return {"dtype": chosen, "retained_change": retained[chosen]}
 
 
-def retained_share(changes: Iterable[tuple[torch.Tensor, torch.Tensor]], dtype: str) -> float:
-    """Return the share of a change that is left after rounding to a dtype.
+def retained_share(files_by_tensor: Mapping[str, Path], lora: Lora, dtype: str) -> float:
+    """Return the share of the adapter's change that is left after rounding to a dtype.
 
     The rounded change is projected onto the exact change, over all weights. The share is 1 minus
     the distance of this projection from 1, because rounding can also exaggerate the change.
 
     Args:
-        changes: Pairs of a weight and its change, in float32 and of equal shape.
+        files_by_tensor: File of each tensor of the base.
+        lora: The adapter.
         dtype: Name of the dtype to round to.
 
     Returns:
@@ -237,11 +238,15 @@ def retained_share(changes: Iterable[tuple[torch.Tensor, torch.Tensor]], dtype: 
 
     projection = 0.0
     squared_change = 0.0
-    for weight, change in changes:
-        # Sums of a few rows are exact enough in float32; Python adds them up in float64.
-        squared_change += (change * change).sum().item()
-        rounded = (weight + change).to(getattr(torch, dtype)).float()
-        projection += ((rounded - weight) * change).sum().item()
+    for name in lora.matrices:
+        weights = read_tensor(files_by_tensor[name], name).split(ROWS_AT_ONCE)
+        changes = lora.change(name).split(ROWS_AT_ONCE)
+        for weight, change in zip(weights, changes, strict=True):
+            # Sums of a few rows are exact enough in float32; Python adds them up in float64.
+            squared_change += (change * change).sum().item()
+            weight = weight.float()
+            rounded = (weight + change).to(getattr(torch, dtype)).float()
+            projection += ((rounded - weight) * change).sum().item()
     if squared_change == 0:
         raise ExportError(
             "the adapter changes nothing: all its B matrices are zero. Train it first."
@@ -251,17 +256,6 @@ def retained_share(changes: Iterable[tuple[torch.Tensor, torch.Tensor]], dtype: 
         return 0.0
     error = abs(1 - projection / squared_change)
     return max(0.0, 1 - error)
-
-
-def _changed_rows(
-    files_by_tensor: Mapping[str, Path], lora: Lora
-) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Yield each changed weight and its change, some rows at a time, in float32."""
-    for name in lora.matrices:
-        weights = read_tensor(files_by_tensor[name], name).split(ROWS_AT_ONCE)
-        changes = lora.change(name).split(ROWS_AT_ONCE)
-        for weight, change in zip(weights, changes, strict=True):
-            yield weight.float(), change
 
 
 def tensor_files(folder: Path) -> dict[str, Path]:

@@ -14,7 +14,7 @@ import grpo_nb as gn
 from grpo_nb.core.processes import ChildError
 from grpo_nb.export import conversion, verify_child
 from grpo_nb.export import gguf as gguf_export
-from grpo_nb.export.merged import retained_share
+from grpo_nb.export.merged import Lora, retained_share
 from grpo_nb.export.verification import Export, ExportError
 from tests.export.test_merged import rewrite
 
@@ -58,10 +58,11 @@ def test_converter_that_cannot_be_fetched_says_what_to_do(
         conversion.find_converter()
 
 
-def test_retained_share_is_never_negative() -> None:
-    weight = torch.tensor([[1.0035]])
-    change = torch.tensor([[1e-5]])
-    assert retained_share([(weight, change)], "bfloat16") == 0.0
+def test_retained_share_is_never_negative(tmp_path: Path) -> None:
+    file = tmp_path / "model.safetensors"
+    save_file({"a": torch.tensor([[1.0035]])}, file)
+    lora = Lora({"a": {"A": torch.tensor([[1e-5]]), "B": torch.ones(1, 1)}}, scaling=1.0)
+    assert retained_share({"a": file}, lora, "bfloat16") == 0.0
 
 
 @pytest.fixture
