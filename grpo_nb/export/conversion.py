@@ -54,19 +54,17 @@ def find_converter() -> list[str]:
     return [sys.executable, "-P", "-c", start]
 
 
-def find_quantizer(quantization: str) -> str | None:
-    """Return the path of `llama-quantize`, or None for a quantization that needs none.
+def find_quantizer() -> str:
+    """Return the path of `llama-quantize`.
 
     Raises:
-        EnvironmentProblem: The quantization needs `llama-quantize`, which is not on the PATH.
+        EnvironmentProblem: `llama-quantize` is not on the PATH.
     """
-    if quantization != "q4_k_m":
-        return None
     quantizer = shutil.which(QUANTIZER)
     if quantizer is None:
         raise EnvironmentProblem(
-            f"quantization={quantization!r} needs llama.cpp's program {QUANTIZER}, which is not on "
-            "the PATH. Add the folder of a llama.cpp release to the PATH, or write "
+            f"quantization='q4_k_m' needs llama.cpp's program {QUANTIZER}, which is not on the "
+            "PATH. Add the folder of a llama.cpp release to the PATH, or write "
             "quantization='q8_0' (half the size of 16 bit), which needs no program."
         )
     return quantizer
@@ -85,18 +83,16 @@ def convert(folder: Path, dtype: str, file: Path, quantization: str) -> None:
         EnvironmentProblem: The converter or the quantizer is missing.
         ExportError: The converter or the quantizer failed; the message has its last lines.
     """
-    # Both programs are looked for before the conversion, which takes minutes.
-    quantizer = find_quantizer(quantization)
-    converter = find_converter()
     intermediate = file.with_name(f".{file.name}.between")
-    if quantizer is None:
-        commands = [[*converter, "--outtype", quantization, "--outfile", file, folder]]
+    if quantization == "q8_0":
+        commands = [[*find_converter(), "--outtype", "q8_0", "--outfile", file, folder]]
     else:
         # The converter does not know q4_k_m, so it writes a file that the quantizer reads.
+        quantizer = find_quantizer()
         outtype = INTERMEDIATE_TYPE[dtype]
         commands = [
-            [*converter, "--outtype", outtype, "--outfile", intermediate, folder],
-            [quantizer, intermediate, file, quantization.upper()],
+            [*find_converter(), "--outtype", outtype, "--outfile", intermediate, folder],
+            [quantizer, intermediate, file, "Q4_K_M"],
         ]
     # The converter must not ask the Hub, because everything is in the folder.
     offline = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}

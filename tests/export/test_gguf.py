@@ -173,7 +173,7 @@ def test_convert_rounds_only_in_the_quantizer(
     target = tmp_path / "m.gguf"
     command = [sys.executable, str(program)]
     monkeypatch.setattr(conversion, "find_converter", lambda: command)
-    monkeypatch.setattr(conversion, "find_quantizer", lambda quantization: str(program))
+    monkeypatch.setattr(conversion, "find_quantizer", lambda: str(program))
     conversion.convert(merged.path, "float16", target, "q4_k_m")
     assert (tmp_path / "said").read_text() == str(["--outtype", "f16"]) + str(
         [f"{tmp_path}/.m.gguf.between", str(target)]
