@@ -218,10 +218,10 @@ def verify(folder: Path) -> str:
 
 def gguf(folder: Path) -> str:
     """The conversion, by llama.cpp's own script in a process of its own."""
-    from grpo_nb.export.conversion import convert, find_converter
+    from grpo_nb.export.conversion import convert
 
     dtype = json.loads((folder / "merged" / "config.json").read_text())["dtype"]
-    convert(folder / "merged", dtype, folder / "q8_0.gguf", "q8_0", find_converter(), None)
+    convert(folder / "merged", dtype, folder / "q8_0.gguf", "q8_0")
     return f"{(folder / 'q8_0.gguf').stat().st_size / 1e9:.2f} GB"
 
 

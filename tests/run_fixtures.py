@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.export.result import Export
+from grpo_nb.export.verification import Export
 from tests.support.notebooks import SIZES, execute_notebook, executed_in
 from tests.support.scale import letters_folder, plain_trl
 from tests.support.shared import made_once

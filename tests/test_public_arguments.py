@@ -127,7 +127,7 @@ MISTAKES = [
         ["export_gguf"],
         "merged",
         "a model",
-        "a model, but .*takes a merged export or its folder",
+        "a model, but .*takes a merged export",
     ),
     (["load_task"], "source", "settings", "gn.Settings, but .*takes rows, a file"),
     (["load_task"], "source", "a task", "a Task, but .*takes rows, a file"),

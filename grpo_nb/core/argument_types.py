@@ -66,9 +66,9 @@ _ROLES = {
     "tokenizer": Role("a tokenizer", {"a tokenizer", _UNKNOWN}, _LOAD_MODEL),
     "run": Role("a run or its folder", _RUN, _OPEN_RUN),
     "merged": Role(
-        "a merged export or its folder",
-        {"an Export", *_PATH},
-        'merged = gn.export_merged(run, "exports/name")',
+        "a merged export",
+        {"an Export"},
+        'merged = gn.export_merged(run, "exports/name"), or gn.export.open("exports/name", run=run)',
     ),
     "questions": Role(
         "a Task or held-out questions",

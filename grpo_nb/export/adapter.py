@@ -7,9 +7,9 @@ from typing import Any
 
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.files import sha256_of, write_json
-from grpo_nb.export.export_folder import make_export, weights_folder
-from grpo_nb.export.result import ADAPTER, Export, require_passed
-from grpo_nb.models.identity import weights_identity
+from grpo_nb.export.export_folder import make_export
+from grpo_nb.export.verification import ADAPTER_FILE, Export, require_passed
+from grpo_nb.models.sources import resolve_model
 from grpo_nb.models.templates import keep_template, tokenizer_for
 from grpo_nb.runs.card import published_name, without_private_parts
 from grpo_nb.runs.run_folder import Run, open_run
@@ -18,8 +18,8 @@ from grpo_nb.runs.run_folder import Run, open_run
 def export_adapter(run: Run | str | Path, path: str | Path, *, overwrite: bool = False) -> Export:
     """Copy the run's LoRA and its tokenizer, for vLLM, PEFT or another training.
 
-    The adapter names its base model, and `verification.json` has the hash of the base's weights.
-    To compare that hash, the 16-bit base is fetched if it is not on this machine.
+    The adapter names its base model, and `verification.json` has the hash of the base's weights, if
+    it was recorded in training.
     An adapter for the embedded model can only be used with this kit, because the weights of that
     model are in no repository.
 
@@ -38,26 +38,24 @@ def export_adapter(run: Run | str | Path, path: str | Path, *, overwrite: bool =
     require('gn.export.export_adapter(run, "exports/name")', run=run)
     run = open_run(run)
 
-    def make(staged: Path) -> dict[str, Any]:
+    def fill(staged: Path) -> dict[str, Any]:
         from safetensors.torch import load_file
 
-        # The hash of the base lets others see if their base is the one that was trained on.
-        base = weights_folder(run)
-        copied = Path(shutil.copy(run.adapter_path / ADAPTER, staged))
+        copied = Path(shutil.copy(run.adapter_path / ADAPTER_FILE, staged))
         tensors = load_file(copied)
         config = json.loads((run.adapter_path / "adapter_config.json").read_text())
         # A name that others can load: the folder of this machine's cache means nothing elsewhere.
         config["base_model_name_or_path"] = published_name(run.settings.model) or run.settings.model
         write_json(staged / "adapter_config.json", config)
         # The base may have another chat template than the training.
-        tokenizer = tokenizer_for(run.path, base)
+        tokenizer = tokenizer_for(run.path, resolve_model(run.settings.model))
         tokenizer.save_pretrained(staged)
         keep_template(staged, tokenizer)
         # B starts as zeros. If it still is, the adapter is untrained and changes nothing.
         lora_b = [tensor for name, tensor in tensors.items() if ".lora_B" in name]
-        is_equal = sha256_of(copied) == sha256_of(run.adapter_path / ADAPTER)
+        is_same_file = sha256_of(copied) == sha256_of(run.adapter_path / ADAPTER_FILE)
         checks = {
-            "the tensors are the run's, byte by byte": is_equal,
+            "the tensors are the run's, byte by byte": is_same_file,
             "tensors finite": all(bool(tensor.isfinite().all()) for tensor in tensors.values()),
             "the adapter changes the model": any(bool(tensor.any()) for tensor in lora_b),
         }
@@ -66,11 +64,11 @@ def export_adapter(run: Run | str | Path, path: str | Path, *, overwrite: bool =
             "checks": checks,
             "measured": {},
             "base": base_name,
-            "base_weights": weights_identity(base),
-            "rank": config["r"],
+            # Lets others see if their base is the one that was trained on.
+            "base_weights": run.info.get("base"),
             "sentence": f"All {len(tensors)} tensors for {base_name} are the run's, byte for byte.",
         }
         require_passed(verification, "the copied adapter")
         return verification
 
-    return make_export(run, "adapter", path, make, overwrite=overwrite)
+    return make_export(run, "adapter", path, fill, overwrite=overwrite)

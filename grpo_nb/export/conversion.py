@@ -13,15 +13,9 @@ from pathlib import Path
 from grpo_nb.core.files import cached_folder
 from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.core.processes import ChildError, run_command
-from grpo_nb.export.merged import BYTES_PER_VALUE
-from grpo_nb.export.result import ExportError
-from grpo_nb.machine.host import require_disk
-from grpo_nb.models.identity import weight_files
+from grpo_nb.export.verification import ExportError
 from grpo_nb.models.sources import cache_root
 
-#: Bytes per weight of each quantization. q4_k_m is larger for a small model, whose embeddings and
-#: last layers, which keep more bits, are a large part.
-BYTES_PER_WEIGHT = {"q8_0": 1.07, "q4_k_m": 0.8}
 #: Type of the file that `llama-quantize` reads: that of the merged model, so that only it rounds.
 INTERMEDIATE_TYPE = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 #: The package and its pinned version, because its script decides what a file holds.
@@ -60,32 +54,23 @@ def find_converter() -> list[str]:
     return [sys.executable, "-P", "-c", start]
 
 
-def find_quantizer(quantization: str) -> str | None:
-    """Return the path of `llama-quantize`, or None for a quantization that needs none.
+def find_quantizer() -> str:
+    """Return the path of `llama-quantize`.
 
     Raises:
-        EnvironmentProblem: The quantization needs `llama-quantize`, which is not on the PATH.
+        EnvironmentProblem: `llama-quantize` is not on the PATH.
     """
-    if quantization != "q4_k_m":
-        return None
     quantizer = shutil.which(QUANTIZER)
     if quantizer is None:
         raise EnvironmentProblem(
-            f"quantization={quantization!r} needs llama.cpp's program {QUANTIZER}, which is not on "
-            "the PATH. Add the folder of a llama.cpp release to the PATH, or write "
+            f"quantization='q4_k_m' needs llama.cpp's program {QUANTIZER}, which is not on the "
+            "PATH. Add the folder of a llama.cpp release to the PATH, or write "
             "quantization='q8_0' (half the size of 16 bit), which needs no program."
         )
     return quantizer
 
 
-def convert(
-    folder: Path,
-    dtype: str,
-    file: Path,
-    quantization: str,
-    converter: list[str],
-    quantizer: str | None,
-) -> None:
+def convert(folder: Path, dtype: str, file: Path, quantization: str) -> None:
     """Write a merged model as a GGUF file.
 
     Args:
@@ -93,29 +78,22 @@ def convert(
         dtype: Dtype of the merged model.
         file: The GGUF file to write.
         quantization: "q8_0" or "q4_k_m".
-        converter: Command from `find_converter`.
-        quantizer: Program from `find_quantizer`.
 
     Raises:
-        EnvironmentProblem: Too little disk.
+        EnvironmentProblem: The converter or the quantizer is missing.
         ExportError: The converter or the quantizer failed; the message has its last lines.
     """
     intermediate = file.with_name(f".{file.name}.between")
-    bytes_of_weights = sum(part.stat().st_size for part in weight_files(folder))
-    weight_count = bytes_of_weights / BYTES_PER_VALUE[dtype]
-    bytes_per_weight = BYTES_PER_WEIGHT[quantization]
-    if quantizer is None:
-        commands = [[*converter, "--outtype", quantization, "--outfile", file, folder]]
+    if quantization == "q8_0":
+        commands = [[*find_converter(), "--outtype", "q8_0", "--outfile", file, folder]]
     else:
-        # The converter does not know q4_k_m, so it writes a file that the quantizer reads. Both
-        # files are on the disk at the same time.
-        bytes_per_weight += BYTES_PER_VALUE[dtype]
+        # The converter does not know q4_k_m, so it writes a file that the quantizer reads.
+        quantizer = find_quantizer()
         outtype = INTERMEDIATE_TYPE[dtype]
         commands = [
-            [*converter, "--outtype", outtype, "--outfile", intermediate, folder],
-            [quantizer, intermediate, file, quantization.upper()],
+            [*find_converter(), "--outtype", outtype, "--outfile", intermediate, folder],
+            [quantizer, intermediate, file, "Q4_K_M"],
         ]
-    require_disk(file, int(weight_count * bytes_per_weight), "The GGUF file")
     # The converter must not ask the Hub, because everything is in the folder.
     offline = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
     try:
@@ -123,9 +101,10 @@ def convert(
             run_command(command, environment=offline)
     except ChildError as error:
         raise ExportError(
-            f"llama.cpp could not make the GGUF file: its program {error}\nThe usual reason is an "
-            f"architecture or tokenizer that it does not know. Try the {SCRIPT} of a newer "
-            f"llama.cpp on {str(folder)!r}; nothing verifies that file."
+            f"llama.cpp could not make the GGUF file: its program {error}\nThe usual reason is a "
+            "full disk, or an architecture or tokenizer that it does not know. For a new "
+            f"architecture, try the {SCRIPT} of a newer llama.cpp on {str(folder)!r}; nothing "
+            "verifies that file."
         ) from error
     finally:
         intermediate.unlink(missing_ok=True)

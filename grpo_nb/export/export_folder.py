@@ -1,7 +1,7 @@
 """Make an export: fill a folder next to its place, verify it, and move it there.
 
 Each kind of export has its own file (`merged.py`, `adapter.py`, `gguf.py`), which fills the folder
-and returns what was verified. `result.py` reads an export again.
+and returns what was verified. `verification.py` reads an export again.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,19 +18,19 @@ from grpo_nb.core.files import (
 )
 from grpo_nb.core.processes import ChildError, run_script
 from grpo_nb.core.progress import progress_bar
-from grpo_nb.export.result import (
-    ADAPTER,
+from grpo_nb.export.verification import (
+    ADAPTER_FILE,
     VERIFICATION_FILE,
     Export,
     ExportError,
-    recorded_files,
     require_passed,
+    sizes_and_hashes,
 )
 from grpo_nb.machine.host import free_memory_bytes
 from grpo_nb.models.identity import weights_identity
 from grpo_nb.models.import_unsloth import import_unsloth
 from grpo_nb.models.sources import resolve_model
-from grpo_nb.runs.card import write_export_card, write_model_card
+from grpo_nb.runs.card import write_export_card
 from grpo_nb.runs.run_folder import Run
 
 #: Held-out prompts that are answered in a verification, and the longest answer in tokens. Together
@@ -61,17 +61,17 @@ def make_export(
     run: Run,
     kind: str,
     path: str | Path,
-    make: Callable[[Path], dict[str, Any]],
+    fill: Callable[[Path], dict[str, Any]],
     *,
     overwrite: bool,
 ) -> Export:
-    """Make an export next to its place, move it there, and write its card and that of the run.
+    """Make an export next to its place, verify it, and move it there with its card.
 
     Args:
         run: The run that is exported.
         kind: "merged", "adapter" or "gguf".
         path: The folder to make.
-        make: Fills an empty folder and returns its verification, in which every check has passed.
+        fill: Fills an empty folder and returns its verification, in which every check has passed.
         overwrite: If True, replace an existing folder once the new one is verified.
 
     Raises:
@@ -83,7 +83,7 @@ def make_export(
     # With overwrite=True, a folder above one of these would take it away.
     base = Path(run.settings.model).expanduser()
     check_target(target, overwrite, [run.path, run.adapter_path, base])
-    if not (run.adapter_path / ADAPTER).is_file():
+    if not (run.adapter_path / ADAPTER_FILE).is_file():
         raise FileNotFoundError(
             f"the run {run.name!r} ({run.status}) has no adapter: train it to its end first."
         )
@@ -92,10 +92,10 @@ def make_export(
         verification: dict[str, Any] = {
             "kind": kind,
             "run": run.name,
-            "adapter": sha256_of(run.adapter_path / ADAPTER),
+            "adapter": sha256_of(run.adapter_path / ADAPTER_FILE),
         }
-        # `make` raises if a check fails, so an export that exists has passed.
-        verification |= make(staged)
+        # `fill` raises if a check fails, so an export that exists has passed.
+        verification |= fill(staged)
         verification["passed"] = True
         # An adapter can still be used on the 4-bit base that it was trained on.
         if run.settings.load_in_4bit and kind != "adapter":
@@ -106,12 +106,10 @@ def make_export(
             )
         write_export_card(run, staged, kind, verification)
         # After the last file was written, because every file is hashed.
-        verification["files"] = recorded_files(staged)
+        verification["files"] = sizes_and_hashes(staged)
         write_json(staged / VERIFICATION_FILE, verification)
         put_in_place(staged, target, overwrite=overwrite)
-    export = Export(target, verification, run)
-    write_model_card(run)
-    return export
+    return Export(target, verification, run)
 
 
 def weights_folder(run: Run) -> Path:
@@ -156,7 +154,7 @@ def verification_request(run: Run) -> dict[str, Any]:
     }
 
 
-def run_check(request: Mapping[str, Any], label: str) -> dict[str, Any]:
+def verify_in_new_process(request: Mapping[str, Any], label: str) -> dict[str, Any]:
     """Verify an export in a process of its own and return the verification.
 
     Args:

@@ -7,29 +7,29 @@ from typing import Any
 
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.files import target_of
-from grpo_nb.export.conversion import convert, find_converter, find_quantizer
+from grpo_nb.export.conversion import convert
 from grpo_nb.export.export_folder import (
     Limits,
     make_export,
-    run_check,
     verification_request,
+    verify_in_new_process,
     weights_folder,
 )
-from grpo_nb.export.result import Export, ExportError, existing_folder, open_export
+from grpo_nb.export.verification import Export, ExportError, open_export
 from grpo_nb.generation.llama_cpp import LlamaCppError, complete_with_gguf, require_llama_cpp
 from grpo_nb.runs.run_folder import Run
 
 #: Ollama's default context, in tokens; a smaller one is useless for a chat.
 SMALLEST_CONTEXT = 4096
 #: Limits of a file, by quantization.
-LIMITS = {
+LIMITS_OF_QUANTIZATION = {
     "q8_0": Limits(min_effect=0.7, max_effect=1.3, max_nats=0.05, min_same_top=0.95),
     "q4_k_m": Limits(min_effect=0.5, max_effect=1.5, max_nats=0.3, min_same_top=0.9),
 }
 
 
 def export_gguf(
-    merged: Export | str | Path,
+    merged: Export,
     path: str | Path,
     *,
     quantization: str = "q8_0",
@@ -43,7 +43,7 @@ def export_gguf(
     was measured.
 
     Args:
-        merged: An export from `export_merged`, or its folder.
+        merged: An export from `export_merged`, or from `gn.export.open(path, run=run)`.
         path: The folder to make. The file in it is named after the folder and the quantization.
         quantization: "q8_0", made by llama.cpp's converter; or "q4_k_m", if llama.cpp's program
             `llama-quantize` is on the PATH.
@@ -51,28 +51,24 @@ def export_gguf(
 
     Raises:
         FileExistsError: The folder exists and `overwrite` is False.
-        FileNotFoundError: There is no such merged model.
-        EnvironmentProblem: xllamacpp, the converter or the quantizer is missing, or there is too
-            little disk.
-        ExportError: The merged model has changed, or the file is not the merged model. `path` is as
-            it was.
-        ValueError: An unknown quantization, or `merged` is no merged model, or its run is not
-            known.
+        EnvironmentProblem: xllamacpp, the converter or the quantizer is missing.
+        ExportError: The merged model is missing or has changed, or the file is not the merged
+            model. `path` is as it was.
+        ValueError: An unknown quantization, or `merged` is no merged model, or was opened without
+            its run.
 
     >>> merged = gn.export_merged(gn.open_run("runs/first"), "exports/first")  # doctest: +SKIP
     >>> gn.export_gguf(merged, "exports/first-gguf")  # doctest: +SKIP
     """
     require('gn.export_gguf(merged, "exports/name")', merged=merged)
-    if quantization not in list(LIMITS):
+    if quantization not in ("q8_0", "q4_k_m"):
         raise ValueError(
-            f"quantization = {quantization!r} is not one of {', '.join(map(repr, LIMITS))}. An "
-            "export holds one GGUF file: call export_gguf once for each quantization, with a "
-            "folder of its own."
+            f"quantization = {quantization!r} is not one of 'q8_0', 'q4_k_m'. An export holds one "
+            "GGUF file: call export_gguf once for each quantization, with a folder of its own."
         )
     target = target_of(path)
-    run = merged.run if isinstance(merged, Export) else None
-    # An export in memory is opened again, because its files may have changed since.
-    export = open_export(existing_folder(merged), run=run)
+    # Opened again, because its files may have changed since.
+    export = open_export(merged.path, run=merged.run)
     if export.kind != "merged":
         raise ValueError(
             f"a GGUF file is made from a merged model, but {str(export.path)!r} holds "
@@ -82,23 +78,20 @@ def export_gguf(
     run = export.run
     if run is None:
         raise ValueError(
-            f"the run of the export {str(export.path)!r} is not known, and its held-out questions "
-            "verify the GGUF file. Open the export with it: "
-            "gn.export.open(path, run='runs/<name>')."
+            f"the export {str(export.path)!r} was opened without its run, whose held-out questions "
+            "verify the GGUF file. Write "
+            f"merged = gn.export.open(path, run={'runs/' + export.verification['run']!r})."
         )
-    # Both before the conversion, which takes minutes.
+    # Before the conversion, which takes minutes.
     require_llama_cpp()
-    quantizer = find_quantizer(quantization)
 
-    def make(staged: Path) -> dict[str, Any]:
+    def fill(staged: Path) -> dict[str, Any]:
         from transformers import AutoTokenizer
 
-        command = find_converter()
         # Named after the target, because the staged folder has a temporary name.
         file = staged / f"{target.name}-{quantization}.gguf"
-        dtype = export.verification["dtype"]
-        convert(export.path, dtype, file, quantization, command, quantizer)
-        verification = verify_gguf(run, export.path, file, quantization)
+        convert(export.path, export.verification["dtype"], file, quantization)
+        verification = verify_with_llama_cpp(run, export.path, file, quantization)
         text = modelfile(
             file.name,
             AutoTokenizer.from_pretrained(export.path),
@@ -114,10 +107,10 @@ def export_gguf(
         verification["file"] = file.name
         return verification
 
-    return make_export(run, "gguf", target, make, overwrite=overwrite)
+    return make_export(run, "gguf", target, fill, overwrite=overwrite)
 
 
-def verify_gguf(run: Run, merged: Path, file: Path, quantization: str) -> dict[str, Any]:
+def verify_with_llama_cpp(run: Run, merged: Path, file: Path, quantization: str) -> dict[str, Any]:
     """Compare a GGUF file with the merged model that it was made of.
 
     Raises:
@@ -142,9 +135,9 @@ def verify_gguf(run: Run, merged: Path, file: Path, quantization: str) -> dict[s
         "merged": str(merged),
         "base": str(weights_folder(run)),
         "answers": [dataclasses.asdict(answer) for answer in answers],
-        "limits": LIMITS[quantization],
+        "limits": LIMITS_OF_QUANTIZATION[quantization],
     }
-    return run_check(request, "the GGUF file")
+    return verify_in_new_process(request, "the GGUF file")
 
 
 def modelfile(
@@ -163,10 +156,10 @@ def modelfile(
     """
     lines = [f"FROM ./{file_name}"]
     # Ollama sends one system prompt with every question, so it must belong to all of them.
-    first_messages = [chat[0] for chat in chats]
-    is_shared = all(message == first_messages[0] for message in first_messages)
-    if is_shared and first_messages[0]["role"] == "system":
-        system = first_messages[0]["content"]
+    first_message = chats[0][0]
+    is_shared = all(chat[0] == first_message for chat in chats)
+    if is_shared and first_message["role"] == "system":
+        system = first_message["content"]
         if '"""' in system:
             # A Modelfile has no way to write these quotes, and what follows them would be commands.
             lines.append("# The system prompt of the training contains quotes: send it yourself.")

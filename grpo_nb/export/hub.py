@@ -7,14 +7,13 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from grpo_nb.export.result import (
+from grpo_nb.export.verification import (
     VERIFICATION_FILE,
     Export,
     ExportError,
-    changes_since_verified,
-    existing_folder,
     files_of,
-    read_verification,
+    folder_of,
+    open_export,
 )
 from grpo_nb.runs.card import published_name
 
@@ -25,7 +24,7 @@ SECRET = re.compile(
     rb"|github_pat_[A-Za-z0-9_]{30,}|AKIA[A-Z0-9]{16}|AIza[A-Za-z0-9_-]{35}"
     rb"|xox[abp]-[A-Za-z0-9-]{20,})"
 )
-#: Files of another content that an error names.
+#: Files in a repository that an error names.
 MAX_SHOWN_FILES = 5
 
 
@@ -40,32 +39,21 @@ def push_problems(export: Export | str | Path) -> list[str]:
 
     Args:
         export: From `export_merged`, `export_adapter` or `export_gguf`, or the path of its folder.
-
-    Raises:
-        FileNotFoundError: There is no such folder.
     """
     from huggingface_hub import get_token
 
-    folder = existing_folder(export)
     # A damaged export is a reason not to push it, like any other.
     try:
-        verification = read_verification(folder)
-        files = files_of(folder)
-        changes = changes_since_verified(folder, verification)
+        opened = open_export(folder_of(export))
     except (ExportError, ValueError) as error:
         return [str(error)]
     problems = []
-    if verification.get("passed") is not True:
-        problems.append("its verification did not pass. Export it again.")
-    problems += [
-        f"{change}. Export it again, or remove a file that was added." for change in changes
-    ]
-    base = verification.get("base")
+    base = opened.verification.get("base")
     if base is not None and published_name(base) is None:
         problems.append(
             f"the weights of its base model {base!r} are in no repository. Push the merged model."
         )
-    for name in files_with_secrets(files, get_token()):
+    for name in files_with_secrets(files_of(opened.path), get_token()):
         problems.append(
             f"{name} holds what looks like an access token or key. Remove it and revoke it."
         )
@@ -94,8 +82,9 @@ def push_to_hub(
 ) -> str:
     """Push an export to the Hub, and compare the checksums there with the files here.
 
-    After a failure, call it again: files that arrived are not sent twice. The token is that of
-    `hf auth login` or of the variable HF_TOKEN, and needs the right to write.
+    All files arrive in one commit. After a failure, call it again: files that arrived are not sent
+    twice. The token is that of `hf auth login` or of the variable HF_TOKEN, and needs the right to
+    write.
 
     Args:
         export: From `export_merged`, `export_adapter` or `export_gguf`, or the path of its folder.
@@ -120,7 +109,7 @@ def push_to_hub(
     if problems:
         raise NotPushable("nothing was sent:\n" + "\n".join(f"- {problem}" for problem in problems))
     api = HfApi()
-    folder = existing_folder(export)
+    folder = folder_of(export)
     # Hidden files were not verified, so they are not sent.
     names = {*files_of(folder), VERIFICATION_FILE}
     api.create_repo(repo_id, private=private, exist_ok=True)
@@ -130,13 +119,14 @@ def push_to_hub(
             f"{repo_id} is public. Make it private on its page, choose another name, or pass "
             "private=False."
         )
-    before = api.verify_repo_checksums(repo_id, revision=info.sha, local_dir=folder)
-    # Files of an earlier push that was interrupted are equal, so it can be continued.
-    others = _other_files(before)
-    if others and not overwrite:
+    # The Hub makes .gitattributes itself.
+    files_there = set(api.list_repo_files(repo_id, revision=info.sha)) - {".gitattributes"}
+    if files_there and not overwrite:
+        shown = ", ".join(sorted(files_there)[:MAX_SHOWN_FILES])
         raise NotPushable(
-            f"{repo_id} holds other content ({', '.join(sorted(others)[:MAX_SHOWN_FILES])}). "
-            "Choose another name, or pass overwrite=True: earlier commits stay in its history."
+            f"{repo_id} holds other content ({shown}). Choose another name, or pass "
+            "overwrite=True: earlier commits stay in its history, and equal files are not sent "
+            "again."
         )
     commit = api.upload_folder(
         repo_id=repo_id,
@@ -148,22 +138,13 @@ def push_to_hub(
         parent_commit=info.sha,
     )
     # The Hub computes these checksums from what it has stored.
-    after = api.verify_repo_checksums(repo_id, revision=commit.oid, local_dir=folder)
-    wrong = _other_files(after) | (names & set(after.extra_paths))
+    arrived = api.verify_repo_checksums(repo_id, revision=commit.oid, local_dir=folder)
+    changed = {file["path"] for file in arrived.mismatches}
+    # `extra_paths` are files here that the Hub does not have.
+    wrong = changed | (names & set(arrived.extra_paths))
     if wrong:
         raise ExportError(
-            f"{repo_id} differs from the export: {', '.join(sorted(wrong))}. Push again."
+            f"{repo_id} differs from the export: {', '.join(sorted(wrong))}. Push again with "
+            "overwrite=True."
         )
     return f"{api.endpoint}/{repo_id}"
-
-
-def _other_files(result: object) -> set[str]:
-    """Return the files on the Hub that differ from the folder's or are not in the folder.
-
-    Args:
-        result: From `HfApi.verify_repo_checksums`.
-    """
-    different = {file["path"] for file in result.mismatches}
-    # The Hub makes this file itself.
-    only_on_hub = set(result.missing_paths) - {".gitattributes"}
-    return different | only_on_hub

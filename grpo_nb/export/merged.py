@@ -11,7 +11,7 @@ import json
 import math
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,11 +22,11 @@ from grpo_nb.core.progress import progress_bar
 from grpo_nb.export.export_folder import (
     Limits,
     make_export,
-    run_check,
     verification_request,
+    verify_in_new_process,
     weights_folder,
 )
-from grpo_nb.export.result import ADAPTER, Export, ExportError
+from grpo_nb.export.verification import ADAPTER_FILE, Export, ExportError
 from grpo_nb.machine.host import require_disk
 from grpo_nb.models.adapter import options_beyond_plain_lora
 from grpo_nb.models.identity import weight_files
@@ -38,12 +38,10 @@ if TYPE_CHECKING:
 
 #: Share of the adapter's change that must survive the rounding of the merged weights.
 MIN_RETAINED = 0.95
-#: Bytes of a value in each dtype.
-BYTES_PER_VALUE = {"bfloat16": 2, "float16": 2, "float32": 4}
+#: Dtypes that "auto" tries, until one keeps the change. Those of 16 bit come first.
+DTYPES = ("bfloat16", "float16", "float32")
 #: Bytes of an output file, unless one tensor is larger. safetensors writes from memory.
 MAX_FILE_BYTES = 2**27
-#: File that names the file of each tensor, in a model of several files.
-INDEX = "model.safetensors.index.json"
 LORA_TENSOR = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.weight")
 #: Rows of a weight that are measured at once.
 ROWS_AT_ONCE = 64
@@ -88,14 +86,12 @@ def export_merged(
 
     >>> gn.export_merged(gn.open_run("runs/first"), "exports/first")  # doctest: +SKIP
     """
-    if dtype not in ("auto", *BYTES_PER_VALUE):
-        raise ValueError(
-            f"dtype = {dtype!r} is not one of 'auto', {', '.join(map(repr, BYTES_PER_VALUE))}."
-        )
+    if dtype not in ("auto", *DTYPES):
+        raise ValueError(f"dtype = {dtype!r} is not one of {('auto', *DTYPES)}.")
     require('gn.export_merged(run, "exports/name")', run=run)
     run = open_run(run)
 
-    def make(staged: Path) -> dict[str, Any]:
+    def fill(staged: Path) -> dict[str, Any]:
         # Before the merge, which takes minutes for a large model.
         if not run.holdout:
             raise ExportError(
@@ -114,7 +110,7 @@ def export_merged(
             "limits": LIMITS,
             **verification_request(run),
         }
-        verification |= run_check(request, "the merged model")
+        verification |= verify_in_new_process(request, "the merged model")
         verification["sentence"] = (
             "Every weight was compared with base plus adapter; the files in "
             f"{verification['dtype']} hold {verification['retained_change']:.1%} of the training's "
@@ -123,7 +119,7 @@ def export_merged(
         )
         return verification
 
-    return make_export(run, "merged", path, make, overwrite=overwrite)
+    return make_export(run, "merged", path, fill, overwrite=overwrite)
 
 
 @dataclass(frozen=True)
@@ -134,10 +130,10 @@ class Lora:
     """A and B in float32, by the name of the weight."""
     scaling: float
 
-    def change(self, name: str, rows: slice = slice(None)) -> torch.Tensor:
-        """Return the change of these rows of a weight, in float32."""
+    def change(self, name: str) -> torch.Tensor:
+        """Return the change of a weight, in float32."""
         pair = self.matrices[name]
-        return (pair["B"][rows] @ pair["A"]).mul_(self.scaling)
+        return (pair["B"] @ pair["A"]).mul_(self.scaling)
 
 
 def read_lora(adapter: Path, weights: Iterable[str]) -> Lora:
@@ -156,7 +152,7 @@ def read_lora(adapter: Path, weights: Iterable[str]) -> Lora:
     config = PeftConfig.from_pretrained(str(adapter))
     obstacles = options_beyond_plain_lora(config)
     matrices: dict[str, dict[str, torch.Tensor]] = {}
-    for name, tensor in load_file(adapter / ADAPTER).items():
+    for name, tensor in load_file(adapter / ADAPTER_FILE).items():
         match = LORA_TENSOR.fullmatch(name)
         weight = f"{match[1]}.weight" if match else ""
         # What is no A or B of a weight would be lost without a trace.
@@ -199,11 +195,9 @@ def merge(base: Path, adapter: Path, target: Path, *, dtype: str) -> dict[str, A
         )
     files_by_tensor = tensor_files(base)
     lora = read_lora(adapter, files_by_tensor)
-    # In the order of their size, so that the first sufficient one is the smallest.
-    candidates = list(BYTES_PER_VALUE) if dtype == "auto" else [dtype]
     retained = {}
-    for chosen in candidates:
-        retained[chosen] = retained_share(_changes(files_by_tensor, lora), chosen)
+    for chosen in DTYPES if dtype == "auto" else [dtype]:
+        retained[chosen] = retained_share(files_by_tensor, lora, chosen)
         if retained[chosen] >= MIN_RETAINED:
             break
     else:
@@ -223,14 +217,15 @@ def merge(base: Path, adapter: Path, target: Path, *, dtype: str) -> dict[str, A
     return {"dtype": chosen, "retained_change": retained[chosen]}
 
 
-def retained_share(changes: Iterable[tuple[torch.Tensor, torch.Tensor]], dtype: str) -> float:
-    """Return the share of a change that is left after rounding to a dtype.
+def retained_share(files_by_tensor: Mapping[str, Path], lora: Lora, dtype: str) -> float:
+    """Return the share of the adapter's change that is left after rounding to a dtype.
 
     The rounded change is projected onto the exact change, over all weights. The share is 1 minus
     the distance of this projection from 1, because rounding can also exaggerate the change.
 
     Args:
-        changes: Pairs of a weight and its change, in float32 and of equal shape.
+        files_by_tensor: File of each tensor of the base.
+        lora: The adapter.
         dtype: Name of the dtype to round to.
 
     Returns:
@@ -243,11 +238,15 @@ def retained_share(changes: Iterable[tuple[torch.Tensor, torch.Tensor]], dtype: 
 
     projection = 0.0
     squared_change = 0.0
-    for weight, change in changes:
-        # Sums of a few rows are exact enough in float32; Python adds them up in float64.
-        squared_change += (change * change).sum().item()
-        rounded = (weight + change).to(getattr(torch, dtype)).float()
-        projection += ((rounded - weight) * change).sum().item()
+    for name in lora.matrices:
+        weights = read_tensor(files_by_tensor[name], name).split(ROWS_AT_ONCE)
+        changes = lora.change(name).split(ROWS_AT_ONCE)
+        for weight, change in zip(weights, changes, strict=True):
+            # Sums of a few rows are exact enough in float32; Python adds them up in float64.
+            squared_change += (change * change).sum().item()
+            weight = weight.float()
+            rounded = (weight + change).to(getattr(torch, dtype)).float()
+            projection += ((rounded - weight) * change).sum().item()
     if squared_change == 0:
         raise ExportError(
             "the adapter changes nothing: all its B matrices are zero. Train it first."
@@ -257,17 +256,6 @@ def retained_share(changes: Iterable[tuple[torch.Tensor, torch.Tensor]], dtype: 
         return 0.0
     error = abs(1 - projection / squared_change)
     return max(0.0, 1 - error)
-
-
-def _changes(
-    files_by_tensor: Mapping[str, Path], lora: Lora
-) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Yield each changed weight and its change, some rows at a time, in float32."""
-    for name in lora.matrices:
-        weight = read_tensor(files_by_tensor[name], name)
-        for start in range(0, len(weight), ROWS_AT_ONCE):
-            rows = slice(start, start + ROWS_AT_ONCE)
-            yield weight[rows].float(), lora.change(name, rows)
 
 
 def tensor_files(folder: Path) -> dict[str, Path]:
@@ -307,30 +295,30 @@ def write_merged(target: Path, files_by_tensor: Mapping[str, Path], lora: Lora, 
     from huggingface_hub import split_torch_state_dict_into_shards
     from safetensors.torch import save_file
 
-    def merged_dtype(weight: torch.Tensor) -> torch.dtype:
-        return getattr(torch, dtype) if weight.is_floating_point() else weight.dtype
-
-    def merged(name: str) -> torch.Tensor:
-        weight = read_tensor(files_by_tensor[name], name)
-        kept = merged_dtype(weight)
-        if name in lora.matrices:
-            weight = lora.change(name).add_(weight)
-        return weight.to(kept)
-
     # Tensors without memory, which have a size. The index must be known before the first file is
     # written, because the names of the files hold their number.
-    sizes = {}
+    outlines = {}
     for name, file in files_by_tensor.items():
         weight = read_tensor(file, name)
-        sizes[name] = weight.to("meta", merged_dtype(weight))
-    split = split_torch_state_dict_into_shards(sizes, max_shard_size=MAX_FILE_BYTES)
+        stored_as = getattr(torch, dtype) if weight.is_floating_point() else weight.dtype
+        outlines[name] = weight.to("meta", stored_as)
+
+    def merged_tensor(name: str) -> torch.Tensor:
+        weight = read_tensor(files_by_tensor[name], name)
+        if name in lora.matrices:
+            weight = lora.change(name).add_(weight)
+        return weight.to(outlines[name].dtype)
+
+    split = split_torch_state_dict_into_shards(outlines, max_shard_size=MAX_FILE_BYTES)
     require_disk(target, split.metadata["total_size"], f"The merged model in {dtype}")
     files = split.filename_to_tensors.items()
     for file_name, names in progress_bar(iterable=files, desc="merging", unit=" files"):
         # Without a variable, the tensors of a file are freed before those of the next are made.
         save_file(
-            {name: merged(name) for name in names}, target / file_name, metadata={"format": "pt"}
+            {name: merged_tensor(name) for name in names},
+            target / file_name,
+            metadata={"format": "pt"},
         )
     if split.is_sharded:
         index = {"metadata": split.metadata, "weight_map": split.tensor_to_filename}
-        write_json(target / INDEX, index)
+        write_json(target / "model.safetensors.index.json", index)

@@ -40,7 +40,7 @@ ROUNDING = {
 #: float16 has no relative precision below 6e-5, only steps of 6e-8.
 SMALLEST_STEP = 1e-7
 #: Values that are compared at once: 4 MB of float32 stay in the processor's cache.
-BLOCK = 2**20
+VALUES_AT_ONCE = 2**20
 #: Memory for a model: 1.1 times its weights in float32, and room for activations.
 MEMORY_FACTOR = 1.1
 ACTIVATION_BYTES = 2**30
@@ -54,10 +54,11 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     verify = {"merged": verify_merged, "gguf": verify_gguf}[request["check"]]
     checks = verify(request)
     measured = {name: text for name, (_, text) in checks.items()}
+    tokens = [text for name, text in measured.items() if name.startswith("tokens")]
     return {
         "checks": {name: passed for name, (passed, _) in checks.items()},
         "measured": measured,
-        "tokens": ", ".join(text for name, text in measured.items() if name.startswith("tokens")),
+        "tokens": ", ".join(tokens),
     }
 
 
@@ -90,9 +91,14 @@ def verify_merged(request: dict[str, Any]) -> Checks:
     # The export has failed already, and may not even load.
     if weights or texts:
         return checks
-    merged_logprobs, is_top = token_logprobs(load_model(folder, device), prompts, answers)
+    merged = load_model(folder, device)
+    merged_logprobs, is_top = token_logprobs(merged, prompts, answers)
     return checks | token_checks(
-        request["limits"], base_logprobs, adapter_logprobs, merged_logprobs, is_top
+        request["limits"],
+        base_logprobs=base_logprobs,
+        trained_logprobs=adapter_logprobs,
+        export_logprobs=merged_logprobs,
+        is_top=is_top,
     )
 
 
@@ -104,11 +110,11 @@ def verify_gguf(request: dict[str, Any]) -> Checks:
     prompts = [row["prompt_ids"] for row in request["answers"]]
     answers = [row["ids"] for row in request["answers"]]
     expected = prompt_tokens(tokenizer, request)
-    is_equal = [read == ids for read, ids in zip(prompts, expected, strict=True)]
+    equal_count = sum(read == ids for read, ids in zip(prompts, expected, strict=True))
     checks: Checks = {
         "prompts are read as the same tokens": (
-            all(is_equal),
-            f"{sum(is_equal)} of {len(is_equal)}",
+            equal_count == len(expected),
+            f"{equal_count} of {len(expected)}",
         ),
         "the file holds chat template and end token": without_problems(
             metadata_problems(request["file"], tokenizer)
@@ -119,18 +125,18 @@ def verify_gguf(request: dict[str, Any]) -> Checks:
         return checks | NOT_COMPARED
     # Each model scores the answers of llama.cpp, after the tokens that llama.cpp read. It reports
     # None, here NaN, inside a character that is made of several tokens.
-    values = [numpy.array(row["log_probs"], dtype="float32") for row in request["answers"]]
-    gguf_logprobs = torch.from_numpy(numpy.concatenate(values))
+    values = numpy.concatenate([row["log_probs"] for row in request["answers"]])
+    gguf_logprobs = torch.from_numpy(values.astype("float32"))
     is_known = gguf_logprobs.isfinite()
     merged_logprobs, is_top = token_logprobs(load_model(merged, device), prompts, answers)
     gc.collect()
     base_logprobs, _ = token_logprobs(load_model(base, device), prompts, answers)
     return checks | token_checks(
         request["limits"],
-        base_logprobs[is_known],
-        merged_logprobs[is_known],
-        gguf_logprobs[is_known],
-        is_top,
+        base_logprobs=base_logprobs[is_known],
+        trained_logprobs=merged_logprobs[is_known],
+        export_logprobs=gguf_logprobs[is_known],
+        is_top=is_top,
     )
 
 
@@ -141,6 +147,7 @@ def without_problems(problems: Sequence[str]) -> tuple[bool, str]:
 
 def token_checks(
     limits: Sequence[float],
+    *,
     base_logprobs: torch.Tensor,
     trained_logprobs: torch.Tensor,
     export_logprobs: torch.Tensor,
@@ -163,10 +170,10 @@ def token_checks(
     share = is_top.float().mean().item()
     distance = (export_logprobs - trained_logprobs).abs().mean().item()
     # A projection, because single tokens change in both directions.
-    training = trained_logprobs - base_logprobs
-    change = export_logprobs - base_logprobs
-    squared_training = training.dot(training).clamp(min=1e-12)
-    effect = (training.dot(change) / squared_training).item()
+    trained_change = trained_logprobs - base_logprobs
+    export_change = export_logprobs - base_logprobs
+    squared_change = trained_change.dot(trained_change).clamp(min=1e-12)
+    effect = (trained_change.dot(export_change) / squared_change).item()
     return {
         f"tokens: {min_effect} to {max_effect} times the training's effect": (
             min_effect <= effect <= max_effect,
@@ -189,10 +196,11 @@ def weight_problems(merged: Path, base: Path, reference: PeftModel) -> list[str]
     The change is PEFT's `get_delta_weight`, so that the formula of the merge is not compared with
     itself.
     """
-    layers = {}
-    for name, module in reference.get_base_model().named_modules():
-        if isinstance(module, LoraLayer):
-            layers[f"{name}.weight"] = module
+    layers = {
+        f"{name}.weight": module
+        for name, module in reference.get_base_model().named_modules()
+        if isinstance(module, LoraLayer)
+    }
     base_files = tensor_files(base)
     files = tensor_files(merged)
     problems = []
@@ -200,37 +208,32 @@ def weight_problems(merged: Path, base: Path, reference: PeftModel) -> list[str]
         report_step()
         if name not in files:
             problems.append(f"{name} is missing")
-            continue
-        if name not in base_files:
+        elif name not in base_files:
             problems.append(f"{name} is unexpected")
-            continue
-        tensor = read_tensor(files[name], name)
-        terms = [read_tensor(base_files[name], name)]
-        # Values of different shapes cannot be compared, or would be repeated to fit.
-        if tensor.shape != terms[0].shape:
-            problems.append(f"{name} has another shape than in the base")
-            continue
-        if name in layers:
-            terms.append(layers[name].get_delta_weight("default").detach())
-        wrong_values = count_wrong(tensor, terms)
-        if wrong_values:
-            share = wrong_values / tensor.numel()
-            problems.append(f"{name} differs from base plus adapter in {share:.1%} of its values")
+        else:
+            terms = [read_tensor(base_files[name], name)]
+            if name in layers:
+                terms.append(layers[name].get_delta_weight("default").detach())
+            if not is_rounded_sum(read_tensor(files[name], name), terms):
+                problems.append(f"{name} differs from base plus adapter")
     return problems
 
 
-def count_wrong(tensor: torch.Tensor, terms: Sequence[torch.Tensor]) -> int:
-    """Count values that differ from the sum of the terms by more than one rounding."""
+def is_rounded_sum(tensor: torch.Tensor, terms: Sequence[torch.Tensor]) -> bool:
+    """Return True if each value is the sum of the terms' values, rounded once."""
+    # Different shapes could be repeated to fit each other.
+    if any(term.shape != tensor.shape for term in terms):
+        return False
     rounding = ROUNDING.get(tensor.dtype, 0.0)
     # In blocks, because all parts in float32 would need several times the memory of the tensor.
-    blocks = [part.reshape(-1).split(BLOCK) for part in (tensor, *terms)]
-    wrong_values = 0
+    blocks = [part.reshape(-1).split(VALUES_AT_ONCE) for part in (tensor, *terms)]
     for values, *parts in zip(*blocks, strict=True):
         exact = sum(part.float().cpu() for part in parts)
         is_close = (values.float() - exact).abs() <= exact.abs() * rounding + SMALLEST_STEP
-        # NaN is not close, so it counts.
-        wrong_values += int((~is_close).sum())
-    return wrong_values
+        # NaN is not close.
+        if not is_close.all():
+            return False
+    return True
 
 
 def tensor_files(folder: Path) -> dict[str, Path]:
@@ -269,10 +272,9 @@ def tokenizer_problems(
         if prompts != prompt_tokens(original, request):
             problems.append("prompts become other tokens")
     # A model can have more end tokens than its tokenizer names. They are in this file.
-    contents = []
-    for model in (base, folder):
-        contents.append([file.read_bytes() for file in model.glob("generation_config.json")])
-    if contents[0] != contents[1]:
+    config = base / "generation_config.json"
+    merged_config = folder / config.name
+    if config.is_file() and config.read_bytes() != merged_config.read_bytes():
         problems.append("generation_config.json, which ends answers, is not the base's")
     return problems
 
@@ -348,16 +350,11 @@ def greedy_answers(
         do_sample=False,
         pad_token_id=tokenizer.pad_token_id,
     )
+    tokens = output[:, padded["input_ids"].shape[1] :].numpy(force=True)
     # A model can have several end tokens. What follows the first one is padding.
-    end_ids = numpy.atleast_1d(model.generation_config.eos_token_id)
-    longest_prompt = padded["input_ids"].shape[1]
-    answers = []
-    for tokens in output[:, longest_prompt:].tolist():
-        ends = numpy.flatnonzero(numpy.isin(tokens, end_ids))
-        if len(ends):
-            tokens = tokens[: ends[0] + 1]
-        answers.append(tokens)
-    return answers
+    is_end = numpy.isin(tokens, numpy.atleast_1d(model.generation_config.eos_token_id))
+    is_padding = is_end.cumsum(axis=1) > is_end
+    return [row[~padding].tolist() for row, padding in zip(tokens, is_padding, strict=True)]
 
 
 @torch.no_grad()
@@ -378,7 +375,8 @@ def token_logprobs(
         input_ids = torch.tensor([prompt + tokens], device=model.device)
         output = model(input_ids=input_ids, use_cache=False)
         # The logits of a position predict the next token, so they start one before the answer.
-        logits = output.logits[0, len(prompt) - 1 : -1].float().cpu()
+        start = len(prompt) - 1
+        logits = output.logits[0, start:-1].float().cpu()
         logprobs.append(-cross_entropy(logits, targets, reduction="none"))
         is_top.append(logits.argmax(-1) == targets)
     return torch.cat(logprobs), torch.cat(is_top)

@@ -151,10 +151,11 @@ def outcome_of(
     for kind, content in lines[2:]:
         is_value = kind == "value"
         answers.append(CallResult(content, None) if is_value else CallResult(error=content))
-    is_allowed = kinds[:1] in ([], ["loaded"]) and {"value", "error"}.issuperset(kinds[1:])
+    is_first_allowed = kinds[:1] in ([], ["loaded"])
+    are_others_allowed = {"value", "error"}.issuperset(kinds[1:])
     status: Status = "ok"
     error = ""
-    if not is_allowed or len(answers) > len(candidate.calls):
+    if not (is_first_allowed and are_others_allowed) or len(lines) == most_lines:
         status = "exit"
         error = "its report is not what the protocol allows"
         answers = []

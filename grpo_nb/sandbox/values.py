@@ -28,7 +28,12 @@ class NotPlainData(ValueError):
 
 
 _CONSTANTS = {None: "null", True: "true", False: "false"}
-_SCALARS = {"int": int, "float": float, "complex": complex, "bytes": bytes.fromhex}
+_SCALARS = {
+    "int": int,
+    "float": float,
+    "complex": complex,
+    "bytes": bytes.fromhex,
+}
 _CONTAINERS = {kind.__name__: kind for kind in (list, tuple, set, frozenset, deque)}
 _BUILDERS = {**_CONTAINERS, "iter": iter}
 
@@ -52,23 +57,27 @@ def encode(value: object, depth: int = 0) -> str:
         return encode_basestring_ascii(value)
     for kind in (int, float, complex):
         if isinstance(value, kind):
-            return f'["{kind.__name__}","{kind.__repr__(value)}"]'
+            text = kind.__repr__(value)
+            return f'["{kind.__name__}","{text}"]'
     if isinstance(value, (bytes, bytearray)):
-        return f'["bytes","{bytes(value).hex()}"]'
+        text = bytes(value).hex()
+        return f'["bytes","{text}"]'
     if hasattr(type(value), "__float__"):
         # Decimal and Fraction.
-        return f'["float","{float(value)!r}"]'
+        number = float(value)
+        return f'["float","{number!r}"]'
     if isinstance(value, dict):
         pairs = list(dict.items(value))
-        return f'["dict",{encode(pairs, depth + 1)}]'
+        content = encode(pairs, depth + 1)
+        return f'["dict",{content}]'
     return _encode_items(value, depth)
 
 
 def _encode_items(value: object, depth: int) -> str:
     if not hasattr(type(value), "__iter__"):
         raise NotPlainData(f"a value of type {type(value).__name__}, which is not plain data")
-    # Other iterables must not equal a list. An iterable with a length, such as a range, is sent as
-    # a deque, and one without as an iterator.
+    # A range or a generator must not equal a list. So an iterable with a length is sent as a deque,
+    # and one without a length as an iterator.
     name = "deque" if hasattr(type(value), "__len__") else "iter"
     iterable = value
     for kind in _CONTAINERS.values():
@@ -78,7 +87,8 @@ def _encode_items(value: object, depth: int) -> str:
             iterable = kind.__iter__(value)
             break
     items = [encode(item, depth + 1) for item in iterable]
-    return f'["{name}",[{",".join(items)}]]'
+    content = ",".join(items)
+    return f'["{name}",[{content}]]'
 
 
 def decode(data: object, depth: int = 0) -> object:

@@ -14,8 +14,8 @@ import grpo_nb as gn
 from grpo_nb.core.processes import ChildError
 from grpo_nb.export import conversion, verify_child
 from grpo_nb.export import gguf as gguf_export
-from grpo_nb.export.merged import retained_share
-from grpo_nb.export.result import Export, ExportError
+from grpo_nb.export.merged import Lora, retained_share
+from grpo_nb.export.verification import Export, ExportError
 from tests.export.test_merged import rewrite
 
 pytestmark = pytest.mark.begins(42)
@@ -46,15 +46,6 @@ def test_open_with_a_run_of_another_adapter_is_refused(
         gn.export.open(merged.path, run=other)
 
 
-def test_open_finds_a_run_that_is_a_link(
-    merged: Export, tiny_run: gn.runs.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "runs").mkdir()
-    (tmp_path / "runs" / tiny_run.name).symlink_to(tiny_run.path)
-    assert gn.export.open(merged.path).run.name == tiny_run.name
-
-
 def test_converter_that_cannot_be_fetched_says_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -67,10 +58,11 @@ def test_converter_that_cannot_be_fetched_says_what_to_do(
         conversion.find_converter()
 
 
-def test_retained_share_is_never_negative() -> None:
-    weight = torch.tensor([[1.0035]])
-    change = torch.tensor([[1e-5]])
-    assert retained_share([(weight, change)], "bfloat16") == 0.0
+def test_retained_share_is_never_negative(tmp_path: Path) -> None:
+    file = tmp_path / "model.safetensors"
+    save_file({"a": torch.tensor([[1.0035]])}, file)
+    lora = Lora({"a": {"A": torch.tensor([[1e-5]]), "B": torch.ones(1, 1)}}, scaling=1.0)
+    assert retained_share({"a": file}, lora, "bfloat16") == 0.0
 
 
 @pytest.fixture
@@ -128,8 +120,13 @@ def test_gguf_without_any_answer_is_refused(
         "answers": [{"prompt_ids": [1, 2, 3], "ids": [], "log_probs": []}],
         "file": "none.gguf",
         "free_memory": 10**12,
-        "limits": gguf_export.LIMITS["q8_0"],
+        "limits": gguf_export.LIMITS_OF_QUANTIZATION["q8_0"],
     }
     checks = verify_child.verify_gguf(request)
     failed = [name for name, (passed, _) in checks.items() if passed is False]
     assert sum(name.startswith("tokens: ") for name in failed) == 3
+
+
+@pytest.mark.parametrize("shape", [(2, 6), (12,), (1, 1)])
+def test_weight_of_another_shape_is_not_base_plus_adapter(shape: tuple[int, ...]) -> None:
+    assert not verify_child.is_rounded_sum(torch.ones(3, 4), [torch.ones(shape)])

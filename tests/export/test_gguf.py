@@ -14,7 +14,7 @@ from transformers import AutoTokenizer
 import grpo_nb as gn
 from grpo_nb.export import conversion
 from grpo_nb.export import gguf as gguf_export
-from grpo_nb.export.result import Export, ExportError
+from grpo_nb.export.verification import Export, ExportError
 from tests.export.test_merged import rewrite
 from tests.support.checks import run_script_here
 
@@ -22,17 +22,15 @@ pytestmark = pytest.mark.begins(50)
 
 
 @pytest.fixture(scope="module")
-def converter() -> list[str]:
+def converter() -> None:
     try:
-        return conversion.find_converter()
+        conversion.find_converter()
     except gn.machine.EnvironmentProblem as problem:
         pytest.skip(f"llama.cpp's converter is neither cached here nor to be fetched: {problem}")
 
 
 @pytest.fixture(scope="module")
-def exported(
-    merged: Export, converter: list[str], tmp_path_factory: pytest.TempPathFactory
-) -> Export:
+def exported(merged: Export, converter: None, tmp_path_factory: pytest.TempPathFactory) -> Export:
     again = gn.export.open(merged.path, run=merged.run.path)  # as after a restart
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
@@ -61,13 +59,12 @@ def test_gguf_verification_refuses_other_files(
     exported: Export,
     merged: Export,
     tiny_run: gn.runs.Run,
-    converter: list[str],
     tmp_path: Path,
     monkeypatch,
 ) -> None:
     def refused(file: Path) -> str:
         with pytest.raises(ExportError) as caught:
-            gguf_export.verify_gguf(tiny_run, merged.path, file, "q8_0")
+            gguf_export.verify_with_llama_cpp(tiny_run, merged.path, file, "q8_0")
         return str(caught.value)
 
     def rewritten(name: str, *options: str) -> Path:
@@ -82,7 +79,7 @@ def test_gguf_verification_refuses_other_files(
     assert re.search("(?s)could not be verified.*corrupted or incomplete", refused(cut))
     # The adapter was never applied: the base's own file.
     base = tmp_path / "base.gguf"
-    conversion.convert(Path(tiny_run.settings.model), "bfloat16", base, "q8_0", converter, None)
+    conversion.convert(Path(tiny_run.settings.model), "bfloat16", base, "q8_0")
     said = refused(base)
     assert "is not the trained one" in said
     assert "at most 0.05 nats apart" in said
@@ -141,10 +138,9 @@ def test_gguf_of_a_run_with_tools_is_verified(
 
 
 def test_gguf_of_a_run_says_to_merge_it(tiny_run: gn.runs.Run, tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match=r"takes a merged export.*gn\.export_merged\(run"):
-        gn.export_gguf(tiny_run, tmp_path / "out")
-    with pytest.raises(ExportError, match=r"is not an export.*gn\.export_merged\(run, path\)"):
-        gn.export_gguf(tiny_run.path, tmp_path / "out")
+    for run in (tiny_run, tiny_run.path):
+        with pytest.raises(TypeError, match=r"takes a merged export.*gn\.export_merged\(run"):
+            gn.export_gguf(run, tmp_path / "out")
 
 
 def test_gguf_export_without_tools_is_refused(
@@ -156,7 +152,7 @@ def test_gguf_export_without_tools_is_refused(
     ):
         gn.export_gguf(merged, tmp_path / "out", quantization="q4_k_m")
     program = "raise SystemExit('Model FooForCausalLM is not supported')"
-    monkeypatch.setattr(gguf_export, "find_converter", lambda: [sys.executable, "-c", program])
+    monkeypatch.setattr(conversion, "find_converter", lambda: [sys.executable, "-c", program])
     with pytest.raises(
         ExportError, match=r"(?s)FooForCausalLM is not supported.*of a newer llama\.cpp"
     ):
@@ -164,7 +160,9 @@ def test_gguf_export_without_tools_is_refused(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_convert_rounds_only_in_the_quantizer(merged: Export, tmp_path: Path) -> None:
+def test_convert_rounds_only_in_the_quantizer(
+    merged: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Programs that record their arguments stand in; the real quantizer has a test below."""
     program = tmp_path / "noting.py"
     program.write_text(
@@ -173,9 +171,10 @@ def test_convert_rounds_only_in_the_quantizer(merged: Export, tmp_path: Path) ->
     )
     program.chmod(stat.S_IRWXU)
     target = tmp_path / "m.gguf"
-    conversion.convert(
-        merged.path, "float16", target, "q4_k_m", [sys.executable, str(program)], str(program)
-    )
+    command = [sys.executable, str(program)]
+    monkeypatch.setattr(conversion, "find_converter", lambda: command)
+    monkeypatch.setattr(conversion, "find_quantizer", lambda: str(program))
+    conversion.convert(merged.path, "float16", target, "q4_k_m")
     assert (tmp_path / "said").read_text() == str(["--outtype", "f16"]) + str(
         [f"{tmp_path}/.m.gguf.between", str(target)]
     )
@@ -186,17 +185,16 @@ def test_convert_rounds_only_in_the_quantizer(merged: Export, tmp_path: Path) ->
     reason="llama.cpp's llama-quantize is not on the PATH: no package brings it",
 )
 def test_real_quantizer_makes_a_verified_file(
-    merged: Export, converter: list[str], tiny_run: gn.runs.Run, tmp_path: Path
+    merged: Export, converter: None, tiny_run: gn.runs.Run, tmp_path: Path
 ) -> None:
     made = gn.export_gguf(merged, tmp_path / "tiny", quantization="q4_k_m")
     assert made.file.name == "tiny-q4_k_m.gguf"
     assert all(made.verification["checks"].values())
     # An adapter that is missing is seen through the rounding.
     file = tmp_path / "base.gguf"
-    tool = conversion.find_quantizer("q4_k_m")
-    conversion.convert(Path(tiny_run.settings.model), "bfloat16", file, "q4_k_m", converter, tool)
+    conversion.convert(Path(tiny_run.settings.model), "bfloat16", file, "q4_k_m")
     with pytest.raises(ExportError, match=r"Failed: .*times the training's effect"):
-        gguf_export.verify_gguf(tiny_run, merged.path, file, "q4_k_m")
+        gguf_export.verify_with_llama_cpp(tiny_run, merged.path, file, "q4_k_m")
 
 
 CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2 + 3?"}]

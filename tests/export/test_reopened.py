@@ -1,4 +1,4 @@
-"""An export is opened from its folder with its run; damaged folders are refused."""
+"""An export is opened from its folder; damaged folders are refused."""
 
 from __future__ import annotations
 
@@ -10,34 +10,28 @@ from pathlib import Path
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.export.result import Export, ExportError
+from grpo_nb.export.verification import Export, ExportError
 from grpo_nb.models.identity import weights_identity
 from tests.export.test_merged import each_tensor, rewrite
 
 pytestmark = pytest.mark.begins(45)
 
 
-def test_open_export_finds_its_run(
-    merged: Export, tiny_run: gn.runs.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_open_export_is_the_export_with_the_given_run(
+    merged: Export, tiny_run: gn.runs.Run
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    found = gn.export.open(merged.path)
-    assert found == merged
-    assert found.run is None
-    run = gn.runs.Run(shutil.copytree(tiny_run.path, tmp_path / "runs" / tiny_run.name))
-    assert gn.export.open(str(merged.path)).run.path.resolve() == run.path.resolve()
-    # A run of that name that was trained on since is another.
-    weights = run.adapter_path / "adapter_model.safetensors"
-    weights.write_bytes(weights.read_bytes() + b" ")
-    assert gn.export.open(merged.path).run is None
-    copy = Path(shutil.copytree(merged.path, tmp_path / "copy"))
-    elsewhere = shutil.copytree(tiny_run.path, tmp_path / "elsewhere")
-    rewrite(copy / "verification.json", run=f"../{Path(elsewhere).name}")
-    assert gn.export.open(copy).run is None
-    # The folder above `runs/` is a run here, too.
-    shutil.copytree(tiny_run.path, tmp_path, dirs_exist_ok=True)
-    rewrite(copy / "verification.json", run="..")
-    assert gn.export.open(copy).run is None
+    export = gn.export.open(str(merged.path), run=tiny_run.path)
+    assert export == merged
+    assert export.run.path == tiny_run.path
+
+
+def test_gguf_of_an_export_without_its_run_says_how_to_open_it(
+    merged: Export, tmp_path: Path
+) -> None:
+    export = gn.export.open(merged.path)
+    assert export.run is None
+    with pytest.raises(ValueError, match=r"gn\.export\.open\(path, run='runs/tiny'\)"):
+        gn.export_gguf(export, tmp_path / "out")
 
 
 @pytest.mark.parametrize(
@@ -71,7 +65,7 @@ def test_adapter_of_embedded_model_needs_its_weights(
     rewrite(run.path / "run.json", settings={**run.info["settings"], "model": name})
 
     def embedded_is(folder: Path) -> None:
-        for place in ("export.export_folder", "export.result", "models.load"):
+        for place in ("export.adapter", "export.verification", "models.load"):
             monkeypatch.setattr(f"grpo_nb.{place}.resolve_model", lambda *_: str(folder))
 
     embedded_is(here)

@@ -22,7 +22,7 @@ import pytest
 
 import grpo_nb as gn
 from grpo_nb.export import conversion
-from grpo_nb.export.result import Export
+from grpo_nb.export.verification import Export
 from tests.support.notebooks import only_published
 from tests.support.real_vllm import needs_vllm
 
@@ -187,12 +187,12 @@ def test_llama_cpp_server_answers_as_transformers(
 ) -> None:
     """Measured: 14 of 16; 1 for the model before its training."""
     try:
-        converter = conversion.find_converter()
+        conversion.find_converter()
     except gn.machine.EnvironmentProblem as problem:
         pytest.skip(f"llama.cpp's converter is neither cached here nor to be fetched: {problem}")
     file = tmp_path / "model.gguf"
     port = free_port()
-    conversion.convert(quick.path, quick.verification["dtype"], file, "q8_0", converter, None)
+    conversion.convert(quick.path, quick.verification["dtype"], file, "q8_0")
     server = [sys.executable, "-c", LLAMA_SERVER, str(file), str(port)]
     with served(server, f"http://127.0.0.1:{port}/health", tmp_path / "log"):
         assert same(answers_of(port, "mine", quick), expected) >= QUESTIONS * 3 // 4

@@ -38,7 +38,7 @@ def after(function: Callable) -> Callable:
 MOMENTS = {
     "merging": (merged, "read_lora", die),
     "writing": (merged, "write_merged", die),
-    "verifying": (merged, "run_check", die),
+    "verifying": (merged, "verify_in_new_process", die),
     "all is verified": (export_folder, "write_export_card", die),
     "the card is written": (
         export_folder,

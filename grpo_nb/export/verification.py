@@ -8,12 +8,12 @@ import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import Field, TypeAdapter
+from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
-from grpo_nb.config.settings import EMBEDDED_MODEL, Settings
+from grpo_nb.config.settings import EMBEDDED_MODEL
 from grpo_nb.core.files import inside, refuse_links, sha256_of, target_of
 from grpo_nb.core.tables import Part, Shown, Table, bold, code
 from grpo_nb.models.sources import resolve_model
@@ -21,7 +21,7 @@ from grpo_nb.runs.run_folder import FIGURE, Run, open_run
 from grpo_nb.runs.run_info import Text, check_fields
 
 VERIFICATION_FILE = "verification.json"
-ADAPTER = "adapter_model.safetensors"
+ADAPTER_FILE = "adapter_model.safetensors"
 #: Files of an export that may be edited: the card and its figure.
 EDITABLE = {"README.md", FIGURE}
 #: Changed files that an error names.
@@ -35,7 +35,7 @@ class VerificationRecord(TypedDict):
     run: Text
     adapter: Text
     sentence: Text
-    checks: dict[str, Annotated[bool, Field(strict=True)] | None]
+    checks: dict[str, Literal[True] | None]
     measured: dict
     files: dict
 
@@ -52,7 +52,7 @@ class Export(Shown):
         path: The folder.
         verification: Content of `verification.json`: `checks` (True if passed, None if not made),
             `measured` (the measurement of each check in words), `files` (size and hash of each).
-        run: The run that was exported; None if it is not known.
+        run: The run that was exported; None if the export was opened without it.
     """
 
     path: Path
@@ -101,12 +101,11 @@ class Export(Shown):
         if base == EMBEDDED_MODEL:
             base = resolve_model(base)
         # vLLM takes powers of two from 8 on, and its default limit is 16 (0.31, config/lora.py).
-        rank = max(8, 2 ** (self.verification["rank"] - 1).bit_length())
+        rank = max(8, 2 ** (config["r"] - 1).bit_length())
         lora = f"--enable-lora --max-lora-rank {rank} --lora-modules mine={folder}"
         return f"vllm serve {shlex.quote(base)} {lora} {address}"
 
     def _parts(self) -> Iterable[Part]:
-        labels = {True: "✓ passed", False: "✗ FAILED", None: "not made"}
         measured = self.verification["measured"]
         head = ["result", "check"]
         # The checks of an adapter are yes or no, without a measurement.
@@ -114,7 +113,8 @@ class Export(Shown):
             head.append("measured")
         rows = []
         for name, passed in self.verification["checks"].items():
-            row = [labels[passed], name, measured.get(name, "")]
+            label = "✓ passed" if passed else "not made"
+            row = [label, name, measured.get(name, "")]
             rows.append(row[: len(head)])
         yield bold(self.path)
         yield Table(rows, head=head, narrow=(0,))
@@ -129,19 +129,17 @@ def open_export(path: str | Path, *, run: Run | str | Path | None = None) -> Exp
 
     Args:
         path: The folder.
-        run: The run that was exported, or its folder. Default: the run of that name in `runs/`, if
-            it still has the same adapter.
+        run: The run that was exported, or its folder. Only `gn.export_gguf` needs it.
 
     Raises:
-        FileNotFoundError: There is no such folder.
-        ExportError: The folder is not an export, or a file is missing, was added or has changed
-            since it was verified; the message names it.
+        ExportError: The folder is missing or not an export, or a file is missing, was added or has
+            changed since it was verified; the message names it.
         ValueError: There is a symbolic link, or the given run has another adapter than the one that
             was exported.
 
     >>> gn.export.open("exports/first")  # doctest: +SKIP
     """
-    folder = existing_folder(path)
+    folder = folder_of(path)
     verification = read_verification(folder)
     changes = changes_since_verified(folder, verification)
     # A damaged folder can have hundreds of changes. The first ones show what happened.
@@ -152,28 +150,22 @@ def open_export(path: str | Path, *, run: Run | str | Path | None = None) -> Exp
             "do not hold for it. Export it again, or get it again from whoever sent it."
         )
     if run is None:
-        return Export(folder, verification, _run_of(verification))
-    exported_run = open_run(run)
-    if not _has_exported_adapter(exported_run.path, verification):
+        return Export(folder, verification)
+    run = open_run(run)
+    adapter = run.adapter_path / ADAPTER_FILE
+    # The run may have been trained on since, or replaced by another one of its name.
+    if not adapter.is_file() or sha256_of(adapter) != verification["adapter"]:
         raise ValueError(
-            f"the run {exported_run.name!r} has another adapter than the one in the export "
+            f"the run {run.name!r} has another adapter than the one in the export "
             f"{str(path)!r}, which was made from the run {verification['run']!r}. Pass that run, "
             "or leave run= out."
         )
-    return Export(folder, verification, exported_run)
+    return Export(folder, verification, run)
 
 
-def existing_folder(export: Export | str | Path) -> Path:
-    """Return the folder of an export.
-
-    Raises:
-        FileNotFoundError: There is no such folder.
-    """
-    path = export.path if isinstance(export, Export) else export
-    folder = target_of(path)
-    if not folder.is_dir():
-        raise FileNotFoundError(f"there is no folder {str(path)!r} (searched in {Path.cwd()}).")
-    return folder
+def folder_of(export: Export | str | Path) -> Path:
+    """Return the folder of an export or of a path, with `~` and a link at the end resolved."""
+    return target_of(export.path if isinstance(export, Export) else export)
 
 
 def read_verification(folder: Path) -> dict[str, Any]:
@@ -204,7 +196,7 @@ def changes_since_verified(folder: Path, verification: Mapping[str, Any]) -> lis
         ValueError: The folder holds a symbolic link.
     """
     recorded = verification["files"]
-    current = recorded_files(folder)
+    current = sizes_and_hashes(folder)
     changes = []
     for name in sorted((recorded.keys() | current.keys()) - EDITABLE):
         if name not in current:
@@ -216,25 +208,6 @@ def changes_since_verified(folder: Path, verification: Mapping[str, Any]) -> lis
     return changes
 
 
-def _run_of(verification: Mapping[str, Any]) -> Run | None:
-    """Return the run of the recorded name in `runs/`, if it has the adapter that was exported."""
-    # The recorded name is untrusted, so only a folder directly in `runs/` is looked at.
-    name = Path(verification["run"]).name
-    if name in ("", ".."):
-        return None
-    folder = Path(Settings().run_root) / name
-    # The run may have been trained on since, or replaced by another one of its name.
-    if not (folder / "run.json").is_file() or not _has_exported_adapter(folder, verification):
-        return None
-    return open_run(folder)
-
-
-def _has_exported_adapter(run_folder: Path, verification: Mapping[str, Any]) -> bool:
-    """Return whether a run has the adapter that was exported."""
-    adapter = run_folder / "adapter" / ADAPTER
-    return adapter.is_file() and sha256_of(adapter) == verification["adapter"]
-
-
 def files_of(folder: Path) -> dict[str, Path]:
     """Return the files of an export by name, without the record and hidden files.
 
@@ -243,21 +216,21 @@ def files_of(folder: Path) -> dict[str, Path]:
     """
     refuse_links(folder)
     files = {}
-    for file in sorted(path for path in folder.rglob("*") if path.is_file()):
+    for file in sorted(folder.rglob("*")):
         name = file.relative_to(folder).as_posix()
-        # Editors, the Hub's client and Python leave such files, which no program loads.
-        is_hidden = "/." in f"/{name}" or "__pycache__/" in name
-        if not is_hidden and name != VERIFICATION_FILE:
+        # Editors and the Hub's client leave hidden files, which no program loads.
+        is_hidden = "/." in f"/{name}"
+        if file.is_file() and not is_hidden and name != VERIFICATION_FILE:
             files[name] = file
     return files
 
 
-def recorded_files(folder: Path) -> dict[str, dict[str, Any]]:
+def sizes_and_hashes(folder: Path) -> dict[str, dict[str, Any]]:
     """Return size and SHA-256 of every file of an export by name, except of the record itself."""
-    recorded = {}
+    entries = {}
     for name, file in files_of(folder).items():
-        recorded[name] = {"bytes": file.stat().st_size, "sha256": sha256_of(file)}
-    return recorded
+        entries[name] = {"bytes": file.stat().st_size, "sha256": sha256_of(file)}
+    return entries
 
 
 def require_passed(verification: Mapping[str, Any], label: str) -> None:
