@@ -32,16 +32,15 @@ ORIGIN_OF_EMBEDDED_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 SECRET = r"(.*_)?(token|password|secret|key|credentials?)"
 SECRET_NAME = re.compile(SECRET, re.IGNORECASE)
 PRIVATE_NAME = re.compile(rf"run_root|model|logging_dir|output_dir|{SECRET}", re.IGNORECASE)
-#: The login in a URL: `me:pass@` in "http://me:pass@host:8000/v1".
-LOGIN = re.compile(r"(?<=://)[^\s/'\"]*@")
-#: A key in the query of a URL: `5` in "http://host/v1?api_key=5".
-URL_KEY = re.compile(r"(?i)(?<=[?&])([\w-]*(?:token|key|password|secret)[\w-]*=)[^&\s'\"]+")
-#: The path of a file with data, such as "data/acme/train.csv".
-DATA_FILE = re.compile(r"\S*[/\\]\S+\.(csv|jsonl?|parquet|tsv|txt)")
-#: The folders of a path below a home folder or a drive: "~/a/", "/home/me/", "C:\\Users\\me\\".
-FOLDERS = re.compile(
-    r"(?<![\w/.:<~])(?:~|[A-Za-z]:\\+Users|/(?:home|root|Users|mnt|media|content|tmp|data|work))"
-    r"[/\\](?:[^\s'\"/\\]+[/\\]+)*"
+#: Parts of a text that are removed: in "http://me:pass@host/v1?api_key=5" the login and the key,
+#: and the folders of a path below a home folder or a drive, such as "/home/me/" and "C:\\Users\\".
+PRIVATE_PART = re.compile(
+    r"""(?<=://)[^\s/'"]*@
+    | [?&][\w-]*(?i:token|key|password|secret)[\w-]*=[^&\s'"]+
+    | (?<![\w/.:<~])
+      (?:~|[A-Za-z]:\\+Users|/(?:home|root|Users|mnt|media|content|tmp|data|work))
+      [/\\](?:[^\s'"/\\]+[/\\]+)*""",
+    re.VERBOSE,
 )
 
 
@@ -177,19 +176,22 @@ def published_name(model: str) -> str | None:
     >>> [published_name(model) for model in ("Qwen/Qwen3-0.6B", "./my-model")]
     ['Qwen/Qwen3-0.6B', None]
     """
-    is_id = re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", model) is not None
-    # The Hub allows neither "--" nor ".." in a name.
-    has_forbidden_part = re.search(r"--|\.\.", model) is not None
+    from huggingface_hub.utils import HFValidationError, validate_repo_id
+
+    try:
+        validate_repo_id(model)
+    except HFValidationError:
+        return None
     # A folder such as "models/mine" looks like a name on the Hub.
-    is_local = is_id and Path(model).exists()
-    return model if is_id and not has_forbidden_part and not is_local else None
+    is_published = "/" in model and not Path(model).exists()
+    return model if is_published else None
 
 
 def without_private_parts(value: Any) -> Any:
     """Return texts, lists and mappings without private parts: a path's folders, logins and keys.
 
     >>> without_private_parts(["/home/me/acme/model", "http://me:pass@host:8000/v1?api_key=5"])
-    ['model', 'http://host:8000/v1?api_key=***']
+    ['model', 'http://host:8000/v1']
     >>> without_private_parts("open('~/a/c.txt') or </answer>")
     "open('c.txt') or </answer>"
     """
@@ -198,15 +200,8 @@ def without_private_parts(value: Any) -> Any:
         public_names = [name for name in value if not SECRET_NAME.fullmatch(str(name))]
         return {name: without_private_parts(value[name]) for name in public_names}
     if isinstance(value, (list, tuple)):
-        return type(value)(without_private_parts(item) for item in value)
-    if not isinstance(value, str):
-        return value
-    # The folders of a data file often name a customer or a project.
-    if DATA_FILE.fullmatch(value):
-        return re.split(r"[/\\]", value)[-1]
-    without_login = LOGIN.sub("", value)
-    without_keys = URL_KEY.sub(r"\1***", without_login)
-    return FOLDERS.sub("", without_keys)
+        return [without_private_parts(item) for item in value]
+    return PRIVATE_PART.sub("", value) if isinstance(value, str) else value
 
 
 def public_settings(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -112,44 +112,29 @@ def reward_metrics(rows: Sequence[Row]) -> list[str]:
     return [key for key in keys if key.startswith("rewards/") and key.endswith("/mean")]
 
 
-def training_figure(
-    rows: Sequence[Row],
-    weights: Mapping[str, float] | None = None,
-    reference: str = "the reference model",
-    *,
-    alerts: Sequence[Alert] = (),
-    total_range: tuple[float, float] | None = None,
-    panels: Literal["main", "all"] = "main",
-) -> Figure:
+def training_figure(run: Any, panels: Literal["main", "all"] = "main") -> Figure:
     """Draw the curves of a run, with one sentence about it below.
 
     Thin pale lines are the logged values, strong lines their trailing mean. The figure's label is
     the sentence, as the alternative text of the image.
 
     Args:
-        rows: Rows as in `Run.rows`. Any metric may be missing; its panel is then left out.
-        weights: Weight of each reward by name, for the labels.
-        reference: The model that the KL is measured against, in words.
-        alerts: Alerts as in `Run.alerts`, which are marked at their step.
-        total_range: The lowest and highest total reward that is possible, to which the band of
-            one standard deviation is clipped; None if it is not known.
+        run: The run. Any metric may be missing in its rows; the panel is then left out.
         panels: "main" draws total reward, each reward and held-out scores; "all" also KL, length,
             truncation, learning signal, entropy, gradient, learning rate, time and tool calls.
 
     Raises:
         ValueError: `panels` is neither "main" nor "all".
-
-    >>> figure = training_figure([{"step": 1, "reward": 0.5}, {"step": 2, "reward": 0.75}])
-    >>> figure.axes[0].get_title(loc="left")
-    'Total reward'
     """
     if panels not in ("main", "all"):
         raise ValueError(f"panels = {panels!r:.40} must be 'main' or 'all'.")
+    rows = run.rows
     candidates = MAIN_PANELS if panels == "main" else MAIN_PANELS + OTHER_PANELS
     shown = [panel for panel in candidates if _is_measured(panel, rows)]
     window = window_of(rows)
-    sentence = describe(rows, reference)
+    sentence = describe(rows, run.reference)
     foot = [sentence]
+    alerts = run.alerts
     if alerts:
         foot.append("Markers at the upper edge are alerts: run.alerts has their words.")
     if window > 1:
@@ -158,10 +143,10 @@ def training_figure(
     figure.set_label(sentence)
     for axis, panel in zip(axes, shown, strict=True):
         if panel is TOTAL:
-            _draw_deviation(axis, rows, window, total_range)
+            _draw_deviation(axis, rows, window, run.total_range)
             _mark_alerts(axis, alerts)
         if panel is EACH:
-            _draw_each_reward(axis, rows, window, weights or {})
+            _draw_each_reward(axis, rows, window, run.weights)
         elif panel is HOLDOUT:
             _draw_heldout(axis, rows)
         else:
@@ -174,11 +159,11 @@ def training_figure(
 
 
 def _is_measured(panel: CurvePanel, rows: Sequence[Row]) -> bool:
-    """Return True if some row has the panel's metric."""
+    """Return True if some row has a finite value of the panel's metric."""
     if panel is EACH:
         # With one reward this panel would repeat the total.
         return len(reward_metrics(rows)) > 1
-    return len(curve(rows, panel.metric)) > 0
+    return curve(rows, panel.metric).notna().any()
 
 
 def _empty_figure(
@@ -282,25 +267,15 @@ def _draw_values(axis: Axes, values: pandas.Series, window: int, number: int = 0
         window: Number of steps of the mean.
         number: Number of the line in its panel, which decides colour and line style.
     """
-    # A gap in a curve is easily overlooked, so the unit line names it.
-    count = values.isna().sum()
-    if count:
-        plural = "" if count == 1 else "s"
-        axis.texts[0].set_text(f"not finite at {count} step{plural}")
+    colour = COLOURS[number % len(COLOURS)]
     if window > 1:
-        colour = COLOURS[number % len(COLOURS)]
         axis.plot(values, color=colour, alpha=0.4, linewidth=0.7)
-    means = values.rolling(window, 1).mean()
-    return _draw_line(axis, means, number)
-
-
-def _draw_line(axis: Axes, values: pandas.Series, number: int) -> Line2D:
-    """Draw a strong line, with a dot at each value if there are few."""
     (line,) = axis.plot(
-        values,
-        color=COLOURS[number % len(COLOURS)],
+        values.rolling(window, 1).mean(),
+        color=colour,
         linestyle=STYLES[number % len(STYLES)],
         linewidth=2,
+        # Few values have a dot each.
         marker="o" if len(values) <= 12 else None,
         markersize=3.5,
     )
@@ -357,18 +332,17 @@ def overlay(runs: Mapping[str, Sequence[Row]]) -> Figure:
     all_rows = [row for rows in runs.values() for row in rows]
     shown = [panel for panel in (TOTAL, HOLDOUT, KL) if _is_measured(panel, all_rows)]
     figure, axes = _empty_figure(shown, [])
+    if not shown:
+        return figure
     for axis, panel in zip(axes, shown, strict=True):
+        lines = []
         for number, rows in enumerate(runs.values()):
             # Held-out scores are few, and each is a mean over questions already.
             window = 1 if panel is HOLDOUT else window_of(rows)
-            values = curve(rows, panel.metric)
-            means = values.rolling(window, 1).mean()
-            _draw_line(axis, means, number)
-    if not shown:
-        return figure
+            line = _draw_values(axis, curve(rows, panel.metric), window, number)
+            lines.append(line)
     # Lines and names are given as lists, because matplotlib leaves out names that begin with "_".
     names = [_one_line(name, MAX_RUN_NAME) for name in runs]
-    lines = axes[0].lines
     legend = figure.legend(lines, names, loc="outside upper left", ncols=2, labelcolor=INK)
     legend.set_frame_on(False)
     for text in legend.get_texts():

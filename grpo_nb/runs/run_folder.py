@@ -52,9 +52,9 @@ from grpo_nb.runs.checkpoints import checkpoint_folders
 from grpo_nb.runs.groups import StepGroups
 from grpo_nb.runs.outcome import Outcome, Rise, decide_outcome, describe, reward_rise
 from grpo_nb.runs.rows import (
-    HELDOUT_MEASURES,
     Row,
     best_row,
+    heldout_in_words,
     read_rows,
     reading,
 )
@@ -368,9 +368,7 @@ class Run(Shown):
                 "questions were trained on."
             )
         if self.status != "finished":
-            rows = self.rows
-            steps = f"{rows[-1]['step'] if rows else 0} of {self.settings.max_steps}"
-            notes.append(f"The run is {self.status_sentence}, after {steps} steps.")
+            notes.append(f"The run is {self.status_sentence}.")
         return notes
 
     def model_id(self, part: str) -> str:
@@ -396,14 +394,7 @@ class Run(Shown):
         # Imported here, so that reading the numbers of a run loads no matplotlib.
         from grpo_nb.runs.figure import training_figure
 
-        return training_figure(
-            self.rows,
-            self.weights,
-            self.reference,
-            alerts=self.alerts,
-            total_range=self.total_range,
-            panels=panels,
-        )
+        return training_figure(self, panels)
 
     # Held-out questions and results
 
@@ -441,11 +432,7 @@ class Run(Shown):
             return None
         with reading(file):
             text = file.read_text("utf-8")
-            saved = json.loads(text)
-            # A comparison with the field names of an earlier version is made again.
-            if isinstance(saved, dict) and "interval" in (saved.get("before") or {}):
-                return None
-            check_fields("comparison.json", saved, COMPARISON)
+            check_fields("comparison.json", json.loads(text), COMPARISON)
             comparison = json.loads(text, object_hook=lambda values: SimpleNamespace(**values))
         test_of_answers = comparison.tests.anywhere
         comparison.answers_verdict = test_of_answers and test_of_answers.verdict
@@ -494,37 +481,25 @@ class Run(Shown):
     # Display
 
     def _parts(self) -> Iterator[Part]:
-        info = self.info
         rows = self.rows
         yield bold(f"Run {self.name}: {self.status_sentence}.")
         yield describe(rows, self.reference)
+        info = self.info
         for entry in info.get("resumed", ()):
             yield f"Resumed at step {entry['step']}. {'; '.join(entry.get('changed', ()))}".strip()
         best = best_row(rows)
         if best is not None:
-            yield f"Best held-out score: {_heldout_in_words(best)} at step {best['step']}."
+            yield f"Best held-out score: {heldout_in_words(best, 'holdout/')} at step {best['step']}."
             if "heldout_grader" in info:
                 yield f"Counted as correct: {info['heldout_grader']}."
         # A run that goes on or is done needs no advice.
         step = self.checkpoint_step
         if step is not None and self.status not in ("finished", "running"):
-            is_found_by_name = str(self.path.parent) == info["settings"].get("run_root")
-            resume = self.name if is_found_by_name else str(self.path)
-            yield f"To resume it at step {step}: gn.train(..., resume={resume!r})"
+            yield f"To resume it at step {step}: gn.train(..., resume={str(self.path)!r})"
         comparison = self.comparison
         if comparison is not None:
             yield f"Held-out: {comparison.sentence}"
         yield f"Folder: {shown_path(self.path)}"
-
-
-def _heldout_in_words(row: Row) -> str:
-    """Return the held-out measures of a row; the format may rise where the answers do not."""
-    parts = []
-    for measure in HELDOUT_MEASURES:
-        share = row.get(measure.key)
-        if isinstance(share, (int, float)):
-            parts.append(f"{share:.1%} {measure.label}")
-    return ", ".join(parts)
 
 
 def open_run(path: str | Path | Run) -> Run:
@@ -565,17 +540,17 @@ def completions_step(file: Path) -> int | None:
     return int(match[1]) if match else None
 
 
-def trained_questions(train: Any, runs: Iterable[Run]) -> dict[str, str]:
+def questions_trained_on(train: Any, runs: Iterable[Run]) -> dict[str, str]:
     """Return where each question was trained on, by the question's hash, from a task and runs.
 
     Args:
         train: The training part of a task; None if there is none.
         runs: Runs whose training questions count too.
     """
-    known: dict[str, str] = {}
+    known = {}
     if train is not None:
         hashes = question_hashes(train["question"])
-        known.update(dict.fromkeys(hashes, "the training part of the task"))
+        known |= dict.fromkeys(hashes, "the training part of the task")
     for run in runs:
-        known.update(run.trained_questions or {})
+        known |= run.trained_questions or {}
     return known

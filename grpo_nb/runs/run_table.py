@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.files import shown_path
 from grpo_nb.core.tables import Part, Shown, Table, bold
-from grpo_nb.core.words import displayable, shorten
+from grpo_nb.core.words import shorten
 from grpo_nb.runs.outcome import LAST_STEPS
-from grpo_nb.runs.rows import HELDOUT_MEASURES, mean, series
+from grpo_nb.runs.rows import heldout_in_words, mean, series
 from grpo_nb.runs.run_folder import Run, open_run
 
 if TYPE_CHECKING:
-    import pandas
     from matplotlib.figure import Figure
 
 #: Characters of a value in the column "what differs". A list of rewards fits; a long text does not
@@ -51,23 +49,19 @@ class SideBySide(Shown, Sequence):
 
     @property
     def named(self) -> dict[str, Run]:
-        """Runs by name, or by path where two runs share a name."""
+        """Runs by name, or by path if two runs share a name."""
         names = [run.name for run in self.runs]
-        named = {}
-        for run in self.runs:
-            is_unique = names.count(run.name) == 1
-            name = run.name if is_unique else str(shown_path(run.path))
-            named[name] = run
-        return named
+        if len(set(names)) < len(names):
+            names = [str(shown_path(run.path)) for run in self.runs]
+        return dict(zip(names, self.runs, strict=True))
 
     @property
     def differences(self) -> dict[str, dict[str, Any]]:
         """Settings, rewards, tasks and versions that differ: for each, its value by run."""
-        facts_of_runs = {}
+        facts_of_runs = {name: _facts_of(run.info) for name, run in self.named.items()}
         keys = {}
-        for name, run in self.named.items():
-            facts_of_runs[name] = _settings_and_versions(run.info)
-            keys |= facts_of_runs[name]
+        for facts in facts_of_runs.values():
+            keys |= facts
         differences = {}
         for key in keys:
             values = {name: facts.get(key, "") for name, facts in facts_of_runs.items()}
@@ -75,34 +69,6 @@ class SideBySide(Shown, Sequence):
             if len(set(map(str, values.values()))) > 1:
                 differences[key] = values
         return differences
-
-    @property
-    def table(self) -> pandas.DataFrame:
-        """Table of names, status, steps, mean reward, held-out measures, and differences."""
-        import pandas
-
-        differences = self.differences
-        lines = []
-        for name, run in self.named.items():
-            rows = run.rows
-            comparison = run.comparison
-            done = rows[-1]["step"] if rows else 0
-            values = []
-            for key, value_by_run in differences.items():
-                value = shorten(str(value_by_run[name]), MAX_VALUE_CHARACTERS)
-                values.append(f"{key}={value}")
-            # JSON and names of folders can hold a lone surrogate, which pandas does not accept.
-            line = {
-                "name": displayable(name),
-                "status": run.status,
-                "steps": f"{done} of {run.settings.max_steps}",
-                "reward": mean(series(rows[-LAST_STEPS:], "reward")),
-                "held-out": "not compared" if comparison is None else _gain_in_words(comparison),
-                "what differs": displayable(", ".join(values)),
-            }
-            lines.append(line)
-        columns = ["name", "status", "steps", "reward", "held-out", "what differs"]
-        return pandas.DataFrame(lines, columns=columns)
 
     def plot(self) -> Figure:
         """Draw reward, held-out accuracy and KL, one colour for each run."""
@@ -116,14 +82,33 @@ class SideBySide(Shown, Sequence):
         yield bold(self.title)
         if self.shows_curves:
             yield figure_html(self.plot(), "The curves of these runs: .plot() draws them.")
-        table = self.table.round(2)
-        yield Table(
-            table.values.tolist(),
-            list(table.columns),
-            right=(3,),
-            narrow=(0, 2),
-            wide=(5,),
-        )
+        differences = self.differences
+        lines = []
+        for name, run in self.named.items():
+            rows = run.rows
+            done = rows[-1]["step"] if rows else 0
+            reward = mean(series(rows[-LAST_STEPS:], "reward"))
+            values = []
+            for key, value_of_run in differences.items():
+                value = shorten(str(value_of_run[name]), MAX_VALUE_CHARACTERS)
+                values.append(f"{key}={value}")
+            comparison = run.comparison
+            heldout = "not compared"
+            if comparison is not None:
+                before = heldout_in_words(vars(comparison.before))
+                after = heldout_in_words(vars(comparison.after))
+                heldout = f"before: {before}; after: {after}"
+            line = (
+                name,
+                run.status,
+                f"{done} of {run.settings.max_steps}",
+                f"{reward:.2f}",
+                heldout,
+                ", ".join(values),
+            )
+            lines.append(line)
+        head = ("name", "status", "steps", "reward", "held-out", "what differs")
+        yield Table(lines, head, right=(3,), narrow=(0, 2), wide=(5,))
         for name, reason in self.unreadable.items():
             # A folder's name can hold line breaks.
             yield f"{' '.join(name.split())} cannot be read: {reason}"
@@ -176,29 +161,18 @@ def side_by_side(*runs: Run | str | Path) -> SideBySide:
     return SideBySide(f"Runs {names}", opened)
 
 
-def _gain_in_words(comparison: SimpleNamespace) -> str:
-    """Return each held-out measure before and after, because the format alone may have improved."""
-    parts = []
-    for measure in HELDOUT_MEASURES:
-        before = getattr(comparison.before, measure.name)
-        after = getattr(comparison.after, measure.name)
-        if before is not None and after is not None:
-            parts.append(f"{measure.label} {before:.0%} to {after:.0%}")
-    return ", ".join(parts)
-
-
-def _settings_and_versions(info: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a run was made of, as values by name."""
-    facts = dict(info["settings"])
-    # The place of a folder changes nothing in the run.
-    facts.pop("run_root", None)
-    rewards = []
-    for reward in info["rewards"]:
-        rewards.append(f"{reward['name']} x{reward['weight']:g}")
-    facts["rewards"] = ", ".join(rewards)
+def _facts_of(info: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings, rewards, task, dtype and versions of a run, as values by name."""
     task = info["task"]
-    facts["task"] = f"{task['name']} ({task['train']} rows, {task['fingerprint']})"
-    facts["dtype"] = info["number_type"]
+    rewards = [f"{reward['name']} x{reward['weight']:g}" for reward in info["rewards"]]
+    facts = {
+        **info["settings"],
+        "rewards": ", ".join(rewards),
+        "task": f"{task['name']} ({task['train']} rows, {task['fingerprint']})",
+        "dtype": info["number_type"],
+    }
     for package, version in info["versions"].items():
         facts[f"{package} version"] = version
+    # The place of a folder changes nothing in the run.
+    facts.pop("run_root", None)
     return facts
