@@ -139,9 +139,9 @@ def training_figure(run: Any, panels: Literal["main", "all"] = "main") -> Figure
         foot.append("Markers at the upper edge are alerts: run.alerts has their words.")
     if window > 1:
         foot.append(f"Strong lines: mean of the last {window} steps. Pale lines: each step.")
-    figure, axes = _empty_figure(shown, foot)
+    figure = _empty_figure(shown, foot)
     figure.set_label(sentence)
-    for axis, panel in zip(axes, shown, strict=True):
+    for axis, panel in zip(figure.axes, shown, strict=True):
         if panel is TOTAL:
             _draw_deviation(axis, rows, window, run.total_range)
             _mark_alerts(axis, alerts)
@@ -166,10 +166,8 @@ def _is_measured(panel: CurvePanel, rows: Sequence[Row]) -> bool:
     return curve(rows, panel.metric).notna().any()
 
 
-def _empty_figure(
-    shown: Sequence[CurvePanel], foot: Sequence[str]
-) -> tuple[Figure, Sequence[Axes]]:
-    """Return a figure with empty panels and texts below them, and the axes of the panels."""
+def _empty_figure(shown: Sequence[CurvePanel], foot: Sequence[str]) -> Figure:
+    """Return a figure with empty panels, in this order, and texts below them."""
     # matplotlib does not wrap text at words.
     lines = []
     for text in foot:
@@ -181,12 +179,11 @@ def _empty_figure(
     # A label of the whole figure, because the layout keeps its place free.
     label = figure.supxlabel("\n".join(lines), x=0.012, ha="left", fontsize=9, color=INK)
     label.set(linespacing=1.3, parse_math=False)
-    axes = []
+    column_count = min(PANELS_PER_ROW, len(shown))
     for number, panel in enumerate(shown, 1):
-        axis = figure.add_subplot(row_count, min(PANELS_PER_ROW, len(shown)), number)
+        axis = figure.add_subplot(row_count, column_count, number)
         _frame(axis, panel)
-        axes.append(axis)
-    return figure, axes
+    return figure
 
 
 def _frame(axis: Axes, panel: CurvePanel) -> None:
@@ -247,11 +244,9 @@ def _draw_heldout(axis: Axes, rows: Sequence[Row]) -> None:
         values = curve(rows, measure.key)
         if values.empty:
             continue
-        # Another program may have logged a share without its interval.
-        low = curve(rows, measure.low_key).reindex(values.index)
-        high = curve(rows, measure.high_key).reindex(values.index)
-        colour = COLOURS[number % len(COLOURS)]
-        axis.fill_between(values.index, low, high, color=colour, alpha=0.13, linewidth=0)
+        low = curve(rows, measure.low_key)
+        high = curve(rows, measure.high_key)
+        axis.fill_between(low.index, low, high, color=COLOURS[number], alpha=0.13, linewidth=0)
         line = _draw_values(axis, values, 1, number)
         last = values.iloc[-1]
         lines[line] = f"{measure.label} {last:.0%}"
@@ -331,10 +326,10 @@ def overlay(runs: Mapping[str, Sequence[Row]]) -> Figure:
     """
     all_rows = [row for rows in runs.values() for row in rows]
     shown = [panel for panel in (TOTAL, HOLDOUT, KL) if _is_measured(panel, all_rows)]
-    figure, axes = _empty_figure(shown, [])
+    figure = _empty_figure(shown, [])
     if not shown:
         return figure
-    for axis, panel in zip(axes, shown, strict=True):
+    for axis, panel in zip(figure.axes, shown, strict=True):
         lines = []
         for number, rows in enumerate(runs.values()):
             # Held-out scores are few, and each is a mean over questions already.

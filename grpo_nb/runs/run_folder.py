@@ -198,14 +198,16 @@ class Run(Shown):
     def total_range(self) -> tuple[float, float] | None:
         """Lowest and highest possible total reward; None if a reward has no known range."""
         ranges = self.ranges
-        weights = self.weights
-        if not weights or ranges.keys() != weights.keys():
-            return None
-        # A negative weight swaps the ends of a range.
-        weighted = [
-            (weights[name] * low, weights[name] * high) for name, (low, high) in ranges.items()
-        ]
-        return sum(map(min, weighted)), sum(map(max, weighted))
+        lowest = 0.0
+        highest = 0.0
+        for name, weight in self.weights.items():
+            if name not in ranges:
+                return None
+            # A negative weight swaps the ends of a range.
+            low, high = sorted(weight * end for end in ranges[name])
+            lowest += low
+            highest += high
+        return lowest, highest
 
     @property
     def status(self) -> str:

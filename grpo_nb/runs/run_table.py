@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -56,18 +57,16 @@ class SideBySide(Shown, Sequence):
         return dict(zip(names, self.runs, strict=True))
 
     @property
-    def differences(self) -> dict[str, dict[str, Any]]:
-        """Settings, rewards, tasks and versions that differ: for each, its value by run."""
-        facts_of_runs = {name: _facts_of(run.info) for name, run in self.named.items()}
-        keys = {}
-        for facts in facts_of_runs.values():
-            keys |= facts
+    def differences(self) -> dict[str, list[Any]]:
+        """Settings, rewards, tasks and versions that differ: for each, its value in each run."""
+        facts_of_runs = [_facts_of(run.info) for run in self.runs]
+        names = dict.fromkeys(itertools.chain(*facts_of_runs))
         differences = {}
-        for key in keys:
-            values = {name: facts.get(key, "") for name, facts in facts_of_runs.items()}
+        for name in names:
+            values = [facts.get(name, "") for facts in facts_of_runs]
             # As texts, because a setting can be a list, which no set accepts.
-            if len(set(map(str, values.values()))) > 1:
-                differences[key] = values
+            if len(set(map(str, values))) > 1:
+                differences[name] = values
         return differences
 
     def plot(self) -> Figure:
@@ -84,27 +83,22 @@ class SideBySide(Shown, Sequence):
             yield figure_html(self.plot(), "The curves of these runs: .plot() draws them.")
         differences = self.differences
         lines = []
-        for name, run in self.named.items():
+        for number, (name, run) in enumerate(self.named.items()):
             rows = run.rows
             done = rows[-1]["step"] if rows else 0
+            planned = run.settings.max_steps
             reward = mean(series(rows[-LAST_STEPS:], "reward"))
-            values = []
-            for key, value_of_run in differences.items():
-                value = shorten(str(value_of_run[name]), MAX_VALUE_CHARACTERS)
-                values.append(f"{key}={value}")
-            comparison = run.comparison
-            heldout = "not compared"
-            if comparison is not None:
-                before = heldout_in_words(vars(comparison.before))
-                after = heldout_in_words(vars(comparison.after))
-                heldout = f"before: {before}; after: {after}"
+            own_values = []
+            for fact, values in differences.items():
+                value = shorten(str(values[number]), MAX_VALUE_CHARACTERS)
+                own_values.append(f"{fact}={value}")
             line = (
                 name,
                 run.status,
-                f"{done} of {run.settings.max_steps}",
+                f"{done} of {planned}",
                 f"{reward:.2f}",
-                heldout,
-                ", ".join(values),
+                _heldout_in_words(run),
+                ", ".join(own_values),
             )
             lines.append(line)
         head = ("name", "status", "steps", "reward", "held-out", "what differs")
@@ -139,8 +133,7 @@ def list_runs(root: str | Path | None = None) -> SideBySide:
     # By their start, because a network drive or a copy changes the times of files.
     readable.sort(key=lambda pair: pair[0])
     runs = tuple(run for _, run in readable)
-    plural = "" if len(runs) == 1 else "s"
-    title = f"{len(runs)} run{plural} in {root}"
+    title = f"Runs in {root}: {len(runs)}"
     return SideBySide(title, runs, shows_curves=False, unreadable=unreadable)
 
 
@@ -159,6 +152,16 @@ def side_by_side(*runs: Run | str | Path) -> SideBySide:
     opened = tuple(open_run(run) for run in runs)
     names = ", ".join(run.name for run in opened)
     return SideBySide(f"Runs {names}", opened)
+
+
+def _heldout_in_words(run: Run) -> str:
+    """Return each held-out measure before and after, because the format alone may have improved."""
+    comparison = run.comparison
+    if comparison is None:
+        return "not compared"
+    before = heldout_in_words(vars(comparison.before))
+    after = heldout_in_words(vars(comparison.after))
+    return f"before: {before}; after: {after}"
 
 
 def _facts_of(info: Mapping[str, Any]) -> dict[str, Any]:

@@ -85,19 +85,15 @@ class RunViewer(Panel):
 
     @in_panel
     def refresh(self) -> None:
-        """Read what a running training has written since the last time."""
-        shown = self.step
-        was_last = self._slider.index == len(self._slider.options) - 1
+        """Read what a running training has written since, and show its newest step."""
         steps = self.run.steps
         self.panel_title = f"Run {self.run.name}: {self.run.status}"
         self._title.value = macro("title", self.panel_title)
-        # A slider at the last step follows a running training.
-        if steps and (was_last or shown not in steps):
-            shown = steps[-1]
+        options = [(str(step), step) for step in steps] or [_NO_STEP]
         # Each of these assignments would draw a step.
         self._slider.unobserve(self._pick_step, "value")
-        self._slider.options = [(str(step), step) for step in steps] or [_NO_STEP]
-        self._slider.value = shown if steps else _NO_STEP[1]
+        self._slider.options = options
+        self._slider.index = len(options) - 1
         self._slider.observe(self._pick_step, "value")
         figure = self.run.plot()
         curves = figure_html(figure, f"Training curves. {figure.get_label()}")
