@@ -46,7 +46,7 @@ from grpo_nb.core.files import (
 )
 from grpo_nb.core.locks import writer_status
 from grpo_nb.core.tables import Part, Shown, bold
-from grpo_nb.core.words import in_line
+from grpo_nb.core.words import in_line, require_number
 from grpo_nb.runs.alert import Alert, alerts_of
 from grpo_nb.runs.checkpoints import checkpoint_folders
 from grpo_nb.runs.groups import StepGroups
@@ -60,7 +60,6 @@ from grpo_nb.runs.rows import (
 )
 from grpo_nb.runs.run_info import (
     COMPARISON,
-    ROW,
     RunInfo,
     check_fields,
     read_run_info,
@@ -74,6 +73,8 @@ if TYPE_CHECKING:
 
 #: The image of the curves, in the folder of a run and of an export.
 FIGURE = "figures/training.png"
+#: Largest step of a row: every whole number up to this limit is exact as a float.
+MAX_STEP = 2**53
 
 
 def new_run_folder(root: str | Path, name: str | None) -> Path:
@@ -254,7 +255,8 @@ class Run(Shown):
         rows = read_rows(file)
         for row in rows:
             with reading(file, f", step {in_line(row.get('step'))},"):
-                check_fields("the row", row, ROW)
+                # Metrics have any name, so only the step and the alerts are checked.
+                require_number("step", row.get("step"), 0, MAX_STEP)
                 alerts_of([row])
         return rows
 

@@ -144,13 +144,6 @@ def read_run_info(path: Path) -> RunInfo:
     return RunInfo(**{name: value for name, value in content.items() if name in names})
 
 
-# Metrics have any name, so only the step of a row is checked.
-class RowRecord(TypedDict):
-    """A row of `metrics.jsonl`."""
-
-    step: Count
-
-
 # Tables and cards show these fields without looking for them first.
 class EvaluationRecord(TypedDict):
     """One side of a comparison: the fields that are shown."""
@@ -191,7 +184,6 @@ class ComparisonRecord(TypedDict):
 
 
 RUN_INFO = TypeAdapter(RunInfo)
-ROW = TypeAdapter(RowRecord)
 COMPARISON = TypeAdapter(ComparisonRecord)
 
 
