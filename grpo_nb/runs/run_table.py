@@ -49,20 +49,19 @@ class SideBySide(Shown, Sequence):
         return self.runs[index]
 
     @property
-    def named(self) -> dict[str, Run]:
-        """Runs by name, or by path if two runs share a name."""
+    def names(self) -> list[str]:
+        """Name of each run, or the paths if two runs share a name."""
         names = [run.name for run in self.runs]
         if len(set(names)) < len(names):
-            names = [str(shown_path(run.path)) for run in self.runs]
-        return dict(zip(names, self.runs, strict=True))
+            return [str(shown_path(run.path)) for run in self.runs]
+        return names
 
     @property
     def differences(self) -> dict[str, list[Any]]:
         """Settings, rewards, tasks and versions that differ: for each, its value in each run."""
         facts_of_runs = [_facts_of(run.info) for run in self.runs]
-        names = dict.fromkeys(itertools.chain(*facts_of_runs))
         differences = {}
-        for name in names:
+        for name in itertools.chain(*facts_of_runs):
             values = [facts.get(name, "") for facts in facts_of_runs]
             # As texts, because a setting can be a list, which no set accepts.
             if len(set(map(str, values))) > 1:
@@ -73,7 +72,8 @@ class SideBySide(Shown, Sequence):
         """Draw reward, held-out accuracy and KL, one colour for each run."""
         from grpo_nb.runs.figure import overlay
 
-        return overlay({name: run.rows for name, run in self.named.items()})
+        rows_of_runs = [run.rows for run in self.runs]
+        return overlay(dict(zip(self.names, rows_of_runs, strict=True)))
 
     def _parts(self) -> Iterable[Part]:
         from grpo_nb.runs.figure import figure_html
@@ -83,7 +83,8 @@ class SideBySide(Shown, Sequence):
             yield figure_html(self.plot(), "The curves of these runs: .plot() draws them.")
         differences = self.differences
         lines = []
-        for number, (name, run) in enumerate(self.named.items()):
+        names = self.names
+        for number, run in enumerate(self.runs):
             rows = run.rows
             done = rows[-1]["step"] if rows else 0
             planned = run.settings.max_steps
@@ -93,7 +94,7 @@ class SideBySide(Shown, Sequence):
                 value = shorten(str(values[number]), MAX_VALUE_CHARACTERS)
                 own_values.append(f"{fact}={value}")
             line = (
-                name,
+                names[number],
                 run.status,
                 f"{done} of {planned}",
                 f"{reward:.2f}",
@@ -146,7 +147,7 @@ def side_by_side(*runs: Run | str | Path) -> SideBySide:
     Raises:
         FileNotFoundError: There is no run at a path.
 
-    >>> list(gn.runs.side_by_side(run).named)
+    >>> gn.runs.side_by_side(run).names
     ['tiny']
     """
     opened = tuple(open_run(run) for run in runs)
