@@ -38,8 +38,9 @@ ALERT_MARKS = {
     "warning": ("#B26A00", "D"),
     "critical": (RED, "v"),
 }
-#: Characters of a line below the panels, of a reward's name and of a run's name.
+#: Characters of a line below the panels, of a text there, of a reward's name and of a run's name.
 FOOT_CHARACTERS = 125
+MAX_FOOT = 600
 MAX_NAME = 20
 MAX_RUN_NAME = 40
 
@@ -172,7 +173,8 @@ def _empty_figure(shown: Sequence[CurvePanel], foot: Sequence[str]) -> Figure:
     lines = []
     for text in foot:
         # A run that somebody sends can name anything as its reference.
-        lines += textwrap.wrap(_one_line(text, 600), FOOT_CHARACTERS, break_on_hyphens=False)
+        line = _one_line(text, MAX_FOOT)
+        lines += textwrap.wrap(line, FOOT_CHARACTERS, break_on_hyphens=False)
     row_count = math.ceil(len(shown) / PANELS_PER_ROW)
     height = PANEL_INCHES * row_count + FOOT_LINE_INCHES * (len(lines) + 1.5)
     figure = Figure(figsize=(WIDTH_INCHES, height), facecolor="none", layout="constrained")
@@ -282,9 +284,10 @@ def _label_lines(axis: Axes, lines: Mapping[Line2D, str]) -> None:
     # In the order of the ends of the lines, each in a row of its own, so none overlap.
     ordered = sorted(lines, key=lambda line: line.get_ydata()[-1], reverse=True)
     for number, line in enumerate(ordered):
+        height = 1 - LABEL_DISTANCE * number
         axis.text(
             1.03,
-            1 - LABEL_DISTANCE * number,
+            height,
             lines[line],
             transform=axis.transAxes,
             va="center",
