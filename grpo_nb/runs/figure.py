@@ -26,7 +26,7 @@ from grpo_nb.core.progress import CellOutput
 from grpo_nb.core.tables import Html, escaped
 from grpo_nb.core.words import displayable
 from grpo_nb.runs.alert import Alert, worst_first
-from grpo_nb.runs.outcome import describe
+from grpo_nb.runs.outcome import describe_run
 from grpo_nb.runs.rows import ACCURACY, HELDOUT_MEASURES, Row
 
 #: With line styles, curves can be told apart without colour too.
@@ -87,7 +87,7 @@ OTHER_PANELS = (
 )
 
 
-def curve(rows: Sequence[Row], metric: str) -> pandas.Series:
+def logged_values(rows: Sequence[Row], metric: str) -> pandas.Series:
     """Return the logged values of a metric by step, with NaN for infinite values."""
     # An axis cannot show an infinite value.
     values = {}
@@ -98,7 +98,7 @@ def curve(rows: Sequence[Row], metric: str) -> pandas.Series:
     return series.where(numpy.isfinite(series))
 
 
-def window_of(rows: Sequence[Row]) -> int:
+def smoothing_window(rows: Sequence[Row]) -> int:
     """Return the number of rows of the trailing mean.
 
     It is small in a short run, because a long mean would hide the start.
@@ -132,8 +132,8 @@ def training_figure(run: Any, panels: Literal["main", "all"] = "main") -> Figure
     rows = run.rows
     candidates = MAIN_PANELS if panels == "main" else MAIN_PANELS + OTHER_PANELS
     shown = [panel for panel in candidates if _is_measured(panel, rows)]
-    window = window_of(rows)
-    sentence = describe(rows, run.reference)
+    window = smoothing_window(rows)
+    sentence = describe_run(rows, run.reference)
     foot = [sentence]
     alerts = run.alerts
     if alerts:
@@ -151,7 +151,7 @@ def training_figure(run: Any, panels: Literal["main", "all"] = "main") -> Figure
         elif panel is HOLDOUT:
             _draw_heldout(axis, rows)
         else:
-            values = curve(rows, panel.metric)
+            values = logged_values(rows, panel.metric)
             _draw_values(axis, values, window)
             # From 0, so that a steady curve does not look restless. Rewards have no natural zero.
             if panel is not TOTAL and not panel.is_share and values.min() >= 0:
@@ -164,7 +164,7 @@ def _is_measured(panel: CurvePanel, rows: Sequence[Row]) -> bool:
     if panel is EACH:
         # With one reward this panel would repeat the total.
         return len(reward_metrics(rows)) > 1
-    return curve(rows, panel.metric).notna().any()
+    return logged_values(rows, panel.metric).notna().any()
 
 
 def _empty_figure(shown: Sequence[CurvePanel], foot: Sequence[str]) -> Figure:
@@ -184,11 +184,11 @@ def _empty_figure(shown: Sequence[CurvePanel], foot: Sequence[str]) -> Figure:
     column_count = min(PANELS_PER_ROW, len(shown))
     for number, panel in enumerate(shown, 1):
         axis = figure.add_subplot(row_count, column_count, number)
-        _frame(axis, panel)
+        _style_panel(axis, panel)
     return figure
 
 
-def _frame(axis: Axes, panel: CurvePanel) -> None:
+def _style_panel(axis: Axes, panel: CurvePanel) -> None:
     """Give a panel the look that all share: title and unit above it, grid behind the data."""
     axis.set_facecolor("none")
     axis.set_title(panel.title, loc="left", fontsize=10.5, fontweight="bold", color=INK, pad=20)
@@ -211,8 +211,8 @@ def _draw_deviation(
     axis: Axes, rows: Sequence[Row], window: int, total_range: tuple[float, float] | None
 ) -> None:
     """Draw a band of one standard deviation over the completions around the total reward."""
-    means = curve(rows, "reward").rolling(window, 1).mean()
-    deviations = curve(rows, "reward_std").rolling(window, 1).mean()
+    means = logged_values(rows, "reward").rolling(window, 1).mean()
+    deviations = logged_values(rows, "reward_std").rolling(window, 1).mean()
     if deviations.empty:
         return
     # No completion can earn more than the maximum, so the band does not promise it.
@@ -233,7 +233,7 @@ def _draw_each_reward(
         label = _one_line(name, MAX_NAME)
         if name in weights:
             label += f" x{weights[name]:g}"
-        values = curve(rows, metric)
+        values = logged_values(rows, metric)
         line = _draw_values(axis, values, window, number)
         lines[line] = label
     _label_lines(axis, lines)
@@ -243,11 +243,11 @@ def _draw_heldout(axis: Axes, rows: Sequence[Row]) -> None:
     """Draw the three held-out measures with their 95 % intervals and their last values."""
     lines = {}
     for number, measure in enumerate(HELDOUT_MEASURES):
-        values = curve(rows, measure.key)
+        values = logged_values(rows, measure.key)
         if values.empty:
             continue
-        low = curve(rows, measure.low_key)
-        high = curve(rows, measure.high_key)
+        low = logged_values(rows, measure.low_key)
+        high = logged_values(rows, measure.high_key)
         axis.fill_between(low.index, low, high, color=COLOURS[number], alpha=0.13, linewidth=0)
         line = _draw_values(axis, values, 1, number)
         last = values.iloc[-1]
@@ -336,8 +336,8 @@ def overlay(runs: Mapping[str, Sequence[Row]]) -> Figure:
         lines = []
         for number, rows in enumerate(runs.values()):
             # Held-out scores are few, and each is a mean over questions already.
-            window = 1 if panel is HOLDOUT else window_of(rows)
-            line = _draw_values(axis, curve(rows, panel.metric), window, number)
+            window = 1 if panel is HOLDOUT else smoothing_window(rows)
+            line = _draw_values(axis, logged_values(rows, panel.metric), window, number)
             lines.append(line)
     # Lines and names are given as lists, because matplotlib leaves out names that begin with "_".
     names = [_one_line(name, MAX_RUN_NAME) for name in runs]

@@ -123,7 +123,7 @@ def reward_rise(rows: Sequence[Row]) -> Rise:
     )
 
 
-def describe(rows: Sequence[Row], reference: str = "the reference model") -> str:
+def describe_run(rows: Sequence[Row], reference: str = "the reference model") -> str:
     """Describe a run so far in one sentence: reward, KL, and truncated completions.
 
     Args:

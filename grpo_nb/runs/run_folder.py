@@ -50,7 +50,7 @@ from grpo_nb.core.words import in_line, require_number
 from grpo_nb.runs.alert import Alert, alerts_of
 from grpo_nb.runs.checkpoints import checkpoint_folders
 from grpo_nb.runs.groups import StepGroups
-from grpo_nb.runs.outcome import Outcome, Rise, decide_outcome, describe, reward_rise
+from grpo_nb.runs.outcome import Outcome, Rise, decide_outcome, describe_run, reward_rise
 from grpo_nb.runs.rows import (
     Row,
     best_row,
@@ -320,7 +320,7 @@ class Run(Shown):
     @property
     def sentence(self) -> str:
         """One sentence about the run so far: its reward, its KL, and its truncated completions."""
-        return describe(self.rows, self.reference)
+        return describe_run(self.rows, self.reference)
 
     def rise(self) -> Rise:
         """Test whether the reward rose over the steps by more than chance (Mann-Kendall test)."""
@@ -487,7 +487,7 @@ class Run(Shown):
     def _parts(self) -> Iterator[Part]:
         rows = self.rows
         yield bold(f"Run {self.name}: {self.status_sentence}.")
-        yield describe(rows, self.reference)
+        yield describe_run(rows, self.reference)
         info = self.info
         for entry in info.get("resumed", ()):
             yield f"Resumed at step {entry['step']}. {'; '.join(entry.get('changed', ()))}".strip()

@@ -25,7 +25,7 @@ MAX_VALUE_CHARACTERS = 300
 
 
 @dataclass(frozen=True, repr=False)
-class SideBySide(Shown, Sequence):
+class RunTable(Shown, Sequence):
     """Several runs, shown as a table and, if they were chosen one by one, as curves.
 
     Indexing and iteration give the runs.
@@ -109,7 +109,7 @@ class SideBySide(Shown, Sequence):
             yield f"{' '.join(name.split())} cannot be read: {reason}"
 
 
-def list_runs(root: str | Path | None = None) -> SideBySide:
+def list_runs(root: str | Path | None = None) -> RunTable:
     """List the runs of a folder in the order in which they were started.
 
     A run that cannot be read is named below the table with the reason.
@@ -135,10 +135,10 @@ def list_runs(root: str | Path | None = None) -> SideBySide:
     readable.sort(key=lambda pair: pair[0])
     runs = tuple(run for _, run in readable)
     title = f"Runs in {root}: {len(runs)}"
-    return SideBySide(title, runs, shows_curves=False, unreadable=unreadable)
+    return RunTable(title, runs, shows_curves=False, unreadable=unreadable)
 
 
-def side_by_side(*runs: Run | str | Path) -> SideBySide:
+def side_by_side(*runs: Run | str | Path) -> RunTable:
     """Show runs side by side: one figure, and a table of the settings and versions that differ.
 
     Args:
@@ -152,7 +152,7 @@ def side_by_side(*runs: Run | str | Path) -> SideBySide:
     """
     opened = tuple(open_run(run) for run in runs)
     names = ", ".join(run.name for run in opened)
-    return SideBySide(f"Runs {names}", opened)
+    return RunTable(f"Runs {names}", opened)
 
 
 def _heldout_in_words(run: Run) -> str:

@@ -32,7 +32,7 @@ class RunViewer(Panel):
         FileNotFoundError: There is no run at that path.
 
     Attributes:
-        logged: The groups of the step that is shown; None if the run has no completions yet.
+        step_groups: The groups of the step that is shown; None if the run has no completions yet.
 
     >>> RunViewer("runs/first")  # doctest: +SKIP
     """
@@ -42,7 +42,7 @@ class RunViewer(Panel):
     def __init__(self, run: Run | str | Path) -> None:
         super().__init__()
         self.run = open_run(run)
-        self.logged: StepGroups | None = None
+        self.step_groups: StepGroups | None = None
         self._title = view()
         self._curves_view = view()
         self._step_view = view()
@@ -108,5 +108,5 @@ class RunViewer(Panel):
     @in_panel
     def _pick_step(self) -> None:
         """Show the groups of the chosen step, folded."""
-        self.logged = self.run.step(self.step) if self.step is not None else None
-        self._step_view.value = render_view("step", step=self.logged, run_step=self.step)
+        self.step_groups = self.run.step(self.step) if self.step is not None else None
+        self._step_view.value = render_view("step", step=self.step_groups, run_step=self.step)

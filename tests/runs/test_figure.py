@@ -28,7 +28,7 @@ from grpo_nb.runs.figure import (
     png,
     training_figure,
 )
-from grpo_nb.runs.outcome import describe
+from grpo_nb.runs.outcome import describe_run
 
 TITLES_OF_ALL = [
     "Total reward",
@@ -253,7 +253,7 @@ def test_figure_text_neither_overlaps_nor_leaves_the_page(count: int, choice: st
         overlap_x = min(a.x1, b.x1) - max(a.x0, b.x0)
         overlap_y = min(a.y1, b.y1) - max(a.y0, b.y0)
         assert min(overlap_x, overlap_y) <= 0, (one, other)
-    assert " ".join(foot_of(figure).split()).startswith(describe(rows, reference))
+    assert " ".join(foot_of(figure).split()).startswith(describe_run(rows, reference))
 
 
 def boxes_of_texts(figure: Figure) -> list[tuple[str, Any]]:
@@ -320,7 +320,7 @@ def test_live_plot_is_one_display_within_its_share_of_the_time(
         return b""
 
     monkeypatch.setattr(figure_module, "png", slow_png)
-    sentence = describe(made_rows(20), "the base model")
+    sentence = describe_run(made_rows(20), "the base model")
     plot = LivePlot(SimpleNamespace(plot=lambda: Figure(label=sentence)))
     for _ in range(2000):
         clock["now"] += 1.0

@@ -111,7 +111,7 @@ def test_viewer_shows_the_picked_step(run: gn.runs.Run) -> None:
     assert "learned nothing" in shows._step_view.value
     shows.step = 30
     assert shows._errors.value == ""
-    assert "Step 30" in shows.logged.title
+    assert "Step 30" in shows.step_groups.title
 
 
 def test_viewer_follows_a_running_run(run: gn.runs.Run) -> None:
