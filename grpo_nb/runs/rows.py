@@ -201,10 +201,10 @@ def repetition_metrics(texts: pandas.Series, groups: pandas.Series) -> dict[str,
     by_group = one_line.groupby(groups)
     sizes = by_group.size()
     duplicates = sizes - by_group.nunique()
-    can_repeat = sizes > 1
+    # A group of one completion has no share: 0 / 0.
+    shares = (duplicates / (sizes - 1)).dropna()
     metrics = {}
-    if can_repeat.any():
-        shares = duplicates[can_repeat] / (sizes[can_repeat] - 1)
+    if len(shares):
         metrics["completions/duplicates"] = fmean(shares)
     # Within one prompt the same answer may simply be the right one.
     if len(sizes) > 1:

@@ -177,7 +177,7 @@ class Run(Shown):
     @property
     def chat_template_kwargs(self) -> dict[str, Any]:
         """Arguments of the chat template, as in `Task.chat_template_kwargs`."""
-        return dict(self.info["settings"].get("extra", {}).get("chat_template_kwargs") or {})
+        return self.settings.extra.get("chat_template_kwargs") or {}
 
     @property
     def reference(self) -> str:
@@ -192,8 +192,8 @@ class Run(Shown):
     @property
     def ranges(self) -> dict[str, tuple[float, float]]:
         """Lowest and highest unweighted score of each reward; unknown ranges are left out."""
-        with_range = [reward for reward in self.info["rewards"] if reward.get("range")]
-        return {reward["name"]: tuple(reward["range"]) for reward in with_range}
+        rewards = self.info["rewards"]
+        return {reward["name"]: reward["range"] for reward in rewards if reward.get("range")}
 
     @property
     def total_range(self) -> tuple[float, float] | None:
@@ -524,13 +524,13 @@ def open_run(path: str | Path | Run) -> Run:
     if isinstance(path, Run):
         return path
     path = Path(path).expanduser()
+    root = Path(Settings().run_root)
     # The path itself comes first, because a folder can have the name of a run.
-    for folder in (path, Path(Settings().run_root) / path):
+    for folder in (path, root / path):
         if (folder / "run.json").is_file():
             # Somebody else may have made the folder.
             refuse_links(folder)
             return Run(folder)
-    root = Path(Settings().run_root)
     names = sorted(file.parent.name for file in root.glob("*/run.json"))
     raise FileNotFoundError(
         f"{str(path)!r:.200} is not a run, because it has no run.json. Runs in {str(root)!r}: "

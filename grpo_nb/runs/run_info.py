@@ -81,9 +81,9 @@ class RunInfo:
     """Platform, cores, memory and GPU."""
     versions: dict
     """Versions of the packages."""
-    number_type: Text | None
+    number_type: Text
     """Dtype that the model computed in."""
-    rollout: Text | None
+    rollout: Text
     """Engine that samples the completions. On a CPU `shared prompts` if the completions of a group
     share the computation of their prompt; otherwise `stock`, TRL's own way, with the reason."""
     pid: int | None = None
@@ -115,13 +115,7 @@ class RunInfo:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of the file."""
-        # A run.json has these also where they are not known.
-        required = ("number_type", "rollout")
-        return {
-            name: value
-            for name, value in vars(self).items()
-            if value is not None or name in required
-        }
+        return {name: value for name, value in vars(self).items() if value is not None}
 
     def write(self, path: Path) -> None:
         """Write the file."""
