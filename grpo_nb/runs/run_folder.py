@@ -198,16 +198,15 @@ class Run(Shown):
     @property
     def total_range(self) -> tuple[float, float] | None:
         """Lowest and highest possible total reward; None if a reward has no known range."""
-        ranges = self.ranges
         lowest = 0.0
         highest = 0.0
-        for name, weight in self.weights.items():
-            if name not in ranges:
+        for reward in self.info["rewards"]:
+            if not reward.get("range"):
                 return None
             # A negative weight swaps the ends of a range.
-            low, high = sorted(weight * end for end in ranges[name])
-            lowest += low
-            highest += high
+            ends = [reward["weight"] * end for end in reward["range"]]
+            lowest += min(ends)
+            highest += max(ends)
         return lowest, highest
 
     @property
