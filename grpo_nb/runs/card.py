@@ -108,11 +108,6 @@ def model_card(
     """
     info = run.info
     settings = run.settings
-    is_embedded = settings.model == EMBEDDED_MODEL
-    # A local model has no page to link to, so the card gives its name alone.
-    origin = "local"
-    if is_embedded:
-        origin = f"the model embedded in grpo_nb: {ORIGIN_OF_EMBEDDED_MODEL} in 4 bit, dequantised"
     has_figure = (run.path / FIGURE).is_file()
     card = render(
         "runs/templates/card.md.jinja",
@@ -121,8 +116,9 @@ def model_card(
         kind=kind,
         metadata=card_metadata(run, kind),
         base=published_name(settings.model),
-        name_of_local_model=f"{Path(settings.model).name} ({origin})",
-        embedded_model=settings.model if is_embedded else None,
+        model_name=Path(settings.model).name,
+        embedded_model=settings.model if settings.model == EMBEDDED_MODEL else None,
+        origin=ORIGIN_OF_EMBEDDED_MODEL,
         comparison=run.comparison,
         measures=HELDOUT_MEASURES,
         in_percent=in_percent,
@@ -130,19 +126,9 @@ def model_card(
         figure=FIGURE if has_figure else None,
         answer_format=AnswerFormat(**info["task"]["format"]),
         settings=public_settings({**settings.to_dict(), **settings.extra}),
-        device=_device(info["machine"]),
     )
     # Last of all, because sentences and sources of rewards can also hold private parts.
     return displayable(without_private_parts(f"{card}\n"))
-
-
-def _device(machine: Mapping[str, Any]) -> str:
-    if machine["gpu"]:
-        return machine["gpu"]["name"]
-    # A run that was trained elsewhere (`grpo_nb.scaleout`) records only the kind of its device.
-    if "device" in machine:
-        return f"another machine (device {machine['device']})"
-    return f"a CPU, {machine['cores']} cores"
 
 
 def card_metadata(run: Run, kind: str = "adapter") -> ModelCardData:
