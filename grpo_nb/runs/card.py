@@ -72,13 +72,8 @@ def write_model_card(run: Run) -> None:
     write_text(run.path / "README.md", model_card(run))
 
 
-def write_export_card(
-    run: Run,
-    folder: str | Path,
-    kind: str,
-    verification: Mapping[str, Any] | None = None,
-) -> Path:
-    """Write the card of an export with its figure into the export's folder; return the card's path.
+def write_export_card(run: Run, folder: Path, kind: str, verification: Mapping[str, Any]) -> None:
+    """Write the card of an export with its figure into the export's folder.
 
     Args:
         run: The run that was exported.
@@ -89,12 +84,11 @@ def write_export_card(
     # The card names the figure by a relative path, so each export needs its own copy.
     figure = run.path / FIGURE
     if figure.is_file():
-        target = Path(folder) / FIGURE
+        target = folder / FIGURE
         target.parent.mkdir(exist_ok=True)
         shutil.copyfile(figure, target)
-    card = Path(folder) / "README.md"
-    card.write_text(model_card(run, kind, verification), "utf-8")
-    return card
+    card = model_card(run, kind, verification)
+    (folder / "README.md").write_text(card, "utf-8")
 
 
 def model_card(
