@@ -98,7 +98,7 @@ class RunTable(Shown, Sequence):
                 run.status,
                 f"{done} of {planned}",
                 f"{reward:.2f}",
-                _heldout_in_words(run),
+                _comparison_in_words(run),
                 ", ".join(own_values),
             )
             lines.append(line)
@@ -155,7 +155,7 @@ def side_by_side(*runs: Run | str | Path) -> RunTable:
     return RunTable(f"Runs {names}", opened)
 
 
-def _heldout_in_words(run: Run) -> str:
+def _comparison_in_words(run: Run) -> str:
     """Return each held-out measure before and after, because the format alone may have improved."""
     comparison = run.comparison
     if comparison is None:
