@@ -27,7 +27,7 @@ from grpo_nb.evaluation.subjects import (
 from grpo_nb.generation.samples import GeneratedCompletion, as_scored
 from grpo_nb.rewards.answers import SlotReward
 from grpo_nb.rewards.base import RewardFunction, reward_list, reward_name, weights_by_name
-from grpo_nb.runs.run_folder import Run, trained_questions
+from grpo_nb.runs.run_folder import Run, questions_trained_on
 from grpo_nb.scoring.correct_answers import (
     FunctionGrader,
     Grader,
@@ -279,7 +279,7 @@ class Exam:
 
     def _find_contamination(self) -> Contamination | None:
         """Return the questions that were trained on. Raise if there are any, unless allowed."""
-        trained = trained_questions(getattr(self.questions, "train", None), self._runs())
+        trained = questions_trained_on(getattr(self.questions, "train", None), self._runs())
         if not trained:
             return None  # Nobody could check, which is not the same as no contamination.
         contamination = find_contamination([row["question"] for row in self.rows], trained)

@@ -32,7 +32,7 @@ class Alert(Shown):
         ended: Step at which the alert was withdrawn because it was no longer true; None if open.
 
     `severity` keeps its last value when an alert is withdrawn. `kind` is the severity of an open
-    alert, or "withdrawn"; programs filter and sort by it. `standing` is the same in words, with the
+    alert, or "withdrawn"; programs filter and sort by it. `status` is the same in words, with the
     step, for tables.
 
     >>> alert = Alert(rule="kl", severity="info", step=20, message="KL 3.", advice="Look at it.")
@@ -66,7 +66,7 @@ class Alert(Shown):
         return self.severity if self.is_open else "withdrawn"
 
     @property
-    def standing(self) -> str:
+    def status(self) -> str:
         """Severity of an open alert, otherwise when it was withdrawn."""
         if self.is_open:
             return self.severity
@@ -90,8 +90,8 @@ def alert_table(alerts: Iterable[Alert]) -> Html:
         if alert.subject:
             name += f" ({alert.subject})"
         seen = Html(alert.message, f"<b>{escaped(name)}</b>: {escaped(alert.message)}")
-        rows.append((bold(alert.standing), alert.step, seen, alert.advice))
-        heading = f"{alert.standing}: {name}, step {alert.step}"
+        rows.append((bold(alert.status), alert.step, seen, alert.advice))
+        heading = f"{alert.status}: {name}, step {alert.step}"
         texts.append(f"{heading}: {alert.message}")
         texts.append(f"    change: {alert.advice}")
     head = ("severity", "step", "what was seen", "what to change")

@@ -32,16 +32,15 @@ ORIGIN_OF_EMBEDDED_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 SECRET = r"(.*_)?(token|password|secret|key|credentials?)"
 SECRET_NAME = re.compile(SECRET, re.IGNORECASE)
 PRIVATE_NAME = re.compile(rf"run_root|model|logging_dir|output_dir|{SECRET}", re.IGNORECASE)
-#: The login in a URL: `me:pass@` in "http://me:pass@host:8000/v1".
-LOGIN = re.compile(r"(?<=://)[^\s/'\"]*@")
-#: A key in the query of a URL: `5` in "http://host/v1?api_key=5".
-URL_KEY = re.compile(r"(?i)(?<=[?&])([\w-]*(?:token|key|password|secret)[\w-]*=)[^&\s'\"]+")
-#: The path of a file with data, such as "data/acme/train.csv".
-DATA_FILE = re.compile(r"\S*[/\\]\S+\.(csv|jsonl?|parquet|tsv|txt)")
-#: The folders of a path below a home folder or a drive: "~/a/", "/home/me/", "C:\\Users\\me\\".
-FOLDERS = re.compile(
-    r"(?<![\w/.:<~])(?:~|[A-Za-z]:\\+Users|/(?:home|root|Users|mnt|media|content|tmp|data|work))"
-    r"[/\\](?:[^\s'\"/\\]+[/\\]+)*"
+#: Parts of a text that are removed: in "http://me:pass@host/v1?api_key=5" the login and the key,
+#: and the folders of a path below a home folder or a drive, such as "/home/me/" and "C:\\Users\\".
+PRIVATE_PART = re.compile(
+    r"""(?<=://)[^\s/'"]*@
+    | [?&][\w-]*(?i:token|key|password|secret)[\w-]*=[^&\s'"]+
+    | (?<![\w/.:<~])
+      (?:~|[A-Za-z]:\\+Users|/(?:home|root|Users|mnt|media|content|tmp|data|work))
+      [/\\](?:[^\s'"/\\]+[/\\]+)*""",
+    re.VERBOSE,
 )
 
 
@@ -73,13 +72,8 @@ def write_model_card(run: Run) -> None:
     write_text(run.path / "README.md", model_card(run))
 
 
-def write_export_card(
-    run: Run,
-    folder: str | Path,
-    kind: str,
-    verification: Mapping[str, Any] | None = None,
-) -> Path:
-    """Write the card of an export with its figure into the export's folder; return the card's path.
+def write_export_card(run: Run, folder: Path, kind: str, verification: Mapping[str, Any]) -> None:
+    """Write the card of an export with its figure into the export's folder.
 
     Args:
         run: The run that was exported.
@@ -90,12 +84,11 @@ def write_export_card(
     # The card names the figure by a relative path, so each export needs its own copy.
     figure = run.path / FIGURE
     if figure.is_file():
-        target = Path(folder) / FIGURE
+        target = folder / FIGURE
         target.parent.mkdir(exist_ok=True)
         shutil.copyfile(figure, target)
-    card = Path(folder) / "README.md"
-    card.write_text(model_card(run, kind, verification), "utf-8")
-    return card
+    card = model_card(run, kind, verification)
+    (folder / "README.md").write_text(card, "utf-8")
 
 
 def model_card(
@@ -109,11 +102,6 @@ def model_card(
     """
     info = run.info
     settings = run.settings
-    is_embedded = settings.model == EMBEDDED_MODEL
-    # A local model has no page to link to, so the card gives its name alone.
-    origin = "local"
-    if is_embedded:
-        origin = f"the model embedded in grpo_nb: {ORIGIN_OF_EMBEDDED_MODEL} in 4 bit, dequantised"
     has_figure = (run.path / FIGURE).is_file()
     card = render(
         "runs/templates/card.md.jinja",
@@ -122,8 +110,9 @@ def model_card(
         kind=kind,
         metadata=card_metadata(run, kind),
         base=published_name(settings.model),
-        name_of_local_model=f"{Path(settings.model).name} ({origin})",
-        embedded_model=settings.model if is_embedded else None,
+        model_name=Path(settings.model).name,
+        embedded_model=settings.model if settings.model == EMBEDDED_MODEL else None,
+        origin=ORIGIN_OF_EMBEDDED_MODEL,
         comparison=run.comparison,
         measures=HOLDOUT_MEASURES,
         in_percent=in_percent,
@@ -131,19 +120,9 @@ def model_card(
         figure=FIGURE if has_figure else None,
         answer_format=AnswerFormat(**info["task"]["format"]),
         settings=public_settings({**settings.to_dict(), **settings.extra}),
-        device=_device(info["machine"]),
     )
     # Last of all, because sentences and sources of rewards can also hold private parts.
     return displayable(without_private_parts(f"{card}\n"))
-
-
-def _device(machine: Mapping[str, Any]) -> str:
-    if machine["gpu"]:
-        return machine["gpu"]["name"]
-    # A run that was trained elsewhere (`grpo_nb.scaleout`) records only the kind of its device.
-    if "device" in machine:
-        return f"another machine (device {machine['device']})"
-    return f"a CPU, {machine['cores']} cores"
 
 
 def card_metadata(run: Run, kind: str = "adapter") -> ModelCardData:
@@ -177,19 +156,22 @@ def published_name(model: str) -> str | None:
     >>> [published_name(model) for model in ("Qwen/Qwen3-0.6B", "./my-model")]
     ['Qwen/Qwen3-0.6B', None]
     """
-    is_id = re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", model) is not None
-    # The Hub allows neither "--" nor ".." in a name.
-    has_forbidden_part = re.search(r"--|\.\.", model) is not None
+    from huggingface_hub.utils import HFValidationError, validate_repo_id
+
+    try:
+        validate_repo_id(model)
+    except HFValidationError:
+        return None
     # A folder such as "models/mine" looks like a name on the Hub.
-    is_local = is_id and Path(model).exists()
-    return model if is_id and not has_forbidden_part and not is_local else None
+    is_published = "/" in model and not Path(model).exists()
+    return model if is_published else None
 
 
 def without_private_parts(value: Any) -> Any:
     """Return texts, lists and mappings without private parts: a path's folders, logins and keys.
 
     >>> without_private_parts(["/home/me/acme/model", "http://me:pass@host:8000/v1?api_key=5"])
-    ['model', 'http://host:8000/v1?api_key=***']
+    ['model', 'http://host:8000/v1']
     >>> without_private_parts("open('~/a/c.txt') or </answer>")
     "open('c.txt') or </answer>"
     """
@@ -198,15 +180,8 @@ def without_private_parts(value: Any) -> Any:
         public_names = [name for name in value if not SECRET_NAME.fullmatch(str(name))]
         return {name: without_private_parts(value[name]) for name in public_names}
     if isinstance(value, (list, tuple)):
-        return type(value)(without_private_parts(item) for item in value)
-    if not isinstance(value, str):
-        return value
-    # The folders of a data file often name a customer or a project.
-    if DATA_FILE.fullmatch(value):
-        return re.split(r"[/\\]", value)[-1]
-    without_login = LOGIN.sub("", value)
-    without_keys = URL_KEY.sub(r"\1***", without_login)
-    return FOLDERS.sub("", without_keys)
+        return [without_private_parts(item) for item in value]
+    return PRIVATE_PART.sub("", value) if isinstance(value, str) else value
 
 
 def public_settings(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -115,7 +115,7 @@ def keep_newest(root: Path, count: int) -> None:
         shutil.rmtree(folder)
 
 
-def best_adapter(run: Path, step: int) -> Path:
+def best_adapter_folder(run: Path, step: int) -> Path:
     """Return the folder that keeps the adapter of a step with the best held-out score so far.
 
     Args:

@@ -26,7 +26,7 @@ from grpo_nb.core.progress import CellOutput
 from grpo_nb.core.tables import Html, escaped
 from grpo_nb.core.words import displayable
 from grpo_nb.runs.alert import Alert, worst_first
-from grpo_nb.runs.outcome import describe
+from grpo_nb.runs.outcome import describe_run
 from grpo_nb.runs.rows import ACCURACY, HOLDOUT_MEASURES, Row
 
 #: With line styles, curves can be told apart without colour too.
@@ -38,8 +38,9 @@ ALERT_MARKS = {
     "warning": ("#B26A00", "D"),
     "critical": (RED, "v"),
 }
-#: Characters of a line below the panels, of a reward's name and of a run's name.
+#: Characters of a line below the panels, of a text there, of a reward's name and of a run's name.
 FOOT_CHARACTERS = 125
+MAX_FOOT = 600
 MAX_NAME = 20
 MAX_RUN_NAME = 40
 
@@ -86,7 +87,7 @@ OTHER_PANELS = (
 )
 
 
-def curve(rows: Sequence[Row], metric: str) -> pandas.Series:
+def logged_values(rows: Sequence[Row], metric: str) -> pandas.Series:
     """Return the logged values of a metric by step, with NaN for infinite values."""
     # An axis cannot show an infinite value.
     values = {}
@@ -97,7 +98,7 @@ def curve(rows: Sequence[Row], metric: str) -> pandas.Series:
     return series.where(numpy.isfinite(series))
 
 
-def window_of(rows: Sequence[Row]) -> int:
+def smoothing_window(rows: Sequence[Row]) -> int:
     """Return the number of rows of the trailing mean.
 
     It is small in a short run, because a long mean would hide the start.
@@ -112,60 +113,45 @@ def reward_metrics(rows: Sequence[Row]) -> list[str]:
     return [key for key in keys if key.startswith("rewards/") and key.endswith("/mean")]
 
 
-def training_figure(
-    rows: Sequence[Row],
-    weights: Mapping[str, float] | None = None,
-    reference: str = "the reference model",
-    *,
-    alerts: Sequence[Alert] = (),
-    total_range: tuple[float, float] | None = None,
-    panels: Literal["main", "all"] = "main",
-) -> Figure:
+def training_figure(run: Any, panels: Literal["main", "all"] = "main") -> Figure:
     """Draw the curves of a run, with one sentence about it below.
 
     Thin pale lines are the logged values, strong lines their trailing mean. The figure's label is
     the sentence, as the alternative text of the image.
 
     Args:
-        rows: Rows as in `Run.rows`. Any metric may be missing; its panel is then left out.
-        weights: Weight of each reward by name, for the labels.
-        reference: The model that the KL is measured against, in words.
-        alerts: Alerts as in `Run.alerts`, which are marked at their step.
-        total_range: The lowest and highest total reward that is possible, to which the band of
-            one standard deviation is clipped; None if it is not known.
+        run: The run. Any metric may be missing in its rows; the panel is then left out.
         panels: "main" draws total reward, each reward and held-out scores; "all" also KL, length,
             truncation, learning signal, entropy, gradient, learning rate, time and tool calls.
 
     Raises:
         ValueError: `panels` is neither "main" nor "all".
-
-    >>> figure = training_figure([{"step": 1, "reward": 0.5}, {"step": 2, "reward": 0.75}])
-    >>> figure.axes[0].get_title(loc="left")
-    'Total reward'
     """
     if panels not in ("main", "all"):
         raise ValueError(f"panels = {panels!r:.40} must be 'main' or 'all'.")
+    rows = run.rows
     candidates = MAIN_PANELS if panels == "main" else MAIN_PANELS + OTHER_PANELS
     shown = [panel for panel in candidates if _is_measured(panel, rows)]
-    window = window_of(rows)
-    sentence = describe(rows, reference)
+    window = smoothing_window(rows)
+    sentence = describe_run(rows, run.reference)
     foot = [sentence]
+    alerts = run.alerts
     if alerts:
         foot.append("Markers at the upper edge are alerts: run.alerts has their words.")
     if window > 1:
         foot.append(f"Strong lines: mean of the last {window} steps. Pale lines: each step.")
-    figure, axes = _empty_figure(shown, foot)
+    figure = _empty_figure(shown, foot)
     figure.set_label(sentence)
-    for axis, panel in zip(axes, shown, strict=True):
+    for axis, panel in zip(figure.axes, shown, strict=True):
         if panel is TOTAL:
-            _draw_deviation(axis, rows, window, total_range)
+            _draw_deviation(axis, rows, window, run.total_range)
             _mark_alerts(axis, alerts)
         if panel is EACH:
-            _draw_each_reward(axis, rows, window, weights or {})
+            _draw_each_reward(axis, rows, window, run.weights)
         elif panel is HOLDOUT:
             _draw_holdout(axis, rows)
         else:
-            values = curve(rows, panel.metric)
+            values = logged_values(rows, panel.metric)
             _draw_values(axis, values, window)
             # From 0, so that a steady curve does not look restless. Rewards have no natural zero.
             if panel is not TOTAL and not panel.is_share and values.min() >= 0:
@@ -174,37 +160,35 @@ def training_figure(
 
 
 def _is_measured(panel: CurvePanel, rows: Sequence[Row]) -> bool:
-    """Return True if some row has the panel's metric."""
+    """Return True if some row has a finite value of the panel's metric."""
     if panel is EACH:
         # With one reward this panel would repeat the total.
         return len(reward_metrics(rows)) > 1
-    return len(curve(rows, panel.metric)) > 0
+    return logged_values(rows, panel.metric).notna().any()
 
 
-def _empty_figure(
-    shown: Sequence[CurvePanel], foot: Sequence[str]
-) -> tuple[Figure, Sequence[Axes]]:
-    """Return a figure with empty panels and texts below them, and the axes of the panels."""
+def _empty_figure(shown: Sequence[CurvePanel], foot: Sequence[str]) -> Figure:
+    """Return a figure with empty panels, in this order, and texts below them."""
     # matplotlib does not wrap text at words.
     lines = []
     for text in foot:
         # A run that somebody sends can name anything as its reference.
-        lines += textwrap.wrap(_one_line(text, 600), FOOT_CHARACTERS, break_on_hyphens=False)
+        line = _one_line(text, MAX_FOOT)
+        lines += textwrap.wrap(line, FOOT_CHARACTERS, break_on_hyphens=False)
     row_count = math.ceil(len(shown) / PANELS_PER_ROW)
     height = PANEL_INCHES * row_count + FOOT_LINE_INCHES * (len(lines) + 1.5)
     figure = Figure(figsize=(WIDTH_INCHES, height), facecolor="none", layout="constrained")
     # A label of the whole figure, because the layout keeps its place free.
     label = figure.supxlabel("\n".join(lines), x=0.012, ha="left", fontsize=9, color=INK)
     label.set(linespacing=1.3, parse_math=False)
-    axes = []
+    column_count = min(PANELS_PER_ROW, len(shown))
     for number, panel in enumerate(shown, 1):
-        axis = figure.add_subplot(row_count, min(PANELS_PER_ROW, len(shown)), number)
-        _frame(axis, panel)
-        axes.append(axis)
-    return figure, axes
+        axis = figure.add_subplot(row_count, column_count, number)
+        _style_panel(axis, panel)
+    return figure
 
 
-def _frame(axis: Axes, panel: CurvePanel) -> None:
+def _style_panel(axis: Axes, panel: CurvePanel) -> None:
     """Give a panel the look that all share: title and unit above it, grid behind the data."""
     axis.set_facecolor("none")
     axis.set_title(panel.title, loc="left", fontsize=10.5, fontweight="bold", color=INK, pad=20)
@@ -227,8 +211,8 @@ def _draw_deviation(
     axis: Axes, rows: Sequence[Row], window: int, total_range: tuple[float, float] | None
 ) -> None:
     """Draw a band of one standard deviation over the completions around the total reward."""
-    means = curve(rows, "reward").rolling(window, 1).mean()
-    deviations = curve(rows, "reward_std").rolling(window, 1).mean()
+    means = logged_values(rows, "reward").rolling(window, 1).mean()
+    deviations = logged_values(rows, "reward_std").rolling(window, 1).mean()
     if deviations.empty:
         return
     # No completion can earn more than the maximum, so the band does not promise it.
@@ -249,7 +233,7 @@ def _draw_each_reward(
         label = _one_line(name, MAX_NAME)
         if name in weights:
             label += f" x{weights[name]:g}"
-        values = curve(rows, metric)
+        values = logged_values(rows, metric)
         line = _draw_values(axis, values, window, number)
         lines[line] = label
     _label_lines(axis, lines)
@@ -259,14 +243,12 @@ def _draw_holdout(axis: Axes, rows: Sequence[Row]) -> None:
     """Draw the three held-out measures with their 95 % intervals and their last values."""
     lines = {}
     for number, measure in enumerate(HOLDOUT_MEASURES):
-        values = curve(rows, measure.key)
+        values = logged_values(rows, measure.key)
         if values.empty:
             continue
-        # Another program may have logged a share without its interval.
-        low = curve(rows, measure.low_key).reindex(values.index)
-        high = curve(rows, measure.high_key).reindex(values.index)
-        colour = COLOURS[number % len(COLOURS)]
-        axis.fill_between(values.index, low, high, color=colour, alpha=0.13, linewidth=0)
+        low = logged_values(rows, measure.low_key)
+        high = logged_values(rows, measure.high_key)
+        axis.fill_between(low.index, low, high, color=COLOURS[number], alpha=0.13, linewidth=0)
         line = _draw_values(axis, values, 1, number)
         last = values.iloc[-1]
         lines[line] = f"{measure.label} {last:.0%}"
@@ -282,25 +264,15 @@ def _draw_values(axis: Axes, values: pandas.Series, window: int, number: int = 0
         window: Number of steps of the mean.
         number: Number of the line in its panel, which decides colour and line style.
     """
-    # A gap in a curve is easily overlooked, so the unit line names it.
-    count = values.isna().sum()
-    if count:
-        plural = "" if count == 1 else "s"
-        axis.texts[0].set_text(f"not finite at {count} step{plural}")
+    colour = COLOURS[number % len(COLOURS)]
     if window > 1:
-        colour = COLOURS[number % len(COLOURS)]
         axis.plot(values, color=colour, alpha=0.4, linewidth=0.7)
-    means = values.rolling(window, 1).mean()
-    return _draw_line(axis, means, number)
-
-
-def _draw_line(axis: Axes, values: pandas.Series, number: int) -> Line2D:
-    """Draw a strong line, with a dot at each value if there are few."""
     (line,) = axis.plot(
-        values,
-        color=COLOURS[number % len(COLOURS)],
+        values.rolling(window, 1).mean(),
+        color=colour,
         linestyle=STYLES[number % len(STYLES)],
         linewidth=2,
+        # Few values have a dot each.
         marker="o" if len(values) <= 12 else None,
         markersize=3.5,
     )
@@ -312,9 +284,10 @@ def _label_lines(axis: Axes, lines: Mapping[Line2D, str]) -> None:
     # In the order of the ends of the lines, each in a row of its own, so none overlap.
     ordered = sorted(lines, key=lambda line: line.get_ydata()[-1], reverse=True)
     for number, line in enumerate(ordered):
+        height = 1 - LABEL_DISTANCE * number
         axis.text(
             1.03,
-            1 - LABEL_DISTANCE * number,
+            height,
             lines[line],
             transform=axis.transAxes,
             va="center",
@@ -356,19 +329,18 @@ def overlay(runs: Mapping[str, Sequence[Row]]) -> Figure:
     """
     all_rows = [row for rows in runs.values() for row in rows]
     shown = [panel for panel in (TOTAL, HOLDOUT, KL) if _is_measured(panel, all_rows)]
-    figure, axes = _empty_figure(shown, [])
-    for axis, panel in zip(axes, shown, strict=True):
-        for number, rows in enumerate(runs.values()):
-            # Held-out scores are few, and each is a mean over questions already.
-            window = 1 if panel is HOLDOUT else window_of(rows)
-            values = curve(rows, panel.metric)
-            means = values.rolling(window, 1).mean()
-            _draw_line(axis, means, number)
+    figure = _empty_figure(shown, [])
     if not shown:
         return figure
+    for axis, panel in zip(figure.axes, shown, strict=True):
+        lines = []
+        for number, rows in enumerate(runs.values()):
+            # Held-out scores are few, and each is a mean over questions already.
+            window = 1 if panel is HOLDOUT else smoothing_window(rows)
+            line = _draw_values(axis, logged_values(rows, panel.metric), window, number)
+            lines.append(line)
     # Lines and names are given as lists, because matplotlib leaves out names that begin with "_".
     names = [_one_line(name, MAX_RUN_NAME) for name in runs]
-    lines = axes[0].lines
     legend = figure.legend(lines, names, loc="outside upper left", ncols=2, labelcolor=INK)
     legend.set_frame_on(False)
     for text in legend.get_texts():

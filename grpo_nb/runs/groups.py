@@ -5,9 +5,7 @@ Everything that a model, a user or a data set wrote is escaped. Nothing here nee
 
 from __future__ import annotations
 
-import contextlib
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -53,16 +51,11 @@ def completions_table(
     import pandas
 
     # TRL keeps the scores in deques, one for each reward.
-    score_lists = {name: list(values) for name, values in logs["rewards"].items()}
-    scores = pandas.DataFrame(score_lists)
-    prompts = []
-    for prompt in logs["prompt"]:
-        is_plain = isinstance(prompt, str)
-        prompts.append(prompt if is_plain else json.dumps(prompt))
+    scores = pandas.DataFrame(logs["rewards"])
     columns: dict[str, Any] = {
         "step": step,
         "group": scores.index // group_size,
-        "prompt": prompts,
+        "prompt": [json.dumps(turns) for turns in logs["prompt"]],
         "completion": [completion_text(completion) for completion in logs["completion"]],
     }
     if has_tools:
@@ -88,7 +81,7 @@ class GroupScores:
         number: Number of the group in its step.
         table: One row per completion as in `Run.completions`, from the highest advantage to the
             lowest.
-        weights: Weight of each reward by name; 0 where it is not known.
+        weights: Weight of each reward by name.
     """
 
     number: int
@@ -102,23 +95,13 @@ class GroupScores:
 
     @property
     def messages(self) -> list[dict[str, Any]]:
-        """Turns of the prompt. A plain prompt is one turn of the user."""
-        raw = self.table["prompt"].iloc[0]
-        # A plain prompt is any text, also JSON of something else than turns.
-        with contextlib.suppress(ValueError, RecursionError):
-            turns = json.loads(raw)
-            if isinstance(turns, list) and turns and all(map(_is_turn, turns)):
-                return turns
-        return [{"role": "user", "content": raw}]
+        """Messages of the prompt."""
+        return json.loads(self.table["prompt"].iloc[0])
 
     @property
     def question(self) -> str:
-        """Last turn of the user in the prompt."""
-        # A prompt can end with a turn of the assistant, whose answer the model continues.
-        messages = self.messages
-        turns = [turn for turn in messages if turn["role"] == "user"]
-        last = (turns or messages)[-1]
-        return str(last["content"])
+        """Last message of the prompt, which the completions answer."""
+        return self.messages[-1]["content"]
 
     @property
     def text_columns(self) -> list[str]:
@@ -133,8 +116,8 @@ class GroupScores:
         Totals that are all NaN count as spread, lest missing scores be reported as equal.
         """
         totals = self.table["total"]
-        spread = totals.max() - totals.min()
-        return bool(spread > NO_SPREAD or math.isnan(spread))
+        is_equal = totals.max() - totals.min() <= NO_SPREAD
+        return not is_equal
 
     def __repr__(self) -> str:
         question = " ".join(self.question.split())
@@ -149,10 +132,6 @@ class GroupScores:
         return standalone("group", group=self)
 
 
-def _is_turn(value: Any) -> bool:
-    return isinstance(value, dict) and {"role", "content"} <= value.keys()
-
-
 @dataclass(frozen=True, eq=False)
 class StepGroups:
     """The groups of one step, of a run or of a dry run. Shows itself as tables."""
@@ -163,15 +142,9 @@ class StepGroups:
     @classmethod
     def of(cls, title: str, table: pandas.DataFrame, weights: Mapping[str, float]) -> StepGroups:
         """Split the completions of a step, as `Run.completions` returns them, into groups."""
-        # In a run that somebody sent, run.json may lack a reward: it is shown with weight 0.
-        scored = table.select_dtypes("number").columns
-        known = {name: weights.get(name, 0.0) for name in scored if name not in OWN_COLUMNS}
         # A stable sort keeps completions with the same advantage in the order of sampling.
         ordered = table.sort_values("advantage", ascending=False, kind="stable")
-        groups = []
-        for number, rows in ordered.groupby("group", sort=True):
-            group = GroupScores(int(number), rows, known)
-            groups.append(group)
+        groups = [GroupScores(number, rows, weights) for number, rows in ordered.groupby("group")]
         return cls(title, tuple(groups))
 
     @property

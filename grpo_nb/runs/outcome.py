@@ -123,7 +123,7 @@ def reward_rise(rows: Sequence[Row]) -> Rise:
     )
 
 
-def describe(rows: Sequence[Row], reference: str = "the reference model") -> str:
+def describe_run(rows: Sequence[Row], reference: str = "the reference model") -> str:
     """Describe a run so far in one sentence: reward, KL, and truncated completions.
 
     Args:
@@ -145,12 +145,13 @@ def describe(rows: Sequence[Row], reference: str = "the reference model") -> str
     if broken:
         parts.append(f"it was NaN or infinite at {broken} more")
     # In a short run at most a third of the steps, so the mean describes the end only.
-    last = with_reward[-min(LAST_STEPS, max(1, rise.steps // 3)) :]
+    count = min(LAST_STEPS, max(1, rise.steps // 3))
+    last = with_reward[-count:]
     kl = mean(series(last, "kl"))
     parts.append("KL not measured" if math.isnan(kl) else f"KL to {reference} {kl:.3f}")
     truncated = mean(series(last, "completions/clipped_ratio"))
     if not math.isnan(truncated):
-        span = f" (last {len(last)} steps)" if len(last) > 1 else ""
+        span = f" (last {count} steps)" if count > 1 else ""
         parts.append(f"{truncated:.0%} of the completions truncated{span}")
     return "; ".join(parts) + "."
 
@@ -217,32 +218,31 @@ def decide_outcome(
     """
     # All missing evidence is named, not only the first, so that one rerun can supply it all.
     missing = list(obstacles)
+    facts = []
+    is_better = False
     if comparison is None:
         missing.append("the held-out answers were not compared")
-    elif comparison.verdict == "worse":
-        missing.append("the held-out answers got worse")
     else:
-        if comparison.verdict != "better":
-            missing.append("the held-out comparison shows no difference")
-        # More answers in the format can hide that fewer answers are right.
-        if comparison.answers_verdict == "worse":
-            missing.append("the answers themselves got worse")
-    baseline = comparison.majority if comparison is not None else None
-    if baseline is not None and not baseline.is_cleared:
-        missing.append("the majority-class baseline is not cleared")
+        # A comparison with an obstacle proves no gain, however good its verdict is.
+        is_better = comparison.verdict == "better" and not obstacles
+        if comparison.verdict == "worse":
+            missing.append("the held-out answers got worse")
+        else:
+            if comparison.verdict != "better":
+                missing.append("the held-out comparison shows no difference")
+            # More answers in the format can hide that fewer answers are right.
+            if comparison.answers_verdict == "worse":
+                missing.append("the answers themselves got worse")
+        facts.append(f"Held-out: {comparison.sentence}")
+        baseline = comparison.majority
+        if baseline is not None:
+            facts.append(baseline.sentence)
+            if not baseline.is_cleared:
+                missing.append("the majority-class baseline is not cleared")
     if not rise.is_clear:
         missing.append("the reward did not rise clearly")
-
-    # A comparison with an obstacle proves no gain, however good its verdict is.
-    is_valid = comparison is not None and not obstacles
-    is_better = is_valid and comparison.verdict == "better"
     head = "It worked."
     if missing:
-        head = "A gain is shown, but " if is_better else "No gain is shown: "
-        head += ", and ".join(missing) + "."
-    facts = [f"{head} {rise.sentence}"]
-    if comparison is not None:
-        facts.append(f"Held-out: {comparison.sentence}")
-    if baseline is not None:
-        facts.append(baseline.sentence)
-    return Outcome(worked=not missing, facts=(*facts, *notes))
+        start = "A gain is shown, but " if is_better else "No gain is shown: "
+        head = f"{start}{', and '.join(missing)}."
+    return Outcome(worked=not missing, facts=(f"{head} {rise.sentence}", *facts, *notes))

@@ -22,7 +22,7 @@ ACCURACY = "holdout/accuracy"
 
 
 class HoldoutMeasure(NamedTuple):
-    """A measure of held-out answers. All of its keys begin with `holdout/` and its name.
+    """A measure of held-out answers.
 
     Attributes:
         name: Name in `Evaluation.share_of` and in comparison.json.
@@ -72,6 +72,24 @@ def in_percent(share: float | None, interval: Sequence[float] | None) -> str:
         return f"{share:.1%}"
     low, high = interval
     return f"{share:.1%} ({low:.1%} to {high:.1%})"
+
+
+def holdout_in_words(values: Mapping[str, Any], prefix: str = "") -> str:
+    """Return the measured shares of held-out answers in words.
+
+    Args:
+        values: Shares by the names of the measures, behind the prefix.
+        prefix: Beginning of the keys, `holdout/` in a row of a run.
+
+    >>> holdout_in_words({"accuracy": 0.5, "in_format": 0.75, "anywhere": None})
+    '50% correct, 75% in the format'
+    """
+    parts = []
+    for measure in HOLDOUT_MEASURES:
+        share = values.get(f"{prefix}{measure.name}")
+        if isinstance(share, (int, float)):
+            parts.append(f"{share:.0%} {measure.label}")
+    return ", ".join(parts)
 
 
 #: Errors that a damaged file can cause when its content is parsed and checked. Lookup and attribute
@@ -183,10 +201,10 @@ def repetition_metrics(texts: pandas.Series, groups: pandas.Series) -> dict[str,
     by_group = one_line.groupby(groups)
     sizes = by_group.size()
     duplicates = sizes - by_group.nunique()
-    can_repeat = sizes > 1
+    # A group of one completion has no share: 0 / 0.
+    shares = (duplicates / (sizes - 1)).dropna()
     metrics = {}
-    if can_repeat.any():
-        shares = duplicates[can_repeat] / (sizes[can_repeat] - 1)
+    if len(shares):
         metrics["completions/duplicates"] = fmean(shares)
     # Within one prompt the same answer may simply be the right one.
     if len(sizes) > 1:

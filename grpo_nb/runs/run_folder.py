@@ -46,21 +46,20 @@ from grpo_nb.core.files import (
 )
 from grpo_nb.core.locks import writer_status
 from grpo_nb.core.tables import Part, Shown, bold
-from grpo_nb.core.words import in_line
+from grpo_nb.core.words import in_line, require_number
 from grpo_nb.runs.alert import Alert, alerts_of
 from grpo_nb.runs.checkpoints import checkpoint_folders
 from grpo_nb.runs.groups import StepGroups
-from grpo_nb.runs.outcome import Outcome, Rise, decide_outcome, describe, reward_rise
+from grpo_nb.runs.outcome import Outcome, Rise, decide_outcome, describe_run, reward_rise
 from grpo_nb.runs.rows import (
-    HOLDOUT_MEASURES,
     Row,
     best_row,
+    holdout_in_words,
     read_rows,
     reading,
 )
 from grpo_nb.runs.run_info import (
     COMPARISON,
-    ROW,
     RunInfo,
     check_fields,
     read_run_info,
@@ -74,6 +73,8 @@ if TYPE_CHECKING:
 
 #: The image of the curves, in the folder of a run and of an export.
 FIGURE = "figures/training.png"
+#: Largest step of a row: every whole number up to this limit is exact as a float.
+MAX_STEP = 2**53
 
 
 def new_run_folder(root: str | Path, name: str | None) -> Path:
@@ -176,7 +177,7 @@ class Run(Shown):
     @property
     def chat_template_kwargs(self) -> dict[str, Any]:
         """Arguments of the chat template, as in `Task.chat_template_kwargs`."""
-        return dict(self.info["settings"].get("extra", {}).get("chat_template_kwargs") or {})
+        return self.settings.extra.get("chat_template_kwargs") or {}
 
     @property
     def reference(self) -> str:
@@ -191,21 +192,22 @@ class Run(Shown):
     @property
     def ranges(self) -> dict[str, tuple[float, float]]:
         """Lowest and highest unweighted score of each reward; unknown ranges are left out."""
-        with_range = [reward for reward in self.info["rewards"] if reward.get("range")]
-        return {reward["name"]: tuple(reward["range"]) for reward in with_range}
+        rewards = self.info["rewards"]
+        return {reward["name"]: reward["range"] for reward in rewards if reward.get("range")}
 
     @property
     def total_range(self) -> tuple[float, float] | None:
         """Lowest and highest possible total reward; None if a reward has no known range."""
-        ranges = self.ranges
-        weights = self.weights
-        if not weights or ranges.keys() != weights.keys():
-            return None
-        # A negative weight swaps the ends of a range.
-        weighted = [
-            (weights[name] * low, weights[name] * high) for name, (low, high) in ranges.items()
-        ]
-        return sum(map(min, weighted)), sum(map(max, weighted))
+        lowest = 0.0
+        highest = 0.0
+        for reward in self.info["rewards"]:
+            if not reward.get("range"):
+                return None
+            # A negative weight swaps the ends of a range.
+            ends = [reward["weight"] * end for end in reward["range"]]
+            lowest += min(ends)
+            highest += max(ends)
+        return lowest, highest
 
     @property
     def status(self) -> str:
@@ -252,7 +254,8 @@ class Run(Shown):
         rows = read_rows(file)
         for row in rows:
             with reading(file, f", step {in_line(row.get('step'))},"):
-                check_fields("the row", row, ROW)
+                # Metrics have any name, so only the step and the alerts are checked.
+                require_number("step", row.get("step"), 0, MAX_STEP)
                 alerts_of([row])
         return rows
 
@@ -316,7 +319,7 @@ class Run(Shown):
     @property
     def sentence(self) -> str:
         """One sentence about the run so far: its reward, its KL, and its truncated completions."""
-        return describe(self.rows, self.reference)
+        return describe_run(self.rows, self.reference)
 
     def rise(self) -> Rise:
         """Test whether the reward rose over the steps by more than chance (Mann-Kendall test)."""
@@ -368,9 +371,7 @@ class Run(Shown):
                 "questions were trained on."
             )
         if self.status != "finished":
-            rows = self.rows
-            steps = f"{rows[-1]['step'] if rows else 0} of {self.settings.max_steps}"
-            notes.append(f"The run is {self.status_sentence}, after {steps} steps.")
+            notes.append(f"The run is {self.status_sentence}.")
         return notes
 
     def model_id(self, part: str) -> str:
@@ -396,14 +397,7 @@ class Run(Shown):
         # Imported here, so that reading the numbers of a run loads no matplotlib.
         from grpo_nb.runs.figure import training_figure
 
-        return training_figure(
-            self.rows,
-            self.weights,
-            self.reference,
-            alerts=self.alerts,
-            total_range=self.total_range,
-            panels=panels,
-        )
+        return training_figure(self, panels)
 
     # Held-out questions and results
 
@@ -440,11 +434,7 @@ class Run(Shown):
             return None
         with reading(file):
             text = file.read_text("utf-8")
-            saved = json.loads(text)
-            # A comparison with the field names of an earlier version is made again.
-            if isinstance(saved, dict) and "interval" in (saved.get("before") or {}):
-                return None
-            check_fields("comparison.json", saved, COMPARISON)
+            check_fields("comparison.json", json.loads(text), COMPARISON)
             comparison = json.loads(text, object_hook=lambda values: SimpleNamespace(**values))
         test_of_answers = comparison.tests.anywhere
         comparison.answers_verdict = test_of_answers and test_of_answers.verdict
@@ -493,37 +483,25 @@ class Run(Shown):
     # Display
 
     def _parts(self) -> Iterator[Part]:
-        info = self.info
         rows = self.rows
         yield bold(f"Run {self.name}: {self.status_sentence}.")
-        yield describe(rows, self.reference)
+        yield describe_run(rows, self.reference)
+        info = self.info
         for entry in info.get("resumed", ()):
             yield f"Resumed at step {entry['step']}. {'; '.join(entry.get('changed', ()))}".strip()
         best = best_row(rows)
         if best is not None:
-            yield f"Best held-out score: {_holdout_in_words(best)} at step {best['step']}."
+            yield f"Best held-out score: {holdout_in_words(best, 'holdout/')} at step {best['step']}."
             if "holdout_grader" in info:
                 yield f"Counted as correct: {info['holdout_grader']}."
         # A run that goes on or is done needs no advice.
         step = self.checkpoint_step
         if step is not None and self.status not in ("finished", "running"):
-            is_found_by_name = str(self.path.parent) == info["settings"].get("run_root")
-            resume = self.name if is_found_by_name else str(self.path)
-            yield f"To resume it at step {step}: gn.train(..., resume={resume!r})"
+            yield f"To resume it at step {step}: gn.train(..., resume={str(self.path)!r})"
         comparison = self.comparison
         if comparison is not None:
             yield f"Held-out: {comparison.sentence}"
         yield f"Folder: {shown_path(self.path)}"
-
-
-def _holdout_in_words(row: Row) -> str:
-    """Return the held-out measures of a row; the format may rise where the answers do not."""
-    parts = []
-    for measure in HOLDOUT_MEASURES:
-        share = row.get(measure.key)
-        if isinstance(share, (int, float)):
-            parts.append(f"{share:.1%} {measure.label}")
-    return ", ".join(parts)
 
 
 def open_run(path: str | Path | Run) -> Run:
@@ -544,13 +522,13 @@ def open_run(path: str | Path | Run) -> Run:
     if isinstance(path, Run):
         return path
     path = Path(path).expanduser()
+    root = Path(Settings().run_root)
     # The path itself comes first, because a folder can have the name of a run.
-    for folder in (path, Path(Settings().run_root) / path):
+    for folder in (path, root / path):
         if (folder / "run.json").is_file():
             # Somebody else may have made the folder.
             refuse_links(folder)
             return Run(folder)
-    root = Path(Settings().run_root)
     names = sorted(file.parent.name for file in root.glob("*/run.json"))
     raise FileNotFoundError(
         f"{str(path)!r:.200} is not a run, because it has no run.json. Runs in {str(root)!r}: "
@@ -564,17 +542,17 @@ def completions_step(file: Path) -> int | None:
     return int(match[1]) if match else None
 
 
-def trained_questions(train: Any, runs: Iterable[Run]) -> dict[str, str]:
+def questions_trained_on(train: Any, runs: Iterable[Run]) -> dict[str, str]:
     """Return where each question was trained on, by the question's hash, from a task and runs.
 
     Args:
         train: The training part of a task; None if there is none.
         runs: Runs whose training questions count too.
     """
-    known: dict[str, str] = {}
+    known = {}
     if train is not None:
         hashes = question_hashes(train["question"])
-        known.update(dict.fromkeys(hashes, "the training part of the task"))
+        known |= dict.fromkeys(hashes, "the training part of the task")
     for run in runs:
-        known.update(run.trained_questions or {})
+        known |= run.trained_questions or {}
     return known

@@ -23,10 +23,6 @@ from grpo_nb.runs.rows import reading
 from grpo_nb.tasks.contamination import Contamination
 from grpo_nb.tasks.formats import AnswerFormat
 
-#: Version of `run.json` that is written. Raise it when a field changes its meaning, and read the
-#: older versions in `read_run_info`. A file without a version is read as version 1.
-FORMAT_VERSION = 1
-
 #: A text, which may hold lone surrogates. pydantic's own `str` refuses them.
 Text = InstanceOf[str]
 #: Every whole number up to the limit is exact as a float.
@@ -69,6 +65,8 @@ class RunInfo:
     Optional fields that are None are left out of the file.
     """
 
+    format_version: Literal[1] = 1
+    """Version of this file's format. Raise it when a field changes its meaning."""
     status: Literal["running", "finished", "interrupted", "stopped", "failed"]
     """`Run.status` also tells a crashed run from a running one."""
     started: Time
@@ -83,13 +81,11 @@ class RunInfo:
     """Platform, cores, memory and GPU."""
     versions: dict
     """Versions of the packages."""
-    number_type: Text | None
+    number_type: Text
     """Dtype that the model computed in."""
-    rollout: Text | None
+    rollout: Text
     """Engine that samples the completions. On a CPU `shared prompts` if the completions of a group
     share the computation of their prompt; otherwise `stock`, TRL's own way, with the reason."""
-    format_version: int = FORMAT_VERSION
-    """Version of this file's format."""
     pid: int | None = None
     """Number of the process that trains."""
     host: Text | None = None
@@ -119,13 +115,7 @@ class RunInfo:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of the file."""
-        # A run.json has these also where they are not known.
-        required = ("number_type", "rollout")
-        return {
-            name: value
-            for name, value in vars(self).items()
-            if value is not None or name in required
-        }
+        return {name: value for name, value in vars(self).items() if value is not None}
 
     def write(self, path: Path) -> None:
         """Write the file."""
@@ -141,21 +131,11 @@ def read_run_info(path: Path) -> RunInfo:
     """
     with reading(path):
         content = json.loads(path.read_text("utf-8"))
-        version = content.get("format_version", 1) if isinstance(content, dict) else 1
-        if version > FORMAT_VERSION:
-            raise ValueError(f"format version {version}, and this one reads up to {FORMAT_VERSION}")
         check_fields("run.json", content, RUN_INFO)
         AnswerFormat(**content["task"]["format"])
     # A later version may have added fields without changing the meaning of the others.
     names = {field.name for field in dataclasses.fields(RunInfo)}
     return RunInfo(**{name: value for name, value in content.items() if name in names})
-
-
-# Metrics have any name, so only the step of a row is checked.
-class RowRecord(TypedDict):
-    """A row of `metrics.jsonl`."""
-
-    step: Count
 
 
 # Tables and cards show these fields without looking for them first.
@@ -198,7 +178,6 @@ class ComparisonRecord(TypedDict):
 
 
 RUN_INFO = TypeAdapter(RunInfo)
-ROW = TypeAdapter(RowRecord)
 COMPARISON = TypeAdapter(ComparisonRecord)
 
 

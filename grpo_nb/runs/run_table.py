@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.files import shown_path
 from grpo_nb.core.tables import Part, Shown, Table, bold
-from grpo_nb.core.words import displayable, shorten
+from grpo_nb.core.words import shorten
 from grpo_nb.runs.outcome import LAST_STEPS
-from grpo_nb.runs.rows import HOLDOUT_MEASURES, mean, series
+from grpo_nb.runs.rows import holdout_in_words, mean, series
 from grpo_nb.runs.run_folder import Run, open_run
 
 if TYPE_CHECKING:
-    import pandas
     from matplotlib.figure import Figure
 
 #: Characters of a value in the column "what differs". A list of rewards fits; a long text does not
@@ -26,7 +25,7 @@ MAX_VALUE_CHARACTERS = 300
 
 
 @dataclass(frozen=True, repr=False)
-class SideBySide(Shown, Sequence):
+class RunTable(Shown, Sequence):
     """Several runs, shown as a table and, if they were chosen one by one, as curves.
 
     Indexing and iteration give the runs.
@@ -50,65 +49,31 @@ class SideBySide(Shown, Sequence):
         return self.runs[index]
 
     @property
-    def named(self) -> dict[str, Run]:
-        """Runs by name, or by path where two runs share a name."""
+    def names(self) -> list[str]:
+        """Name of each run, or the paths if two runs share a name."""
         names = [run.name for run in self.runs]
-        named = {}
-        for run in self.runs:
-            is_unique = names.count(run.name) == 1
-            name = run.name if is_unique else str(shown_path(run.path))
-            named[name] = run
-        return named
+        if len(set(names)) < len(names):
+            return [str(shown_path(run.path)) for run in self.runs]
+        return names
 
     @property
-    def differences(self) -> dict[str, dict[str, Any]]:
-        """Settings, rewards, tasks and versions that differ: for each, its value by run."""
-        facts_of_runs = {}
-        keys = {}
-        for name, run in self.named.items():
-            facts_of_runs[name] = _settings_and_versions(run.info)
-            keys |= facts_of_runs[name]
+    def differences(self) -> dict[str, list[Any]]:
+        """Settings, rewards, tasks and versions that differ: for each, its value in each run."""
+        facts_of_runs = [_facts_of(run.info) for run in self.runs]
         differences = {}
-        for key in keys:
-            values = {name: facts.get(key, "") for name, facts in facts_of_runs.items()}
+        for name in itertools.chain(*facts_of_runs):
+            values = [facts.get(name, "") for facts in facts_of_runs]
             # As texts, because a setting can be a list, which no set accepts.
-            if len(set(map(str, values.values()))) > 1:
-                differences[key] = values
+            if len(set(map(str, values))) > 1:
+                differences[name] = values
         return differences
-
-    @property
-    def table(self) -> pandas.DataFrame:
-        """Table of names, status, steps, mean reward, held-out measures, and differences."""
-        import pandas
-
-        differences = self.differences
-        lines = []
-        for name, run in self.named.items():
-            rows = run.rows
-            comparison = run.comparison
-            done = rows[-1]["step"] if rows else 0
-            values = []
-            for key, value_by_run in differences.items():
-                value = shorten(str(value_by_run[name]), MAX_VALUE_CHARACTERS)
-                values.append(f"{key}={value}")
-            # JSON and names of folders can hold a lone surrogate, which pandas does not accept.
-            line = {
-                "name": displayable(name),
-                "status": run.status,
-                "steps": f"{done} of {run.settings.max_steps}",
-                "reward": mean(series(rows[-LAST_STEPS:], "reward")),
-                "held-out": "not compared" if comparison is None else _gain_in_words(comparison),
-                "what differs": displayable(", ".join(values)),
-            }
-            lines.append(line)
-        columns = ["name", "status", "steps", "reward", "held-out", "what differs"]
-        return pandas.DataFrame(lines, columns=columns)
 
     def plot(self) -> Figure:
         """Draw reward, held-out accuracy and KL, one colour for each run."""
         from grpo_nb.runs.figure import overlay
 
-        return overlay({name: run.rows for name, run in self.named.items()})
+        rows_of_runs = [run.rows for run in self.runs]
+        return overlay(dict(zip(self.names, rows_of_runs, strict=True)))
 
     def _parts(self) -> Iterable[Part]:
         from grpo_nb.runs.figure import figure_html
@@ -116,20 +81,35 @@ class SideBySide(Shown, Sequence):
         yield bold(self.title)
         if self.shows_curves:
             yield figure_html(self.plot(), "The curves of these runs: .plot() draws them.")
-        table = self.table.round(2)
-        yield Table(
-            table.values.tolist(),
-            list(table.columns),
-            right=(3,),
-            narrow=(0, 2),
-            wide=(5,),
-        )
+        differences = self.differences
+        lines = []
+        names = self.names
+        for number, run in enumerate(self.runs):
+            rows = run.rows
+            done = rows[-1]["step"] if rows else 0
+            planned = run.settings.max_steps
+            reward = mean(series(rows[-LAST_STEPS:], "reward"))
+            own_values = []
+            for fact, values in differences.items():
+                value = shorten(str(values[number]), MAX_VALUE_CHARACTERS)
+                own_values.append(f"{fact}={value}")
+            line = (
+                names[number],
+                run.status,
+                f"{done} of {planned}",
+                f"{reward:.2f}",
+                _comparison_in_words(run),
+                ", ".join(own_values),
+            )
+            lines.append(line)
+        head = ("name", "status", "steps", "reward", "held-out", "what differs")
+        yield Table(lines, head, right=(3,), narrow=(0, 2), wide=(5,))
         for name, reason in self.unreadable.items():
             # A folder's name can hold line breaks.
             yield f"{' '.join(name.split())} cannot be read: {reason}"
 
 
-def list_runs(root: str | Path | None = None) -> SideBySide:
+def list_runs(root: str | Path | None = None) -> RunTable:
     """List the runs of a folder in the order in which they were started.
 
     A run that cannot be read is named below the table with the reason.
@@ -154,12 +134,11 @@ def list_runs(root: str | Path | None = None) -> SideBySide:
     # By their start, because a network drive or a copy changes the times of files.
     readable.sort(key=lambda pair: pair[0])
     runs = tuple(run for _, run in readable)
-    plural = "" if len(runs) == 1 else "s"
-    title = f"{len(runs)} run{plural} in {root}"
-    return SideBySide(title, runs, shows_curves=False, unreadable=unreadable)
+    title = f"Runs in {root}: {len(runs)}"
+    return RunTable(title, runs, shows_curves=False, unreadable=unreadable)
 
 
-def side_by_side(*runs: Run | str | Path) -> SideBySide:
+def side_by_side(*runs: Run | str | Path) -> RunTable:
     """Show runs side by side: one figure, and a table of the settings and versions that differ.
 
     Args:
@@ -168,37 +147,36 @@ def side_by_side(*runs: Run | str | Path) -> SideBySide:
     Raises:
         FileNotFoundError: There is no run at a path.
 
-    >>> list(gn.runs.side_by_side(run).named)
+    >>> gn.runs.side_by_side(run).names
     ['tiny']
     """
     opened = tuple(open_run(run) for run in runs)
     names = ", ".join(run.name for run in opened)
-    return SideBySide(f"Runs {names}", opened)
+    return RunTable(f"Runs {names}", opened)
 
 
-def _gain_in_words(comparison: SimpleNamespace) -> str:
+def _comparison_in_words(run: Run) -> str:
     """Return each held-out measure before and after, because the format alone may have improved."""
-    parts = []
-    for measure in HOLDOUT_MEASURES:
-        before = getattr(comparison.before, measure.name)
-        after = getattr(comparison.after, measure.name)
-        if before is not None and after is not None:
-            parts.append(f"{measure.label} {before:.0%} to {after:.0%}")
-    return ", ".join(parts)
+    comparison = run.comparison
+    if comparison is None:
+        return "not compared"
+    before = holdout_in_words(vars(comparison.before))
+    after = holdout_in_words(vars(comparison.after))
+    return f"before: {before}; after: {after}"
 
 
-def _settings_and_versions(info: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a run was made of, as values by name."""
-    facts = dict(info["settings"])
-    # The place of a folder changes nothing in the run.
-    facts.pop("run_root", None)
-    rewards = []
-    for reward in info["rewards"]:
-        rewards.append(f"{reward['name']} x{reward['weight']:g}")
-    facts["rewards"] = ", ".join(rewards)
+def _facts_of(info: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings, rewards, task, dtype and versions of a run, as values by name."""
     task = info["task"]
-    facts["task"] = f"{task['name']} ({task['train']} rows, {task['fingerprint']})"
-    facts["dtype"] = info["number_type"]
+    rewards = [f"{reward['name']} x{reward['weight']:g}" for reward in info["rewards"]]
+    facts = {
+        **info["settings"],
+        "rewards": ", ".join(rewards),
+        "task": f"{task['name']} ({task['train']} rows, {task['fingerprint']})",
+        "dtype": info["number_type"],
+    }
     for package, version in info["versions"].items():
         facts[f"{package} version"] = version
+    # The place of a folder changes nothing in the run.
+    facts.pop("run_root", None)
     return facts

@@ -32,7 +32,7 @@ class RunViewer(Panel):
         FileNotFoundError: There is no run at that path.
 
     Attributes:
-        logged: The groups of the step that is shown; None if the run has no completions yet.
+        step_groups: The groups of the step that is shown; None if the run has no completions yet.
 
     >>> RunViewer("runs/first")  # doctest: +SKIP
     """
@@ -42,7 +42,7 @@ class RunViewer(Panel):
     def __init__(self, run: Run | str | Path) -> None:
         super().__init__()
         self.run = open_run(run)
-        self.logged: StepGroups | None = None
+        self.step_groups: StepGroups | None = None
         self._title = view()
         self._curves_view = view()
         self._step_view = view()
@@ -85,19 +85,15 @@ class RunViewer(Panel):
 
     @in_panel
     def refresh(self) -> None:
-        """Read what a running training has written since the last time."""
-        shown = self.step
-        was_last = self._slider.index == len(self._slider.options) - 1
+        """Read what a running training has written since, and show its newest step."""
         steps = self.run.steps
         self.panel_title = f"Run {self.run.name}: {self.run.status}"
         self._title.value = macro("title", self.panel_title)
-        # A slider at the last step follows a running training.
-        if steps and (was_last or shown not in steps):
-            shown = steps[-1]
+        options = [(str(step), step) for step in steps] or [_NO_STEP]
         # Each of these assignments would draw a step.
         self._slider.unobserve(self._pick_step, "value")
-        self._slider.options = [(str(step), step) for step in steps] or [_NO_STEP]
-        self._slider.value = shown if steps else _NO_STEP[1]
+        self._slider.options = options
+        self._slider.index = len(options) - 1
         self._slider.observe(self._pick_step, "value")
         figure = self.run.plot()
         curves = figure_html(figure, f"Training curves. {figure.get_label()}")
@@ -112,5 +108,5 @@ class RunViewer(Panel):
     @in_panel
     def _pick_step(self) -> None:
         """Show the groups of the chosen step, folded."""
-        self.logged = self.run.step(self.step) if self.step is not None else None
-        self._step_view.value = render_view("step", step=self.logged, run_step=self.step)
+        self.step_groups = self.run.step(self.step) if self.step is not None else None
+        self._step_view.value = render_view("step", step=self.step_groups, run_step=self.step)

@@ -29,7 +29,7 @@ from grpo_nb.evaluation.subjects import Decoding, answers_of_model
 from grpo_nb.health.monitor import HealthMonitor
 from grpo_nb.models.import_unsloth import import_unsloth
 from grpo_nb.runs.alert import Alert
-from grpo_nb.runs.checkpoints import best_adapter, delete_outdated_best
+from grpo_nb.runs.checkpoints import best_adapter_folder, delete_outdated_best
 from grpo_nb.runs.figure import LivePlot
 from grpo_nb.runs.groups import completions_table, transcripts
 from grpo_nb.runs.rows import ACCURACY, HOLDOUT_MEASURES, best_row, repetition_metrics, tidy_row
@@ -195,7 +195,7 @@ class Recorder(TrainerCallback):
                 self.error = self.error or error
 
     def _save_best_adapter(self, step: int) -> None:
-        target = best_adapter(self.run.path, step)
+        target = best_adapter_folder(self.run.path, step)
         with staged_folder(target) as staged:
             save_adapter(self.trainer.accelerator.unwrap_model(self.trainer.model), staged)
             put_in_place(staged, target)

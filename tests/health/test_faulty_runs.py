@@ -92,7 +92,7 @@ def test_alert_gets_worse_is_withdrawn_and_comes_back(coming_and_going: Rows) ->
     (withdrawn,) = [alert for alert in alerts if not alert.is_open]
     assert 80 <= withdrawn.ended <= 100
     severity = withdrawn.severity
-    assert withdrawn.standing == f"withdrawn at step {withdrawn.ended} (was {severity})"
+    assert withdrawn.status == f"withdrawn at step {withdrawn.ended} (was {severity})"
     assert alerts[-1].kind == "warning"
     assert alerts[-1].step > 200
 

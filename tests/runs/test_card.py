@@ -99,7 +99,7 @@ def test_card_has_no_private_parts(kind: str, tmp_path: Path) -> None:
     assert card.encode()
     assert "\x1b" not in card
     assert "\0" not in card
-    for kept in ("train.csv", "my-model", "http://host:8000/v1", "zero.json", "words.txt", "clf"):
+    for kept in ("my-model", "http://host:8000/v1", "zero.json", "words.txt", "clf"):
         assert kept in card, kept
     assert ModelCard(card).data.datasets is None
 
@@ -119,9 +119,8 @@ def test_card_has_no_private_parts(kind: str, tmp_path: Path) -> None:
         ("open('/content/a/c.txt') or x", "open('c.txt') or x"),
         ("see /mnt/a/b.csv, then", "see b.csv, then"),
         ("https://me:p@ss@host:8000/v1", "https://host:8000/v1"),
-        ("data/acme/q.csv", "q.csv"),
         ("C:\\Users\\me\\q.csv", "q.csv"),
-        ("http://h/x?access_token=abc&b=1", "http://h/x?access_token=***&b=1"),
+        ("http://h/x?access_token=abc&b=1", "http://h/x&b=1"),
     ],
 )
 def test_private_parts_are_removed_from_text(text: str, said: str | None) -> None:
@@ -172,7 +171,8 @@ def test_export_card_copies_its_figure(run: gn.runs.Run, tmp_path: Path) -> None
     folder.mkdir()
     checks = {"tensors finite and complete": True, "text | equal": False}
     verification = {"passed": False, "checks": checks, "sentence": "not verified"}
-    text = write_export_card(run, folder, "merged", verification).read_text()
+    write_export_card(run, folder, "merged", verification)
+    text = (folder / "README.md").read_text()
     assert (folder / "figures" / "training.png").read_bytes() == (
         run.path / "figures" / "training.png"
     ).read_bytes()

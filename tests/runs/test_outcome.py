@@ -146,7 +146,7 @@ def test_outcome_of_a_stopped_run_says_so(tmp_path: Path) -> None:
     run = compared_run(tmp_path / "first")
     info = run.info | {"status": "stopped", "stopped_by": "kl"}
     (run.path / "run.json").write_text(json.dumps(info))
-    assert "The run is stopped by kl, after 20 of " in run.outcome().sentence
+    assert "The run is stopped by kl." in run.outcome().sentence
 
 
 def test_outcome_without_holdout_names_the_argument(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import math
 import numpy
 import pytest
 
-from grpo_nb.runs.outcome import LEVEL, describe, reward_rise
+from grpo_nb.runs.outcome import LEVEL, describe_run, reward_rise
 
 
 def rows(values: list[float]) -> list[dict[str, float]]:
@@ -63,7 +63,7 @@ def test_rise_sentences_agree_with_the_verdict() -> None:
     for slope in numpy.linspace(-0.03, 0.03, 100):
         made = rows(list(slope * numpy.arange(40) + draw.normal(0, 0.35, 40)))
         rise = reward_rise(made)
-        described = describe(made)
+        described = describe_run(made)
         assert described.startswith(f"{rise.claim};")
         assert rise.sentence.startswith(rise.claim)
         assert ("rose" in described) == rise.is_clear
@@ -79,7 +79,7 @@ def test_rise_after_a_high_outlier_is_not_clear() -> None:
 
 
 def test_describe_without_a_reward_says_so() -> None:
-    sentence = describe([{"step": 1, "kl": 0.1}])
+    sentence = describe_run([{"step": 1, "kl": 0.1}])
     assert sentence.startswith("No step has a reward that is a finite number.")
 
 

@@ -163,11 +163,11 @@ def test_completions_of_an_empty_run_are_missing(tmp_path: Path) -> None:
         run.completions()
 
 
-def groups_of(prompt: str, totals: list[float]) -> StepGroups:
+def groups_of(totals: list[float]) -> StepGroups:
     table = pandas.DataFrame(
         {
             "group": 0,
-            "prompt": prompt,
+            "prompt": '[{"role": "user", "content": "p"}]',
             "completion": ["x", "y"],
             "total": totals,
             "advantage": [0.0, 0.0],
@@ -176,13 +176,8 @@ def groups_of(prompt: str, totals: list[float]) -> StepGroups:
     return StepGroups.of("A step", table, {})
 
 
-@pytest.mark.parametrize("prompt", ['[{"a": 1}]', '[{"a', "[{}, 1]"])
-def test_group_shows_a_prompt_that_looks_like_json(prompt: str) -> None:
-    assert groups_of(prompt, [0.0, 1.0]).groups[0].question == prompt
-
-
 def test_group_without_any_score_is_not_called_equal() -> None:
-    assert groups_of("p", [math.nan, math.nan]).groups[0].has_spread
+    assert groups_of([math.nan, math.nan]).groups[0].has_spread
 
 
 def test_failed_run_without_recorded_error_names_none(tmp_path: Path) -> None:
@@ -197,7 +192,23 @@ def test_failed_run_shows_how_to_resume_it(tmp_path: Path) -> None:
 
 
 def test_group_with_a_reward_named_shown_shows_both() -> None:
-    table = groups_of("p", [0.25, 1.0]).groups[0].table.assign(shown=[0.125, 0.375])
+    table = groups_of([0.25, 1.0]).groups[0].table.assign(shown=[0.125, 0.375])
     html = StepGroups.of("A step", table, {"shown": 1.0})._repr_html_()
     assert 'data-reward="shown">0.125<' in html
     assert '<pre class="gn-box">x</pre>' in html
+
+
+@pytest.mark.parametrize(
+    ("second_range", "expected"),
+    [
+        pytest.param([-1.0, 1.0], (-0.5, 2.5), id="a negative weight swaps the ends"),
+        pytest.param(None, None, id="an unknown range"),
+    ],
+)
+def test_total_range_adds_weighted_ranges(
+    tmp_path: Path, second_range: list[float] | None, expected: tuple[float, float] | None
+) -> None:
+    info = info_of({"right": 2.0, "long": -0.5})
+    for reward, ends in zip(info["rewards"], ([0.0, 1.0], second_range), strict=True):
+        reward["range"] = ends
+    assert write_run_folder(tmp_path / "run", info).total_range == expected

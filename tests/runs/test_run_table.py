@@ -32,27 +32,36 @@ def root(tmp_path: Path) -> Path:
     return runs
 
 
+def line_of(shown: str, name: str) -> str:
+    """Return the line of a run in a list."""
+    (line,) = [line for line in shown.splitlines() if line.startswith(f"{name} ")]
+    return line
+
+
 def test_list_shows_status_and_differences(root: Path) -> None:
     listed = gn.runs.list(root)
     assert [run.name for run in listed] == ["plain", "other"]
     assert len(listed) == 2
     assert listed[1].name == "other"
-    plain, other = listed.table.to_dict("records")
-    assert plain["status"] == "finished"
-    assert plain["steps"].startswith("14 of ")
-    assert plain["reward"] == pytest.approx(sum(row["reward"] for row in made_rows(14)[-10:]) / 10)
-    assert "beta=0.5" in other["what differs"]
-    assert "seed=7" in other["what differs"]
-    assert "lora_rank" not in other["what differs"], "what is the same is not said"
-    assert "cut cannot be read" in repr(listed)
+    shown = repr(listed)
+    plain = line_of(shown, "plain")
+    assert "finished" in plain
+    assert "14 of " in plain
+    mean_reward = sum(row["reward"] for row in made_rows(14)[-10:]) / 10
+    assert f"{mean_reward:.2f}" in plain
+    other = line_of(shown, "other")
+    assert "beta=0.5" in other
+    assert "seed=7" in other
+    assert "lora_rank" not in other, "what is the same is not said"
+    assert "cut cannot be read" in shown
     assert "<table>" in listed._repr_html_()
-    assert "0 runs" in repr(gn.runs.list(root / "nowhere"))
+    assert repr(gn.runs.list(root / "nowhere")).startswith(f"Runs in {root / 'nowhere'}: 0")
 
 
 def test_side_by_side_shows_curves_and_differences(root: Path) -> None:
     compared = gn.runs.side_by_side(root / "plain", gn.open_run(root / "other"))
     assert set(compared.differences) == {"beta", "seed"}
-    assert compared.differences["seed"]["other"] == 7
+    assert compared.differences["seed"][1] == 7
     figure = compared.plot()
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["plain", "other"]
     assert len({line.get_color() for line in figure.axes[0].lines}) == 2
@@ -86,16 +95,17 @@ def test_list_shows_each_held_out_measure(root: Path) -> None:
     compare_by_hand(
         run, **{name: COMPARISON[name] | {"anywhere": share} for name, share in sides.items()}
     )
-    plain, other = gn.runs.list(root).table["held-out"]
-    assert plain == "correct 25% to 75%, in the format 50% to 100%, correct anywhere 60% to 55%"
-    assert other == "not compared"
+    shown = repr(gn.runs.list(root))
+    before = "before: 25% correct, 50% in the format, 60% correct anywhere"
+    assert f"{before}; after: 75% correct, 100% in the format, 55% correct anywhere" in shown
+    assert "not compared" in line_of(shown, "other")
 
 
 def test_summary_of_a_run_shows_each_held_out_measure(root: Path) -> None:
     row = {"step": 15, "holdout/accuracy": 0.75, "holdout/in_format": 1.0, "holdout/anywhere": 0.5}
     with (root / "plain" / "metrics.jsonl").open("a") as file:
         file.write(json.dumps(row) + "\n")
-    measures = "75.0% correct, 100.0% in the format, 50.0% correct anywhere"
+    measures = "75% correct, 100% in the format, 50% correct anywhere"
     said = f"Best held-out score: {measures} at step 15."
     assert said in repr(gn.open_run(root / "plain"))
 

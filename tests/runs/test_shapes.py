@@ -83,7 +83,7 @@ FILES: dict[str, tuple[str, str, str]] = {
         '[["step", 1]]\n',
         r"\[\['step', 1\]\] is not a JSON object",
     ),
-    "metrics.jsonl, no step": ("metrics.jsonl", '{"reward": 1}\n', "the row.step: Field required"),
+    "metrics.jsonl, no step": ("metrics.jsonl", '{"reward": 1}\n', "step = None must be"),
     "metrics.jsonl, a text as step": ("metrics.jsonl", '{"step": "x"}\n', "step = 'x'"),
     "metrics.jsonl, a huge step": ("metrics.jsonl", f'{{"step": {10**30}}}\n', "step = 1000"),
     "metrics.jsonl, alerts as a number": (

@@ -52,7 +52,7 @@ def test_training_in_the_folder_is_a_run(back: gn.scaleout.Project, run: gn.runs
     # Settings may be changed there, and two runs of one name are still two.
     assert came.settings.learning_rate == 0.1
     assert came.settings.extra == {"epsilon": 0.3}
-    assert list(gn.runs.side_by_side(run, came).differences["learning_rate"].values()) == [0.5, 0.1]
+    assert gn.runs.side_by_side(run, came).differences["learning_rate"] == [0.5, 0.1]
 
 
 def test_run_trained_on_a_gpu_is_shown_and_loaded_so(

@@ -113,7 +113,7 @@ def write_private_run(folder: Path) -> gn.runs.Run:
     """Write a run whose record is full of private things; nothing of `PRIVATE` may be published."""
     run = write_run(folder, rewards=[gn.rewards.correctness(name="/home/somebody/acme/clf")])
     info = run.info
-    info["task"]["name"] = "data/acme/train.csv"
+    info["task"]["name"] = "/data/acme/train.csv"
     info["settings"]["model"] = "/home/somebody/my-model"
     info["settings"]["extra"] = {
         "vllm_server_base_url": "http://somebody:s3cret@host:8000/v1?api_key=s3cret",
