@@ -107,13 +107,6 @@ def prepare(
         warn_user(f"{dropped} prompts are too long and are left out: {example}")
     settings = settings.for_questions(len(fitted.train))
     weights = try_rewards(rewards, fitted, settings)
-    engine_choice = choose_engine(model, settings)
-    is_slow = settings.shared_prompts and not engine_choice.can_share_prompts
-    if is_slow and find_gpu() is None:
-        warn_user(
-            "The completions of a group do not share their prompt, so a step takes about three "
-            f"times as long: {engine_choice.why_not_cpu_engine}.",
-        )
     return Prepared(
         model=model,
         tokenizer=tokenizer,
@@ -121,7 +114,7 @@ def prepare(
         rewards=rewards,
         settings=settings,
         weights=weights,
-        engine_choice=engine_choice,
+        engine_choice=choose_engine(model, settings),
     )
 
 
@@ -208,7 +201,7 @@ def build_trainer(prepared: Prepared, trainer_class: type[KitTrainer] = KitTrain
 def grpo_arguments(
     settings: Settings, weights: dict[str, float], folder: Path, model: Any = None
 ) -> dict[str, Any]:
-    """Return the arguments of TRL's `GRPOConfig` for a run.
+    """Return the arguments of TRL's `GRPOConfig` for a run, and set the dtype of Unsloth on a CPU.
 
     Args:
         settings: The run's settings.
