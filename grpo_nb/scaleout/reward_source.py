@@ -24,6 +24,7 @@ from grpo_nb.core.words import in_line
 from grpo_nb.rewards.base import Reward, reward_name
 from grpo_nb.rewards.judge_model import judge
 
+#: The name `grpo_nb`.
 THIS_PACKAGE = __name__.partition(".")[0]
 
 
@@ -94,7 +95,7 @@ class RewardSource:
         return self._expression(reward, name)
 
     def _expression(self, value: Any, name: str) -> str:
-        """Return code for a reward of the kit or a part of one: format, function, plain data."""
+        """Return code that makes a value: a reward of the kit, a function, or plain data."""
         if dataclasses.is_dataclass(value):
             cls = type(value)
             self._define_global(cls.__name__, cls)
@@ -109,6 +110,10 @@ class RewardSource:
         if isinstance(value, types.FunctionType):
             self._define_global(value.__name__, value)
             return value.__name__
+        if isinstance(value, re.Pattern):
+            # repr() would shorten a long pattern.
+            self.imports["re"] = "import re"
+            return f"re.compile({value.pattern!r}, {int(value.flags)})"
         # The text of most objects is no code, and that of some is code for another object.
         try:
             is_plain_data = ast.literal_eval(repr(value)) == value
@@ -136,10 +141,6 @@ class RewardSource:
                 self.definitions[name] = f"{name} = {unwrapped.__name__}"
         elif defined_name and getattr(sys.modules.get(module), defined_name, None) is value:
             self._add_import(name, f"from {module} import {defined_name}")
-        elif isinstance(value, re.Pattern):
-            # repr() would shorten a long pattern.
-            self.imports["re"] = "import re"
-            self.definitions[name] = f"{name} = re.compile({value.pattern!r}, {int(value.flags)})"
         elif name not in self.definitions:
             self.definitions[name] = f"{name} = {self._expression(value, name)}"
 

@@ -281,8 +281,9 @@ def _require_recorded_scores(
     except ChildError as error:
         raise NotPortable(
             f"rewards.py fails in a process of its own: {error.last(1)}. A reward may use what is "
-            "defined at the top of its notebook or file, but no file next to it: change the "
-            "reward, and train again."
+            "defined at the top of its notebook or file, but no file next to it, except functions "
+            "imported by name, as in: from helpers import score. Change the reward, and train "
+            "again."
         ) from error
     for step, step_scores in zip(recorded_steps, scores, strict=True):
         for name, reward_scores in zip(run.weights, step_scores, strict=True):
