@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from grpo_nb.config.planning import plan
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require
-from grpo_nb.core.files import put_in_place, require_writable, staged_folder
+from grpo_nb.core.files import put_in_place, staged_folder
 from grpo_nb.core.problems import warn_user
 from grpo_nb.models.adapter import load_adapter
 from grpo_nb.models.templates import keep_template
@@ -122,7 +122,6 @@ def train(
         require_run_name(name)
     prepared = prepare(model, tokenizer, task, rewards, settings)
     settings = prepared.settings
-    root = Path(settings.run_root)
     # The plan is made with or without shared prompts, as the run will sample.
     can_share_prompts = prepared.engine_choice.can_share_prompts
     planned_settings = settings.replace(shared_prompts=can_share_prompts)
@@ -133,22 +132,19 @@ def train(
         found_run = find_run(name, resume, info, locks)
         if found_run is None:
             if name is not None:
-                require_free_name(root, name)
-            target = root
+                require_free_name(settings.run_root, name)
         elif found_run.is_finished:
             return _restore_finished_run(found_run, prepared)
         else:
-            target = found_run.run.path
             info = resumed_info(found_run, info)
-        require_writable(target)
+            if info.reference == START_REFERENCE:
+                # TRL copies the reference from the adapter of the model when it builds the trainer.
+                load_adapter(model, found_run.run.start_path)
         with reference_adapter_removed(model):
             # 2. Build the trainer before the run has a folder, so that nothing is left behind if
             # TRL refuses. The effective settings come first, because building a configuration
             # resets accelerate's global state (transformers, `TrainingArguments._setup_devices`).
             info.effective = dataclasses.asdict(effective_settings(settings, model))
-            if info.reference == START_REFERENCE:
-                # TRL copies the reference from the adapter of the model when it builds the trainer.
-                load_adapter(model, target / "start")
             trainer = build_trainer(prepared)
             set_kl_reference(model, settings, info)
             if settings.holdout_every:
