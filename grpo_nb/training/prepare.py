@@ -106,7 +106,14 @@ def prepare(
         example = fitted.changes.examples["too long"]
         warn_user(f"{dropped} prompts are too long and are left out: {example}")
     settings = settings.for_questions(len(fitted.train))
-    weights = try_rewards(rewards, fitted, settings)
+    weights = weights_by_name(rewards)
+    taken = weights.keys() & OWN_COLUMNS
+    if taken:
+        raise ValueError(
+            f"{sorted(taken)} is already a column of the record of completions: give the reward "
+            "another name."
+        )
+    _try_rewards(rewards, fitted, settings)
     return Prepared(
         model=model,
         tokenizer=tokenizer,
@@ -118,25 +125,15 @@ def prepare(
     )
 
 
-def try_rewards(
-    rewards: Sequence[RewardFunction], task: Task, settings: Settings
-) -> dict[str, float]:
-    """Call each reward once on the first row, and return the weights by name.
+def _try_rewards(rewards: Sequence[RewardFunction], task: Task, settings: Settings) -> None:
+    """Call each reward once on the first row, as trl 1.15 does at step 0.
 
-    The call is that of trl 1.15 at step 0. So a missing column or a wrong return value shows before
-    training.
+    So a missing column or a wrong return value shows before training.
 
     Raises:
         RewardError: A reward fails, or returns what TRL could not use.
-        ValueError: Weights, names or columns of the data do not fit.
+        ValueError: Columns of the data do not fit.
     """
-    weights = weights_by_name(rewards)
-    taken = weights.keys() & OWN_COLUMNS
-    if taken:
-        raise ValueError(
-            f"{sorted(taken)} is already a column of the record of completions: give the reward "
-            "another name."
-        )
     row = task.train[0]
     content = task.format.completion("reasoning", row["answer"])
     state = TrainerState(max_steps=settings.max_steps)
@@ -148,7 +145,6 @@ def try_rewards(
         answer = [{"role": "assistant", "content": content}]
         batch = make_batch([answer], task.start_episode(row), completion_ids=[[0]])
         call_reward(with_named_errors(reward), batch, state)
-    return weights
 
 
 def build_trainer(prepared: Prepared, trainer_class: type[KitTrainer] = KitTrainer) -> KitTrainer:
