@@ -78,7 +78,7 @@ class RunInfo:
     rewards: list[RewardRecord]
     """Record of each reward (`grpo_nb.scoring.record.record_of`)."""
     machine: dict
-    """Platform, cores, memory and GPU."""
+    """Platform, cores and GPU."""
     versions: dict
     """Versions of the packages."""
     number_type: Text

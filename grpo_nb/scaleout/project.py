@@ -6,7 +6,7 @@ No code in the folder is executed, and paths that lead outside of the folder are
 import dataclasses
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,8 @@ from grpo_nb.runs.card import published_name, write_model_card
 from grpo_nb.runs.groups import completions_table
 from grpo_nb.runs.rows import read_rows, reading, repetition_metrics, tidy_row
 from grpo_nb.runs.run_folder import Run, open_run
-from grpo_nb.runs.run_info import RunInfo
+from grpo_nb.runs.run_info import RunInfo, read_run_info
 
-#: Version of `origin.json` and `result/finished.json`. Raise it when a field changes.
-FORMAT_VERSION = 3
 #: Subfolder of a copied base model, and its name as the model of the settings.
 COPIED_BASE = "base"
 #: Entries of a folder that are read, and may hold no link to the outside.
@@ -33,11 +31,15 @@ READ_ENTRIES = (
     "result",
     "back",
 )
-#: Fields of run.json that are the same for the run that is trained elsewhere.
-COPIED_FIELDS = ("task", "rewards", "number_type", "reference", "base")
-#: Settings that belong to this machine, and `num_train_epochs`: `max_steps` decides in the folder,
-#: and TRL has a number of epochs next to it, which is ignored.
-IGNORED_SETTINGS = ("model", "run_root", "extra", "num_train_epochs")
+#: Settings that a training in the folder cannot change: those of this machine, and the number of
+#: epochs, which TRL ignores because `max_steps` decides.
+FIXED_SETTINGS = ("model", "run_root", "extra", "num_train_epochs")
+#: The only setting that `write` changes.
+BNPO_BECOMES_DAPO = (
+    "The loss bnpo becomes dapo. bnpo divides by the tokens of one process, so each number of "
+    "processes would learn something else. With one process and one forward pass a step they are "
+    "equal."
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -47,10 +49,8 @@ class Project(Shown):
     path: Path
     name: str
     """Name of the run."""
-    changes: tuple[str, ...]
-    """A sentence for each setting that differs from the run's."""
-    origin: Mapping[str, Any]
-    """Content of `origin.json`."""
+    origin: RunInfo
+    """Record of what the run was started with, from `origin.json`."""
 
     @property
     def run(self) -> Run:
@@ -66,16 +66,17 @@ class Project(Shown):
                 f"no training was finished in {str(shown_path(self.path))!r}: start train.py "
                 "there, see its README.md."
             )
+        with reading(finished_file):
+            finished = json.loads(finished_file.read_text("utf-8"))
+            started = finished["started"]
         # The name comes from a file of the folder, so it must not lead out of `back/`.
         target = inside(inside(self.path, "back"), self.name)
-        # The run keeps a copy. File times would not do, because the clocks of two machines differ.
-        copy_of_finished = target / "finished.json"
-        content = finished_file.read_bytes()
-        if not copy_of_finished.is_file() or copy_of_finished.read_bytes() != content:
+        # File times would not show a new training, because the clocks of two machines differ.
+        is_made = (target / "run.json").is_file()
+        if not is_made or Run(target).info["started"] != started:
             with staged_folder(target) as staged:
                 with reading(self.path, " (origin.json or result/)"):
-                    _fill_run(staged, self.path, self.origin, json.loads(content))
-                (staged / copy_of_finished.name).write_bytes(content)
+                    _write_run(staged, self, finished)
                 put_in_place(staged, target)
             # Written after the move, because the card shows the name of the folder.
             write_model_card(Run(target))
@@ -84,7 +85,8 @@ class Project(Shown):
     def _parts(self) -> Iterator[Part]:
         script = shown_path(self.path / "train.py")
         yield bold(f"{self.name}, to be trained by {script}.")
-        yield from self.changes
+        if self.origin.settings.get("loss_type") == "bnpo":
+            yield BNPO_BECOMES_DAPO
 
 
 def open_project(folder: str | Path) -> Project:
@@ -103,44 +105,35 @@ def open_project(folder: str | Path) -> Project:
         if inside(path, name).is_dir():
             refuse_links(path / name, within=path)
     origin_file = path / "origin.json"
+    origin = read_run_info(origin_file)
     with reading(origin_file):
-        origin = json.loads(origin_file.read_text("utf-8"))
-        version = origin.get("format_version", "2 or older")
-        model = origin["settings"]["model"]
-        project = Project(
-            path=path, name=origin["run"], changes=tuple(origin["changes"]), origin=origin
-        )
-    if version != FORMAT_VERSION:
-        raise ValueError(
-            f"{str(path)!r} has format version {version}, but this version of grpo_nb reads "
-            f"{FORMAT_VERSION}: write the folder again with gn.scaleout.write."
-        )
+        # `read_run_info` leaves out this field, because a run is named after its folder.
+        name = json.loads(origin_file.read_text("utf-8"))["name"]
+        model = origin.settings["model"]
     # A path would make the kit load a model that lies anywhere on this machine.
     if model not in (COPIED_BASE, EMBEDDED_MODEL) and not published_name(model):
         raise ValueError(
             f"{str(origin_file)!r} names the model {model!r}, which is not a name on the Hub."
         )
-    return project
+    return Project(path=path, name=name, origin=origin)
 
 
-def _fill_run(
-    target: Path, source: Path, origin: Mapping[str, Any], finished: Mapping[str, Any]
-) -> None:
+def _write_run(target: Path, project: Project, finished: dict[str, Any]) -> None:
     """Fill a folder with what was trained in a project, as `gn.train` would have left it."""
-    settings = _trained_settings(source, origin, finished["trainer"])
+    source = project.path
+    settings = _trained_settings(project, finished["trainer"])
     processes = "1 process" if finished["processes"] == 1 else f"{finished['processes']} processes"
-    # The driver was not asked there, so only the name of the GPU is known.
-    gpu = {"name": str(finished["gpu"])} if finished["gpu"] else None
-    info = RunInfo(
+    info = dataclasses.replace(
+        project.origin,
         status="finished",
         settings=settings.to_dict(),
-        machine={"platform": finished["platform"], "gpu": gpu, "device": finished["device"]},
+        machine=finished["machine"],
         started=finished["started"],
         seconds=finished["seconds"],
         # Packages that only the kit uses have the versions of the machine that wrote the folder.
-        versions={**origin["versions"], **finished["versions"]},
+        versions={**project.origin.versions, **finished["versions"]},
         rollout=f"trl, {processes} ({finished['strategy']}), in {source.name}",
-        **{name: origin[name] for name in COPIED_FIELDS},
+        effective=None,
     )
     run = Run(target)
     run.write_info(info)
@@ -157,32 +150,32 @@ def _fill_run(
     # A comparison of the run warns about held-out questions that were trained on.
     questions = [row["question"] for row in read_rows(source / "train.jsonl")]
     run.keep_questions(questions, [])
-    for name in ("holdout.jsonl", "chat_template.jinja"):
-        if (source / name).is_file():
-            shutil.copyfile(source / name, target / name)
+    copy_files(source, target, "holdout.jsonl")
+    copy_files(source, target, "chat_template.jinja")
 
 
-def _trained_settings(
-    source: Path, origin: Mapping[str, Any], arguments: Mapping[str, Any]
-) -> Settings:
+def _trained_settings(project: Project, arguments: dict[str, Any]) -> Settings:
     """Return the settings of a training, which run.yaml and `--set` may have changed."""
-    settings = dict(origin["settings"])
+    settings = dict(project.origin.settings)
     extra = dict(settings["extra"])
+    if settings["loss_type"] == "bnpo":
+        settings["loss_type"] = "dapo"
+    written_arguments = project.origin.effective["arguments"]
     for name, value in arguments.items():
         # An argument that was not changed there keeps its place in the settings of the run.
-        is_changed = origin["trainer"].get(name) != value
-        if is_changed and name not in IGNORED_SETTINGS:
+        is_changed = written_arguments.get(name) != value
+        if is_changed and name not in FIXED_SETTINGS:
             place = settings if name in settings else extra
             place[name] = value
     # The folder may have been moved since, so its path is taken now.
     if settings["model"] == COPIED_BASE:
-        settings["model"] = str(source / COPIED_BASE)
+        settings["model"] = str(project.path / COPIED_BASE)
     return Settings.from_dict({**settings, "run_root": "runs", "extra": extra})
 
 
 def copy_files(source: Path, target: Path, pattern: str = "*") -> None:
-    """Copy the files of a folder, without its subfolders, to a new folder."""
-    target.mkdir()
+    """Copy the files of a folder, without its subfolders, to another folder."""
+    target.mkdir(exist_ok=True)
     for file in source.glob(pattern):
         if file.is_file():
             shutil.copyfile(file, target / file.name)

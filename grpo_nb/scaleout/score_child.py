@@ -20,7 +20,10 @@ def answer(request):
     sys.path.insert(0, folder)
     from rewards import REWARDS
 
-    return [[_scores(reward, batch) for reward in REWARDS] for batch in request["batches"]]
+    scores = []
+    for batch in request["batches"]:
+        scores.append([_scores(reward, batch) for reward in REWARDS])
+    return scores
 
 
 def _scores(reward, batch):

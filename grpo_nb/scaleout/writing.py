@@ -1,12 +1,11 @@
 """Write a run as a folder that trains it again with TRL's own trainer.
 
-A setting that cannot be the same elsewhere is changed with a sentence (`Project.changes`), or the
-run is refused. Before the folder appears, its rewards must give the recorded scores in a fresh
-process.
+A run that cannot be the same elsewhere is refused. Before the folder appears, its rewards must give
+the recorded scores in a fresh process.
 """
 
+import importlib.metadata
 import json
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,31 +23,36 @@ from grpo_nb.rewards.base import RewardFunction, reward_name
 from grpo_nb.runs.card import public_settings, published_name, without_private_parts
 from grpo_nb.runs.run_folder import Run, open_run
 from grpo_nb.scaleout.project import (
+    BNPO_BECOMES_DAPO,
     COPIED_BASE,
-    COPIED_FIELDS,
-    FORMAT_VERSION,
     Project,
     copy_files,
     open_project,
 )
-from grpo_nb.scaleout.reward_source import (
-    KIT,
-    NotPortable,
-    RewardSource,
-    imported_modules,
-    pinned_packages,
-)
+from grpo_nb.scaleout.reward_source import NotPortable, write_rewards
 from grpo_nb.scoring.record import rebuild_reward
 from grpo_nb.scoring.scores import first_step_state, make_batch
 from grpo_nb.training.run_start import BASE_REFERENCE
 
 #: Release that train.py is for: the first whose plain trainer takes a step on a CPU. TRL 1.15 asks
 #: for Triton there.
-TRL = "1.16.0"
-#: Rows of the task, as the run keeps them.
-ROW_FILES = ("train.jsonl", "holdout.jsonl")
-#: Packages of the training. They get the versions that the run recorded.
-PINNED = ("torch", "transformers", "peft", "accelerate", "datasets")
+TRL_VERSION = "1.16.0"
+#: Packages that train.py imports, besides TRL.
+TRAINING_PACKAGES = ("torch", "transformers", "peft", "accelerate", "datasets", "PyYAML")
+#: Further packages that the copy of the kit imports.
+KIT_PACKAGES = ("lazy_loader", "math-verify", "pydantic")
+#: Fields of run.json that origin.json has as they are.
+UNCHANGED_FIELDS = (
+    "format_version",
+    "status",
+    "started",
+    "machine",
+    "versions",
+    "number_type",
+    "rollout",
+    "base",
+    "reference",
+)
 #: Arguments that train.py sets itself, or that mean something on this machine only.
 SET_BY_TRAIN_PY = {
     "generation_batch_size",
@@ -100,54 +104,58 @@ def write(
     # A model of the Hub is fetched there. Any other one is copied.
     model = published_name(run.settings.model) or COPIED_BASE
     base_folder = _base_folder(run, model)
-    check_target(target, overwrite, [run.path, *filter(None, [base_folder])])
-    needed = ("adapter_model.safetensors", *ROW_FILES)
-    missing = [name for name in needed if not (run.start_path / name).is_file()]
+    needed_folders = [run.path]
+    if base_folder is not None:
+        needed_folders.append(base_folder)
+    check_target(target, overwrite, needed_folders)
+    start_files = ("adapter_model.safetensors", "train.jsonl")
+    missing = [name for name in start_files if not (run.start_path / name).is_file()]
     if missing:
         raise FileNotFoundError(
             f"the run {run.name!r} has not kept what it started with: {missing}. Rows of more than "
             "100 MB are not kept. Train with fewer rows."
         )
-    source = RewardSource()
-    reward_calls = [source.add(reward) for reward in _rewards_of(run, rewards)]
-    trainer_arguments, changes = _trainer_arguments(run)
+    reward_functions = _rewards_of(run, rewards)
+    trainer_arguments = _trainer_arguments(run)
     recorded_steps = _recorded_steps(run)
     with staged_folder(target) as staged:
         copy_files(run.start_path, staged / "adapter_init", "adapter_*")
-        for name in ROW_FILES:
-            shutil.copyfile(run.start_path / name, staged / name)
-        if (run.path / "chat_template.jinja").is_file():
-            shutil.copyfile(run.path / "chat_template.jinja", staged / "chat_template.jinja")
+        copy_files(run.start_path, staged, "train.jsonl")
+        copy_files(run.path, staged, "holdout.jsonl")
+        copy_files(run.path, staged, "chat_template.jinja")
         # Before the base is copied, which can take minutes: most refusals come from the rewards.
-        reward_modules = _write_rewards(staged, run.name, source, reward_calls)
-        _try_rewards(staged, run, recorded_steps)
+        needs_kit = write_rewards(staged, run.name, reward_functions)
+        _require_recorded_scores(staged, run, recorded_steps)
+        revision = None
         if model == COPIED_BASE:
             copy_files(base_folder, staged / COPIED_BASE)
+        elif base_folder is not None:
+            # The folder of a snapshot in the Hub's cache has the name of its commit.
+            revision = base_folder.name
         lines = "".join(json.dumps(step) + "\n" for step in recorded_steps)
         (staged / "record.jsonl").write_text(lines, "utf-8")
-        revision = None if model == COPIED_BASE or base_folder is None else base_folder.name
         _write_settings(staged, run, trainer_arguments, model=model, revision=revision)
-        _write_origin(staged, run, trainer_arguments, model=model, changes=changes)
-        requirements = _requirements(run, trainer_arguments, reward_modules)
+        _write_origin(staged, run, trainer_arguments, model=model)
         for name in ("train.py", "replay.py", "cpu2.yaml", "README.md"):
-            _write_from_template(
-                staged / name,
-                run=run.name,
+            text = render(
+                f"scaleout/templates/{name}.jinja",
+                run_name=run.name,
                 settings=run.settings,
                 version=__version__,
-                requirements=requirements,
-                changes=changes,
+                requirements=_requirements(run, trainer_arguments, needs_kit),
                 model=model,
+                loss_note=BNPO_BECOMES_DAPO if run.settings.loss_type == "bnpo" else "",
                 has_record=bool(recorded_steps),
-                needs_kit=KIT in reward_modules,
-                has_vllm=bool(trainer_arguments.get("use_vllm")),
+                needs_kit=needs_kit,
+                has_vllm=trainer_arguments.get("use_vllm", False),
             )
+            (staged / name).write_text(text, "utf-8")
         # The folder is made to be sent to other machines.
         files = {file.name: file for file in staged.iterdir() if file.is_file()}
-        leaks = files_with_secrets(files)
-        if leaks:
+        names = files_with_secrets(files)
+        if names:
             raise ValueError(
-                f"{', '.join(leaks)} would hold what looks like an access token or key. Remove it "
+                f"{', '.join(names)} would hold what looks like an access token or key. Remove it "
                 "from the reward or the settings, and revoke it: the run's folder holds it too."
             )
         put_in_place(staged, target, overwrite=overwrite)
@@ -168,7 +176,6 @@ def _base_folder(run: Run, model: str) -> Path | None:
     if model == COPIED_BASE:
         folder = Path(resolve_model(run.settings.model))
     else:
-        # The folder of a snapshot has the name of its commit.
         config_file = try_to_load_from_cache(model, "config.json")
         folder = Path(config_file).parent if isinstance(config_file, str) else None
     # In the cache of the Hub the weights can be missing, if Unsloth loaded a copy in 4 bit.
@@ -179,14 +186,11 @@ def _base_folder(run: Run, model: str) -> Path | None:
 
 def _rewards_of(run: Run, given: Sequence[RewardFunction] | None) -> list[RewardFunction]:
     """Return the given reward functions, those in memory, or those made from the run's record."""
-    recorded = run.info["rewards"]
-    rewards = list(given or run.rewards or map(rebuild_reward, recorded))
-    pairs = zip(recorded, rewards, strict=False)
-    missing = [entry["name"] for entry, reward in pairs if reward is None]
-    if missing:
+    rewards = list(given or run.rewards or map(rebuild_reward, run.info["rewards"]))
+    if None in rewards:
         raise NotPortable(
             f"the run {run.name!r} was opened from its folder, which holds only the source text of "
-            f"{', '.join(missing)}. Pass the functions in their order: "
+            "your own rewards. Pass all rewards, as functions and in their order: "
             "gn.scaleout.write(run, folder, rewards=[...])."
         )
     if [reward_name(reward) for reward in rewards] != [*run.weights]:
@@ -197,101 +201,65 @@ def _rewards_of(run: Run, given: Sequence[RewardFunction] | None) -> list[Reward
     return rewards
 
 
-def _trainer_arguments(run: Run) -> tuple[dict[str, Any], list[str]]:
-    """Return the arguments for TRL's trainer in one process, and a sentence for each change."""
+def _trainer_arguments(run: Run) -> dict[str, Any]:
+    """Return the arguments for TRL's trainer in one process."""
     settings = run.settings
-    changes = []
     arguments = dict(run.info["effective"]["arguments"])
-    if arguments["loss_type"] == "bnpo":
+    if settings.loss_type == "bnpo":
         arguments["loss_type"] = "dapo"
-        changes.append(
-            "The loss bnpo becomes dapo. bnpo divides by the tokens of one process, so each number "
-            "of processes would learn something else. With one process and one forward pass a step "
-            "they are equal."
-        )
     # This changes only memory. In several processes (DDP), the reentrant kind ends in an error.
     arguments["gradient_checkpointing_kwargs"] = {"use_reentrant": False}
     # Rows in an order, as for a curriculum, must not be shuffled by TRL.
     is_ordered = run.info["task"].get("is_ordered", False)
     arguments.setdefault("shuffle_dataset", not is_ordered)
-    # train.py divides these three among processes, so it needs no generation_batch_size.
+    # train.py divides sizes of one process among several, and needs no `generation_batch_size`.
     size = settings.per_device_train_batch_size
-    arguments["per_device_train_batch_size"] = size
-    arguments["gradient_accumulation_steps"] = settings.gradient_accumulation_steps
     arguments["steps_per_generation"] = settings.generation_batch_size // size
     public = public_settings(arguments)
-    written = {name: public[name] for name in public if name not in SET_BY_TRAIN_PY}
-    # Through JSON, because the safe form of YAML refuses enums and other objects.
-    return json.loads(json.dumps(written, default=str)), changes
+    return {name: public[name] for name in public if name not in SET_BY_TRAIN_PY}
 
 
 def _recorded_steps(run: Run) -> list[dict[str, Any]]:
     """Return completions and results of the first steps; empty if the run kept no completions."""
     settings = run.settings
     file = run.start_path / "generations.json"
-    generation_batch = settings.generation_batch_size
-    if not file.is_file() or generation_batch % settings.batch_size:
+    generation_size = settings.generation_batch_size
+    if not file.is_file() or generation_size % settings.batch_size:
         return []
     # If a generation is for several steps, TRL shuffles its completions over them, so that losses
     # differ although nothing is wrong. bnpo equals dapo only if the step is one forward pass.
-    is_one_step = generation_batch == settings.batch_size
-    is_one_pass = generation_batch == settings.per_device_train_batch_size
-    has_same_loss = is_one_step and (settings.loss_type != "bnpo" or is_one_pass)
-    compared = ("loss", "grad_norm") if has_same_loss else ()
-    metrics = {row["step"]: row for row in run.rows}
+    size_with_equal_loss = settings.batch_size
+    if settings.loss_type == "bnpo":
+        size_with_equal_loss = settings.per_device_train_batch_size
+    rows_by_step = {row["step"]: row for row in run.rows}
     recorded_steps = []
     for generation in json.loads(file.read_text("utf-8")):
         # TRL counts finished steps, and a run counts from 1.
         step = generation["step"] + 1
-        if step not in run.steps or step not in metrics:
+        if step not in run.steps or step not in rows_by_step:
             break
         table = run.completions(step)
         entry = {
             "step": step,
-            "rows": generation["rows"],
-            "prompt": [row["prompt"] for row in _repeated(generation["rows"], run)],
+            "rows": [row for row in generation["rows"] for _ in range(settings.num_generations)],
             "completion": list(table["completion"]),
             "completion_ids": generation["completion_ids"],
             "rewards": {name: table[name].tolist() for name in run.weights},
             "advantages": table["advantage"].tolist(),
         }
-        entry |= {name: metrics[step][name] for name in compared if name in metrics[step]}
+        if generation_size == size_with_equal_loss:
+            metrics = rows_by_step[step]
+            entry |= {name: metrics[name] for name in ("loss", "grad_norm") if name in metrics}
         recorded_steps.append(entry)
     return recorded_steps
-
-
-def _repeated(rows: Sequence[dict[str, Any]], run: Run) -> list[dict[str, Any]]:
-    """Return each row once for each of its completions."""
-    return [row for row in rows for _ in range(run.settings.num_generations)]
 
 
 # The folder
 
 
-def _write_rewards(
-    staged: Path, run_name: str, source: RewardSource, reward_calls: Sequence[str]
-) -> set[str]:
-    """Write rewards.py, and the kit if a reward needs it; return the modules that it imports."""
-    imports = sorted(set(source.imports.values()))
-    modules = imported_modules("\n".join([*imports, *source.definitions.values()]))
-    needs_kit = KIT in modules
-    _write_from_template(
-        staged / "rewards.py",
-        run=run_name,
-        version=__version__,
-        imports=imports,
-        definitions=source.definitions.values(),
-        rewards=reward_calls,
-        needs_kit=needs_kit,
-    )
-    if needs_kit:
-        package = Path(__file__).resolve().parents[1]
-        ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(package, staged / "kit" / KIT, ignore=ignored)
-    return modules
-
-
-def _try_rewards(staged: Path, run: Run, recorded_steps: Sequence[dict[str, Any]]) -> None:
+def _require_recorded_scores(
+    staged: Path, run: Run, recorded_steps: Sequence[dict[str, Any]]
+) -> None:
     """Score the recorded completions in a fresh process.
 
     Raises:
@@ -302,7 +270,7 @@ def _try_rewards(staged: Path, run: Run, recorded_steps: Sequence[dict[str, Any]
     batches = []
     for step in recorded_steps:
         arguments = make_batch(
-            step["completion"], _repeated(step["rows"], run), completion_ids=step["completion_ids"]
+            step["completion"], step["rows"], completion_ids=step["completion_ids"]
         )
         trainer_state = vars(first_step_state())
         trainer_state |= {"global_step": step["step"] - 1, "max_steps": run.settings.max_steps}
@@ -313,8 +281,9 @@ def _try_rewards(staged: Path, run: Run, recorded_steps: Sequence[dict[str, Any]
     except ChildError as error:
         raise NotPortable(
             f"rewards.py fails in a process of its own: {error.last(1)}. A reward may use what is "
-            "defined at the top of its notebook or file, but no file next to it: change the "
-            "reward, and train again."
+            "defined at the top of its notebook or file, but no file next to it, except functions "
+            "imported by name, as in: from helpers import score. Change the reward, and train "
+            "again."
         ) from error
     for step, step_scores in zip(recorded_steps, scores, strict=True):
         for name, reward_scores in zip(run.weights, step_scores, strict=True):
@@ -356,55 +325,36 @@ def _write_settings(
     (staged / "run.yaml").write_text(header + text, "utf-8")
 
 
-def _write_origin(
-    staged: Path,
-    run: Run,
-    trainer_arguments: dict[str, Any],
-    *,
-    model: str,
-    changes: list[str],
-) -> None:
-    """Write origin.json: what the run was, for `open_project`."""
+def _write_origin(staged: Path, run: Run, trainer_arguments: dict[str, Any], *, model: str) -> None:
+    """Write origin.json for `open_project`: the run.json of the run, without private parts."""
     settings = {**run.settings.to_dict(), "run_root": "runs"}
     settings["extra"] = public_settings(run.settings.extra)
-    # These two may have been changed for the folder.
-    for name in ("loss_type", "optim"):
-        if name in trainer_arguments:
-            settings[name] = trainer_arguments[name]
     # The embedded model is known by its name everywhere, although its files are in base/ too.
     if run.settings.model != EMBEDDED_MODEL:
         settings["model"] = model
-    origin = {name: run.info.get(name) for name in ("versions", "machine", *COPIED_FIELDS)}
-    origin["task"] = without_private_parts(origin["task"])
-    # The source stays as it is, because it is in rewards.py as well.
-    origin["rewards"] = [
-        {**without_private_parts(entry), "source": entry["source"]} for entry in origin["rewards"]
-    ]
+    origin = {name: run.info.get(name) for name in UNCHANGED_FIELDS}
     origin |= {
-        "format_version": FORMAT_VERSION,
-        "run": run.name,
-        "changes": changes,
-        "trainer": trainer_arguments,
+        "name": run.name,
         "settings": settings,
+        "task": without_private_parts(run.info["task"]),
+        "rewards": without_private_parts(run.info["rewards"]),
+        "effective": {"arguments": trainer_arguments},
     }
     write_json(staged / "origin.json", origin)
 
 
-def _requirements(
-    run: Run, trainer_arguments: dict[str, Any], reward_modules: set[str]
-) -> list[str]:
+def _requirements(run: Run, trainer_arguments: dict[str, Any], needs_kit: bool) -> list[str]:
     """Return the packages that train.py needs, with their versions."""
-    packages = list(PINNED)
+    packages = list(TRAINING_PACKAGES)
+    if needs_kit:
+        packages += KIT_PACKAGES
     if run.settings.load_in_4bit or trainer_arguments["optim"].endswith("8bit"):
         packages.append("bitsandbytes")
-    versions = run.info["versions"]
-    # A local version such as 2.9.1+cpu is not on the package index.
-    requirements = [f"{name}=={versions[name].partition('+')[0]}" for name in packages]
+    recorded = run.info["versions"]
+    requirements = []
+    for name in packages:
+        version = recorded.get(name) or importlib.metadata.version(name)
+        # A local version such as 2.9.1+cpu is not on the package index.
+        requirements.append(f"{name}=={version.partition('+')[0]}")
     trl = "trl[vllm]" if trainer_arguments.get("use_vllm") else "trl"
-    requirements.append(f"{trl}=={TRL}")
-    return requirements + pinned_packages({"yaml", *reward_modules} - {"trl", *PINNED})
-
-
-def _write_from_template(file: Path, **values: Any) -> None:
-    """Write a file from the template of its name."""
-    file.write_text(render(f"scaleout/templates/{file.name}.jinja", **values), "utf-8")
+    return [*requirements, f"{trl}=={TRL_VERSION}"]

@@ -23,9 +23,9 @@ from grpo_nb.runs.checkpoints import is_disk_full
 from grpo_nb.scoring.scores import RewardError, score_rows, to_floats
 
 #: Keywords of TRL for a reward that have no value for each completion.
-NOT_COLUMNS = ("trainer_state", "log_extra", "log_metric")
+TRAINER_KEYWORDS = ("trainer_state", "log_extra", "log_metric")
 #: Errors of a reward that are searched for an out-of-memory text. Others may quote a completion.
-MACHINE_ERRORS = (RuntimeError, MemoryError)
+OUT_OF_MEMORY_ERRORS = (RuntimeError, MemoryError)
 
 
 def with_named_errors(reward: RewardFunction) -> RewardFunction:
@@ -37,7 +37,7 @@ def with_named_errors(reward: RewardFunction) -> RewardFunction:
     """
     name = reward_name(reward)
 
-    def guard(completions: Sequence[Completion], **others: Any) -> list[Any]:
+    def checked_reward(completions: Sequence[Completion], **others: Any) -> list[Any]:
         keywords = {"completions": [with_last_word(c) for c in completions], **others}
         try:
             output = reward(**keywords)
@@ -49,17 +49,17 @@ def with_named_errors(reward: RewardFunction) -> RewardFunction:
         except (RewardError, EnvironmentProblem):
             raise
         except Exception as error:
-            if isinstance(error, MACHINE_ERRORS) and is_out_of_memory(error):
+            if isinstance(error, OUT_OF_MEMORY_ERRORS) and is_out_of_memory(error):
                 raise
             # A judge that is paid for each call is paid again here.
-            batch = {key: value for key, value in keywords.items() if key not in NOT_COLUMNS}
+            batch = {key: value for key, value in keywords.items() if key not in TRAINER_KEYWORDS}
             texts = [completion_text(completion) for completion in completions]
             _, failures = score_rows(reward, batch, others.get("trainer_state"), texts, error)
             raise failures[0] from failures[0].__cause__
         return scores
 
-    guard.__name__ = name
-    return guard
+    checked_reward.__name__ = name
+    return checked_reward
 
 
 @contextlib.contextmanager
@@ -81,29 +81,23 @@ def explaining_machine_faults(
     except (EnvironmentProblem, RewardError):
         raise
     except Exception as error:
+        # Memory first, because new settings cure it.
         actual_settings = settings.replace(fast_inference=has_engine(model))
-        problem = _machine_problem(error, actual_settings, run)
-        if problem is None:
-            raise
-        raise problem from error
-
-
-def _machine_problem(
-    error: Exception, settings: Settings, run: Path | None
-) -> EnvironmentProblem | None:
-    """Return the machine's problem behind an error, with advice; None if it is not the cause."""
-    # Memory first, because new settings cure it.
-    message = memory_advice(error, settings)
-    if message is not None:
-        if run is not None:
-            message += (
+        advice = memory_advice(error, actual_settings)
+        if advice is not None and run is not None:
+            advice += (
                 " Another batch size or length makes it another run, which can start from what "
                 f"this run has learned: gn.load_model(settings, adapter={str(run / 'adapter')!r})."
             )
-        return EnvironmentProblem(f"{message}\n({type(error).__name__}: {str(error)[:200]})")
-    if run is not None and is_disk_full(error):
-        return EnvironmentProblem(
-            f"the disk of {str(run)!r} is full ({error}). Everything saved before is kept. Free "
-            f"some space, then resume with gn.train(..., resume={str(run)!r})."
-        )
-    return gpu_problem(error)
+        if advice is not None:
+            summary = f"({type(error).__name__}: {str(error)[:200]})"
+            raise EnvironmentProblem(f"{advice}\n{summary}") from error
+        if run is not None and is_disk_full(error):
+            raise EnvironmentProblem(
+                f"the disk of {str(run)!r} is full ({error}). Everything saved before is kept. "
+                f"Free some space, then resume with gn.train(..., resume={str(run)!r})."
+            ) from error
+        problem = gpu_problem(error)
+        if problem is not None:
+            raise problem from error
+        raise

@@ -106,37 +106,6 @@ def prepare(
         example = fitted.changes.examples["too long"]
         warn_user(f"{dropped} prompts are too long and are left out: {example}")
     settings = settings.for_questions(len(fitted.train))
-    weights = try_rewards(rewards, fitted, settings)
-    engine_choice = choose_engine(model, settings)
-    is_slow = settings.shared_prompts and not engine_choice.can_share_prompts
-    if is_slow and find_gpu() is None:
-        warn_user(
-            "The completions of a group do not share their prompt, so a step takes about three "
-            f"times as long: {engine_choice.why_not_cpu_engine}.",
-        )
-    return Prepared(
-        model=model,
-        tokenizer=tokenizer,
-        task=fitted,
-        rewards=rewards,
-        settings=settings,
-        weights=weights,
-        engine_choice=engine_choice,
-    )
-
-
-def try_rewards(
-    rewards: Sequence[RewardFunction], task: Task, settings: Settings
-) -> dict[str, float]:
-    """Call each reward once on the first row, and return the weights by name.
-
-    The call is that of trl 1.15 at step 0. So a missing column or a wrong return value shows before
-    training.
-
-    Raises:
-        RewardError: A reward fails, or returns what TRL could not use.
-        ValueError: Weights, names or columns of the data do not fit.
-    """
     weights = weights_by_name(rewards)
     taken = weights.keys() & OWN_COLUMNS
     if taken:
@@ -144,6 +113,27 @@ def try_rewards(
             f"{sorted(taken)} is already a column of the record of completions: give the reward "
             "another name."
         )
+    _try_rewards(rewards, fitted, settings)
+    return Prepared(
+        model=model,
+        tokenizer=tokenizer,
+        task=fitted,
+        rewards=rewards,
+        settings=settings,
+        weights=weights,
+        engine_choice=choose_engine(model, settings),
+    )
+
+
+def _try_rewards(rewards: Sequence[RewardFunction], task: Task, settings: Settings) -> None:
+    """Call each reward once on the first row, as trl 1.15 does at step 0.
+
+    So a missing column or a wrong return value shows before training.
+
+    Raises:
+        RewardError: A reward fails, or returns what TRL could not use.
+        ValueError: Columns of the data do not fit.
+    """
     row = task.train[0]
     content = task.format.completion("reasoning", row["answer"])
     state = TrainerState(max_steps=settings.max_steps)
@@ -155,7 +145,6 @@ def try_rewards(
         answer = [{"role": "assistant", "content": content}]
         batch = make_batch([answer], task.start_episode(row), completion_ids=[[0]])
         call_reward(with_named_errors(reward), batch, state)
-    return weights
 
 
 def build_trainer(prepared: Prepared, trainer_class: type[KitTrainer] = KitTrainer) -> KitTrainer:
@@ -208,7 +197,7 @@ def build_trainer(prepared: Prepared, trainer_class: type[KitTrainer] = KitTrain
 def grpo_arguments(
     settings: Settings, weights: dict[str, float], folder: Path, model: Any = None
 ) -> dict[str, Any]:
-    """Return the arguments of TRL's `GRPOConfig` for a run.
+    """Return the arguments of TRL's `GRPOConfig` for a run, and set the dtype of Unsloth on a CPU.
 
     Args:
         settings: The run's settings.

@@ -56,7 +56,7 @@ stored as JSON, and `load_state_dict(state)`.
 """
 
 #: TRL logs this key at each step that sampled completions, whatever their scores were.
-GENERATED = "completions/mean_length"
+SAMPLING_METRIC = "completions/mean_length"
 
 
 class Recorder(TrainerCallback):
@@ -126,7 +126,7 @@ class Recorder(TrainerCallback):
             signal.signal(signal.SIGINT, previous)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.trainer.save_or_load_adapter()
+        self.trainer.save_first_or_load_adapter()
         self.bar = progress_bar(
             state.max_steps, initial=state.global_step, desc="training", unit="step", leave=True
         )
@@ -144,7 +144,7 @@ class Recorder(TrainerCallback):
         # 1. The row, the completions, and what observers and health rules add to them.
         row = tidy_row(logs, state.global_step, state.max_steps, self.settings.beta)
         table = None
-        if GENERATED in row:
+        if SAMPLING_METRIC in row:
             table = self._completions_of_step(row)
         self._ask_observers(row, table)
         new_alerts = self.health.update(row)

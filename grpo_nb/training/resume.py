@@ -93,14 +93,14 @@ def find_run(
         return None
     with ExitStack() as lock:
         lock_run(run.path, lock)
-        found_run = _examine(run, name, resume, info)
+        found_run = _decide(run, name, resume, info)
         if found_run is not None:
             # Otherwise the lock ends here, because a new run starts in another folder.
             locks.enter_context(lock.pop_all())
     return found_run
 
 
-def _examine(
+def _decide(
     run: Run, name: str | None, resume: str | Path | None, info: RunInfo
 ) -> FoundRun | None:
     """Return how a run is resumed or returned; None if a new run starts. See `find_run`."""

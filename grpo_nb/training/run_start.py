@@ -4,7 +4,7 @@ With the start folder the first steps can be repeated elsewhere (`grpo_nb.scaleo
 
 runs/<name>/start/
   adapter_*                    the LoRA before the first step; the KL may be measured against it
-  train.jsonl, holdout.jsonl   the rows in their order, if they have at most 100 MB
+  train.jsonl                  the training rows in their order, if they have at most 100 MB
   generations.json             the first three generations: the row of each group, and the token ids
                                of each completion
 """
@@ -24,9 +24,7 @@ from grpo_nb.config.hardware import compute_dtype
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.files import write_json, write_text
 from grpo_nb.core.problems import warn_user
-from grpo_nb.generation.choice import EngineChoice
 from grpo_nb.machine.gpu import find_gpu
-from grpo_nb.machine.host import total_memory_gib
 from grpo_nb.machine.packages import package_versions
 from grpo_nb.models.identity import base_identity
 from grpo_nb.models.load_record import record_of_model
@@ -53,7 +51,13 @@ def new_run_info(prepared: Prepared) -> RunInfo:
     gpu = find_gpu()
     model = prepared.model
     settings = prepared.settings
+    task = prepared.task
     load_record = record_of_model(model)
+    engine = prepared.engine_choice
+    # On a CPU the reason says more than the name of the engine.
+    rollout = engine.name if gpu else f"stock ({engine.why_not_cpu_engine})"
+    if engine.can_share_prompts:
+        rollout = "shared prompts"
     rewards = []
     for reward, (name, weight) in zip(prepared.rewards, prepared.weights.items(), strict=True):
         rewards.append(_reward_record(reward, name, weight))
@@ -63,39 +67,27 @@ def new_run_info(prepared: Prepared) -> RunInfo:
         host=platform.node(),
         started=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         settings=settings.to_dict(),
-        task=_task_record(prepared.task),
+        task={
+            "name": task.name,
+            "format": dataclasses.asdict(task.format),
+            "train": len(task.train),
+            "holdout": len(task.holdout),
+            "fingerprint": task.fingerprint,
+            "is_ordered": task.is_ordered,
+            "tools": task.tools.schemas if task.tools is not None else [],
+        },
         rewards=rewards,
         machine={
             "platform": platform.platform(),
             "cores": os.cpu_count(),
-            "memory_gib": round(total_memory_gib(), 1),
             "gpu": dataclasses.asdict(gpu) if gpu else None,
         },
         number_type=compute_dtype(settings, gpu, model).name,
         versions=package_versions(),
-        rollout=_rollout(prepared.engine_choice),
+        rollout=rollout,
         base=base_identity(model, settings.model),
         loader={} if load_record is None else load_record.loader,
     )
-
-
-def _rollout(engine: EngineChoice) -> str:
-    if engine.can_share_prompts:
-        return "shared prompts"
-    # On a CPU the reason says more than the name of the engine.
-    return engine.name if find_gpu() else f"stock ({engine.why_not_cpu_engine})"
-
-
-def _task_record(task: Task) -> dict[str, Any]:
-    return {
-        "name": task.name,
-        "format": dataclasses.asdict(task.format),
-        "train": len(task.train),
-        "holdout": len(task.holdout),
-        "fingerprint": task.fingerprint,
-        "is_ordered": task.is_ordered,
-        "tools": task.tools.schemas if task.tools is not None else [],
-    }
 
 
 def _reward_record(reward: RewardFunction, name: str, weight: float) -> dict[str, Any]:
@@ -146,20 +138,17 @@ def set_kl_reference(model: Any, settings: Settings, info: RunInfo) -> None:
     info.reference = reference
 
 
-def write_start(run: Run, model: Any, task: Task) -> None:
-    """Write the adapter and the rows that a new run starts from."""
+def write_start_folder(run: Run, model: Any, task: Task) -> None:
+    """Write the adapter and the training rows that a new run starts from."""
     save_adapter(model, run.start_path)
-    if task.train.data.nbytes + task.holdout.data.nbytes > MAX_TASK_BYTES:
-        return
-    for name, rows in (("train", task.train), ("holdout", task.holdout)):
+    if task.train.data.nbytes <= MAX_TASK_BYTES:
         # Values that JSON does not know become text.
-        lines = [json.dumps(row, default=str) + "\n" for row in rows]
-        write_text(run.start_path / f"{name}.jsonl", "".join(lines))
+        lines = [json.dumps(row, default=str) + "\n" for row in task.train]
+        write_text(run.start_path / "train.jsonl", "".join(lines))
 
 
 def write_generation(
     run: Run,
-    micro_batches: int,
     step: int,
     rows: Sequence[Mapping[str, Any]],
     completion_ids: Sequence[Sequence[int]],
@@ -171,8 +160,7 @@ def write_generation(
 
     Args:
         run: The run whose folder is written to.
-        micro_batches: Micro-batches that the training has done before this generation.
-        step: Optimizer steps that it has done before this generation.
+        step: Optimizer steps that the training has done before this generation.
         rows: The data row of each completion. Completions of a group follow one another.
         completion_ids: The token ids of each completion.
         group_size: Completions per group.
@@ -181,9 +169,8 @@ def write_generation(
     file = run.start_path / "generations.json"
     recorded = json.loads(file.read_text("utf-8")) if file.is_file() else []
     # A resumed run samples some generations again, which replace the earlier ones.
-    earlier = [entry for entry in recorded if entry["at"] < micro_batches]
+    earlier = [entry for entry in recorded if entry["step"] < step]
     generation = {
-        "at": micro_batches,
         "step": step,
         "rows": list(rows[::group_size]),
         "completion_ids": [list(ids) for ids in completion_ids],

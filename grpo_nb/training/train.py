@@ -8,14 +8,13 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from grpo_nb.config.planning import plan
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require
-from grpo_nb.core.files import put_in_place, require_writable, staged_folder
+from grpo_nb.core.files import put_in_place, staged_folder
 from grpo_nb.core.problems import warn_user
-from grpo_nb.machine.host import require_disk
 from grpo_nb.models.adapter import load_adapter
 from grpo_nb.models.templates import keep_template
 from grpo_nb.rewards.base import RewardFunction
@@ -47,7 +46,7 @@ from grpo_nb.training.run_start import (
     new_run_info,
     set_kl_reference,
     write_generation,
-    write_start,
+    write_start_folder,
 )
 from grpo_nb.training.trainer import restore_state, stateful_functions
 
@@ -55,14 +54,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from grpo_nb.training.trainer import KitTrainer
-
-#: Disk space for logs, completions and figures of a run.
-BYTES_OF_LOGS = 200_000_000
-#: Disk space for each trained number: its value in seven adapters (three checkpoints with the one
-#: being written, the final and the first adapter, one best adapter, and one that is being
-#: copied), and Adam's two moments in three checkpoints, all in float32. A run with several best
-#: adapters since its oldest checkpoint needs a little more.
-BYTES_PER_TRAINED_NUMBER = 7 * 4 + 3 * 2 * 4
 
 
 def train(
@@ -108,7 +99,8 @@ def train(
     Raises:
         ValueError: Settings, weights or data cannot work, or differ from those of the run to
             resume.
-        EnvironmentProblem: Too little disk or memory. On a CPU the plan is checked beforehand.
+        EnvironmentProblem: Too little memory, a full disk or a read-only folder. On a CPU the plan
+            is checked beforehand.
         FileExistsError: A run of that name exists.
         FileNotFoundError: There is no run to resume at that path.
         RewardError: A reward failed, in its trial on the first row or in training. The error names
@@ -130,31 +122,29 @@ def train(
         require_run_name(name)
     prepared = prepare(model, tokenizer, task, rewards, settings)
     settings = prepared.settings
-    root = Path(settings.run_root)
-    _require_memory(prepared)
+    # The plan is made with or without shared prompts, as the run will sample.
+    can_share_prompts = prepared.engine_choice.can_share_prompts
+    planned_settings = settings.replace(shared_prompts=can_share_prompts)
+    plan(planned_settings, prepared.task, model=model, tokenizer=tokenizer).require_fit()
     info = new_run_info(prepared)
     with ExitStack() as locks:
         # 1. Find the run to resume.
         found_run = find_run(name, resume, info, locks)
         if found_run is None:
             if name is not None:
-                require_free_name(root, name)
-            target = root
+                require_free_name(settings.run_root, name)
         elif found_run.is_finished:
-            return _finished_run(found_run, prepared)
+            return _restore_finished_run(found_run, prepared)
         else:
-            target = found_run.run.path
             info = resumed_info(found_run, info)
-        require_writable(target)
-        require_disk(target, _bytes_needed(model), "A run")
+            if info.reference == START_REFERENCE:
+                # TRL copies the reference from the adapter of the model when it builds the trainer.
+                load_adapter(model, found_run.run.start_path)
         with reference_adapter_removed(model):
             # 2. Build the trainer before the run has a folder, so that nothing is left behind if
             # TRL refuses. The effective settings come first, because building a configuration
             # resets accelerate's global state (transformers, `TrainingArguments._setup_devices`).
             info.effective = dataclasses.asdict(effective_settings(settings, model))
-            if info.reference == START_REFERENCE:
-                # TRL copies the reference from the adapter of the model when it builds the trainer.
-                load_adapter(model, target / "start")
             trainer = build_trainer(prepared)
             set_kl_reference(model, settings, info)
             if settings.holdout_every:
@@ -162,7 +152,9 @@ def train(
                 info.holdout_grader = score.counted_as_correct
                 observers = [score, *observers]
             # 3. Make the folder of a new run, or take an old one back to its newest checkpoint.
-            folder = rewind(found_run) if found_run else _new_run(prepared, name, info, locks)
+            folder = (
+                rewind(found_run) if found_run else _make_run_folder(prepared, name, info, locks)
+            )
             run = Run(folder, model=model, tokenizer=tokenizer, rewards=prepared.rewards)
             # 4. Train, and complete the folder however the training ends.
             run.write_info(info)
@@ -171,15 +163,7 @@ def train(
     return run
 
 
-def _require_memory(prepared: Prepared) -> None:
-    """Raise if the run does not fit this machine, with or without shared prompts as it will run."""
-    can_share_prompts = prepared.engine_choice.can_share_prompts
-    settings = prepared.settings.replace(shared_prompts=can_share_prompts)
-    estimate = plan(settings, prepared.task, model=prepared.model, tokenizer=prepared.tokenizer)
-    estimate.require_fit()
-
-
-def _finished_run(found_run: FoundRun, prepared: Prepared) -> Run:
+def _restore_finished_run(found_run: FoundRun, prepared: Prepared) -> Run:
     """Return a finished run as after its training: with adapter and state of rewards."""
     run = Run(
         found_run.run.path,
@@ -197,7 +181,7 @@ def _finished_run(found_run: FoundRun, prepared: Prepared) -> Run:
     return run
 
 
-def _new_run(prepared: Prepared, name: str | None, info: RunInfo, locks: ExitStack) -> Path:
+def _make_run_folder(prepared: Prepared, name: str | None, info: RunInfo, locks: ExitStack) -> Path:
     """Make the folder of a new run, lock it until `locks` is closed, and write what it starts from.
 
     That is `run.json`, adapter, questions, rows and the chat template.
@@ -206,7 +190,7 @@ def _new_run(prepared: Prepared, name: str | None, info: RunInfo, locks: ExitSta
     lock_run(run.path, locks)
     run.write_info(info)  # first of all files, because it makes the folder a run
     run.keep_questions(prepared.task.train["question"], prepared.task.holdout)
-    write_start(run, prepared.model, prepared.task)
+    write_start_folder(run, prepared.model, prepared.task)
     keep_template(run.path, prepared.tokenizer)
     return run.path
 
@@ -240,7 +224,7 @@ def _train_and_close(recorder: Recorder, info: RunInfo, found_run: FoundRun | No
         info.status = "failed"
         info.error = f"{type(error).__name__}: {error}"
         failure = error
-    not_saved = _close(recorder, info)
+    not_saved = _complete_folder(recorder, info)
     # What could not be saved must not hide why the training ended.
     for problem in not_saved:
         if failure is None:
@@ -267,7 +251,7 @@ def _run_trainer(trainer: KitTrainer, settings: Settings, found_run: FoundRun | 
         restore_state(trainer.stateful, found_run.checkpoint.path)
 
 
-def _close(recorder: Recorder, info: RunInfo) -> list[str]:
+def _complete_folder(recorder: Recorder, info: RunInfo) -> list[str]:
     """Write adapter, figure, card and run.json; return what failed, with the reason."""
     run = recorder.run
     write_adapter = partial(_write_adapter, recorder, info)
@@ -306,9 +290,3 @@ def _write_adapter(recorder: Recorder, info: RunInfo) -> None:
     # Later cells ask the model in memory, which must be the one that was saved.
     load_adapter(run.model, run.adapter_path)
     info.adapter_step = step
-
-
-def _bytes_needed(model: Any) -> int:
-    """Estimate the disk space that a run needs: adapters, checkpoints and logs, in bytes."""
-    trained = sum(tensor.numel() for tensor in model.parameters() if tensor.requires_grad)
-    return BYTES_OF_LOGS + trained * BYTES_PER_TRAINED_NUMBER

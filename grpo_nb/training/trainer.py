@@ -90,11 +90,14 @@ class KitTrainer(GRPOTrainer):
                 self.engine.release()
 
     # 1. Checkpoints. transformers saves optimizer, scheduler, random state and its counters. Added
-    # here are the adapter (transformers' loader mistakes the frozen `ref` adapter for the trained
-    # one), TRL's count of micro-batches, the order of the data in later passes, and the state of
-    # rewards and observers. Checkpoints are written after a row, between two generations. If a
-    # training stops within a generation, its last checkpoint also stores the unused rest. Not
-    # covered: the random state inside vLLM, which cannot be read, and several processes.
+    # here are:
+    # - the adapter, because transformers' loader mistakes the frozen `ref` for the trained adapter;
+    # - TRL's count of micro-batches;
+    # - the order of the data in later passes;
+    # - the state of rewards and observers.
+    # Checkpoints are written after a row, between two generations. If a training stops within a
+    # generation, its last checkpoint also stores the unused rest. Two things are not covered: the
+    # random state inside vLLM, which cannot be read, and several processes.
 
     @property
     def is_between_generations(self) -> bool:
@@ -106,7 +109,7 @@ class KitTrainer(GRPOTrainer):
         # TRL calls the micro-batches of one pass over a generation "steps".
         return self.args.steps_per_generation * self.num_iterations
 
-    def save_or_load_adapter(self) -> None:
+    def save_first_or_load_adapter(self) -> None:
         """Write the first checkpoint, or load the adapter of the checkpoint that is resumed from.
 
         Call this before the first step, when everything else is built and loaded, so that nothing
@@ -210,16 +213,17 @@ class KitTrainer(GRPOTrainer):
         **kwargs: Any,
     ) -> Any:
         batch = (model, input_ids, attention_mask, logits_to_keep)
-        if self.engine is None:
-            return super()._get_per_token_logps_and_entropies(*batch, *args, **kwargs)
-        reason = self.engine.batch_obstacle(input_ids, attention_mask, logits_to_keep)
-        if reason is not None:
-            self._warn_of_trl_path(reason)
-            return super()._get_per_token_logps_and_entropies(*batch, *args, **kwargs)
-        log_probs, entropies = self.engine.log_probs(
-            *batch, pad_id=self._tokenizer.pad_token_id, autocast=self.accelerator.autocast()
-        )
-        return log_probs, entropies, None  # no loss of a mixture of experts
+        if self.engine is not None:
+            obstacle = self.engine.batch_obstacle(input_ids, attention_mask, logits_to_keep)
+            if obstacle is None:
+                log_probs, entropies = self.engine.log_probs(
+                    *batch,
+                    pad_id=self._tokenizer.pad_token_id,
+                    autocast=self.accelerator.autocast(),
+                )
+                return log_probs, entropies, None  # no loss of a mixture of experts
+            self._warn_of_trl_path(obstacle)
+        return super()._get_per_token_logps_and_entropies(*batch, *args, **kwargs)
 
     def _warn_of_trl_path(self, reason: str) -> None:
         if not self.took_trl_path:
@@ -244,7 +248,7 @@ class KitTrainer(GRPOTrainer):
         done = micro_batch_count(self)
         is_recorded = done < RECORDED_GENERATIONS * self._micro_batches_per_generation
         if self.record_generation is not None and is_recorded:
-            self.record_generation(done, self.state.global_step, inputs, completion_ids_list)
+            self.record_generation(self.state.global_step, inputs, completion_ids_list)
         if self.task_tools is not None:
             masks = zip(completion_ids_list, self._tool_masks, strict=True)
             completion_ids_list = [tokens_of_model(ids, mask) for ids, mask in masks]

@@ -38,6 +38,7 @@ def test_training_in_the_folder_is_a_run(back: gn.scaleout.Project, run: gn.runs
     assert came.name == "a-run"
     assert came.info["rollout"].startswith("trl, 1 process (")
     assert came.info["machine"]["device"] == "cpu"
+    assert came.info["machine"]["gpu"] is None
     assert [row["step"] for row in came.rows] == [1, 2, 3]
     assert all("kl" in row for row in came.rows)
     here, there = ([one.completions(n) for n in (1, 2, 3)] for one in (run, came))
@@ -60,7 +61,8 @@ def test_run_trained_on_a_gpu_is_shown_and_loaded_so(
 ) -> None:
     ignored = shutil.ignore_patterns("back")
     copy = Path(shutil.copytree(back.path, tmp_path / "copy", ignore=ignored))
-    rewrite(copy / "result" / "finished.json", device="cuda:0", gpu="NVIDIA L4")
+    machine = {"platform": "Linux", "device": "cuda:0", "gpu": {"name": "NVIDIA L4"}}
+    rewrite(copy / "result" / "finished.json", machine=machine)
     run = gn.scaleout.open(copy).run
     assert run.info["machine"]["device"] == "cuda:0"
     assert "Trained on NVIDIA L4, seed" in (run.path / "README.md").read_text()
@@ -68,10 +70,19 @@ def test_run_trained_on_a_gpu_is_shown_and_loaded_so(
     assert _settings_to_load(run) == run.settings
 
 
+def test_training_of_a_bnpo_run_comes_back_as_dapo(
+    back: gn.scaleout.Project, tmp_path: Path
+) -> None:
+    ignored = shutil.ignore_patterns("back")
+    copy = Path(shutil.copytree(back.path, tmp_path / "copy", ignore=ignored))
+    rewrite(copy / "origin.json", settings=dict(back.origin.settings, loss_type="bnpo"))
+    assert gn.scaleout.open(copy).run.settings.loss_type == "dapo"
+
+
 def test_folder_of_another_version_is_refused(run: gn.runs.Run, tmp_path: Path) -> None:
     folder = gn.scaleout.write(run, tmp_path / "folder").path
     rewrite(folder / "origin.json", format_version=2)
-    with pytest.raises(ValueError, match=r"has format version 2, but .* gn\.scaleout\.write"):
+    with pytest.raises(ValueError, match=r"origin\.json.* another version of grpo_nb"):
         gn.scaleout.open(folder)
 
 
@@ -85,10 +96,10 @@ def test_folder_from_elsewhere_writes_nothing_outside(
         shutil.copytree(back.path, tmp_path / "sent", ignore=shutil.ignore_patterns("back"))
     )
     for name in (str(mine), "../../mine", "", "C:\\mine"):
-        rewrite(sent / "origin.json", run=name)
+        rewrite(sent / "origin.json", name=name)
         with pytest.raises(ValueError, match="leads out of the folder"):
             _ = gn.scaleout.open(sent).run
-    rewrite(sent / "origin.json", run="a-run")
+    rewrite(sent / "origin.json", name="a-run")
     for link, target in (
         ("back", mine),
         ("result/adapter/adapter_more", mine / "thesis.txt"),
@@ -114,22 +125,6 @@ def test_folder_from_elsewhere_writes_nothing_outside(
     assert [file.name for file in mine.iterdir()] == ["thesis.txt"]
 
 
-@pytest.mark.parametrize(
-    ("gpu", "recorded"),
-    [
-        pytest.param(None, None, id="CPU"),
-        pytest.param("NVIDIA L4", {"name": "NVIDIA L4"}, id="GPU"),
-    ],
-)
-def test_run_names_the_gpu_that_trained_it(
-    back: gn.scaleout.Project, tmp_path: Path, gpu: str | None, recorded: dict | None
-) -> None:
-    ignored = shutil.ignore_patterns("back")
-    copy = Path(shutil.copytree(back.path, tmp_path / "copy", ignore=ignored))
-    rewrite(copy / "result" / "finished.json", gpu=gpu)
-    assert gn.scaleout.open(copy).run.info["machine"]["gpu"] == recorded
-
-
 def test_run_is_made_again_only_after_another_training(
     back: gn.scaleout.Project, tmp_path: Path
 ) -> None:
@@ -142,8 +137,8 @@ def test_run_is_made_again_only_after_another_training(
     os.utime(finished, (hour_ahead, hour_ahead))
     assert copy.run.path == mine.parent
     assert mine.read_text() == "kept"
-    rewrite(finished, seconds=1.0)
-    assert copy.run.info["seconds"] == 1.0
+    rewrite(finished, started="2026-01-01T00:00:00+0000")
+    assert copy.run.info["started"] == "2026-01-01T00:00:00+0000"
     assert not mine.exists()
 
 
@@ -157,14 +152,14 @@ def test_run_can_be_compared_and_exported(
     assert back.run.rows
 
 
-@pytest.mark.parametrize("field", ["run", "changes", "settings", "task", "versions", "base"])
+@pytest.mark.parametrize("field", ["name", "settings", "task", "versions"])
 def test_damaged_origin_is_named(back: gn.scaleout.Project, tmp_path: Path, field: str) -> None:
     ignored = shutil.ignore_patterns("back")
     copy = Path(shutil.copytree(back.path, tmp_path / "copy", ignore=ignored))
     origin = json.loads((copy / "origin.json").read_text())
     del origin[field]
     (copy / "origin.json").write_text(json.dumps(origin))
-    with pytest.raises(ValueError, match=rf"origin\.json.* damaged.*'{field}'"):
+    with pytest.raises(ValueError, match=rf"origin\.json.* damaged.*{field}"):
         _ = gn.scaleout.open(copy).run
 
 

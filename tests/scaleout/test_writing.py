@@ -60,6 +60,13 @@ def test_folder_is_complete_and_has_nothing_private(
     assert not [word for word in private if any(word in text for text in texts)]
 
 
+def test_bnpo_becomes_dapo_with_a_sentence(project: gn.scaleout.Project) -> None:
+    sentence = "The loss bnpo becomes dapo."
+    assert values_of(project)["trainer"]["loss_type"] == "dapo"
+    assert sentence in repr(project)
+    assert sentence in (project.path / "README.md").read_text()
+
+
 def test_plan_never_splits_a_group(
     project: gn.scaleout.Project, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -285,6 +292,17 @@ def with_outer_variable() -> Callable:
     return signs
 
 
+def with_own_module() -> Callable:
+    """Return a reward that imports a file next to the notebook."""
+
+    def signs(completions: list, **columns: object) -> list[float]:
+        import own_helpers
+
+        return own_helpers.score(completions)
+
+    return signs
+
+
 def with_other_scores() -> Callable:
     """Return a reward with the name of another one."""
 
@@ -298,9 +316,10 @@ def with_other_scores() -> Callable:
     ("reward", "message"),
     [
         (with_outer_variable(), "process of its own: NameError: .*'limit'"),
+        (with_own_module(), "process of its own: ModuleNotFoundError: .*'own_helpers'"),
         (with_other_scores(), "'signs' gives other scores .* not the reward of the run"),
     ],
-    ids=["variable", "scores"],
+    ids=["variable", "module", "scores"],
 )
 def test_reward_that_differs_in_a_fresh_process_is_refused(
     run: gn.runs.Run, tmp_path: Path, reward: Callable, message: str
@@ -336,7 +355,7 @@ def test_bad_input_is_refused_and_leaves_nothing(
         (
             lambda: write(gn.open_run(run.path), away),
             NotPortable,
-            r"only the source text of signs.*rewards=\[\.\.\.\]",
+            r"only the source text of your own rewards.*rewards=\[\.\.\.\]",
         ),
         (lambda: write(run, target), FileExistsError, "overwrite=True"),
         (

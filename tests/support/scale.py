@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.scaleout.writing import TRL
+from grpo_nb.scaleout.writing import TRL_VERSION
 from tests.support.shared import made_once
 
 DRIVER = Path(__file__).with_name("scale_driver.py")
@@ -36,7 +36,7 @@ def plain_trl(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "--no-deps",
             "--target",
             str(folder),
-            f"trl=={TRL}",
+            f"trl=={TRL_VERSION}",
         ]
         done = subprocess.run(command, capture_output=True, text=True)
         (folder / "said.txt").write_text("" if done.returncode == 0 else done.stderr or done.stdout)
@@ -48,7 +48,7 @@ def plain_trl(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = made_once(tmp_path_factory, "plain-trl", install)
     if said := (folder / "said.txt").read_text().strip():
         pytest.skip(
-            f"trl {TRL} cannot be had from the package registry: {said.splitlines()[-1][:200]}"
+            f"trl {TRL_VERSION} cannot be had from the package registry: {said.splitlines()[-1][:200]}"
         )
     return folder
 

@@ -14,7 +14,7 @@ from accelerate import PartialState
 folders = [word for word in sys.argv[1:] if Path(word).is_dir()]
 rest = [word for word in sys.argv[1:] if word not in folders]
 for folder in folders:
-    for module in ("rewards", "record"):
+    for module in ("rewards", "replay"):
         sys.modules.pop(module, None)
     sys.path[0] = folder
     sys.argv = [f"{folder}/train.py", *rest]

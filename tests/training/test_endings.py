@@ -90,21 +90,6 @@ def test_finished_run_gets_its_missing_adapter_back(tiny, tiny_settings) -> None
     assert len(again.rows) == tiny_settings.max_steps
 
 
-def test_disk_of_the_resumed_run_is_checked(tiny, tiny_settings, tmp_path, monkeypatch) -> None:
-    run = gn.train(*tiny, [brevity], tiny_settings, name="a")
-    checked = []
-
-    def full(path: Path, *others: object) -> None:
-        checked.append(path)
-        raise RuntimeError("full")
-
-    monkeypatch.setattr("grpo_nb.training.train.require_disk", full)
-    settings = tiny_settings.replace(run_root=str(tmp_path / "other"), max_steps=4)
-    with pytest.raises(RuntimeError, match="full"):
-        gn.train(*tiny, [brevity], settings, resume=run.path)
-    assert checked == [run.path]
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -729,11 +729,8 @@ def test_train_of_a_run_locked_elsewhere_is_refused(
     assert contents(crashed.path) == before
 
 
-def test_train_in_a_read_only_folder_is_refused(
-    fresh, settings, small_disk: Path, monkeypatch
-) -> None:
+def test_train_in_a_read_only_folder_is_refused(fresh, settings, small_disk: Path) -> None:
     """A finished run there is still given back."""
-    monkeypatch.setattr("grpo_nb.training.train.require_disk", lambda *args: None)
     there = settings.replace(run_root=str(small_disk), max_steps=1)
     finished = gn.train(*fresh, [brevity], there, name="finished")
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
@@ -759,13 +756,8 @@ def small_disk(tmp_path: Path):
     )  # lazily: a failed writer may still hold its file
 
 
-def test_full_disk_keeps_earlier_work(
-    fresh, back, settings, whole, small_disk: Path, monkeypatch
-) -> None:
+def test_full_disk_keeps_earlier_work(fresh, back, settings, whole, small_disk: Path) -> None:
     settings = settings.replace(run_root=str(small_disk / "runs"))
-    monkeypatch.setattr(
-        "grpo_nb.training.train.require_disk", lambda *args: None
-    )  # there was room when it started
     filler = small_disk / "filler"
 
     def fill(row: dict, completions: pandas.DataFrame) -> None:
