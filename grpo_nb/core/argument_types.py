@@ -68,7 +68,8 @@ _ROLES = {
     "merged": Role(
         "a merged export",
         {"an Export"},
-        'merged = gn.export_merged(run, "exports/name"), or gn.export.open("exports/name", run=run)',
+        'merged = gn.export_merged(run, "exports/name"), or '
+        'gn.export.open("exports/name", run=run)',
     ),
     "questions": Role(
         "a Task or held-out questions",

@@ -491,7 +491,8 @@ class Run(Shown):
             yield f"Resumed at step {entry['step']}. {'; '.join(entry.get('changed', ()))}".strip()
         best = best_row(rows)
         if best is not None:
-            yield f"Best held-out score: {holdout_in_words(best, 'holdout/')} at step {best['step']}."
+            scores = holdout_in_words(best, "holdout/")
+            yield f"Best held-out score: {scores} at step {best['step']}."
             if "holdout_grader" in info:
                 yield f"Counted as correct: {info['holdout_grader']}."
         # A run that goes on or is done needs no advice.

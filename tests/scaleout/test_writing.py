@@ -213,6 +213,15 @@ def test_stage_and_long_generation_replay_equal_numbers(
     assert "loss:" not in second
 
 
+def test_opened_run_with_rewards_of_the_kit_is_written(
+    letters_folder: Path, tmp_path: Path
+) -> None:
+    rewards = [gn.rewards.xml_tags()]
+    run = trained(letters_folder, tmp_path / "runs", "kit", steps=2, rewards=rewards)
+    project = gn.scaleout.write(gn.open_run(run.path), tmp_path / "folder")
+    assert "xml_tags()" in (project.path / "rewards.py").read_text()
+
+
 def test_rewards_that_start_processes_are_written(letters_folder: Path, tmp_path: Path) -> None:
     rows = [
         {"question": f"Add {n}.", "answer": str(n), "tests": [f"assert f(1) == {n + 1}"]}
