@@ -72,7 +72,7 @@ def sample(
     has_ended = torch.zeros(total, dtype=torch.bool)
     last_position = prompt_mask.sum(1, keepdim=True) - 1
     distinct_prompts, prompt_of_row = deduplicate(prompts)
-    with kept_modes(model), grouped_attention(), folded.for_inference(is_decoding=True):
+    with kept_modes(model), grouped_attention(), folded.applied(is_decoding=True):
         model.eval()
         run = partial(model, use_cache=True, logits_to_keep=1)
         cache, mask = prefill(run, distinct_prompts, pad_id)
