@@ -142,7 +142,7 @@ def sampling_parts() -> list[Part]:
     def stock_sample(model: Any, prompts: Any, config: Any, folded: Any) -> Any:
         ids, mask = shared_prompts.left_padded(prompts, config.pad_token_id)
         model.eval()
-        with grouped_attention(), folded.for_inference(is_decoding=True):
+        with grouped_attention(), folded.applied(is_decoding=True):
             rows = model.generate(input_ids=ids, attention_mask=mask, generation_config=config)
         model.train()
         return rows
@@ -186,7 +186,7 @@ def shared_parts() -> list[Part]:
             "srp",
             replaced(attention, attention_functions=lambda: no_table),
         ),
-        Part("folded LoRA", "sr", replaced(FoldedLora, for_inference=do_nothing)),
+        Part("folded LoRA", "srp", replaced(FoldedLora, applied=do_nothing)),
         Part("shared prompts", "rp", replaced(shared_prompts, shared_prompt_logps=stock_log_probs)),
         Part(
             "- prefix of all prompts once", "srp", replaced(shared_prompts, MIN_PREFIX_TOKENS=10**9)

@@ -121,7 +121,7 @@ def main() -> None:
         folded = FoldedLora(model)
 
         def fold() -> None:
-            with folded.for_inference():
+            with folded.applied():
                 pass
 
         ways = {
@@ -145,7 +145,7 @@ def main() -> None:
 
     def loss_pass(fold: bool) -> None:
         if fold:
-            with folded.for_training():
+            with folded.applied():
                 log_probs, _ = shared_prompts.shared_prompt_logps(model, ids, mask, 40, pad_id=0)
         else:
             log_probs, _ = shared_prompts.shared_prompt_logps(model, ids, mask, 40, pad_id=0)

@@ -15,7 +15,6 @@ from grpo_nb.models.import_unsloth import import_unsloth
 
 import_unsloth()
 
-import torch
 from torch import Tensor
 from transformers import GenerationConfig
 from transformers.generation import GenerationMode
@@ -97,9 +96,7 @@ class CpuEngine:
         Returns:
             Both (B, C) in nats; entropies are None where the model computes none.
         """
-        has_gradient = torch.is_grad_enabled()
-        folded = contextlib.nullcontext() if has_gradient else self._folded.for_inference()
-        with folded, autocast:
+        with self._folded.applied(), autocast:
             return shared_prompts.shared_prompt_logps(
                 model, input_ids, attention_mask, length, pad_id=pad_id
             )

@@ -6,6 +6,7 @@ The loop runs with the LoRA folded into the weights (folded_lora.py) and attenti
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -72,7 +73,7 @@ def sample(
     has_ended = torch.zeros(total, dtype=torch.bool)
     last_position = prompt_mask.sum(1, keepdim=True) - 1
     distinct_prompts, prompt_of_row = deduplicate(prompts)
-    with kept_modes(model), grouped_attention(), folded.for_inference(is_decoding=True):
+    with kept_modes(model), grouped_attention(), folded.applied(is_decoding=True):
         model.eval()
         run = partial(model, use_cache=True, logits_to_keep=1)
         cache, mask = prefill(run, distinct_prompts, pad_id)
@@ -130,11 +131,33 @@ def _sample_tokens(probabilities: Tensor, total: int, rows: Tensor) -> Tensor:
         total: Number of rows at the start.
         rows: (R) indices of the rows still in the batch.
     """
-    exponentials = torch.empty(total, probabilities.shape[1]).exponential_()
+    exponentials = _exponentials((total, probabilities.shape[1]))
     if len(rows) < total:
         exponentials = exponentials[rows]
     ratios = torch.div(probabilities, exponentials, out=exponentials)
     return ratios.argmax(-1)
+
+
+def _exponentials(shape: tuple[int, int]) -> Tensor:
+    """Return what `exponential_` draws; for 16 rows of 49,152 tokens in 6 ms instead of 16 ms."""
+    if _draws_by_logarithm(shape):
+        return _by_logarithm(shape)
+    return torch.empty(shape).exponential_()
+
+
+def _by_logarithm(shape: tuple[int, int], generator: torch.Generator | None = None) -> Tensor:
+    uniform = torch.empty(shape, dtype=torch.float64).uniform_(generator=generator)
+    return uniform.neg_().log1p_().neg_().float()
+
+
+@functools.cache
+def _draws_by_logarithm(shape: tuple[int, int]) -> bool:
+    """Return whether `exponential_` computes -log(1 - u) of uniforms here; with MKL it does not."""
+    first = torch.Generator().manual_seed(0)
+    second = torch.Generator().manual_seed(0)
+    expected = torch.empty(shape).exponential_(generator=first)
+    is_equal = torch.equal(_by_logarithm(shape, second), expected)
+    return is_equal and torch.equal(first.get_state(), second.get_state())
 
 
 class _GrowingLayer(DynamicLayer):

@@ -165,12 +165,18 @@ found
 
 # %%
 hacked = gn.train(model, tokenizer, task, with_loopholes, settings)
-display(hacked.step(1).groups[0], hacked.step(STEPS).groups[0])
+first_group = hacked.step(1).groups[0]
+display(first_group, hacked.step(STEPS).groups[0])
+print("Spread of the weighted scores within the first group:")
+for name, weight in first_group.weights.items():
+    weighted = weight * first_group.table[name]
+    print(f"  {name}: standard deviation {weighted.std():.2f}")
 
 # %% [markdown]
-# It writes more. Look at the first group once more: its scores for length differ by 14 points, those for the sum by 2, and GRPO follows
-# the larger difference. So a right sum in few words lies below the average, and the longest text has the largest advantage, right or
-# not. This is **reward hacking**: the model did what you scored, not what you wanted.
+# It writes more. Why this loophole, and not the other? The advantage is computed from the *total*. The printed lines show how widely
+# each reward spreads within the first group: the scores for length differ much more than those for the sum, so they decide who is above
+# the average. A right sum in few words lies below it, and the longest text has the largest advantage, right or not. This is **reward
+# hacking**: the model did what you scored, not what you wanted.
 #
 # The comparison asks the held-out questions. Read its row *correct anywhere*: no completion has the tags, so *correct* stays 0. You
 # should see no gain in correct sums, and that nearly every completion now runs into the length limit. (*Anywhere* reads the last number

@@ -4,7 +4,14 @@ import pytest
 import torch
 
 from grpo_nb.cpu.folded_lora import FoldedLora
-from tests.support.small_models import PROMPTS, lora_model
+from tests.support.small_models import (
+    PROMPTS,
+    assert_same_gradients,
+    batch,
+    gradients,
+    lora_model,
+    stock,
+)
 
 IDS = torch.tensor([PROMPTS[0]])
 
@@ -19,22 +26,62 @@ def test_folding_gives_the_logits_of_the_lora_layers(kind: torch.dtype, off: flo
         with model.disable_adapter():
             plain = model(input_ids=IDS).logits
         for _ in range(2):  # the second time in memory that is used again
-            with folded.for_inference():
+            with folded.applied():
                 assert folded._folded, "nothing was folded"
                 torch.testing.assert_close(
                     model(input_ids=IDS).logits, expected, atol=1e-4 * off, rtol=1e-4 * off
                 )
-        with model.disable_adapter(), folded.for_inference():
+        with model.disable_adapter(), folded.applied():
             torch.testing.assert_close(
                 model(input_ids=IDS).logits, plain, atol=1e-5 * off, rtol=1e-5 * off
             )
     assert (expected - plain).abs().max() > 0.01, "the adapter has no effect"
 
 
+def test_folded_loss_has_the_gradients_of_the_lora_layers() -> None:
+    model = lora_model("qwen2").train()  # with biases
+    ids, mask, length = batch(PROMPTS, [0, 1, 2], [5, 3, 4])
+    expected = gradients(model, *stock(model, ids, mask, length))
+    folded = FoldedLora(model)
+    with folded.applied():
+        output = stock(model, ids, mask, length)
+    assert folded._folded, "nothing was folded"
+    assert_same_gradients(gradients(model, *output), expected, relative=1e-5)
+
+
+def test_folding_again_before_the_backward_pass_raises() -> None:
+    """The gradient would be that of other weights."""
+    model = lora_model()
+    folded = FoldedLora(model)
+    with folded.applied():
+        loss = model(input_ids=IDS).logits.sum()
+    with folded.applied():
+        pass
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_folded_loss_keeps_lora_dropout() -> None:
+    model = lora_model(dropout=0.5).train()
+    with FoldedLora(model).applied():
+        first = model(input_ids=IDS).logits
+        second = model(input_ids=IDS).logits
+    assert (first - second).abs().max() > 0.01
+
+
+def test_folded_loss_without_adapter_is_that_of_the_base() -> None:
+    model = lora_model().train()
+    with model.disable_adapter():
+        expected = model(input_ids=IDS).logits
+        with FoldedLora(model).applied():
+            got = model(input_ids=IDS).logits
+    assert torch.equal(got, expected)
+
+
 def test_sampling_folds_the_lora_despite_dropout() -> None:
     model = lora_model(dropout=0.5).train()
     folded = FoldedLora(model)
-    with torch.no_grad(), folded.for_inference(is_decoding=True):
+    with torch.no_grad(), folded.applied(is_decoding=True):
         assert folded._folded, "the memory plan counts a copy that is not there"
         assert folded._packed, "the memory plan counts a copy that is not there"
 
@@ -53,13 +100,13 @@ def test_4_bit_base_is_folded_with_the_logits_of_peft(tiny_folder) -> None:
     model.eval()
     with torch.no_grad():
         expected = model(input_ids=ids).logits
-        with folded.for_inference():
+        with folded.applied():
             got = model(input_ids=ids).logits
     torch.testing.assert_close(got, expected, atol=2e-3, rtol=1e-3)
     # The adapter switched off, as for the reference of the KL.
     with torch.no_grad(), model.disable_adapter():
         plain = model(input_ids=ids).logits
-        with folded.for_inference():
+        with folded.applied():
             got = model(input_ids=ids).logits
     torch.testing.assert_close(got, plain, atol=2e-3, rtol=1e-3)
 
@@ -70,7 +117,7 @@ def test_folding_puts_back_a_forward_that_was_set() -> None:
     mine = layer.forward
     layer.forward = lambda *args, **kwargs: mine(*args, **kwargs)
     hooked = layer.forward
-    with FoldedLora(model).for_inference():
+    with FoldedLora(model).applied():
         assert layer.forward is not hooked
     assert layer.forward is hooked
 
@@ -79,7 +126,7 @@ def test_folding_leaves_16_bit_weights_out() -> None:
     model = lora_model().eval()
     with torch.no_grad():
         expected = model.to(torch.bfloat16)(input_ids=IDS).logits
-        with FoldedLora(model).for_inference():
+        with FoldedLora(model).applied():
             assert torch.equal(model(input_ids=IDS).logits, expected), (
                 "rounding would lose small changes"
             )
@@ -97,7 +144,7 @@ def test_decoding_with_packed_weights_sees_what_changed(architecture: str, rows:
         for _ in range(2):
             expected = model(input_ids=ids).logits
             for _ in range(2):  # the second time with what was packed
-                with folded.for_inference(is_decoding=True):
+                with folded.applied(is_decoding=True):
                     torch.testing.assert_close(
                         model(input_ids=ids).logits, expected, atol=1e-4, rtol=1e-4
                     )
