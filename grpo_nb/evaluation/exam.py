@@ -94,7 +94,7 @@ class Exam:
             return load_holdout(self.task)
         format = format_of(self.run)
         if self.task is None:
-            return Holdout(format=format, holdout=self.run.holdout)
+            return Holdout(name=self.run.name, format=format, holdout=self.run.holdout)
         # Asked without the example of the training, the model would answer another kind of prompt.
         return load_holdout(self.task, format=format, example=example_of(self.run))
 

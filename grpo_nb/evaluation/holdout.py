@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 class Holdout:
     """Questions to evaluate on, and the format in which they are asked."""
 
+    name: str
+    """Name of the source."""
     format: AnswerFormat
     holdout: Dataset | list[dict[str, Any]]
     """Rows with `prompt`, `question`, `answer` and the columns of the source."""
@@ -76,7 +78,7 @@ def load_holdout(
     format = fitting_format(format, answers_of(golds))
     # All rows become questions: unlike in `load_task`, no share is kept for training.
     holdout = Dataset.from_list(with_prompts(rows, format, example))
-    return Holdout(format=format, holdout=holdout)
+    return Holdout(name=read.name, format=format, holdout=holdout)
 
 
 def grade_answers(

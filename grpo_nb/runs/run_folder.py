@@ -434,7 +434,11 @@ class Run(Shown):
             return None
         with reading(file):
             text = file.read_text("utf-8")
-            check_fields("comparison.json", json.loads(text), COMPARISON)
+            saved = json.loads(text)
+            # A comparison with the field names of an earlier version is made again.
+            if isinstance(saved, dict) and "interval" in (saved.get("before") or {}):
+                return None
+            check_fields("comparison.json", saved, COMPARISON)
             comparison = json.loads(text, object_hook=lambda values: SimpleNamespace(**values))
         test_of_answers = comparison.tests.anywhere
         comparison.answers_verdict = test_of_answers and test_of_answers.verdict
@@ -498,7 +502,9 @@ class Run(Shown):
         # A run that goes on or is done needs no advice.
         step = self.checkpoint_step
         if step is not None and self.status not in ("finished", "running"):
-            yield f"To resume it at step {step}: gn.train(..., resume={str(self.path)!r})"
+            is_found_by_name = str(self.path.parent) == info["settings"].get("run_root")
+            resume = self.name if is_found_by_name else str(self.path)
+            yield f"To resume it at step {step}: gn.train(..., resume={resume!r})"
         comparison = self.comparison
         if comparison is not None:
             yield f"Held-out: {comparison.sentence}"

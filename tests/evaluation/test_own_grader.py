@@ -111,7 +111,7 @@ def exam_of_reopened_run(**arguments: object) -> Exam:
         chat_template_kwargs={},
         tokenizer=lambda text, **options: {"input_ids": [0]},
     )
-    task = Holdout(format=gn.tasks.xml(), holdout=[question])
+    task = Holdout(name="one", format=gn.tasks.xml(), holdout=[question])
     return Exam(subjects=[], run=run, task=task, **arguments)
 
 

@@ -33,7 +33,7 @@ REWARD = {
     "call": "short",
     "source": "a",
     "hash": "b",
-    "state": "6:a",
+    "state": "7:a",
 }
 
 
@@ -330,7 +330,7 @@ def test_auto_refuses_a_damaged_only_run(root: Path, settings: gn.Settings) -> N
 def test_auto_warns_when_only_a_reward_state_changed(root: Path, settings: gn.Settings) -> None:
     make_run(root / "a", status="finished", saved=(), rewards=[REWARD])
     put(root / "a" / "adapter" / "adapter_model.safetensors", b"weights")
-    now = {"rewards": [{**REWARD, "state": "6:b"}]}
+    now = {"rewards": [{**REWARD, "state": "7:b"}]}
     with pytest.warns(
         UserWarning,
         match="'a' is finished, but the reward 'short' has changed: it holds other values",
