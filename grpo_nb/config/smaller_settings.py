@@ -58,7 +58,7 @@ def _savings(settings: Settings, *, is_gpu: bool, phase: str = "") -> Iterator[_
         )
     if is_gpu and not settings.load_in_4bit and phase != "generation":
         yield _Saving(
-            "The weights in 16 bit are the largest part left; in 4 bit they take about a third.",
+            "The weights are the largest part left; in 4 bit they take a third of 16 bit or less.",
             {"load_in_4bit": True},
         )
     length = settings.max_completion_length
@@ -67,7 +67,8 @@ def _savings(settings: Settings, *, is_gpu: bool, phase: str = "") -> Iterator[_
             "Memory grows with the length of the completions.",
             {"max_completion_length": max(length // 2, _LEAST_COMPLETION_LENGTH)},
         )
-    if has_vllm:
+    # In training vLLM holds nothing that would become free.
+    if has_vllm and phase != "training":
         yield _Saving(
             "Without vLLM the memory it takes for itself is free; generation is slower.",
             {"fast_inference": False},

@@ -176,8 +176,8 @@ def inside(folder: Path, name: Any) -> Path:
         path = path / part
         if path.is_symlink():
             raise ValueError(
-                f"{in_line(name)} leads out of the folder {str(folder)!r}, or could: it is, or lies "
-                "behind, a symbolic link. Links are not followed there, because a folder that "
+                f"{in_line(name)} leads out of the folder {str(folder)!r}, or could: it is, or "
+                "lies behind, a symbolic link. Links are not followed there, because a folder that "
                 "somebody sends could read or overwrite other files with them: replace the link by "
                 "what it points to."
             )

@@ -74,7 +74,7 @@ _MAKE_SAFE = {"jinja": displayable, "md": plain}
 
 
 @functools.cache
-def _environment(kind: str = "jinja") -> Any:
+def _environment(kind: str) -> Any:
     import jinja2
     from markupsafe import Markup
 
@@ -121,7 +121,7 @@ def render(template: str, **values: Any) -> str:
 
 def macro(name: str, *values: Any) -> str:
     """Return what a macro of `core/templates/parts.jinja` makes of some values."""
-    macros = _environment().get_template(_PARTS_TEMPLATE).module
+    macros = _environment("jinja").get_template(_PARTS_TEMPLATE).module
     return str(getattr(macros, name)(*values))
 
 

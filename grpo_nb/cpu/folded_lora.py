@@ -59,8 +59,11 @@ class _FoldedProduct(torch.autograd.Function):
         grad_x = grad @ folded if ctx.needs_input_grad[0] else None
         grad = grad.flatten(0, -2)
         x = x.flatten(0, -2)
-        grad_a = (grad @ lora_b * ctx.scaling).t() @ x
-        grad_b = grad.t() @ (x @ lora_a.t() * ctx.scaling)
+        # With h = A x and y = s B h: the gradient of h, and h itself, both of the LoRA's rank.
+        grad_h = ctx.scaling * (grad @ lora_b)
+        h = ctx.scaling * (x @ lora_a.t())
+        grad_a = grad_h.t() @ x
+        grad_b = grad.t() @ h
         return grad_x, grad_a, grad_b, None, None, None
 
 
@@ -105,7 +108,8 @@ class FoldedLora:
         """Let linear layers compute with folded weights within the block.
 
         With gradients enabled, A and B get theirs, and the backward pass may come after the block.
-        PEFT then computes layers whose adapter is switched off or has dropout.
+        Layers whose adapter is switched off or has dropout are then left to PEFT. Without gradients
+        no dropout applies.
 
         Args:
             is_decoding: Many passes of few rows follow, so weights are packed for oneDNN first.
@@ -122,7 +126,7 @@ class FoldedLora:
             base = layer
             if adapter is not None:
                 base = layer.get_base_layer()
-                if torch.is_grad_enabled() and _is_for_peft(layer, adapter):
+                if torch.is_grad_enabled() and _needs_peft(layer, adapter):
                     continue
             elif not can_pack or type(layer) is not torch.nn.Linear or layer in inside_lora:
                 continue
@@ -166,7 +170,7 @@ def _plain_weight(linear: torch.nn.Linear) -> Tensor:
     return dequantize_4bit(linear.weight.data, state)
 
 
-def _is_for_peft(layer: Any, adapter: str) -> bool:
+def _needs_peft(layer: Any, adapter: str) -> bool:
     """Return True if folding would change the gradients of a layer, or leave out its dropout."""
     has_dropout = layer.training and getattr(layer.lora_dropout[adapter], "p", 0.0) > 0
     return layer.disable_adapters or has_dropout

@@ -152,7 +152,7 @@ def _by_logarithm(shape: tuple[int, int], generator: torch.Generator | None = No
 
 @functools.cache
 def _draws_by_logarithm(shape: tuple[int, int]) -> bool:
-    """Return whether `exponential_` computes -log(1 - u) of uniforms here; with MKL it does not."""
+    """Return True if `exponential_` is -log(1 - u) of uniforms here; False where torch uses MKL."""
     first = torch.Generator().manual_seed(0)
     second = torch.Generator().manual_seed(0)
     expected = torch.empty(shape).exponential_(generator=first)

@@ -18,7 +18,7 @@ class GeneratedCompletion:
     tokens: int
     """Number of tokens that the model wrote."""
     is_truncated: bool
-    """True if it is truncated: it has no end token, or the episode ends before the final answer."""
+    """True if it has no end token, or if the episode ends before the final answer."""
     ids: Sequence[int] = field(default=(), repr=False)
     """Token ids that the model wrote, with the end token. Rewards get them as `completion_ids`."""
     turns: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)

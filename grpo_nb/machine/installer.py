@@ -125,7 +125,6 @@ def choose_requirements(report: Report, *, vllm: bool = True) -> list[str]:
             return [line for line in requirements if _name(line) != "torch"]
 
     # Last choice: install the pinned torch. `check_environment` reports a driver that is too old.
-    # It also reports a torch built for the CPU, which pip counts as the pinned version and keeps.
     return requirements
 
 
@@ -160,7 +159,7 @@ def run_step(command: Sequence[str], step: str, report: Report, log: Report | No
         run_command(command, on_line=log, environment={"PIP_USER": "0"})
     except ChildError as error:
         raise EnvironmentProblem(
-            f"{step} failed:\n{error.last(_LINES_IN_ERROR)}\n"
+            f"This step failed: {step}.\n{error.last(_LINES_IN_ERROR)}\n"
             "If there is no network: on Kaggle, Settings > Internet > On; elsewhere look for a "
             "proxy or mirror with `pip config list`. If versions conflict: restart the kernel and "
             "run this first, or install(report=print, vllm=False)."

@@ -1,6 +1,6 @@
-"""Load a model with its LoRA, and know it again. Unsloth is imported here, before what it patches.
+"""Load a model with its LoRA, and know it again.
 
-`generation` samples from the model, and `training` changes it.
+`import_unsloth` imports Unsloth before what it patches. `generation` samples from the model, and `training` changes it.
 """
 
 from grpo_nb.models.templates import give_tool_template

@@ -74,7 +74,8 @@ def load_model(
         EnvironmentProblem: unsloth was imported too late, the model does not fit, or the GPU's
             driver and libraries do not match.
         FileNotFoundError: The folder has no model, or the Hub has no such name.
-        ValueError: The adapter is not a plain LoRA, or not one of this model.
+        ValueError: The adapter is not a plain LoRA, or not one of this model; or `loader` has an
+            argument that a setting decides.
 
     >>> model, tokenizer = gn.load_model(settings)
     >>> sum(weight.requires_grad for weight in model.parameters()) > 0  # the LoRA
