@@ -318,9 +318,12 @@ def extract_code(text: str, format: AnswerFormat) -> str | None:
     'x = 1\\n'
     """
     slot = format.extract(text)
-    if slot is None and format.answer_open in text:
-        # The slot is open, or comes twice.
-        return None
+    if slot is None:
+        for mark in (format.answer_open, format.answer_close):
+            # A single character, such as the brace of `\boxed{}`, may be part of any code.
+            if len(mark.strip()) > 1 and mark in text:
+                # The slot is open, or comes twice.
+                return None
     blocks = _python_blocks(text if slot is None else slot)
     if blocks:
         return blocks[-1]

@@ -44,6 +44,19 @@ def test_code_is_taken_from_slot_or_last_block(text: str, code: str | None) -> N
     assert extract_code(text, formats.xml()) == code
 
 
+@pytest.mark.parametrize(
+    ("open_mark", "text", "code"),
+    [
+        pytest.param("[", "```python\nx = [1] + [2]\n```", "x = [1] + [2]\n", id="bracket"),
+        pytest.param("<code>", "```python\nx = 1\n```\n</code>", None, id="only closed"),
+    ],
+)
+def test_code_without_slot_follows_the_marks(open_mark: str, text: str, code: str | None) -> None:
+    close_mark = {"[": "]", "<code>": "</code>"}[open_mark]
+    format = formats.AnswerFormat(name="own", answer_open=open_mark, answer_close=close_mark)
+    assert extract_code(text, format) == code
+
+
 def test_tests_of_broken_json_are_an_error_with_the_fix() -> None:
     with pytest.raises(ValueError, match=r"not valid JSON .*json\.dumps\(tests\)"):
         read_tests("['assert f(1) == 2']")
