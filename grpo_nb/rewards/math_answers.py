@@ -219,7 +219,8 @@ def is_single_answer(given: str, gold: str) -> bool:
         return False
     if not re.fullmatch(INSIDE, given):
         return False
-    if _TOWER.search(given):
+    # A gold answer with a tower, such as 2^{2^n} + 1, was given by the user.
+    if _TOWER.search(given) and not _TOWER.search(gold):
         return False
     gold_tokens = _TOKEN.findall(gold.casefold())
     variables = set("".join(filter(str.isalpha, gold_tokens)))
