@@ -34,7 +34,8 @@ _KIT_REWARDS: dict[str, type[Reward]] = {
 _OBJECTS = {"format": AnswerFormat, "limits": Limits}
 _STATE_SCHEME = "7:"
 """Start of each hash of a state. Only hashes with the same start can be compared."""
-_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+| with id=\d+")
+# The text of an event goes on with its state: <threading.Event at 0x7f6b: unset>.
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+[^>\n]*| with id=\d+")
 
 
 def source_of(reward: RewardFunction) -> str:

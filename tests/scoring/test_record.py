@@ -254,6 +254,13 @@ def test_state_is_the_same_in_every_process() -> None:
     assert re.fullmatch(r"7:[0-9a-f]{16}", state)
 
 
+def test_state_ignores_whether_an_event_is_set() -> None:
+    event = threading.Event()
+    before = record_of(functools.partial(make(1), event=event))
+    event.set()
+    assert differences(before, record_of(functools.partial(make(1), event=event))) == ""
+
+
 @pytest.mark.parametrize("state", [None, "0:0123456789abcdef"])
 def test_state_of_another_scheme_is_not_compared(state: str | None) -> None:
     before = {**record_of(make(1)), "state": state}
