@@ -36,6 +36,10 @@ def test_guide_on_choosing_rewards_runs() -> None:
     assert gn.score(rewards, ["Please: <answer>ba</answer>"], {"answer": "ab"}).totals == (2.5,)
 
 
+def test_length_recipe_weighs_less_than_a_right_answer(recipes: dict) -> None:
+    assert recipes["length"].weight <= gn.rewards.correctness().weight / 5
+
+
 ANSWER_ROWS = re.findall(
     r"^\| (`.*?) \| ([01]) \|", (GUIDE / "rewards.md").read_text(), re.MULTILINE
 )
