@@ -65,9 +65,11 @@ def read_rows(source: Source, split: str = "train") -> SourceRows:
         return _read_hub(str(source), split)
     if isinstance(source, Mapping):
         if split not in source:
+            names = list(source)
+            example = f", such as data[{names[0]!r}]" if names else ""
             raise ValueError(
-                f"this DatasetDict has no split {split!r}, but {in_line([*source])}: give one of "
-                "them, such as data['validation']. Of columns, make a pandas.DataFrame(data)."
+                f"this DatasetDict has no split {split!r}, but {in_line(names)}: give one of "
+                f"them{example}. If these are columns, make a pandas.DataFrame(data)."
             )
         return read_rows(source[split])
     if isinstance(source, pandas.DataFrame):
