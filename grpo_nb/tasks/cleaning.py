@@ -5,7 +5,7 @@ import json
 import numbers
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -17,6 +17,7 @@ from grpo_nb.tasks.read_rows import Row, SourceRows
 
 OnConflict = Literal["raise", "drop", "first"]
 Columns = Mapping[str, str]
+RowFilter = Callable[[Row], object]
 ROLES = ("question", "answer", "prompt")
 # Column names that mean something to TRL's GRPOTrainer (arguments of rewards, and images) or to
 # the rewards of the kit. A reward that is a method has the argument self.
@@ -82,6 +83,7 @@ def clean(
     changes: Changes,
     columns: Columns | None = None,
     on_conflict: OnConflict = "raise",
+    filter: RowFilter | None = None,
     *,
     kind: Kind | None = None,
 ) -> TaskRows:
@@ -93,6 +95,7 @@ def clean(
         columns: The columns of each part.
         on_conflict: What to do with a question that has different answers: `raise` an error, `drop`
             all of its rows, or keep the `first`.
+        filter: Function of a row that says whether the row stays.
         kind: Kind of the answers, if the user set it: with `json`, a list is one answer.
 
     Raises:
@@ -108,11 +111,13 @@ def clean(
         changes.note(source.note)
     names = list(dict.fromkeys(itertools.chain(*source.rows)))
     column_of = _choose_columns(source, names, columns or {})
-    golds = [row.get(column_of["answer"]) for row in source.rows]
+    reasons: _Reasons = {}
+    selected = _select_rows(source.rows, filter, reasons)
+    # All rows that stay decide together how answers are read.
+    golds = [row.get(column_of["answer"]) for row in selected.values()]
     has_aliases = kind != "json" and _are_aliases(golds)
     rows: dict[int, TaskRow] = {}
-    reasons: _Reasons = {}
-    for number, row in enumerate(source.rows):
+    for number, row in selected.items():
         try:
             rows[number] = _read_row(row, column_of, has_aliases)
         except _Unusable as reason:
@@ -178,11 +183,22 @@ def _choose_columns(source: SourceRows, names: Sequence[str], columns: Columns) 
 # How rows are read.
 
 
-def _are_aliases(golds: Sequence[Any]) -> bool:
-    """Say whether lists among the answers hold several right answers: texts and nothing else.
+def _select_rows(
+    rows: Sequence[Row], filter: RowFilter | None, reasons: _Reasons
+) -> dict[int, Row]:
+    """Return the rows that stay, by their place. The others get a reason."""
+    selected: dict[int, Row] = {}
+    for number, row in enumerate(rows):
+        # A copy, because a filter may change its row.
+        if filter is None or filter(dict(row)):
+            selected[number] = row
+        else:
+            reasons[number] = "that filter= leaves out"
+    return selected
 
-    All rows decide together.
-    """
+
+def _are_aliases(golds: Sequence[Any]) -> bool:
+    """Say whether lists among the answers hold several right answers: texts and nothing else."""
     lists = [gold for gold in golds if isinstance(gold, (list, tuple))]
     return set(map(type, itertools.chain(*lists))) == {str}
 
@@ -293,8 +309,10 @@ def _repeated_rows(
             continue
         answer = row["answer"]
         first_answer = rows[first]["answer"]
-        shared = set(row.get(ACCEPTED, [])).intersection(rows[first].get(ACCEPTED, []))
-        if shared or is_same_answer(answer, first_answer):
+        accepted = row.get(ACCEPTED, [answer])
+        first_accepted = rows[first].get(ACCEPTED, [first_answer])
+        pairs = itertools.product(accepted, first_accepted)
+        if any(itertools.starmap(is_same_answer, pairs)):
             reasons[number] = "repeated"
             continue
         if on_conflict == "raise":

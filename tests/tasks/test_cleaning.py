@@ -74,14 +74,16 @@ def test_rows_left_out_are_counted_with_an_example() -> None:
         ("3?", ""),
         ({"a": 1}, "6"),
         ("1 +  1?", "2.0"),
+        ("Total", "9"),
     ]
     rows = [{"question": question, "answer": answer} for question, answer in asked]
-    task = gn.load_task(rows, holdout=1)
+    task = gn.load_task(rows, holdout=1, filter=lambda row: row["question"] != "Total")
     assert task.dropped == {
         "with an empty question": 3,
         "with an empty answer": 1,
         "whose question is no text": 1,
         "repeated": 1,
+        "that filter= leaves out": 1,
     }
     shown = repr(task)
     assert all(reason in shown for reason in task.dropped)

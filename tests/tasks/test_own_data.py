@@ -116,6 +116,18 @@ def test_class_labels_keep_their_names(kind: str, tmp_path: Path) -> None:
     assert task.dropped == {"with an empty answer": 1}, "-1 stands for no label"
 
 
+def test_filter_leaves_out_rows_before_answers_are_read() -> None:
+    rows = [*rows_of(["4", "5"]), {"question": "Total", "answer": ["a", "b"]}]
+    task = gn.load_task(rows, holdout=1, filter=lambda row: row["question"] != "Total")
+    assert "accepted_answers" not in task.train.column_names
+
+
+def test_filter_gets_a_copy_of_each_row() -> None:
+    rows = rows_of(["4", "5"])
+    task = gn.load_task(rows, holdout=1, filter=lambda row: row.pop("answer"))
+    assert len(task.train) == 1
+
+
 # Several right answers.
 
 CAPITALS = [["Paris", "City of Paris"], ["Rome"], ["Warsaw", "Warszawa", "City of Warsaw"], "Oslo"]
@@ -170,6 +182,17 @@ def test_lists_of_numbers_and_kind_json_stay_json() -> None:
 def test_rows_with_a_common_alias_are_repeated_not_contradictory() -> None:
     rows = [*rows_of(CAPITALS), {"question": "Question 0?", "answer": ["City of Paris", "Lutetia"]}]
     assert gn.load_task(rows, holdout=1).dropped == {"repeated": 1}
+
+
+def test_alias_in_other_capitals_is_repeated_too() -> None:
+    rows = [*rows_of(CAPITALS), {"question": "Question 0?", "answer": ["Lutetia", "paris"]}]
+    assert gn.load_task(rows, holdout=1).dropped == {"repeated": 1}
+
+
+def test_missing_split_error_names_a_split() -> None:
+    splits = {"test": rows_of(["1", "2"])}
+    with pytest.raises(ValueError, match=r"has no split 'train'.*such as data\['test'\]"):
+        gn.load_task(splits)
 
 
 def test_floor_counts_every_accepted_label() -> None:
@@ -381,12 +404,19 @@ def test_holdout_takes_any_source(kind: str, tmp_path: Path) -> None:
 
 
 def test_holdout_is_read_like_the_training_rows() -> None:
-    train = [{"q": f"Train {n}?", "a": f"so\n#### {n}"} for n in range(8)]
-    test = [{"q": f"Test {n}?", "a": "so\n#### 7"} for n in range(2)] + [{"q": "", "a": "#### 1"}]
-    task = gn.load_task(train, holdout=test, columns={"question": "q", "answer": "a"})
+    train = [{"q": f"Train {n}?", "a": f"so\n#### {n}", "drop": n == 3} for n in range(8)]
+    test = [{"q": f"Test {n}?", "a": "so\n#### 7", "drop": n == 1} for n in range(3)]
+    test += [{"q": "", "a": "#### 1", "drop": False}]
+    task = gn.load_task(
+        train,
+        holdout=test,
+        columns={"question": "q", "answer": "a"},
+        filter=lambda row: not row["drop"],
+    )
     assert list(task.holdout["answer"]) == ["7", "7"]
     assert task.holdout[0]["prompt"][0] == task.train[0]["prompt"][0]
     assert task.dropped["in holdout, with an empty question"] == 1
+    assert task.dropped["in holdout, that filter= leaves out"] == 1
 
 
 def test_training_rows_that_are_held_out_are_left_out() -> None:

@@ -180,7 +180,6 @@ def test_hub_is_asked_for_name_and_configuration(hub: list) -> None:
         (ROWS, "split", "train"),
         (ROWS, "high", 3),
         (ROWS, "colunms", {}),
-        (ROWS, "filter", len),
     ],
 )
 def test_argument_without_meaning_is_refused(source: Any, name: str, value: Any, hub: list) -> None:

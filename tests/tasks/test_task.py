@@ -103,6 +103,12 @@ def test_arithmetic_is_right_seeded_and_split(options: dict) -> None:
             ValueError,
             "left of 1: 1 with an empty answer .row 0: question=",
         ),
+        (
+            ROWS,
+            {"filter": lambda row: False},
+            ValueError,
+            "left of 20: 20 that filter= leaves out .row 0: question=",
+        ),
         (ROWS, {"on_conflict": "last"}, ValueError, "on_conflict = 'last' is not known here"),
     ],
 )
