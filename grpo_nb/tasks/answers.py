@@ -42,6 +42,8 @@ _LETTER = re.compile(
 # A letter followed by one of these words, or by a second letter, is not a clear choice: "B or C",
 # "B, C", "B is wrong". "B) Romeo and Juliet" is refused too, unless the question shows its options.
 _HEDGE = re.compile(r"(?i)\b(?:or|nor|and|not|but|if|wrong|maybe|either|instead|rather|[a-z])\b")
+# The mark after a single letter may be one of mathematics: n! is not n.
+_END_OF_SENTENCE = re.compile(r"""(?:(?<=[^\W\d_]{2})|(?<=[*"'_`]))[.!]+$""")
 _GLUED_UNIT = re.compile(r"^(.*\d)([A-Za-z])$", re.DOTALL)
 
 
@@ -112,6 +114,7 @@ def answers_of(golds: Sequence[str | Sequence[str]], kind: Kind | None = None) -
         are_short = max(map(len, counts), default=0) <= _LONGEST_LABEL
         if kind in ("expression", "text") and repeats and is_one_line and are_short:
             kind = "choice"
+    keys = _usual_keys(accepted) if kind == "json" else ()
     # Equally frequent numbers, such as sums that each come three times, have no majority.
     has_majority = repeats and len({*counts.values()}) > 1
     labels = []
@@ -122,7 +125,7 @@ def answers_of(golds: Sequence[str | Sequence[str]], kind: Kind | None = None) -
     return Answers(
         kind,
         labels=tuple(labels),
-        keys=_usual_keys(accepted) if kind == "json" else (),
+        keys=keys,
         others=_answers_of_other_kinds(accepted, kind),
     )
 
@@ -143,9 +146,10 @@ def _count_labels(accepted: Sequence[Sequence[str]]) -> Counter[str]:
 
 def _likely_kind(accepted: Sequence[Sequence[str]]) -> Kind:
     """Return the first kind that nine in ten rows have."""
+    most_others = _MOST_OTHERS * len(accepted)
     for kind in _IS_OF_KIND:
         others = _answers_of_other_kinds(accepted, kind)
-        if accepted and len(others) <= _MOST_OTHERS * len(accepted):
+        if accepted and len(others) <= most_others:
             return kind
     return "text"
 
@@ -221,7 +225,8 @@ def is_same_answer(given: str, gold: str, tolerance: float = 0.0) -> bool:
     if gold_value is not None:
         # As texts, because True == 1 in Python. An answer that is no JSON becomes "null".
         given_text = json.dumps(read_json(given), sort_keys=True)
-        return given_text == json.dumps(gold_value, sort_keys=True)
+        gold_text = json.dumps(gold_value, sort_keys=True)
+        return given_text == gold_text
     if folded(given) == folded(gold):
         return True
     letter, text_after = read_letter(given)
@@ -244,8 +249,7 @@ def folded(text: str) -> str:
     >>> folded('**"Spam"**!'), folded("Positive."), folded("C#")
     ('spam', 'positive', 'c#')
     """
-    # The mark after a single letter may be one of mathematics: n! is not n.
-    text = re.sub(r"""(?:(?<=[^\W\d_]{2})|(?<=[*"'_`]))[.!]+$""", "", text.strip())
+    text = _END_OF_SENTENCE.sub("", text.strip())
     return " ".join(strip_markup(text).casefold().split())
 
 
@@ -262,8 +266,10 @@ def read_letter(text: str) -> tuple[str, str]:
     match = _LETTER.fullmatch(text.upper() if is_one_character else text)
     if match is None:
         return "", ""
-    texts_after = [after for after in match.groups()[1:] if after]
-    return match["letter"], strip_markup(texts_after[0]) if texts_after else ""
+    letter, *texts_after = match.groups()
+    # Only one of the four ways to write a text after the letter can match.
+    text_after = "".join(filter(None, texts_after))
+    return letter, strip_markup(text_after)
 
 
 def read_json(text: str) -> Any:
@@ -279,9 +285,10 @@ def read_json(text: str) -> Any:
     if len(text) > _LONGEST_JSON:
         return None
     fenced = re.fullmatch(r"```(?:json)?\s*\n(.*)\n\s*```", text, re.DOTALL)
+    json_text = fenced[1] if fenced else text
     try:
         value = json.loads(
-            fenced[1] if fenced else text,
+            json_text,
             object_pairs_hook=_unique_keys,
             parse_float=_int_if_whole,
         )
@@ -293,9 +300,10 @@ def read_json(text: str) -> Any:
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if len(dict(pairs)) != len(pairs):
+    value = dict(pairs)
+    if len(value) < len(pairs):
         raise ValueError("a key comes twice")
-    return dict(pairs)
+    return value
 
 
 def _int_if_whole(text: str) -> float:

@@ -323,6 +323,7 @@ def _repeated_rows(
                 'list as its answer, such as ["Paris", "City of Paris"].'
             )
         reasons[number] = "contradictory"
+        # Nobody knows which of the answers is right, so the first row goes too.
         if on_conflict == "drop":
             reasons[first] = "contradictory"
     return reasons

@@ -55,6 +55,7 @@ class AnswerFormat:
 
     def __post_init__(self) -> None:
         others = (self.answer_close, self.reasoning_open, self.reasoning_close)
+        # Without marks, the whole completion is the answer, as in `bare()`.
         has_no_marks = not self.answer_open and not any(others)
         if not has_no_marks and not self.answer_open.strip():
             raise ValueError(
@@ -146,6 +147,7 @@ class AnswerFormat:
         """
         spans: list[tuple[int, int] | None] = []
         for tag in self.tags:
+            # The answer may have braces of its own, so the pattern finds the one that closes it.
             if tag == self.answer_close == "}":
                 slot = self._slot.search(text)
                 is_once = slot is not None and text.count(self.answer_open) == 1
@@ -168,6 +170,7 @@ class AnswerFormat:
         """
         if self.is_bare:
             return ""
+        # A model may forget any of these tags, so the reasoning is cut at those that are there.
         if self.reasoning_open and not self.is_opened_by_template:
             text = text.split(self.reasoning_open, 1)[-1]
         for end in (self.reasoning_close, self.answer_open):
@@ -192,6 +195,7 @@ class AnswerFormat:
         """The answer with its marks; the answer is the group."""
         if self.is_bare:
             return re.compile("(.*)", re.DOTALL)
+        # Braces come in pairs inside the answer. Without a closing mark, the line ends it.
         content = {"}": INSIDE, "": r"\s*[^\n]*"}.get(self.answer_close, ".*?")
         opening = re.escape(self.answer_open)
         closing = re.escape(self.answer_close)

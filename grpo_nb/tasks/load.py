@@ -208,6 +208,7 @@ def _split(
     if 0 < holdout < 1:
         holdout = max(round(holdout * len(rows)), 1)
     require_number("holdout", holdout, 0)
+    # Rows with one key go together, so that no question is in both parts in another writing.
     keys = [question_key(row["question"]) for row in rows]
     rows_per_key = Counter(keys)
     order = list(rows_per_key)
@@ -241,6 +242,7 @@ def _as_datasets(train: TaskRows, held_out: TaskRows) -> tuple[Dataset, Dataset]
     """Return both parts as `Dataset`s with the same columns and types."""
     from datasets import Dataset
 
+    # As one data set, because two would guess the types of their columns apart.
     rows = [*train, *held_out]
     # A column that only some rows have is None in the others.
     empty = dict.fromkeys(itertools.chain(*rows))

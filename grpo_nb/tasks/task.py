@@ -96,6 +96,7 @@ class Task(Shown):
                 refused later, when transformers describes it to a model.
         """
         tools = Tools(functions, environment, rounds, seconds_per_call)
+        # The first row stands for all, because a random start differs for every row.
         tools.require_repeatable(self.train[0])
         return dataclasses.replace(self, tools=tools)
 
@@ -142,6 +143,7 @@ class Task(Shown):
         """
         digest = hashlib.sha256()
         tools = self.tools.identity if self.tools is not None else []
+        # Without the empty ones, so that a task without them is hashed by its rows alone.
         extra = filter(None, [dict(self.chat_template_kwargs), tools])
         for part in (*self.train, *self.holdout, *extra):
             digest.update(json.dumps(part, sort_keys=True, default=str).encode())
@@ -186,6 +188,7 @@ class Task(Shown):
                 others = rows.remove_columns("prompt")
                 parts[name] = others.add_column("prompt", fitted, feature=prompt_type)
                 changes.note(NO_SYSTEM_ROLE)
+        # Both parts are measured first, because the advice names the longest prompt of all.
         lengths = {name: self.prompt_lengths(rows, tokenizer) for name, rows in parts.items()}
         longest = max(*lengths["train"], *lengths["holdout"])
         for name, rows in parts.items():
@@ -237,6 +240,7 @@ class Task(Shown):
         changes = copy.deepcopy(self.changes)
         kept = []
         for place, rate in enumerate(rates):
+            # A question that was never sampled may be one to learn from.
             if rate is None or low <= rate <= high:
                 kept.append(place)
                 continue
@@ -267,7 +271,9 @@ class Task(Shown):
             times_sampled.update(run.completions()["prompt"])
         order = list(range(len(prompts)))
         if not self.is_ordered:
+            # The same runs give the same order, which a resumed training needs.
             random.Random(len(runs)).shuffle(order)
+        # The sort keeps the order of equally sampled questions.
         order.sort(key=lambda place: times_sampled[prompts[place]])
         return dataclasses.replace(self, train=self.train.select(order), is_ordered=True)
 
