@@ -21,8 +21,8 @@ _QUESTION_SPELLINGS = {
     "[\u061c\u202a-\u202e\u2066-\u2069]": "",  # marks of the direction of writing
     r"\\(?:times|cdot)(?![A-Za-z])|\u2217": "*",
     "[\u00f7\u2215]": "/",  # division
-    r"\^\{(-?\w+)\}": r"^\1",  # x^{2} is x^2
-    r"_\{(\w+)\}": r"\1",  # CO_{2} is CO2
+    r"\^\{(-?\d+|\w)\}(?!\w)": r"^\1",  # x^{2} is x^2, but x^{2}y is not x^{2y}
+    r"_\{(\d+)\}(?!\d)": r"\1",  # CO_{2} is CO2, but log_{2}8 is not log_{28}
     r"(?<=[(\[])\s+|\s+(?=[)\]])": "",
     r"(?<=\d),(?=\d{3}(?!\d))": "",
     # 7.0 is 7 and 2.50 is 2.5, but 1.10.0 is a version.

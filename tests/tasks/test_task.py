@@ -170,6 +170,8 @@ def test_line_break_alone_keeps_questions_in_one_part() -> None:
         pytest.param("Find f'(x).", "Find f(x).", id="derivative"),
         pytest.param("Who wrote C#?", "Who wrote C?", id="sharp"),
         pytest.param("Who wrote C++?", "Who wrote C?", id="plus"),
+        pytest.param("Find x^{2}y.", "Find x^{2y}.", id="exponent"),
+        pytest.param(r"Find \log_{2}8.", r"Find \log_{28}.", id="index"),
     ],
 )
 def test_questions_with_another_sign_differ(one: str, other: str) -> None:
