@@ -169,15 +169,19 @@ def without_spaces(text: str) -> str:
 def split_name(text: str) -> tuple[str, str]:
     r"""Split `x = 42` into `x` and `42`; the name is empty if there is none.
 
-    `f(x)` and `(p, q)` are names as well, and a number is none. `x \in` names like `x =`.
+    `(p, q)` is a name as well, and a number is none. `x \in` names like `x =`, and `f(x)` is the
+    `y` of a function.
 
     >>> split_name("x = 42"), split_name("41 = 42"), split_name("f(x) = 2x")
-    (('x', '42'), ('', '41 = 42'), ('f(x)', '2x'))
+    (('x', '42'), ('', '41 = 42'), ('y', '2x'))
     """
     match = _NAME_BEFORE.match(text)
     if match is None:
         return "", text
-    return match[1].replace(" ", ""), text[match.end() :].strip()
+    name = match[1].replace(" ", "")
+    if re.fullmatch(r"[a-z]\([a-z]\)", name):
+        name = "y"
+    return name, text[match.end() :].strip()
 
 
 def is_name(text: str) -> bool:
