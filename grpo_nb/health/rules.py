@@ -127,9 +127,9 @@ WASTED_SHARE = 0.5
 """Share of groups with zero reward variance in the last 50 steps. They waste half of the
 computation. DAPO (arXiv:2503.14476) drops such groups."""
 
-WASTED_SHARE_BY_CHANCE = 0.85
-"""The same share for a mean reward between `LOW_POSITION` and `HIGH_POSITION`. With groups of two,
-up to 82 % of the groups agree by chance there."""
+PART_BY_CHANCE = 0.5
+"""Part of the share expected by chance that is added to `WASTED_SHARE`, because small groups often
+agree by chance."""
 
 NO_SIGNAL_SHARE = 0.9
 """Share of groups with zero reward variance, in the last 20 steps, that leaves nothing to learn."""
@@ -146,7 +146,9 @@ def check_no_spread(history: RunHistory, trend: RewardTrend) -> Iterator[Finding
     has_succeeded = position >= HIGH_POSITION
     threshold = WASTED_SHARE
     if LOW_POSITION < position < HIGH_POSITION:
-        threshold = WASTED_SHARE_BY_CHANCE
+        size = history.group_size
+        share_by_chance = position**size + (1 - position) ** size
+        threshold += PART_BY_CHANCE * share_by_chance
     if share < threshold or (has_succeeded and trend.is_above_start):
         return
 
@@ -167,6 +169,8 @@ def check_no_spread(history: RunHistory, trend: RewardTrend) -> Iterator[Finding
     elif has_succeeded:
         reason = "nearly all succeed"
         advice = "Use harder prompts, or stop here if this is the goal."
+    if trend.has_lost_half:
+        advice = "Go back to a checkpoint from before the reward fell, then lower learning_rate."
     steps = history.steps_in_window(LONG_WINDOW)
     message = (
         f"In {share:.0%} of the groups of the last {steps} steps, all completions got the same "
