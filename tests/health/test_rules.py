@@ -476,6 +476,17 @@ def test_no_spread_after_a_fall_advises_to_go_back() -> None:
     assert alerts[-1].advice.startswith("Go back to a checkpoint")
 
 
+def test_two_points_for_half_of_the_answers_are_no_success() -> None:
+    rows = flat(
+        60,
+        frac_reward_zero_std=constant(0.95),
+        rewards__right__mean=lambda i, row: 0.95 + 0.02 * (i % 2),
+        rewards__right__std=constant(1.0),
+    )
+    alerts = of(check_health(rows, weights=WEIGHTS), "no_spread")
+    assert "nearly all succeed" not in alerts[-1].message
+
+
 def test_missing_run_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="is not a run"):
         check_health(tmp_path / "nowhere")
