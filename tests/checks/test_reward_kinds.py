@@ -531,6 +531,17 @@ def test_slow_reward_next_to_one_for_another_layout_is_checked() -> None:
     assert "another format" in kinds(report)
 
 
+def test_slow_reward_with_format_bonus_names_another_format() -> None:
+    def slow(completions, answer, **_):
+        time.sleep(0.006 * len(completions))
+        texts = [completion_text(completion) for completion in completions]
+        is_right = [text.endswith(f"#### {gold}") for text, gold in zip(texts, answer, strict=True)]
+        bonuses = [0.2 * ("<answer>" in text) for text in texts]
+        return [sum(pair) for pair in zip(is_right, bonuses, strict=True)]
+
+    assert "another format" in kinds(check_rewards(slow, SUMS))
+
+
 # ---- Answers that are executed ----
 
 
