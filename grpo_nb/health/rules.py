@@ -394,6 +394,9 @@ def _shift(history: RunHistory, metric: str) -> tuple[float, float]:
 # kl_drift ----------------------------------------------------------------------------------------
 
 
+KL_START_STEPS = 3
+"""First steps that are the start. A run may begin far from its reference model."""
+
 NOTABLE_KL = 0.5
 """Growth of the KL, in nats, of which guides warn. DAPO trains well without any limit."""
 
@@ -403,18 +406,18 @@ LARGE_KL = 2.0
 
 def check_kl_drift(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
     """Report a KL that has grown for good, as a price of learning or on the way to garbage."""
+    first = history.first_values("kl")[: history.rows_in(KL_START_STEPS, min_rows=1)]
     last = history.last_values("kl")
-    if len(last) < history.rows_in(SHORT_WINDOW):
+    if not first or len(last) < history.rows_in(SHORT_WINDOW):
         return
-    # A run may begin far from its reference model, so the KL is compared with its lowest value.
+    start = median(first)
     now = median(last)
-    lowest = history.lowest["kl"]
-    growth = now - lowest
+    growth = now - start
     if growth < NOTABLE_KL:
         return
     # Never critical: if the reward falls as well, `check_reward_falling` reports that.
     severity: Severity = "warning" if growth >= LARGE_KL else "info"
-    message = f"The KL is {now:.3g}, from {lowest:.3g} at its lowest."
+    message = f"The KL is {now:.3g}, from {start:.3g} in the first steps."
     advice = (
         "Try the model on prompts outside the task. If it got worse there, raise beta, or lower "
         "learning_rate."
