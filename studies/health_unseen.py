@@ -9,7 +9,7 @@ transformers. Without a KL penalty (beta 0) a step in which no group has a signa
 exactly 0. Every third run has its numbers as text with four digits, as transformers prints them.
 
 Counted are faults that a warning names at the end, healthy runs that end with a warning (from the
-log alone, and with weights and ranges), and learning runs that
+log alone, and with weights, ranges and group size), and learning runs that
 `stop_on_alert="critical"` would stop. One half, by seed, may be looked at while rules are written;
 the other only at the end.
 """
@@ -260,6 +260,7 @@ def known(run: Run) -> dict[str, Any]:
     """Return what a run of the kit knows about itself."""
     return {
         "weights": {"right": 1.0, "form": 0.5, "pattern": 0.5},
+        "group_size": run.size,
         "ranges": {"right": (0.0, run.score), "form": (0.0, 1.0), "pattern": (0.0, 1.0)},
     }
 

@@ -251,15 +251,17 @@ def _reason_to_leave_out(reward: base.RewardFunction, texts: Collection[str]) ->
 def _try_controls(runner: ProbeRunner, layouts: Sequence[Layout]) -> Role:
     """Try right and wrong answers in all layouts, and return what the reward follows.
 
-    A slow reward is tried on a few rows, and in other layouts only if it follows nothing in the
-    layout of the prompt. Layouts of other prompts are always tried on a few rows only.
+    A slow reward is tried on a few rows, and in other layouts only if it does not follow the
+    answers in the layout of the prompt. Layouts of other prompts are always tried on a few rows
+    only.
     """
     first_rows = runner.rows.tried[:DETAIL_ROWS]
     own = [layout for layout in layouts if layout.is_own]
     others = [layout for layout in layouts if not layout.is_own]
     _run_controls(runner, first_rows, own[:1])
     role = roles.find_role(runner.table(), layouts)
-    if runner.is_slow and role.name != roles.OTHER:
+    # A reward that follows the format there may still read the answers of another layout.
+    if runner.is_slow and role.name == roles.ANSWER:
         return role
     rows = first_rows if runner.is_slow else runner.rows.tried
     _run_controls(runner, rows, own)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import gc
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -260,7 +261,7 @@ class Exam:
                     subject=answered.description,
                     model_id=model_id_of(subject),
                     remarks=grader_remarks(grader, [row.get("grader_score") for row in rows]),
-                    rewards=self._mean_rewards(completions, questions),
+                    rewards=self._mean_rewards(completions, rows, questions),
                     samples=self.samples,
                     temperature=self.decoding.temperature,
                     contamination=contamination,
@@ -313,12 +314,21 @@ class Exam:
         return format.for_template(tokenizer, self.decoding.chat_template_kwargs)
 
     def _mean_rewards(
-        self, completions: Sequence[GeneratedCompletion], questions: Sequence[Any]
+        self,
+        completions: Sequence[GeneratedCompletion],
+        graded_rows: Sequence[Mapping[str, Any]],
+        questions: Sequence[Any],
     ) -> dict[str, Estimate]:
-        if not self._rewards:
-            return {}
-        scores = score(self._rewards, **as_scored(completions, questions)).values
-        return {name: estimate(in_groups(each, self.samples)) for name, each in scores.items()}
+        means = {}
+        for reward in self._rewards:
+            # The grader has scored the answers already, and each call may cost money.
+            if isinstance(self.grader, FunctionGrader) and reward is self.grader.function:
+                given = [row["grader_score"] for row in graded_rows]
+                scores = [math.nan if value is None else value for value in given]
+            else:
+                (scores,) = score(reward, **as_scored(completions, questions)).values.values()
+            means[reward_name(reward)] = estimate(in_groups(scores, self.samples))
+        return means
 
 
 def format_of(run: Run) -> AnswerFormat:

@@ -65,6 +65,9 @@ ZERO_STD_SHARE = "zero_std_share"
 """Share of groups whose rewards are all equal: TRL's `frac_reward_zero_std`, or in older logs 0 or
 1, computed from `reward_std`."""
 
+SMALLEST_GROUP = 2
+"""Completions per prompt of a run of which only the log is known. The smallest groups agree by
+chance most often, which is no fault."""
 
 Metrics = dict[str, float]
 """Values by the name of a metric."""
@@ -106,6 +109,8 @@ class RunHistory:
     """Weight of each reward, by name, where known."""
     ranges: Mapping[str, Sequence[float]] = field(default_factory=dict)
     """Lowest and highest score that each reward can give, by name, where known."""
+    group_size: int = SMALLEST_GROUP
+    """Number of completions per prompt."""
 
     step: int = 0
     """Step number of the last row."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from grpo_nb.core.tables import Part, Shown, bold
-from grpo_nb.health.history import MIN_ROWS, SHORT_WINDOW, WINDOW, RunHistory
+from grpo_nb.health.history import MIN_ROWS, SHORT_WINDOW, SMALLEST_GROUP, WINDOW, RunHistory
 from grpo_nb.health.rules import CHECKS, Finding, check_not_finite
 from grpo_nb.health.trend import measure_trend
 from grpo_nb.runs.alert import KINDS, SEVERITIES, Alert, Severity, alert_table, worst_first
@@ -34,6 +34,7 @@ class HealthMonitor:
         weights: Weight of each reward, by name. Without weights, the main reward is recognised by
             its name.
         ranges: Lowest and highest score that each reward can give, by name.
+        group_size: Number of completions per prompt.
         rows: Earlier rows of a resumed run. Their alerts are not reported again.
         stop_on: `"critical"` sets `should_stop` at the first critical alert, in a resumed run only
             after ten more rows.
@@ -52,10 +53,11 @@ class HealthMonitor:
         *,
         weights: Mapping[str, float] | None = None,
         ranges: Mapping[str, Sequence[float]] | None = None,
+        group_size: int = SMALLEST_GROUP,
         rows: Iterable[Mapping[str, Any]] = (),
         stop_on: Literal["critical"] | None = None,
     ) -> None:
-        self.history = RunHistory(weights=weights or {}, ranges=ranges or {})
+        self.history = RunHistory(weights=weights or {}, ranges=ranges or {}, group_size=group_size)
         """History of the run, which the rules read."""
         self.should_stop = False
         """True if `stop_on` asks to stop the training. Save first."""
@@ -167,6 +169,7 @@ def check_health(
     *,
     weights: Mapping[str, float] | None = None,
     ranges: Mapping[str, Sequence[float]] | None = None,
+    group_size: int | None = None,
 ) -> HealthReport:
     """Replay a log, and report what a monitor would have reported. No model is loaded.
 
@@ -176,6 +179,8 @@ def check_health(
         weights: Weight of each reward, by name; a run knows its own.
         ranges: Lowest and highest score of each reward, by name; a run knows those of the kit's
             rewards.
+        group_size: Number of completions per prompt; a run knows its own. Without it, groups of two
+            are assumed, and `no_spread` reports only clear cases.
 
     Raises:
         ValueError: The log has no rows, or is damaged.
@@ -190,6 +195,7 @@ def check_health(
         run = open_run(rows)
         weights = weights or run.weights
         ranges = ranges or run.ranges
+        group_size = group_size or run.settings.num_generations
         rows = run.rows
     rows = list(rows)
     if not rows:
@@ -200,4 +206,10 @@ def check_health(
                 f"a row of the log is a {type(row).__name__}, but the metrics of a step are a "
                 "mapping from names to numbers. Pass trainer.state.log_history, or a run."
             )
-    return HealthMonitor(weights=weights, ranges=ranges, rows=rows).report()
+    monitor = HealthMonitor(
+        weights=weights,
+        ranges=ranges,
+        group_size=group_size or SMALLEST_GROUP,
+        rows=rows,
+    )
+    return monitor.report()

@@ -127,9 +127,9 @@ WASTED_SHARE = 0.5
 """Share of groups with zero reward variance in the last 50 steps. They waste half of the
 computation. DAPO (arXiv:2503.14476) drops such groups."""
 
-WASTED_SHARE_BY_CHANCE = 0.85
-"""The same share for a mean reward between `LOW_POSITION` and `HIGH_POSITION`. With groups of two,
-up to 82 % of the groups agree by chance there."""
+PART_BY_CHANCE = 0.5
+"""Part of the share expected by chance that is added to `WASTED_SHARE`, because small groups often
+agree by chance."""
 
 NO_SIGNAL_SHARE = 0.9
 """Share of groups with zero reward variance, in the last 20 steps, that leaves nothing to learn."""
@@ -146,7 +146,9 @@ def check_no_spread(history: RunHistory, trend: RewardTrend) -> Iterator[Finding
     has_succeeded = position >= HIGH_POSITION
     threshold = WASTED_SHARE
     if LOW_POSITION < position < HIGH_POSITION:
-        threshold = WASTED_SHARE_BY_CHANCE
+        size = history.group_size
+        share_by_chance = position**size + (1 - position) ** size
+        threshold += PART_BY_CHANCE * share_by_chance
     if share < threshold or (has_succeeded and trend.is_above_start):
         return
 
@@ -167,6 +169,8 @@ def check_no_spread(history: RunHistory, trend: RewardTrend) -> Iterator[Finding
     elif has_succeeded:
         reason = "nearly all succeed"
         advice = "Use harder prompts, or stop here if this is the goal."
+    if trend.has_lost_half:
+        advice = "Go back to a checkpoint from before the reward fell, then lower learning_rate."
     steps = history.steps_in_window(LONG_WINDOW)
     message = (
         f"In {share:.0%} of the groups of the last {steps} steps, all completions got the same "
@@ -390,6 +394,9 @@ def _shift(history: RunHistory, metric: str) -> tuple[float, float]:
 # kl_drift ----------------------------------------------------------------------------------------
 
 
+KL_START_STEPS = 3
+"""First steps that are the start. A run may begin far from its reference model."""
+
 NOTABLE_KL = 0.5
 """Growth of the KL, in nats, of which guides warn. DAPO trains well without any limit."""
 
@@ -399,18 +406,18 @@ LARGE_KL = 2.0
 
 def check_kl_drift(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
     """Report a KL that has grown for good, as a price of learning or on the way to garbage."""
+    first = history.first_values("kl")[: history.rows_in(KL_START_STEPS, min_rows=1)]
     last = history.last_values("kl")
-    if len(last) < history.rows_in(SHORT_WINDOW):
+    if not first or len(last) < history.rows_in(SHORT_WINDOW):
         return
-    # A run may begin far from its reference model, so the KL is compared with its lowest value.
+    start = median(first)
     now = median(last)
-    lowest = history.lowest["kl"]
-    growth = now - lowest
+    growth = now - start
     if growth < NOTABLE_KL:
         return
     # Never critical: if the reward falls as well, `check_reward_falling` reports that.
     severity: Severity = "warning" if growth >= LARGE_KL else "info"
-    message = f"The KL is {now:.3g}, from {lowest:.3g} at its lowest."
+    message = f"The KL is {now:.3g}, from {start:.3g} in the first steps."
     advice = (
         "Try the model on prompts outside the task. If it got worse there, raise beta, or lower "
         "learning_rate."

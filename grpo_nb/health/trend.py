@@ -25,6 +25,10 @@ MAIN_REWARD = re.compile(
 )
 """Word starts in the names of main rewards, from published notebooks."""
 
+MAX_STD_IN_0_1 = 0.6
+"""Highest standard deviation of scores between 0 and 1. It is 0.5 for many scores, and a little
+more in a small sample."""
+
 
 class RewardTrend(NamedTuple):
     """Trend of the rewards after a row."""
@@ -107,17 +111,26 @@ def main_reward(history: RunHistory) -> str | None:
 def reward_position(history: RunHistory, reward: str) -> float:
     """Return where a reward's mean lies in its range, from 0 (lowest) to 1 (highest).
 
-    If nobody gave the range, 0 to 1 is assumed if the means differ and lie in it. Otherwise a mean
-    of 0 or less is the lowest, and the position of any other mean is NaN.
+    If nobody gave the range, 0 to 1 is assumed if the means differ and lie in it, and the logged
+    standard deviations fit it. Otherwise a mean of 0 or less is the lowest, and the position of any
+    other mean is NaN.
     """
     metric = f"rewards/{reward}"
     level = history.mean(metric, LONG_WINDOW)
     low, high = history.ranges.get(reward, (0.0, 0.0))
-    if reward not in history.ranges and 0 <= history.lowest[metric] < history.highest[metric] <= 1:
+    if reward not in history.ranges and _seems_to_end_at_1(history, metric):
         high = 1.0
     if low == high:
         return 0.0 if level <= 0 else math.nan
     return (level - low) / (high - low)
+
+
+def _seems_to_end_at_1(history: RunHistory, metric: str) -> bool:
+    """Return True if the logged means and standard deviations are those of scores from 0 to 1."""
+    # For example, 2 points for half of the answers have a mean of 1, but a deviation of 1.
+    highest_std = history.highest.get(f"{metric}/std", 0.0)
+    fits = 0 <= history.lowest[metric] < history.highest[metric] <= 1
+    return fits and highest_std <= MAX_STD_IN_0_1
 
 
 def mean_position(history: RunHistory) -> float:

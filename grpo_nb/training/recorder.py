@@ -89,6 +89,7 @@ class Recorder(TrainerCallback):
         self.health = HealthMonitor(
             weights=self.weights,
             ranges=run.ranges,
+            group_size=settings.num_generations,
             rows=self.rows,
             stop_on=settings.stop_on_alert,
         )

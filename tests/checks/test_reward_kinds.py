@@ -529,3 +529,48 @@ def test_slow_reward_next_to_one_for_another_layout_is_checked() -> None:
 
     report = check_rewards([one_line, slow], SUMS, seconds_per_call=0.2)
     assert "another format" in kinds(report)
+
+
+def test_slow_reward_with_format_bonus_names_another_format() -> None:
+    def slow(completions, answer, **_):
+        time.sleep(0.006 * len(completions))
+        texts = [completion_text(completion) for completion in completions]
+        is_right = [text.endswith(f"#### {gold}") for text, gold in zip(texts, answer, strict=True)]
+        bonuses = [0.2 * ("<answer>" in text) for text in texts]
+        return [sum(pair) for pair in zip(is_right, bonuses, strict=True)]
+
+    assert "another format" in kinds(check_rewards(slow, SUMS))
+
+
+# ---- Answers that are executed ----
+
+
+def executed(text: str) -> object:
+    """Return the value of a text as Python code, None if it is no code."""
+    try:
+        return eval(text)
+    except Exception:
+        return None
+
+
+def test_code_outside_the_format_that_is_executed_is_found() -> None:
+    def last_line(completions, answer, **_):
+        values = [executed(completion_text(one).split("\n")[-1]) for one in completions]
+        is_given = [str(value) == gold for value, gold in zip(values, answer, strict=True)]
+        is_right = right(completions, answer)
+        return [max(pair) for pair in zip(is_given, is_right, strict=True)]
+
+    assert "runs the answer as code" in kinds(check_rewards(last_line, SUMS))
+
+
+def test_code_is_tried_before_texts_on_which_rewards_hang() -> None:
+    def slow_on_long_words(completions, answer, **_):
+        for completion in completions:
+            executed(slot(completion) or "")
+            lengths = map(len, completion_text(completion).split())
+            if max(lengths, default=0) > 1000:
+                time.sleep(0.2)
+        return right(completions, answer)
+
+    report = check_rewards(slow_on_long_words, SUMS, seconds_per_call=0.1)
+    assert "runs the answer as code" in kinds(report)

@@ -358,3 +358,20 @@ def test_mean_of_a_reward_leaves_out_none(tiny_run: gn.runs.Run, task: gn.tasks.
     evaluation = gn.evaluate(tiny_run, task, rewards=[brevity, some], limit=9)
     assert list(evaluation.rewards) == ["brevity", "some"]
     assert evaluation.rewards["some"].mean == 1.0
+
+
+def test_evaluate_calls_a_grader_among_the_rewards_once(
+    tiny_run: gn.runs.Run, task: gn.tasks.Task
+) -> None:
+    calls = []
+
+    def counted(completions: list, **columns: object) -> list[float | None]:
+        calls.append(len(completions))
+        return [None, *([1.0] * (len(completions) - 1))]
+
+    counted.range = (0, 1)
+    evaluation = gn.evaluate(tiny_run, task, rewards=[brevity, counted], correct=counted, limit=9)
+    # The trial on gold answers has at most eight rows.
+    assert calls.count(9) == 1
+    assert list(evaluation.rewards) == ["brevity", "counted"]
+    assert evaluation.rewards["counted"].mean == 1.0

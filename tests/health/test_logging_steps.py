@@ -127,7 +127,9 @@ def pairs(size: int, seed: int = 0) -> Rows:
 
 @pytest.mark.parametrize("seed", seeds(5))
 def test_no_spread_of_pairs_that_agree_by_chance_is_silent(seed: int) -> None:
-    assert not of(check_health(pairs(2, seed)), "no_spread")
+    rows = pairs(2, seed)
+    assert not of(check_health(rows), "no_spread")
+    assert not of(check_health(rows, group_size=2), "no_spread")
 
 
 @pytest.mark.parametrize("seed", seeds(10, 2))

@@ -114,7 +114,7 @@ def held_out_gain(gain: float) -> Rows:
 
 SIDES = {
     "no spread": Side(
-        rule="no_spread", severity="warning", silent=0.83, speaks=0.87, make=without_spread
+        rule="no_spread", severity="warning", silent=0.45, speaks=0.55, make=without_spread
     ),
     "no spread at all": Side(
         rule="no_spread", severity="critical", silent=0.87, speaks=0.92, make=without_spread
@@ -260,7 +260,8 @@ SIDES = {
 
 def report_of(rows: Rows) -> HealthReport:
     """Return the report of a log with all that a run knows of itself."""
-    return check_health(rows, weights=WEIGHTS, ranges=RANGES)
+    size = Settings().num_generations
+    return check_health(rows, weights=WEIGHTS, ranges=RANGES, group_size=size)
 
 
 @functools.cache
@@ -444,6 +445,52 @@ def test_update_accepts_any_value_in_a_row(seed: int) -> None:
             assert repr(alert)
             assert alert._repr_html_()
             json.dumps(alert.to_dict(), allow_nan=False)
+
+
+def half_of_the_groups_are_equal() -> Rows:
+    """Return a log with middling rewards, in which more than half of the groups are equal."""
+    return flat(
+        60,
+        frac_reward_zero_std=constant(0.55),
+        rewards__right__mean=lambda i, row: 0.45 + 0.1 * (i % 2),
+    )
+
+
+def test_no_spread_uses_the_group_size_of_a_run(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "eights", half_of_the_groups_are_equal(), num_generations=8)
+    assert of(check_health(run), "no_spread")
+    assert check_health(run.path).alerts == check_health(run).alerts
+
+
+def test_no_spread_without_group_size_assumes_pairs() -> None:
+    rows = half_of_the_groups_are_equal()
+    assert not of(check_health(rows), "no_spread")
+    assert of(check_health(rows, group_size=8), "no_spread")
+
+
+def test_no_spread_after_a_fall_advises_to_go_back() -> None:
+    rows = falling_to(0.0)
+    for row in rows[110:]:
+        row["frac_reward_zero_std"] = 1.0
+    alerts = of(check_health(rows), "no_spread")
+    assert alerts[-1].advice.startswith("Go back to a checkpoint")
+
+
+def test_two_points_for_half_of_the_answers_are_no_success() -> None:
+    rows = flat(
+        60,
+        frac_reward_zero_std=constant(0.95),
+        rewards__right__mean=lambda i, row: 0.95 + 0.02 * (i % 2),
+        rewards__right__std=constant(1.0),
+    )
+    alerts = of(check_health(rows, weights=WEIGHTS), "no_spread")
+    assert "nearly all succeed" not in alerts[-1].message
+
+
+def test_kl_drift_with_a_high_and_noisy_start_does_not_warn() -> None:
+    chance = random.Random(0)
+    rows = flat(200, kl=lambda i, row: 5 * chance.lognormvariate(0, 0.3))
+    assert severest(check_health(rows), "kl_drift") != "warning"
 
 
 def test_missing_run_is_named(tmp_path: Path) -> None:
