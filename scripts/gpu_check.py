@@ -206,7 +206,7 @@ def model_runner_class(engine: Any) -> str:
 
 def loaded(request: Request, settings: gn.Settings) -> Any:
     """Load a model, yield rows on how it was loaded, and return it with its task and actions."""
-    from grpo_nb.config.hardware import compute_dtype, has_engine
+    from grpo_nb.config.hardware import compute_dtype, has_vllm_engine
     from grpo_nb.generation.choice import choose_engine
 
     start = time.perf_counter()
@@ -218,7 +218,7 @@ def loaded(request: Request, settings: gn.Settings) -> Any:
     without_vllm = "the kit's" if gpu is None else "Unsloth's"
     wanted = "vLLM" if request.use_vllm else without_vllm
     yield Row("generation", generation.startswith(wanted), generation, wanted)
-    if has_engine(model):
+    if has_vllm_engine(model):
         # A GPU uses V2 unless VLLM_USE_V2_MODEL_RUNNER=0. `make test-vllm` proves V1 on a CPU.
         yield measured("model runner", model_runner_class(model.vllm_engine))
     is_4bit = any(type(module).__name__ == "Linear4bit" for module in model.modules())

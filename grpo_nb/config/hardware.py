@@ -73,10 +73,10 @@ def cpu_dtype(wanted: str = "auto") -> ComputeDtype:
     return ComputeDtype("float32", "On every CPU, so that a run gives the same numbers everywhere.")
 
 
-def has_engine(model: Any) -> bool:
+def has_vllm_engine(model: Any) -> bool:
     """Return whether a vLLM engine shares a loaded model's weights. Unsloth puts it on the model.
 
-    >>> has_engine(None)
+    >>> has_vllm_engine(None)
     False
     """
     return getattr(model, "vllm_engine", None) is not None

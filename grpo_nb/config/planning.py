@@ -13,7 +13,7 @@ from typing import Any
 
 from grpo_nb.config.arguments import check_choice
 from grpo_nb.config.counting import count_sizes
-from grpo_nb.config.hardware import ComputeDtype, compute_dtype, has_engine, vllm_obstacle
+from grpo_nb.config.hardware import ComputeDtype, compute_dtype, has_vllm_engine, vllm_obstacle
 from grpo_nb.config.memory import CPU_BASE, MemoryPart, Sizes, memory_parts, peak_gb, sizes_of
 from grpo_nb.config.presets import GPUS, PRESETS
 from grpo_nb.config.settings import Settings
@@ -194,7 +194,7 @@ def plan(
     sizes = sizes_of(settings.model) if model is None else Sizes(**count_sizes(model))
     why_not_vllm = ""
     # How another machine would load the model, and what is installed there, is not known.
-    if settings.fast_inference and not has_engine(model) and not is_another_machine:
+    if settings.fast_inference and not has_vllm_engine(model) and not is_another_machine:
         why_not_vllm = "the model was loaded without vLLM"
         if model is None:
             why_not_vllm = vllm_obstacle(settings, gpu, try_import=False) or ""
@@ -215,7 +215,7 @@ def _available(gpu: Gpu | None, model: Any, is_another_machine: bool) -> float:
     """Return the bytes that a run can have: free memory, and what its model holds already."""
     whole = (gpu.memory_gib if gpu else total_memory_gib()) * 2**30
     # An engine does not report how much of its memory it could give back.
-    if is_another_machine or has_engine(model):
+    if is_another_machine or has_vllm_engine(model):
         return whole
     if gpu is None:
         import psutil

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from grpo_nb.config.hardware import has_engine, vllm_obstacle
+from grpo_nb.config.hardware import has_vllm_engine, vllm_obstacle
 from grpo_nb.generation.vllm import vllm_sampling_obstacle
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.models.load_record import record_of_model
@@ -66,7 +66,7 @@ def choose_engine(
     if model is None:
         # Nothing is loaded, so vLLM is not imported for the answer, which would take seconds.
         why_not_vllm = vllm_obstacle(settings, find_gpu(), try_import=False)
-    elif has_engine(model):
+    elif has_vllm_engine(model):
         why_not_vllm = vllm_sampling_obstacle(model, longest_row)
     else:
         record = record_of_model(model)

@@ -14,7 +14,7 @@ from grpo_nb.tasks.tools import Tools, final_text
 from grpo_nb.upstream.trl import chat_template_functions, run_tool_loop
 
 
-def tool_template(tokenizer: Any) -> str | None:
+def prepare_tool_template(tokenizer: Any) -> str | None:
     """Return the chat template that TRL would train tools with.
 
     As in TRL's trainer, the tokenizer is also given the schema by which tool calls are read.

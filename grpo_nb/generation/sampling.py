@@ -18,12 +18,12 @@ import_unsloth()
 import torch
 from transformers import GenerationConfig
 
-from grpo_nb.config.hardware import has_engine
+from grpo_nb.config.hardware import has_vllm_engine
 from grpo_nb.cpu.engine import CpuEngine
 from grpo_nb.cpu.sampler import through_end
 from grpo_nb.cpu.shared_prompts import left_padded
 from grpo_nb.generation.choice import choose_engine
-from grpo_nb.generation.episodes import run_episodes, tool_template
+from grpo_nb.generation.episodes import prepare_tool_template, run_episodes
 from grpo_nb.generation.samples import GeneratedCompletion
 from grpo_nb.generation.vllm import sample_with_vllm, sleeping_engine_restored
 from grpo_nb.models.load import end_tokens_of
@@ -90,7 +90,7 @@ def generate(
             schemas=tools.schemas,
             rounds=tools.rounds,
             max_completion_length=max_completion_length,
-            chat_template=tool_template(tokenizer),
+            chat_template=prepare_tool_template(tokenizer),
             chat_template_kwargs=template_kwargs,
         )
         template_kwargs |= {"tools": tools.schemas, "chat_template": trainer.chat_template}
@@ -155,7 +155,7 @@ def _choose_sampler(
         # vLLM makes its own batches of the prompts of a call.
         batch_size = max(batch_size, _PROMPTS_PER_VLLM_CALL)
         return partial(sample_with_vllm, model, config=config), batch_size
-    if has_engine(model):
+    if has_vllm_engine(model):
         reason = choice.why_not_vllm
         _LOG.warning("Prompts are completed without vLLM, which is slower: %s.", reason)
     if choice.can_share_prompts and CpuEngine.sampling_obstacle(config) is None:

@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.config.hardware import has_engine
+from grpo_nb.config.hardware import has_vllm_engine
 from grpo_nb.upstream.unsloth import hand_copies_to_vllm
 from grpo_nb.upstream.vllm import drop_requests, is_sleeping, longest_row_of, put_to_sleep
 
@@ -140,7 +140,7 @@ def _adapter_folder() -> tempfile.TemporaryDirectory[str]:
 
 def drop_leftovers(model: Any) -> None:
     """Remove what an interrupted sampling left in the model's engine, if it has one."""
-    if has_engine(model):
+    if has_vllm_engine(model):
         drop_requests(model.vllm_engine)
 
 
@@ -151,7 +151,7 @@ def sleeping_engine_restored(model: Any) -> Iterator[None]:
     In standby Unsloth wakes the engine at each call of `generate` (unsloth_zoo/vllm_utils.py,
     `patch_vllm_enable_sleep_mode`). Awake, its cache holds the memory that gradients need.
     """
-    was_sleeping = has_engine(model) and is_sleeping(model.vllm_engine)
+    was_sleeping = has_vllm_engine(model) and is_sleeping(model.vllm_engine)
     try:
         yield
     finally:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.config.hardware import compute_dtype, has_engine, vllm_obstacle
+from grpo_nb.config.hardware import compute_dtype, has_vllm_engine, vllm_obstacle
 from grpo_nb.config.settings import ALL_LINEAR, Settings
 from grpo_nb.config.smaller_settings import memory_advice
 from grpo_nb.core.argument_types import require
@@ -111,7 +111,7 @@ def load_model(
         require_trained_on(folder, model, settings.model)
         load_adapter(model, folder)
         set_template_from(folder, tokenizer)
-    if has_engine(model):
+    if has_vllm_engine(model):
         _prepare_engine(model, source)
     record = LoadRecord(
         settings=settings,
@@ -151,7 +151,7 @@ def _load_with_best_engine(
         fix = "fast_inference=False skips the attempt"
         try:
             loaded = _load(settings, source, gpu, loader)
-            if has_engine(loaded[0]):
+            if has_vllm_engine(loaded[0]):
                 return loaded, ""
             # Unsloth printed a reason and loaded the model as without vLLM, so it is not loaded
             # again (unsloth/models/loader.py, `_vllm_unsupported_model_types`).

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.config.hardware import has_engine
+from grpo_nb.config.hardware import has_vllm_engine
 from grpo_nb.config.settings import Settings
 from grpo_nb.config.smaller_settings import memory_advice
 from grpo_nb.core.problems import EnvironmentProblem
@@ -82,7 +82,7 @@ def explaining_machine_faults(
         raise
     except Exception as error:
         # Memory first, because new settings cure it.
-        actual_settings = settings.replace(fast_inference=has_engine(model))
+        actual_settings = settings.replace(fast_inference=has_vllm_engine(model))
         advice = memory_advice(error, actual_settings)
         if advice is not None and run is not None:
             advice += (

@@ -19,12 +19,12 @@ from grpo_nb.config.effective_table import (
     compare_configurations,
     requested_arguments,
 )
-from grpo_nb.config.hardware import ComputeDtype, compute_dtype, has_engine
+from grpo_nb.config.hardware import ComputeDtype, compute_dtype, has_vllm_engine
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.problems import warn_user
 from grpo_nb.generation.choice import EngineChoice, choose_engine
-from grpo_nb.generation.episodes import tool_template
+from grpo_nb.generation.episodes import prepare_tool_template
 from grpo_nb.generation.vllm import drop_leftovers
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.models.import_unsloth import import_unsloth, silently
@@ -97,7 +97,7 @@ def prepare(
     settings = task.rendered_by(as_loaded(model, settings))
     rewards = reward_list(rewards)
     if task.tools is not None:
-        tool_template(tokenizer)
+        prepare_tool_template(tokenizer)
         # `with_tools` has tried the first row.
         task.tools.require_repeatable(task.train[-1])
     fitted = task.fit(tokenizer, settings.max_prompt_length)
@@ -155,7 +155,7 @@ def build_trainer(prepared: Prepared, trainer_class: type[KitTrainer] = KitTrain
         trainer_class: `KitTrainer` or a subclass.
     """
     model = prepared.model
-    if has_engine(model):
+    if has_vllm_engine(model):
         hand_copies_to_vllm()  # also for a model that grpo_nb did not load
     drop_leftovers(model)
     can_share_prompts = prepared.engine_choice.can_share_prompts

@@ -128,12 +128,12 @@ def smoke() -> Iterator[Row]:
     settings = gn.preset("cpu", load_in_4bit=True, fast_inference=True, gpu_memory_utilization=0.5)
     begun = time.monotonic()
     model, tokenizer = gn.load_model(settings, report=print)
-    from grpo_nb.config.hardware import has_engine
+    from grpo_nb.config.hardware import has_vllm_engine
     from grpo_nb.generation.choice import choose_engine
     from grpo_nb.generation.sampling import generate
     from grpo_nb.models.import_unsloth import last_output_lines
 
-    is_vllm = has_engine(model)
+    is_vllm = has_vllm_engine(model)
     generation = choose_engine(model).name
     if not is_vllm:
         generation = f"{generation} / {last_output_lines()}"

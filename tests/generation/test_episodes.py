@@ -19,7 +19,7 @@ from trl.chat_template_utils import parse_response
 
 import grpo_nb as gn
 from grpo_nb.generation import episodes
-from grpo_nb.generation.episodes import tool_template
+from grpo_nb.generation.episodes import prepare_tool_template
 from grpo_nb.generation.samples import GeneratedCompletion
 from grpo_nb.generation.sampling import generate
 from grpo_nb.training.prepare import build_trainer, prepare
@@ -195,7 +195,7 @@ def test_tool_template_serves_every_family_it_names(family: str, embedded_folder
     # Each is one token in the family's own tokenizer.
     special_tokens = sorted(set(re.findall(r"<\|[a-z_]+\|>", tokenizer.chat_template)))
     tokenizer.add_special_tokens({"additional_special_tokens": special_tokens})
-    tool_template(tokenizer)
+    prepare_tool_template(tokenizer)
     assert tokenizer.response_template is not None
 
 
@@ -203,12 +203,12 @@ def test_tool_template_refuses_a_template_without_tools(embedded_folder: Path) -
     tokenizer = AutoTokenizer.from_pretrained(embedded_folder)
     message = r"cannot be trained with tools .* gn.models.give_tool_template\(tokenizer\)"
     with pytest.raises(ValueError, match=message):
-        tool_template(tokenizer)
+        prepare_tool_template(tokenizer)
 
 
 def test_tool_template_keeps_the_kits_own_template(embedded_folder: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(embedded_folder)
-    assert tool_template(gn.models.give_tool_template(tokenizer)) is None
+    assert prepare_tool_template(gn.models.give_tool_template(tokenizer)) is None
 
 
 def test_kits_template_is_refused_for_other_end_tokens(embedded_folder: Path) -> None:

@@ -19,7 +19,7 @@ import torch
 from transformers import GenerationConfig
 
 import grpo_nb as gn
-from grpo_nb.config.hardware import has_engine
+from grpo_nb.config.hardware import has_vllm_engine
 from grpo_nb.cpu.engine import CpuEngine
 from grpo_nb.generation.choice import choose_engine
 from grpo_nb.generation.sampling import generate, sample_with_transformers
@@ -99,7 +99,7 @@ def test_engine_starts_in_the_kits_loader(loaded) -> None:
     """vLLM asks for the descriptor of stdout while it makes the process group of a process."""
     model = loaded[0]
     assert vllm_problem() is None
-    assert has_engine(model)
+    assert has_vllm_engine(model)
     assert choose_engine(model).is_vllm
     assert longest_row_of(model.vllm_engine) == LONGEST_ROW
     assert vllm_sampling_obstacle(model) is None

@@ -21,7 +21,7 @@ from unsloth_zoo import vllm_utils
 
 import grpo_nb as gn
 from grpo_nb.config import hardware, smaller_settings
-from grpo_nb.config.hardware import has_engine
+from grpo_nb.config.hardware import has_vllm_engine
 from grpo_nb.config.presets import GPUS
 from grpo_nb.generation import choice
 from grpo_nb.generation.choice import choose_engine
@@ -180,7 +180,7 @@ def test_model_with_vllm_is_named_and_stops_like_without(
     if published is not None:
         (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": published}))
     model, tokenizer = on_a_gpu(Loader(engine=object()))
-    assert has_engine(model)
+    assert has_vllm_engine(model)
     assert engine_of(model) == "vLLM"
     assert tokenizer.padding_side == "left"
     assert vllm_utils._build_lora_request.hands_copies, "vLLM scales what it gets in place"
@@ -189,7 +189,7 @@ def test_model_with_vllm_is_named_and_stops_like_without(
 
 def test_engine_may_ask_for_the_descriptor_of_stdout(on_a_gpu, capfd) -> None:
     """vLLM's log handler keeps the stdout that was in place when vLLM made its process group."""
-    assert has_engine(on_a_gpu(Loader(engine=object()))[0])
+    assert has_vllm_engine(on_a_gpu(Loader(engine=object()))[0])
     assert capfd.readouterr() == ("C code is heard again\n", ""), (
         "what Python prints and vLLM logs is kept"
     )
@@ -239,7 +239,7 @@ def test_without_vllm_it_falls_back_and_says_so_once(on_a_gpu, monkeypatch) -> N
         warned="vLLM is not installed .pip install -r requirements.txt -r requirements-gpu",
     )
     assert "fast_inference" not in loader.calls[0]
-    assert not has_engine(model)
+    assert not has_vllm_engine(model)
     assert engine_of(model).startswith(f"{HERE}; not vLLM: vLLM is not installed")
     on_a_gpu(loader)
 
