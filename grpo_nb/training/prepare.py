@@ -114,6 +114,13 @@ def prepare(
             "another name."
         )
     _try_rewards(rewards, fitted, settings)
+    engine_choice = choose_engine(model, settings)
+    is_slow = settings.shared_prompts and not engine_choice.can_share_prompts
+    if is_slow and find_gpu() is None:
+        warn_user(
+            "The completions of a group do not share their prompt, so a step takes about three "
+            f"times as long: {engine_choice.why_not_cpu_engine}."
+        )
     return Prepared(
         model=model,
         tokenizer=tokenizer,
@@ -121,7 +128,7 @@ def prepare(
         rewards=rewards,
         settings=settings,
         weights=weights,
-        engine_choice=choose_engine(model, settings),
+        engine_choice=engine_choice,
     )
 
 
