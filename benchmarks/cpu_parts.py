@@ -134,10 +134,6 @@ def sampling_parts() -> list[Part]:
             self.keys = layer.keys.index_select(0, rows)
             self.values = layer.values.index_select(0, rows)
 
-        def keep_rows(self, rows: Any) -> None:
-            self.keys = self.keys[rows]
-            self.values = self.values[rows]
-
     @torch.no_grad()
     def stock_sample(model: Any, prompts: Any, config: Any, folded: Any) -> Any:
         ids, mask = shared_prompts.left_padded(prompts, config.pad_token_id)

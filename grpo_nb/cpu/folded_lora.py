@@ -126,11 +126,11 @@ class FoldedLora:
             base = layer
             if adapter is not None:
                 base = layer.get_base_layer()
-                if torch.is_grad_enabled() and _needs_peft(layer, adapter):
+                if torch.is_grad_enabled() and _needs_peft_gradients(layer, adapter):
                     continue
             elif not can_pack or type(layer) is not torch.nn.Linear or layer in inside_lora:
                 continue
-            weight = _plain_weight(base)
+            weight = _unpacked_weight(base)
             if weight.dtype not in EXACT_DTYPES:
                 continue  # computed as before
             if adapter is not None:
@@ -160,7 +160,7 @@ class FoldedLora:
         return torch.addmm(weight, lora_b, lora_a, alpha=layer.scaling[adapter], out=memory)
 
 
-def _plain_weight(linear: torch.nn.Linear) -> Tensor:
+def _unpacked_weight(linear: torch.nn.Linear) -> Tensor:
     """Return the weight of a linear layer, unpacked if it is in 4 bit."""
     state = getattr(linear.weight, "quant_state", None)
     if state is None:
@@ -170,7 +170,7 @@ def _plain_weight(linear: torch.nn.Linear) -> Tensor:
     return dequantize_4bit(linear.weight.data, state)
 
 
-def _needs_peft(layer: Any, adapter: str) -> bool:
+def _needs_peft_gradients(layer: Any, adapter: str) -> bool:
     """Return True if folding would change the gradients of a layer, or leave out its dropout."""
     has_dropout = layer.training and getattr(layer.lora_dropout[adapter], "p", 0.0) > 0
     return layer.disable_adapters or has_dropout

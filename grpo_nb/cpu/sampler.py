@@ -107,8 +107,7 @@ def sample(
                 has_ended = has_ended[kept]
                 last_position = last_position[kept]
                 mask = mask[kept]
-                for layer in cache.layers:
-                    layer.keep_rows(kept)
+                cache.batch_select_indices(kept)
     return [through_end(tokens, end_tokens.tolist()) for tokens in ids[:, width:].tolist()]
 
 
@@ -194,7 +193,7 @@ class _GrowingLayer(DynamicLayer):
         self._expose()
         return self.keys, self.values
 
-    def keep_rows(self, rows: Tensor) -> None:
+    def batch_select_indices(self, indices: Tensor) -> None:
         """Drop all other rows."""
-        self._states = self._states[:, rows]
+        self._states = self._states[:, indices]
         self._expose()

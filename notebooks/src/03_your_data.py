@@ -208,8 +208,8 @@ sampled
 # %% [markdown]
 # ## Where it fails
 #
-# One number for all remarks hides *which* answers are wrong. `transcripts()` returns every answer with its grade. So count the grades
-# of each mood, before and after.
+# One number for all remarks hides *which* answers are wrong. `transcripts()` returns every answer with its grade. So count how many
+# remarks of each mood there are, and then the grades of each mood, before and after.
 #
 # **Predict before you run:** 64 % of the greedy answers are right. Are those spread evenly over the three moods?
 #
@@ -224,6 +224,9 @@ sampled
 # %%
 import pandas
 
+parts = {"trained on": task.train, "held out": task.holdout}
+moods = {part: pandas.Series([row["answer"] for row in rows]) for part, rows in parts.items()}
+display(pandas.DataFrame({part: labels.value_counts() for part, labels in moods.items()}))
 answers = comparison.transcripts()
 for name in ("before", "after"):
     display(pandas.crosstab(answers["answer"], answers[f"{name}_is"]))

@@ -1,5 +1,6 @@
 """`generate` on a CPU: sampling with shared prompts gives the tokens of `model.generate`."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -32,10 +33,14 @@ def generation_config(**changes: object) -> GenerationConfig:
     return GenerationConfig(**arguments)
 
 
-def sample_both_ways(kind: str, config: GenerationConfig) -> tuple[list, list]:
-    """Return completions of ten rows by the kit's engine and by `model.generate`."""
+TEN_ROWS = tuple(PROMPTS[index] for index in (0, 0, 0, 0, 1, 1, 1, 1, 2, 2))
+
+
+def sample_both_ways(
+    kind: str, config: GenerationConfig, prompts: Sequence[list[int]] = TEN_ROWS
+) -> tuple[list, list]:
+    """Return completions of these prompts by the kit's engine and by `model.generate`."""
     model = lora_model(kind)
-    prompts = [PROMPTS[index] for index in (0, 0, 0, 0, 1, 1, 1, 1, 2, 2)]
     torch.manual_seed(11)
     by_engine = CpuEngine(model).sample(prompts, config)
     torch.manual_seed(11)
@@ -54,6 +59,14 @@ def test_cpu_engine_samples_the_tokens_of_generate(sampling: dict[str, object]) 
 def test_cpu_engine_samples_the_tokens_in_every_family(kind: str) -> None:
     config = generation_config(temperature=1.0, top_k=0, top_p=1.0)
     by_engine, expected = sample_both_ways(kind, config)
+    assert by_engine == expected
+    lengths = {len(row) for row in by_engine}
+    assert len(lengths) > 1, "no row ended early, so leaving the batch was not tried"
+
+
+def test_cpu_engine_samples_after_prompts_of_one_token() -> None:
+    config = generation_config(temperature=1.0, top_k=0, top_p=1.0)
+    by_engine, expected = sample_both_ways("llama", config, [[5]] * 6 + [[9]] * 6)
     assert by_engine == expected
     lengths = {len(row) for row in by_engine}
     assert len(lengths) > 1, "no row ended early, so leaving the batch was not tried"
