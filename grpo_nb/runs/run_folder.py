@@ -160,8 +160,11 @@ class Run(Shown):
     @property
     def started(self) -> datetime.datetime:
         """Time of the start, which orders the runs of a folder."""
-        # With the offset of the clock, so that runs of machines elsewhere are ordered correctly.
-        return datetime.datetime.fromisoformat(self.info["started"]).astimezone()
+        started = datetime.datetime.fromisoformat(self.info["started"])
+        # A time of the first or last day that Python knows may not exist in another time zone.
+        with reading(self.path / "run.json"):
+            # With the offset of the clock, so that runs of machines elsewhere are ordered correctly.
+            return started.astimezone()
 
     @property
     def settings(self) -> Settings:
@@ -254,9 +257,13 @@ class Run(Shown):
         rows = read_rows(file)
         for row in rows:
             with reading(file, f", step {in_line(row.get('step'))},"):
-                # Metrics have any name, so only the step and the alerts are checked.
+                # Metrics have any name, so only the step and the alerts are known.
                 require_number("step", row.get("step"), 0, MAX_STEP)
                 alerts_of([row])
+                # JSON allows whole numbers that are too large for figures and means.
+                for value in row.values():
+                    if isinstance(value, int):
+                        float(value)
         return rows
 
     @property

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, InstanceOf, TypeAdapter, ValidationError
-from typing_extensions import TypedDict
+from typing_extensions import NotRequired, TypedDict
 
 from grpo_nb.core.files import write_json
 from grpo_nb.core.words import in_line
@@ -58,6 +58,25 @@ class RewardRecord(TypedDict):
     hash: Text
 
 
+class GpuRecord(TypedDict):
+    """Description of a GPU."""
+
+    name: Text
+
+
+class MachineRecord(TypedDict):
+    """Description of the machine."""
+
+    gpu: GpuRecord | None
+
+
+class ResumptionRecord(TypedDict):
+    """Description of a resumption."""
+
+    step: Count
+    changed: NotRequired[list[Text]]
+
+
 @dataclass(kw_only=True)
 class RunInfo:
     """Content of `run.json`: what a run was started with, and how it ended.
@@ -77,7 +96,7 @@ class RunInfo:
     """Name, answer format, numbers of questions, fingerprint and tools."""
     rewards: list[RewardRecord]
     """Record of each reward (`grpo_nb.scoring.record.record_of`)."""
-    machine: dict
+    machine: MachineRecord
     """Platform, cores and GPU."""
     versions: dict
     """Versions of the packages."""
@@ -102,7 +121,7 @@ class RunInfo:
     """Description of the reward that decides which held-out answers are correct."""
     seconds: Number | None = None
     """Duration of a training elsewhere (`grpo_nb.scaleout`)."""
-    resumed: list[dict] | None = None
+    resumed: list[ResumptionRecord] | None = None
     """Time, step and changes of each resumption."""
     adapter_step: int | None = None
     """Step of the adapter that the run left."""

@@ -70,6 +70,17 @@ INFOS: dict[str, tuple[dict[str, Any], str]] = {
         "unexpected keyword argument 'colour'",
     ),
     "a machine as a list": ({"machine": []}, "machine = "),
+    "a machine without a GPU": ({"machine": {"cores": 2}}, "machine.gpu: Field required"),
+    "a GPU without a name": ({"machine": {"gpu": {}}}, "machine.gpu.name: Field required"),
+    "a resumption without a step": ({"resumed": [{}]}, "resumed.0.step: Field required"),
+    "a resumption with a number as change": (
+        {"resumed": [{"step": 1, "changed": [5]}]},
+        "resumed.0.changed.0 = 5: ",
+    ),
+    "a time that no other zone has": (
+        {"started": "0001-01-01T00:00:00+23:59"},
+        "date value out of range",
+    ),
     "versions as a list": ({"versions": ["x"]}, "versions = "),
 }
 # Whole files, as text, and what the message says.
@@ -86,6 +97,11 @@ FILES: dict[str, tuple[str, str, str]] = {
     "metrics.jsonl, no step": ("metrics.jsonl", '{"reward": 1}\n', "step = None must be"),
     "metrics.jsonl, a text as step": ("metrics.jsonl", '{"step": "x"}\n', "step = 'x'"),
     "metrics.jsonl, a huge step": ("metrics.jsonl", f'{{"step": {10**30}}}\n', "step = 1000"),
+    "metrics.jsonl, a huge reward": (
+        "metrics.jsonl",
+        f'{{"step": 1, "reward": {HUGE}}}\n',
+        "int too large to convert to float",
+    ),
     "metrics.jsonl, alerts as a number": (
         "metrics.jsonl",
         '{"step": 1, "alerts": 5}\n',
