@@ -108,9 +108,10 @@ def smoothing_window(rows: Sequence[Row]) -> int:
 
 
 def reward_metrics(rows: Sequence[Row]) -> list[str]:
-    """Return the keys of the mean score of each reward, in the order of the rows."""
+    """Return the keys of the mean score of each measured reward, in the order of the rows."""
     keys = dict.fromkeys(key for row in rows for key in row)
-    return [key for key in keys if key.startswith("rewards/") and key.endswith("/mean")]
+    means = [key for key in keys if key.startswith("rewards/") and key.endswith("/mean")]
+    return [key for key in means if len(logged_values(rows, key))]
 
 
 def training_figure(run: Any, panels: Literal["main", "all"] = "main") -> Figure:
@@ -246,9 +247,10 @@ def _draw_holdout(axis: Axes, rows: Sequence[Row]) -> None:
         values = logged_values(rows, measure.key)
         if values.empty:
             continue
-        low = logged_values(rows, measure.low_key)
-        high = logged_values(rows, measure.high_key)
-        axis.fill_between(low.index, low, high, color=COLOURS[number], alpha=0.13, linewidth=0)
+        # Another program may have logged a share without its interval.
+        low = logged_values(rows, measure.low_key).reindex(values.index)
+        high = logged_values(rows, measure.high_key).reindex(values.index)
+        axis.fill_between(values.index, low, high, color=COLOURS[number], alpha=0.13, linewidth=0)
         line = _draw_values(axis, values, 1, number)
         last = values.iloc[-1]
         lines[line] = f"{measure.label} {last:.0%}"

@@ -200,6 +200,19 @@ def test_holdout_panel_shows_three_measures_with_intervals() -> None:
     assert {"correct 50%", "in the format 70%", "correct anywhere 70%"} <= set(texts_of(axis))
 
 
+def test_holdout_panel_without_some_intervals_is_drawn() -> None:
+    """Another program may log a share without one or both ends of its interval."""
+    rows = [{"step": step} | holdout(0.5) for step in (1, 5, 9)]
+    del rows[1]["holdout/accuracy_low"]
+    axis = panels(rows)["Held-out questions"]
+    assert "correct 50%" in texts_of(axis)
+
+
+def test_reward_that_is_never_a_number_has_no_line() -> None:
+    axis = panels(made_rows(**{"rewards/judge/mean": None}))["Each reward"]
+    assert texts_of(axis)[1:] == ["form", "right x2"]
+
+
 def test_every_panel_has_units_on_both_axes() -> None:
     shown = panels([row | holdout(0.5) for row in made_rows()], choice="all")
     for name, axis in shown.items():
