@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -97,7 +98,7 @@ class RunTable(Shown, Sequence):
                 names[number],
                 run.status,
                 f"{done} of {planned}",
-                f"{reward:.2f}",
+                "not measured" if math.isnan(reward) else f"{reward:.2f}",
                 _comparison_in_words(run),
                 ", ".join(own_values),
             )

@@ -58,6 +58,11 @@ def test_list_shows_status_and_differences(root: Path) -> None:
     assert repr(gn.runs.list(root / "nowhere")).startswith(f"Runs in {root / 'nowhere'}: 0")
 
 
+def test_list_says_that_a_reward_was_not_measured(root: Path) -> None:
+    (root / "plain" / "metrics.jsonl").write_text("")
+    assert "  not measured  " in line_of(repr(gn.runs.list(root)), "plain")
+
+
 def test_side_by_side_shows_curves_and_differences(root: Path) -> None:
     compared = gn.runs.side_by_side(root / "plain", gn.open_run(root / "other"))
     assert set(compared.differences) == {"beta", "seed"}
