@@ -38,7 +38,8 @@ PRIVATE_PART = re.compile(
     r"""(?<=://)[^\s/'"]*@
     | [?&][\w-]*(?i:token|key|password|secret)[\w-]*=[^&\s'"]+
     | (?<![\w/.:<~])
-      (?:~|[A-Za-z]:\\+Users|/(?:home|root|Users|mnt|media|content|tmp|data|work))
+      (?:~|[A-Za-z]:\\+Users
+        |/(?:home|root|Users|mnt|media|content|kaggle|workspace|tmp|data|work))
       [/\\](?:[^\s'"/\\]+[/\\]+)*""",
     re.VERBOSE,
 )
