@@ -118,6 +118,8 @@ def test_card_has_no_private_parts(kind: str, tmp_path: Path) -> None:
         ("~/x/z", "z"),
         ("open('/content/a/c.txt') or x", "open('c.txt') or x"),
         ("see /mnt/a/b.csv, then", "see b.csv, then"),
+        ("/kaggle/input/acme/train.csv", "train.csv"),
+        ("/workspace/acme/model", "model"),
         ("https://me:p@ss@host:8000/v1", "https://host:8000/v1"),
         ("C:\\Users\\me\\q.csv", "q.csv"),
         ("http://h/x?access_token=abc&b=1", "http://h/x&b=1"),
@@ -128,6 +130,13 @@ def test_private_parts_are_removed_from_text(text: str, said: str | None) -> Non
     assert without_private_parts({"a": [text, 1, None]}) == {
         "a": [text if said is None else said, 1, None]
     }
+
+
+@pytest.mark.parametrize("base", ["ab" * 16, None])
+def test_adapter_card_promises_only_a_recorded_hash(run: gn.runs.Run, base: str | None) -> None:
+    (run.path / "run.json").write_text(json.dumps(run.info | {"base": base}))
+    card = model_card(run, "adapter", {"checks": {}, "measured": {}, "sentence": ""})
+    assert ("has their hash" in card) == (base is not None)
 
 
 def test_card_shows_foreign_texts_as_text(run: gn.runs.Run) -> None:
