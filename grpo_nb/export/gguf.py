@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_nb.core.argument_types import require
-from grpo_nb.core.files import target_of
+from grpo_nb.core.files import check_target, target_of
 from grpo_nb.export.conversion import convert
 from grpo_nb.export.export_folder import (
     Limits,
@@ -82,7 +82,8 @@ def export_gguf(
             "verify the GGUF file. Write "
             f"merged = gn.export.open(path, run={'runs/' + export.verification['run']!r})."
         )
-    # Before the conversion, which takes minutes.
+    # Before the conversion, which takes minutes. The GGUF file must not replace the merged model.
+    check_target(target, overwrite, [export.path])
     require_llama_cpp()
 
     def fill(staged: Path) -> dict[str, Any]:

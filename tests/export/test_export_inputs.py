@@ -36,6 +36,13 @@ def test_gguf_of_a_changed_merged_export_is_refused(merged: Export, tmp_path: Pa
         gn.export_gguf(export, tmp_path / "out")
 
 
+def test_gguf_does_not_replace_its_merged_model(merged: Export) -> None:
+    for target in (merged.path, merged.path.parent):
+        with pytest.raises(FileExistsError, match="which would be gone with it"):
+            gn.export_gguf(merged, target, overwrite=True)
+    assert (merged.path / "verification.json").is_file()
+
+
 def test_open_with_a_run_of_another_adapter_is_refused(
     merged: Export, tiny_run: gn.runs.Run, tmp_path: Path
 ) -> None:
