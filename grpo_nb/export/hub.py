@@ -82,9 +82,9 @@ def push_to_hub(
 ) -> str:
     """Push an export to the Hub, and compare the checksums there with the files here.
 
-    All files arrive in one commit. After a failure, call it again: files that arrived are not sent
-    twice. The token is that of `hf auth login` or of the variable HF_TOKEN, and needs the right to
-    write.
+    All files arrive in one commit. After a failure, call it again, with `overwrite=True` if the
+    repository has files by then: files that arrived are not sent twice. The token is that of
+    `hf auth login` or of the variable HF_TOKEN, and needs the right to write.
 
     Args:
         export: From `export_merged`, `export_adapter` or `export_gguf`, or the path of its folder.
@@ -124,9 +124,9 @@ def push_to_hub(
     if files_there and not overwrite:
         shown = ", ".join(sorted(files_there)[:MAX_SHOWN_FILES])
         raise NotPushable(
-            f"{repo_id} holds other content ({shown}). Choose another name, or pass "
-            "overwrite=True: earlier commits stay in its history, and equal files are not sent "
-            "again."
+            f"{repo_id} has files already ({shown}). Choose another name. If they are of this "
+            "export, or may be replaced, pass overwrite=True: equal files are not sent again, and "
+            "earlier commits stay in the history of the repository."
         )
     commit = api.upload_folder(
         repo_id=repo_id,
