@@ -102,6 +102,12 @@ def test_new_run_folders_do_not_collide(tmp_path: Path) -> None:
         run_file.require_free_name(tmp_path, "a")
 
 
+def test_comparison_of_an_earlier_version_is_passed_over(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    compare_by_hand(run, before={"accuracy": 0.25, "interval": [0.1, 0.47], "format_share": 0.5})
+    assert run.comparison is None
+
+
 READERS = {
     "run.json": lambda run: (run.info, run.settings, run.weights),
     "metrics.jsonl": lambda run: run.rows,
