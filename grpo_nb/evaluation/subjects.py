@@ -95,7 +95,7 @@ def locate_subjects(
         run: Run of the subjects, or its folder. By default the first run among the subjects.
 
     Raises:
-        ValueError: `"base"` or `"start"` without a run.
+        ValueError: `"base"` or `"start"` without a run, or a folder with several GGUF files.
         FileNotFoundError: There is no such file, folder or model.
         OSError: The Hub does not provide the model.
     """
@@ -127,8 +127,13 @@ def _locate(subject: Any) -> Subject:
     with contextlib.suppress(FileNotFoundError):
         return RunModel(open_run(path))
     # A folder of an export has one GGUF file next to its card and verification.
-    gguf_files = list(path.glob("*.gguf"))
-    if len(gguf_files) == 1 and not (path / "config.json").is_file():
+    gguf_files = sorted(path.glob("*.gguf"))
+    if gguf_files and not (path / "config.json").is_file():
+        if len(gguf_files) > 1:
+            raise ValueError(
+                f"{str(subject)!r} has {len(gguf_files)} GGUF files, and one is asked at a time. "
+                f"Name the file, such as {str(gguf_files[0])!r}."
+            )
         path = gguf_files[0]
     if path.suffix == ".gguf":
         if not path.is_file():

@@ -119,6 +119,15 @@ REFUSED = [
 ]
 
 
+def test_folder_with_two_gguf_files_says_to_name_one(task: gn.tasks.Task, tmp_path: Path) -> None:
+    for name in ("b.gguf", "a.gguf"):
+        (tmp_path / name).touch()
+    with pytest.raises(
+        ValueError, match=r"has 2 GGUF files, .*Name the file, such as '.*/a\.gguf'"
+    ):
+        gn.evaluate(tmp_path, task)
+
+
 @pytest.mark.parametrize(("call", "error", "message"), REFUSED)
 def test_impossible_subject_is_refused_before_loading(
     tiny_run: gn.runs.Run,
