@@ -11,7 +11,7 @@ from grpo_nb.export.export_folder import make_export
 from grpo_nb.export.verification import ADAPTER_FILE, Export, require_passed
 from grpo_nb.models.sources import resolve_model
 from grpo_nb.models.templates import keep_template, tokenizer_for
-from grpo_nb.runs.card import published_name, without_private_parts
+from grpo_nb.runs.card import published_name
 from grpo_nb.runs.run_folder import Run, open_run
 
 
@@ -45,10 +45,11 @@ def export_adapter(run: Run | str | Path, path: str | Path, *, overwrite: bool =
         tensors = load_file(copied)
         config = json.loads((run.adapter_path / "adapter_config.json").read_text())
         # A name that others can load: the folder of this machine's cache means nothing elsewhere.
-        config["base_model_name_or_path"] = published_name(run.settings.model) or run.settings.model
+        model = run.settings.model
+        config["base_model_name_or_path"] = published_name(model) or model
         write_json(staged / "adapter_config.json", config)
         # The base may have another chat template than the training.
-        tokenizer = tokenizer_for(run.path, resolve_model(run.settings.model))
+        tokenizer = tokenizer_for(run.path, resolve_model(model))
         tokenizer.save_pretrained(staged)
         keep_template(staged, tokenizer)
         # B starts as zeros. If it still is, the adapter is untrained and changes nothing.
@@ -59,7 +60,8 @@ def export_adapter(run: Run | str | Path, path: str | Path, *, overwrite: bool =
             "tensors finite": all(bool(tensor.isfinite().all()) for tensor in tensors.values()),
             "the adapter changes the model": any(bool(tensor.any()) for tensor in lora_b),
         }
-        base_name = without_private_parts(config["base_model_name_or_path"])
+        # The name alone of a folder, which cannot be taken for a name on the Hub.
+        base_name = published_name(model) or Path(model).name
         verification = {
             "checks": checks,
             "measured": {},

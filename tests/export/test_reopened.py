@@ -55,6 +55,20 @@ def test_open_export_refuses_damaged_folders(
         gn.export.open(copy)
 
 
+def test_adapter_of_a_relative_folder_is_never_pushable(
+    tiny_run: gn.runs.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The relative path of a folder looks like a name on the Hub in every other folder."""
+    run = gn.runs.Run(shutil.copytree(tiny_run.path, tmp_path / "run"))
+    shutil.copytree(run.settings.model, tmp_path / "models" / "mine")
+    rewrite(run.path / "run.json", settings={**run.info["settings"], "model": "models/mine"})
+    monkeypatch.chdir(tmp_path)
+    made = gn.export.export_adapter(run, tmp_path / "lora")
+    monkeypatch.chdir(tmp_path / "models")
+    (problem,) = gn.export.push_problems(made)
+    assert "its base model 'mine' are in no repository" in problem
+
+
 def test_adapter_of_embedded_model_needs_its_weights(
     tiny_run: gn.runs.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
