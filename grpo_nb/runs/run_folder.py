@@ -305,15 +305,30 @@ class Run(Shown):
             )
         tables = []
         for number in wanted:
-            file = self._file(f"completions/step_{number:06d}.parquet")
+            file = self._completions_file(number)
             with reading(file):
                 tables.append(pandas.read_parquet(file))
         return pandas.concat(tables, ignore_index=True)
 
     def step(self, number: int) -> StepGroups:
-        """Return the groups of a step: completions with scores and totals, ordered by advantage."""
-        title = f"Step {number} of {self.name}"
-        return StepGroups.of(title, self.completions(number), self.weights)
+        """Return the groups of a step: completions with scores and totals, ordered by advantage.
+
+        Raises:
+            ValueError: The run has no completions of that step, or the file of the step is damaged.
+        """
+        table = self.completions(number)
+        weights = self.weights
+        with reading(self._completions_file(number)):
+            numbers = dict.fromkeys([*weights, "total", "advantage"], float)
+            title = f"Step {number} of {self.name}"
+            groups = StepGroups.of(title, table.astype(numbers), weights)
+            # Formatted once, because an error when the groups are shown would not name the file.
+            repr(groups)
+        return groups
+
+    def _completions_file(self, step: int) -> Path:
+        """Return the path of the completions of a step."""
+        return self._file(f"completions/step_{step:06d}.parquet")
 
     @property
     def best(self) -> Row | None:
