@@ -26,6 +26,7 @@ READ_ENTRIES = (
     "origin.json",
     "train.jsonl",
     "holdout.jsonl",
+    "adapter_init",
     "chat_template.jinja",
     COPIED_BASE,
     "result",
@@ -147,6 +148,8 @@ def _write_run(target: Path, project: Project, finished: dict[str, Any]) -> None
             row |= repetition_metrics(table["completion"], table["group"])
         run.write_step(row, table)
     copy_files(source / "result" / "adapter", target / "adapter", "adapter_*")
+    # Without it, a later stage would be compared with the base model and credited with all stages.
+    copy_files(source / "adapter_init", target / "start", "adapter_*")
     # A comparison of the run warns about held-out questions that were trained on.
     questions = [row["question"] for row in read_rows(source / "train.jsonl")]
     run.keep_questions(questions, [])

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.evaluation.subjects import _settings_to_load
+from grpo_nb.evaluation.subjects import _settings_to_load, start_part
 from tests.export.test_merged import rewrite
 from tests.support.scale import said_by, signs, start, trained
 
@@ -54,6 +54,17 @@ def test_training_in_the_folder_is_a_run(back: gn.scaleout.Project, run: gn.runs
     assert came.settings.learning_rate == 0.1
     assert came.settings.extra == {"epsilon": 0.3}
     assert gn.runs.side_by_side(run, came).differences["learning_rate"] == [0.5, 0.1]
+
+
+def test_later_stage_that_comes_back_starts_from_its_adapter(
+    back: gn.scaleout.Project, tmp_path: Path
+) -> None:
+    """Compared with the base model, it would be credited with the earlier stage too."""
+    ignored = shutil.ignore_patterns("back")
+    copy = Path(shutil.copytree(back.path, tmp_path / "copy", ignore=ignored))
+    name = "adapter_model.safetensors"
+    shutil.copyfile(copy / "result" / "adapter" / name, copy / "adapter_init" / name)
+    assert start_part(gn.scaleout.open(copy).run) == "start"
 
 
 def test_run_trained_on_a_gpu_is_shown_and_loaded_so(
@@ -104,6 +115,7 @@ def test_folder_from_elsewhere_writes_nothing_outside(
         ("back", mine),
         ("result/adapter/adapter_more", mine / "thesis.txt"),
         ("base/more", mine),
+        ("adapter_init/more", mine),
     ):
         (sent / link).symlink_to(target)
         with pytest.raises(ValueError, match=f"'{link}' leads out of the folder"):
