@@ -11,7 +11,7 @@
 # ---
 
 # %% [markdown]
-# # Train a small model, and prove that it improved
+# # Train a small model, and measure whether it improved
 #
 # In a few minutes a language model with 135 million parameters learns to answer in the format that you ask for, and you learn to tell
 # that apart from better answers. Nobody shows the model the solution of a question that it is trained on. It learns from a score
@@ -137,22 +137,24 @@ print(choice.sentence)
 # %% [markdown]
 # ## Train
 #
-# In each of the 14 steps the model writes 8 completions to each of 2 prompts. The figure updates itself while the model trains.
+# In each of the 14 steps the model writes 8 completions to each of 2 prompts, so a CPU run uses 28 of the 224 training prompts. The
+# figure updates itself while the model trains.
 # `gn.train` drives TRL's `GRPOTrainer`, which most people use ([which argument is which](../docs/guide/from_other_tools.md)).
 #
 # The first steps may even fall: two prompts a step are few, so the curves are noisy. Then you should see tags and format rise, and
 # correct answers with them, because only an answer in the format can be counted. The line under the figure sums it up. **KL** in it
 # says how far the model's token probabilities have moved from those of the original model: 0 means not at all. A small penalty
-# (`beta`) makes moving away cost reward.
+# in the loss (`beta`) makes moving away costly.
 #
 # The held-out curve shows the three measures on 16 questions that the model is never trained on: a rough first look. It can be ahead
 # of the training curve. Held-out questions are answered *greedily*: each token is the most likely one. In training the tokens are
-# *sampled*, so an unlikely one is picked now and then. Early in the run it breaks the format, and at the end a number: the last group
-# below shows two such answers.
+# *sampled*, so an unlikely one is picked now and then. Early in the run such a token breaks the format. Late in the run it changes a
+# number: the last group below shows two such answers.
 #
 # A mark at the upper edge of the figure is an alert, and its text is below the figure. Here you may see *collapse*: many
-# completions of a group are the same. At the end of this run that is no fault, because most of them are right. It means that these
-# questions have little left to teach. (The table is from the step of the alert, not from the end.)
+# completions of a group are the same. Read some of them. If they are right, as six of the eight in the last group below, these
+# questions have little left to teach. If they are wrong, the model has stopped trying other answers. (The text of an alert is from
+# its own step, not from the end of the run.)
 #
 # Do not wait for a falling loss: in GRPO the loss stays near zero and says nothing about progress.
 
@@ -169,6 +171,11 @@ run = gn.train(model, tokenizer, task, rewards, settings, name=RUN_NAME, resume=
 #
 # You should see that the advantages of a group add up to zero: what pushes some up pushes others down. Where all
 # completions got the same total, every advantage is 0, and the model has nothing more to learn from that prompt.
+#
+# GRPO does not know more than these numbers. On a CPU you see two consequences. In the first group the answer `5(2) = 1` is wrong
+# and still becomes more likely, because it is in the format and lies above the mean of its group. And **all tokens of a completion
+# share its advantage**: in the last group two wrong answers push down the right reasoning *18 + 6 = 24* before them as well. Such
+# errors average out only over many groups.
 
 # %%
 first_group = run.step(1).groups[0]

@@ -216,12 +216,17 @@ pandas.DataFrame({"token": tokens, "probability": shown.exp(), "log-probability"
 # rule: $\nabla \log p = \nabla p / p$). So the gradient of the expected reward is the *average*, over completions sampled with
 # probability $p$, of $r \cdot \nabla \log p$. Our eight samples estimate this average. (Strictly, this holds for the sum over
 # tokens. Dividing it by $T_i$ is a choice of GRPO.) An example: one answer has probability 0.2 and reward 1, the other 0.8 and reward 0.
-# The expected reward is 0.2. Of five samples one is the first answer, and only this one pushes: it raises its own log-probability.
+# The expected reward is 0.2. One sample in five is the first answer, and only this one pushes, because the other has the reward 0. The
+# average push is $0.2 \cdot 1 \cdot \nabla \log p = \nabla p$: the gradient of the expected reward.
 #
 # **Why subtract the mean of the group?** It makes the estimate less noisy ([measured here](a1_algorithms.ipynb)), and it keeps the
 # direction of the average gradient: the probabilities of all completions sum to 1, so a reward that is the same for all has the
 # gradient zero. (Each completion is part of its own mean, which only makes the average gradient an eighth shorter.) PPO, the usual
 # method before GRPO, trains a second model to predict that mean, the *baseline*. GRPO reads it from the group and saves that model.
+#
+# **What GRPO does not know** is which token was good. All tokens of a completion get the same advantage. In *The capital of Australia
+# is Sydney.* the harmless words before the city are pushed down as much as the city itself. What helps is that the right answers
+# of the group push the same words up.
 #
 # The mask removes the padding. The value of this loss means nothing by itself. What we need is its **gradient**: for each of the
 # LoRA weights a number that says in which direction the loss grows, and how fast.
@@ -250,24 +255,30 @@ print(f"gradient: {len(plain_gradient):,} numbers, length {plain_gradient.norm()
 # purpose: it keeps the model near its start.
 #
 # 1. **Ratio.** $\rho = p_{\text{new}} / p_{\text{old}}$ is how much more likely a token is now than when it was sampled. The
-#    loss now uses $\rho$ instead of the log-probability. A token that the new model prefers is too rare among the samples of the old
-#    one. Multiplying by $\rho$ makes up for this (token by token, so only approximately).
+#    loss now uses $\rho$ instead of the log-probability. If a token is now twice as likely, the old model wrote it only half as often
+#    as the new one would. So it counts twice: $\rho = 2$. (This is done token by token, which is only approximately right.)
 # 2. **Clipping.** Once a token has moved by more than 20 % in the direction that its advantage asks for, there is nothing more to
 #    gain from it: the gradient of its gain becomes zero. The 20 % are `epsilon`. The left half of the figure below shows an example with $A = +1$:
 #    at $\rho = 1.3$ the gain is cut at 1.2, and the curve is flat, so the gradient is zero. At $\rho = 0.7$ the token has moved the
 #    *wrong* way; nothing is cut, and it can come back. For $A = -1$ it is the other way round: the curve is
-#    flat below 0.8, where the token has become less likely already. The code takes the smaller of the clipped and the unclipped gain,
-#    so it cuts gains and never losses.
+#    flat below 0.8, where the token has become less likely already. In the code this is the smaller of the clipped and the unclipped
+#    gain: it ignores further movement in the wanted direction, and never movement in the wrong one.
 # 3. **KL term.** The *Kullback–Leibler divergence* (KL) measures how far two probability distributions are apart: the average of
 #    $\log p - \log p_{\text{ref}}$ over what the model samples. It is 0 if they are equal. The *reference* is the model we started
 #    with, here the same model with its LoRA switched off. For each token the loss uses $e^d - d - 1$ with
-#    $d = \log p_{\text{ref}} - \log p$. Averaged over samples from the model, $e^d$ is 1, because
-#    $\sum p \cdot p_{\text{ref}} / p = \sum p_{\text{ref}} = 1$. So $e^d - 1$ averages to zero: adding it keeps the average,
-#    which is the KL, and makes every single term non-negative (right half of the figure). A token to which the reference gives $e$
-#    times the model's probability ($d = 1$) costs 0.72, and one to which it gives $1/e$ of it ($d = -1$) costs 0.37.
+#    $d = \log p_{\text{ref}} - \log p$. This has the same average as $-d$, the KL, but is never negative (right half of the figure).
 #    `beta` says what KL costs. With 0 it costs nothing, and many recent recipes do that. With a large value the model stays where it
 #    is. The first GRPO paper used 0.04. (TRL multiplies the term by $\rho$, so that its average gradient is that of the true KL,
 #    [arXiv:2512.02556](https://arxiv.org/abs/2512.02556); the first GRPO did not.)
+#
+# <details><summary>The KL term in numbers, and why its average is right</summary>
+#
+# Two tokens are possible. The model gives them 0.8 and 0.2, the reference 0.5 and 0.5. The KL is
+# $0.8 \cdot \ln(0.8/0.5) + 0.2 \cdot \ln(0.2/0.5) = 0.376 - 0.183 = 0.193$. The plain $-d$ of the two tokens is $+0.47$ and
+# $-0.92$: its average is the KL, but a single sample may be negative. $e^d - d - 1$ is $0.095$ for the first and $0.584$ for the second,
+# and $0.8 \cdot 0.095 + 0.2 \cdot 0.584 = 0.193$ as well. In general $e^d - 1$ averages to zero, because
+# $\sum p \cdot p_{\text{ref}} / p = \sum p_{\text{ref}} = 1$. So adding it changes no average.
+# </details>
 #
 # ![Left: the gain of a token against the ratio. With advantage +1 it rises and is flat above 1.2; with advantage -1 it is flat below 0.8 and falls. Right: the KL cost of a token against d. It is 0 at d = 0 and positive elsewhere.](../docs/loss.png)
 #

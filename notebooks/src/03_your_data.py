@@ -154,9 +154,9 @@ report
 # beat it has not been shown to read the remarks.
 #
 # For the small model you should see *signal* and two very different accuracies: low when it samples at temperature 1, where an
-# unlikely token is picked now and then, and higher when it decodes greedily. So on these eight prompts the model can often tell
-# the moods apart, but does not do so reliably. This is what training can improve. A larger model may have little left to learn; the
-# verdict will tell you.
+# unlikely token is picked now and then, and higher when it decodes greedily. (These are only eight prompts. The held-out comparison
+# below gives a lower greedy accuracy.) The model is right now and then and not reliably: this is what training can improve. A larger
+# model may have little left to learn; the verdict will tell you.
 
 # %%
 gate = gn.baseline(model, tokenizer, task, rewards, settings)
@@ -189,8 +189,7 @@ comparison
 # ## Before and after: sampled answers
 #
 # The training scored *sampled* answers, so its effect should be largest there. This comparison samples two answers to each remark at
-# temperature 1. *pass@2* is the share of remarks for which at least one of the two is right: where it is far above *correct*, the model
-# knows more than a single sample shows.
+# temperature 1. *pass@2* is the share of remarks for which at least one of the two is right.
 #
 # **Predict before you run:** before the training, will the sampled answers be better or worse than the greedy ones?
 #
@@ -198,7 +197,8 @@ comparison
 #
 # Much worse: 14 % were right, because an unlikely token was picked now and then, and nearly half of the answers broke the format.
 # After the training about 54 % are right. The model now does most of the time what it did before only when it was asked for its most
-# likely answer.
+# likely answer. Before the training *pass@2* is 26 %. That is what two independent tries at 14 % give, 1 − 0.86 · 0.86, so the
+# second try added luck and no knowledge.
 # </details>
 
 # %%
@@ -209,16 +209,17 @@ sampled
 # ## Where it fails
 #
 # One number for all remarks hides *which* answers are wrong. `transcripts()` returns every answer with its grade. So count how many
-# remarks of each mood there are, and then the grades of each mood, before and after.
+# remarks of each mood there are, which labels the model gave to each mood before and after (greedily), and how many sampled answers
+# were right before the training.
 #
 # **Predict before you run:** 64 % of the greedy answers are right. Are those spread evenly over the three moods?
 #
 # <details><summary>What you should see</summary>
 #
-# All *positive* and *negative* remarks are right, and not one *neutral* remark, although the example in the prompt is neutral. For "on the
-# first floor" the model answers *positive*. The split is random, and it left only 15 neutral remarks among the 98 for training. And GRPO
-# can only do more often what the model already does sometimes: before the training 3 of 30 sampled answers to neutral remarks were
-# right. So a right neutral answer was rewarded in few groups, and another label in all the others. Exercise 2 asks for the remedy.
+# All *positive* and *negative* remarks are right, and not one *neutral* remark, although the example in the prompt is neutral. The split
+# is random, and it left only 15 neutral remarks among the 98 for training. And GRPO can only do more often what the model already does
+# sometimes: before the training 3 of 30 sampled answers to neutral remarks were right. So few groups taught *neutral*, and all other
+# groups taught another mood. Exercise 2 asks for the remedy.
 # </details>
 
 # %%
@@ -229,7 +230,11 @@ moods = {part: pandas.Series([row["answer"] for row in rows]) for part, rows in 
 display(pandas.DataFrame({part: labels.value_counts() for part, labels in moods.items()}))
 answers = comparison.transcripts()
 for name in ("before", "after"):
-    display(pandas.crosstab(answers["answer"], answers[f"{name}_is"]))
+    given = answers[name].map(task.format.extract_last)
+    given = given.where(given.isin(answers["answer"]), "none of them").rename(f"given {name}")
+    display(pandas.crosstab(answers["answer"], given))
+tries = sampled.transcripts()
+display(pandas.crosstab(tries["answer"], tries["before_is"].rename("sampled before")))
 
 # %% [markdown]
 # ## Did it work?
@@ -237,8 +242,8 @@ for name in ("before", "after"):
 # *It worked* needs three measurements that agree: the answers are better by a test, they are clearly above the majority-class baseline,
 # and the reward rose. If one is missing, the sentence says which one.
 #
-# For the small model you should see *It worked* twice. That is true, and it is not the whole story: the table above shows that the
-# model still cannot tell a neutral remark from a positive one. A clear verdict on the average does not replace a look at the parts.
+# For the small model you should see *It worked* twice. That is true, and it is not the whole story: the tables above show that the
+# model never answers *neutral*. A clear verdict on the average does not replace a look at the parts.
 
 # %%
 assert sum(task.dropped.values()) >= 4 or DATA != "reviews.csv", f"left out: {task.dropped}"
