@@ -228,8 +228,8 @@ gn.ask(run, ["What is 17 + 25?", "What is 6 + 7?"])
 # %% [markdown]
 # ## Did it work?
 #
-# *It worked* needs two measurements that agree: the reward rose by more than chance, and the held-out answers are better by a
-# statistical test. If one of them is missing, the sentence says which one. If the model could already do the task, you get a
+# *It worked* needs two measurements that agree: the reward rose by more than chance (a rank test asks how often numbers in random order
+# rise as steadily), and the held-out answers are better by a statistical test. If one of them is missing, the sentence says which one. If the model could already do the task, you get a
 # message saying so. That is not a failure.
 
 # %%

@@ -13,8 +13,8 @@
 # %% [markdown]
 # # Rewards that are hard to cheat
 #
-# A model is trained to raise a number, and it will raise that number in any way it can. In this notebook you write a reward with a
-# loophole, let the kit find it, watch a model exploit it, and train again with sound rewards.
+# A model is trained to raise a number. If its samples contain an easier way than the one you had in mind, it learns that way. In this
+# notebook you write a reward with a loophole, let the kit find it, watch a model exploit it, and train again with sound rewards.
 #
 # About 8 minutes on two idle CPU cores, under 5 GB of memory and 0.4 GB of disk. No GPU needed.
 #
@@ -33,7 +33,7 @@
 PRESET = "auto"  # @param ["auto", "cpu", "t4", "l4", "a100", "h100"]
 CHANGES = {}  # @param {"type": "raw"}
 PROMPTS = 8  # @param {"type": "integer"}
-STEPS = 10  # @param {"type": "integer"}
+STEPS = 16  # @param {"type": "integer"}
 TASK = {}  # @param {"type": "raw"}
 
 # %% [markdown]
@@ -41,7 +41,7 @@ TASK = {}  # @param {"type": "raw"}
 #
 # Data is a list of rows. Each row has a question and its correct answer, the *gold answer*. `load_task` turns the rows into prompts,
 # and holds some rows back for the comparison at the end. The system prompt asks for a format: the reasoning between one pair of tags,
-# the answer between another.
+# the answer between another. Each prompt also shows one solved question. (Below you see what happens without it.)
 #
 # You should see the number of rows, the kind of answers and the first prompt.
 
@@ -54,7 +54,8 @@ rows = []
 for a in range(1, 21):
     for b in range(1, a + 1):
         rows.append({"question": f"What is {a} + {b}?", "answer": str(a + b)})
-data = {"source": rows, "holdout": 0.4, **TASK}
+solved = ("What is 3 + 4?", "3 + 4 = 7", "7")
+data = {"source": rows, "holdout": 0.4, "example": solved, **TASK}
 task = gn.load_task(**data, settings=settings, tokenizer=tokenizer)
 task
 
@@ -159,7 +160,7 @@ found
 # %% [markdown]
 # ## Watch it happen
 #
-# Ignore the findings and train. You should see a curve that looks like a success: within ten steps the total reward rises by half.
+# Ignore the findings and train. You should see a curve that looks like a success: within sixteen steps the total reward doubles.
 #
 # **Predict before you run:** which of the two loopholes will the model find first? Compare the first group with the last one.
 
@@ -173,22 +174,24 @@ for name, weight in first_group.weights.items():
     print(f"  {name}: standard deviation {weighted.std():.2f}")
 
 # %% [markdown]
-# It writes more. Why this loophole, and not the other? The advantage is computed from the *total*. The printed lines show how widely
-# each reward spreads within the first group: the scores for length differ much more than those for the sum, so they decide who is above
-# the average. A right sum in few words lies below it, and the longest text has the largest advantage, right or not. This is **reward
-# hacking**: the model did what you scored, not what you wanted.
+# It writes more. Why this, and not the list of all numbers that the check called *critical*? No completion of the first group lists
+# all numbers, and GRPO can only make more frequent what the model samples. Long texts are among its samples. And they win, because the
+# advantage is computed from the *total*: the printed lines show how widely each reward spreads within the first group. The scores for
+# length differ much more than those for the sum, so they decide who is above the average. The one completion with the right answer in
+# its place is short, and lies below it. This is **reward hacking**: the model did what you scored, not what you wanted.
 #
-# The comparison asks the held-out questions. Read its row *correct anywhere*: no completion has the tags, so *correct* stays 0. You
-# should see no gain in correct sums, and that nearly every completion now runs into the length limit. (*Anywhere* reads the last number
-# of a completion. Rambling texts often end on another number, and then no reader can tell the answer. In the alert, `clipped_ratio` is
+# The comparison asks the held-out questions and grades with `correctness`, which this training never used. You should see that the
+# answers got worse while the reward doubled. Read the row *correct anywhere*, which compares the last number of the completion: the
+# model often still writes the right sum in its reasoning, and then rambles where the answer belongs. (In an alert, `clipped_ratio` is
 # TRL's name for the share of truncated completions. It has nothing to do with the clipping of the loss.)
 #
-# The total reward cannot show this. Four things can: a check of the reward beforehand, the curve of each reward (`gold_somewhere`
-# stays low while the total rises), the completions themselves, and a held-out measure that is not the reward. The KL cannot: it
-# stayed small, so staying near the original model does not prevent this.
+# The total reward cannot show this. Even the curve of `gold_somewhere` rises, because the reasoning contains the sum. Three things show
+# it: a check of the reward beforehand, the completions themselves, and a held-out measure that is not the reward. The KL does not: a
+# small KL is no sign that nothing is wrong.
 
 # %%
-gn.compare(hacked, task, correct=gn.rewards.correctness())
+after_hacking = gn.compare(hacked, task, correct=gn.rewards.correctness())
+after_hacking
 
 # %% [markdown]
 # ## Close the loopholes
@@ -219,42 +222,38 @@ fixed
 # ## Will training get a signal?
 #
 # A sound reward is not enough. GRPO learns from differences *within* a group. If all completions of a group get the same total, right or
-# wrong, the step teaches nothing. So let the model write some groups first, and look. The second measurement differs in one
-# thing: each prompt shows one solved question before the real one.
+# wrong, the step teaches nothing. So let the model write some groups first, and look. The first measurement is without the solved
+# question in the prompts, the second with it.
 #
 # For the small model you should see **no signal** without the example: no completion contains a tag, so every total is 0. Training
-# would run to its end with a flat curve and no error. With the example you should see **signal**, or **format only** (totals differ,
-# mostly through the format). In the table by reward, read two columns: *std within groups* is what GRPO
-# learns from, and *groups with a signal* counts the groups in which that reward differs. A larger model may know the format without
-# an example.
+# would run to its end with a flat curve and no error. With the example you should see **signal**. In the table by reward, read two
+# columns: *std within groups* is what GRPO learns from, and *groups with a signal* counts the groups in which that reward differs. Here
+# most of the signal comes from the format: the right answer differs in few groups. A larger model may know the format without an example.
 
 # %%
 # `gn.train` has changed the LoRA of the model above, so load the model again.
 model, tokenizer = gn.load_model(settings, report=print)
-without_example = gn.baseline(model, tokenizer, task, rewards, settings, prompts=PROMPTS)
-solved = ("What is 3 + 4?", "3 + 4 = 7", "7")
-task_with_example = gn.load_task(**data, example=solved, settings=settings, tokenizer=tokenizer)
-with_example = gn.baseline(model, tokenizer, task_with_example, rewards, settings, prompts=PROMPTS)
+plain_task = gn.load_task(**{**data, "example": None}, settings=settings, tokenizer=tokenizer)
+without_example = gn.baseline(model, tokenizer, plain_task, rewards, settings, prompts=PROMPTS)
+with_example = gn.baseline(model, tokenizer, task, rewards, settings, prompts=PROMPTS)
 display(without_example, with_example)
 
 # %% [markdown]
 # ## Train with the sound rewards
 #
-# The same number of steps, the original model, sound rewards and a prompt that gives a signal. You should see the reward rise
-# again. This time the held-out measures rise with it. (Two things differ from the training above, the rewards and the example in the
-# prompt. So compare each model with its own *before*, and not the two with each other. The curve shows sampled answers, the table
-# greedy ones, which are right more often.)
+# The original model, the same prompts and the same number of steps: only the rewards differ from the first training. You should see the
+# reward rise again. This time the held-out measures rise with it. (The curve shows sampled answers, the table greedy ones.)
 
 # %%
-sound = gn.train(model, tokenizer, task_with_example, rewards, settings)
-comparison = gn.compare(sound, task_with_example)
+sound = gn.train(model, tokenizer, task, rewards, settings)
+comparison = gn.compare(sound, task)
 comparison
 
 # %% [markdown]
 # ## Did it work?
 #
 # The cell stops with a message if one of four checks fails. Then it prints the results. Both trainings raised their reward by more than
-# chance, so the total reward alone would call both a success.
+# chance, so the total reward alone would call both a success. Only the last two lines tell them apart.
 #
 # You can now write a reward, find its loopholes before you train, and recognise reward hacking in a run.
 
@@ -267,7 +266,8 @@ rise = hacked.rise()
 print(f"With loopholes: {rise.sentence}")
 print(f"Without: {sound.rise().sentence}")
 print(f"Without the example: {without_example.verdict}. With it: {with_example.verdict}.")
-print(f"The sound rewards: {comparison.headline}")
+print(f"Held-out answers, with loopholes: {after_hacking.headline}")
+print(f"Held-out answers, without: {comparison.headline}")
 
 # %% [markdown]
 # ## If something goes wrong

@@ -52,11 +52,11 @@ def test_fixed_reward_passes_the_check(notebook: nbformat.NotebookNode) -> None:
 
 @only_published
 def test_model_exploits_the_loophole(notebook: nbformat.NotebookNode) -> None:
-    """The reward rises clearly, and the answers do not get better."""
+    """The reward rises clearly, and the answers get worse."""
     last = printed(cell_with(notebook, "hacked.rise()"))
     assert last.startswith("With loopholes: The reward rose from ")
     verdict = text_of(cell_with(notebook, "gn.compare(hacked, task"))
-    assert "Better: the answers" not in verdict
+    assert "Worse: the answers" in verdict
 
 
 def test_lab_is_shown_with_and_without_a_kernel(notebook: nbformat.NotebookNode) -> None:
