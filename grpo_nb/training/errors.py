@@ -19,7 +19,7 @@ from grpo_nb.rewards.base import (
     run_coroutine,
     with_last_word,
 )
-from grpo_nb.runs.checkpoints import is_disk_full
+from grpo_nb.runs.checkpoints import checkpoint_folders, is_disk_full
 from grpo_nb.scoring.scores import RewardError, score_rows, to_floats
 
 #: Keywords of TRL for a reward that have no value for each completion.
@@ -93,9 +93,12 @@ def explaining_machine_faults(
             summary = f"({type(error).__name__}: {str(error)[:200]})"
             raise EnvironmentProblem(f"{advice}\n{summary}") from error
         if run is not None and is_disk_full(error):
+            cure = "start a new run with another name, because this one has no checkpoint yet"
+            if checkpoint_folders(run / "checkpoints"):
+                cure = f"resume with gn.train(..., resume={str(run)!r})"
             raise EnvironmentProblem(
                 f"the disk of {str(run)!r} is full ({error}). Everything saved before is kept. "
-                f"Free some space, then resume with gn.train(..., resume={str(run)!r})."
+                f"Free some space, then {cure}."
             ) from error
         problem = gpu_problem(error)
         if problem is not None:

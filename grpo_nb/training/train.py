@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from grpo_nb.config.planning import plan
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require
-from grpo_nb.core.files import put_in_place, staged_folder
+from grpo_nb.core.files import put_in_place, require_writable, staged_folder
 from grpo_nb.core.problems import warn_user
 from grpo_nb.models.adapter import load_adapter
 from grpo_nb.models.templates import keep_template
@@ -133,9 +133,12 @@ def train(
         if found_run is None:
             if name is not None:
                 require_free_name(settings.run_root, name)
+            # Checked again with the folder, but by then the trainer would be built.
+            require_writable(Path(settings.run_root))
         elif found_run.is_finished:
             return _restore_finished_run(found_run, prepared)
         else:
+            require_writable(found_run.run.path)
             info = resumed_info(found_run, info)
             if info.reference == START_REFERENCE:
                 # TRL copies the reference from the adapter of the model when it builds the trainer.
@@ -187,11 +190,16 @@ def _make_run_folder(prepared: Prepared, name: str | None, info: RunInfo, locks:
     That is `run.json`, adapter, questions, rows and the chat template.
     """
     run = Run(new_run_folder(prepared.settings.run_root, name))
-    lock_run(run.path, locks)
-    run.write_info(info)  # first of all files, because it makes the folder a run
-    run.keep_questions(prepared.task.train["question"], prepared.task.holdout)
-    write_start_folder(run, prepared.model, prepared.task)
-    keep_template(run.path, prepared.tokenizer)
+    try:
+        lock_run(run.path, locks)
+        run.write_info(info)  # first of all files, because it makes the folder a run
+        run.keep_questions(prepared.task.train["question"], prepared.task.holdout)
+        write_start_folder(run, prepared.model, prepared.task)
+        keep_template(run.path, prepared.tokenizer)
+    except BaseException:
+        # On a full disk, or after Ctrl-C, a part of the folder would only keep its name taken.
+        shutil.rmtree(run.path, ignore_errors=True)
+        raise
     return run.path
 
 

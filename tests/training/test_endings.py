@@ -1,5 +1,6 @@
 """Ends of a training that are easily missed: the last step, spent budgets, lost files."""
 
+import errno
 import shutil
 import signal
 from pathlib import Path
@@ -27,6 +28,23 @@ def test_memory_advice_in_a_run_without_vllm_spares_vllm(monkeypatch: pytest.Mon
         explaining_machine_faults(gn.preset("t4"), model),
     ):
         generate()
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "advice"),
+    [
+        pytest.param("checkpoint-0", r"then resume with gn\.train", id="with a checkpoint"),
+        pytest.param("", "then start a new run with another name", id="without one"),
+    ],
+)
+def test_full_disk_advises_what_is_possible(tmp_path: Path, checkpoint: str, advice: str) -> None:
+    (tmp_path / "checkpoints" / checkpoint).mkdir(parents=True)
+    model = SimpleNamespace(vllm_engine=None)
+    with (
+        pytest.raises(gn.machine.EnvironmentProblem, match=advice),
+        explaining_machine_faults(gn.preset("t4"), model, tmp_path),
+    ):
+        raise OSError(errno.ENOSPC, "No space left on device")
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +106,38 @@ def test_finished_run_gets_its_missing_adapter_back(tiny, tiny_settings) -> None
     assert (again.adapter_path / "adapter_model.safetensors").read_bytes() == written
     assert again.status == "finished"
     assert len(again.rows) == tiny_settings.max_steps
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space"), KeyboardInterrupt()])
+def test_run_that_never_began_leaves_its_name_free(
+    tiny, tiny_settings, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr("grpo_nb.training.train.write_start_folder", fail)
+        with pytest.raises(type(error)):
+            gn.train(*tiny, [brevity], tiny_settings, name="a")
+    assert not (Path(tiny_settings.run_root) / "a").exists()
+
+
+def test_read_only_run_is_refused_before_it_is_resumed(
+    tiny, tiny_settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = gn.train(*tiny, [brevity], tiny_settings, name="a")
+    checked = []
+
+    def refuse(folder: Path) -> None:
+        checked.append(folder)
+        raise gn.machine.EnvironmentProblem("read-only")
+
+    monkeypatch.setattr("grpo_nb.training.train.require_writable", refuse)
+    monkeypatch.setattr("grpo_nb.training.train.build_trainer", pytest.fail)
+    settings = tiny_settings.replace(run_root=str(tmp_path / "other"), max_steps=4)
+    with pytest.raises(gn.machine.EnvironmentProblem, match="read-only"):
+        gn.train(*tiny, [brevity], settings, resume=run.path)
+    assert checked == [run.path]
 
 
 @pytest.mark.parametrize(
