@@ -7,6 +7,7 @@ fresh process, which shows missing names and files.
 
 import ast
 import dataclasses
+import importlib.util
 import inspect
 import re
 import shutil
@@ -42,9 +43,18 @@ def write_rewards(folder: Path, run_name: str, rewards: Sequence[Callable[..., A
     expressions = [source.add(reward) for reward in rewards]
     imports = sorted(set(source.imports.values()))
     definitions = source.definitions.values()
-    # A function may also import the kit in its body.
-    import_of_kit = re.compile(rf"^\s*(from|import) {THIS_PACKAGE}\b", re.MULTILINE)
-    needs_kit = any(import_of_kit.search(part) for part in [*imports, *definitions])
+    modules = imported_modules("\n".join([*imports, *definitions]))
+    for module in sorted(modules):
+        # A fresh process can import a file of the user if that file belongs to an editable
+        # installation. The error of that process is enough for a module that nobody finds.
+        package = module.partition(".")[0]
+        if is_user_module(module) and _location(package) is not None:
+            raise NotPortable(
+                f"{module} is a file of your own, which does not exist elsewhere. Import its "
+                "functions by name, outside of the reward, and their source is written along: "
+                f"from {module} import NAME."
+            )
+    needs_kit = THIS_PACKAGE in {module.partition(".")[0] for module in modules}
     text = render(
         "scaleout/templates/rewards.py.jinja",
         run_name=run_name,
@@ -68,11 +78,13 @@ class RewardSource:
     Attributes:
         imports: Import lines by the name that they bind.
         definitions: Source of constants, functions and classes by name, in order of dependency.
+        values: What each of these names means, to notice a name with two meanings.
     """
 
     def __init__(self) -> None:
         self.imports: dict[str, str] = {}
         self.definitions: dict[str, str] = {}
+        self.values: dict[str, Any] = {}
 
     def add(self, reward: Callable[..., Any]) -> str:
         """Collect what a reward needs, and return the expression that makes the reward.
@@ -99,6 +111,12 @@ class RewardSource:
         if dataclasses.is_dataclass(value):
             cls = type(value)
             self._define_global(cls.__name__, cls)
+            parameters = {field.name for field in dataclasses.fields(value) if field.init}
+            if parameters != inspect.signature(cls).parameters.keys():
+                raise NotPortable(
+                    f"{cls.__name__} has an __init__ of its own, so the arguments of {name} are "
+                    "not known. Write its parameters as fields, with @dataclass above the class."
+                )
             arguments = []
             for field in dataclasses.fields(value):
                 field_value = getattr(value, field.name)
@@ -112,7 +130,7 @@ class RewardSource:
             return value.__name__
         if isinstance(value, re.Pattern):
             # repr() would shorten a long pattern.
-            self.imports["re"] = "import re"
+            self._define_global("re", re)
             return f"re.compile({value.pattern!r}, {int(value.flags)})"
         # The text of most objects is no code, and that of some is code for another object.
         try:
@@ -133,9 +151,15 @@ class RewardSource:
         defined_name = getattr(value, "__name__", "")
         # Unwrap first: getsource then includes decorators such as lru_cache.
         unwrapped = inspect.unwrap(value) if callable(value) else value
+        self._require_one_meaning(name, unwrapped)
         if isinstance(value, types.ModuleType):
             self._add_import(name, f"import {defined_name}")
         elif isinstance(unwrapped, types.FunctionType | type) and is_user_module(module):
+            if unwrapped is not value and not source_of(unwrapped).startswith("@"):
+                raise NotPortable(
+                    f"{unwrapped.__name__} is used in a wrapper that is not part of its source. "
+                    f"Write the wrapper as a decorator, above def {unwrapped.__name__}."
+                )
             self._add_source(unwrapped)
             if name != unwrapped.__name__:
                 self.definitions[name] = f"{name} = {unwrapped.__name__}"
@@ -144,27 +168,34 @@ class RewardSource:
         elif name not in self.definitions:
             self.definitions[name] = f"{name} = {self._expression(value, name)}"
 
+    def _require_one_meaning(self, name: str, value: Any) -> None:
+        # The rewards of several files share the names of rewards.py.
+        known = self.values.setdefault(name, value)
+        if known is not value and repr(known) != repr(value):
+            raise NotPortable(
+                f"the rewards use two different things named {name}, and rewards.py can hold only "
+                "one of them. Give one of them another name."
+            )
+
     def _add_import(self, name: str, line: str) -> None:
         self.imports[name] = line if line.split()[-1] == name else f"{line} as {name}"
 
     def _add_source(self, definition: Any) -> None:
         """Collect a function or class of the user, after everything that it uses."""
         name = definition.__name__
+        self._require_one_meaning(name, definition)
         if name in self.definitions:
             return
-        # The source of a lambda is the whole line around it.
-        if not name.isidentifier():
+        source = source_of(definition)
+        used_names = global_names(source)
+        # Methods that @dataclass has written have free variables too, which no source uses.
+        outer_names = sorted(used_names & free_variables(definition))
+        if outer_names:
             raise NotPortable(
-                f"a {name} has no name of its own, so its source cannot be written. Define it with "
-                "def NAME(...)."
+                f"{name} uses {', '.join(outer_names)} of the function around it, and the values "
+                f"are not part of its source. Define {name} and what it uses at the top of a cell "
+                "or a file."
             )
-        try:
-            source = textwrap.dedent(inspect.getsource(definition)).rstrip()
-            used_names = global_names(source)
-        except (OSError, TypeError, SyntaxError) as error:
-            raise NotPortable(
-                f"{name} has no complete source ({error}). Define it with def, in a cell or a file."
-            ) from error
         namespace = vars(sys.modules[definition.__module__])
         self.definitions[name] = ""  # Ends the recursion of a definition that uses itself.
         for used_name in sorted(used_names & namespace.keys()):
@@ -174,6 +205,46 @@ class RewardSource:
         self.definitions[name] = source
 
 
+def source_of(definition: Any) -> str:
+    """Return the source of a function or class, with its decorators.
+
+    Raises:
+        NotPortable: It has no source of its own, as a lambda or a function with a changed name.
+    """
+    name = definition.__name__
+    code = getattr(definition, "__code__", None)
+    defined_name = name if code is None else code.co_name
+    # The source of a lambda is the whole line around it.
+    if not name.isidentifier():
+        raise NotPortable(
+            f"a {name} has no name of its own, so its source cannot be written. Define it with "
+            "def NAME(...)."
+        )
+    if name != defined_name:
+        raise NotPortable(
+            f"{name} was defined as {defined_name}, and its source has that name. Define it with "
+            f"def {name}(...)."
+        )
+    try:
+        source = textwrap.dedent(inspect.getsource(definition)).rstrip()
+        global_names(source)
+    except (OSError, TypeError, SyntaxError) as error:
+        raise NotPortable(
+            f"{name} has no complete source ({error}). Define it with def, in a cell or a file."
+        ) from error
+    return source
+
+
+def free_variables(definition: Any) -> set[str]:
+    """Return the variables of an outer function that a function, or methods of a class, can use."""
+    functions = [definition, *vars(definition).values()]
+    names: set[str] = set()
+    for function in functions:
+        if isinstance(function, types.FunctionType):
+            names.update(function.__code__.co_freevars)
+    return names
+
+
 def is_user_module(module: str) -> bool:
     """Return whether a module is a notebook, or a file that is neither installed nor the kit's."""
     package = module.partition(".")[0]
@@ -181,9 +252,40 @@ def is_user_module(module: str) -> bool:
         return True
     if package == THIS_PACKAGE or package in sys.stdlib_module_names:
         return False
-    file = getattr(sys.modules.get(module), "__file__", None) or ""
     # Debian's own Python installs packages into dist-packages.
-    return not {"site-packages", "dist-packages"} & set(PurePath(file).parts)
+    location = PurePath(_location(package) or "")
+    return not {"site-packages", "dist-packages"} & set(location.parts)
+
+
+def _location(package: str) -> str | None:
+    """Return the file of a top-level module, or the folder of one without a file; None if unknown.
+
+    The module need not be imported yet.
+    """
+    try:
+        spec = importlib.util.find_spec(package)
+    except ValueError:
+        # A module that a program has made has no spec.
+        return None
+    if spec is None:
+        return None
+    folders = list(spec.submodule_search_locations or [None])
+    return spec.origin or folders[0]
+
+
+def imported_modules(program: str) -> set[str]:
+    """Return the modules that a program imports, also within its functions.
+
+    >>> sorted(imported_modules("import os.path; from json import loads"))
+    ['json', 'os.path']
+    """
+    names = set()
+    for node in ast.walk(ast.parse(program)):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.add(node.module)
+    return names
 
 
 def global_names(source: str) -> set[str]:

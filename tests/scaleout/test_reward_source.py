@@ -9,6 +9,7 @@ import pickle
 import re
 import subprocess
 import sys
+import types
 from collections import Counter
 from pathlib import Path
 
@@ -18,6 +19,7 @@ import grpo_nb as gn
 from grpo_nb.scaleout.reward_source import NotPortable, RewardSource, write_rewards
 from grpo_nb.scaleout.writing import KIT_PACKAGES
 from grpo_nb.scoring.record import record_of
+from tests.support import shared
 
 WORDS = re.compile(r"\w+", re.IGNORECASE)
 LIMIT = 12
@@ -171,6 +173,93 @@ def uses_a_lambda(completions, **columns):
     return [len(stripped(text)) for text in completions]
 
 
+def uses_a_file(completions, **columns):
+    return [float(callable(shared.made_once)) for _ in completions]
+
+
+def imports_a_file(completions, **columns):
+    from tests.support.shared import made_once
+
+    return [float(callable(made_once)) for _ in completions]
+
+
+limit = 99
+
+
+def limited(limit: int):
+    """Return a reward with a variable of this function, whose name is also that of a global."""
+
+    def below(completions, **columns):
+        return [float(len(c) < limit) for c in completions]
+
+    return below
+
+
+def doubled(reward):
+    @functools.wraps(reward)
+    def twice(completions, **columns):
+        return [2 * score for score in reward(completions, **columns)]
+
+    return twice
+
+
+@doubled
+def decorated(completions, **columns):
+    return [1.0 for _ in completions]
+
+
+def renamed(completions, **columns):
+    return [1.0 for _ in completions]
+
+
+renamed.__name__ = "strict"
+
+
+class OwnInit(gn.rewards.Reward):
+    """A reward whose parameter is no field."""
+
+    def __init__(self, most: int = 5) -> None:
+        super().__init__()
+        object.__setattr__(self, "most", most)
+
+    def score_text(self, text: str, row: dict) -> float:
+        return float(len(text) < self.most)
+
+
+def imports_the_kit_in_one_line(completions, **columns):
+    import math, grpo_nb  # noqa: E401, I001
+
+    return [math.sqrt(len(grpo_nb.rewards.completion_text(c))) for c in completions]
+
+
+def test_import_of_the_kit_in_one_line_copies_the_kit(tmp_path: Path) -> None:
+    assert write_rewards(tmp_path, "a-run", [imports_the_kit_in_one_line])
+    assert (tmp_path / "kit" / "grpo_nb").is_dir()
+
+
+def test_decorated_reward_is_written_with_its_decorator(tmp_path: Path) -> None:
+    assert loaded(tmp_path, [decorated])[0](completions=TEXTS) == [2.0, 2.0, 2.0]
+
+
+@pytest.mark.parametrize("reward", [uses_a_file, imports_a_file])
+def test_reward_that_imports_an_own_file_is_refused(tmp_path: Path, reward: object) -> None:
+    with pytest.raises(NotPortable, match=r"is a file of your own.*from tests\.support.*NAME"):
+        write_rewards(tmp_path, "a-run", [reward])
+    assert not (tmp_path / "rewards.py").exists()
+
+
+def test_name_with_two_meanings_is_refused(tmp_path: Path) -> None:
+    another = types.ModuleType("another_file")
+    another.LIMIT = LIMIT + 1
+    file = tmp_path / "another_file.py"
+    file.write_text("def longer(completions, **c):\n    return [LIMIT for _ in completions]\n")
+    exec(compile(file.read_text(), file, "exec"), vars(another))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, another.__name__, another)
+        with pytest.raises(NotPortable, match="two different things named LIMIT"):
+            write_rewards(tmp_path, "a-run", [varied, another.longer])
+
+
 @pytest.mark.parametrize(
     ("reward", "told"),
     [
@@ -178,6 +267,10 @@ def uses_a_lambda(completions, **columns):
         (functools.partial(varied, weight=3), "'varied' is not a function, so its source"),
         (reads_a_widget, "slider is .*IntSlider, which lives in this process only.*SLIDER = "),
         (uses_a_lambda, r"a <lambda> has no name of its own, .*def NAME"),
+        (limited(5), "below uses limit of the function around it.*at the top of a cell"),
+        (doubled(words_of), "words_of is used in a wrapper.*as a decorator, above def words_of"),
+        (renamed, r"strict was defined as renamed.*def strict"),
+        (OwnInit(most=3), "OwnInit has an __init__ of its own.*@dataclass above the class"),
     ],
 )
 def test_reward_without_source_or_data_is_refused(reward: object, told: str) -> None:
