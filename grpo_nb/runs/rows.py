@@ -106,10 +106,12 @@ CONTENT_ERRORS = (
 )
 
 
+#: What a user can do about a damaged file, unless there is something better.
+USUAL_CURE = "put a copy of it back, or move it away"
+
+
 @contextlib.contextmanager
-def reading(
-    file: Path, where: str = "", cure: str = "put a copy of it back, or move it away"
-) -> Iterator[None]:
+def reading(file: Path, where: str = "", cure: str = USUAL_CURE) -> Iterator[None]:
     """Raise any error about the content of a file as a `ValueError` that names the file.
 
     The errors of JSON and pyarrow do not name the file.

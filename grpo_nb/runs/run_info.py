@@ -19,7 +19,7 @@ from typing_extensions import TypedDict
 from grpo_nb.core.files import write_json
 from grpo_nb.core.words import in_line
 from grpo_nb.runs.outcome import MajorityBaseline
-from grpo_nb.runs.rows import reading
+from grpo_nb.runs.rows import USUAL_CURE, reading
 from grpo_nb.tasks.contamination import Contamination
 from grpo_nb.tasks.formats import AnswerFormat
 
@@ -141,16 +141,20 @@ class RunInfo:
         write_json(path, self.to_dict())
 
 
-def read_run_info(path: Path) -> RunInfo:
+def read_run_info(path: Path, cure: str = USUAL_CURE) -> RunInfo:
     """Read a `run.json`, and check the fields that every run has. Unknown fields are left out.
+
+    Args:
+        path: The file.
+        cure: What the user can do about a damaged file, for the message.
 
     Raises:
         ValueError: The file is damaged, a field is missing or of another type, or a later version
             of grpo_nb wrote the file. The message names file, field and value.
     """
-    with reading(path):
+    with reading(path, cure=cure):
         content = json.loads(path.read_text("utf-8"))
-        check_fields("run.json", content, RUN_INFO)
+        check_fields(path.name, content, RUN_INFO)
         AnswerFormat(**content["task"]["format"])
     # A later version may have added fields without changing the meaning of the others.
     names = {field.name for field in dataclasses.fields(RunInfo)}

@@ -32,6 +32,8 @@ READ_ENTRIES = (
     "result",
     "back",
 )
+#: Files that a finished training has. A copy from another machine may be incomplete.
+RESULT_FILES = ("train.jsonl", "result/steps.jsonl", "result/adapter/adapter_model.safetensors")
 #: Settings that a training in the folder cannot change: those of this machine, and the number of
 #: epochs, which TRL ignores because `max_steps` decides.
 FIXED_SETTINGS = ("model", "run_root", "extra", "num_train_epochs")
@@ -58,7 +60,7 @@ class Project(Shown):
         """The run that was trained in the folder, made under `back/` on first use.
 
         Raises:
-            FileNotFoundError: No training was finished in the folder.
+            FileNotFoundError: No training was finished in the folder, or a file is missing.
             ValueError: The name of the run leads out of the folder, or a file is damaged.
         """
         finished_file = self.path / "result" / "finished.json"
@@ -66,6 +68,12 @@ class Project(Shown):
             raise FileNotFoundError(
                 f"no training was finished in {str(shown_path(self.path))!r}: start train.py "
                 "there, see its README.md."
+            )
+        missing = [name for name in RESULT_FILES if not inside(self.path, name).is_file()]
+        if missing:
+            raise FileNotFoundError(
+                f"{str(shown_path(self.path))!r} has no {', '.join(missing)}, so the run would be "
+                "incomplete. Copy the whole folder again from the machine that trained it."
             )
         with reading(finished_file):
             finished = json.loads(finished_file.read_text("utf-8"))
@@ -106,8 +114,9 @@ def open_project(folder: str | Path) -> Project:
         if inside(path, name).is_dir():
             refuse_links(path / name, within=path)
     origin_file = path / "origin.json"
-    origin = read_run_info(origin_file)
-    with reading(origin_file):
+    cure = "write the folder again with gn.scaleout.write"
+    origin = read_run_info(origin_file, cure)
+    with reading(origin_file, cure=cure):
         # `read_run_info` leaves out this field, because a run is named after its folder.
         name = json.loads(origin_file.read_text("utf-8"))["name"]
         model = origin.settings["model"]

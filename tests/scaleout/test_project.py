@@ -93,7 +93,11 @@ def test_training_of_a_bnpo_run_comes_back_as_dapo(
 def test_folder_of_another_version_is_refused(run: gn.runs.Run, tmp_path: Path) -> None:
     folder = gn.scaleout.write(run, tmp_path / "folder").path
     rewrite(folder / "origin.json", format_version=2)
-    with pytest.raises(ValueError, match=r"origin\.json.* another version of grpo_nb"):
+    with pytest.raises(
+        ValueError,
+        match=r"origin\.json.* another version of grpo_nb \(.*origin\.json\.format_version = 2: .*\): "
+        r"write the folder again with gn\.scaleout\.write",
+    ):
         gn.scaleout.open(folder)
 
 
@@ -173,6 +177,19 @@ def test_damaged_origin_is_named(back: gn.scaleout.Project, tmp_path: Path, fiel
     (copy / "origin.json").write_text(json.dumps(origin))
     with pytest.raises(ValueError, match=rf"origin\.json.* damaged.*{field}"):
         _ = gn.scaleout.open(copy).run
+
+
+@pytest.mark.parametrize("name", ["steps.jsonl", "adapter/adapter_model.safetensors"])
+def test_result_that_was_copied_in_part_is_refused(
+    back: gn.scaleout.Project, tmp_path: Path, name: str
+) -> None:
+    ignored = shutil.ignore_patterns("back")
+    copy = Path(shutil.copytree(back.path, tmp_path / "copy", ignore=ignored))
+    (copy / "result" / name).unlink()
+    with pytest.raises(FileNotFoundError, match=rf"has no result/{name}.*Copy the whole folder"):
+        _ = gn.scaleout.open(copy).run
+    shutil.copyfile(back.path / "result" / name, copy / "result" / name)
+    assert len(gn.scaleout.open(copy).run.rows) == 3
 
 
 def test_open_executes_nothing(run: gn.runs.Run, tmp_path: Path) -> None:
