@@ -89,7 +89,14 @@ class Project(Shown):
                 put_in_place(staged, target)
             # Written after the move, because the card shows the name of the folder.
             write_model_card(Run(target))
-        return open_run(target)
+        run = open_run(target)
+        base = str(self.path / COPIED_BASE)
+        if self.origin.settings["model"] == COPIED_BASE and run.settings.model != base:
+            # The folder was moved after the run was made, and its base model with it.
+            info = read_run_info(target / "run.json")
+            info.settings["model"] = base
+            run.write_info(info)
+        return run
 
     def _parts(self) -> Iterator[Part]:
         script = shown_path(self.path / "train.py")
@@ -179,7 +186,6 @@ def _trained_settings(project: Project, arguments: dict[str, Any]) -> Settings:
         if is_changed and name not in FIXED_SETTINGS:
             place = settings if name in settings else extra
             place[name] = value
-    # The folder may have been moved since, so its path is taken now.
     if settings["model"] == COPIED_BASE:
         settings["model"] = str(project.path / COPIED_BASE)
     return Settings.from_dict({**settings, "run_root": "runs", "extra": extra})

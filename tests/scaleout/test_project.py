@@ -158,6 +158,16 @@ def test_run_is_made_again_only_after_another_training(
     assert not mine.exists()
 
 
+def test_run_of_a_moved_folder_has_its_base_model(
+    back: gn.scaleout.Project, tmp_path: Path
+) -> None:
+    copy = gn.scaleout.open(shutil.copytree(back.path, tmp_path / "copy"))
+    assert copy.run.settings.model == str(tmp_path / "copy" / "base")
+    moved = gn.scaleout.open(copy.path.rename(tmp_path / "moved"))
+    assert moved.run.settings.model == str(tmp_path / "moved" / "base")
+    assert Path(moved.run.settings.model).is_dir()
+
+
 @pytest.mark.usefixtures("checked_here")
 def test_run_can_be_compared_and_exported(
     back: gn.scaleout.Project, tmp_path: Path, capsys: pytest.CaptureFixture[str]
