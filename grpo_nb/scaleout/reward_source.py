@@ -33,7 +33,7 @@ class NotPortable(ValueError):
     """Raised if a reward cannot run outside of this process; the message says what to change."""
 
 
-def write_rewards(folder: Path, run_name: str, rewards: Sequence[Callable[..., Any]]) -> bool:
+def write_rewards(folder: Path, rewards: Sequence[Callable[..., Any]]) -> bool:
     """Write rewards.py, and a copy of the kit if a reward needs it; return whether one does.
 
     Raises:
@@ -57,7 +57,6 @@ def write_rewards(folder: Path, run_name: str, rewards: Sequence[Callable[..., A
     needs_kit = THIS_PACKAGE in {module.partition(".")[0] for module in modules}
     text = render(
         "scaleout/templates/rewards.py.jinja",
-        run_name=run_name,
         version=__version__,
         imports=imports,
         definitions=definitions,

@@ -6,21 +6,25 @@ the recorded scores in a fresh process.
 
 import importlib.metadata
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from grpo_nb import __version__
+from grpo_nb.config.arguments import is_publishing
 from grpo_nb.config.settings import EMBEDDED_MODEL
 from grpo_nb.core.files import check_target, put_in_place, staged_folder, target_of, write_json
 from grpo_nb.core.pages import render
 from grpo_nb.core.processes import ChildError, run_script
+from grpo_nb.core.words import in_line
 from grpo_nb.export.export_folder import require_same_base
 from grpo_nb.export.hub import files_with_secrets
 from grpo_nb.models.identity import weights_identity
 from grpo_nb.models.sources import resolve_model
 from grpo_nb.rewards.base import RewardFunction, reward_name
 from grpo_nb.runs.card import public_settings, published_name, without_private_parts
+from grpo_nb.runs.rows import reading
 from grpo_nb.runs.run_folder import Run, open_run
 from grpo_nb.scaleout.project import (
     BNPO_BECOMES_DAPO,
@@ -124,7 +128,7 @@ def write(
         copy_files(run.path, staged, "holdout.jsonl")
         copy_files(run.path, staged, "chat_template.jinja")
         # Before the base is copied, which can take minutes: most refusals come from the rewards.
-        needs_kit = write_rewards(staged, run.name, reward_functions)
+        needs_kit = write_rewards(staged, reward_functions)
         _require_recorded_scores(staged, run, recorded_steps)
         revision = None
         if model == COPIED_BASE:
@@ -204,7 +208,8 @@ def _rewards_of(run: Run, given: Sequence[RewardFunction] | None) -> list[Reward
 def _trainer_arguments(run: Run) -> dict[str, Any]:
     """Return the arguments for TRL's trainer in one process."""
     settings = run.settings
-    arguments = dict(run.info["effective"]["arguments"])
+    with reading(run.path / "run.json"):
+        arguments = dict(run.info["effective"]["arguments"])
     if settings.loss_type == "bnpo":
         arguments["loss_type"] = "dapo"
     # This changes only memory. In several processes (DDP), the reentrant kind ends in an error.
@@ -216,7 +221,8 @@ def _trainer_arguments(run: Run) -> dict[str, Any]:
     size = settings.per_device_train_batch_size
     arguments["steps_per_generation"] = settings.generation_batch_size // size
     public = public_settings(arguments)
-    return {name: public[name] for name in public if name not in SET_BY_TRAIN_PY}
+    left_out = SET_BY_TRAIN_PY | set(filter(is_publishing, public))
+    return {name: public[name] for name in public if name not in left_out}
 
 
 def _recorded_steps(run: Run) -> list[dict[str, Any]]:
@@ -353,7 +359,13 @@ def _requirements(run: Run, trainer_arguments: dict[str, Any], needs_kit: bool) 
     recorded = run.info["versions"]
     requirements = []
     for name in packages:
-        version = recorded.get(name) or importlib.metadata.version(name)
+        version = str(recorded.get(name) or importlib.metadata.version(name))
+        # The run may come from somebody else, and a text with a new line would be code in train.py.
+        if not re.fullmatch(r"[\w.!+-]+", version):
+            raise ValueError(
+                f"the run {run.name!r} recorded {in_line(version)} as its version of {name}, which "
+                "is no version. Correct it in run.json."
+            )
         # A local version such as 2.9.1+cpu is not on the package index.
         requirements.append(f"{name}=={version.partition('+')[0]}")
     trl = "trl[vllm]" if trainer_arguments.get("use_vllm") else "trl"

@@ -65,7 +65,7 @@ def found_later(completions, **columns):
 
 def loaded(folder: Path, rewards: list) -> list:
     """The rewards of rewards.py, imported by itself."""
-    write_rewards(folder, "a-run", rewards)
+    write_rewards(folder, rewards)
     spec = importlib.util.spec_from_file_location("rewards_there", folder / "rewards.py")
     module = sys.modules["rewards_there"] = importlib.util.module_from_spec(spec)
     with pytest.MonkeyPatch.context() as patch:
@@ -129,7 +129,7 @@ def test_rewards_of_the_kit_have_equal_records(tmp_path: Path) -> None:
     ids=["kit", "kit with a sandbox", "own function"],
 )
 def test_rewards_run_where_the_kit_is_not_installed(tmp_path: Path, rewards: list) -> None:
-    assert write_rewards(tmp_path, "a-run", rewards)
+    assert write_rewards(tmp_path, rewards)
     code = (
         f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import rewards; "
         "print(len(rewards.REWARDS))"
@@ -144,7 +144,7 @@ def test_rewards_run_where_the_kit_is_not_installed(tmp_path: Path, rewards: lis
 
 
 def test_copied_kit_imports_only_pinned_packages(tmp_path: Path) -> None:
-    write_rewards(tmp_path, "a-run", [*OF_THE_KIT, gn.rewards.code_tests()])
+    write_rewards(tmp_path, [*OF_THE_KIT, gn.rewards.code_tests()])
     code = "import rewards, sys; print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path
@@ -233,7 +233,7 @@ def imports_the_kit_in_one_line(completions, **columns):
 
 
 def test_import_of_the_kit_in_one_line_copies_the_kit(tmp_path: Path) -> None:
-    assert write_rewards(tmp_path, "a-run", [imports_the_kit_in_one_line])
+    assert write_rewards(tmp_path, [imports_the_kit_in_one_line])
     assert (tmp_path / "kit" / "grpo_nb").is_dir()
 
 
@@ -244,7 +244,7 @@ def test_decorated_reward_is_written_with_its_decorator(tmp_path: Path) -> None:
 @pytest.mark.parametrize("reward", [uses_a_file, imports_a_file])
 def test_reward_that_imports_an_own_file_is_refused(tmp_path: Path, reward: object) -> None:
     with pytest.raises(NotPortable, match=r"is a file of your own.*from tests\.support.*NAME"):
-        write_rewards(tmp_path, "a-run", [reward])
+        write_rewards(tmp_path, [reward])
     assert not (tmp_path / "rewards.py").exists()
 
 
@@ -257,7 +257,7 @@ def test_name_with_two_meanings_is_refused(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, another.__name__, another)
         with pytest.raises(NotPortable, match="two different things named LIMIT"):
-            write_rewards(tmp_path, "a-run", [varied, another.longer])
+            write_rewards(tmp_path, [varied, another.longer])
 
 
 @pytest.mark.parametrize(

@@ -271,7 +271,31 @@ def test_settings_of_a_gpu_run_are_written(run: gn.runs.Run, tmp_path: Path) -> 
     assert "unsloth_num_chunks" not in values["trainer"]
 
 
+def test_arguments_that_publish_are_not_written(run: gn.runs.Run, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(run.path, tmp_path / "copy"))
+    arguments = run.info["effective"]["arguments"] | {"push_to_hub": True, "hub_model_id": "a/b"}
+    rewrite(copy / "run.json", effective=run.info["effective"] | {"arguments": arguments})
+    project = gn.scaleout.write(copy, tmp_path / "folder", rewards=run.rewards)
+    assert "hub" not in (project.path / "run.yaml").read_text()
+
+
 # Refusals
+
+
+def test_version_that_would_be_code_is_refused(run: gn.runs.Run, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(run.path, tmp_path / "copy"))
+    versions = run.info["versions"] | {"torch": '2.13",\nimport os\n#'}
+    rewrite(copy / "run.json", versions=versions)
+    with pytest.raises(ValueError, match="as its version of torch, which is no version"):
+        gn.scaleout.write(copy, tmp_path / "folder", rewards=run.rewards)
+    assert not (tmp_path / "folder").exists()
+
+
+def test_run_without_its_arguments_is_named(run: gn.runs.Run, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(run.path, tmp_path / "copy"))
+    rewrite(copy / "run.json", effective={})
+    with pytest.raises(ValueError, match=r"run\.json is damaged.*'arguments'"):
+        gn.scaleout.write(copy, tmp_path / "folder", rewards=run.rewards)
 
 
 def reads_a_file(completions: list, **columns: object) -> list[float]:
