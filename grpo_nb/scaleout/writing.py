@@ -24,7 +24,7 @@ from grpo_nb.models.identity import weights_identity
 from grpo_nb.models.sources import resolve_model
 from grpo_nb.rewards.base import RewardFunction, reward_name
 from grpo_nb.runs.card import public_settings, published_name, without_private_parts
-from grpo_nb.runs.rows import reading
+from grpo_nb.runs.rows import read_rows, reading
 from grpo_nb.runs.run_folder import Run, open_run
 from grpo_nb.scaleout.project import (
     BNPO_BECOMES_DAPO,
@@ -266,7 +266,7 @@ def _recorded_steps(run: Run) -> list[dict[str, Any]]:
 def _require_recorded_scores(
     staged: Path, run: Run, recorded_steps: Sequence[dict[str, Any]]
 ) -> None:
-    """Score the recorded completions in a fresh process.
+    """Score the recorded completions, or an answer if there are none, in a fresh process.
 
     Raises:
         NotPortable: A reward fails there, or gives other scores.
@@ -281,6 +281,11 @@ def _require_recorded_scores(
         trainer_state = vars(first_step_state())
         trainer_state |= {"global_step": step["step"] - 1, "max_steps": run.settings.max_steps}
         batches.append({"arguments": arguments, "trainer_state": trainer_state})
+    if not recorded_steps:
+        # Without a record there are no scores to compare, but a missing file or name shows.
+        rows = read_rows(staged / "train.jsonl")[:1]
+        arguments = make_batch([row["answer"] for row in rows], rows, completion_ids=[[0]])
+        batches.append({"arguments": arguments, "trainer_state": vars(first_step_state())})
     script = Path(__file__).with_name("score_child.py")
     try:
         scores = run_script(script, {"folder": str(staged), "batches": batches})
@@ -291,7 +296,7 @@ def _require_recorded_scores(
             "imported by name, as in: from helpers import score. Change the reward, and train "
             "again."
         ) from error
-    for step, step_scores in zip(recorded_steps, scores, strict=True):
+    for step, step_scores in zip(recorded_steps, scores, strict=False):
         for name, reward_scores in zip(run.weights, step_scores, strict=True):
             recorded = step["rewards"][name]
             # Scores are recorded in float32, and a reward model may have run in another batch.

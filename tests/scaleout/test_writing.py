@@ -412,6 +412,22 @@ def test_bad_input_is_refused_and_leaves_nothing(
     assert not [path.name for path in tmp_path.iterdir() if path.name.startswith(".")]
 
 
+def test_reward_that_fails_elsewhere_is_refused_without_record(
+    letters_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("beside.txt").write_text("words")
+    # Step 1 is not logged, so its completions are not kept.
+    with pytest.raises(NotPortable, match=r"FileNotFound.*beside\.txt"):
+        rewritten(letters_folder, tmp_path, [reads_a_file], extra={"logging_steps": 2})
+
+
+def test_run_without_record_is_written(letters_folder: Path, tmp_path: Path) -> None:
+    project = rewritten(letters_folder, tmp_path, [signs], extra={"logging_steps": 2})
+    assert not (project.path / "record.jsonl").read_text()
+    assert "there is no record" in (project.path / "README.md").read_text()
+
+
 def test_reward_with_a_key_is_refused(letters_folder: Path, tmp_path: Path) -> None:
     with pytest.raises(
         ValueError, match=r"rewards.py would hold what looks like an access token"
