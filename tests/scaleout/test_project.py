@@ -141,6 +141,17 @@ def test_folder_from_elsewhere_writes_nothing_outside(
     assert [file.name for file in mine.iterdir()] == ["thesis.txt"]
 
 
+def test_training_by_epochs_without_a_log_is_a_run(
+    run: gn.runs.Run, plain_trl: Path, tmp_path: Path
+) -> None:
+    folder = gn.scaleout.write(run, tmp_path / "folder").path
+    epochs = ("max_steps=-1", "num_train_epochs=0.25", "logging_steps=100")
+    start(folder, plain_trl, "--set", *epochs)
+    came = gn.scaleout.open(folder).run
+    assert came.settings.max_steps == 2
+    assert came.rows == []
+
+
 def test_run_is_made_again_only_after_another_training(
     back: gn.scaleout.Project, tmp_path: Path
 ) -> None:

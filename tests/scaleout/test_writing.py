@@ -271,6 +271,13 @@ def test_settings_of_a_gpu_run_are_written(run: gn.runs.Run, tmp_path: Path) -> 
     assert "unsloth_num_chunks" not in values["trainer"]
 
 
+def test_plan_of_a_batch_without_whole_groups_is_refused(
+    project: gn.scaleout.Project, capsys: pytest.CaptureFixture[str]
+) -> None:
+    message = said_by(project.path, capsys, "--plan", "--set", "per_device_train_batch_size=6")
+    assert "or a batch that each of them can have whole groups of" in message
+
+
 def test_arguments_that_publish_are_not_written(run: gn.runs.Run, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(run.path, tmp_path / "copy"))
     arguments = run.info["effective"]["arguments"] | {"push_to_hub": True, "hub_model_id": "a/b"}
