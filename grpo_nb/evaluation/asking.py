@@ -123,12 +123,11 @@ def compare(
     `compare(run, task)` compares a run with the model that it started from: the base model, or
     after priming or an earlier stage the model with the earlier adapter.
     `compare(subject, against=other, task=task)` compares any two models; the other one is `before`
-    in the result. Both get the same prompts and the same decoding, and with a run its chat
-    template.
+    in the result. Both get the same prompts and the same decoding.
 
-    The comparison of a run with its start, on all of its own prompts with greedy answers and its
-    own grader, is kept in the folder of the run, for its summary and model card. Keep any other
-    with `.save(folder)`.
+    `compare(run)` on all of its own prompts, with greedy answers and its own grader, is kept in the
+    folder of the run, for its summary and model card. Keep any other comparison with
+    `.save(folder)`.
 
     Args:
         subject: Model to ask, as in `evaluate`. A run if there is no `against`.

@@ -232,7 +232,7 @@ class Exam:
     # Ask and grade.
 
     def ask_all(self, labels: Sequence[str]) -> list[Evaluation]:
-        """Ask one model after the other. Refuse wrong arguments before a model is loaded.
+        """Ask one model after the other.
 
         Raises:
             ValueError: A question was trained on, or a run was trained with other prompts.

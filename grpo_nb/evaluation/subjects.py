@@ -1,8 +1,8 @@
 """Find and open the models that can be asked held-out questions.
 
-All of them get the tokenizer and chat template of the run, if their vocabulary is the same. A GGUF
-file is asked through llama.cpp with the template inside the file, as its users will ask it. Without
-a run, each model has its own template.
+A model that is loaded here gets the tokenizer and chat template of the run, if its vocabulary is the
+same. A model in memory and the model of another run keep theirs. A GGUF file is asked through
+llama.cpp with the template inside the file, as its users will ask it.
 """
 
 from __future__ import annotations

@@ -135,7 +135,7 @@ class RunHistory:
     unusable: Metrics = field(default_factory=dict)
     """Metrics of the last row that are NaN or infinite."""
     unusable_rows: Counter[str] = field(default_factory=Counter)
-    """Number of rows in a row in which each metric was NaN or infinite."""
+    """Number of consecutive rows in which each metric was NaN or infinite."""
     is_reward_missing: bool = False
     """True if the last row is a training row without a total reward."""
 

@@ -81,12 +81,12 @@ VITAL_METRICS = ("reward", "loss", "kl", "grad_norm")
 """Metrics without which nothing is learnt."""
 
 HARMLESS_ROWS = 2
-"""Rows in a row with an unusable vital metric that do no harm: float16 training skips a step now
+"""Consecutive rows with an unusable vital metric that do no harm: float16 training skips a step now
 and then, and a single token can make the KL estimate infinite."""
 
 ROWS_WITHOUT_SCORE = 10
-"""Rows in a row in which one reward is unusable that get a warning. A reward may have no score for
-a few."""
+"""Consecutive rows in which one reward is unusable that get a warning. A reward may have no score
+for a few."""
 
 
 def check_not_finite(history: RunHistory) -> Iterator[Finding]:
@@ -128,8 +128,8 @@ WASTED_SHARE = 0.5
 computation. DAPO (arXiv:2503.14476) drops such groups."""
 
 PART_BY_CHANCE = 0.5
-"""Part of the share expected by chance that is added to `WASTED_SHARE`, because small groups often
-agree by chance."""
+"""Fraction of the share expected by chance that is added to `WASTED_SHARE`, because small groups
+often agree by chance."""
 
 NO_SIGNAL_SHARE = 0.9
 """Share of groups with zero reward variance, in the last 20 steps, that leaves nothing to learn."""
@@ -196,7 +196,7 @@ def _is_signal_lost(history: RunHistory) -> bool:
 
 SHORT_ANSWER_TOKENS = 16
 """Mean length up to which completions are bare answers: a label in answer tags has 8 to 12 tokens.
-Among eight answers with five labels at least three are equal, so equal answers in a group say
+Of eight answers with five labels at least three repeat another one, so repetition in a group says
 nothing there."""
 
 
@@ -301,7 +301,7 @@ def _has_reached_top(history: RunHistory, trend: RewardTrend) -> bool:
 # gradient, entropy, length: now and at the start -------------------------------------------------
 
 CHANCE_OF_NO_GRADIENT = 1e-4
-"""Highest probability that gradients of 0 have a harmless cause, if they are reported."""
+"""Gradients of 0 are reported if a harmless cause is at most this probable."""
 
 GRADIENT_GROWTH = 10
 """Ratio of the gradient norm to its start. Noise and warm-up stay below it."""
