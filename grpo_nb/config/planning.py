@@ -22,7 +22,7 @@ from grpo_nb.core.argument_types import require
 from grpo_nb.core.problems import EnvironmentProblem, warn_user
 from grpo_nb.core.tables import Shown, Table, bold
 from grpo_nb.machine.gpu import Gpu, find_gpu, read_gpu
-from grpo_nb.machine.host import free_memory_bytes, total_memory_gib
+from grpo_nb.machine.host import free_memory_bytes
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -34,8 +34,8 @@ class Plan(Shown):
     gpu: Gpu | None
     """GPU that trains, or None for a CPU."""
     available_gb: float
-    """Memory for the run: what is free and what its model holds already. All of it on a machine
-    that is not this one."""
+    """Memory that the run can have: what is free, and what its model holds already. On a machine
+    that is not this one, nothing else is assumed to run."""
     dtype: ComputeDtype
     """Dtype of the numbers that are not quantized."""
     prompt_tokens: int
@@ -213,17 +213,17 @@ def plan(
 
 def _available(gpu: Gpu | None, model: Any, is_another_machine: bool) -> float:
     """Return the bytes that a run can have: free memory, and what its model holds already."""
-    whole = (gpu.memory_gib if gpu else total_memory_gib()) * 2**30
-    # An engine does not report how much of its memory it could give back.
-    if is_another_machine or has_vllm_engine(model):
-        return whole
     if gpu is None:
         import psutil
 
         held_by_model = 0 if model is None else model.get_memory_footprint()
         # The parts contain Python and its libraries, and what is loaded already is not free.
         held_by_python = min(psutil.Process().memory_info().rss, CPU_BASE)
-        return min(whole, free_memory_bytes() + held_by_python + held_by_model)
+        return free_memory_bytes() + held_by_python + held_by_model
+    whole = gpu.memory_gib * 2**30
+    # An engine does not report how much of its memory it could give back.
+    if is_another_machine or has_vllm_engine(model):
+        return whole
     free = read_gpu().free_gib * 2**30
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
