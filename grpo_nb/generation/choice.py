@@ -56,10 +56,18 @@ def choose_engine(
         longest_row: Tokens of the longest prompt and completion together. The default is the most
             that the settings allow.
 
+    Raises:
+        ValueError: There is neither a model nor settings.
+
     >>> from grpo_nb.config.settings import Settings
     >>> choose_engine(None, Settings()).name  # on a machine without a GPU
     "the kit's CPU engine"
     """
+    if model is None and settings is None:
+        raise ValueError(
+            "without a model, the settings decide which engine samples: write "
+            "choose_engine(None, settings), or choose_engine(model)."
+        )
     if settings is not None and longest_row is None:
         longest_row = settings.longest_row
     missed_vllm = ""
