@@ -16,7 +16,8 @@ from typing import Any
 
 from grpo_nb.config.settings import Settings
 from grpo_nb.machine.gpu import Gpu
-from grpo_nb.machine.packages import BY_HAND_WITH_VLLM, installed_version, vllm_problem
+from grpo_nb.machine.packages import BY_HAND_WITH_VLLM, vllm_problem
+from grpo_nb.upstream.symbols import installed_version
 from grpo_nb.upstream.unsloth import CPU_BF16_ENV
 
 _INSTALL = f"{BY_HAND_WITH_VLLM}, then restart the kernel"

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_nb.config.arguments import check_choice
 from grpo_nb.config.counting import count_sizes
 from grpo_nb.config.hardware import ComputeDtype, compute_dtype, has_vllm_engine, vllm_obstacle
 from grpo_nb.config.memory import CPU_BASE, MemoryPart, Sizes, memory_parts, peak_gb, sizes_of
@@ -21,6 +20,7 @@ from grpo_nb.config.smaller_settings import fitting_changes, replace_line
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.problems import EnvironmentProblem, warn_user
 from grpo_nb.core.tables import Shown, Table, bold
+from grpo_nb.core.words import require_choice
 from grpo_nb.machine.gpu import Gpu, find_gpu, read_gpu
 from grpo_nb.machine.host import free_memory_bytes
 
@@ -179,7 +179,7 @@ def plan(
     require("gn.plan(settings, task)", optional=("task",), settings=settings, task=task)
     gpu = find_gpu() if machine is None else machine
     if not isinstance(machine, Gpu | None):
-        check_choice("machine", machine, PRESETS)
+        require_choice("machine", machine, PRESETS)
         gpu = GPUS.get(machine)
     is_another_machine = gpu is not None and gpu != find_gpu()
     questions = None

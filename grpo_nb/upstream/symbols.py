@@ -27,17 +27,12 @@ def require_symbol(owner: Any, name: str, package: str) -> Any:
     Raises:
         EnvironmentProblem: The attribute is missing.
     """
-    if not hasattr(owner, name):
-        raise missing_symbol(owner, name, package)
-    return getattr(owner, name)
-
-
-def missing_symbol(owner: Any, name: str, package: str) -> EnvironmentProblem:
-    """Return the error for an attribute or table entry that a library no longer has."""
+    if hasattr(owner, name):
+        return getattr(owner, name)
     version = WRITTEN_FOR[package]
     label = getattr(owner, "__name__", type(owner).__name__)
     installed = installed_version(package) or "(not installed)"
-    return EnvironmentProblem(
+    raise EnvironmentProblem(
         f"{label}.{name} is missing in {package} {installed}, and grpo_nb was written for "
         f"{package} {version}. Install the pinned version: pip install {package}=={version}"
     )

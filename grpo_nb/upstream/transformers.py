@@ -6,7 +6,7 @@ from collections.abc import MutableMapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.upstream.symbols import missing_symbol, require_symbol
+from grpo_nb.upstream.symbols import require_symbol
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel
@@ -44,10 +44,7 @@ def attention_functions() -> MutableMapping[str, Any]:
     """
     from transformers import modeling_utils
 
-    table = require_symbol(modeling_utils, "ALL_ATTENTION_FUNCTIONS", "transformers")
-    if "sdpa" not in table:
-        raise missing_symbol(table, "sdpa", "transformers")
-    return table
+    return require_symbol(modeling_utils, "ALL_ATTENTION_FUNCTIONS", "transformers")
 
 
 def silence_gguf_reader() -> None:
