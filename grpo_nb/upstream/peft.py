@@ -1,29 +1,10 @@
-"""Symbols of PEFT that the kit replaces or that are not documented."""
+"""Symbols of PEFT that are not documented."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from grpo_nb.upstream.symbols import require_symbol
-
-
-def save_adapter(model: Any, folder: str | Path) -> None:
-    """Save the trained LoRA (`default`) as PEFT does, without PEFT's README.md.
-
-    PEFT's model card is a page of empty headings, and PEFT compiles its template at every save
-    (peft/peft_model.py, `PeftModel.save_pretrained`). The run already has its own card.
-
-    Args:
-        model: A `PeftModel`.
-        folder: Folder for the adapter's files.
-    """
-    require_symbol(model, "create_or_update_model_card", "peft")
-    model.create_or_update_model_card = lambda folder: None
-    try:
-        model.save_pretrained(folder, selected_adapters=["default"])
-    finally:
-        del model.create_or_update_model_card
 
 
 def single_plain_adapter(layer: Any) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from functools import wraps
 from typing import Any
+from unittest.mock import patch
 
 from grpo_nb.upstream.symbols import require_symbol
 
@@ -60,15 +61,10 @@ def set_cpu_dtype(*, use_bfloat16: bool) -> None:
 
     probe = require_symbol(runtime, "cpu_bf16_supported", "unsloth_zoo")
     clear_answer = require_symbol(probe, "cache_clear", "unsloth_zoo")
-    users_value = os.environ.get(CPU_BF16_ENV)
-    os.environ[CPU_BF16_ENV] = "1" if use_bfloat16 else "0"
-    try:
+    # `patch.dict` puts the user's value back, also after an error.
+    with patch.dict(os.environ, {CPU_BF16_ENV: "1" if use_bfloat16 else "0"}):
         clear_answer()
         probe()
-    finally:
-        del os.environ[CPU_BF16_ENV]
-        if users_value is not None:
-            os.environ[CPU_BF16_ENV] = users_value
 
 
 def patch_vllm_for_notebooks() -> None:
