@@ -197,7 +197,7 @@ def plan(
     if settings.fast_inference and not has_vllm_engine(model) and not is_another_machine:
         why_not_vllm = "the model was loaded without vLLM"
         if model is None:
-            why_not_vllm = vllm_obstacle(settings, gpu, try_import=False) or ""
+            why_not_vllm = vllm_obstacle(settings, gpu) or ""
     # The plan is of the run that will happen, not of the one that was asked for.
     return Plan(
         settings=settings.replace(fast_inference=False) if why_not_vllm else settings,

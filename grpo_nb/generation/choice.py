@@ -97,8 +97,7 @@ def _why_not_vllm(
     model: PreTrainedModel | None, settings: Settings | None, longest_row: int | None
 ) -> str | None:
     if model is None:
-        # Nothing is loaded, so vLLM is not imported for the answer, which would take seconds.
-        return vllm_obstacle(settings, find_gpu(), try_import=False)
+        return vllm_obstacle(settings, find_gpu())
     if has_vllm_engine(model):
         return vllm_sampling_obstacle(model, longest_row)
     return _missed_vllm(model) or "the model was loaded without vLLM"

@@ -14,6 +14,7 @@ from grpo_nb.core.argument_types import require
 from grpo_nb.core.problems import EnvironmentProblem, error_summary, warn_user
 from grpo_nb.machine.faults import find_fix, gpu_problem, is_out_of_memory
 from grpo_nb.machine.gpu import Gpu, find_gpu
+from grpo_nb.machine.packages import BY_HAND_WITH_VLLM, vllm_problem
 from grpo_nb.models.adapter import load_adapter, read_adapter
 from grpo_nb.models.identity import require_trained_on
 from grpo_nb.models.import_unsloth import (
@@ -142,6 +143,9 @@ def _load_with_best_engine(
             "starts."
         )
     obstacle = vllm_obstacle(settings, gpu)
+    # The slowest question comes last: vLLM is imported in another process, once per kernel.
+    if obstacle is None and (problem := vllm_problem()) is not None:
+        obstacle = f"vLLM does not load: {problem} ({BY_HAND_WITH_VLLM}, then restart the kernel)"
     last_output = ""
     loaded = None
     if obstacle is None:

@@ -155,7 +155,7 @@ def on_a_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path):
     for module in (models, choice, smaller_settings):
         monkeypatch.setattr(module, "find_gpu", lambda: GPUS["t4"])
     monkeypatch.setattr(hardware, "installed_version", lambda name: "0.31.0")
-    monkeypatch.setattr(hardware, "vllm_problem", lambda: None)
+    monkeypatch.setattr(models, "vllm_problem", lambda: None)
     monkeypatch.setattr(vllm_utils, "_build_lora_request", lambda *_: None)
     for name in ("handlers", "level", "propagate"):  # which vLLM's start configures
         monkeypatch.setattr(LOG, name, getattr(LOG, name))
@@ -240,6 +240,14 @@ def test_without_vllm_it_falls_back_and_says_so(on_a_gpu, monkeypatch) -> None:
     assert "fast_inference" not in loader.calls[0]
     assert not has_vllm_engine(model)
     assert engine_of(model).startswith(f"{HERE}; not vLLM: vLLM is not installed")
+
+
+def test_vllm_that_does_not_load_is_left_out_with_its_error(on_a_gpu, monkeypatch) -> None:
+    monkeypatch.setattr(models, "vllm_problem", lambda: "vllm/_C.abi3.so: undefined symbol")
+    loader = Loader()
+    model, _ = on_a_gpu(loader, warned=r"vLLM does not load: .*undefined symbol \(pip install")
+    assert "fast_inference" not in loader.calls[0]
+    assert "undefined symbol" in record_of_model(model).why_not_vllm
 
 
 @pytest.mark.parametrize(
