@@ -78,8 +78,8 @@ def hub_errors_in_one_line(name: str, kind: str) -> Iterator[None]:
     except (HFValidationError, LocalEntryNotFoundError, RepositoryNotFoundError) as error:
         raise FileNotFoundError(
             f"{name!r} is no folder here (looked in {Path.cwd()}) and no {kind} that the Hub "
-            f"gives: {error_summary(error)}. Correct the path or the name. For a run, take its path from "
-            "gn.runs.list()."
+            f"gives: {error_summary(error)}. Correct the path or the name. For a run, take its "
+            "path from gn.runs.list()."
         ) from None
 
 
