@@ -40,8 +40,6 @@ OUT = [
     "../mine",
     "within/../../mine",
     "within/..",
-    ".",
-    "",
     "out",
     "out/file.txt",
     "out.txt",
@@ -50,15 +48,19 @@ OUT = [
     "c:mine",
     "..\\mine",
     "\\mine",
-    None,
-    3,
-    ["within"],
 ]
+NO_NAMES = [".", "", None, 3, ["within"]]
 
 
 @pytest.mark.parametrize("name", OUT, ids=repr)
 def test_a_name_that_leads_out_is_refused(theirs: Path, name: object) -> None:
     with pytest.raises(ValueError, match="leads out of the folder"):
+        inside(theirs, name)
+
+
+@pytest.mark.parametrize("name", NO_NAMES, ids=repr)
+def test_what_is_no_name_of_a_file_is_refused(theirs: Path, name: object) -> None:
+    with pytest.raises(ValueError, match="cannot be the name of a file"):
         inside(theirs, name)
 
 

@@ -166,18 +166,6 @@ def is_publishing(name: str) -> bool:
     return _PUBLISHING.fullmatch(name) is not None
 
 
-def check_choice(name: str, value: Any, known: Collection[Any]) -> None:
-    """Check that a value is one of the known ones.
-
-    Raises:
-        ValueError: It is none of them; names the nearest one, or all of them.
-
-    >>> check_choice("loss_type", "grpo", ("grpo", "dapo"))
-    """
-    if value not in known:
-        raise ValueError(f"{name} = {value!r:.80} is not known here{did_you_mean(value, known)}")
-
-
 def check_names(values: Mapping[str, Any], fields: Collection[str]) -> None:
     """Check the names of settings and those in `extra`; all problems are reported at once.
 

@@ -16,10 +16,9 @@ from typing import Any
 
 from grpo_nb.config.settings import Settings
 from grpo_nb.machine.gpu import Gpu
-from grpo_nb.machine.packages import BY_HAND_WITH_VLLM, installed_version, vllm_problem
+from grpo_nb.machine.packages import BY_HAND_WITH_VLLM
+from grpo_nb.upstream.symbols import installed_version
 from grpo_nb.upstream.unsloth import CPU_BF16_ENV
-
-_INSTALL = f"{BY_HAND_WITH_VLLM}, then restart the kernel"
 
 
 @dataclass(frozen=True)
@@ -82,15 +81,15 @@ def has_vllm_engine(model: Any) -> bool:
     return getattr(model, "vllm_engine", None) is not None
 
 
-def vllm_obstacle(settings: Settings, gpu: Gpu | None, *, try_import: bool = True) -> str | None:
+def vllm_obstacle(settings: Settings, gpu: Gpu | None) -> str | None:
     """Return why vLLM cannot generate for these settings on this GPU, and what to do about it.
 
-    None if nothing is known.
+    None if vLLM is installed. It is not imported here, which would take seconds, so it may still
+    not load: `load_model` finds that out.
 
     Args:
         settings: Settings of the run.
         gpu: GPU that trains; None for a CPU, on which there is no vLLM.
-        try_import: Import vLLM in another process, once per kernel, which takes some seconds.
 
     >>> vllm_obstacle(Settings(fast_inference=True), None)
     'vLLM needs a GPU (set fast_inference=False)'
@@ -100,9 +99,5 @@ def vllm_obstacle(settings: Settings, gpu: Gpu | None, *, try_import: bool = Tru
     if gpu is None:
         return "vLLM needs a GPU (set fast_inference=False)"
     if installed_version("vllm") is None:
-        return f"vLLM is not installed ({_INSTALL})"
-    # The slowest question comes last.
-    if not try_import:
-        return None
-    problem = vllm_problem()
-    return None if problem is None else f"vLLM does not load: {problem} ({_INSTALL})"
+        return f"vLLM is not installed ({BY_HAND_WITH_VLLM}, then restart the kernel)"
+    return None

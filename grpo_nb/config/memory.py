@@ -177,19 +177,15 @@ def _on_cpu(
     block = f"four copies of a block of {chunk / 1e6:.0f} million"
     copies = chunk * _COPIES_OF_LOGIT_CHUNK * _BYTES_OF_FLOAT32
     yield MemoryPart("logits", copies, block, "training")
-    if bytes_per_number == _BYTES_OF_FLOAT32 and (
-        settings.shared_prompts or settings.holdout_every
-    ):
-        # grpo_nb.cpu samples with a second copy of the adapted weights. With shared prompts the
-        # copy stays; otherwise only held-out sampling makes one, and frees it afterwards.
-        phase = "always" if settings.shared_prompts else "generation"
+    if bytes_per_number == _BYTES_OF_FLOAT32 and settings.shared_prompts:
+        # grpo_nb.cpu samples with copies of the weights, and keeps them in training.
         adapted = sum(weights for weights, _ in sizes.adapted(settings.lora_target_modules))
         folded = adapted * _BYTES_OF_FLOAT32
         explanation = "the adapter added to a copy of the linear layers"
-        yield MemoryPart("folded weights", folded, explanation, phase)
+        yield MemoryPart("folded weights", folded, explanation)
         packed = (sizes.linear + sizes.vocabulary * sizes.hidden) * _BYTES_OF_FLOAT32
         explanation = "linear and output layers in the order that decoding reads"
-        yield MemoryPart("packed weights", packed, explanation, phase)
+        yield MemoryPart("packed weights", packed, explanation)
 
 
 def _on_gpu(

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_nb.config.arguments import check_choice
 from grpo_nb.config.counting import count_sizes
 from grpo_nb.config.hardware import ComputeDtype, compute_dtype, has_vllm_engine, vllm_obstacle
 from grpo_nb.config.memory import CPU_BASE, MemoryPart, Sizes, memory_parts, peak_gb, sizes_of
@@ -21,8 +20,9 @@ from grpo_nb.config.smaller_settings import fitting_changes, replace_line
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.problems import EnvironmentProblem, warn_user
 from grpo_nb.core.tables import Shown, Table, bold
+from grpo_nb.core.words import require_choice
 from grpo_nb.machine.gpu import Gpu, find_gpu, read_gpu
-from grpo_nb.machine.host import free_memory_bytes, total_memory_gib
+from grpo_nb.machine.host import free_memory_bytes
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -34,8 +34,8 @@ class Plan(Shown):
     gpu: Gpu | None
     """GPU that trains, or None for a CPU."""
     available_gb: float
-    """Memory for the run: what is free and what its model holds already. All of it on a machine
-    that is not this one."""
+    """Memory that the run can have: what is free, and what its model holds already. On a machine
+    that is not this one, nothing else is assumed to run."""
     dtype: ComputeDtype
     """Dtype of the numbers that are not quantized."""
     prompt_tokens: int
@@ -179,7 +179,7 @@ def plan(
     require("gn.plan(settings, task)", optional=("task",), settings=settings, task=task)
     gpu = find_gpu() if machine is None else machine
     if not isinstance(machine, Gpu | None):
-        check_choice("machine", machine, PRESETS)
+        require_choice("machine", machine, PRESETS)
         gpu = GPUS.get(machine)
     is_another_machine = gpu is not None and gpu != find_gpu()
     questions = None
@@ -197,7 +197,7 @@ def plan(
     if settings.fast_inference and not has_vllm_engine(model) and not is_another_machine:
         why_not_vllm = "the model was loaded without vLLM"
         if model is None:
-            why_not_vllm = vllm_obstacle(settings, gpu, try_import=False) or ""
+            why_not_vllm = vllm_obstacle(settings, gpu) or ""
     # The plan is of the run that will happen, not of the one that was asked for.
     return Plan(
         settings=settings.replace(fast_inference=False) if why_not_vllm else settings,
@@ -213,17 +213,17 @@ def plan(
 
 def _available(gpu: Gpu | None, model: Any, is_another_machine: bool) -> float:
     """Return the bytes that a run can have: free memory, and what its model holds already."""
-    whole = (gpu.memory_gib if gpu else total_memory_gib()) * 2**30
-    # An engine does not report how much of its memory it could give back.
-    if is_another_machine or has_vllm_engine(model):
-        return whole
     if gpu is None:
         import psutil
 
         held_by_model = 0 if model is None else model.get_memory_footprint()
         # The parts contain Python and its libraries, and what is loaded already is not free.
         held_by_python = min(psutil.Process().memory_info().rss, CPU_BASE)
-        return min(whole, free_memory_bytes() + held_by_python + held_by_model)
+        return free_memory_bytes() + held_by_python + held_by_model
+    whole = gpu.memory_gib * 2**30
+    # An engine does not report how much of its memory it could give back.
+    if is_another_machine or has_vllm_engine(model):
+        return whole
     free = read_gpu().free_gib * 2**30
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():

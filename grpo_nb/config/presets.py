@@ -6,8 +6,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from grpo_nb.config.arguments import check_choice
 from grpo_nb.config.settings import Settings
+from grpo_nb.core.words import require_choice
 from grpo_nb.machine.gpu import Gpu, find_gpu
 
 # Only `cpu` is measured (docs/evidence/quickstart_seeds.md). The others are starting points:
@@ -97,7 +97,7 @@ def preset(name: str = "auto", **changes: Any) -> Settings:
     >>> preset("cpu", max_steps=5).max_steps
     5
     """
-    check_choice("preset", name, [*PRESETS, "auto"])
+    require_choice("preset", name, [*PRESETS, "auto"])
     name = _preset_for_this_machine() if name == "auto" else name
     return Settings(**PRESETS[name]).replace(**changes)
 

@@ -25,7 +25,7 @@ from pydantic.dataclasses import dataclass
 
 from grpo_nb.config import arguments
 from grpo_nb.core.tables import Shown, Table
-from grpo_nb.core.words import require_number
+from grpo_nb.core.words import require_choice, require_number
 
 EMBEDDED_MODEL = "SmolLM2-135M-Instruct"
 
@@ -164,7 +164,7 @@ class Settings(Shown):
         # TRL notices an unknown level only at the first loss, after the first generation.
         level = self.extra.get("importance_sampling_level", "token")
         levels = arguments.IMPORTANCE_SAMPLING_LEVELS
-        arguments.check_choice("importance_sampling_level", level, levels)
+        require_choice("importance_sampling_level", level, levels)
         # TRL refuses it too, but Unsloth on a GPU changes the batch size by itself.
         group = self.num_generations
         if self.generation_batch_size % group:

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from grpo_nb.config.settings import Settings
-from grpo_nb.machine.faults import error_chain, is_out_of_memory, searchable_text
+from grpo_nb.core.problems import error_chain
+from grpo_nb.machine.faults import is_out_of_memory, searchable_text
 from grpo_nb.machine.gpu import find_gpu
 
 # Below this share the weights of a model hardly fit into vLLM's memory.
@@ -58,7 +59,7 @@ def _savings(settings: Settings, *, is_gpu: bool, phase: str = "") -> Iterator[_
         )
     if is_gpu and not settings.load_in_4bit and phase != "generation":
         yield _Saving(
-            "The weights are the largest part left; in 4 bit they take a third of 16 bit or less.",
+            "The weights are the largest part left. In 4 bit they take about a third.",
             {"load_in_4bit": True},
         )
     length = settings.max_completion_length

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
-from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.core.words import in_line
 
 #: Bytes of the longest file name that the usual file systems hold.
@@ -159,16 +158,17 @@ def inside(folder: Path, name: Any) -> Path:
     PosixPath('theirs/adapter')
     >>> inside(Path("theirs"), "../mine")
     Traceback (most recent call last):
-    ValueError: '../mine' leads out of the folder 'theirs', or names no file there: use a path ...
+    ValueError: '../mine' leads out of the folder 'theirs': use a path inside it.
     """
     # Parsing as a Windows path splits at both kinds of slashes and detects drives.
     parsed = PureWindowsPath(name if isinstance(name, str) else "")
     longest = max((len(os.fsencode(part)) for part in parsed.parts), default=0)
     can_name_a_file = 0 < longest <= LONGEST_NAME and "\0" not in name
-    if not can_name_a_file or parsed.anchor or ".." in parsed.parts:
+    if not can_name_a_file:
+        raise ValueError(f"{in_line(name)} cannot be the name of a file in {str(folder)!r}.")
+    if parsed.anchor or ".." in parsed.parts:
         raise ValueError(
-            f"{in_line(name)} leads out of the folder {str(folder)!r}, or names no file there: use "
-            "a path inside the folder."
+            f"{in_line(name)} leads out of the folder {str(folder)!r}: use a path inside it."
         )
     # Without links, a path that goes down only stays inside.
     path = folder
@@ -198,21 +198,6 @@ def refuse_links(folder: Path, within: Path | None = None) -> None:
             path = Path(parent, name)
             if path.is_symlink():
                 inside(whole, path.relative_to(whole).as_posix())
-
-
-def require_writable(folder: Path) -> None:
-    """Raise `EnvironmentProblem` unless a run can create files in a folder.
-
-    If the folder does not exist yet, its nearest existing parent is checked.
-    """
-    existing = nearest_existing(folder)
-    if existing.is_dir() and os.access(existing, os.W_OK | os.X_OK):
-        return
-    raise EnvironmentProblem(
-        f"A run cannot be written to {str(folder)!r}, because {str(existing)!r} is a file, or "
-        "read-only for this process. All files of the run are kept there. Choose another folder, "
-        'such as settings.replace(run_root="runs"), or make this folder writable.'
-    )
 
 
 def nearest_existing(path: Path) -> Path:

@@ -1,11 +1,16 @@
-"""Tell users about problems: an error for the machine, and warnings at the line of their code."""
+"""Tell users about problems: an error for the machine, warnings at the line of their code.
+
+Also short texts of other errors, and the errors that they came from.
+"""
 
 import os
 import sys
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
+_SUMMARY_CHARACTERS = 300
 
 
 class EnvironmentProblem(RuntimeError):
@@ -36,3 +41,18 @@ def _level_of_caller() -> int:
         frame = frame.f_back
         level += 1
     return outermost_of_kit + 1
+
+
+def error_chain(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error, then its cause, then the cause of its cause, and so on."""
+    yield error
+    hidden = error.__suppress_context__  # raised `from None`
+    cause = error.__cause__ or (None if hidden else error.__context__)
+    if cause is not None:
+        yield from error_chain(cause)
+
+
+def error_summary(error: BaseException) -> str:
+    """Return type and first line of an error, to show within another message."""
+    first_line = str(error).strip().partition("\n")[0]
+    return f"{type(error).__name__}: {first_line[:_SUMMARY_CHARACTERS]}"

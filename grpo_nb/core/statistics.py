@@ -6,9 +6,9 @@ so that importing the kit stays fast.
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations, product
+from itertools import product
 from statistics import fmean, variance
 from typing import Literal
 
@@ -303,31 +303,9 @@ def mann_whitney_z(before: Sequence[float], after: Sequence[float]) -> float:
     variance_of_sum = n * m * (total + 1 - share_of_ties) / 3
     if variance_of_sum == 0:
         return 0.0
-    return _rising_minus_falling(product(before, after)) / math.sqrt(variance_of_sum)
-
-
-def kendall_z(values: Sequence[float]) -> float:
-    """Return how consistently values rise from first to last, as a z-score.
-
-    This is the Mann-Kendall test in the normal approximation, without a correction for ties. Five
-    rising values are enough for a z-score of 2.4, and `mann_whitney_z` needs nine.
-
-    The health rules compare z-scores with limits, and call this function for every logged step.
-    `rise_p_value` is the exact test for a single statement about a whole run.
-
-    >>> kendall_z([1, 2, 3, 4, 5]) > 2.3
-    True
-    """
-    n = len(values)
-    if n < 2:
-        return 0.0
-    variance_of_sum = n * (n - 1) * (2 * n + 5) / 18
-    return _rising_minus_falling(combinations(values, 2)) / math.sqrt(variance_of_sum)
-
-
-def _rising_minus_falling(pairs: Iterable[tuple[float, float]]) -> int:
-    """Return the number of pairs in rising order minus the number in falling order."""
-    return sum((later > earlier) - (later < earlier) for earlier, later in pairs)
+    pairs = product(before, after)
+    rising_minus_falling = sum((later > earlier) - (later < earlier) for earlier, later in pairs)
+    return rising_minus_falling / math.sqrt(variance_of_sum)
 
 
 @dataclass(frozen=True)
@@ -392,6 +370,20 @@ def rise_p_value(values: Sequence[float]) -> float:
     """
     from scipy.stats import kendalltau
 
+    if len(set(values)) < 2:
+        return 1.0
     times = range(len(values))
-    p_value = float(kendalltau(times, values, alternative="greater").pvalue)
-    return 1.0 if math.isnan(p_value) else p_value
+    return float(kendalltau(times, values, alternative="greater").pvalue)
+
+
+def rise_z(values: Sequence[float]) -> float:
+    """Return the z-score that has the p-value of `rise_p_value`, for comparing with limits.
+
+    Five rising values are enough for a z-score of 2.4, and `mann_whitney_z` needs nine.
+
+    >>> rise_z([1, 2, 3, 4, 5]) > 2.3
+    True
+    """
+    from scipy.stats import norm
+
+    return float(norm.isf(rise_p_value(values)))

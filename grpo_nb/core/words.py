@@ -1,10 +1,10 @@
-"""Texts for messages: shorten, escape, check a number and suggest the nearest known name."""
+"""Texts for messages: shorten, escape, check a value and suggest the nearest known name."""
 
 import difflib
 import math
 import numbers
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 # Control characters other than tab and newline. A carriage return is one of them unless a newline
@@ -79,6 +79,18 @@ def require_number(
     bounds = f"at least {least}" if most == math.inf else f"between {least} and {most}"
     kind = "a whole number" if is_whole else "finite"
     raise ValueError(f"{name} = {in_line(value)} must be {bounds}, and {kind}.")
+
+
+def require_choice(name: str, value: Any, known: Collection[Any]) -> None:
+    """Check that a value is one of the known ones.
+
+    Raises:
+        ValueError: It is none of them; names the nearest one, or all of them.
+
+    >>> require_choice("loss_type", "grpo", ("grpo", "dapo"))
+    """
+    if value not in known:
+        raise ValueError(f"{name} = {value!r:.80} is not known here{did_you_mean(value, known)}")
 
 
 def did_you_mean(name: object, known: Iterable[object]) -> str:

@@ -401,12 +401,15 @@ def _answer_with_gguf(
             f"{file.name} is asked through llama.cpp, which cannot run tools here. Compare the "
             "merged folder instead."
         )
+    if decoding.temperature > 0:
+        raise ValueError(
+            f"{file.name} is asked through llama.cpp, which decodes greedily here. Leave out "
+            "samples=, or compare the merged folder instead."
+        )
     completions = complete_with_gguf(
         file,
         [row["prompt"] for row in rows],
         max_completion_length=decoding.max_completion_length,
-        temperature=decoding.temperature,
-        sampling={**decoding.sampling, "seed": decoding.seed},
         chat_template_kwargs=decoding.chat_template_kwargs,
         progress=progress,
     )

@@ -56,22 +56,21 @@ def choose_engine(
         longest_row: Tokens of the longest prompt and completion together. The default is the most
             that the settings allow.
 
+    Raises:
+        ValueError: There is neither a model nor settings.
+
     >>> from grpo_nb.config.settings import Settings
     >>> choose_engine(None, Settings()).name  # on a machine without a GPU
     "the kit's CPU engine"
     """
+    if model is None and settings is None:
+        raise ValueError(
+            "without a model, the settings decide which engine samples: write "
+            "choose_engine(None, settings), or choose_engine(model)."
+        )
     if settings is not None and longest_row is None:
         longest_row = settings.longest_row
-    missed_vllm = ""
-    if model is None:
-        # Nothing is loaded, so vLLM is not imported for the answer, which would take seconds.
-        why_not_vllm = vllm_obstacle(settings, find_gpu(), try_import=False)
-    elif has_vllm_engine(model):
-        why_not_vllm = vllm_sampling_obstacle(model, longest_row)
-    else:
-        record = record_of_model(model)
-        missed_vllm = "" if record is None else record.why_not_vllm
-        why_not_vllm = missed_vllm or "the model was loaded without vLLM"
+    why_not_vllm = _why_not_vllm(model, settings, longest_row)
     why_not_cpu_engine = None if find_gpu() is None else "it is for CPUs only"
     if settings is not None and not settings.shared_prompts:
         why_not_cpu_engine = "shared_prompts=False switches it off"
@@ -89,6 +88,22 @@ def choose_engine(
         name = "the kit's CPU engine"
     else:
         name = "transformers' own generation"
-    if missed_vllm:
-        name += f"; not vLLM: {missed_vllm}"
+    if _missed_vllm(model):
+        name += f"; not vLLM: {_missed_vllm(model)}"
     return EngineChoice(name, why_not_vllm, why_not_cpu_engine)
+
+
+def _why_not_vllm(
+    model: PreTrainedModel | None, settings: Settings | None, longest_row: int | None
+) -> str | None:
+    if model is None:
+        return vllm_obstacle(settings, find_gpu())
+    if has_vllm_engine(model):
+        return vllm_sampling_obstacle(model, longest_row)
+    return _missed_vllm(model) or "the model was loaded without vLLM"
+
+
+def _missed_vllm(model: PreTrainedModel | None) -> str:
+    """Return why a model was loaded without vLLM although it was asked for; empty otherwise."""
+    record = None if model is None else record_of_model(model)
+    return "" if record is None else record.why_not_vllm

@@ -18,27 +18,6 @@ from grpo_nb.core.processes import ChildError, run_script
 from grpo_nb.generation.samples import GeneratedCompletion
 from grpo_nb.machine.host import usable_cores
 
-# llama.cpp's own defaults would leave out most of the vocabulary.
-_WHOLE_VOCABULARY = {
-    # transformers' order of the processors
-    "samplers": ["penalties", "temperature", "top_k", "top_p", "min_p"],
-    "top_k": 0,
-    "top_p": 1.0,
-    "min_p": 0.0,
-    "repeat_penalty": 1.0,
-    # Tokens that the penalty looks at: all of any context, as in transformers.
-    "repeat_last_n": 1_000_000,
-    "seed": 0,
-}
-# Sampling parameters by their names in the settings, with those of llama.cpp's server.
-_PARAMETERS = {
-    "top_p": "top_p",
-    "top_k": "top_k",
-    "min_p": "min_p",
-    "repetition_penalty": "repeat_penalty",
-    "seed": "seed",
-}
-
 
 class LlamaCppError(RuntimeError):
     """llama.cpp could not read the file or answer a prompt. The message is its own."""
@@ -51,9 +30,8 @@ class GgufCompletion(GeneratedCompletion):
     prompt_ids: Sequence[int] = field(repr=False)
     """Token ids of the prompt, as llama.cpp read it."""
     log_probs: Sequence[float | None] = field(repr=False)
-    """Log-probability of each token in nats, before temperature and the other samplers. If several
-    tokens write one character, such as an emoji, llama.cpp reports only the last; the others are
-    None."""
+    """Log-probability of each token in nats. If several tokens write one character, such as an
+    emoji, llama.cpp reports only the last; the others are None."""
 
 
 def complete_with_gguf(
@@ -61,12 +39,10 @@ def complete_with_gguf(
     prompts: Sequence[Sequence[Mapping[str, str]]],
     *,
     max_completion_length: int,
-    temperature: float = 0.0,
-    sampling: Mapping[str, Any] | None = None,
     chat_template_kwargs: Mapping[str, Any] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> list[GgufCompletion]:
-    """Complete chat prompts with a GGUF file, in the order of the prompts.
+    """Complete chat prompts with a GGUF file by greedy decoding, in the order of the prompts.
 
     Prompts are answered one after the other and without a cache between them, so that an answer
     does not depend on the other prompts.
@@ -75,17 +51,12 @@ def complete_with_gguf(
         gguf: Path of the file. Its own chat template is used.
         prompts: Chat messages of at least one chat.
         max_completion_length: Tokens of an answer.
-        temperature: 0 for greedy decoding. Above 0, tokens are sampled from the whole vocabulary,
-            unless `sampling` limits it.
-        sampling: With a temperature above 0: `top_p`, `top_k`, `min_p`, `repetition_penalty`, and
-            the `seed` of the first prompt. Each following prompt has a seed that is one higher.
         chat_template_kwargs: Further arguments of the chat template.
         progress: Called with the number of answered prompts.
 
     Raises:
         EnvironmentProblem: xllamacpp is not installed.
         LlamaCppError: llama.cpp cannot read the file, or failed.
-        ValueError: `sampling` has an unknown parameter.
 
     >>> chats = [[{"role": "user", "content": "2 + 2?"}]]
     >>> complete_with_gguf("model.gguf", chats, max_completion_length=8)  # doctest: +SKIP
@@ -97,7 +68,6 @@ def complete_with_gguf(
         "gguf": str(file.absolute()),
         "prompts": list(prompts),
         "limit": max_completion_length,
-        "sampling": _sampling(temperature, sampling or {}),
         "chat_template_kwargs": dict(chat_template_kwargs or {}),
         "threads": usable_cores(),
     }
@@ -128,17 +98,3 @@ def require_llama_cpp() -> None:
             "a GGUF file is run by llama.cpp, and its package xllamacpp is not installed. "
             "Run `pip install 'xllamacpp>=2026.10,<2027'` (34 MB, nothing is compiled)."
         )
-
-
-def _sampling(temperature: float, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the sampling parameters as llama.cpp's server takes them."""
-    unknown = sorted(changes.keys() - _PARAMETERS.keys())
-    if unknown:
-        raise ValueError(
-            f"sampling has {unknown[0]!r}, which is not a parameter for a GGUF file. "
-            f"Use {', '.join(_PARAMETERS)}."
-        )
-    if temperature <= 0:
-        return {"temperature": 0.0}
-    renamed = {_PARAMETERS[name]: value for name, value in changes.items()}
-    return {**_WHOLE_VOCABULARY, **renamed, "temperature": temperature}

@@ -1,7 +1,7 @@
 """Answer chats with a GGUF file through llama.cpp, in a process without the kit and unsloth.
 
 `grpo_nb.core.processes.run_script` runs this file. The request has `gguf`, `prompts` (chat
-messages), `chat_template_kwargs`, `limit`, `sampling` and `threads`. After each answer a line with
+messages), `chat_template_kwargs`, `limit` and `threads`. After each answer a line with
 the number of answers goes to standard output. The engine is llama.cpp's own server on this
 machine's loopback address, behind a key that only this process knows.
 """
@@ -33,8 +33,8 @@ def answer(request: dict[str, Any]) -> list[dict[str, Any]]:
         trust_env=False,
     )
     answers = []
-    for number in range(len(request["prompts"])):
-        answers.append(complete(client, request, number))
+    for prompt in request["prompts"]:
+        answers.append(complete(client, request, prompt))
         print(len(answers), flush=True)
     return answers
 
@@ -71,10 +71,12 @@ def post(client: httpx.Client, path: str, body: dict[str, Any]) -> dict[str, Any
     return response.json()
 
 
-def complete(client: httpx.Client, request: dict[str, Any], number: int) -> dict[str, Any]:
+def complete(
+    client: httpx.Client, request: dict[str, Any], messages: list[dict[str, str]]
+) -> dict[str, Any]:
     """Render, tokenize and complete one chat of the request."""
     chat = {
-        "messages": request["prompts"][number],
+        "messages": messages,
         "chat_template_kwargs": request["chat_template_kwargs"],
     }
     prompt = post(client, "/apply-template", chat)["prompt"]
@@ -88,11 +90,8 @@ def complete(client: httpx.Client, request: dict[str, Any], number: int) -> dict
         "return_tokens": True,
         "n_probs": 1,
         "n_predict": request["limit"],
-        **request["sampling"],
+        "temperature": 0.0,
     }
-    # A seed for each chat: with a common one, sampled answers would be right or wrong together.
-    if "seed" in body:
-        body["seed"] += number
     completion = post(client, "/completion", body)
     ids = completion["tokens"]
     return {

@@ -38,7 +38,7 @@ LONG_WINDOW = 50
 """Steps that a rule looks back at most."""
 
 MIN_ROWS = 5
-"""Fewest rows of a mean. Five is also the fewest for which `kendall_z` can reach `LIKELY_Z`."""
+"""Fewest rows of a mean. Five is also the fewest for which `rise_z` can reach `LIKELY_Z`."""
 
 MIN_ROWS_PER_SIDE = 8
 """Fewest rows on either side of a rank test. With 8 against 8 rows the z-score can reach 3.4, which

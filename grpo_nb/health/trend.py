@@ -7,7 +7,7 @@ import re
 from statistics import fmean
 from typing import NamedTuple
 
-from grpo_nb.core.statistics import kendall_z, mann_whitney_z
+from grpo_nb.core.statistics import mann_whitney_z, rise_z
 from grpo_nb.health.history import (
     CLEAR_Z,
     LIKELY_Z,
@@ -74,7 +74,7 @@ def rise_in_window(history: RunHistory, metric: str) -> float:
     """
     values = history.last_values(metric, LONG_WINDOW, MIN_ROWS_FOR_CRITICAL)
     if len(values) < MIN_ROWS_FOR_CRITICAL:
-        return kendall_z(values)
+        return rise_z(values)
     middle = len(values) // 2
     return mann_whitney_z(values[:middle], values[middle:])
 

@@ -5,9 +5,8 @@ lists real error messages, each with the public thread that reports the message.
 """
 
 import re
-from collections.abc import Iterator
 
-from grpo_nb.core.problems import EnvironmentProblem
+from grpo_nb.core.problems import EnvironmentProblem, error_chain, error_summary
 from grpo_nb.machine.packages import BY_HAND_WITH_VLLM
 
 # Pattern of an error's text (lower case) -> cause and fix. The first matching pattern is used.
@@ -60,16 +59,6 @@ _VLLM_OUT_OF_MEMORY = (
     r"no available memory for the cache blocks|larger than the available kv cache memory"
     r"|tokens that can be stored in kv cache"
 )
-_SUMMARY_CHARACTERS = 300
-
-
-def error_chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error, then its cause, then the cause of its cause, and so on."""
-    yield error
-    hidden = error.__suppress_context__  # raised `from None`
-    cause = error.__cause__ or (None if hidden else error.__context__)
-    if cause is not None:
-        yield from error_chain(cause)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -92,12 +81,6 @@ def searchable_text(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".lower()
 
 
-def summary(error: BaseException) -> str:
-    """Return type and first line of an error, to show next to the fix."""
-    first_line = str(error).strip().partition("\n")[0]
-    return f"{type(error).__name__}: {first_line[:_SUMMARY_CHARACTERS]}"
-
-
 def find_fix(error: BaseException) -> str | None:
     """Return cause and fix of a known error, or None.
 
@@ -118,4 +101,4 @@ def gpu_problem(error: BaseException) -> EnvironmentProblem | None:
     fix = find_fix(error)
     if fix is None:
         return None
-    return EnvironmentProblem(f"{fix}. ({summary(error)})")
+    return EnvironmentProblem(f"{fix}. ({error_summary(error)})")

@@ -1,6 +1,7 @@
-"""Report name, cores, memory and disks of the host, and choose a folder for runs on it."""
+"""Report name, cores, free memory and disks of the host, and choose a folder for runs on it."""
 
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,13 @@ from grpo_nb.core.problems import EnvironmentProblem
 
 # Folder into which Colab mounts Google Drive.
 _DRIVE = Path("/content/drive")
+#: Folder in which Linux reports the limits of the container that this process runs in.
+CGROUP = Path("/sys/fs/cgroup")
+# Files of memory limit, memory in use and its parts, in version 2 of cgroups and in version 1.
+_MEMORY_FILES = (
+    ("memory.max", "memory.current", "memory.stat"),
+    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat"),
+)
 
 
 def find_host() -> str:
@@ -44,7 +52,7 @@ def usable_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         bound_cores = len(os.sched_getaffinity(0))
     try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        quota, period = (CGROUP / "cpu.max").read_text().split()
         limit = round(int(quota) / int(period))
     except (OSError, ValueError):
         # No such file, or the quota is "max": there is no limit.
@@ -52,19 +60,28 @@ def usable_cores() -> int:
     return max(1, min(bound_cores, limit))
 
 
-def total_memory_gib() -> float:
-    """Return the memory of the whole machine in GiB, also in a container that may use less."""
+def free_memory_bytes() -> int:
+    """Return the memory in bytes that this process can still take without swapping.
+
+    A container can limit it to less than the machine has free. A process that takes more is killed
+    (Linux, Documentation/admin-guide/cgroup-v2.rst, `memory.max`).
+    """
     # The Setup cell imports this file before psutil is installed.
     import psutil
 
-    return psutil.virtual_memory().total / 2**30
-
-
-def free_memory_bytes() -> int:
-    """Return the memory in bytes that is available without swapping."""
-    import psutil
-
-    return psutil.virtual_memory().available
+    free = psutil.virtual_memory().available
+    for limit_file, used_file, parts_file in _MEMORY_FILES:
+        try:
+            limit = int((CGROUP / limit_file).read_text())
+            used = int((CGROUP / used_file).read_text())
+            parts = (CGROUP / parts_file).read_text()
+        except (OSError, ValueError):
+            # No such file, or the limit is "max": there is no limit.
+            continue
+        # The memory in use contains the cache of files, which the kernel gives up when needed.
+        cached = sum(map(int, re.findall(r"^(?:in)?active_file (\d+)$", parts, re.MULTILINE)))
+        free = min(free, limit - used + cached)
+    return free
 
 
 def require_disk(path: Path, needed: int, purpose: str) -> None:

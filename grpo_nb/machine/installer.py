@@ -115,7 +115,7 @@ def choose_requirements(report: Report, *, vllm: bool = True) -> list[str]:
         if vllm:
             driver = f"this one runs {cuda[0]}.{cuda[1]}"
             obstacle = f"it needs a driver for CUDA {_INDEX_CUDA} (580 or newer; {driver})"
-        report(f"vLLM is not installed: {obstacle}. Unsloth's own generation is slower.")
+        report(f"This call installs no vLLM: {obstacle}. Unsloth's own generation is slower.")
 
     # Second choice: keep the installed torch if unsloth can use it. A build for a newer CUDA than
     # the driver's is kept too, because the pinned torch would need the same driver.

@@ -1,4 +1,4 @@
-"""LoRA adapters as files: read the shape of one, and load one with a check."""
+"""LoRA adapters as files: read the shape of one, save one, and load one with a check."""
 
 from pathlib import Path
 from typing import Any
@@ -78,6 +78,15 @@ def options_beyond_plain_lora(config: Any) -> list[str]:
     if config.init_lora_weights not in _PLAIN_INITIALISATIONS:
         options.append(f"init_lora_weights {config.init_lora_weights!r}")
     return options
+
+
+def save_adapter(model: Any, folder: str | Path) -> None:
+    """Save the trained LoRA (`default`) as PEFT does, without PEFT's README.md.
+
+    PEFT's model card is a page of empty headings. The run already has its own card.
+    """
+    model.save_pretrained(folder, selected_adapters=["default"])
+    Path(folder, "README.md").unlink(missing_ok=True)
 
 
 def load_adapter(model: Any, folder: str | Path, adapter: str = "default") -> None:

@@ -35,7 +35,7 @@ class _Silence(io.TextIOBase):
 
     There is one for the whole process, because objects made meanwhile may hold it for good: vLLM's
     log handler takes the stdout that it finds when the first engine is made (vllm/logger.py,
-    _configure_vllm_root_logger). Output at other times goes to stderr.
+    _configure_vllm_root_logger). What such an object writes later goes to stderr.
 
     Only Python's stdout is replaced. C code and child processes still write to descriptor 1: muting
     that would mute every thread of the kernel, and the last words of a crash.

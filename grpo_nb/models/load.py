@@ -1,7 +1,6 @@
 """Load a model with its LoRA through Unsloth, with vLLM if that is set and can run."""
 
 import contextlib
-import functools
 import gc
 import logging
 from collections.abc import Callable, Mapping
@@ -12,9 +11,10 @@ from grpo_nb.config.hardware import compute_dtype, has_vllm_engine, vllm_obstacl
 from grpo_nb.config.settings import ALL_LINEAR, Settings
 from grpo_nb.config.smaller_settings import memory_advice
 from grpo_nb.core.argument_types import require
-from grpo_nb.core.problems import EnvironmentProblem, warn_user
-from grpo_nb.machine.faults import find_fix, gpu_problem, is_out_of_memory, summary
+from grpo_nb.core.problems import EnvironmentProblem, error_summary, warn_user
+from grpo_nb.machine.faults import find_fix, gpu_problem, is_out_of_memory
 from grpo_nb.machine.gpu import Gpu, find_gpu
+from grpo_nb.machine.packages import BY_HAND_WITH_VLLM, vllm_problem
 from grpo_nb.models.adapter import load_adapter, read_adapter
 from grpo_nb.models.identity import require_trained_on
 from grpo_nb.models.import_unsloth import (
@@ -143,6 +143,9 @@ def _load_with_best_engine(
             "starts."
         )
     obstacle = vllm_obstacle(settings, gpu)
+    # The slowest question comes last: vLLM is imported in another process, once per kernel.
+    if obstacle is None and (problem := vllm_problem()) is not None:
+        obstacle = f"vLLM does not load: {problem} ({BY_HAND_WITH_VLLM}, then restart the kernel)"
     last_output = ""
     loaded = None
     if obstacle is None:
@@ -159,7 +162,7 @@ def _load_with_best_engine(
             # A second try would find the memory taken that this one holds.
             if is_out_of_memory(error):
                 raise
-            reason = f"vLLM did not start ({summary(error)})"
+            reason = f"vLLM did not start ({error_summary(error)})"
             fix = find_fix(error) or fix
         obstacle = f"{reason} ({fix})"
         last_output = last_output_lines()
@@ -170,7 +173,7 @@ def _load_with_best_engine(
     if settings.fast_inference:
         why_not_vllm = obstacle
         if gpu is not None:
-            _warn_once(obstacle, last_output)
+            _warn_without_vllm(obstacle, last_output)
     if loaded is None:
         report(f"loading {settings.model}")
         loaded = _load(settings.replace(fast_inference=False), source, gpu, loader)
@@ -282,9 +285,8 @@ def end_tokens_of(*owners: Any) -> set[int]:
     return end_tokens - {None}
 
 
-@functools.cache
-def _warn_once(obstacle: str, last_output: str) -> None:
-    """Warn, once per reason in this process, that vLLM was asked for and is not used."""
+def _warn_without_vllm(obstacle: str, last_output: str) -> None:
+    """Warn that vLLM was asked for and is not used."""
     message = f"Completions are generated without vLLM, which is slower: {obstacle}."
     if last_output:
         message += f" The last output was:\n{last_output}"

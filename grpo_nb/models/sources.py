@@ -13,8 +13,7 @@ from pathlib import Path
 
 from grpo_nb.config.settings import EMBEDDED_MODEL
 from grpo_nb.core.files import cached_folder
-from grpo_nb.core.problems import EnvironmentProblem
-from grpo_nb.machine.faults import summary
+from grpo_nb.core.problems import EnvironmentProblem, error_summary
 from grpo_nb.machine.host import require_disk
 from grpo_nb.models.import_unsloth import import_unsloth, without_loading_bars
 from grpo_nb.upstream.transformers import forget_quantization, silence_gguf_reader
@@ -79,8 +78,8 @@ def hub_errors_in_one_line(name: str, kind: str) -> Iterator[None]:
     except (HFValidationError, LocalEntryNotFoundError, RepositoryNotFoundError) as error:
         raise FileNotFoundError(
             f"{name!r} is no folder here (looked in {Path.cwd()}) and no {kind} that the Hub "
-            f"gives: {summary(error)}. Correct the path or the name. For a run, take its path from "
-            "gn.runs.list()."
+            f"gives: {error_summary(error)}. Correct the path or the name. For a run, take its "
+            "path from gn.runs.list()."
         ) from None
 
 

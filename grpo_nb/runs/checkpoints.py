@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from grpo_nb.core.files import inside, put_in_place, sha256_of, staged_folder
-from grpo_nb.machine.faults import error_chain
+from grpo_nb.core.problems import error_chain
 
 MANIFEST = "manifest.json"
 #: A disk with less free space counts as full.

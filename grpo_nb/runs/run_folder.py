@@ -37,7 +37,6 @@ from grpo_nb.core.files import (
     free_path,
     inside,
     refuse_links,
-    require_writable,
     sha256_of,
     shown_path,
     staged_file,
@@ -86,9 +85,8 @@ def new_run_folder(root: str | Path, name: str | None) -> Path:
 
     Raises:
         FileExistsError: A run of that name exists. Nothing is overwritten.
-        EnvironmentProblem: The root is read-only, or not a folder.
+        OSError: The root is read-only, or not a folder.
     """
-    require_writable(Path(root))
     if name is None:
         folder = free_path(Path(root) / datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S"))
     else:

@@ -9,8 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from grpo_nb.config.arguments import check_choice
-from grpo_nb.core.words import displayable, shorten
+from grpo_nb.core.words import displayable, require_choice, shorten
 from grpo_nb.tasks.answers import ACCEPTED, Kind, is_same_answer
 from grpo_nb.tasks.prompts import Chat, TaskRow, TaskRows, split_system
 from grpo_nb.tasks.read_rows import Row, SourceRows
@@ -101,7 +100,7 @@ def clean(
     Raises:
         ValueError: No rows, a part without a column, conflicting answers, or no row left.
     """
-    check_choice("on_conflict", on_conflict, get_args(OnConflict))
+    require_choice("on_conflict", on_conflict, get_args(OnConflict))
     if not source.rows:
         raise ValueError(
             f"{source.described_as} has no rows: a task needs at least two, one to train on and "
@@ -160,7 +159,7 @@ def _choose_columns(source: SourceRows, names: Sequence[str], columns: Columns) 
     if "prompt" in names and "question" not in columns:
         column_of["prompt"] = "prompt"
     for role, name in columns.items():
-        check_choice("a key of columns=", role, ROLES)
+        require_choice("a key of columns=", role, ROLES)
         column_of[role] = str(name)  # a table without a header has numbers as names
     if "prompt" in column_of and "question" not in columns:
         if any(isinstance(row.get(column_of["prompt"]), str) for row in source.rows):

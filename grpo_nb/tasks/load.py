@@ -10,10 +10,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, get_args
 
-from grpo_nb.config.arguments import check_choice
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require
-from grpo_nb.core.words import in_line, require_number
+from grpo_nb.core.words import in_line, require_choice, require_number
 from grpo_nb.tasks.answers import ACCEPTED, Answers, Kind, answers_of
 from grpo_nb.tasks.cleaning import Changes, Columns, OnConflict, RowFilter, clean
 from grpo_nb.tasks.contamination import question_key
@@ -112,7 +111,7 @@ def load_task(
     require(
         "gn.load_task(source, settings)", optional=("settings",), source=source, settings=settings
     )
-    check_choice("kind", kind, (None, *get_args(Kind)))
+    require_choice("kind", kind, (None, *get_args(Kind)))
     is_arithmetic = isinstance(source, str) and source == "arithmetic"
     if options and not is_arithmetic:
         raise TypeError(f"{', '.join(options)}= means nothing for this source.")

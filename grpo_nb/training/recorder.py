@@ -27,6 +27,7 @@ from grpo_nb.evaluation.holdout import grade_answers
 from grpo_nb.evaluation.results import Evaluation
 from grpo_nb.evaluation.subjects import Decoding, answers_of_model
 from grpo_nb.health.monitor import HealthMonitor
+from grpo_nb.models.adapter import save_adapter
 from grpo_nb.models.import_unsloth import import_unsloth
 from grpo_nb.runs.alert import Alert
 from grpo_nb.runs.checkpoints import best_adapter_folder, delete_outdated_best
@@ -35,7 +36,6 @@ from grpo_nb.runs.groups import completions_table, transcripts
 from grpo_nb.runs.rows import ACCURACY, HOLDOUT_MEASURES, best_row, repetition_metrics, tidy_row
 from grpo_nb.runs.run_folder import Run
 from grpo_nb.scoring.correct_answers import choose_grader, grader_in_words
-from grpo_nb.upstream.peft import save_adapter
 from grpo_nb.upstream.trl import last_generation
 
 import_unsloth()

@@ -26,6 +26,7 @@ from grpo_nb.core.files import write_json, write_text
 from grpo_nb.core.problems import warn_user
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.machine.packages import package_versions
+from grpo_nb.models.adapter import save_adapter
 from grpo_nb.models.identity import base_identity
 from grpo_nb.models.load_record import record_of_model
 from grpo_nb.rewards.base import RewardFunction, range_of
@@ -33,7 +34,6 @@ from grpo_nb.runs.run_folder import Run
 from grpo_nb.runs.run_info import RunInfo
 from grpo_nb.scoring.record import record_of
 from grpo_nb.tasks.task import Task
-from grpo_nb.upstream.peft import save_adapter
 
 if TYPE_CHECKING:
     from grpo_nb.training.prepare import Prepared

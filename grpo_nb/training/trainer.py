@@ -16,12 +16,11 @@ from typing import Any
 
 from grpo_nb.core.problems import warn_user
 from grpo_nb.generation.episodes import tokens_of_model
-from grpo_nb.models.adapter import load_adapter
+from grpo_nb.models.adapter import load_adapter, save_adapter
 from grpo_nb.models.import_unsloth import import_unsloth
 from grpo_nb.rewards.base import reward_name
 from grpo_nb.runs.checkpoints import keep_newest, sync, write_checkpoint
 from grpo_nb.tasks.tools import Tools
-from grpo_nb.upstream.peft import save_adapter
 from grpo_nb.upstream.trl import micro_batch_count, require_trainer_methods
 
 import_unsloth()

@@ -1,33 +1,10 @@
-"""Symbols of PEFT that the kit replaces or that are not documented."""
+"""Symbols of PEFT that are not documented."""
 
 from __future__ import annotations
 
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 from grpo_nb.upstream.symbols import require_symbol
-
-WRITTEN_FOR = "peft 0.21.2"
-_require_symbol = partial(require_symbol, written_for=WRITTEN_FOR)
-
-
-def save_adapter(model: Any, folder: str | Path) -> None:
-    """Save the trained LoRA (`default`) as PEFT does, without PEFT's README.md.
-
-    PEFT's model card is a page of empty headings, and PEFT compiles its template at every save
-    (peft/peft_model.py, `PeftModel.save_pretrained`). The run already has its own card.
-
-    Args:
-        model: A `PeftModel`.
-        folder: Folder for the adapter's files.
-    """
-    _require_symbol(model, "create_or_update_model_card")
-    model.create_or_update_model_card = lambda folder: None
-    try:
-        model.save_pretrained(folder, selected_adapters=["default"])
-    finally:
-        del model.create_or_update_model_card
 
 
 def single_plain_adapter(layer: Any) -> str | None:
@@ -44,8 +21,8 @@ def single_plain_adapter(layer: Any) -> str | None:
     if not isinstance(layer.get_base_layer(), torch.nn.Linear):
         return None
     active = [name for name in layer.active_adapters if name in layer.lora_A]
-    variants = _require_symbol(layer, "lora_variant")
-    biases = _require_symbol(layer, "lora_bias")
+    variants = require_symbol(layer, "lora_variant", "peft")
+    biases = require_symbol(layer, "lora_bias", "peft")
     if len(active) != 1 or variants or biases.get(active[0]):
         return None
     return active[0]

@@ -5,29 +5,34 @@ from typing import Any
 
 from grpo_nb.core.problems import EnvironmentProblem
 
+#: Versions of the libraries that `grpo_nb.upstream` was written for, which are the pinned ones.
+WRITTEN_FOR = {
+    "peft": "0.21.2",
+    "transformers": "5.17.0",
+    "trl": "1.15.0",
+    "unsloth": "2026.10.9",
+    "unsloth_zoo": "2026.10.9",
+    "vllm": "0.31.0",
+}
 
-def require_symbol(owner: Any, name: str, *, written_for: str) -> Any:
+
+def require_symbol(owner: Any, name: str, package: str) -> Any:
     """Return an attribute of a library, checked to exist; its value may be None.
 
     Args:
         owner: Module, class or object of the library.
         name: Name of the attribute.
-        written_for: Package and version that the caller was written for: `trl 1.15.0`.
+        package: Name of the library, a key of `WRITTEN_FOR`.
 
     Raises:
         EnvironmentProblem: The attribute is missing.
     """
-    if not hasattr(owner, name):
-        raise missing_symbol(owner, name, written_for=written_for)
-    return getattr(owner, name)
-
-
-def missing_symbol(owner: Any, name: str, *, written_for: str) -> EnvironmentProblem:
-    """Return the error for an attribute or table entry that a library no longer has."""
-    package, _, version = written_for.partition(" ")
+    if hasattr(owner, name):
+        return getattr(owner, name)
+    version = WRITTEN_FOR[package]
     label = getattr(owner, "__name__", type(owner).__name__)
     installed = installed_version(package) or "(not installed)"
-    return EnvironmentProblem(
+    raise EnvironmentProblem(
         f"{label}.{name} is missing in {package} {installed}, and grpo_nb was written for "
         f"{package} {version}. Install the pinned version: pip install {package}=={version}"
     )

@@ -6,13 +6,10 @@ from collections.abc import MutableMapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.upstream.symbols import missing_symbol, require_symbol
+from grpo_nb.upstream.symbols import require_symbol
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel
-
-WRITTEN_FOR = "transformers 5.17.0"
-_require_symbol = partial(require_symbol, written_for=WRITTEN_FOR)
 
 
 def sampling_setup(
@@ -28,9 +25,9 @@ def sampling_setup(
         config: Generation config as the caller gives it to `generate`.
         prompt_length: Number of tokens of each padded prompt.
     """
-    prepare_config = _require_symbol(model, "_prepare_generation_config")
-    prepare_tokens = _require_symbol(model, "_prepare_special_tokens")
-    get_processors = _require_symbol(model, "_get_logits_processor")
+    prepare_config = require_symbol(model, "_prepare_generation_config", "transformers")
+    prepare_tokens = require_symbol(model, "_prepare_special_tokens", "transformers")
+    get_processors = require_symbol(model, "_get_logits_processor", "transformers")
     complete, _ = prepare_config(config)
     prepare_tokens(complete, kwargs_has_attention_mask=True, device="cpu")
     processors = get_processors(
@@ -47,10 +44,7 @@ def attention_functions() -> MutableMapping[str, Any]:
     """
     from transformers import modeling_utils
 
-    table = _require_symbol(modeling_utils, "ALL_ATTENTION_FUNCTIONS")
-    if "sdpa" not in table:
-        raise missing_symbol(table, "sdpa", written_for=WRITTEN_FOR)
-    return table
+    return require_symbol(modeling_utils, "ALL_ATTENTION_FUNCTIONS", "transformers")
 
 
 def silence_gguf_reader() -> None:
@@ -60,7 +54,7 @@ def silence_gguf_reader() -> None:
     """
     from transformers import modeling_gguf_pytorch_utils as reader
 
-    bar = _require_symbol(reader, "tqdm")
+    bar = require_symbol(reader, "tqdm", "transformers")
     if not isinstance(bar, partial):
         reader.tqdm = partial(bar, disable=True)
 
@@ -72,8 +66,8 @@ def forget_quantization(model: PreTrainedModel) -> None:
     GGUF file is removed too, because no model can be loaded by that name.
     """
     for name in ("hf_quantizer", "is_quantized", "quantization_method"):
-        _require_symbol(model, name)
+        require_symbol(model, name, "transformers")
         setattr(model, name, None)
-    _require_symbol(model.config, "quantization_config")
+    require_symbol(model.config, "quantization_config", "transformers")
     del model.config.quantization_config
     vars(model.config).pop("_model_name_or_path", None)

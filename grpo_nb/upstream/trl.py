@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
 from grpo_nb.upstream.symbols import require_symbol
-
-WRITTEN_FOR = "trl 1.15.0"
-_require_symbol = partial(require_symbol, written_for=WRITTEN_FOR)
-
 
 #: Methods of `GRPOTrainer` that `KitTrainer` overrides or calls.
 TRAINER_METHODS = (
@@ -39,7 +34,7 @@ def require_trainer_methods(trainer_class: type) -> None:
         EnvironmentProblem: A method is missing.
     """
     for name in TRAINER_METHODS:
-        _require_symbol(trainer_class, name)
+        require_symbol(trainer_class, name, "trl")
 
 
 def last_generation(trainer: Any) -> Any:
@@ -48,7 +43,7 @@ def last_generation(trainer: Any) -> Any:
     TRL fills `_logs` even if it prints nothing (trl/trainer/grpo_trainer.py,
     `_generate_and_score_completions`).
     """
-    return _require_symbol(trainer, "_logs")
+    return require_symbol(trainer, "_logs", "trl")
 
 
 def micro_batch_count(trainer: Any) -> int:
@@ -60,7 +55,7 @@ def micro_batch_count(trainer: Any) -> int:
     Raises:
         EnvironmentProblem: TRL keeps the counter under another name.
     """
-    return _require_symbol(trainer, "_step")
+    return require_symbol(trainer, "_step", "trl")
 
 
 #: Functions of `trl.chat_template_utils` that tools need.
@@ -81,7 +76,7 @@ def chat_template_functions() -> ModuleType:
     from trl import chat_template_utils
 
     for name in CHAT_TEMPLATE_FUNCTIONS:
-        _require_symbol(chat_template_utils, name)
+        require_symbol(chat_template_utils, name, "trl")
     return chat_template_utils
 
 
@@ -113,7 +108,7 @@ def tool_loop_trainer(
     from trl import GRPOTrainer
 
     for name in ("_tool_call_loop", "_generate_single_turn", "_get_tool_suffix_ids"):
-        _require_symbol(GRPOTrainer, name)
+        require_symbol(GRPOTrainer, name, "trl")
     trainer = object.__new__(GRPOTrainer)
     vars(trainer).update(
         processing_class=tokenizer,

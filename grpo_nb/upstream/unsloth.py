@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import os
-from functools import partial, wraps
+from functools import wraps
 from typing import Any
+from unittest.mock import patch
 
 from grpo_nb.upstream.symbols import require_symbol
 
-WRITTEN_FOR = "unsloth 2026.10.9"
-WRITTEN_FOR_ZOO = "unsloth_zoo 2026.10.9"
 #: Unsloth's variable (unsloth_zoo/cpu/runtime.py, `cpu_bf16_supported`): 1 is bfloat16, 0 float32.
 CPU_BF16_ENV = "UNSLOTH_CPU_BF16"
-_require_in_unsloth = partial(require_symbol, written_for=WRITTEN_FOR)
-_require_in_zoo = partial(require_symbol, written_for=WRITTEN_FOR_ZOO)
 
 
 def hand_copies_to_vllm() -> None:
@@ -30,7 +27,7 @@ def hand_copies_to_vllm() -> None:
     """
     from unsloth_zoo import vllm_utils
 
-    original = _require_in_zoo(vllm_utils, "_build_lora_request")
+    original = require_symbol(vllm_utils, "_build_lora_request", "unsloth_zoo")
     if hasattr(original, "hands_copies"):
         return
 
@@ -39,7 +36,7 @@ def hand_copies_to_vllm() -> None:
         request = original(*args, **kwargs)
         # None if the merged weights already hold the whole LoRA.
         if request is not None:
-            tensors = _require_in_zoo(request, "lora_tensors")
+            tensors = require_symbol(request, "lora_tensors", "unsloth_zoo")
             # None if vLLM reads the LoRA from a folder.
             if tensors is not None:
                 request.lora_tensors = {name: tensor.clone() for name, tensor in tensors.items()}
@@ -62,17 +59,12 @@ def set_cpu_dtype(*, use_bfloat16: bool) -> None:
     """
     from unsloth_zoo.cpu import runtime
 
-    probe = _require_in_zoo(runtime, "cpu_bf16_supported")
-    clear_answer = _require_in_zoo(probe, "cache_clear")
-    users_value = os.environ.get(CPU_BF16_ENV)
-    os.environ[CPU_BF16_ENV] = "1" if use_bfloat16 else "0"
-    try:
+    probe = require_symbol(runtime, "cpu_bf16_supported", "unsloth_zoo")
+    clear_answer = require_symbol(probe, "cache_clear", "unsloth_zoo")
+    # `patch.dict` puts the user's value back, also after an error.
+    with patch.dict(os.environ, {CPU_BF16_ENV: "1" if use_bfloat16 else "0"}):
         clear_answer()
         probe()
-    finally:
-        del os.environ[CPU_BF16_ENV]
-        if users_value is not None:
-            os.environ[CPU_BF16_ENV] = users_value
 
 
 def patch_vllm_for_notebooks() -> None:
@@ -84,4 +76,4 @@ def patch_vllm_for_notebooks() -> None:
     """
     from unsloth import import_fixes
 
-    _require_in_unsloth(import_fixes, "patch_vllm_for_notebooks")()
+    require_symbol(import_fixes, "patch_vllm_for_notebooks", "unsloth")()

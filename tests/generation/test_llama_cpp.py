@@ -91,10 +91,8 @@ def test_llama_cpp_template_gets_the_arguments_of_training(
 
 def test_token_within_a_character_has_no_log_probability(gguf: Path, tokenizer) -> None:
     """Keep the position of each token, so that no later token is compared with another one."""
-    # At this temperature any token may follow any other.
-    answers = llama_cpp.complete_with_gguf(
-        gguf, CHATS[:1], max_completion_length=40, temperature=100.0
-    )
+    chat = [{"role": "user", "content": "Repeat these signs: \U0001f984\U0001f680\U0001f9ff"}]
+    answers = llama_cpp.complete_with_gguf(gguf, [chat], max_completion_length=40)
     missing = 0
     for answer in answers:
         assert len(answer.ids) == len(answer.log_probs)
@@ -104,41 +102,6 @@ def test_token_within_a_character_has_no_log_probability(gguf: Path, tokenizer) 
                 assert text.endswith("\ufffd")
                 missing += 1
     assert missing > 0, "no token wrote part of a character, so nothing was tried"
-
-
-def test_sampled_answers_depend_on_the_seed_alone(gguf: Path) -> None:
-    shared = {"max_completion_length": 6, "temperature": 1.5}
-    first = llama_cpp.complete_with_gguf(
-        gguf, CHATS[:1] * 3, **shared, sampling={"top_p": 0.9, "seed": 1}
-    )
-    second = llama_cpp.complete_with_gguf(
-        gguf, CHATS[:1] * 2, **shared, sampling={"top_p": 0.9, "seed": 2}
-    )
-    assert first[1:] == second
-    assert len({answer.text for answer in first}) == 3, "each prompt has a seed of its own"
-
-
-def test_repetition_penalty_counts_prompt_and_answer(gguf: Path) -> None:
-    """The settings pass it under transformers' name; transformers counts the prompt too."""
-    extra = {"repetition_penalty": 1e6}
-    sampling = gn.preset("cpu", extra=extra).sampling
-    (answer,) = llama_cpp.complete_with_gguf(
-        gguf, CHATS[:1], max_completion_length=12, temperature=0.01, sampling=sampling
-    )
-    assert len(set(answer.ids)) == 12
-    assert not set(answer.ids) & set(answer.prompt_ids)
-
-
-@pytest.mark.parametrize("temperature", [0, 1])
-def test_unknown_sampling_parameter_is_refused(gguf: Path, temperature: float) -> None:
-    with pytest.raises(ValueError, match="'penalty', which is not a parameter"):
-        llama_cpp.complete_with_gguf(
-            gguf,
-            CHATS,
-            max_completion_length=1,
-            temperature=temperature,
-            sampling={"penalty": 2},
-        )
 
 
 def test_missing_gguf_file_is_an_error_with_its_name(tmp_path: Path) -> None:

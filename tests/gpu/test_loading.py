@@ -155,11 +155,10 @@ def on_a_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path):
     for module in (models, choice, smaller_settings):
         monkeypatch.setattr(module, "find_gpu", lambda: GPUS["t4"])
     monkeypatch.setattr(hardware, "installed_version", lambda name: "0.31.0")
-    monkeypatch.setattr(hardware, "vllm_problem", lambda: None)
+    monkeypatch.setattr(models, "vllm_problem", lambda: None)
     monkeypatch.setattr(vllm_utils, "_build_lora_request", lambda *_: None)
     for name in ("handlers", "level", "propagate"):  # which vLLM's start configures
         monkeypatch.setattr(LOG, name, getattr(LOG, name))
-    models._warn_once.cache_clear()
 
     def load(loader: Loader, warned: str = "", **changes: Any) -> tuple[Any, Any]:
         monkeypatch.setattr("unsloth.FastLanguageModel", loader)
@@ -226,7 +225,7 @@ def test_model_that_unsloth_runs_without_vllm_is_loaded_once(on_a_gpu) -> None:
     assert "Unsloth does not run this model" in record_of_model(model).why_not_vllm
 
 
-def test_without_vllm_it_falls_back_and_says_so_once(on_a_gpu, monkeypatch) -> None:
+def test_without_vllm_it_falls_back_and_says_so(on_a_gpu, monkeypatch) -> None:
     left_out, _ = on_a_gpu(Loader(), warned="Unsloth does not run this model in vLLM")
     assert engine_of(left_out).startswith(f"{HERE}; not vLLM: ")
     assert engine_of(on_a_gpu(Loader(), fast_inference=False)[0]) == HERE, (
@@ -241,7 +240,14 @@ def test_without_vllm_it_falls_back_and_says_so_once(on_a_gpu, monkeypatch) -> N
     assert "fast_inference" not in loader.calls[0]
     assert not has_vllm_engine(model)
     assert engine_of(model).startswith(f"{HERE}; not vLLM: vLLM is not installed")
-    on_a_gpu(loader)
+
+
+def test_vllm_that_does_not_load_is_left_out_with_its_error(on_a_gpu, monkeypatch) -> None:
+    monkeypatch.setattr(models, "vllm_problem", lambda: "vllm/_C.abi3.so: undefined symbol")
+    loader = Loader()
+    model, _ = on_a_gpu(loader, warned=r"vLLM does not load: .*undefined symbol \(pip install")
+    assert "fast_inference" not in loader.calls[0]
+    assert "undefined symbol" in record_of_model(model).why_not_vllm
 
 
 @pytest.mark.parametrize(

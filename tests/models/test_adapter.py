@@ -11,9 +11,8 @@ from peft import IA3Config, LoraConfig
 from safetensors.torch import load_file, save_file
 
 import grpo_nb as gn
-from grpo_nb.models.adapter import load_adapter, read_adapter
+from grpo_nb.models.adapter import load_adapter, read_adapter, save_adapter
 from grpo_nb.models.identity import base_identity
-from grpo_nb.upstream.peft import save_adapter
 
 
 def lora_folder(folder: Path, **options: object) -> Path:

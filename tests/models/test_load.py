@@ -12,7 +12,7 @@ import grpo_nb as gn
 from grpo_nb.config import memory
 from grpo_nb.generation.sampling import generate
 from grpo_nb.models import import_unsloth
-from grpo_nb.upstream.peft import save_adapter
+from grpo_nb.models.adapter import save_adapter
 from grpo_nb.upstream.unsloth import hand_copies_to_vllm
 
 
