@@ -37,6 +37,7 @@ from grpo_nb.core.files import (
     free_path,
     inside,
     refuse_links,
+    require_writable,
     sha256_of,
     shown_path,
     staged_file,
@@ -85,8 +86,9 @@ def new_run_folder(root: str | Path, name: str | None) -> Path:
 
     Raises:
         FileExistsError: A run of that name exists. Nothing is overwritten.
-        OSError: The root is read-only, or not a folder.
+        EnvironmentProblem: The root is read-only, or not a folder.
     """
+    require_writable(Path(root))
     if name is None:
         folder = free_path(Path(root) / datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S"))
     else:

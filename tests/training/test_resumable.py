@@ -734,7 +734,9 @@ def test_train_in_a_read_only_folder_is_refused(fresh, settings, small_disk: Pat
     there = settings.replace(run_root=str(small_disk), max_steps=1)
     finished = gn.train(*fresh, [brevity], there, name="finished")
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
-    with pytest.raises(OSError, match="Read-only file system"):
+    with pytest.raises(
+        gn.machine.EnvironmentProblem, match=r"or read-only for this process\. .*run_root="
+    ):
         gn.train(*fresh, [brevity], there, name="new", resume="auto")
     with pytest.warns(UserWarning, match="is already finished; returning it"):
         assert gn.train(*fresh, [brevity], there, resume="auto").path == finished.path
