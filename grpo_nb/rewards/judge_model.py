@@ -190,7 +190,7 @@ class judge(Reward):
             messages = self.messages(_question(row), text)
             key = self._key(messages)
             keys.append(key)
-            if key not in self.replies:
+            if not self.replies.get(key):
                 new_requests[key] = messages
         failures = self._send(new_requests) if new_requests else {}
         # The client of `ask` has tried again already, so the server does not work.
@@ -207,12 +207,16 @@ class judge(Reward):
                 # Only the type: the message of an error may contain the address, and with it a key.
                 results.append(JudgeReply(None, f"(no reply: {type(failures[key]).__name__})"))
             else:
-                reply = self.replies[key]
+                reply = self.replies.get(key, "")
                 results.append(JudgeReply(self.read_score(reply), reply))
         return results
 
     def _send(self, requests: Mapping[str, Messages]) -> dict[str, Exception]:
-        """Send requests, keep their replies, and return the errors of those that failed."""
+        """Send requests, keep their replies, and return the errors of those that failed.
+
+        An empty reply, as of a model that reached its limit of tokens, is not kept. The next call
+        asks again.
+        """
         failures = {}
         pool = ThreadPoolExecutor(self.concurrent)
         try:
@@ -220,10 +224,10 @@ class judge(Reward):
             for call in as_completed(calls):
                 key = calls[call]
                 error = call.exception()
-                if error is None:
-                    self._keep(key, str(call.result() or ""))
-                else:
+                if error is not None:
                     failures[key] = error
+                elif call.result():
+                    self._keep(key, str(call.result()))
         finally:
             # After an interrupt, do not wait for calls that may never return.
             pool.shutdown(wait=False, cancel_futures=True)
