@@ -78,7 +78,8 @@ def _start() -> subprocess.Popen[bytes]:
 
     raise EnvironmentProblem(
         "the process that compares expressions does not start; "
-        "`python -c 'import math_verify'` shows the reason."
+        "`python -c 'import math_verify, resource'` shows the reason (Windows has no resource: "
+        "use WSL 2)."
     )
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.rewards import math_worker, maths
 from grpo_nb.rewards.answers import Undecided
 from tests.rewards.cases import judged_as_labelled, slot
@@ -86,6 +87,19 @@ def test_worker_that_only_waits_ends_by_the_clock(monkeypatch: pytest.MonkeyPatc
     )
     with pytest.raises(Undecided):
         math_worker.are_equal("slow", "x")
+
+
+def test_worker_without_a_needed_module_shows_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    # As on Windows.
+    script = "import sys\nsys.modules['resource'] = None\n"
+    script += "from grpo_nb.rewards import math_worker\nmath_worker._serve()\n"
+    popen = functools.partial(subprocess.Popen, [sys.executable, "-c", script])
+    monkeypatch.setattr(math_worker, "_worker", None)
+    monkeypatch.setattr(
+        math_worker.subprocess, "Popen", lambda command, **options: popen(**options)
+    )
+    with pytest.raises(EnvironmentProblem, match="import math_verify, resource.*Windows"):
+        math_worker.are_equal("x+300", "300+x")
 
 
 def test_decided_pair_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
