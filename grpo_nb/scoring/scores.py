@@ -370,6 +370,9 @@ def score_rows(
     """Score each row of a failed batch on its own, to name the rows that fail. They score NaN.
 
     If no row fails alone, the only failure returned is that of the batch.
+
+    Raises:
+        EnvironmentProblem: The machine failed on a row, which says nothing about the row.
     """
     name = reward_name(reward)
     scores: list[float] = []
@@ -380,6 +383,8 @@ def score_rows(
             row[column] = None if values is None else [values[place]]
         try:
             scores += to_floats(call_reward(reward, row, trainer_state), 1)
+        except EnvironmentProblem:
+            raise
         except Exception as error:
             scores.append(math.nan)
             failures.append(RewardError(name, place, in_line(text, 160), error))
