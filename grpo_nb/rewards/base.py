@@ -36,13 +36,14 @@ def completion_text(completion: Completion) -> str:
     return completion if isinstance(completion, str) else final_text(completion)
 
 
-def with_last_word(completion: Completion) -> Completion:
-    """Return an episode that ends with a message of the model.
+def ending_with_model_message(completion: Completion) -> Completion:
+    """Return a completion whose last message is from the model and has text.
 
-    If it ends with the result of a tool, an empty message is added. Otherwise a reward that reads
-    `completion[-1]["content"]` would score what a tool returned.
+    Rewards read `completion[-1]["content"]`. If an episode ends with the result of a tool, an empty
+    message is added, because that result is not the model's. A last message with nothing but calls
+    of tools gets the text "" instead of None.
 
-    >>> with_last_word([{"role": "tool", "content": "7"}])[-1]
+    >>> ending_with_model_message([{"role": "tool", "content": "7"}])[-1]
     {'role': 'assistant', 'content': ''}
     """
     if isinstance(completion, str) or not completion:

@@ -25,12 +25,12 @@ from grpo_nb.rewards.base import (
     RewardFunction,
     changed_weights,
     completion_text,
+    ending_with_model_message,
     is_async,
     reward_list,
     reward_name,
     run_coroutine,
     weights_by_name,
-    with_last_word,
 )
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def make_batch(
         completion_ids = [_token_ids(completion, tokenizer) for completion in completions]
     batch: Batch = {
         "prompts": prompts,
-        "completions": [with_last_word(completion) for completion in completions],
+        "completions": [ending_with_model_message(completion) for completion in completions],
         "completion_ids": completion_ids,
     }
     for name in first_row:
