@@ -77,7 +77,7 @@ def test_worker_that_only_waits_ends_by_the_clock(monkeypatch: pytest.MonkeyPatc
         "from grpo_nb.rewards import math_worker\n"
         "import time\n"
         "math_worker._CLOCK_PER_PROCESSOR_TIME = 1\n"
-        "math_worker._verify = lambda gold, given: gold == 'slow' and time.sleep(60)\n"
+        "math_worker._verify = lambda given, gold: given == 'slow' and time.sleep(60)\n"
         "math_worker._serve()\n"
     )
     popen = functools.partial(subprocess.Popen, [sys.executable, "-c", script])
@@ -145,8 +145,8 @@ def test_worker_out_of_memory_is_replaced() -> None:
 def test_pair_without_memory_is_undecided(monkeypatch: pytest.MonkeyPatch) -> None:
     script = (
         "from grpo_nb.rewards import math_worker\n"
-        "def judge(gold, given):\n"
-        "    if gold == 'large':\n"
+        "def judge(given, gold):\n"
+        "    if given == 'large':\n"
         "        raise MemoryError\n"
         "math_worker._verify = judge\n"
         "math_worker._serve()\n"
