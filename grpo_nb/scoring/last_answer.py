@@ -94,7 +94,7 @@ def last_candidate(
     >>> last_candidate("What is 8 + 4?", "4", row=row, format=xml_format)
     []
     """
-    kind = kind_of(gold, row, labels)
+    kind = candidate_kind(gold, row, labels)
     text = _without_marks(text[-_LONGEST_TEXT:], format)
     text = _without_question(text, str(row.get("question", "")))
     match kind:
@@ -109,10 +109,10 @@ def last_candidate(
     return _last_words(text, count=len(gold.split()))
 
 
-def kind_of(gold: str, row: Mapping[str, Any], labels: Sequence[str] = ()) -> CandidateKind:
+def candidate_kind(gold: str, row: Mapping[str, Any], labels: Sequence[str] = ()) -> CandidateKind:
     """Return the kind of candidate that is compared with a gold answer.
 
-    >>> kind_of("1,250", {}), kind_of("spam", {}, ["spam", "ham"]), kind_of("Paris", {})
+    >>> candidate_kind("1,250", {}), candidate_kind("spam", {}, ["spam", "ham"]), candidate_kind("Paris", {})
     ('number', 'label', 'text')
     """
     # Labels first: the label "1" is a number too, but only labels count as candidates for it.
@@ -122,10 +122,10 @@ def kind_of(gold: str, row: Mapping[str, Any], labels: Sequence[str] = ()) -> Ca
     return answers_of([gold]).kind  # never "choice": one answer does not recur
 
 
-def labels_of(golds: Sequence[str]) -> list[str]:
+def recurring_labels(golds: Sequence[str]) -> list[str]:
     """Return the labels among gold answers: few short texts that recur.
 
-    >>> labels_of(["spam", "ham"] * 4), labels_of(["Paris", "Rome"])
+    >>> recurring_labels(["spam", "ham"] * 4), recurring_labels(["Paris", "Rome"])
     (['ham', 'spam'], [])
     """
     answers = answers_of(golds)
@@ -165,7 +165,7 @@ def _last_number(text: str, gold: str) -> list[str]:
 
 
 def _last_label(text: str, labels: Sequence[str]) -> list[str]:
-    # The longest first: "not spam" takes precedence over "spam".
+    # The longest first: "spam mail" takes precedence over "spam".
     ordered = sorted(set(labels), key=len, reverse=True)
     return re.findall("|".join(map(_label_pattern, ordered)), text)[-1:]
 

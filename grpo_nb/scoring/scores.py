@@ -1,7 +1,8 @@
 """Score completions with reward functions as `GRPOTrainer` of trl 1.15 does, without a trainer.
 
 `score` builds the keywords of a call (`make_batch`), calls each reward (`call_reward`) and reads
-its scores (`to_floats`). `group_advantages` is the trainer's formula. Three features of TRL are not
+its scores (`to_floats`). A reward may return None for no score; from then on it is NaN, as in TRL.
+`group_advantages` is the trainer's formula. Three features of TRL are not
 covered: reward models, `scale_rewards="batch"`, and
 `multi_objective_aggregation="normalize_then_sum"`, whose advantages do not follow from the totals.
 """

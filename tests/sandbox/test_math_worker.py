@@ -98,7 +98,7 @@ def test_worker_without_a_needed_module_shows_the_reason(monkeypatch: pytest.Mon
     monkeypatch.setattr(
         math_worker.subprocess, "Popen", lambda command, **options: popen(**options)
     )
-    with pytest.raises(EnvironmentProblem, match="import math_verify, resource.*Windows"):
+    with pytest.raises(EnvironmentProblem, match=r"import math_verify, resource.*Windows"):
         math_worker.are_equal("x+300", "300+x")
 
 
