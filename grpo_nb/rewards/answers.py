@@ -257,10 +257,7 @@ def _letter_of(text: str, options: Mapping[str, str]) -> str | None:
     if letter in options:
         is_option = not text_after or folded(text_after) == folded(options[letter])
         return letter if is_option else None
-    letters = []
-    for option_letter, option in options.items():
-        if folded(option) == folded(text):
-            letters.append(option_letter)
+    letters = [key for key, option in options.items() if folded(option) == folded(text)]
     return letters[0] if len(letters) == 1 else None
 
 

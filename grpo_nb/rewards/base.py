@@ -125,10 +125,7 @@ class Reward:
 
     def score_batch(self, texts: list[str], rows: list[dict[str, Any]]) -> list[float | None]:
         """Return the scores of several completions; one by one unless a subclass overrides this."""
-        scores = []
-        for text, row in zip(texts, rows, strict=True):
-            scores.append(self.score_text(text, row))
-        return scores
+        return [self.score_text(text, row) for text, row in zip(texts, rows, strict=True)]
 
     def __call__(self, *, completions: Sequence[Completion], **columns: Any) -> list[float | None]:
         texts = [completion_text(completion) for completion in completions]

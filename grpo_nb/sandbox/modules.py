@@ -40,10 +40,7 @@ def modules_of(code: str) -> list[str]:
     """
     # A backslash continues an import in the next line.
     code = code.replace("\\\n", " ")
-    names = set()
-    for function, module in _IMPORTED_LATE.items():
-        if function in code:
-            names.add(module)
+    names = {module for function, module in _IMPORTED_LATE.items() if function in code}
     for package, members in _FROM.findall(code):
         names.add(package)
         names |= {f"{package}.{member}" for member in re.findall(r"\w+", members)}

@@ -271,13 +271,12 @@ def are_correct(
     if scores is None:
         scores = grader_scores(grader, texts, rows, format)
     full_score = grader.full_score if isinstance(grader, FunctionGrader) else 1.0
-    has_full_score = [value >= full_score - _ROUNDING for value in scores]
-    if not any(map(math.isnan, scores)):
-        return has_full_score
-    by_correctness = grader_scores(correctness(), texts, rows, format)
-    is_correct = []
-    for value, is_full, fallback in zip(scores, has_full_score, by_correctness, strict=True):
-        is_correct.append(fallback == 1.0 if math.isnan(value) else is_full)
+    is_correct = [value >= full_score - _ROUNDING for value in scores]
+    if any(map(math.isnan, scores)):
+        by_correctness = grader_scores(correctness(), texts, rows, format)
+        for place, value in enumerate(scores):
+            if math.isnan(value):
+                is_correct[place] = by_correctness[place] == 1.0
     return is_correct
 
 

@@ -248,14 +248,11 @@ class Scores(Shown):
         failed_rows = {error.row for error in self.errors}
         totals = []
         for place in range(len(self)):
-            parts = []
-            for name, scores in self.values.items():
-                part = self.weights[name] * scores[place]
-                if not math.isnan(part):
-                    parts.append(part)
+            parts = [self.weights[name] * scores[place] for name, scores in self.values.items()]
+            known_parts = [part for part in parts if not math.isnan(part)]
             # A failure without a row is one of the whole batch.
             is_unknown = place in failed_rows or None in failed_rows
-            totals.append(sum(parts) if parts and not is_unknown else math.nan)
+            totals.append(sum(known_parts) if known_parts and not is_unknown else math.nan)
         return tuple(totals)
 
     def advantages(self) -> list[float]:
