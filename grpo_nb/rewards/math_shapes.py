@@ -18,6 +18,7 @@ from grpo_nb.tasks.markup import INSIDE, strip_markup
 _BOX = re.compile(rf"\\(?:boxed|fbox)\s*\{{({INSIDE})\}}")
 # Text between two boxes that are parts of one answer.
 _BETWEEN_BOXES = re.compile(r"(?:[\s$(){},;\\]|\\[()\[\],;]|\\q?quad|\\text\b|and|or)*+")
+# The word may be a unit: \boxed{3} apples and \boxed{4} pears.
 _WORD_BEFORE_AND = re.compile(r"\b(?!and\b|or\b)[A-Za-z]+(?=\s+(?:and|or)\b)")
 
 _SIGNS = {

@@ -171,11 +171,7 @@ def function_grader(
 
     tried_rows = rows[:_TRIED_ROWS]
     golds = [str(row.get("answer", "")) for row in tried_rows]
-    # Wrong answers look like right ones: another row's gold answer has the same kind and format.
-    wrong_answers = []
-    for gold in golds:
-        others = [other for other in golds if folded(other) != folded(gold)]
-        wrong_answers.append(others[0] if others else "")
+    wrong_answers = [_wrong_answer(gold, golds) for gold in golds]
     in_format = [format.completion("reasoning", answer) for answer in [*golds, *wrong_answers]]
     texts = [*in_format, *[""] * len(golds)]
     # Each text gets a new environment, because the function may change it.
@@ -184,29 +180,35 @@ def function_grader(
     # A text without a score is below every text with one.
     gold_scores, wrong_scores, empty_scores = np.nan_to_num(scores, nan=-np.inf).reshape(3, -1)
     not_right = np.maximum(wrong_scores, empty_scores) + _ROUNDING
+    # Of the gold answers: scores above those of the same row, and above those of all rows.
     above_own = gold_scores[gold_scores > not_right]
     above_all = gold_scores[gold_scores > not_right.max(initial=-np.inf)]
-    has_gap = above_own.size > 0
+    is_gold_above = above_own.size > 0
     declared = range_of(function)
     if declared is not None and declared[0] < declared[1] < math.inf:
         # It takes precedence: the gold answers of eight rows may not reach it.
         full_score = declared[1]
         reason = "its declared maximum"
-    elif has_gap:
+    elif is_gold_above:
         full_score = float(above_all.min() if above_all.size else above_own.max())
         reason = "its score for a gold answer in the format"
     else:
         full_score = 1.0
         reason = "the default"
-    if not has_gap:
+    if not is_gold_above:
         reason += "; no gold answer scores above a wrong one"
     return FunctionGrader(
         function=function,
         full_score=full_score,
         reason=reason,
         # If all gold answers are the same, no wrong one was tried.
-        is_proven=has_gap and any(wrong_answers),
+        is_proven=is_gold_above and any(wrong_answers),
     )
+
+
+def _wrong_answer(gold: str, golds: Sequence[str]) -> str:
+    """Return another row's gold answer, which looks like a right one; empty if all are equal."""
+    return next((other for other in golds if folded(other) != folded(gold)), "")
 
 
 def grader_in_words(grader: Grader) -> str:

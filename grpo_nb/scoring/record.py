@@ -37,7 +37,7 @@ _KIT_REWARDS: dict[str, type[Reward]] = {
 _OBJECT_PARAMETERS = {"format": AnswerFormat, "limits": Limits}
 _STATE_SCHEME = "7:"
 """Start of each hash of a state. Only hashes with the same start can be compared."""
-# The text of an event goes on with its state: <threading.Event at 0x7f6b: unset>.
+# Some objects write their state after their address: <threading.Event at 0x7f6b: unset>.
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+[^>\n]*| with id=\d+")
 
 
