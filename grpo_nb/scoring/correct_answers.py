@@ -184,10 +184,10 @@ def function_grader(
     above_own = gold_scores[gold_scores > not_right]
     above_all = gold_scores[gold_scores > not_right.max(initial=-np.inf)]
     is_gold_above = above_own.size > 0
-    declared = range_of(function)
-    if declared is not None and declared[0] < declared[1] < math.inf:
+    lowest, highest = range_of(function) or (0.0, 0.0)
+    if lowest < highest < math.inf:
         # It takes precedence: the gold answers of eight rows may not reach it.
-        full_score = declared[1]
+        full_score = highest
         reason = "its declared maximum"
     elif is_gold_above:
         full_score = float(above_all.min() if above_all.size else above_own.max())

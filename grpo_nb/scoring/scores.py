@@ -124,11 +124,11 @@ def make_batch(
         "completions": [ending_with_model_message(completion) for completion in completions],
         "completion_ids": completion_ids,
     }
-    for name in first_row:
-        if name in batch and name not in _REPLACED_BY_TRL:
+    passed_columns = [name for name in first_row if name not in _REPLACED_BY_TRL]
+    for name in passed_columns:
+        if name in batch:
             raise ValueError(f"a data column cannot be named {name!r}: the trainer passes its own.")
-        if name not in _REPLACED_BY_TRL:
-            batch[name] = [row[name] for row in listed_rows]
+        batch[name] = [row[name] for row in listed_rows]
     return batch
 
 
@@ -376,11 +376,11 @@ def score_rows(
     scores: list[float] = []
     failures: list[RewardError] = []
     for place, text in enumerate(texts):
-        row = {}
+        row_alone = {}
         for column, values in batch.items():
-            row[column] = None if values is None else [values[place]]
+            row_alone[column] = None if values is None else [values[place]]
         try:
-            scores += to_floats(call_reward(reward, row, trainer_state), 1)
+            scores += to_floats(call_reward(reward, row_alone, trainer_state), 1)
         except EnvironmentProblem:
             raise
         except Exception as error:
