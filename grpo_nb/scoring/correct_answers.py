@@ -230,26 +230,6 @@ def grader_in_words(grader: Grader) -> str:
     return f"answers to which {shown!r} gives the full score"
 
 
-def grader_remarks(grader: Grader, scores: Sequence[float | None]) -> list[str]:
-    """Return a remark on a function that returned None for some answers.
-
-    Args:
-        grader: From `choose_grader`.
-        scores: The `grader_score` of each row of an evaluation, which has None and no NaN.
-
-    >>> grader = FunctionGrader(function=print, full_score=1.0, reason="its declared maximum")
-    >>> grader_remarks(grader, [None, 1.0])
-    ['print() returned None for 1 of 2 answers: there correctness() decides.']
-    """
-    missing = list(scores).count(None)
-    if not isinstance(grader, FunctionGrader) or not missing:
-        return []
-    return [
-        f"{grader.name}() returned None for {missing} of {len(scores)} answers: "
-        "there correctness() decides."
-    ]
-
-
 def are_correct(
     grader: Grader,
     texts: Sequence[str],
