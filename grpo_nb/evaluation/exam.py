@@ -167,7 +167,7 @@ class Exam:
 
     @property
     def _rewards(self) -> list[RewardFunction]:
-        return reward_list(self.rewards, least=0)
+        return reward_list(self.rewards, may_be_empty=True)
 
     @property
     def _given_graders(self) -> list[RewardFunction]:

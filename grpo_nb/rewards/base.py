@@ -213,20 +213,20 @@ def reward_name(reward: RewardFunction) -> str:
 
 
 def reward_list(
-    rewards: RewardFunction | Iterable[RewardFunction], *, least: int = 1
+    rewards: RewardFunction | Iterable[RewardFunction], *, may_be_empty: bool = False
 ) -> list[RewardFunction]:
     """Return one reward, or several, as a list.
 
     Args:
         rewards: One reward function or several.
-        least: Fewest rewards that are accepted, 0 or 1.
+        may_be_empty: True if an empty list is accepted.
 
     Raises:
-        ValueError: There are fewer rewards, or one of them cannot be called as a reward.
+        ValueError: There is no reward, or one of them cannot be called as a reward.
     """
     is_several = isinstance(rewards, Iterable) and not isinstance(rewards, str)
     listed = list(rewards) if is_several and not callable(rewards) else [rewards]
-    if len(listed) < least:
+    if not listed and not may_be_empty:
         raise ValueError(
             "rewards is empty: without a reward there is nothing to score or to learn from."
         )
@@ -256,7 +256,7 @@ def weights_by_name(rewards: RewardFunction | Iterable[RewardFunction]) -> dict[
     {'correctness': 2.0, 'xml_tags': 1.0}
     """
     weights: dict[str, float] = {}
-    for reward in reward_list(rewards, least=0):
+    for reward in reward_list(rewards, may_be_empty=True):
         name = reward_name(reward)
         if name in weights:
             raise ValueError(

@@ -6,8 +6,8 @@ An answer is compared in three steps:
    a text and to forgive; it takes `41 = 42`, `42 \text{ is wrong}` and `x + 1 = 42` for 42, and
    `1 2 3 4` for 10.
 2. Normalise: `math_shapes` writes both answers in one LaTeX and splits them into their parts.
-3. Compare: part by part. Numbers and words are compared here; only expressions go to math-verify,
-   in another process (`math_worker`).
+3. Compare: `_is_same_normalized` compares numbers and words, and `_has_same_parts` everything else
+   part by part. Only expressions go to math-verify, in another process (`math_worker`).
 """
 
 import re
@@ -26,7 +26,7 @@ from grpo_nb.rewards.math_shapes import (
     normalize_latex,
     without_spaces,
 )
-from grpo_nb.rewards.math_worker import are_equal
+from grpo_nb.rewards.math_worker import are_equal_expressions
 from grpo_nb.tasks.answers import folded, is_same_answer
 from grpo_nb.tasks.markup import INSIDE
 from grpo_nb.tasks.number_reading import is_same_number, read_number, unit_name
@@ -202,7 +202,7 @@ def _is_same_expression(given: str, gold: str) -> bool:
         given = with_unit[1].strip()
     if _BASE.search(gold) or not is_single_answer(given, gold):
         return False
-    return are_equal(given.replace("*", r" \cdot "), gold.replace("*", r" \cdot "))
+    return are_equal_expressions(given.replace("*", r" \cdot "), gold.replace("*", r" \cdot "))
 
 
 def is_single_answer(given: str, gold: str) -> bool:

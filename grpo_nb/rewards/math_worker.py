@@ -35,7 +35,7 @@ _worker: subprocess.Popen[bytes] | None = None
 
 
 @functools.lru_cache(_MOST_REMEMBERED)
-def are_equal(given: str, gold: str) -> bool:
+def are_equal_expressions(given: str, gold: str) -> bool:
     """Return True if two LaTeX expressions are equal.
 
     Args:

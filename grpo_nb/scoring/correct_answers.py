@@ -268,19 +268,20 @@ def grader_scores(
     rows: Sequence[Mapping[str, Any]],
     format: AnswerFormat,
     *,
-    scored: Mapping[str, Any] | None = None,
+    function_arguments: Mapping[str, Any] | None = None,
 ) -> list[float]:
     """Return the grader's scores, NaN for None.
 
     Args:
         grader, texts, rows, format: As in `are_correct`.
-        scored: For a function: completions, rows and token ids as a training passes them to rewards
+        function_arguments: Completions, rows and token ids as a training passes them to a function
             (`generation.samples.as_scored`). The texts and rows if not given.
     """
     if not texts:
         return []
     if isinstance(grader, FunctionGrader):
-        return _function_scores(grader.function, **(scored or {"completions": texts, "rows": rows}))
+        function_arguments = function_arguments or {"completions": texts, "rows": rows}
+        return _function_scores(grader.function, **function_arguments)
     # The questions may be asked in another format than that of the training.
     grader = dataclasses.replace(grader, format=format)
     return list(score(grader, texts, list(rows)).values[grader.__name__])

@@ -86,7 +86,7 @@ def test_worker_that_only_waits_ends_by_the_clock(monkeypatch: pytest.MonkeyPatc
         math_worker.subprocess, "Popen", lambda command, **options: popen(**options)
     )
     with pytest.raises(Undecided):
-        math_worker.are_equal("slow", "x")
+        math_worker.are_equal_expressions("slow", "x")
 
 
 def test_worker_without_a_needed_module_shows_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,7 +99,7 @@ def test_worker_without_a_needed_module_shows_the_reason(monkeypatch: pytest.Mon
         math_worker.subprocess, "Popen", lambda command, **options: popen(**options)
     )
     with pytest.raises(EnvironmentProblem, match=r"import math_verify, resource.*Windows"):
-        math_worker.are_equal("x+300", "300+x")
+        math_worker.are_equal_expressions("x+300", "300+x")
 
 
 def test_decided_pair_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,7 +157,7 @@ def test_pair_without_memory_is_undecided(monkeypatch: pytest.MonkeyPatch) -> No
         math_worker.subprocess, "Popen", lambda command, **options: popen(**options)
     )
     with pytest.raises(Undecided):
-        math_worker.are_equal("large", "x")
+        math_worker.are_equal_expressions("large", "x")
 
 
 def live_processes_of(session: int) -> list[str]:
