@@ -78,7 +78,8 @@ class judge(Reward):
 
     All answers of a batch are sent together, and each answer is sent once. A reply is kept in
     memory and in the file `cache`, by question, answer, rubric and `model`. So a resumed or
-    repeated step sends nothing again, also in a new process. The address, the headers and the key
+    repeated step sends nothing again, also in a new process. An empty reply is not kept, as of a
+    model that reached its limit of tokens. The address, the headers and the key
     that `ask` uses are not written anywhere. A training records the replies next to the scores, and
     `NAME/unscored` is the share of answers without a score. Measure a judge with
     `gn.checks.agreement` before you train on it.
@@ -212,11 +213,7 @@ class judge(Reward):
         return results
 
     def _send(self, requests: Mapping[str, Messages]) -> dict[str, Exception]:
-        """Send requests, keep their replies, and return the errors of those that failed.
-
-        An empty reply, as of a model that reached its limit of tokens, is not kept. The next call
-        asks again.
-        """
+        """Send requests, keep their replies, and return the errors of those that failed."""
         failures = {}
         pool = ThreadPoolExecutor(self.concurrent)
         try:
@@ -226,7 +223,7 @@ class judge(Reward):
                 error = call.exception()
                 if error is not None:
                     failures[key] = error
-                elif call.result():
+                elif str(call.result() or "").strip():
                     self._keep(key, str(call.result()))
         finally:
             # After an interrupt, do not wait for calls that may never return.

@@ -3,8 +3,8 @@
 The grader of a set of rewards decides. It is not a language model, as `gn.rewards.judge` is.
 `choose_grader` returns the first of these:
 
-1. The only `SlotReward` of the set, such as `multiple_choice()` or a subclass of a user, if the
-   rows have the column that it reads.
+1. The only reward of the set that compares the answer slot, if the rows have the column that it
+   reads. It is a `SlotReward`, such as `multiple_choice()` or a user's subclass.
 2. If the set has no `SlotReward`: the user's own function with the highest weight of all rewards,
    or the kit's `code_tests()` with that weight, unless two functions share the highest weight.
 3. `correctness()`.
@@ -346,7 +346,7 @@ def anywhere_in_words(grader: Grader, rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _deciding_golds(grader: SlotReward, row: Mapping[str, Any]) -> list[str]:
-    """Return the gold answers that decide on this row."""
+    """Return the grader's gold answers of a row, or those of `correctness()` if it has none."""
     return grader.golds(dict(row)) or gold_answers(row["answer"])
 
 
