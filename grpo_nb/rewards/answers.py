@@ -154,8 +154,6 @@ class correctness(SlotReward):
         require_number("tolerance", self.tolerance, 0, is_whole=False)
 
     def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
-        if given == gold:
-            return True
         if not is_same_answer(given, gold, self.tolerance):
             return False
         # Only a number can be equal to arithmetic that was copied from the question.
@@ -257,7 +255,8 @@ def _letter_of(text: str, options: Mapping[str, str]) -> str | None:
     if letter in options:
         is_option = not text_after or folded(text_after) == folded(options[letter])
         return letter if is_option else None
-    letters = [key for key, option in options.items() if folded(option) == folded(text)]
+    named = folded(text)
+    letters = [key for key, option in options.items() if folded(option) == named]
     return letters[0] if len(letters) == 1 else None
 
 
