@@ -255,8 +255,8 @@ def _letter_of(text: str, options: Mapping[str, str]) -> str | None:
     if letter in options:
         is_option = not text_after or folded(text_after) == folded(options[letter])
         return letter if is_option else None
-    named = folded(text)
-    letters = [key for key, option in options.items() if folded(option) == named]
+    text = folded(text)
+    letters = [key for key, option in options.items() if folded(option) == text]
     return letters[0] if len(letters) == 1 else None
 
 
