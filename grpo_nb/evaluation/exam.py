@@ -37,7 +37,6 @@ from grpo_nb.scoring.correct_answers import (
     deciding_function,
     function_grader,
     grader_in_words,
-    grader_remarks,
 )
 from grpo_nb.scoring.record import rebuild_reward, record_of
 from grpo_nb.scoring.scores import in_groups, score
@@ -168,7 +167,7 @@ class Exam:
 
     @property
     def _rewards(self) -> list[RewardFunction]:
-        return reward_list(self.rewards, least=0)
+        return reward_list(self.rewards, may_be_empty=True)
 
     @property
     def _given_graders(self) -> list[RewardFunction]:
@@ -260,7 +259,7 @@ class Exam:
                     rows=rows,
                     subject=answered.description,
                     model_id=model_id_of(subject),
-                    remarks=grader_remarks(grader, [row.get("grader_score") for row in rows]),
+                    remarks=_remarks_on_missing_scores(grader, rows),
                     rewards=self._mean_rewards(completions, rows, questions),
                     samples=self.samples,
                     temperature=self.decoding.temperature,
@@ -361,3 +360,19 @@ def require_no_tools(run: Run, cure: str) -> None:
             f"the run {run.name!r} was trained with tools. Tools are Python objects and are not "
             f"stored with the run, so {cure}."
         )
+
+
+def _remarks_on_missing_scores(grader: Grader, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a remark if a function returned None for some answers.
+
+    Args:
+        grader: Grader of the rows.
+        rows: From `grade_answers`; only those of a function have `grader_score`.
+    """
+    missing = sum(row.get("grader_score", 0.0) is None for row in rows)
+    if not missing:
+        return []
+    return [
+        f"{grader.name}() returned None for {missing} of {len(rows)} answers: "
+        "there correctness() decides."
+    ]

@@ -101,8 +101,8 @@ def grade_answers(
         grader: From `scoring.correct_answers.choose_grader`.
     """
     texts = [completion.text for completion in completions]
-    scored = as_scored(completions, questions)
-    scores = grader_scores(grader, texts, questions, format, scored=scored)
+    function_arguments = as_scored(completions, questions)
+    scores = grader_scores(grader, texts, questions, format, function_arguments=function_arguments)
     is_correct = are_correct(grader, texts, questions, format, scores=scores)
     is_correct_anywhere = are_correct_anywhere(grader, texts, questions, format, is_correct)
     if is_correct_anywhere is None:

@@ -101,11 +101,11 @@ def gold_answers(value: Any) -> list[str]:
         value = value.tolist()
     values = value if isinstance(value, (list, tuple)) else [value]
     texts = []
-    for one in values:
-        if isinstance(one, dict):
-            texts.append(json.dumps(one))
-        elif not _is_empty(one):
-            texts.append(str(one).strip())
+    for answer in values:
+        if isinstance(answer, dict):
+            texts.append(json.dumps(answer))
+        elif not _is_empty(answer):
+            texts.append(str(answer).strip())
     return [text for text in texts if text]
 
 
@@ -154,8 +154,6 @@ class correctness(SlotReward):
         require_number("tolerance", self.tolerance, 0, is_whole=False)
 
     def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
-        if given == gold:
-            return True
         if not is_same_answer(given, gold, self.tolerance):
             return False
         # Only a number can be equal to arithmetic that was copied from the question.
@@ -257,10 +255,8 @@ def _letter_of(text: str, options: Mapping[str, str]) -> str | None:
     if letter in options:
         is_option = not text_after or folded(text_after) == folded(options[letter])
         return letter if is_option else None
-    letters = []
-    for option_letter, option in options.items():
-        if folded(option) == folded(text):
-            letters.append(option_letter)
+    text = folded(text)
+    letters = [key for key, option in options.items() if folded(option) == text]
     return letters[0] if len(letters) == 1 else None
 
 
@@ -285,10 +281,8 @@ def is_copied_from_question(given: str, gold: str, row: Mapping[str, Any]) -> bo
         return False
     # The copy must not be a part of another number: 3/4 is not copied from 13/4, 2 3/4 or 3/40.
     pattern = rf"(?<!\d)(?<!\d[. ]){re.escape(given)}(?!\d|\.\d)"
-    question = completion_text(row["prompts"])
-    without_markup = strip_markup(question)
-    texts = [_for_search(question), _for_search(without_markup)]
-    return any(re.search(pattern, text) for text in texts)
+    question = strip_markup(completion_text(row["prompts"]))
+    return re.search(pattern, _for_search(question)) is not None
 
 
 def _digits_at_start(text: str) -> str:
@@ -297,7 +291,11 @@ def _digits_at_start(text: str) -> str:
 
 
 def _for_search(text: str) -> str:
-    """Return a text without spaces around operators, LaTeX spacing and upper case."""
+    """Return a text in lower case, without LaTeX spacing or spaces around operators.
+
+    It repeats a part of `strip_markup`, which leaves a question of more than 2,000 characters as it
+    is.
+    """
     text = re.sub(r"\\(?:left|right|[,!;: ])|\$|\\cdot(?![a-z])", "", text)
     text = re.sub(r"\\[dt]?frac{(\w+)}{(\w+)}(?!\w)", r"\1/\2", text)
     return re.sub(r"\s*([-+*/^=%(){}])\s*", r"\1", " ".join(text.split())).casefold()

@@ -36,13 +36,14 @@ def completion_text(completion: Completion) -> str:
     return completion if isinstance(completion, str) else final_text(completion)
 
 
-def with_last_word(completion: Completion) -> Completion:
-    """Return an episode that ends with a message of the model.
+def ending_with_model_message(completion: Completion) -> Completion:
+    """Return a completion whose last message is from the model and has text.
 
-    If it ends with the result of a tool, an empty message is added. Otherwise a reward that reads
-    `completion[-1]["content"]` would score what a tool returned.
+    Rewards read `completion[-1]["content"]`. If an episode ends with the result of a tool, an empty
+    message is added, because that result is not the model's. A last message with nothing but calls
+    of tools gets the text "" instead of None.
 
-    >>> with_last_word([{"role": "tool", "content": "7"}])[-1]
+    >>> ending_with_model_message([{"role": "tool", "content": "7"}])[-1]
     {'role': 'assistant', 'content': ''}
     """
     if isinstance(completion, str) or not completion:
@@ -124,10 +125,7 @@ class Reward:
 
     def score_batch(self, texts: list[str], rows: list[dict[str, Any]]) -> list[float | None]:
         """Return the scores of several completions; one by one unless a subclass overrides this."""
-        scores = []
-        for text, row in zip(texts, rows, strict=True):
-            scores.append(self.score_text(text, row))
-        return scores
+        return [self.score_text(text, row) for text, row in zip(texts, rows, strict=True)]
 
     def __call__(self, *, completions: Sequence[Completion], **columns: Any) -> list[float | None]:
         texts = [completion_text(completion) for completion in completions]
@@ -215,20 +213,20 @@ def reward_name(reward: RewardFunction) -> str:
 
 
 def reward_list(
-    rewards: RewardFunction | Iterable[RewardFunction], *, least: int = 1
+    rewards: RewardFunction | Iterable[RewardFunction], *, may_be_empty: bool = False
 ) -> list[RewardFunction]:
     """Return one reward, or several, as a list.
 
     Args:
         rewards: One reward function or several.
-        least: Fewest rewards that are accepted, 0 or 1.
+        may_be_empty: True if an empty list is accepted.
 
     Raises:
-        ValueError: There are fewer rewards, or one of them cannot be called as a reward.
+        ValueError: There is no reward, or one of them cannot be called as a reward.
     """
     is_several = isinstance(rewards, Iterable) and not isinstance(rewards, str)
     listed = list(rewards) if is_several and not callable(rewards) else [rewards]
-    if len(listed) < least:
+    if not listed and not may_be_empty:
         raise ValueError(
             "rewards is empty: without a reward there is nothing to score or to learn from."
         )
@@ -258,7 +256,7 @@ def weights_by_name(rewards: RewardFunction | Iterable[RewardFunction]) -> dict[
     {'correctness': 2.0, 'xml_tags': 1.0}
     """
     weights: dict[str, float] = {}
-    for reward in reward_list(rewards, least=0):
+    for reward in reward_list(rewards, may_be_empty=True):
         name = reward_name(reward)
         if name in weights:
             raise ValueError(

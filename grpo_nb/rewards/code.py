@@ -134,7 +134,9 @@ def _read_mapping(test: Any) -> CodeTest:
     # Arrow fills keys that only other rows have with None. `expected` may really be None.
     fields = {key: field for key, field in fields.items() if field is not None or key == "expected"}
     match fields:
-        case {"stdin": str(stdin), "stdout": str(stdout), **rest} if rest.keys() <= {"expected"}:
+        case {"stdin": str(stdin), "stdout": str(stdout), **rest} if (
+            rest.keys() <= {"expected"} and rest.get("expected") is None
+        ):
             return CodeTest(stdin=stdin, stdout=stdout)
     match {"args": [], "kwargs": {}, "tolerance": 0, **fields}:
         case {

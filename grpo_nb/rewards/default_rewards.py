@@ -31,15 +31,15 @@ def rewards_for(task: Task) -> list[Reward]:
     labels = [label for label, _ in task.answers.labels]
     are_letters = all(len(label) == 1 and label.isalpha() for label in labels)
     if kind == "choice" and not are_letters:
-        right = exact_text(format=task.format, is_case_sensitive=False)
+        answer_reward = exact_text(format=task.format, is_case_sensitive=False)
     else:
-        right = _BY_KIND.get(kind, correctness)(format=task.format)
+        answer_reward = _BY_KIND.get(kind, correctness)(format=task.format)
     if task.format.is_bare:
         # Every text has this format, so a reward for it would be the same for all completions.
-        return [right]
+        return [answer_reward]
     # Together 1.5: less than the 2.0 of the answer, so that the format alone never wins.
     return [
-        right,
+        answer_reward,
         xml_format(weight=1.0, format=task.format),
         xml_tags(weight=0.5, format=task.format),
     ]

@@ -12,10 +12,11 @@ from grpo_nb.rewards.base import Reward
 
 @dataclass(frozen=True, kw_only=True)
 class xml_format(Reward):
-    """1.0 if the whole completion is in the format, else 0.0.
+    r"""1.0 if the completion is exactly in its answer format, else 0.0.
 
-    The format can be any `AnswerFormat`, given as `format`. Source: DeepSeek-R1 (arXiv:2501.12948,
-    section 2.2.2).
+    Despite the name it measures any `AnswerFormat`, given as `format`: each tag once and in order,
+    and only white space around the parts. With `boxed()` the completion must end with its one
+    `\boxed{}`. Source: DeepSeek-R1 (arXiv:2501.12948, section 2.2.2).
 
     >>> xml_format()(completions=["<reasoning>r</reasoning><answer>7</answer>", "7"])
     [1.0, 0.0]
@@ -27,11 +28,12 @@ class xml_format(Reward):
 
 @dataclass(frozen=True, kw_only=True)
 class xml_tags(Reward):
-    """The share of the format's tags that occur exactly once, 0.0 to 1.0.
+    r"""The share of the answer format's tags that occur exactly once, 0.0 to 1.0.
 
-    It rises with every tag, where `xml_format` is all or nothing. It also rewards tags in the wrong
-    order and tags that are only mentioned, so it must not weigh as much as the answer. Source: the
-    tag count of open-r1, as a share.
+    Despite the name it measures any `AnswerFormat`, given as `format`. The tags of `boxed()` are
+    `\boxed{` and its `}`. The score rises with every tag, while that of `xml_format` is all or
+    nothing. It also rewards tags in the wrong order and tags that are only mentioned, so it must
+    not weigh as much as the answer. Source: the tag count of open-r1, as a share.
 
     >>> xml_tags()(completions=["<answer>7</answer>"])
     [0.5]

@@ -78,8 +78,9 @@ class judge(Reward):
 
     All answers of a batch are sent together, and each answer is sent once. A reply is kept in
     memory and in the file `cache`, by question, answer, rubric and `model`. So a resumed or
-    repeated step sends nothing again, also in a new process. The address, the headers and the key
-    that `ask` uses are not written anywhere. A training records the replies next to the scores, and
+    repeated step sends nothing again, also in a new process. An empty reply is not kept, because
+    the model may have reached its limit of tokens. The address, the headers and the key that `ask`
+    uses are not written anywhere. A training records the replies next to the scores, and
     `NAME/unscored` is the share of answers without a score. Measure a judge with
     `gn.checks.agreement` before you train on it.
 
@@ -184,14 +185,15 @@ class judge(Reward):
             ValueError: A row has no question.
             EnvironmentProblem: All new calls failed.
         """
-        keys = []
-        new_requests = {}
-        for text, row in zip(texts, rows, strict=True):
-            messages = self.messages(_question(row), text)
-            key = self._key(messages)
-            keys.append(key)
-            if key not in self.replies:
-                new_requests[key] = messages
+        pairs = zip(texts, rows, strict=True)
+        requests = [self.messages(_question(row), text) for text, row in pairs]
+        keys = [self._key(request) for request in requests]
+        # Each new request once.
+        new_requests = {
+            key: request
+            for key, request in zip(keys, requests, strict=True)
+            if not self.replies.get(key)
+        }
         failures = self._send(new_requests) if new_requests else {}
         # The client of `ask` has tried again already, so the server does not work.
         if failures and len(failures) == len(new_requests):
@@ -207,7 +209,7 @@ class judge(Reward):
                 # Only the type: the message of an error may contain the address, and with it a key.
                 results.append(JudgeReply(None, f"(no reply: {type(failures[key]).__name__})"))
             else:
-                reply = self.replies[key]
+                reply = self.replies.get(key, "")
                 results.append(JudgeReply(self.read_score(reply), reply))
         return results
 
@@ -220,10 +222,10 @@ class judge(Reward):
             for call in as_completed(calls):
                 key = calls[call]
                 error = call.exception()
-                if error is None:
-                    self._keep(key, str(call.result() or ""))
-                else:
+                if error is not None:
                     failures[key] = error
+                elif str(call.result() or "").strip():
+                    self._keep(key, str(call.result()))
         finally:
             # After an interrupt, do not wait for calls that may never return.
             pool.shutdown(wait=False, cancel_futures=True)
@@ -233,9 +235,9 @@ class judge(Reward):
         texts = [completion_text(completion) for completion in completions]
         judged = self.judged(texts, rows_of(columns, len(texts)))
         low, high = self.scale
-        scores: list[float | None] = []
-        for reply in judged:
-            scores.append(None if reply.score is None else (reply.score - low) / (high - low))
+        scores = [
+            None if reply.score is None else (reply.score - low) / (high - low) for reply in judged
+        ]
         if columns.get("log_extra") is not None:
             share_unscored = scores.count(None) / max(len(scores), 1)
             columns["log_extra"](f"{self.__name__} says", [reply.words for reply in judged])

@@ -6,8 +6,8 @@ An answer is compared in three steps:
    a text and to forgive; it takes `41 = 42`, `42 \text{ is wrong}` and `x + 1 = 42` for 42, and
    `1 2 3 4` for 10.
 2. Normalise: `math_shapes` writes both answers in one LaTeX and splits them into their parts.
-3. Compare: part by part. Numbers and words are compared here; only expressions go to math-verify,
-   in another process (`math_worker`).
+3. Compare: `_is_same_normalized` compares numbers and words, and `_has_same_parts` everything else
+   part by part. Only expressions go to math-verify, in another process (`math_worker`).
 """
 
 import re
@@ -26,7 +26,7 @@ from grpo_nb.rewards.math_shapes import (
     normalize_latex,
     without_spaces,
 )
-from grpo_nb.rewards.math_worker import are_equal
+from grpo_nb.rewards.math_worker import are_equal_expressions
 from grpo_nb.tasks.answers import folded, is_same_answer
 from grpo_nb.tasks.markup import INSIDE
 from grpo_nb.tasks.number_reading import is_same_number, read_number, unit_name
@@ -147,12 +147,12 @@ def _has_same_parts(given: str, gold: str) -> bool:
     have_names = bool(shape.name and gold_shape.name)
     if have_names and without_spaces(shape.name) != without_spaces(gold_shape.name):
         return False
-    one_is_expression = EXPRESSION in (shape.kind, gold_shape.kind)
+    is_one_an_expression = EXPRESSION in (shape.kind, gold_shape.kind)
     are_relations = bool(_RELATION.search(given) and _RELATION.search(gold))
-    if one_is_expression and are_relations and not have_names:
+    if is_one_an_expression and are_relations and not have_names:
         # Two equations or inequalities are compared as a whole.
         return _is_same_expression(given, gold)
-    if not _has_same_kind(shape, gold_shape):
+    if not _can_compare_parts(shape, gold_shape):
         return False
     if gold_shape.kind == EXPRESSION:
         # `x = x + 1` does not define x.
@@ -171,23 +171,23 @@ def _has_same_parts(given: str, gold: str) -> bool:
     return all(_is_same_normalized(part, gold_part) for part, gold_part in pairs)
 
 
-def _has_same_kind(shape: Shape, gold: Shape) -> bool:
-    """Return True if two shapes have the same kind and number of parts."""
-    is_same = shape.kind == gold.kind
+def _can_compare_parts(shape: Shape, gold: Shape) -> bool:
+    """Return True if two shapes have equally many parts, not too many, and kinds that match."""
+    have_matching_kinds = shape.kind == gold.kind
     if {shape.kind, gold.kind} == {LIST, TUPLE}:
         # `x = 1, y = 2` is the tuple (1, 2).
-        is_same = shape.has_own_names or gold.has_own_names
-    return is_same and len(shape.parts) == len(gold.parts) <= _MOST_PARTS
+        have_matching_kinds = shape.has_own_names or gold.has_own_names
+    return have_matching_kinds and len(shape.parts) == len(gold.parts) <= _MOST_PARTS
 
 
 def _is_same_in_any_order(parts: Sequence[str], gold_parts: Sequence[str]) -> bool:
     """Return True if each part is equal to another part of the gold answer, in any order."""
-    left = list(gold_parts)
+    unmatched = list(gold_parts)
     for part in parts:
-        for gold_part in left:
+        for gold_part in unmatched:
             # Equality is transitive (except where a unit is missing), so the first will do.
             if _is_same_normalized(part, gold_part):
-                left.remove(gold_part)
+                unmatched.remove(gold_part)
                 break
         else:
             return False
@@ -195,20 +195,21 @@ def _is_same_in_any_order(parts: Sequence[str], gold_parts: Sequence[str]) -> bo
 
 
 def _is_same_expression(given: str, gold: str) -> bool:
+    """Return True if two expressions are equal, the given one with or without a unit."""
     with_unit = _WITH_UNIT.fullmatch(given)
     if with_unit and unit_name(with_unit[2]) and not _WITH_UNIT.fullmatch(gold):
         # The gold answer has no unit.
         given = with_unit[1].strip()
     if _BASE.search(gold) or not is_single_answer(given, gold):
         return False
-    return are_equal(gold.replace("*", r" \cdot "), given.replace("*", r" \cdot "))
+    return are_equal_expressions(given.replace("*", r" \cdot "), gold.replace("*", r" \cdot "))
 
 
 def is_single_answer(given: str, gold: str) -> bool:
     r"""Return True if a text has the form of one answer, as the gold answer has it.
 
     The text may not have more relations, commas, words, texts or other commands than the gold
-    answer. It may not have digits apart from each other, nor a tower of powers.
+    answer. It may not have two numbers side by side, as in `1 2`, nor a tower of powers.
 
     >>> is_single_answer("1+x", "x+1"), is_single_answer(r"42x \text{ is wrong}", "42x")
     (True, False)

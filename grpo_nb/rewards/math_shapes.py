@@ -18,6 +18,7 @@ from grpo_nb.tasks.markup import INSIDE, strip_markup
 _BOX = re.compile(rf"\\(?:boxed|fbox)\s*\{{({INSIDE})\}}")
 # Text between two boxes that are parts of one answer.
 _BETWEEN_BOXES = re.compile(r"(?:[\s$(){},;\\]|\\[()\[\],;]|\\q?quad|\\text\b|and|or)*+")
+# The word may be a unit: \boxed{3} apples and \boxed{4} pears.
 _WORD_BEFORE_AND = re.compile(r"\b(?!and\b|or\b)[A-Za-z]+(?=\s+(?:and|or)\b)")
 
 _SIGNS = {
@@ -61,6 +62,7 @@ _FUNCTIONS = "sqrt|pi|sin|cos|tan|cot|log|ln|exp"
 
 
 def _one_command(match: re.Match[str]) -> str:
+    """Return the one command that stands for a command and its synonyms."""
     return _COMMAND_OF.get(match[1], match[0])
 
 
@@ -92,13 +94,13 @@ _REWRITES: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
     ),
 ]
 
-_LETTER = r"(?:[A-Za-z]|\\[a-z]+)(?:_\{\w+\})?'?"
+_SYMBOL = r"(?:[A-Za-z]|\\[a-z]+)(?:_\{\w+\})?'?"
 # x, f(x) and (x, y) are names.
-_NAME = rf"(?:{_LETTER}(?:\(\s*{_LETTER}\s*\))?|\(\s*{_LETTER}(?:\s*,\s*{_LETTER})+\s*\))"
+_NAME = rf"(?:{_SYMBOL}(?:\(\s*{_SYMBOL}\s*\))?|\(\s*{_SYMBOL}(?:\s*,\s*{_SYMBOL})+\s*\))"
 _NAME_BEFORE = re.compile(rf"\s*({_NAME})\s*(?:=(?!=)|\\in(?![A-Za-z]))\s*")
 _BRACKET = re.compile(r"(?P<open>\\\{|[(\[{])|(?P<close>\\\}|[)\]}])")
-_ORDER = re.compile(r"\s*(\\(?:le|ge)(?![A-Za-z])|[<>])\s*")
-_TURNED = {">": "<", r"\ge": r"\le"}
+_INEQUALITY_SIGN = re.compile(r"\s*(\\(?:le|ge)(?![A-Za-z])|[<>])\s*")
+_REVERSED_SIGN = {">": "<", r"\ge": r"\le"}
 _OR = r"(?<![A-Za-z\\])or(?![A-Za-z])"
 _AND = r"(?<![A-Za-z\\])and(?![A-Za-z])"
 # The comma of 1,234 separates nothing.
@@ -296,10 +298,10 @@ def _with_intervals(text: str) -> str:
 
 def _interval(text: str) -> tuple[str, str]:
     r"""Return name and interval of `1 < x \le 2` or `x > 1`; an empty name for other texts."""
-    sides = _ORDER.split(text)
+    sides = _INEQUALITY_SIGN.split(text)
     # Sides and signs in turn: 1, <, x, \le, 2.
     if set(sides[1::2]) <= {">", r"\ge"}:
-        sides = [_TURNED.get(side, side) for side in reversed(sides)]
+        sides = [_REVERSED_SIGN.get(side, side) for side in reversed(sides)]
     if len(sides) == 3:
         sides = [r"-\infty", "<", *sides] if is_name(sides[0]) else [*sides, "<", r"\infty"]
     if len(sides) != 5:

@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import threading
+from typing import Any
 
 PAIR_SECONDS = 2.0
 """Processor time for one pair, so that a busy machine changes no verdict.
@@ -34,8 +35,12 @@ _worker: subprocess.Popen[bytes] | None = None
 
 
 @functools.lru_cache(_MOST_REMEMBERED)
-def are_equal(gold: str, given: str) -> bool:
+def are_equal_expressions(given: str, gold: str) -> bool:
     """Return True if two LaTeX expressions are equal.
+
+    Args:
+        given: The expression in an answer slot.
+        gold: The expression of the gold answer.
 
     Raises:
         Undecided: The pair took more than `PAIR_SECONDS`, or its worker broke down.
@@ -44,7 +49,7 @@ def are_equal(gold: str, given: str) -> bool:
     with _lock:
         if _worker is None or _worker.poll() is not None:
             _worker = _start()
-        line = _exchange(_worker, json.dumps([gold, given, PAIR_SECONDS]))
+        line = _exchange(_worker, json.dumps([given, gold, PAIR_SECONDS]))
     # No line if the worker has ended, and null if its memory was used up.
     verdict = json.loads(line or "null")
     if verdict is None:
@@ -78,7 +83,8 @@ def _start() -> subprocess.Popen[bytes]:
 
     raise EnvironmentProblem(
         "the process that compares expressions does not start; "
-        "`python -c 'import math_verify'` shows the reason."
+        "`python -c 'import math_verify, resource'` shows the reason (Windows has no resource: "
+        "use WSL 2)."
     )
 
 
@@ -111,11 +117,11 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_reset_after_fork)
 
 
-def _verify(gold: str, given: str) -> bool:
-    """Return True if math-verify calls two expressions equal and their difference is small."""
+def _verify(given: str, gold: str) -> bool:
+    """Return True if two expressions are equal by math-verify and, as numbers, also close."""
     from latex2sympy2_extended import NormalizationConfig
     from math_verify import LatexExtractionConfig, parse, verify
-    from sympy import Basic, Float, I
+    from sympy import Basic, Float
 
     # The settings of TRL's accuracy_reward. The time limits of math-verify are signal handlers,
     # which never run inside a long multiplication, so they are off.
@@ -125,7 +131,7 @@ def _verify(gold: str, given: str) -> bool:
         try_extract_without_anchor=False,
     )
     sides = []
-    for text in (gold, given):
+    for text in (given, gold):
         parsed = parse(
             f"$\\boxed{{{text}}}$",
             extraction_config=[config],
@@ -135,22 +141,30 @@ def _verify(gold: str, given: str) -> bool:
         if not parsed:
             return False
         sides.append(parsed[0])
-    left, right = sides
-    are_expressions = isinstance(left, Basic) and isinstance(right, Basic)
-    if are_expressions and "i" in map(str, left.free_symbols):
+    answer, gold_answer = sides
+    are_expressions = isinstance(answer, Basic) and isinstance(gold_answer, Basic)
+    if are_expressions and "i" in map(str, gold_answer.free_symbols):
         # math-verify reads the imaginary unit as a variable, with other assumptions on each side.
-        left = left.subs({symbol: I for symbol in left.free_symbols if symbol.name == "i"})
-        right = right.subs({symbol: I for symbol in right.free_symbols if symbol.name == "i"})
-    is_same = verify([left], [right], timeout_seconds=None)
-    are_numbers = are_expressions and left.is_number and right.is_number
-    if is_same and are_numbers and (left - right).has(Float):
+        answer = _with_imaginary_unit(answer)
+        gold_answer = _with_imaginary_unit(gold_answer)
+    is_same = verify([gold_answer], [answer], timeout_seconds=None)
+    are_numbers = are_expressions and answer.is_number and gold_answer.is_number
+    if is_same and are_numbers and (gold_answer - answer).has(Float):
         # math-verify rounds both to six decimals, so that 10^{-8}\pi would be 0.
-        return cmath.isclose(complex(left), complex(right), rel_tol=1e-5)
+        return cmath.isclose(complex(gold_answer), complex(answer), rel_tol=1e-5)
     return is_same
 
 
+def _with_imaginary_unit(expression: Any) -> Any:
+    """Return a sympy expression with the imaginary unit in place of each variable `i`."""
+    from sympy import I
+
+    variables = [symbol for symbol in expression.free_symbols if symbol.name == "i"]
+    return expression.subs(dict.fromkeys(variables, I))
+
+
 def _serve() -> None:
-    """Answer each line `[gold, given, seconds]` with a verdict until the pipe closes.
+    """Answer each line `[given, gold, seconds]` with a verdict until the pipe closes.
 
     The verdict is null if the memory is used up. The first line is empty; its answer, true, says
     that the worker has started.
@@ -170,11 +184,11 @@ def _serve() -> None:
     sys.stdin.readline()
     print("true", file=answers, flush=True)
     for line in sys.stdin:
-        gold, given, seconds = json.loads(line)
+        given, gold, seconds = json.loads(line)
         signal.setitimer(signal.ITIMER_PROF, seconds)
         signal.setitimer(signal.ITIMER_REAL, _CLOCK_PER_PROCESSOR_TIME * seconds)
         try:
-            verdict = bool(_verify(gold, given))
+            verdict = bool(_verify(given, gold))
         except MemoryError:
             verdict = None
         except Exception:

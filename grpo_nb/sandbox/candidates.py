@@ -242,13 +242,13 @@ def _run(candidate: Candidate, limits: Limits) -> Outcome:
     _, status, usage = os.wait4(child.pid, 0)
     child.returncode = os.waitstatus_to_exitcode(status)
     cpu_seconds = usage.ru_utime + usage.ru_stime
-    is_killed = has_ended and child.returncode == -signal.SIGKILL
-    if is_killed and cpu_seconds < limits.cpu_seconds:
+    is_killed_by_kernel = has_ended and child.returncode == -signal.SIGKILL
+    if is_killed_by_kernel and cpu_seconds < limits.cpu_seconds:
         # The code cannot send signals, so this says nothing about the code.
         return outcome_without_answers(
             candidate, "lost", "the system killed it: it may be out of memory"
         )
-    if is_killed or child.returncode == -signal.SIGPROF:
+    if is_killed_by_kernel or child.returncode == -signal.SIGPROF:
         limit = "processor time"
     return outcome_of(candidate, *written, limit, child.returncode, cpu_seconds)
 

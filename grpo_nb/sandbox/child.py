@@ -150,8 +150,9 @@ def _isolate(job: dict) -> None:
     """
     libc = ctypes.CDLL(None)
     os.environ.clear()
+    counted_threads = _become_nobody()
     limits = {
-        resource.RLIMIT_NPROC: _become_nobody() + _THREADS,
+        resource.RLIMIT_NPROC: counted_threads + _THREADS,
         resource.RLIMIT_AS: job["memory_mib"] << 20,
         # In whole seconds. The timer below is exact, but code can ignore its signal.
         resource.RLIMIT_CPU: int(time.process_time() + job["cpu_seconds"]) + 2,
@@ -180,7 +181,7 @@ def _isolate(job: dict) -> None:
 
 
 def _become_nobody() -> int:
-    """Change from root to a user that owns nothing.
+    """If this process is root's, change to a user that owns nothing.
 
     Returns:
         Number of threads that the kernel may count for this user already.

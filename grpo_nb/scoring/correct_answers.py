@@ -3,9 +3,9 @@
 The grader of a set of rewards decides. It is not a language model, as `gn.rewards.judge` is.
 `choose_grader` returns the first of these:
 
-1. The kit's reward for the answer, such as `multiple_choice()`, if the set has exactly one and the
-   rows have the column that it reads.
-2. If the set has no such reward: the user's own function with the highest weight of all rewards,
+1. The only reward of the set that compares the answer slot, if the rows have the column that it
+   reads. It is a `SlotReward`, such as `multiple_choice()` or a user's subclass.
+2. If the set has no `SlotReward`: the user's own function with the highest weight of all rewards,
    or the kit's `code_tests()` with that weight, unless two functions share the highest weight.
 3. `correctness()`.
 
@@ -32,10 +32,11 @@ from grpo_nb.rewards.code import code_tests
 from grpo_nb.scoring.last_answer import (
     CANDIDATE_IN_WORDS,
     CandidateKind,
-    kind_of,
-    labels_of,
+    candidate_kind,
     last_candidate,
+    recurring_labels,
 )
+from grpo_nb.scoring.record import is_from_kit
 from grpo_nb.scoring.scores import first_step_state, score
 from grpo_nb.tasks.answers import folded
 from grpo_nb.tasks.formats import AnswerFormat, bare, xml
@@ -87,12 +88,12 @@ def choose_grader(
     correctness(tolerance=0.1)
     """
     rewards = list(rewards)
-    # Two rewards for the answer may disagree, and neither is more right than the other.
-    answer_rewards = [reward for reward in rewards if isinstance(reward, SlotReward)]
-    if len(answer_rewards) == 1:
-        column = answer_rewards[0].column
+    # Two rewards for the slot may disagree, and neither is more right than the other.
+    slot_rewards = [reward for reward in rewards if isinstance(reward, SlotReward)]
+    if len(slot_rewards) == 1:
+        column = slot_rewards[0].column
         if not rows or column in rows[0]:
-            return answer_rewards[0]
+            return slot_rewards[0]
     function = deciding_function(rewards)
     if function is None:
         return correctness()
@@ -100,12 +101,12 @@ def choose_grader(
 
 
 def deciding_function(rewards: Iterable[RewardFunction]) -> RewardFunction | None:
-    """Return the function that is the grader of a set without a kit reward for the answer.
+    """Return the function that is the grader of a set without a `SlotReward`.
 
     It is the user's own function, or the kit's `code_tests()`, with the highest weight of all
-    rewards. None if the set has a kit reward for the answer, or if there is no such function, or
-    more than one. The kit's other rewards (format and `judge`) may share the highest
-    weight; they are never chosen.
+    rewards. None if the set has a `SlotReward`, or if there is no such function, or more than one.
+    The kit's other rewards (format and `judge`) may share the highest weight; they are never
+    chosen.
 
     >>> def solved(completions, **columns): ...
     >>> def style(completions, **columns): ...
@@ -121,8 +122,7 @@ def deciding_function(rewards: Iterable[RewardFunction]) -> RewardFunction | Non
     highest = max(weights.values(), default=0.0)
     main = []
     for reward in rewards:
-        is_from_kit = type(reward).__module__.startswith("grpo_nb.")
-        may_decide = not is_from_kit or isinstance(reward, code_tests)
+        may_decide = not is_from_kit(reward) or isinstance(reward, code_tests)
         if may_decide and weights[reward_name(reward)] == highest > 0:
             main.append(reward)
     return main[0] if len(main) == 1 else None
@@ -141,10 +141,13 @@ def function_grader(
     The gold answers of the first rows are scored, and for each of them a wrong answer, which is the
     gold answer of another row, and an empty completion. The full score is, in this order:
 
-    1. the upper end of the function's attribute `range`;
-    2. the lowest score of a gold answer that scores above every wrong and empty one, so that
-       questions may be worth different scores;
-    3. the highest score of a gold answer that scores above its own wrong and empty one;
+    1. The upper end of the function's attribute `range`.
+    2. The lowest score of a gold answer that is above every wrong and empty one. Questions may be
+       worth different scores: if right answers score 1 or 3 and wrong ones 0, it is 1. If wrong
+       answers to the hard question score 2, it is 3.
+    3. The highest score of a gold answer that is above its own wrong and empty one. Example: a
+       function that searches the text for the gold answer 2 also finds it in the wrong answer 12.
+       Then no gold answer scores above every wrong one.
     4. 1.0.
 
     Args:
@@ -168,42 +171,44 @@ def function_grader(
 
     tried_rows = rows[:_TRIED_ROWS]
     golds = [str(row.get("answer", "")) for row in tried_rows]
-    # Wrong answers look like right ones: another row's gold answer has the same kind and format.
-    wrong_answers = []
-    for gold in golds:
-        others = [other for other in golds if folded(other) != folded(gold)]
-        wrong_answers.append(others[0] if others else "")
+    wrong_answers = [_wrong_answer(gold, golds) for gold in golds]
     in_format = [format.completion("reasoning", answer) for answer in [*golds, *wrong_answers]]
     texts = [*in_format, *[""] * len(golds)]
     # Each text gets a new environment, because the function may change it.
     started_rows = [dict(start_episode(row)) for row in [*tried_rows] * 3]
     scores = _function_scores(function, texts, started_rows, tokenizer=tokenizer) if texts else []
     # A text without a score is below every text with one.
-    of_gold, of_wrong, of_empty = np.nan_to_num(scores, nan=-np.inf).reshape(3, -1)
-    limits = np.maximum(of_wrong, of_empty) + _ROUNDING
-    above_own = of_gold[of_gold > limits]
-    above_all = of_gold[of_gold > limits.max(initial=-np.inf)]
-    has_gap = above_own.size > 0
-    declared = range_of(function)
-    if declared is not None and declared[0] < declared[1] < math.inf:
+    gold_scores, wrong_scores, empty_scores = np.nan_to_num(scores, nan=-np.inf).reshape(3, -1)
+    not_right = np.maximum(wrong_scores, empty_scores) + _ROUNDING
+    # Of the gold answers: scores above those of the same row, and above those of all rows.
+    above_own = gold_scores[gold_scores > not_right]
+    above_all = gold_scores[gold_scores > not_right.max(initial=-np.inf)]
+    is_gold_above = above_own.size > 0
+    lowest, highest = range_of(function) or (0.0, 0.0)
+    if lowest < highest < math.inf:
         # It takes precedence: the gold answers of eight rows may not reach it.
-        full_score = declared[1]
+        full_score = highest
         reason = "its declared maximum"
-    elif has_gap:
+    elif is_gold_above:
         full_score = float(above_all.min() if above_all.size else above_own.max())
         reason = "its score for a gold answer in the format"
     else:
         full_score = 1.0
         reason = "the default"
-    if not has_gap:
+    if not is_gold_above:
         reason += "; no gold answer scores above a wrong one"
     return FunctionGrader(
         function=function,
         full_score=full_score,
         reason=reason,
         # If all gold answers are the same, no wrong one was tried.
-        is_proven=has_gap and any(wrong_answers),
+        is_proven=is_gold_above and any(wrong_answers),
     )
+
+
+def _wrong_answer(gold: str, golds: Sequence[str]) -> str:
+    """Return another row's gold answer, which looks like a right one; empty if all are equal."""
+    return next((other for other in golds if folded(other) != folded(gold)), "")
 
 
 def grader_in_words(grader: Grader) -> str:
@@ -223,26 +228,6 @@ def grader_in_words(grader: Grader) -> str:
     # Neither weight, nor format, nor name affects which answers are correct.
     shown = dataclasses.replace(grader, weight=type(grader).weight, format=xml(), name="")
     return f"answers to which {shown!r} gives the full score"
-
-
-def grader_remarks(grader: Grader, scores: Sequence[float | None]) -> list[str]:
-    """Return a remark on a function that returned None for some answers.
-
-    Args:
-        grader: From `choose_grader`.
-        scores: The `grader_score` of each graded answer.
-
-    >>> grader = FunctionGrader(function=print, full_score=1.0, reason="its declared maximum")
-    >>> grader_remarks(grader, [None, 1.0])
-    ['print() returned None for 1 of 2 answers: there correctness() decides.']
-    """
-    missing = list(scores).count(None)
-    if not isinstance(grader, FunctionGrader) or not missing:
-        return []
-    return [
-        f"{grader.name}() returned None for {missing} of {len(scores)} answers: "
-        "there correctness() decides."
-    ]
 
 
 def are_correct(
@@ -268,13 +253,12 @@ def are_correct(
     if scores is None:
         scores = grader_scores(grader, texts, rows, format)
     full_score = grader.full_score if isinstance(grader, FunctionGrader) else 1.0
-    has_full_score = [value >= full_score - _ROUNDING for value in scores]
-    if not any(map(math.isnan, scores)):
-        return has_full_score
-    by_correctness = grader_scores(correctness(), texts, rows, format)
-    is_correct = []
-    for value, is_full, fallback in zip(scores, has_full_score, by_correctness, strict=True):
-        is_correct.append(fallback == 1.0 if math.isnan(value) else is_full)
+    is_correct = [value >= full_score - _ROUNDING for value in scores]
+    if any(map(math.isnan, scores)):
+        by_correctness = grader_scores(correctness(), texts, rows, format)
+        for place, value in enumerate(scores):
+            if math.isnan(value):
+                is_correct[place] = by_correctness[place] == 1.0
     return is_correct
 
 
@@ -284,19 +268,20 @@ def grader_scores(
     rows: Sequence[Mapping[str, Any]],
     format: AnswerFormat,
     *,
-    scored: Mapping[str, Any] | None = None,
+    function_arguments: Mapping[str, Any] | None = None,
 ) -> list[float]:
     """Return the grader's scores, NaN for None.
 
     Args:
         grader, texts, rows, format: As in `are_correct`.
-        scored: For a function: completions, rows and token ids as a training passes them to rewards
+        function_arguments: Completions, rows and token ids as a training passes them to a function
             (`generation.samples.as_scored`). The texts and rows if not given.
     """
     if not texts:
         return []
     if isinstance(grader, FunctionGrader):
-        return _function_scores(grader.function, **(scored or {"completions": texts, "rows": rows}))
+        function_arguments = function_arguments or {"completions": texts, "rows": rows}
+        return _function_scores(grader.function, **function_arguments)
     # The questions may be asked in another format than that of the training.
     grader = dataclasses.replace(grader, format=format)
     return list(score(grader, texts, list(rows)).values[grader.__name__])
@@ -323,18 +308,18 @@ def are_correct_anywhere(
         return None
     # With several samples a row comes several times, which would make any answer look like a label.
     distinct_rows = {id(row): row for row in rows}.values()
-    labels = labels_of([str(row.get("answer", "")) for row in distinct_rows])
-    is_anywhere = list(is_correct)
+    labels = recurring_labels([str(row.get("answer", "")) for row in distinct_rows])
+    is_correct_anywhere = list(is_correct)
     for place, (text, row) in enumerate(zip(texts, rows, strict=True)):
         if is_correct[place]:
             continue
         candidates = []
-        for gold in _golds(grader, row):
+        for gold in _deciding_golds(grader, row):
             candidates += last_candidate(text, gold, row=row, format=format, labels=labels)
         # A candidate has no tags any more, so it is graded in the format without tags.
         verdicts = are_correct(grader, candidates, [row] * len(candidates), bare())
-        is_anywhere[place] = any(verdicts)
-    return is_anywhere
+        is_correct_anywhere[place] = any(verdicts)
+    return is_correct_anywhere
 
 
 def anywhere_in_words(grader: Grader, rows: Sequence[Mapping[str, Any]]) -> str:
@@ -346,11 +331,11 @@ def anywhere_in_words(grader: Grader, rows: Sequence[Mapping[str, Any]]) -> str:
     """
     if not isinstance(grader, SlotReward):
         return f"not measured, because {grader.name}() does not say where it reads the answer"
-    labels = labels_of([str(row.get("answer", "")) for row in rows])
+    labels = recurring_labels([str(row.get("answer", "")) for row in rows])
     kinds_in_rows: set[CandidateKind] = set()
     for row in rows:
-        for gold in _golds(grader, row):
-            kinds_in_rows.add(kind_of(gold, row, labels))
+        for gold in _deciding_golds(grader, row):
+            kinds_in_rows.add(candidate_kind(gold, row, labels))
     searched = " or ".join(
         words for kind, words in CANDIDATE_IN_WORDS.items() if kind in kinds_in_rows
     )
@@ -360,8 +345,8 @@ def anywhere_in_words(grader: Grader, rows: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-def _golds(grader: SlotReward, row: Mapping[str, Any]) -> list[str]:
-    """Return the gold answers that decide on this row."""
+def _deciding_golds(grader: SlotReward, row: Mapping[str, Any]) -> list[str]:
+    """Return the grader's gold answers of a row, or those of `correctness()` if it has none."""
     return grader.golds(dict(row)) or gold_answers(row["answer"])
 
 

@@ -45,19 +45,26 @@ _FEWEST_QUESTION_WORDS = 3
 _LONGEST_QUESTION = 5_000
 """Characters. A longer question is hardly ever repeated, and searching for it takes time."""
 
-_DIGITS = r"(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+)"
-_NUMBER = re.compile(
-    # A minus after a letter, digit or closing bracket subtracts: 12-5 ends in 5.
-    r"(?:(?<![\w)\]}%.])[-\u2212])?"
-    r"[$\u20ac\u00a3\u00a5\u20b9]?"
-    r"(?:"
-    r"\\[dtc]?frac\s*\{\s*-?[\d.]+\s*\}\s*\{\s*-?[\d.]+\s*\}"
-    rf"|(?<![\w.])(?:\d+ (?=\d+/\d))?{_DIGITS}(?:\s?/\s?{_DIGITS})?"
-    r"(?:[eE][-+]?\d{1,3}(?!\w)|\s?(?:\\times|\u00d7|x|\*)\s?10\s?\^\s?\{?-?\d{1,3}\}?)?"
-    r")"
-    r"(?:\s?\\?%)?"
-    # 42abc is one word, and not the number 42.
-    r"[A-Za-z]*"
+_DECIMAL = r"(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+)"  # 1,250.50
+# A number inside a sentence, where spaces and commas mostly end a number. `read_number` reads the
+# match afterwards.
+_NUMBER_IN_TEXT = re.compile(
+    rf"""
+    (?:(?<![\w)\]}}%.])[-\u2212])?  # a minus after a letter, digit or bracket subtracts: 12-5
+    [$\u20ac\u00a3\u00a5\u20b9]?
+    (?:
+        \\[dtc]?frac\s*\{{\s*-?[\d.]+\s*\}}\s*\{{\s*-?[\d.]+\s*\}}
+        |(?<![\w.])(?:\d+[ ](?=\d+/\d))?  # the 1 of 1 3/4
+        {_DECIMAL}(?:\s?/\s?{_DECIMAL})?
+        (?:  # the power of ten in 1e3 and 1 x 10^3
+            [eE][-+]?\d{{1,3}}(?!\w)
+            |\s?(?:\\times|\u00d7|x|\*)\s?10\s?\^\s?\{{?-?\d{{1,3}}\}}?
+        )?
+    )
+    (?:\s?\\?%)?
+    [A-Za-z]*  # 42abc is one word, and not the number 42
+    """,
+    re.VERBOSE,
 )
 _UNIT_AFTER = re.compile(r"\s+([A-Za-z\u00b5\u00b0\u03a9][A-Za-z/\u00b0]*)")
 _FORMULA = re.compile(
@@ -94,7 +101,7 @@ def last_candidate(
     >>> last_candidate("What is 8 + 4?", "4", row=row, format=xml_format)
     []
     """
-    kind = kind_of(gold, row, labels)
+    kind = candidate_kind(gold, row, labels)
     text = _without_marks(text[-_LONGEST_TEXT:], format)
     text = _without_question(text, str(row.get("question", "")))
     match kind:
@@ -109,10 +116,10 @@ def last_candidate(
     return _last_words(text, count=len(gold.split()))
 
 
-def kind_of(gold: str, row: Mapping[str, Any], labels: Sequence[str] = ()) -> CandidateKind:
+def candidate_kind(gold: str, row: Mapping[str, Any], labels: Sequence[str] = ()) -> CandidateKind:
     """Return the kind of candidate that is compared with a gold answer.
 
-    >>> kind_of("1,250", {}), kind_of("spam", {}, ["spam", "ham"]), kind_of("Paris", {})
+    >>> candidate_kind("1,250", {}), candidate_kind("spam", {}, ["spam", "ham"]), candidate_kind("Paris", {})
     ('number', 'label', 'text')
     """
     # Labels first: the label "1" is a number too, but only labels count as candidates for it.
@@ -122,10 +129,10 @@ def kind_of(gold: str, row: Mapping[str, Any], labels: Sequence[str] = ()) -> Ca
     return answers_of([gold]).kind  # never "choice": one answer does not recur
 
 
-def labels_of(golds: Sequence[str]) -> list[str]:
+def recurring_labels(golds: Sequence[str]) -> list[str]:
     """Return the labels among gold answers: few short texts that recur.
 
-    >>> labels_of(["spam", "ham"] * 4), labels_of(["Paris", "Rome"])
+    >>> recurring_labels(["spam", "ham"] * 4), recurring_labels(["Paris", "Rome"])
     (['ham', 'spam'], [])
     """
     answers = answers_of(golds)
@@ -152,7 +159,7 @@ def _without_question(text: str, question: str) -> str:
 
 def _last_number(text: str, gold: str) -> list[str]:
     # The last number, because worked steps come before the result.
-    numbers = list(_NUMBER.finditer(text))
+    numbers = list(_NUMBER_IN_TEXT.finditer(text))
     if not numbers:
         return []
     number = numbers[-1][0].replace("\u2212", "-")
@@ -165,7 +172,7 @@ def _last_number(text: str, gold: str) -> list[str]:
 
 
 def _last_label(text: str, labels: Sequence[str]) -> list[str]:
-    # The longest first: "not spam" takes precedence over "spam".
+    # The longest first: "spam mail" takes precedence over "spam".
     ordered = sorted(set(labels), key=len, reverse=True)
     return re.findall("|".join(map(_label_pattern, ordered)), text)[-1:]
 

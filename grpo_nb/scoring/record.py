@@ -4,8 +4,11 @@ The record of a kit reward has its class and parameters, and that of a user's fu
 Two rewards of one source can still score differently, as `get_soft_overlong_punishment(512, 128)`
 and `get_soft_overlong_punishment(64, 8)` of TRL do. So `state` is a hash of the values that a
 function or an object holds: its attributes, closure, defaults and the arguments of a
-`functools.partial`. Global variables are not recorded, nor what functions and objects inside these
-values hold, except the source of a function in a closure. Nothing in a record is ever executed.
+`functools.partial`.
+
+Global variables are not recorded. An object inside these values is recorded as Python writes it. A
+function inside them is recorded by its name, and in a closure by its source too. Nothing in a
+record is ever executed.
 """
 
 import dataclasses
@@ -31,11 +34,16 @@ _KIT_REWARDS: dict[str, type[Reward]] = {
     if isinstance(value, type) and issubclass(value, Reward) and name.islower()
 }
 # Parameters of kit rewards that are objects; a record has their fields.
-_OBJECTS = {"format": AnswerFormat, "limits": Limits}
+_OBJECT_PARAMETERS = {"format": AnswerFormat, "limits": Limits}
 _STATE_SCHEME = "7:"
 """Start of each hash of a state. Only hashes with the same start can be compared."""
-# The text of an event goes on with its state: <threading.Event at 0x7f6b: unset>.
+# Some objects write their state after their address: <threading.Event at 0x7f6b: unset>.
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+[^>\n]*| with id=\d+")
+
+
+def is_from_kit(reward: RewardFunction) -> bool:
+    """Return True for a reward of the kit, and False for a function or subclass of a user."""
+    return type(reward) in _KIT_REWARDS.values()
 
 
 def source_of(reward: RewardFunction) -> str:
@@ -69,20 +77,21 @@ def record_of(reward: RewardFunction) -> dict[str, Any]:
     # Kit rewards are identified by their parameters and not by their source: a new version of the
     # package must not look like a changed reward.
     kind = type(reward).__name__
-    is_from_kit = type(reward) in _KIT_REWARDS.values()
+    is_kit_reward = is_from_kit(reward)
     # A user's reward has no recorded parameters: runs are shared, and a parameter may be a key.
-    parameters = json.dumps(_fields_of(reward) if is_from_kit else None, default=_fields_of)
+    fields = _compared_fields(reward) if is_kit_reward else None
+    parameters = json.dumps(fields, default=_compared_fields)
     identity = kind + parameters
-    if not is_from_kit:
+    if not is_kit_reward:
         identity += source
     return {
-        "kind": kind if is_from_kit else "",
+        "kind": kind if is_kit_reward else "",
         "parameters": json.loads(parameters) or {},
         "source": source,
         # A reward has changed if its hash or its state differs.
         "hash": hashlib.sha256(identity.encode()).hexdigest()[:16],
         # The parameters of a kit reward are all that it holds.
-        "state": "" if is_from_kit else _hash_of_state(reward),
+        "state": "" if is_kit_reward else _hash_of_state(reward),
     }
 
 
@@ -119,8 +128,8 @@ def rebuild_reward(record: Mapping[str, Any]) -> Reward | None:
     try:
         parameters = {}
         for name, value in record["parameters"].items():
-            if name in _OBJECTS and value is not None:
-                value = _OBJECTS[name](**value)
+            if name in _OBJECT_PARAMETERS and value is not None:
+                value = _OBJECT_PARAMETERS[name](**value)
             parameters[name] = value
         return _KIT_REWARDS[record["kind"]](**parameters)
     except Exception:
@@ -128,7 +137,7 @@ def rebuild_reward(record: Mapping[str, Any]) -> Reward | None:
         return None
 
 
-def _fields_of(value: Any) -> dict[str, Any]:
+def _compared_fields(value: Any) -> dict[str, Any]:
     # A field that is not compared does not affect a score, such as the `ask` function of a judge.
     values = {}
     for field in dataclasses.fields(value):
@@ -161,7 +170,7 @@ def _held_values(reward: RewardFunction) -> Any:
         return [_held_values(reward.func), reward.args, reward.keywords]
     if isinstance(reward, types.MethodType):
         return _held_values(reward.__self__)
-    held = _fields_of(reward) if dataclasses.is_dataclass(reward) else vars(reward)
+    held = _compared_fields(reward) if dataclasses.is_dataclass(reward) else vars(reward)
     # A checkpoint has what `state_dict` saves. The attribute `_count` may be saved as `count`.
     saved = set()
     if hasattr(reward, "load_state_dict"):

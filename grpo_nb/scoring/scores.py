@@ -1,7 +1,8 @@
 """Score completions with reward functions as `GRPOTrainer` of trl 1.15 does, without a trainer.
 
 `score` builds the keywords of a call (`make_batch`), calls each reward (`call_reward`) and reads
-its scores (`to_floats`). `group_advantages` is the trainer's formula. Three features of TRL are not
+its scores (`to_floats`). A reward may return None for no score; from then on it is NaN, as in TRL.
+`group_advantages` is the trainer's formula. Three features of TRL are not
 covered: reward models, `scale_rewards="batch"`, and
 `multi_objective_aggregation="normalize_then_sum"`, whose advantages do not follow from the totals.
 """
@@ -25,12 +26,12 @@ from grpo_nb.rewards.base import (
     RewardFunction,
     changed_weights,
     completion_text,
+    ending_with_model_message,
     is_async,
     reward_list,
     reward_name,
     run_coroutine,
     weights_by_name,
-    with_last_word,
 )
 
 if TYPE_CHECKING:
@@ -120,14 +121,14 @@ def make_batch(
         completion_ids = [_token_ids(completion, tokenizer) for completion in completions]
     batch: Batch = {
         "prompts": prompts,
-        "completions": [with_last_word(completion) for completion in completions],
+        "completions": [ending_with_model_message(completion) for completion in completions],
         "completion_ids": completion_ids,
     }
-    for name in first_row:
-        if name in batch and name not in _REPLACED_BY_TRL:
+    passed_columns = [name for name in first_row if name not in _REPLACED_BY_TRL]
+    for name in passed_columns:
+        if name in batch:
             raise ValueError(f"a data column cannot be named {name!r}: the trainer passes its own.")
-        if name not in _REPLACED_BY_TRL:
-            batch[name] = [row[name] for row in listed_rows]
+        batch[name] = [row[name] for row in listed_rows]
     return batch
 
 
@@ -247,14 +248,11 @@ class Scores(Shown):
         failed_rows = {error.row for error in self.errors}
         totals = []
         for place in range(len(self)):
-            parts = []
-            for name, scores in self.values.items():
-                part = self.weights[name] * scores[place]
-                if not math.isnan(part):
-                    parts.append(part)
+            parts = [self.weights[name] * scores[place] for name, scores in self.values.items()]
+            known_parts = [part for part in parts if not math.isnan(part)]
             # A failure without a row is one of the whole batch.
             is_unknown = place in failed_rows or None in failed_rows
-            totals.append(sum(parts) if parts and not is_unknown else math.nan)
+            totals.append(sum(known_parts) if known_parts and not is_unknown else math.nan)
         return tuple(totals)
 
     def advantages(self) -> list[float]:
@@ -370,16 +368,21 @@ def score_rows(
     """Score each row of a failed batch on its own, to name the rows that fail. They score NaN.
 
     If no row fails alone, the only failure returned is that of the batch.
+
+    Raises:
+        EnvironmentProblem: The machine failed on a row, which says nothing about the row.
     """
     name = reward_name(reward)
     scores: list[float] = []
     failures: list[RewardError] = []
     for place, text in enumerate(texts):
-        row = {}
+        row_alone = {}
         for column, values in batch.items():
-            row[column] = None if values is None else [values[place]]
+            row_alone[column] = None if values is None else [values[place]]
         try:
-            scores += to_floats(call_reward(reward, row, trainer_state), 1)
+            scores += to_floats(call_reward(reward, row_alone, trainer_state), 1)
+        except EnvironmentProblem:
+            raise
         except Exception as error:
             scores.append(math.nan)
             failures.append(RewardError(name, place, in_line(text, 160), error))

@@ -14,10 +14,10 @@ from grpo_nb.rewards.base import (
     Completion,
     RewardFunction,
     completion_text,
+    ending_with_model_message,
     is_async,
     reward_name,
     run_coroutine,
-    with_last_word,
 )
 from grpo_nb.runs.checkpoints import checkpoint_folders, is_disk_full
 from grpo_nb.scoring.scores import RewardError, score_rows, to_floats
@@ -38,7 +38,7 @@ def with_named_errors(reward: RewardFunction) -> RewardFunction:
     name = reward_name(reward)
 
     def checked_reward(completions: Sequence[Completion], **others: Any) -> list[Any]:
-        keywords = {"completions": [with_last_word(c) for c in completions], **others}
+        keywords = {"completions": [ending_with_model_message(c) for c in completions], **others}
         try:
             output = reward(**keywords)
             if is_async(reward):

@@ -198,7 +198,15 @@ def test_scores_of_the_grader_are_kept_and_none_is_counted(
     odd = sum(int(row["answer"]) % 2 for row in task.holdout)
     evaluation = gn.evaluate(tiny_run, task, correct=sometimes)
     assert sum(row["grader_score"] is None for row in evaluation.rows) == odd > 0
+    remark = f"sometimes() returned None for {odd} of 10 answers: there correctness() decides."
+    assert evaluation.remarks == [remark]
     assert f"returned None for {odd} of 10 answers" in repr(evaluation)
+
+
+def test_function_that_scores_every_answer_has_no_remark(
+    tiny_run: gn.runs.Run, task: gn.tasks.Task
+) -> None:
+    assert gn.evaluate(tiny_run, task, correct=everything).remarks == []
 
 
 def test_gain_of_a_function_that_ignores_answers_names_its_score(

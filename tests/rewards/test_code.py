@@ -93,6 +93,7 @@ BAD_TESTS = [
     ([{"call": "f"}], "must be"),
     ([{"call": "f", "args": [], "expcted": 1}], "must be"),
     ([{"stdin": "a"}], "must be"),
+    ([{"stdin": "a", "stdout": "b", "expected": "b"}], "must be"),
     ([{"call": "f(1)", "expected": 1}], "not a function"),
     ("[1", "Expecting"),
     ([{}], "must be"),

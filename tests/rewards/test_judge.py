@@ -129,6 +129,14 @@ def test_reply_without_a_number_is_kept() -> None:
     assert len(calls) == 3
 
 
+@pytest.mark.parametrize("reply", [None, "", "\n"], ids=repr)
+def test_empty_reply_is_asked_for_again(reply: str | None, tmp_path: Path) -> None:
+    asked = Asked()
+    silent = gn.rewards.judge(lambda messages: reply, RUBRIC, cache=tmp_path / "replies.jsonl")
+    assert call(silent) == [None, None, None]
+    assert call(kept(asked, tmp_path)) == [0.0, 0.5, 1.0]
+
+
 def test_judge_logs_replies_and_the_share_without_score() -> None:
     judge = gn.rewards.judge(without_numbers, "?", cache=None)
     columns = {}

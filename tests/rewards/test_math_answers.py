@@ -81,7 +81,7 @@ def test_no_latex_makes_maths_raise(texts: list[str], gold: str) -> None:
 
 def test_worker_module_imports_where_forks_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "register_at_fork")
-    assert "are_equal" in runpy.run_path(math_worker.__file__)
+    assert "are_equal_expressions" in runpy.run_path(math_worker.__file__)
 
 
 @pytest.mark.parametrize(

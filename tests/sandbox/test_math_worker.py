@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.rewards import math_worker, maths
 from grpo_nb.rewards.answers import Undecided
 from tests.rewards.cases import judged_as_labelled, slot
@@ -76,7 +77,7 @@ def test_worker_that_only_waits_ends_by_the_clock(monkeypatch: pytest.MonkeyPatc
         "from grpo_nb.rewards import math_worker\n"
         "import time\n"
         "math_worker._CLOCK_PER_PROCESSOR_TIME = 1\n"
-        "math_worker._verify = lambda gold, given: gold == 'slow' and time.sleep(60)\n"
+        "math_worker._verify = lambda given, gold: given == 'slow' and time.sleep(60)\n"
         "math_worker._serve()\n"
     )
     popen = functools.partial(subprocess.Popen, [sys.executable, "-c", script])
@@ -85,7 +86,20 @@ def test_worker_that_only_waits_ends_by_the_clock(monkeypatch: pytest.MonkeyPatc
         math_worker.subprocess, "Popen", lambda command, **options: popen(**options)
     )
     with pytest.raises(Undecided):
-        math_worker.are_equal("slow", "x")
+        math_worker.are_equal_expressions("slow", "x")
+
+
+def test_worker_without_a_needed_module_shows_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    # As on Windows.
+    script = "import sys\nsys.modules['resource'] = None\n"
+    script += "from grpo_nb.rewards import math_worker\nmath_worker._serve()\n"
+    popen = functools.partial(subprocess.Popen, [sys.executable, "-c", script])
+    monkeypatch.setattr(math_worker, "_worker", None)
+    monkeypatch.setattr(
+        math_worker.subprocess, "Popen", lambda command, **options: popen(**options)
+    )
+    with pytest.raises(EnvironmentProblem, match=r"import math_verify, resource.*Windows"):
+        math_worker.are_equal_expressions("x+300", "300+x")
 
 
 def test_decided_pair_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,8 +145,8 @@ def test_worker_out_of_memory_is_replaced() -> None:
 def test_pair_without_memory_is_undecided(monkeypatch: pytest.MonkeyPatch) -> None:
     script = (
         "from grpo_nb.rewards import math_worker\n"
-        "def judge(gold, given):\n"
-        "    if gold == 'large':\n"
+        "def judge(given, gold):\n"
+        "    if given == 'large':\n"
         "        raise MemoryError\n"
         "math_worker._verify = judge\n"
         "math_worker._serve()\n"
@@ -143,7 +157,7 @@ def test_pair_without_memory_is_undecided(monkeypatch: pytest.MonkeyPatch) -> No
         math_worker.subprocess, "Popen", lambda command, **options: popen(**options)
     )
     with pytest.raises(Undecided):
-        math_worker.are_equal("large", "x")
+        math_worker.are_equal_expressions("large", "x")
 
 
 def live_processes_of(session: int) -> list[str]:

@@ -11,7 +11,6 @@ from grpo_nb.scoring.correct_answers import (
     deciding_function,
     function_grader,
     grader_in_words,
-    grader_remarks,
 )
 from grpo_nb.tasks.formats import xml
 
@@ -232,13 +231,6 @@ def test_function_without_a_wrong_answer_is_not_proven() -> None:
     grader = function_grader(solved, ROWS[:1] * 2, xml())
     assert grader.full_score == 2.0
     assert not grader.is_proven
-
-
-def test_remark_counts_the_answers_that_scored_none() -> None:
-    grader = function_grader(solved, ROWS, xml())
-    remark = "solved() returned None for 1 of 3 answers: there correctness() decides."
-    assert grader_remarks(grader, [None, 5.0, 2.0]) == [remark]
-    assert grader_remarks(grader, [5.0, 2.0]) == []
 
 
 @pytest.mark.parametrize("rewards", [[correctness()], [style, Weighed(1.0)]])

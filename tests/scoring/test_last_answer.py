@@ -18,7 +18,7 @@ from grpo_nb.scoring.correct_answers import (
     are_correct,
     are_correct_anywhere,
 )
-from grpo_nb.scoring.last_answer import kind_of, last_candidate
+from grpo_nb.scoring.last_answer import candidate_kind, last_candidate
 from grpo_nb.tasks.formats import AnswerFormat, bare, boxed, xml
 
 SUM = "What is 8 + 4?"
@@ -148,8 +148,8 @@ def test_correct_answer_in_the_format_is_one_anywhere(format: AnswerFormat) -> N
         ("Rome", "text"),
     ],
 )
-def test_kind_of_candidate_follows_the_gold_answer(gold: str, kind: str) -> None:
-    assert kind_of(gold, {}, ["spam", "ham"]) == kind
+def test_candidate_kind_candidate_follows_the_gold_answer(gold: str, kind: str) -> None:
+    assert candidate_kind(gold, {}, ["spam", "ham"]) == kind
 
 
 @pytest.mark.parametrize(

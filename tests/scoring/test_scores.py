@@ -17,6 +17,7 @@ from transformers import AutoTokenizer, TrainerState
 from trl.trainer.utils import is_async_callable
 
 import grpo_nb as gn
+from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.rewards import correctness, xml_format, xml_tags
 from grpo_nb.scoring.scores import RewardError, group_advantages, make_batch, score
 
@@ -238,6 +239,16 @@ def test_failing_reward_is_named_with_row_and_completion() -> None:
         score(picky, ["7", "seven \ud800", "8"], {"answer": "7"})
     assert error.value.row == 1
     assert isinstance(error.value.__cause__, ValueError)
+
+
+def test_problem_of_the_machine_on_one_row_is_raised() -> None:
+    def breaks_down(completions: list, **columns: object) -> list[float]:
+        if len(completions) > 1:
+            raise ValueError("a row is wrong")
+        raise EnvironmentProblem("the server is down")
+
+    with pytest.raises(EnvironmentProblem, match="the server is down"):
+        score(breaks_down, ["a", "b"], on_error="record")
 
 
 @pytest.fixture
