@@ -188,7 +188,7 @@ def _percents(number: Number) -> Fraction:
 def _is_in_percent(gold: Fraction) -> bool:
     """Say whether a gold answer without a sign is in percent: 42 is, 0.5 and 3.5 are not.
 
-    Numbers up to 1 are shares. 3.5 could be either, and is taken as the share 350 %.
+    Integers above 1 are in percent, and all numbers from 10 on. Others are shares: 3.5 is 350 %.
     """
     is_whole = gold.denominator == 1
     return abs(gold) >= 10 or (is_whole and abs(gold) > 1)
@@ -223,8 +223,8 @@ def _value_of_words(words: str) -> int | None:
 # Units. A unit of measurement is in this table. Any other word in small letters counts as the thing
 # that is counted, `12 apples`, unless it changes the number or takes it back: `42 wrong`.
 
-# Name: other spellings. Those of one or two letters count in this case only, because mW is not MW.
-# Longer ones count in any case and in the plural.
+# Name: other spellings. Spellings of one or two letters are read only with these capitals, because
+# mW is not MW. Longer ones are read with any capitals. Each may be in the plural.
 _UNITS = """
 second: s sec
 millisecond: ms
@@ -309,8 +309,12 @@ def _read_units() -> dict[str, str]:
     for line in _UNITS.strip().splitlines():
         name, _, spellings = line.partition(":")
         for spelling in [name, *spellings.split()]:
-            names[spelling] = name
+            names[_folded_unit(spelling)] = name
     return names
+
+
+def _folded_unit(spelling: str) -> str:
+    return spelling.casefold() if len(spelling) > 2 else spelling
 
 
 _NAME_OF_UNIT = _read_units()
@@ -365,10 +369,8 @@ def _simple_unit(text: str) -> str:
 
 def _known_unit(word: str) -> str:
     """Return the full name of a unit of measurement; empty for any other word."""
-    spellings = [word, _singular(word)]
-    if len(word) > 2:
-        spellings += [spelling.casefold() for spelling in spellings]
-    return next((_NAME_OF_UNIT[each] for each in spellings if each in _NAME_OF_UNIT), "")
+    name = _NAME_OF_UNIT.get(_folded_unit(word))
+    return name or _NAME_OF_UNIT.get(_folded_unit(_singular(word)), "")
 
 
 def _counted_thing(word: str) -> str:
@@ -383,4 +385,5 @@ def _counted_thing(word: str) -> str:
 
 
 def _singular(word: str) -> str:
-    return word.removesuffix("s") if len(word) > 2 else word
+    is_plural = len(word) > 2 and word.endswith(("s", "S"))
+    return word[:-1] if is_plural else word

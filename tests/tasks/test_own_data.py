@@ -261,6 +261,13 @@ def test_column_with_a_name_of_the_trainer_is_renamed(name: str) -> None:
     gn.score(gn.rewards.correctness(), ["<answer>p</answer>"], task.train[0])
 
 
+def test_renamed_column_does_not_replace_another() -> None:
+    columns = {"source_completion": ["kept"] * 3, "completion": ["renamed"] * 3}
+    task = gn.load_task(rows_of(["p", "q", "r"], **columns), holdout=1)
+    assert task.train[0]["source_completion"] == "kept"
+    assert task.train[0]["source_source_completion"] == "renamed"
+
+
 def test_names_the_trainer_takes_are_known() -> None:
     """load_task renames each name that trl 1.15 reads from a row or passes to rewards."""
     import inspect
@@ -508,7 +515,7 @@ def test_trained_questions_error_names_their_source() -> None:
 @pytest.mark.parametrize(
     ("gold", "same"),
     [
-        ("5 min", ["5 minutes", "5 mins", "5 Minutes", "5minutes", "5min", "5"]),
+        ("5 min", ["5 minutes", "5 mins", "5 Minutes", "5 MINS", "5minutes", "5min", "5"]),
         ("2 hours", ["2 h", "2h", "2 hrs", "2 hr"]),
         ("2h", ["2 hours", "2 h"]),
         ("20 cm", ["20 centimeters", "20 centimetres", "20cm"]),
@@ -517,9 +524,9 @@ def test_trained_questions_error_names_their_source() -> None:
         ("5 m^2", ["5 square meters", "5 sq m", "5 m\u00b2"]),
         ("20 \u00b0C", ["20 degrees Celsius", "20\u00b0C", "20 Celsius"]),
         ("12 lbs", ["12 pounds", "12 lb"]),
-        ("1.5 kWh", ["1.5 kilowatt hours"]),
+        ("1.5 kWh", ["1.5 kilowatt hours", "1.5 kwh"]),
         ("4 inches", ["$4$ inches", "$4$ in", r"$4$\text{ inches}"]),
-        ("$5", ["US$5", "$5 USD", "5 dollars"]),
+        ("$5", ["US$5", "$5 USD", "5 usd", "5 dollars"]),
         ("25 °C", ["25 C", "25 degrees C"]),
         ("5 km/h", ["5 kph", "5 kilometers per hour"]),
     ],
