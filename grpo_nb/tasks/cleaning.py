@@ -334,9 +334,9 @@ def _repeated_rows(
 def _add_column(rows: Collection[TaskRow], name: str, values: list[Any], changes: Changes) -> None:
     """Give each row its value of a column, which is renamed if its name is taken."""
     kept_as = name
-    is_taken = name in TAKEN_NAMES or any(name in row for row in rows)
-    if is_taken:
-        kept_as = f"source_{name}"
+    while kept_as in TAKEN_NAMES or any(kept_as in row for row in rows):
+        kept_as = f"source_{kept_as}"
+    if kept_as != name:
         changes.note(f"the column {name!r} is now {kept_as!r}: its name is taken")
     if _is_changed_by_arrow(values):
         changes.note(f"the column {name!r} is stored as text; non-text values as JSON")
