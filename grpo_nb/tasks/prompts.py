@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from grpo_nb.core.words import in_line
 from grpo_nb.tasks.answers import Answers
 from grpo_nb.tasks.formats import AnswerFormat, xml
 
@@ -74,8 +75,14 @@ def example_turns(example: Example | None, format: AnswerFormat) -> list[dict[st
     """
     if not example:
         return []
-    if all(isinstance(turn, Mapping) for turn in example):
+    is_list = isinstance(example, (list, tuple))
+    if is_list and all(isinstance(turn, Mapping) for turn in example):
         return [dict(turn) for turn in example]
+    if not is_list or len(example) != 3:
+        raise ValueError(
+            f"example = {in_line(example)}: write (question, reasoning, answer), or chat messages "
+            '[{"role": "user", "content": "..."}, ...].'
+        )
     question, reasoning, answer = map(str, example)
     reply = format.render(reasoning, answer)
     if format.extract(reply) != answer.strip():

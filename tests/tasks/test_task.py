@@ -85,6 +85,8 @@ def test_arithmetic_is_right_seeded_and_split(options: dict) -> None:
             ValueError,
             "cannot be read back in the format 'xml'",
         ),
+        (ROWS, {"example": ("1 + 1?", "2")}, ValueError, r"write \(question, reasoning, answer"),
+        (ROWS, {"example": "abc"}, ValueError, "example = 'abc': write"),
         (
             [{"question": q, "answer": "2"} for q in ("1+1?", "1 + 1?")],
             {"holdout": 1},
