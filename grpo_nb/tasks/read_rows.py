@@ -19,6 +19,8 @@ Row = Mapping[str, Any]
 Source = Any
 """A file, a table in memory, a data set or its id on the Hub: see `load_task`."""
 FILES = (".csv", ".tsv", ".json", ".jsonl", ".parquet", ".xlsx")
+# A name with one of these endings is a file too. Any other ending may be that of a Hub id.
+_OTHER_FILES = (".txt", ".xls", ".ods", ".xml", ".yaml", ".yml", ".zip", ".gz", ".pkl")
 
 
 @dataclass(frozen=True)
@@ -204,7 +206,7 @@ def _read_hub(name: str, split: str) -> SourceRows:
     """Read a data set on the Hub, which is named by its owner: owner/name."""
     hub_id = "openai/gsm8k" if name == "gsm8k" else name
     # The Hub is not asked for other names, because that can take half a minute.
-    is_file = Path(name).suffix[1:].isalpha()
+    is_file = name.lower().endswith(_OTHER_FILES)
     if is_file or not re.fullmatch(r"[\w.-]+/[\w.-]+", hub_id):
         raise ValueError(
             f"{name!r} is no {', '.join(FILES)} file and no data set on the Hub, owner/name. For "

@@ -170,8 +170,11 @@ def test_hub_is_asked_for_name_and_configuration(hub: list) -> None:
     assert len(gn.load_task("gsm8k").train) == 6
     gn.load_task("openai/gsm8k")
     gn.load_task("me/reviews-1.0")
+    gn.load_task("me/reviews.en")
+    names = [name for name, _ in hub]
     gsm8k = ("openai/gsm8k", "main")
-    assert hub == [(gsm8k, "train"), (gsm8k, "train"), (("me/reviews-1.0", None), "train")]
+    assert names == [gsm8k, gsm8k, ("me/reviews-1.0", None), ("me/reviews.en", None)]
+    assert {split for _, split in hub} == {"train"}
 
 
 @pytest.mark.parametrize(
