@@ -30,12 +30,13 @@ _FORMULA = re.compile(
     r"|\d\s*[a-z]\b|\b[a-z]\s*[-+*/]|[-+*/]\s*[a-z]\b"  # 2x, x + 1, 1 - x
     r"|^[(\[].*,.*[)\]]$|^[-+\d.]+(\s*,\s*[-+\d.]+)+$"  # (1, 2), 1, 2, 3
 )
-_LETTER = re.compile(
+_OPTION_LETTER = re.compile(
     r"(?:(?i:option|choice)\s+)?[\[(]?(?P<letter>[A-Z])"
     r"(?:[\])]?[.):]?"  # B, (B), B.
-    r"|[\])]?[.):]\s+(?P<after_mark>\S.*)"  # B) Paris
-    r"|[\])]\s+(?P<after_bracket>\S.*)"  # [B] Paris
-    r"|\s+[-\u2014]\s+(?P<after_dash>\S.*)"  # B - Paris
+    r"|(?:[\])]?[.):]"  # B) Paris
+    r"|[\])]"  # [B] Paris
+    r"|\s+[-\u2014]"  # B - Paris
+    r")\s+(?P<after>\S.*)"
     r"|\s+\((?P<in_brackets>.*)\))",  # B (Paris)
     re.DOTALL,
 )
@@ -110,9 +111,8 @@ def answers_of(golds: Sequence[str | Sequence[str]], kind: Kind | None = None) -
     repeats = is_few and len(golds) >= _ROWS_PER_LABEL * len(counts)
     if kind is None:
         kind = _likely_kind(accepted)
-        is_one_line = "\n" not in "".join(counts)
         are_short = max(map(len, counts), default=0) <= _LONGEST_LABEL
-        if kind in ("expression", "text") and repeats and is_one_line and are_short:
+        if kind in ("expression", "text") and repeats and are_short:
             kind = "choice"
     keys = _usual_keys(accepted) if kind == "json" else ()
     # Equally frequent numbers, such as sums that each come three times, have no majority.
@@ -263,13 +263,11 @@ def read_letter(text: str) -> tuple[str, str]:
     """
     text = strip_markup(text).replace("**", "")
     is_one_character = re.fullmatch(r"\W*\w\W*", text) is not None
-    match = _LETTER.fullmatch(text.upper() if is_one_character else text)
+    match = _OPTION_LETTER.fullmatch(text.upper() if is_one_character else text)
     if match is None:
         return "", ""
-    letter, *texts_after = match.groups()
-    # Only one of the four ways to write a text after the letter can match.
-    text_after = "".join(filter(None, texts_after))
-    return letter, strip_markup(text_after)
+    text_after = match["after"] or match["in_brackets"] or ""
+    return match["letter"], strip_markup(text_after)
 
 
 def read_json(text: str) -> Any:

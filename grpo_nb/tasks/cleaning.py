@@ -69,7 +69,7 @@ class Changes:
         return "; ".join(reasons)
 
 
-class _Unusable(Exception):
+class _UnusableRow(Exception):
     """The reason why a row cannot be used."""
 
 
@@ -119,7 +119,7 @@ def clean(
     for number, row in selected.items():
         try:
             rows[number] = _read_row(row, column_of, has_aliases)
-        except _Unusable as reason:
+        except _UnusableRow as reason:
             reasons[number] = str(reason)
     if has_aliases:
         changes.note(
@@ -206,7 +206,7 @@ def _read_row(row: Row, column_of: Mapping[str, str], has_aliases: bool) -> Task
     """Return question and answer of a row, and its own prompt if it has one.
 
     Raises:
-        _Unusable: With the reason why the row cannot be used.
+        _UnusableRow: With the reason why the row cannot be used.
     """
     task_row: TaskRow = {}
     cells = {role: row.get(name) for role, name in column_of.items()}
@@ -238,11 +238,11 @@ def _is_filled(cell: Any) -> bool:
 def _as_text(value: Any, role: str) -> str:
     """Return a question or answer as text; an answer that is a dict or list as JSON."""
     if not _is_filled(value):
-        raise _Unusable(f"with an empty {role}")
+        raise _UnusableRow(f"with an empty {role}")
     if isinstance(value, (dict, list)) and role == "answer":
         return _as_json(value)
     if not isinstance(value, (str, numbers.Number)):
-        raise _Unusable(f"whose {role} is no text")
+        raise _UnusableRow(f"whose {role} is no text")
     # pandas turns whole numbers in a column with an empty cell into floats.
     is_whole_float = isinstance(value, float) and value.is_integer()
     return displayable(str(int(value) if is_whole_float else value))
@@ -257,12 +257,12 @@ def _read_chat(turns: Any) -> Chat:
     try:
         chat = [{"role": turn["role"], "content": displayable(turn["content"])} for turn in turns]
     except (TypeError, KeyError, AttributeError):
-        raise _Unusable(
+        raise _UnusableRow(
             'whose prompt is no chat, [{"role": "user", "content": "..."}, ...]'
         ) from None
     last = chat[-1] if chat else {"role": "", "content": ""}
     if last["role"] not in ("user", "tool") or not last["content"].strip():
-        raise _Unusable("whose prompt does not end with what a user says")
+        raise _UnusableRow("whose prompt does not end with what a user says")
     return chat
 
 
@@ -317,7 +317,8 @@ def _repeated_rows(
         if on_conflict == "raise":
             raise ValueError(
                 f"{described_as}: rows {[first, number]} ask {shorten(row['question'], 120)!r} "
-                f'with different answers, {[first_answer, answer]}. on_conflict="drop" leaves such '
+                f"with different answers, {[first_answer, answer]}. "
+                'on_conflict="drop" leaves such '
                 'questions out, "first" keeps the first. Where each is right, write one row with a '
                 'list as its answer, such as ["Paris", "City of Paris"].'
             )

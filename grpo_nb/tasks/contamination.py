@@ -1,7 +1,7 @@
 """Find held-out questions that were trained on. A score on such questions measures memory.
 
-Two questions are the same if only their writing differs. A question in other words is not found,
-nor are the questions that the base model saw before.
+Two questions are the same if they differ only in white space, punctuation and spelling of signs.
+A question in other words is not found, nor is one that the base model saw before this training.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_nb.tasks.markup import in_ascii
+from grpo_nb.tasks.markup import in_ascii, rewrite
 
 # Pattern -> the one spelling of what it finds, in a question.
 _QUESTION_SPELLINGS = {
@@ -32,9 +32,9 @@ _QUESTION_SPELLINGS = {
 # Quotation marks and ends of sentences, at the start or the end of a word. Two are left alone: the
 # point at the start of .5, and "!" after a number or a single letter, which is a factorial.
 _STOPS = ".,;:?\"'\u201c\u201d\u2018\u2019\u3002\u3001\u2026\u00ab\u00bb"
-_LETTER = r"[^\W\d_]"
+_ANY_LETTER = r"[^\W\d_]"
 _AROUND_WORDS = re.compile(
-    rf"^[{_STOPS}!]+$|^(?:(?!\.\d)[{_STOPS}])+|(?<={_LETTER}{_LETTER})[{_STOPS}!]+$|[{_STOPS}]+$"
+    rf"^[{_STOPS}!]+$|^(?:(?!\.\d)[{_STOPS}])+|(?<={_ANY_LETTER}{{2}})[{_STOPS}!]+$|[{_STOPS}]+$"
 )
 
 
@@ -52,17 +52,15 @@ def normalized_question(question: Any) -> str:
     >>> normalized_question("What is $3.0 \u00d7 4$?") == normalized_question("What is 3 * 4?")
     True
     """
-    text = in_ascii(str(question))
-    for pattern, spelling in _QUESTION_SPELLINGS.items():
-        text = re.sub(pattern, spelling, text)
+    text = rewrite(in_ascii(str(question)), _QUESTION_SPELLINGS)
     words = [_AROUND_WORDS.sub("", word) for word in text.split()]
     return " ".join(filter(None, words))
 
 
 def question_key(question: str) -> str:
-    """Return a text that is equal for questions which must be in the same part of a task.
+    """Return a text that is the same for questions which must be in one part of a task.
 
-    These are questions with the same `normalized_question`, and those that differ in capitals.
+    Such questions have the same `normalized_question`, apart from capitals.
     """
     return normalized_question(question).casefold()
 
@@ -80,10 +78,10 @@ class Contamination:
 
     questions: int
     count: int
-    """Number of questions that were trained on, in any writing."""
+    """Number of these questions that were trained on."""
     example: str | None
     source: str
-    """Name of the questions that they were compared with."""
+    """Name of the training data."""
 
     @property
     def sentence(self) -> str:
@@ -92,7 +90,7 @@ class Contamination:
             return f"None of the {self.questions} held-out questions is among {self.source}."
         return (
             f"{self.count} of {self.questions} held-out questions are also in {self.source}: "
-            "that is memory."
+            "a score on them measures memory."
         )
 
     def require_none(self) -> None:
@@ -122,7 +120,10 @@ def find_contamination(questions: Sequence[Any], trained: Mapping[str, str]) -> 
     2
     """
     hashes = question_hashes(questions)
-    known = [str(q) for q, digest in zip(questions, hashes, strict=True) if digest in trained]
+    known = []
+    for question, digest in zip(questions, hashes, strict=True):
+        if digest in trained:
+            known.append(str(question))
     return Contamination(
         questions=len(questions),
         count=len(known),

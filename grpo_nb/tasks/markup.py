@@ -1,20 +1,24 @@
-"""Text without markup: what is left when Markdown, LaTeX and invisible characters are taken away.
+"""Take Markdown, LaTeX and invisible characters out of a text.
 
 The spelling changes, never the meaning. Answers are compared after this.
 """
 
 import re
 import unicodedata
+from collections.abc import Mapping
 from functools import lru_cache
 
 # Longer texts are not answers; the patterns below are not run on them.
 _LONGEST = 2000  # characters
 
-# Minus, dashes, hyphens, quotation marks, slash, apostrophe.
+# Signs of one character: minus, dashes, hyphens, quotation marks, slash, apostrophe.
 _ASCII_OF_SIGN = str.maketrans(
     "\u2212\u2013\u2012\u2010\u2011\u201c\u201d\u201e\u2044\u2019", '-----"""/\''
 )
-_LATEX_OF_SIGN = {
+# Pattern -> the one spelling of the signs that it finds.
+_SIGN_SPELLINGS = {
+    # Soft hyphens, zero-width spaces and byte order marks are invisible.
+    "[\u00ad\u200b-\u200f\u2060-\u2064\ufeff]": "",
     "[\u00b7\u22c5]": r"\\cdot ",
     "\u00d7": r"\\times ",
     "\u00b0": r"^{\\circ}",
@@ -25,8 +29,6 @@ _LATEX_OF_SIGN = {
     # 1½ gets a space.
     "(?=[\u00bc-\u00be\u2150-\u215e])": " ",
 }
-# Soft hyphens, zero-width spaces and byte order marks.
-_INVISIBLE = "[\u00ad\u200b-\u200f\u2060-\u2064\ufeff]"
 # Text between braces, with further braces inside: 8 levels are more than anyone writes.
 # An escaped brace, as of a set, is not counted.
 INSIDE = r"(?:[^{}\\]|\\.)*+"
@@ -47,9 +49,9 @@ _SPELLINGS = {
     r"\\(?:left|right|displaystyle|textstyle)(?![A-Za-z])\s*|\\!\s*": "",
     r"(?<!\\)\\[,;: ]|(?<=\S)~(?=[^\s~])|[^\S\n]+": " ",
     r"\s*\{\s*,\s*\}\s*": ",",
-    r"\\\$": "$",
+    r"\\+\$": "$",
     r"^\$([^$]*)\$(?=\s*[a-z%\\][^$]*$)": r"\1",  # $4$ inches
-    r"(?i)\s*\\text\{\s*(?:per ?cent|pct)\s*\}|\s*\\%|\s*\b(?:per ?cent|pct)\b": "%",
+    r"(?i)\s*\\text\{\s*(?:per ?cent|pct)\s*\}|\s*\\+%|\s*\b(?:per ?cent|pct)\b": "%",
     r"\s*\^\s*(?:\\circ|\{\s*\\circ\s*\})|\\degree(?![a-z])": r"^{\\circ}",
     r"\\[dtc]frac(?![A-Za-z])": r"\\frac",
     r"\\frac\s*([0-9A-Za-z])": r"\\frac{\1}",
@@ -59,7 +61,7 @@ _SPELLINGS = {
 
 @lru_cache(maxsize=4_096)
 def strip_markup(text: str) -> str:
-    r"""Return a text without wrappers of Markdown and LaTeX, full stop and invisible characters.
+    r"""Return a text without Markdown or LaTeX around it, full stop and invisible characters.
 
     The spelling changes, never the meaning: `½` becomes `1/2`, `\dfrac12` becomes
     `\frac{1}{2}`, and `about 42` stays as it is.
@@ -71,9 +73,14 @@ def strip_markup(text: str) -> str:
     if len(text) > _LONGEST or _PLAIN.fullmatch(text):
         return text
     text = _unwrapped(in_ascii(text))
-    for pattern, spelling in _SPELLINGS.items():
+    return _unwrapped(rewrite(text, _SPELLINGS))
+
+
+def rewrite(text: str, spellings: Mapping[str, str]) -> str:
+    """Return a text in which each pattern, one after the other, is replaced by its spelling."""
+    for pattern, spelling in spellings.items():
         text = re.sub(pattern, spelling, text)
-    return _unwrapped(text)
+    return text
 
 
 def in_ascii(text: str) -> str:
@@ -84,16 +91,14 @@ def in_ascii(text: str) -> str:
     """
     if text.isascii():
         return text
-    text = re.sub(_INVISIBLE, "", text)
-    for pattern, spelling in _LATEX_OF_SIGN.items():
-        text = re.sub(pattern, spelling, text)
+    text = rewrite(text, _SIGN_SPELLINGS)
     text = unicodedata.normalize("NFKC", text).translate(_ASCII_OF_SIGN)
     # Decimal digits of other scripts.
     return re.sub(r"\d", lambda match: str(int(match[0])), text)
 
 
 def _unwrapped(text: str) -> str:
-    """Return a text without the marks around it, however many there are."""
+    """Return a text without marks around it, such as ** or `$`, also if they are nested."""
     before = None
     while text != before:
         before = text = text.strip()

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
-from grpo_nb.tasks.markup import strip_markup
+from grpo_nb.tasks.markup import rewrite, strip_markup
 
 _LONGEST_NUMBER = 100  # characters
 
@@ -172,7 +172,7 @@ def is_same_number(given: Number, gold: Number, tolerance: float = 0.0) -> bool:
     if given.unit and gold.unit and given.unit != gold.unit:
         return False
     difference = abs(given.value - gold.value)
-    difference_as_written = abs(_percents(given) - _percents(gold))
+    difference_as_written = abs(_as_written(given) - _as_written(gold))
     if gold.unit == "%":
         return difference_as_written <= tolerance or 100 * difference <= tolerance
     if given.unit == "%" and _is_in_percent(gold.value):
@@ -180,7 +180,7 @@ def is_same_number(given: Number, gold: Number, tolerance: float = 0.0) -> bool:
     return difference <= tolerance
 
 
-def _percents(number: Number) -> Fraction:
+def _as_written(number: Number) -> Fraction:
     """Return the value as it is written: 42 for 42 %."""
     return number.value * 100 if number.unit == "%" else number.value
 
@@ -237,7 +237,6 @@ week: wk
 year: yr
 meter: m metre
 kilometer: km Km KM kilometre
-decimeter: dm decimetre
 centimeter: cm centimetre
 millimeter: mm millimetre
 micrometer: um micrometre
@@ -247,7 +246,6 @@ kilogram: kg Kg KG kilo kilogramme
 milligram: mg
 liter: l L litre
 deciliter: dl dL decilitre
-centiliter: cl cL centilitre
 milliliter: ml mL millilitre
 tonne: t
 inch: in inche
@@ -273,15 +271,11 @@ kilojoule: kJ
 megajoule: MJ
 calorie: cal
 kilocalorie: kcal
-electronvolt: eV
 volt: V
-millivolt: mV
-kilovolt: kV
 ampere: A amp
 milliampere: mA milliamp
 ohm: Ω
 newton: N
-kilonewton: kN
 pascal: Pa
 kilopascal: kPa
 byte: B
@@ -354,7 +348,7 @@ def unit_name(text: str) -> str | None:
     """
     text = _simple_unit(text)
     name = re.sub(_UNIT_WORD, lambda word: _known_unit(word[0]) or _counted_thing(word[0]), text)
-    if text and not (_UNIT.fullmatch(text) and "?" not in name):
+    if text and ("?" in name or not _UNIT.fullmatch(text)):
         return None
     # "degrees Celsius" has the sign of degrees twice, and "$5 USD" that of dollars.
     return re.sub(r"([$\u20ac\u00a3\u00b0]) ?(?=\1)|[ ()]", "", name)
@@ -362,9 +356,7 @@ def unit_name(text: str) -> str | None:
 
 def _simple_unit(text: str) -> str:
     """Return a unit without LaTeX, and with one spelling of per, squares and degrees."""
-    for pattern, spelling in _UNIT_SPELLINGS.items():
-        text = re.sub(pattern, spelling, text)
-    return " ".join(text.split())
+    return " ".join(rewrite(text, _UNIT_SPELLINGS).split())
 
 
 def _known_unit(word: str) -> str:
@@ -385,5 +377,4 @@ def _counted_thing(word: str) -> str:
 
 
 def _singular(word: str) -> str:
-    is_plural = len(word) > 2 and word.endswith(("s", "S"))
-    return word[:-1] if is_plural else word
+    return re.sub("(?<=..)[sS]$", "", word)

@@ -75,10 +75,9 @@ def example_turns(example: Example | None, format: AnswerFormat) -> list[dict[st
     """
     if not example:
         return []
-    is_list = isinstance(example, (list, tuple))
-    if is_list and all(isinstance(turn, Mapping) for turn in example):
+    if all(isinstance(turn, Mapping) for turn in example):
         return [dict(turn) for turn in example]
-    if not is_list or len(example) != 3:
+    if isinstance(example, str) or len(example) != 3:
         raise ValueError(
             f"example = {in_line(example)}: write (question, reasoning, answer), or chat messages "
             '[{"role": "user", "content": "..."}, ...].'
@@ -112,9 +111,6 @@ def require_tokenizer(
             "a model of its family."
         )
     for name in chat_template_kwargs or ():
-        # transformers passes `tools` to every template.
-        if name == "tools":
-            continue
         if not re.search(rf"\b{re.escape(name)}\b", str(tokenizer.chat_template)):
             raise ValueError(
                 f"chat_template_kwargs has {name!r}, which the tokenizer's chat template does not "

@@ -20,7 +20,7 @@ Source = Any
 """A file, a table in memory, a data set or its id on the Hub: see `load_task`."""
 FILES = (".csv", ".tsv", ".json", ".jsonl", ".parquet", ".xlsx")
 # A name with one of these endings is a file too. Any other ending may be that of a Hub id.
-_OTHER_FILES = (".txt", ".xls", ".ods", ".xml", ".yaml", ".yml", ".zip", ".gz", ".pkl")
+_OTHER_FILES = (".txt", ".xls", ".ods", ".xml", ".yaml", ".zip", ".gz")
 
 
 @dataclass(frozen=True)

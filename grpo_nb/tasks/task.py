@@ -2,8 +2,8 @@
 
 Training, rewards and evaluation work on it. GRPO learns nothing from a question that all
 completions of its group solve, or none, because the advantages are zero. DAPO samples until a batch
-holds no such group (arXiv:2503.14476, section 3.2), which multiplies the sampling. This kit chooses
-between runs instead, by pass rates in the middle (arXiv:2504.03380).
+holds no such group (arXiv:2503.14476, section 3.2), which multiplies the sampling. Instead,
+`curriculum` selects questions with pass rates in the middle before a run (arXiv:2504.03380).
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Task(Shown):
     """Training and held-out prompts that share no question, and the format of their answers.
 
     `train` and `holdout` are `datasets.Dataset`s with the columns `prompt` (chat messages),
-    `question`, `answer` and those of the source. A method that chooses rows returns another task,
-    or this one if nothing changes.
+    `question`, `answer` and those of the source. A method that chooses rows leaves this task as it
+    is and returns another one.
     """
 
     name: str
@@ -122,7 +122,7 @@ class Task(Shown):
 
         The chat template, the tools and the generation prompt are included.
         """
-        require_tokenizer(tokenizer, self.template_kwargs)
+        require_tokenizer(tokenizer, self.chat_template_kwargs)
         prompts = self.starting_prompts(rows)
         encoded = tokenizer.apply_chat_template(
             fit_to_template(prompts, tokenizer, self.template_kwargs),
@@ -139,7 +139,7 @@ class Task(Shown):
     def fingerprint(self) -> str:
         """Hash of every row of both parts, in order, of the template's arguments and the tools.
 
-        A run records it.
+        A run records it next to the sizes of both parts, which the hash does not contain.
         """
         digest = hashlib.sha256()
         tools = self.tools.identity if self.tools is not None else []

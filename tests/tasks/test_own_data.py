@@ -503,7 +503,7 @@ def test_trained_questions_error_names_their_source() -> None:
     contamination = find_contamination(["1+1?"], trained)
     assert contamination.sentence == (
         "1 of 1 held-out questions are also in the training questions of the run tiny: "
-        "that is memory."
+        "a score on them measures memory."
     )
     with pytest.raises(ValueError, match="also in the training questions of the run tiny, such"):
         contamination.require_none()
