@@ -79,9 +79,9 @@ class AnswerFormat:
         """Return the instruction for the model."""
         if self.instruction:
             return self.instruction
-        asked = "Reply with nothing but the answer:" if self.is_bare else "Answer in this format:"
-        shape = self.render("short reasoning", self.answer_hint or "answer")
-        return f"{asked}\n{shape}"
+        request = "Reply with nothing but the answer:" if self.is_bare else "Answer in this format:"
+        layout = self.render("short reasoning", self.answer_hint or "answer")
+        return f"{request}\n{layout}"
 
     def render(self, reasoning: str, answer: str) -> str:
         """Return an answer in this format with all of its tags; a bare one has no reasoning."""

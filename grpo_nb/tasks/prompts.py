@@ -22,7 +22,7 @@ Example = tuple[str, str, str] | Chat
 # Roles of messages that instruct the model. OpenAI's newer models call it "developer".
 SYSTEM_ROLES = ("system", "developer")
 NO_SYSTEM_ROLE = (
-    "the model's chat template has no system role, so the system prompt stands at the start of the "
+    "the model's chat template has no system role, so the system prompt is at the start of the "
     "first user message"
 )
 _MARK = "system-role-check"
@@ -48,7 +48,7 @@ def with_prompts(rows: TaskRows, format: AnswerFormat, example: Example | None) 
         ValueError: The format cannot read the example's answer back.
     """
     system = [{"role": "system", "content": format.system_prompt()}]
-    solved = example_turns(example, format)
+    example_messages = example_turns(example, format)
     prompted = []
     for row in rows:
         instructions = system
@@ -56,7 +56,7 @@ def with_prompts(rows: TaskRows, format: AnswerFormat, example: Example | None) 
         if "prompt" in row:
             own_system, turns = split_system(row["prompt"])
             instructions = system if format.instruction else own_system
-        prompted.append({**row, "prompt": [*instructions, *solved, *turns]})
+        prompted.append({**row, "prompt": [*instructions, *example_messages, *turns]})
     return prompted
 
 

@@ -39,8 +39,8 @@ class SourceRows:
 def sample_rows(rows: Sequence[Row], limit: int | None, seed: int = 0) -> list[Row]:
     """Return up to `limit` random rows in their order, or all; with one seed always the same.
 
-    A file may be sorted by label, so the first rows are no fair sample. Labels may also alternate,
-    so every n-th row is none either.
+    The first rows would all have one label in a file that is sorted by label, and so would every
+    n-th row in a file whose labels alternate.
     """
     count = len(rows) if limit is None else min(limit, len(rows))
     places = random.Random(seed).sample(range(len(rows)), count)

@@ -155,16 +155,17 @@ class Task(Shown):
         Raises:
             ValueError: Their `extra` has other arguments of the chat template.
         """
-        own = dict(self.chat_template_kwargs)
-        asked = settings.extra.get("chat_template_kwargs")
-        if asked is not None and asked != own:
+        of_task = dict(self.chat_template_kwargs)
+        of_settings = settings.extra.get("chat_template_kwargs")
+        if of_settings is not None and of_settings != of_task:
             raise ValueError(
-                f"extra has chat_template_kwargs = {asked}, and the task was made with {own}: say "
-                f"it where the task is made, gn.load_task(..., chat_template_kwargs={asked})."
+                f"extra has chat_template_kwargs = {of_settings}, and the task was made with "
+                f"{of_task}: write them where the task is made, "
+                f"gn.load_task(..., chat_template_kwargs={of_settings})."
             )
-        if not own:
+        if not of_task:
             return settings
-        return settings.replace(extra={**settings.extra, "chat_template_kwargs": own})
+        return settings.replace(extra={**settings.extra, "chat_template_kwargs": of_task})
 
     # Which rows are trained on.
 

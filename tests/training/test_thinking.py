@@ -160,11 +160,11 @@ def test_extra_says_it_too_but_nothing_else(folder: Path, tmp_path: Path) -> Non
         "enable_thinking": False
     }
     with pytest.raises(
-        ValueError, match=r"say it where the task is made, gn.load_task\(..., chat_template_kwargs="
+        ValueError, match=r"write them where the task is made, gn.load_task\(..., chat_template_kwargs="
     ):
         gn.load_task("arithmetic", off, chat_template_kwargs={"enable_thinking": True}, **sizes)
     for use in (gn.train, gn.dry_run, gn.baseline):
-        with pytest.raises(ValueError, match="say it where the task is made"):
+        with pytest.raises(ValueError, match="write them where the task is made"):
             use(model, tokenizer, plain, [brevity], off)
     with pytest.raises(
         ValueError, match="'enable_thinkin', which the tokenizer's chat template does not read"
