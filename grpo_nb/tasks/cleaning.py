@@ -317,8 +317,7 @@ def _repeated_rows(
         if on_conflict == "raise":
             raise ValueError(
                 f"{described_as}: rows {[first, number]} ask {shorten(row['question'], 120)!r} "
-                f"with different answers, {[first_answer, answer]}. "
-                'on_conflict="drop" leaves such '
+                f'with different answers, {[first_answer, answer]}. on_conflict="drop" leaves such '
                 'questions out, "first" keeps the first. Where each is right, write one row with a '
                 'list as its answer, such as ["Paris", "City of Paris"].'
             )

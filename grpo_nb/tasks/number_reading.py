@@ -224,7 +224,7 @@ def _value_of_words(words: str) -> int | None:
 # that is counted, `12 apples`, unless it changes the number or takes it back: `42 wrong`.
 
 # Name: other spellings. Spellings of one or two letters are read only with these capitals, because
-# mW is not MW. Longer ones are read with any capitals. Each may be in the plural.
+# mW is not MW. Longer ones are read with any capitals. Two letters or more may be in the plural.
 _UNITS = """
 second: s sec
 millisecond: ms

@@ -160,7 +160,8 @@ def test_extra_says_it_too_but_nothing_else(folder: Path, tmp_path: Path) -> Non
         "enable_thinking": False
     }
     with pytest.raises(
-        ValueError, match=r"write them where the task is made, gn.load_task\(..., chat_template_kwargs="
+        ValueError,
+        match=r"write them where the task is made, gn.load_task\(..., chat_template_kwargs=",
     ):
         gn.load_task("arithmetic", off, chat_template_kwargs={"enable_thinking": True}, **sizes)
     for use in (gn.train, gn.dry_run, gn.baseline):
