@@ -290,7 +290,6 @@ class Task(Shown):
         Raises:
             ValueError: There is no such reward.
         """
-        import numpy
         import pandas
 
         if hasattr(measured, "num_generations"):
@@ -298,7 +297,7 @@ class Task(Shown):
             prompts = self.train["prompt"]
             recorded = pandas.DataFrame(measured.scores.values)
             prompt_per_group = [json.dumps(row["prompt"]) for row in measured.rows]
-            recorded["prompt"] = numpy.repeat(prompt_per_group, measured.num_generations)
+            recorded["prompt"] = pandas.Index(prompt_per_group).repeat(measured.num_generations)
         else:
             prompts = self.starting_prompts(self.train)
             recorded = measured.completions()
