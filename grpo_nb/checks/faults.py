@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from grpo_nb.checks.probes import GROWTH, REFUSED, THINK_FIRST, UNGRADED, Layout, Probe
+from grpo_nb.checks.probes import GROWTH, HARMLESS, THINK_FIRST, UNGRADED, Layout, Probe
 from grpo_nb.checks.report import WHOLE_SET, Finding, make_finding
 from grpo_nb.checks.roles import (
     ANSWER,
@@ -142,7 +142,7 @@ def _find_unexpected_scores(reward: TriedReward) -> Iterable[Finding]:
     """Report each kind of probe that is rewarded and should not be, or the other way round."""
     # The category of a probe is the kind of the finding about it.
     for kind, probes in _comparable_probes(reward).groupby("category", sort=False):
-        is_right = kind == REFUSED
+        is_right = kind == HARMLESS
         unexpected = probes[probes["is_rewarded"] != is_right]
         if len(unexpected):
             seen = "score like a right answer"
@@ -183,7 +183,7 @@ def _comparable_probes(reward: TriedReward) -> pandas.DataFrame:
     is_expected = ~categories.isin(UNGRADED)
     if reward.role.name != ANSWER:
         # A format reward may reward a cheat in perfect format: the answer is not its business.
-        is_expected = categories == REFUSED
+        is_expected = categories == HARMLESS
     return reward.probes[is_read & is_expected].dropna(subset="share")
 
 

@@ -294,8 +294,11 @@ def _write_probes(
     written = []
     for row in detail_rows:
         written += probes.write_harmless(row, layout)
-        written += probes.write_cheats(
-            row, layout, rows.all_golds, may_have_others=rows.is_answer_function
-        )
+        cheats = probes.write_cheats(row, layout, rows.all_golds)
+        # A row may have other right answers than the one that the function returns. Without a slot,
+        # a text that contains this answer may be right too, and only an empty one is surely wrong.
+        if rows.is_answer_function and not layout.has_slot:
+            cheats = [cheat for cheat in cheats if not cheat.text.strip()]
+        written += cheats
     written += probes.write_growing(detail_rows[0], layout, phrases_in(reward))
     return written
