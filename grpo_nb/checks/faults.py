@@ -2,8 +2,8 @@
 
 `find_faults` reports the probes that one reward does not score as expected. Scores are compared
 with right and wrong answers of the same row. A probe's *share* is 0 if it scores like the best
-wrong answer, and 1 if it scores like the right answer. `check_total` reports a total, which is all
-that GRPO learns from, that does not follow right answers.
+wrong answer, and 1 if it scores like the right answer. GRPO learns from the weighted total only.
+`check_total` reports a total that does not follow right answers.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Half of the score is enough for a loophole. Smaller shares may be shaping.
 """
 
 REWARDED_SHARE_OF_NEAR_MISS = 0.9
-"""A near miss may earn partial credit, but not nearly the whole score."""
+"""A near miss counts as rewarded above this share, because partial credit for it may be meant."""
 
 STILL_RISING = 0.2
 """A score rises without end if its last step is more than this part of its whole rise.
@@ -75,7 +75,7 @@ def with_shares(probes: pandas.DataFrame, role: Role) -> pandas.DataFrame:
     """Return the probes with the columns `share` and `is_rewarded`."""
     import numpy
 
-    # Rows differ in their scores: a question may be worth more than another.
+    # Compare within a row, because a right answer may score higher on one row than on another.
     baseline = probes["row"].map(role.margins["baseline"])
     gain = probes["row"].map(role.margins["gain"])
     share = (probes["score"] - baseline) / gain
@@ -124,7 +124,7 @@ def _find_lost_rows(reward: TriedReward) -> Iterable[Finding]:
 
 
 def _find_other_layout(reward: TriedReward, layouts: Sequence[Layout]) -> Iterable[Finding]:
-    """Report a reward that follows nothing in right answers written as the prompt shows it."""
+    """Report a reward that does not read the prompt's own layout."""
     shown = layouts[0]
     read = reward.role.layout
     # If the prompt asks for no reasoning tags, a reward that reads the text after </think> fits it.
@@ -140,16 +140,22 @@ def _find_other_layout(reward: TriedReward, layouts: Sequence[Layout]) -> Iterab
 
 def _find_unexpected_scores(reward: TriedReward) -> Iterable[Finding]:
     """Report each kind of probe that is rewarded and should not be, or the other way round."""
+    is_read = reward.probes["layout"] == reward.role.layout.name
+    # Without a share, a score has nothing to be compared with.
+    comparable = reward.probes[is_read].dropna(subset="share")
     # The category of a probe is the kind of the finding about it.
-    for kind, probes in _comparable_probes(reward).groupby("category", sort=False):
+    for kind, probes in comparable.groupby("category", sort=False):
         is_right = kind == HARMLESS
+        # A format reward may reward a cheat in perfect format: the answer is not its business.
+        is_graded = is_right or (reward.role.name == ANSWER and kind not in UNGRADED)
         unexpected = probes[probes["is_rewarded"] != is_right]
-        if len(unexpected):
+        if is_graded and len(unexpected):
             seen = "score like a right answer"
             if is_right:
                 seen = "score too low, though right and in the format"
             count = f"{len(unexpected)} of {len(probes)} such completions"
-            what = f"{count} {seen}: {_variants(unexpected)}"
+            variants = ", ".join(unexpected["variant"].unique())
+            what = f"{count} {seen}: {variants}"
             yield reward.finding(kind, what, unexpected)
 
 
@@ -176,33 +182,21 @@ def _find_endless_growth(reward: TriedReward) -> Iterable[Finding]:
         yield make_finding("repetition is rewarded", reward.name, what, examples)
 
 
-def _comparable_probes(reward: TriedReward) -> pandas.DataFrame:
-    """Return the probes with an expected score, in the layout read, on rows with a margin."""
-    is_read = reward.probes["layout"] == reward.role.layout.name
-    categories = reward.probes["category"]
-    is_expected = ~categories.isin(UNGRADED)
-    if reward.role.name != ANSWER:
-        # A format reward may reward a cheat in perfect format: the answer is not its business.
-        is_expected = categories == HARMLESS
-    return reward.probes[is_read & is_expected].dropna(subset="share")
-
-
-def _variants(probes: pandas.DataFrame) -> str:
-    """Return how the probes differ from a plain right answer."""
-    return ", ".join(probes["variant"].unique())
-
-
 # ---- The weighted total ----
 
-Weights = Mapping[str, float]
-"""Weight of each reward, by name."""
 
-
-def check_total(rewards: Sequence[TriedReward], weights: Weights, rows: CheckRows) -> list[Finding]:
+def check_total(
+    rewards: Sequence[TriedReward], weights: Mapping[str, float], rows: CheckRows
+) -> list[Finding]:
     """Report a total that does not follow right answers, or follows the format more.
 
     For example, prose has a total of 0, a wrong answer in perfect format 1.5, and a right one 2.
     The format adds 1.5 and the answer 0.5, so the format outweighs the answer.
+
+    Args:
+        rewards: The rewards with their scores.
+        weights: Weight of each reward, by name.
+        rows: The rows that were tried.
     """
     roles = [reward.role for reward in rewards if weights[reward.name] != 0]
     layouts = [role.layout for role in roles if role.name == ANSWER and role.layout.is_own]
@@ -228,7 +222,7 @@ def check_total(rewards: Sequence[TriedReward], weights: Weights, rows: CheckRow
     return [make_finding("format outweighs the answer", WHOLE_SET, what)]
 
 
-def _total_scores(rewards: Sequence[TriedReward], weights: Weights) -> pandas.DataFrame:
+def _total_scores(rewards: Sequence[TriedReward], weights: Mapping[str, float]) -> pandas.DataFrame:
     """Return the probes that all rewards were tried with, and the total as their `score`.
 
     A NaN score is left out of the sum, as in TRL.
@@ -247,9 +241,9 @@ def _total_scores(rewards: Sequence[TriedReward], weights: Weights) -> pandas.Da
 def _explain_total(rewards: Sequence[TriedReward], rows: CheckRows) -> Finding:
     """Return the finding about a total that does not follow right answers.
 
-    It is critical unless no reward depends on the answer. Then a single reward for the format, the
-    length or the wording is a part of a set, which gets a note. Rewards that read other columns of
-    the row may define right answers by these columns.
+    It is critical, with two exceptions if no reward depends on the answer. Rewards that read other
+    columns of the row may define right answers by these columns, which is a warning. A single
+    reward for the format, the length or the wording is probably one part of a set, which is a note.
     """
     if not any(is_answer_dependent(reward.probes) for reward in rewards):
         # A reward for Countdown reads `target` and `nums`: any right expression is rewarded, but
