@@ -183,7 +183,7 @@ KINDS: dict[str, Kind] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One fault of a reward, with the shortest completion that shows it."""
+    """One fault of a reward, with the shortest completion that shows the fault."""
 
     severity: Severity
     """`critical`: the training fails or learns the wrong thing.
@@ -195,7 +195,7 @@ class Finding:
     kind: str
     """Key of `KINDS`. Code should read this, not the prose."""
     what: str
-    """Observation, with its numbers."""
+    """Observation with its numbers."""
     example: str = ""
     effect: str = ""
     fix: str = ""
