@@ -12,7 +12,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from grpo_nb.checks.probes import GROWTH, HARMLESS, THINK_FIRST, UNGRADED, Layout, Probe
+from grpo_nb.checks.probes import (
+    GROWTH,
+    HARMLESS,
+    THINK_FIRST,
+    UNGRADED,
+    Layout,
+    Probe,
+)
 from grpo_nb.checks.report import WHOLE_SET, Finding, make_finding
 from grpo_nb.checks.roles import (
     ANSWER,
@@ -64,7 +71,8 @@ class TriedReward:
     def of_category(self, category: str) -> pandas.DataFrame:
         """Return the probes of a category in the layout that the reward reads."""
         is_read = self.probes["layout"] == self.role.layout.name
-        return self.probes[is_read & (self.probes["category"] == category)]
+        is_in_category = self.probes["category"] == category
+        return self.probes[is_read & is_in_category]
 
     def finding(self, kind: str, what: str, probes: pandas.DataFrame) -> Finding:
         """Return a finding about this reward, with the shortest of the probes as example."""
@@ -103,7 +111,8 @@ def _find_constant(reward: TriedReward) -> Iterable[Finding]:
     is_read = reward.probes["layout"].isin(["", reward.role.layout.name])
     probes = reward.probes[is_read]
     scores_of_rows = probes.groupby("row")["score"]
-    if scores_of_rows.nunique(dropna=False).max() == 1:
+    different_scores = scores_of_rows.nunique(dropna=False)
+    if different_scores.max() == 1:
         what = "right, wrong and nonsensical completions of a row all score the same"
         yield reward.finding("constant", what, probes[:0])
 
@@ -135,7 +144,8 @@ def _find_other_layout(reward: TriedReward, layouts: Sequence[Layout]) -> Iterab
             f"this: {shown.name}"
         )
         rights = reward.of_category("right")
-        yield reward.finding("another format", what, rights[rights["is_rewarded"]])
+        rewarded = rights[rights["is_rewarded"]]
+        yield reward.finding("another format", what, rewarded)
 
 
 def _find_unexpected_scores(reward: TriedReward) -> Iterable[Finding]:
@@ -178,7 +188,8 @@ def _find_endless_growth(reward: TriedReward) -> Iterable[Finding]:
             growing.append(f"{variant}: {first:.3g} to {last:.3g}")
             examples.append(probes["text"].iloc[0])
     if growing:
-        what = f"repeating the same text raises the score without end ({', '.join(growing)})"
+        ranges = ", ".join(growing)
+        what = f"repeating the same text raises the score without end ({ranges})"
         yield make_finding("repetition is rewarded", reward.name, what, examples)
 
 
@@ -231,11 +242,12 @@ def _total_scores(rewards: Sequence[TriedReward], weights: Mapping[str, float]) 
 
     parts = []
     for reward in rewards:
-        scores = reward.probes.set_index(list(Probe._fields))["score"]
-        parts.append(weights[reward.name] * scores)
+        by_probe = reward.probes.set_index(list(Probe._fields))
+        parts.append(weights[reward.name] * by_probe["score"])
     # Each reward was tried in the layout that it reads, so only some probes are common to all.
     table = pandas.concat(parts, axis=1, join="inner")
-    return table.sum(axis=1, min_count=1).rename("score").reset_index()
+    totals = table.sum(axis=1, min_count=1)
+    return totals.rename("score").reset_index()
 
 
 def _explain_total(rewards: Sequence[TriedReward], rows: CheckRows) -> Finding:

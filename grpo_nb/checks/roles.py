@@ -10,7 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from grpo_nb.checks.probes import DO_NOT_KNOW, FILLERS, THINK_FIRST, Layout
+from grpo_nb.checks.probes import (
+    DO_NOT_KNOW,
+    FILLERS,
+    THINK_FIRST,
+    Layout,
+)
 
 if TYPE_CHECKING:
     import pandas
@@ -110,7 +115,7 @@ def no_role(layout: Layout) -> Role:
     """Return the role of a reward that follows nothing, or whose scores show nothing."""
     import pandas
 
-    no_margins = pandas.DataFrame({"baseline": [], "gain": []}, dtype=float)
+    no_margins = pandas.DataFrame(columns=["baseline", "gain"], dtype=float)
     return Role(OTHER, layout, no_margins)
 
 
