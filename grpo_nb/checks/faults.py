@@ -106,10 +106,11 @@ def find_faults(reward: TriedReward, layouts: Sequence[Layout]) -> list[Finding]
 
 def _find_constant(reward: TriedReward) -> Iterable[Finding]:
     """Report a reward that gives all completions of a row the same score."""
-    # Within a row, because GRPO compares the completions of one prompt. With prose and hostile
-    # text, because a format reward gives all completions in its format the same score.
-    is_read = reward.probes["layout"].isin(["", reward.role.layout.name])
-    probes = reward.probes[is_read]
+    # Scores are compared within a row, because GRPO compares the completions of one prompt. Prose
+    # and hostile texts are included, because a format reward gives all completions in its format
+    # the same score.
+    layouts = ["", reward.role.layout.name]
+    probes = reward.probes[reward.probes["layout"].isin(layouts)]
     scores_of_rows = probes.groupby("row")["score"]
     different_scores = scores_of_rows.nunique(dropna=False)
     if different_scores.max() == 1:
@@ -120,7 +121,7 @@ def _find_constant(reward: TriedReward) -> Iterable[Finding]:
 def _find_lost_rows(reward: TriedReward) -> Iterable[Finding]:
     """Report rows on which a wrong answer scores as high as the gold answer."""
     rights = reward.of_category("right")
-    # A reward may leave rows of another kind to other rewards: it returns None for them.
+    # A reward may return None for rows of another kind, and leave them to other rewards.
     scored = rights.dropna(subset="score")
     lost = scored[scored["share"].isna()]
     if len(lost) and reward.role.name == ANSWER:
@@ -138,7 +139,8 @@ def _find_other_layout(reward: TriedReward, layouts: Sequence[Layout]) -> Iterab
     read = reward.role.layout
     # If the prompt asks for no reasoning tags, a reward that reads the text after </think> fits it.
     may_think_first = read.name == THINK_FIRST and read.is_own
-    if read.name != shown.name and not may_think_first and reward.role.name != OTHER:
+    is_read = read.name == shown.name or may_think_first
+    if not is_read and reward.role.name != OTHER:
         what = (
             f"right answers are rewarded if written like this: {read.name}; not if written like "
             f"this: {shown.name}"
@@ -157,7 +159,8 @@ def _find_unexpected_scores(reward: TriedReward) -> Iterable[Finding]:
     for kind, probes in comparable.groupby("category", sort=False):
         is_right = kind == HARMLESS
         # A format reward may reward a cheat in perfect format: the answer is not its business.
-        is_graded = is_right or (reward.role.name == ANSWER and kind not in UNGRADED)
+        is_cheat = reward.role.name == ANSWER and kind not in UNGRADED
+        is_graded = is_right or is_cheat
         unexpected = probes[probes["is_rewarded"] != is_right]
         if is_graded and len(unexpected):
             seen = "score like a right answer"
@@ -172,19 +175,21 @@ def _find_unexpected_scores(reward: TriedReward) -> Iterable[Finding]:
 def _find_endless_growth(reward: TriedReward) -> Iterable[Finding]:
     """Report a score that rises with every repetition, above that of plain right answers."""
     tolerance = tolerance_of(reward.probes)
-    # A bonus that never lifts a long text above a short right answer is no reason to write more.
+    # If no long text scores above a short right answer, a bonus gives no reason to write more.
     best_plain = reward.of_category("right")["score"].max()
     growing = []
     examples = []
     all_growing = reward.of_category("growth")
     for variant, probes in all_growing.groupby("variant", sort=False):
         scores = probes["score"]
+        first = scores.iloc[0]
+        last = scores.iloc[-1]
         rises = scores.diff().iloc[1:]
         # With fewer lengths, a score with a maximum may still rise in the last step.
-        is_steady = len(scores) == len(GROWTH) and rises.min() > tolerance
-        is_rising = is_steady and rises.iloc[-1] > STILL_RISING * rises.sum()
-        if is_rising and scores.iloc[-1] > best_plain + tolerance:
-            first, last = scores.iloc[[0, -1]]
+        is_complete = len(scores) == len(GROWTH)
+        is_steady = is_complete and rises.min() > tolerance
+        is_rising = is_steady and rises.iloc[-1] > STILL_RISING * (last - first)
+        if is_rising and last > best_plain + tolerance:
             growing.append(f"{variant}: {first:.3g} to {last:.3g}")
             examples.append(probes["text"].iloc[0])
     if growing:
@@ -209,13 +214,15 @@ def check_total(
         weights: Weight of each reward, by name.
         rows: The rows that were tried.
     """
-    roles = [reward.role for reward in rewards if weights[reward.name] != 0]
-    layouts = [role.layout for role in roles if role.name == ANSWER and role.layout.is_own]
+    layouts = []
+    for reward in rewards:
+        is_answer_reward = reward.role.name == ANSWER and weights[reward.name] != 0
+        if is_answer_reward and reward.role.layout.is_own:
+            layouts.append(reward.role.layout)
     if not layouts:
         return [_explain_total(rewards, rows)]
-    layout = layouts[0]
     total_scores = _total_scores(rewards, weights)
-    totals = best_scores(total_scores, layout).dropna(subset="right")
+    totals = best_scores(total_scores, layouts[0]).dropna(subset="right")
     if totals.empty:
         return []  # a slow reward was not tried in this layout
     totals = totals.fillna(0.0)  # as TRL adds up missing scores
@@ -258,8 +265,8 @@ def _explain_total(rewards: Sequence[TriedReward], rows: CheckRows) -> Finding:
     reward for the format, the length or the wording is probably one part of a set, which is a note.
     """
     if not any(is_answer_dependent(reward.probes) for reward in rewards):
-        # A reward for Countdown reads `target` and `nums`: any right expression is rewarded, but
-        # not the gold answer of the row.
+        # For example, a reward for Countdown reads `target` and `nums`. It rewards any right
+        # expression, but not the gold answer of the row.
         columns = set().union(*(reward.columns for reward in rewards))
         other_columns = sorted(columns - {"answer", rows.gold_column})
         if other_columns and not rows.is_answer_function:
@@ -271,7 +278,8 @@ def _explain_total(rewards: Sequence[TriedReward], rows: CheckRows) -> Finding:
         first = rewards[0]
         # Many functions have an argument `answer` that they do not use.
         is_for_form = first.role.name == FORMAT or is_length_dependent(first.probes)
-        if len(rewards) == 1 and (is_for_form or not columns):
+        may_be_part = is_for_form or not columns
+        if len(rewards) == 1 and may_be_part:
             what = "the only reward follows the format, length or wording, whatever the answer"
             return make_finding("no reward for answers", WHOLE_SET, what)
     what = "the gold answer has no higher total than a wrong answer in the same words and format"

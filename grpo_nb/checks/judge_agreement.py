@@ -1,7 +1,7 @@
 """Measure whether a judge agrees with a person, before a training is rewarded by it.
 
-The measure is Spearman's rank correlation. GRPO compares the completions of a group, so a judge
-that is one point too generous to all does no harm, and one that prefers the worse answer does.
+The measure is Spearman's rank correlation, because GRPO compares the completions of a group. A judge
+that gives every answer one point too many does no harm. A judge that prefers worse answers does.
 
 A good correlation is not enough, because training finds answers that no person has scored. So the
 judge is also tried on answers that ask for a score without earning it. Not covered: people who
@@ -236,7 +236,7 @@ def _decide(
     correlation: RankCorrelation,
     probes: pandas.DataFrame,
 ) -> tuple[JudgeVerdict, str]:
-    """Return the verdict and its reason: the first that holds."""
+    """Return the verdict with the first reason that holds."""
     labels = len(table)
     unscored = int(table["judge"].isna().sum())
     low, high = correlation.interval

@@ -1,7 +1,7 @@
 """Find out what a reward follows: right answers, the format, or neither.
 
-Scores are compared on the same row and in the same words, so that only the answer, or only the
-format, differs.
+Two completions are compared only if they belong to the same row and have the same words. Then they
+differ in nothing but the answer, or in nothing but the format.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def find_role(probes: pandas.DataFrame, layouts: Sequence[Layout]) -> Role:
 
 
 def no_role(layout: Layout) -> Role:
-    """Return the role of a reward that follows nothing, or whose scores show nothing."""
+    """Return the role of a reward that follows neither the answer nor the format."""
     import pandas
 
     no_margins = pandas.DataFrame(columns=["baseline", "gain"], dtype=float)
