@@ -76,7 +76,8 @@ class TriedReward:
 
     def finding(self, kind: str, what: str, probes: pandas.DataFrame) -> Finding:
         """Return a finding about this reward, with the shortest of the probes as example."""
-        return make_finding(kind, self.name, what, list(probes["text"]))
+        texts = list(probes["text"])
+        return make_finding(kind, self.name, what, texts)
 
 
 def with_shares(probes: pandas.DataFrame, role: Role) -> pandas.DataFrame:
@@ -87,18 +88,24 @@ def with_shares(probes: pandas.DataFrame, role: Role) -> pandas.DataFrame:
     baseline = probes["row"].map(role.margins["baseline"])
     gain = probes["row"].map(role.margins["gain"])
     share = (probes["score"] - baseline) / gain
-    # A comparison with NaN is false, so a row without a margin rewards nothing.
     is_near_miss = probes["category"] == "near miss"
     limit = numpy.where(is_near_miss, REWARDED_SHARE_OF_NEAR_MISS, REWARDED_SHARE)
-    return probes.assign(share=share, is_rewarded=share > limit)
+    # A comparison with NaN is false, so no probe of a row without a margin is rewarded.
+    is_rewarded = share > limit
+    return probes.assign(share=share, is_rewarded=is_rewarded)
 
 
-def find_faults(reward: TriedReward, layouts: Sequence[Layout]) -> list[Finding]:
-    """Return one finding for each kind of fault, with the shortest completion that shows it."""
+def find_faults(reward: TriedReward, shown: Layout) -> list[Finding]:
+    """Return one finding for each kind of fault, with the shortest completion that shows it.
+
+    Args:
+        reward: The reward with its scores.
+        shown: Layout that the prompt shows.
+    """
     return [
         *_find_constant(reward),
         *_find_lost_rows(reward),
-        *_find_other_layout(reward, layouts),
+        *_find_other_layout(reward, shown),
         *_find_unexpected_scores(reward),
         *_find_endless_growth(reward),
     ]
@@ -133,9 +140,8 @@ def _find_lost_rows(reward: TriedReward) -> Iterable[Finding]:
         yield reward.finding("not on every row", what, lost)
 
 
-def _find_other_layout(reward: TriedReward, layouts: Sequence[Layout]) -> Iterable[Finding]:
+def _find_other_layout(reward: TriedReward, shown: Layout) -> Iterable[Finding]:
     """Report a reward that does not read the prompt's own layout."""
-    shown = layouts[0]
     read = reward.role.layout
     # If the prompt asks for no reasoning tags, a reward that reads the text after </think> fits it.
     may_think_first = read.name == THINK_FIRST and read.is_own
@@ -233,7 +239,8 @@ def check_total(
         return [_explain_total(rewards, rows)]
     # Rows on which the answer changes nothing have their own finding, "not on every row".
     answer_gain = answer_gains[answer_gains != 0].mean()
-    format_gain = (totals["wrong"] - totals["prose"]).mean()
+    format_gains = totals["wrong"] - totals["prose"]
+    format_gain = format_gains.mean()
     if format_gain <= answer_gain:
         return []
     what = f"perfect format adds {format_gain:.3g}, the right answer {answer_gain:.3g}"

@@ -223,7 +223,7 @@ def _try_reward(
         columns=tuple({*rows.tried[0].columns} & texts - QUESTION_COLUMNS),
     )
     findings += calls.find_failures(runner)
-    findings += faults.find_faults(tried, layouts)
+    findings += faults.find_faults(tried, layouts[0])
 
     # 3. What could not be tried?
     is_stopped = runner.is_given_up or bool(runner.late_calls)
