@@ -103,7 +103,7 @@ def _advise_difficulty(baseline: Baseline) -> Iterable[Advice]:
 
 
 def _advise_length(baseline: Baseline) -> Iterable[Advice]:
-    """Propose a higher length limit if completions in the format are truncated."""
+    """Propose a higher length limit if many completions are truncated and some begin the format."""
     truncated = sum(baseline.is_truncated)
     completions = len(baseline.scores)
     texts = itertools.compress(baseline.scores.completions, baseline.is_truncated)

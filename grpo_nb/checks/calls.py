@@ -38,6 +38,13 @@ if TYPE_CHECKING:
 CHUNK_SIZE = 64
 """Completions per call, as many as in a usual training step."""
 
+CHUNK_SECONDS = 0.1
+"""Longest time that a call with several completions is expected to take.
+
+A reward that waits for a server is then called with one completion at a time: each may cost money.
+A reward model that scores many texts as fast as one gets larger and larger calls.
+"""
+
 MAX_LATE_CALLS = 2
 """Number of late calls after which a reward is not called again: a third shows nothing new."""
 
@@ -56,11 +63,7 @@ usual loopholes. Such a reward may ask a model or a server, which can cost money
 """
 
 COMPLETIONS_PER_LIMIT = 500
-"""A reward is slow if fewer completions than this fit into the time limit of one call.
-
-A slow reward is called with one completion at a time. It may ask a server, where each completion
-may cost money.
-"""
+"""A reward is slow if fewer completions than this fit into the time limit of one call."""
 
 
 @dataclass
@@ -94,14 +97,17 @@ class ProbeRunner:
     @property
     def is_slow(self) -> bool:
         """True if fewer than 500 completions would fit into the time limit of one call."""
-        # The first call may load a library. The others show the mean time of a completion.
-        seconds_per_completion = self.total_seconds / max(1, self.completions - 1)
-        return COMPLETIONS_PER_LIMIT * seconds_per_completion > self.seconds
+        return COMPLETIONS_PER_LIMIT * self.seconds_per_completion > self.seconds
 
     @property
     def total_seconds(self) -> float:
         """Time of all calls except the first, because that one may load a library."""
         return sum(self.durations[1:])
+
+    @property
+    def seconds_per_completion(self) -> float:
+        """Mean time of a completion after the first call, which usually has one completion."""
+        return self.total_seconds / max(1, self.completions - 1)
 
     @property
     def is_given_up(self) -> bool:
@@ -115,9 +121,7 @@ class ProbeRunner:
         tried = {*self.scores, *self.failures}
         new = [probe for probe in dict.fromkeys(probes) if probe not in tried]
         while new and not self.is_given_up:
-            # The second call shows how slow a single completion is.
-            is_alone = self.is_slow or len(self.durations) < 2
-            chunk = new[: 1 if is_alone else CHUNK_SIZE]
+            chunk = new[: self._chunk_size()]
             new = new[len(chunk) :]
             result = self.call(chunk)
             if result.scores is not None:
@@ -128,6 +132,15 @@ class ProbeRunner:
                 # One by one, so that each failure belongs to one completion.
                 for probe in chunk:
                     self.run([probe])
+
+    def _chunk_size(self) -> int:
+        """Return how many completions the next call can score in time."""
+        # The second call shows how slow a single completion is.
+        if len(self.durations) < 2:
+            return 1
+        seconds = min(0.5 * self.seconds, CHUNK_SECONDS)
+        count = int(seconds / self.seconds_per_completion)
+        return max(1, min(CHUNK_SIZE, count))
 
     def call(self, probes: Sequence[Probe], *, is_repeated_late: bool = False) -> CallResult:
         """Call the reward once with these probes. Its prints are suppressed."""

@@ -263,7 +263,7 @@ def _decide(
 
 
 def find_unmeasured(judges: Sequence[judge_model.judge], reward: str) -> list[Finding]:
-    """Report judges whose agreement nobody has measured, or whose measured agreement is too low.
+    """Report judges that no measurement has found fit as a reward.
 
     Args:
         judges: Not called.

@@ -187,8 +187,9 @@ def _try_reward(
     role = roles.no_role(layouts[0])
     if not findings and not base.is_relative(reward):
         role = _try_controls(runner, layouts)
-        # A slow reward is called again with a right and a wrong answer only.
-        count = 2 if runner.is_slow else MAX_REPEATED
+        # Each completion is scored alone, together and reversed. The joint calls must meet the limit.
+        is_in_time = 2 * MAX_REPEATED * runner.seconds_per_completion < runner.seconds
+        count = MAX_REPEATED if is_in_time else 2
         scored = [probe for probe in runner.scores if probe.layout == role.layout.name]
         findings = calls.find_unsteadiness(runner, scored[:count])
     has_scores = {"right", "wrong"} <= {probe.category for probe in runner.scores}
