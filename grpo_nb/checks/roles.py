@@ -1,7 +1,7 @@
 """Find out what a reward follows: right answers, the format, or neither.
 
-Two completions are compared only if they belong to the same row and have the same words. Then they
-differ in nothing but the answer, or in nothing but the format.
+Two completions are compared only if they belong to the same row and have the same reasoning. Then
+they differ in nothing but the answer, or in nothing but the format.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ SMALLEST_RANGE = 1e-3
 """A smaller range counts as this value, because a constant reward has rounding errors too."""
 
 MIN_GOLDS_FOLLOWED = 2
-"""Number of different gold answers that a reward must follow.
+"""Number of gold answers that a reward must follow if it does not follow most of them.
 
 A reward that follows one gold answer only may just reward that label.
 """
 
 MIN_PART_FOLLOWED = 0.25
-"""Part of the gold answers that a reward must follow to tell right from wrong."""
+"""Part of the gold answers that a reward must follow if it does not follow most of them."""
 
 ANSWER_DEPENDENT_PART = 0.5
 """A reward depends on the answer if another answer changes the score by this part of its range.
