@@ -56,7 +56,7 @@ def _advise_format(baseline: Baseline) -> Iterable[Advice]:
     texts = baseline.scores.completions
     read = round(baseline.slot_share * len(texts))
     seen = f"an answer can be read in {read or 'none'} of {len(texts)} completions"
-    # An assistant turn in the prompt that shows the format is an example.
+    # A prompt has an example if one of its assistant turns shows the format.
     opening = baseline.format.answer_open.strip()
     turns = baseline.rows[0]["prompt"]
     if any(turn["role"] == "assistant" and opening in turn["content"] for turn in turns):
@@ -83,7 +83,7 @@ def _advise_difficulty(baseline: Baseline) -> Iterable[Advice]:
     wrong = baseline.counts["all wrong"]
     right = baseline.counts["all right"]
     load_others = "task = gn.load_task([row for row in rows if ...], ...)  # the rest as before"
-    # Half right and half wrong is no reason for either: the questions are of different difficulty.
+    # If half of the groups are all right and half all wrong, the data has both kinds already.
     is_hard = 2 * wrong >= groups and wrong > right
     is_format_only = baseline.verdict == "format only"
     if (is_hard or is_format_only) and baseline.slot_share >= ENOUGH_SLOTS:
@@ -103,12 +103,12 @@ def _advise_difficulty(baseline: Baseline) -> Iterable[Advice]:
 
 
 def _advise_length(baseline: Baseline) -> Iterable[Advice]:
-    """Propose a higher length limit if answers that were begun are truncated."""
+    """Propose a higher length limit if many completions are truncated and some begin the format."""
     truncated = sum(baseline.is_truncated)
     completions = len(baseline.scores)
     texts = itertools.compress(baseline.scores.completions, baseline.is_truncated)
     begun = sum(_has_tag(baseline, text) for text in texts)
-    # A text far from the format does not lack room: twice the room would only take twice the time.
+    # A text without the format would only run on: twice the room would take twice the time.
     is_in_format = baseline.slot_share >= FEW_SLOTS or begun > 0
     if truncated >= MANY_TRUNCATED * completions and is_in_format:
         limit = baseline.settings.max_completion_length

@@ -1,8 +1,9 @@
 """Call a reward with probes as TRL does, and check that it keeps TRL's contract.
 
 `ProbeRunner` calls one reward under a time limit and keeps all scores and failures. The functions
-after it check the contract: a reward accepts TRL's arguments, gives the same completion the same
-score, leaves its inputs unchanged, and returns scores for any text, in time, without executing it.
+below it check the contract: a reward accepts TRL's arguments, gives the same completion the same
+score, and leaves its inputs unchanged. It returns scores for any text, in time, and never executes
+the text.
 """
 
 from __future__ import annotations
@@ -38,19 +39,20 @@ CHUNK_SIZE = 64
 """Completions per call, as many as in a usual training step."""
 
 CHUNK_SECONDS = 0.1
-"""Time in which a call with several completions must be possible.
+"""Longest time that a call with several completions is expected to take.
 
-A reward that waits for a server is then called with one completion at a time: it may wait for many
-at once, and each may cost money.
+A reward that waits for a server is then called with one completion at a time: each may cost money.
+A reward model that scores many texts as fast as one gets larger and larger calls.
 """
 
 MAX_LATE_CALLS = 2
-"""After two late calls a reward is given up: waiting for a third one shows nothing new."""
+"""Number of late calls after which a reward is not called again: a third shows nothing new."""
 
-FIRST_CALL_FACTOR = 4
-"""The first call may take four times the limit.
+EXTENDED_LIMIT = 4
+"""The first call, and a late call that is repeated, may take four times the limit.
 
-It may import a library, which stays broken if the import is interrupted.
+The first call may import a library, which stays broken if the import is interrupted. The repeated
+call shows whether a late reward is slow or hangs: a slow parser with its own time limit ends by then.
 """
 
 TOTAL_TIME_FACTOR = 10
@@ -61,19 +63,7 @@ usual loopholes. Such a reward may ask a model or a server, which can cost money
 """
 
 COMPLETIONS_PER_LIMIT = 500
-"""A reward is slow if the time limit of one call is too short for so many completions."""
-
-SIDE_EFFECTS = {
-    "changes its inputs": "the completions are different after a call",
-    "runs the answer as code": "the reward executed the answer as Python code",
-}
-"""Observation of each finding about a side effect of a call."""
-
-HANG_FACTOR = 4
-"""A late call is repeated with four times the limit.
-
-A slow parser with its own time limit ends within this time; a hung one does not.
-"""
+"""A reward is slow if fewer completions than this fit into the time limit of one call."""
 
 
 @dataclass
@@ -87,7 +77,7 @@ class CallResult:
 
 
 class ProbeRunner:
-    """Calls one reward under a time limit, and gives it up if it is too slow."""
+    """Calls one reward under a time limit, and stops calling it if it is too slow."""
 
     def __init__(self, reward: RewardFunction, rows: CheckRows, seconds: float) -> None:
         self.reward = reward
@@ -101,8 +91,8 @@ class ProbeRunner:
         self.durations: list[float] = []
         """Seconds of each call."""
         self.late_calls: list[Sequence[Probe]] = []
-        self.side_effects: dict[str, str] = {}
-        """By kind of finding, the shortest completion of the first call that had this effect."""
+        self.side_effects: dict[str, Finding] = {}
+        """The finding about the first call with a side effect, by kind."""
 
     @property
     def is_slow(self) -> bool:
@@ -121,12 +111,12 @@ class ProbeRunner:
 
     @property
     def is_given_up(self) -> bool:
-        """True if the reward is too slow for more calls."""
+        """True if the reward is too slow to be called again."""
         is_over_time = self.total_seconds > TOTAL_TIME_FACTOR * self.seconds
         return len(self.late_calls) >= MAX_LATE_CALLS or is_over_time
 
     def run(self, probes: Iterable[Probe]) -> None:
-        """Try the probes that have not been tried yet, until the reward is given up."""
+        """Try all new probes, unless the reward turns out to be too slow."""
         # Some probes are the same in two steps, and each call may cost money.
         tried = {*self.scores, *self.failures}
         new = [probe for probe in dict.fromkeys(probes) if probe not in tried]
@@ -144,18 +134,19 @@ class ProbeRunner:
                     self.run([probe])
 
     def _chunk_size(self) -> int:
-        """Return how many completions one call can score in time."""
+        """Return how many completions the next call can score in time."""
         # The second call shows how slow a single completion is.
         if len(self.durations) < 2:
             return 1
         seconds = min(0.5 * self.seconds, CHUNK_SECONDS)
-        return max(1, min(CHUNK_SIZE, int(seconds / self.seconds_per_completion)))
+        count = int(seconds / self.seconds_per_completion)
+        return max(1, min(CHUNK_SIZE, count))
 
-    def call(self, probes: Sequence[Probe], seconds: float | None = None) -> CallResult:
+    def call(self, probes: Sequence[Probe], *, is_repeated_late: bool = False) -> CallResult:
         """Call the reward once with these probes. Its prints are suppressed."""
-        limit = seconds or self.seconds
-        if not self.durations:
-            limit *= FIRST_CALL_FACTOR
+        limit = self.seconds
+        if is_repeated_late or not self.durations:
+            limit *= EXTENDED_LIMIT
         batch = self._make_batch(probes)
         # The copy is compared after the call: TRL passes the same lists to the next reward.
         completions_before = copy.deepcopy(batch["completions"])
@@ -176,16 +167,21 @@ class ProbeRunner:
         duration = time.perf_counter() - start
         self.durations.append(duration)
         self.completions += len(probes)
-        # In a thread the call cannot be stopped: it returns scores, but late.
+        # Off the main thread a call cannot be stopped. It then returns scores, but late.
         if duration >= limit:
             result.failure = "hangs"
             self.late_calls.append(probes)
-        shortest = min((probe.text for probe in probes), key=len)
         if batch["completions"] != completions_before:
-            self.side_effects.setdefault("changes its inputs", shortest)
+            what = "the completions are different after a call"
+            self._keep_side_effect("changes its inputs", what, probes)
         if EvalTrap.count > executions_before:
-            self.side_effects.setdefault("runs the answer as code", shortest)
+            what = "the reward executed the answer as Python code"
+            self._keep_side_effect("runs the answer as code", what, probes)
         return result
+
+    def _keep_side_effect(self, kind: str, what: str, probes: Sequence[Probe]) -> None:
+        texts = [probe.text for probe in probes]
+        self.side_effects.setdefault(kind, make_finding(kind, self.name, what, texts))
 
     def _make_batch(self, probes: Sequence[Probe]) -> Batch:
         """Return the arguments of a call with these probes, each with the columns of its row."""
@@ -202,7 +198,7 @@ class ProbeRunner:
         """Return the called probes: the fields of `Probe`, and `score`, which is NaN for None."""
         import pandas
 
-        # As objects, because pandas refuses a lone surrogate in a column of texts.
+        # The columns hold objects, because pandas refuses a lone surrogate in a column of texts.
         table = pandas.DataFrame(list(self.scores), columns=Probe._fields, dtype=object)
         table["row"] = table["row"].astype(int)
         table["score"] = pandas.Series(self.scores.values(), dtype=float)
@@ -214,7 +210,7 @@ class ProbeRunner:
 
 def check_signature(runner: ProbeRunner) -> list[Finding]:
     """Report a reward that does not accept TRL's arguments and all data columns by name."""
-    # Without a call: a TypeError of a call could come from inside the reward.
+    # Nothing is called, because a TypeError of a call could come from inside the reward.
     row = runner.rows.tried[0].columns
     columns = [name for name in row if name not in ("prompt", "completion", "completion_ids")]
     arguments = dict.fromkeys([*TRL_KEYWORDS, *columns])
@@ -227,10 +223,10 @@ def check_signature(runner: ProbeRunner) -> list[Finding]:
 
 
 def find_unsteadiness(runner: ProbeRunner, probes: Sequence[Probe]) -> list[Finding]:
-    """Compare the first scores of some completions with those of later calls.
+    """Report a reward whose score of the same completion changes between calls.
 
-    They are called one by one, together, and together in reverse order. `find_failures` reports
-    late calls.
+    The completions are scored again one by one, then together, then together in reverse order.
+    `find_failures` reports late calls.
     """
     import numpy
 
@@ -274,20 +270,21 @@ def find_failures(runner: ProbeRunner) -> list[Finding]:
     """Report a reward that hung, had a side effect, raised, or did not return scores."""
     findings = []
     if runner.late_calls:
-        # The call with the fewest completions shows best which of them is late.
+        # Of a late call with several completions, the first may be fast. One alone surely is late.
         probe = min(runner.late_calls, key=len)[0]
-        limit = HANG_FACTOR * runner.seconds
-        if runner.call([probe], limit).failure == "hangs":
-            what = f"a completion of {len(probe.text):,} characters had no score after {limit:g} s"
+        if runner.call([probe], is_repeated_late=True).failure == "hangs":
+            seconds = EXTENDED_LIMIT * runner.seconds
+            length = f"{len(probe.text):,} characters"
+            what = f"a completion of {length} had no score after {seconds:g} s"
             findings.append(make_finding("hangs", runner.name, what, [probe.text]))
-    for kind, text in runner.side_effects.items():
-        findings.append(make_finding(kind, runner.name, SIDE_EFFECTS[kind], [text]))
+    findings += runner.side_effects.values()
     tried = len(runner.scores) + len(runner.failures)
     for kind in ("breaks the contract", "raises"):
-        errors = {}
-        for probe, result in runner.failures.items():
-            if result.failure == kind:
-                errors[probe.text] = result.error
+        errors = {
+            probe.text: result.error
+            for probe, result in runner.failures.items()
+            if result.failure == kind
+        }
         if errors:
             text = min(errors, key=len)
             name = type(errors[text]).__name__

@@ -2,8 +2,8 @@
 
 `find_faults` reports the probes that one reward does not score as expected. Scores are compared
 with right and wrong answers of the same row. A probe's *share* is 0 if it scores like the best
-wrong answer, and 1 if it scores like the right answer. `check_total` reports a total, which is all
-that GRPO learns from, that does not follow right answers.
+wrong answer, and 1 if it scores like the right answer. GRPO learns from the weighted total only.
+`check_total` reports a total that does not follow right answers.
 """
 
 from __future__ import annotations
@@ -12,7 +12,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from grpo_nb.checks.probes import GROWTH, REFUSED, THINK_FIRST, UNGRADED, Layout, Probe
+from grpo_nb.checks.probes import (
+    GROWTH,
+    HARMLESS,
+    THINK_FIRST,
+    UNGRADED,
+    Layout,
+    Probe,
+)
 from grpo_nb.checks.report import WHOLE_SET, Finding, make_finding
 from grpo_nb.checks.roles import (
     ANSWER,
@@ -37,7 +44,7 @@ Half of the score is enough for a loophole. Smaller shares may be shaping.
 """
 
 REWARDED_SHARE_OF_NEAR_MISS = 0.9
-"""A near miss may earn partial credit, but not nearly the whole score."""
+"""A near miss counts as rewarded above this share, because partial credit for it may be meant."""
 
 STILL_RISING = 0.2
 """A score rises without end if its last step is more than this part of its whole rise.
@@ -64,33 +71,41 @@ class TriedReward:
     def of_category(self, category: str) -> pandas.DataFrame:
         """Return the probes of a category in the layout that the reward reads."""
         is_read = self.probes["layout"] == self.role.layout.name
-        return self.probes[is_read & (self.probes["category"] == category)]
+        is_in_category = self.probes["category"] == category
+        return self.probes[is_read & is_in_category]
 
     def finding(self, kind: str, what: str, probes: pandas.DataFrame) -> Finding:
         """Return a finding about this reward, with the shortest of the probes as example."""
-        return make_finding(kind, self.name, what, list(probes["text"]))
+        texts = list(probes["text"])
+        return make_finding(kind, self.name, what, texts)
 
 
 def with_shares(probes: pandas.DataFrame, role: Role) -> pandas.DataFrame:
     """Return the probes with the columns `share` and `is_rewarded`."""
     import numpy
 
-    # Rows differ in their scores: a question may be worth more than another.
+    # Compare within a row, because a right answer may score higher on one row than on another.
     baseline = probes["row"].map(role.margins["baseline"])
     gain = probes["row"].map(role.margins["gain"])
     share = (probes["score"] - baseline) / gain
-    # A comparison with NaN is false, so a row without a margin rewards nothing.
     is_near_miss = probes["category"] == "near miss"
     limit = numpy.where(is_near_miss, REWARDED_SHARE_OF_NEAR_MISS, REWARDED_SHARE)
-    return probes.assign(share=share, is_rewarded=share > limit)
+    # A comparison with NaN is false, so no probe of a row without a margin is rewarded.
+    is_rewarded = share > limit
+    return probes.assign(share=share, is_rewarded=is_rewarded)
 
 
-def find_faults(reward: TriedReward, layouts: Sequence[Layout]) -> list[Finding]:
-    """Return one finding for each kind of fault, with the shortest completion that shows it."""
+def find_faults(reward: TriedReward, shown: Layout) -> list[Finding]:
+    """Return one finding for each kind of fault, with the shortest completion that shows it.
+
+    Args:
+        reward: The reward with its scores.
+        shown: Layout that the prompt shows.
+    """
     return [
         *_find_constant(reward),
         *_find_lost_rows(reward),
-        *_find_other_layout(reward, layouts),
+        *_find_other_layout(reward, shown),
         *_find_unexpected_scores(reward),
         *_find_endless_growth(reward),
     ]
@@ -98,12 +113,14 @@ def find_faults(reward: TriedReward, layouts: Sequence[Layout]) -> list[Finding]
 
 def _find_constant(reward: TriedReward) -> Iterable[Finding]:
     """Report a reward that gives all completions of a row the same score."""
-    # Within a row, because GRPO compares the completions of one prompt. With prose and hostile
-    # text, because a format reward gives all completions in its format the same score.
-    is_read = reward.probes["layout"].isin(["", reward.role.layout.name])
-    probes = reward.probes[is_read]
+    # Scores are compared within a row, because GRPO compares the completions of one prompt. Prose
+    # and hostile texts are included, because a format reward gives all completions in its format
+    # the same score.
+    layouts = ["", reward.role.layout.name]
+    probes = reward.probes[reward.probes["layout"].isin(layouts)]
     scores_of_rows = probes.groupby("row")["score"]
-    if scores_of_rows.nunique(dropna=False).max() == 1:
+    different_scores = scores_of_rows.nunique(dropna=False)
+    if different_scores.max() == 1:
         what = "right, wrong and nonsensical completions of a row all score the same"
         yield reward.finding("constant", what, probes[:0])
 
@@ -111,7 +128,7 @@ def _find_constant(reward: TriedReward) -> Iterable[Finding]:
 def _find_lost_rows(reward: TriedReward) -> Iterable[Finding]:
     """Report rows on which a wrong answer scores as high as the gold answer."""
     rights = reward.of_category("right")
-    # A reward may leave rows of another kind to other rewards: it returns None for them.
+    # A reward may return None for rows of another kind, and leave them to other rewards.
     scored = rights.dropna(subset="score")
     lost = scored[scored["share"].isna()]
     if len(lost) and reward.role.name == ANSWER:
@@ -123,94 +140,95 @@ def _find_lost_rows(reward: TriedReward) -> Iterable[Finding]:
         yield reward.finding("not on every row", what, lost)
 
 
-def _find_other_layout(reward: TriedReward, layouts: Sequence[Layout]) -> Iterable[Finding]:
-    """Report a reward that follows nothing in right answers written as the prompt shows it."""
-    shown = layouts[0]
+def _find_other_layout(reward: TriedReward, shown: Layout) -> Iterable[Finding]:
+    """Report a reward that does not read the prompt's own layout."""
     read = reward.role.layout
     # If the prompt asks for no reasoning tags, a reward that reads the text after </think> fits it.
     may_think_first = read.name == THINK_FIRST and read.is_own
-    if read.name != shown.name and not may_think_first and reward.role.name != OTHER:
+    is_read = read.name == shown.name or may_think_first
+    if not is_read and reward.role.name != OTHER:
         what = (
             f"right answers are rewarded if written like this: {read.name}; not if written like "
             f"this: {shown.name}"
         )
         rights = reward.of_category("right")
-        yield reward.finding("another format", what, rights[rights["is_rewarded"]])
+        rewarded = rights[rights["is_rewarded"]]
+        yield reward.finding("another format", what, rewarded)
 
 
 def _find_unexpected_scores(reward: TriedReward) -> Iterable[Finding]:
     """Report each kind of probe that is rewarded and should not be, or the other way round."""
+    is_read = reward.probes["layout"] == reward.role.layout.name
+    # Without a share, a score has nothing to be compared with.
+    comparable = reward.probes[is_read].dropna(subset="share")
     # The category of a probe is the kind of the finding about it.
-    for kind, probes in _comparable_probes(reward).groupby("category", sort=False):
-        is_right = kind == REFUSED
+    for kind, probes in comparable.groupby("category", sort=False):
+        is_right = kind == HARMLESS
+        # A format reward may reward a cheat in perfect format: the answer is not its business.
+        is_cheat = reward.role.name == ANSWER and kind not in UNGRADED
+        is_graded = is_right or is_cheat
         unexpected = probes[probes["is_rewarded"] != is_right]
-        if len(unexpected):
+        if is_graded and len(unexpected):
             seen = "score like a right answer"
             if is_right:
                 seen = "score too low, though right and in the format"
             count = f"{len(unexpected)} of {len(probes)} such completions"
-            what = f"{count} {seen}: {_variants(unexpected)}"
+            variants = ", ".join(unexpected["variant"].unique())
+            what = f"{count} {seen}: {variants}"
             yield reward.finding(kind, what, unexpected)
 
 
 def _find_endless_growth(reward: TriedReward) -> Iterable[Finding]:
     """Report a score that rises with every repetition, above that of plain right answers."""
     tolerance = tolerance_of(reward.probes)
-    # A bonus that never lifts a long text above a short right answer is no reason to write more.
+    # If no long text scores above a short right answer, a bonus gives no reason to write more.
     best_plain = reward.of_category("right")["score"].max()
     growing = []
     examples = []
     all_growing = reward.of_category("growth")
     for variant, probes in all_growing.groupby("variant", sort=False):
         scores = probes["score"]
+        first = scores.iloc[0]
+        last = scores.iloc[-1]
         rises = scores.diff().iloc[1:]
         # With fewer lengths, a score with a maximum may still rise in the last step.
-        is_steady = len(scores) == len(GROWTH) and rises.min() > tolerance
-        is_rising = is_steady and rises.iloc[-1] > STILL_RISING * rises.sum()
-        if is_rising and scores.iloc[-1] > best_plain + tolerance:
-            first, last = scores.iloc[[0, -1]]
+        is_complete = len(scores) == len(GROWTH)
+        is_steady = is_complete and rises.min() > tolerance
+        is_rising = is_steady and rises.iloc[-1] > STILL_RISING * (last - first)
+        if is_rising and last > best_plain + tolerance:
             growing.append(f"{variant}: {first:.3g} to {last:.3g}")
             examples.append(probes["text"].iloc[0])
     if growing:
-        what = f"repeating the same text raises the score without end ({', '.join(growing)})"
+        ranges = ", ".join(growing)
+        what = f"repeating the same text raises the score without end ({ranges})"
         yield make_finding("repetition is rewarded", reward.name, what, examples)
-
-
-def _comparable_probes(reward: TriedReward) -> pandas.DataFrame:
-    """Return the probes with an expected score, in the layout read, on rows with a margin."""
-    is_read = reward.probes["layout"] == reward.role.layout.name
-    categories = reward.probes["category"]
-    is_expected = ~categories.isin(UNGRADED)
-    if reward.role.name != ANSWER:
-        # A format reward may reward a cheat in perfect format: the answer is not its business.
-        is_expected = categories == REFUSED
-    return reward.probes[is_read & is_expected].dropna(subset="share")
-
-
-def _variants(probes: pandas.DataFrame) -> str:
-    """Return how the probes differ from a plain right answer."""
-    return ", ".join(probes["variant"].unique())
 
 
 # ---- The weighted total ----
 
-Weights = Mapping[str, float]
-"""Weight of each reward, by name."""
 
-
-def check_total(rewards: Sequence[TriedReward], weights: Weights, rows: CheckRows) -> list[Finding]:
+def check_total(
+    rewards: Sequence[TriedReward], weights: Mapping[str, float], rows: CheckRows
+) -> list[Finding]:
     """Report a total that does not follow right answers, or follows the format more.
 
     For example, prose has a total of 0, a wrong answer in perfect format 1.5, and a right one 2.
     The format adds 1.5 and the answer 0.5, so the format outweighs the answer.
+
+    Args:
+        rewards: The rewards with their scores.
+        weights: Weight of each reward, by name.
+        rows: The rows that were tried.
     """
-    roles = [reward.role for reward in rewards if weights[reward.name] != 0]
-    layouts = [role.layout for role in roles if role.name == ANSWER and role.layout.is_own]
+    layouts = []
+    for reward in rewards:
+        is_answer_reward = reward.role.name == ANSWER and weights[reward.name] != 0
+        if is_answer_reward and reward.role.layout.is_own:
+            layouts.append(reward.role.layout)
     if not layouts:
         return [_explain_total(rewards, rows)]
-    layout = layouts[0]
     total_scores = _total_scores(rewards, weights)
-    totals = best_scores(total_scores, layout).dropna(subset="right")
+    totals = best_scores(total_scores, layouts[0]).dropna(subset="right")
     if totals.empty:
         return []  # a slow reward was not tried in this layout
     totals = totals.fillna(0.0)  # as TRL adds up missing scores
@@ -221,14 +239,15 @@ def check_total(rewards: Sequence[TriedReward], weights: Weights, rows: CheckRow
         return [_explain_total(rewards, rows)]
     # Rows on which the answer changes nothing have their own finding, "not on every row".
     answer_gain = answer_gains[answer_gains != 0].mean()
-    format_gain = (totals["wrong"] - totals["prose"]).mean()
+    format_gains = totals["wrong"] - totals["prose"]
+    format_gain = format_gains.mean()
     if format_gain <= answer_gain:
         return []
     what = f"perfect format adds {format_gain:.3g}, the right answer {answer_gain:.3g}"
     return [make_finding("format outweighs the answer", WHOLE_SET, what)]
 
 
-def _total_scores(rewards: Sequence[TriedReward], weights: Weights) -> pandas.DataFrame:
+def _total_scores(rewards: Sequence[TriedReward], weights: Mapping[str, float]) -> pandas.DataFrame:
     """Return the probes that all rewards were tried with, and the total as their `score`.
 
     A NaN score is left out of the sum, as in TRL.
@@ -237,23 +256,24 @@ def _total_scores(rewards: Sequence[TriedReward], weights: Weights) -> pandas.Da
 
     parts = []
     for reward in rewards:
-        scores = reward.probes.set_index(list(Probe._fields))["score"]
-        parts.append(weights[reward.name] * scores)
+        by_probe = reward.probes.set_index(list(Probe._fields))
+        parts.append(weights[reward.name] * by_probe["score"])
     # Each reward was tried in the layout that it reads, so only some probes are common to all.
     table = pandas.concat(parts, axis=1, join="inner")
-    return table.sum(axis=1, min_count=1).rename("score").reset_index()
+    totals = table.sum(axis=1, min_count=1)
+    return totals.rename("score").reset_index()
 
 
 def _explain_total(rewards: Sequence[TriedReward], rows: CheckRows) -> Finding:
     """Return the finding about a total that does not follow right answers.
 
-    It is critical unless no reward depends on the answer. Then a single reward for the format, the
-    length or the wording is a part of a set, which gets a note. Rewards that read other columns of
-    the row may define right answers by these columns.
+    It is critical, with two exceptions if no reward depends on the answer. Rewards that read other
+    columns of the row may define right answers by these columns, which is a warning. A single
+    reward for the format, the length or the wording is probably one part of a set, which is a note.
     """
     if not any(is_answer_dependent(reward.probes) for reward in rewards):
-        # A reward for Countdown reads `target` and `nums`: any right expression is rewarded, but
-        # not the gold answer of the row.
+        # For example, a reward for Countdown reads `target` and `nums`. It rewards any right
+        # expression, but not the gold answer of the row.
         columns = set().union(*(reward.columns for reward in rewards))
         other_columns = sorted(columns - {"answer", rows.gold_column})
         if other_columns and not rows.is_answer_function:
@@ -265,7 +285,8 @@ def _explain_total(rewards: Sequence[TriedReward], rows: CheckRows) -> Finding:
         first = rewards[0]
         # Many functions have an argument `answer` that they do not use.
         is_for_form = first.role.name == FORMAT or is_length_dependent(first.probes)
-        if len(rewards) == 1 and (is_for_form or not columns):
+        may_be_part = is_for_form or not columns
+        if len(rewards) == 1 and may_be_part:
             what = "the only reward follows the format, length or wording, whatever the answer"
             return make_finding("no reward for answers", WHOLE_SET, what)
     what = "the gold answer has no higher total than a wrong answer in the same words and format"

@@ -1,7 +1,7 @@
 """Measure whether a judge agrees with a person, before a training is rewarded by it.
 
-The measure is Spearman's rank correlation. GRPO compares the completions of a group, so a judge
-that is one point too generous to all does no harm, and one that prefers the worse answer does.
+The measure is Spearman's rank correlation, because GRPO compares the completions of a group. A judge
+that gives every answer one point too many does no harm. A judge that prefers worse answers does.
 
 A good correlation is not enough, because training finds answers that no person has scored. So the
 judge is also tried on answers that ask for a score without earning it. Not covered: people who
@@ -38,7 +38,7 @@ moderate from about here on.
 """
 
 MAX_ANSWERS_PROBED = 10
-"""Answers tried again in other forms. Each costs six calls of the judge."""
+"""Number of answers tried again in other forms. Each costs six calls of the judge."""
 
 MAX_UNSCORED = 0.2
 """Share of answers without a number above which a judge is refused."""
@@ -47,13 +47,14 @@ MAX_RISE = 0.1
 """Part of the scale by which a change that adds nothing may raise the mean score."""
 
 ROWS_SHOWN = 6
+
 REPLACING_PROBES = ("empty", "off topic")
-"""Probes with another answer in place of the person's: they must stay below the middle."""
+"""Probes that replace the answer. Their mean score must not be above the middle of the scale."""
 
 
 @dataclass(frozen=True, repr=False)
 class Agreement(Shown):
-    """Result of `agreement`: how well a judge agrees with a person, and what fools it."""
+    """Result of `agreement`: how well a judge agrees with a person, and which changes fool it."""
 
     verdict: JudgeVerdict
     sentence: str
@@ -65,12 +66,13 @@ class Agreement(Shown):
     table: pandas.DataFrame
     """One row per label, the largest difference first.
 
-    Columns: person, judge (NaN: no number), difference, question, completion, words of the judge.
+    Columns: `person`, `judge` (NaN if the reply has no number), `difference`, `question`,
+    `completion`, and `words`, the reply of the judge.
     """
     probes: pandas.DataFrame
     """One row per kind of probe.
 
-    Columns: mean score before and after, change, and `fools`.
+    Columns: `probe`, the mean score `before` and `after`, `change`, and `fools`.
     """
 
     def _parts(self) -> Iterator[Part]:
@@ -205,11 +207,13 @@ def _reword(text: str, best: float) -> dict[str, str]:
 def _try_probes(
     judge: judge_model.judge, table: pandas.DataFrame, rows: Sequence[Mapping[str, Any]]
 ) -> pandas.DataFrame:
-    """Return the mean scores of the lowest answers before and after each change."""
+    """Return the mean scores of some answers before and after each change.
+
+    The answers with the lowest scores by hand are changed, because the best score cannot rise.
+    """
     import pandas
 
     low, high = judge.scale
-    # An answer with the best score cannot rise, so the lowest ones show what raises a score.
     lowest = table.sort_values("person", kind="stable").head(MAX_ANSWERS_PROBED)
     probed_rows = [rows[place] for place in lowest.index]
     forms = [_reword(text, high) for text in lowest["completion"]]
@@ -219,7 +223,7 @@ def _try_probes(
         scores = pandas.Series([reply.score for reply in replies], lowest.index, dtype=float)
         after = scores.mean()
         change = (scores - lowest["judge"]).mean()
-        # An answer that replaces another one is judged by itself, and not by the change.
+        # If the answer is replaced, the score before tells nothing about the new one.
         is_high = after > (low + high) / 2
         is_raised = change > MAX_RISE * (high - low)
         is_fooled = is_high if probe in REPLACING_PROBES else is_raised
@@ -232,8 +236,7 @@ def _decide(
     correlation: RankCorrelation,
     probes: pandas.DataFrame,
 ) -> tuple[JudgeVerdict, str]:
-    """Return the verdict and its reason: the first that holds."""
-    # With very few labels, no other reason would be certain.
+    """Return the verdict with the first reason that holds."""
     labels = len(table)
     unscored = int(table["judge"].isna().sum())
     low, high = correlation.interval
@@ -260,7 +263,7 @@ def _decide(
 
 
 def find_unmeasured(judges: Sequence[judge_model.judge], reward: str) -> list[Finding]:
-    """Report judges that nobody has measured, or that failed their measure.
+    """Report judges that no measurement has found fit as a reward.
 
     Args:
         judges: Not called.
@@ -272,11 +275,9 @@ def find_unmeasured(judges: Sequence[judge_model.judge], reward: str) -> list[Fi
         "not fit as a reward": "refused by its measure",
     }
     findings = []
-    for one in judges:
-        verdict, sentence = one.last_agreement or (
-            "",
-            "nobody has compared its scores with a person's",
-        )
+    unmeasured = ("", "nobody has compared its scores with a person's")
+    for judge in judges:
+        verdict, sentence = judge.last_agreement or unmeasured
         if verdict in kinds:
             findings.append(make_finding(kinds[verdict], reward, sentence))
     return findings

@@ -1,9 +1,9 @@
 """Sample groups of completions before training, and show whether GRPO gets a learning signal.
 
-GRPO learns only from differences within a group, so the share of groups whose totals differ is what
-counts. A group is the completions of one prompt. Its completions are too alike to count as
-independent, so groups, not completions, are the units of every interval. `advice.py` decides what
-to change. Not covered: rewards that reward nonsense, which `check_rewards` looks for.
+A group is the completions of one prompt. GRPO learns only from differences within a group, so the
+share of groups whose totals differ decides the verdict. Completions of a group are too alike to
+count as independent, so every interval is over groups. `advice.py` decides what to change. Not
+covered: rewards that reward nonsense, which `check_rewards` looks for.
 """
 
 from __future__ import annotations
@@ -45,7 +45,10 @@ if TYPE_CHECKING:
     import pandas
 
 COMPLETIONS_AT_ONCE = 64
-"""Completions sampled together: whole groups of the usual sizes, so a prompt is computed once."""
+"""Number of completions sampled together.
+
+Groups of the usual sizes then stay together, and their prompt is computed once.
+"""
 
 REWARD_COLUMNS = {
     "lowest": "lowest",
@@ -96,17 +99,17 @@ class Baseline(Shown):
     """Data row of each group."""
     is_truncated: tuple[bool, ...]
     """True for each completion that reached the length limit without an end token."""
-    right: Scores
+    right_scores: Scores
     """For each group, the scores of a right answer in the format."""
-    empty: Scores
+    empty_scores: Scores
     """For each group, the scores of an empty completion."""
     format: AnswerFormat
     settings: Settings
     grader: Grader
     """Decides whether an answer is correct."""
-    greedy: Scores
+    greedy_scores: Scores
     """Scores of the greedy completion of each prompt. Held-out comparisons use greedy ones."""
-    floor: tuple[str, float] | None = None
+    majority: tuple[str, float] | None = None
     """Most frequent answer of the task and its share, if the answers are labels."""
 
     @functools.cached_property
@@ -149,8 +152,8 @@ class Baseline(Shown):
             "highest": scores.max(),
             "spread": deviations.mean(),
             "groups": (deviations > NO_SPREAD).sum(),
-            "right": pandas.DataFrame(self.right.values, dtype=float).mean(),
-            "empty": pandas.DataFrame(self.empty.values, dtype=float).mean(),
+            "right": pandas.DataFrame(self.right_scores.values, dtype=float).mean(),
+            "empty": pandas.DataFrame(self.empty_scores.values, dtype=float).mean(),
         }
         return pandas.DataFrame(columns).loc[list(means)]
 
@@ -164,11 +167,6 @@ class Baseline(Shown):
         """Share of correct answers among the sampled completions."""
         return fmean(self.is_right)
 
-    @functools.cached_property
-    def greedy_accuracy(self) -> float:
-        """Share of correct answers among the greedy completions."""
-        return fmean(self._are_correct(self.greedy))
-
     def _are_correct(self, scores: Scores) -> list[bool]:
         per_row = len(scores) // len(self.rows)
         repeated = [row for row in self.rows for _ in range(per_row)]
@@ -180,38 +178,34 @@ class Baseline(Shown):
     @functools.cached_property
     def slot_share(self) -> float:
         """Share of completions with an answer that the grader can read."""
-        # The kit's rewards for answers read one only at the end. A function may read it anywhere.
+        # The kit's rewards read an answer only at the end of a completion. A function may read it
+        # anywhere.
         is_function = isinstance(self.grader, FunctionGrader)
         read = self.format.extract if is_function else self.format.extract_last
         return fmean(read(text) is not None for text in self.scores.completions)
 
     @property
-    def unearned_rewards(self) -> list[str]:
-        """Names of rewards with the same score everywhere, which would score a right answer higher.
-
-        Rewards without a weight do not count.
-        """
-        # The comparison is negated, because NaN (no score anywhere) is flat too.
-        table = self.by_reward
-        is_flat = ~(table["highest"] - table["lowest"] > NO_SPREAD)
-        is_unearned = is_flat & (table["right"] > table["highest"] + NO_SPREAD)
-        return list(table.index[is_unearned & (table["weight"] != 0)])
-
-    @property
     def verdict(self) -> Verdict:
         """Verdict on the learning signal from prompts like these.
 
-        `no signal`: no group differs. `weak signal`: some differ, but the sample does not show that
-        one in four does. `format only`: it would be a signal, but no answer is correct, and the
-        rewards for answers do not differ anywhere. `signal`: all others.
+        `no signal`: no group differs.
+        `weak signal`: some groups differ, but the sample does not show that one in four does.
+        `format only`: enough groups differ, but no answer is correct, and some reward for answers
+        gives all completions the same score.
+        `signal`: all other cases.
         """
         if self.counts["differs"] == 0:
             return "no signal"
-        # The lower end, so that a lucky sample of eight groups does not promise too much.
+        # The lower end is used, so that a lucky sample of eight groups does not promise too much.
         if self.useful_interval[0] < ENOUGH_GROUPS:
             return "weak signal"
-        is_format_only = self.unearned_rewards and self.sampled_accuracy == 0
-        return "format only" if is_format_only else "signal"
+        # A reward is unearned if it is the same everywhere, and higher for a right answer. The
+        # first comparison is negated, because a reward with no score anywhere (NaN) is flat too.
+        table = self.by_reward
+        is_flat = ~(table["highest"] - table["lowest"] > NO_SPREAD)
+        is_unearned = is_flat & (table["right"] > table["highest"] + NO_SPREAD)
+        has_unearned = (is_unearned & (table["weight"] != 0)).any()
+        return "format only" if has_unearned and self.sampled_accuracy == 0 else "signal"
 
     @functools.cached_property
     def advice(self) -> tuple[Advice, ...]:
@@ -245,8 +239,9 @@ class Baseline(Shown):
     def _facts(self) -> list[tuple[str, Any]]:
         count = len(self.scores)
         settings = self.settings
-        right = (
-            f"{self.sampled_accuracy:.0%} of the sampled completions, {self.greedy_accuracy:.0%} "
+        greedy_accuracy = fmean(self._are_correct(self.greedy_scores))
+        correct = (
+            f"{self.sampled_accuracy:.0%} of the sampled completions, {greedy_accuracy:.0%} "
             "of the greedy ones, which held-out comparisons judge"
         )
         facts = [
@@ -260,15 +255,15 @@ class Baseline(Shown):
                 "answer can be read",
                 f"{self.slot_share * count:.0f} of {count} completions ({self.slot_share:.0%})",
             ),
-            ("correct", f"{right}; counted as correct: {grader_in_words(self.grader)}"),
+            ("correct", f"{correct}; counted as correct: {grader_in_words(self.grader)}"),
             (
                 "truncated",
                 f"{sum(self.is_truncated)} of {count} completions, at the limit of "
                 f"{settings.max_completion_length} tokens",
             ),
         ]
-        if self.floor is not None:
-            answer, share = self.floor
+        if self.majority is not None:
+            answer, share = self.majority
             answering = f"always answering {answer!r} would get {share:.0%} of the task's questions"
             facts.append(("majority-class baseline", answering))
         return facts
@@ -312,8 +307,8 @@ def baseline(
         tokenizer: Its tokenizer.
         task: Prompts are sampled from its `train`. Nothing of `holdout` is read.
         rewards: As for `train`.
-        settings: Settings of the planned training; default `preset("auto")`. Used are temperature,
-            `top_p`, `top_k`, length limit, group size and seed.
+        settings: Settings of the planned training; default `preset("auto")`. The baseline uses
+            their temperature, `top_p`, `top_k`, length limit, group size and seed.
         prompts: Number of groups, at most the number of training rows. More groups make the
             intervals narrower.
 
@@ -348,10 +343,10 @@ def baseline(
     rows = sample_rows(task.train, prompts, settings.seed)
     started_rows = [task.start_episode(row) for row in rows]
     right_texts = [task.format.completion(PLAIN_REASONING, row["answer"]) for row in rows]
-    right = score(rewards, right_texts, started_rows, tokenizer=tokenizer)
+    right_scores = score(rewards, right_texts, started_rows, tokenizer=tokenizer)
     # New episodes, because scoring may have changed the first ones.
     started_rows = [task.start_episode(row) for row in rows]
-    empty = score(rewards, [""] * len(rows), started_rows, tokenizer=tokenizer)
+    empty_scores = score(rewards, [""] * len(rows), started_rows, tokenizer=tokenizer)
     grader = choose_grader(
         rewards, rows, task.format, tokenizer=tokenizer, start_episode=task.start_episode
     )
@@ -371,13 +366,13 @@ def baseline(
         num_generations=size,
         rows=tuple(rows),
         is_truncated=tuple(answer.is_truncated for answer in sampled),
-        right=right,
-        empty=empty,
+        right_scores=right_scores,
+        empty_scores=empty_scores,
         format=task.format,
         settings=settings,
         grader=grader,
-        greedy=score(rewards, **as_scored(greedy, rows)),
-        floor=task.answers.floor,
+        greedy_scores=score(rewards, **as_scored(greedy, rows)),
+        majority=task.answers.floor,
     )
 
 
@@ -390,12 +385,12 @@ def _sample(
     *,
     temperature: float,
 ) -> list[GeneratedCompletion]:
-    """Sample one completion per row, without a change of the model or the random state."""
+    """Sample one completion per row, and leave the model and the random state unchanged."""
     import torch
 
     from grpo_nb.generation.sampling import generate
 
-    # The training after this baseline must sample the same as without it.
+    # A training after this baseline must sample the same completions as without it.
     bar = progress_bar(len(rows), desc="baseline", unit="completion")
     with bar, torch.random.fork_rng(), kept_modes(model):
         torch.manual_seed(settings.seed)

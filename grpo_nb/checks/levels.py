@@ -43,7 +43,8 @@ def _is_mastered(measured: Baseline) -> bool:
 
 
 def _gives_signal(measured: Baseline) -> bool:
-    """Return whether groups differ, and not only in their format: some answer is correct."""
+    """Return whether groups differ, and not only in their format."""
+    # With a correct answer, the difference is not only one of the format.
     return measured.counts["differs"] > 0 and measured.sampled_accuracy > 0
 
 
@@ -59,14 +60,15 @@ def choose_level(
     """Measure levels of a task, the easiest first, and choose the first that is not mastered.
 
     A level is mastered if two thirds of the sampled answers are correct. Harder levels are not
-    measured; with a small model, usually one level is. If the level found gives no signal, the
-    hardest of the easier levels that gives one is chosen. If all levels are mastered, the hardest
-    is chosen, and `has_room` is false. Model and random state do not change.
+    measured. With a small model, usually only the first level is. If the first level that is not
+    mastered gives no signal, the hardest of the easier levels with a signal is chosen. If all
+    levels are mastered, the hardest is chosen, and `has_room` is false. The model and the random
+    state do not change.
 
     Args:
         model: As for `baseline`.
         tokenizer: As for `baseline`.
-        levels: Tasks of one kind, the easiest first. A single one is measured and chosen.
+        levels: Tasks of one kind, the easiest first. A single level is measured and chosen.
         rewards: As for `baseline`.
         settings: As for `baseline`.
         prompts: Number of groups per level.
@@ -97,11 +99,11 @@ def choose_level(
     chosen = len(baselines) - 1
     with_signal = [level for level, one in enumerate(baselines) if _gives_signal(one)]
     if _is_mastered(baselines[chosen]):
-        reason = "Nothing is left to learn: two thirds or more are correct at every level."
+        reason = "Too little is left to show a gain: two thirds or more are correct at every level."
     elif chosen in with_signal:
         reason = "There is something to learn."
     elif with_signal:
-        # Little is left to learn on an easier level, but nothing can be learned on this one.
+        # An easier level is mastered, but still teaches more than a level without any signal.
         chosen = with_signal[-1]
         reason = f"Level {chosen + 1} gives no learning signal."
     else:

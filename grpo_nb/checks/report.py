@@ -1,7 +1,7 @@
 """Define the kinds of findings of `check_rewards`, and show them in a report.
 
-To add a kind, add an entry to `KINDS`. Its key is what users see, and what probes and the functions
-that find faults use.
+To add a kind, add an entry to `KINDS`. Users see its key. Probes, and the functions that find faults,
+refer to the kind by the same key.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ KINDS: dict[str, Kind] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One fault of a reward, with the shortest completion that shows it."""
+    """One fault of a reward, with the shortest completion that shows the fault."""
 
     severity: Severity
     """`critical`: the training fails or learns the wrong thing.
@@ -195,7 +195,7 @@ class Finding:
     kind: str
     """Key of `KINDS`. Code should read this, not the prose."""
     what: str
-    """Observation, with its numbers."""
+    """Observation with its numbers."""
     example: str = ""
     effect: str = ""
     fix: str = ""
@@ -272,7 +272,12 @@ class RewardReport(Shown):
     def summary(self) -> str:
         """The verdict in one sentence."""
         counts = Counter(finding.severity for finding in self.findings)
-        found = [_counted(counts[one], one) for one in get_args(Severity) if counts[one]]
+        found = []
+        for severity in get_args(Severity):
+            # "critical" is an adjective and has no plural.
+            plural = "s" if counts[severity] > 1 and severity != "critical" else ""
+            if counts[severity]:
+                found.append(f"{counts[severity]} {severity}{plural}")
         verdict = f"Found: {', '.join(found)}." if found else "Nothing found."
         return f"{verdict} {self.checked}"
 
@@ -286,9 +291,3 @@ class RewardReport(Shown):
             yield from details
         for limit in self.limits:
             yield f"not checked: {limit}"
-
-
-def _counted(count: int, severity: str) -> str:
-    """Return a count in words; "critical" is an adjective and has no plural."""
-    plural = "" if count == 1 or severity == "critical" else "s"
-    return f"{count} {severity}{plural}"

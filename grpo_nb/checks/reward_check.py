@@ -6,13 +6,13 @@ The flow in five steps:
 2. `calls.py` calls the reward with these as TRL does, and checks that the calls work.
 3. `roles.py` finds what the reward follows: right answers, the format, or neither.
 4. `faults.py` finds unexpected scores, and a weighted total that does not teach right answers.
-5. `report.py` defines the findings and shows them.
+5. `report.py` defines the kinds of findings and shows them.
 
 No model is needed. Not covered: faults that only real completions show. A reward that
 executes code is tried, but not the code that right answers would need.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,16 +38,16 @@ A slow reward is tried on these rows only.
 """
 
 MAX_REPEATED = 10
-"""Completions that are called again: the right and the wrong answers of two rows."""
+"""Number of completions scored again: the right and the wrong answers of two rows."""
 
 QUESTION_COLUMNS = {"prompt", "question", "environments"}
 """Columns that do not decide which answer is right."""
 
 CALLS_JUDGE = "calls a judge"
-"""Role of a reward that is not called, because it asks a judge."""
+"""Role of a reward that calls a judge. The check does not call such a reward."""
 
 UNKNOWN = "unknown"
-"""Role of a reward whose scores show nothing."""
+"""Role of a reward whose scores do not show what it follows."""
 
 
 @dataclass(frozen=True)
@@ -59,15 +59,15 @@ class RewardResult:
     """Role of the reward in the report."""
     findings: list[Finding]
     limit: str = ""
-    """Part of the check that was not possible, with the reason; empty if all was."""
+    """Part of the check that was not possible, with the reason. Empty if nothing was left out."""
     completions: int = 0
     """Number of completions with which the reward was called."""
     tried: TriedReward | None = None
-    """The scores, if they show what the reward follows, or that it follows nothing."""
+    """The scores of all probes. None if the role of the reward is unknown or it calls a judge."""
     is_total_unknown: bool = False
-    """True if the total cannot be checked, because the scores of this reward are unknown.
+    """True if the weighted total cannot be checked without the scores of this reward.
 
-    False for rewards that score played episodes or rank a group, which the total leaves out.
+    False for rewards that score played episodes or rank a group: the total leaves them out.
     """
 
 
@@ -178,12 +178,16 @@ def _try_reward(
     # 1. Does the call work, and what does the reward follow?
     runner = ProbeRunner(reward, rows, seconds_per_call)
     texts = {*texts_in(reward)}
-    reason_left_out = _reason_to_leave_out(reward, texts)
+    reason_left_out = ""
+    if base.is_relative(reward):
+        reason_left_out = "it ranks the completions of a group, so single completions show nothing"
+    elif "environments" in texts:
+        reason_left_out = "it scores played episodes. Play one with gn.lab.ByHand(task, row_number)"
     findings = calls.check_signature(runner)
     role = roles.no_role(layouts[0])
     if not findings and not base.is_relative(reward):
         role = _try_controls(runner, layouts)
-        # Each is called alone, and takes part in two more calls, which must not be late.
+        # Each completion is scored alone, together and reversed. The joint calls must meet the limit.
         is_in_time = 2 * MAX_REPEATED * runner.seconds_per_completion < runner.seconds
         count = MAX_REPEATED if is_in_time else 2
         scored = [probe for probe in runner.scores if probe.layout == role.layout.name]
@@ -201,12 +205,14 @@ def _try_reward(
         )
 
     # 2. Try all other probes in the layout that the reward reads.
-    # The finding of a fault needs one row that shows it, so a few rows are enough.
-    detail_rows = _detail_rows(runner, role)
+    # One row that shows a fault is enough for its finding, so a few rows are tried. Rows on which a
+    # right answer beats a wrong one come first: on others, nothing can be compared.
+    by_use = sorted(rows.tried, key=lambda row: row.index not in role.margins.index)
+    detail_rows = by_use[:DETAIL_ROWS]
     runner.run(_write_probes(reward, rows, role.layout, detail_rows))
     for probe in probes.write_hostile(detail_rows[0], role.layout):
         runner.run([probe])  # alone, because it may take the whole time limit
-    # Again, because state may show only after hundreds of calls.
+    # Scores are compared again, because state may show only after hundreds of calls.
     findings = calls.find_unsteadiness(runner, [*runner.scores][:2])
     if role.name == roles.FORMAT and roles.is_length_dependent(runner.table()):
         # A reward for length also prefers the format to prose, because the format is longer.
@@ -218,7 +224,7 @@ def _try_reward(
         columns=tuple({*rows.tried[0].columns} & texts - QUESTION_COLUMNS),
     )
     findings += calls.find_failures(runner)
-    findings += faults.find_faults(tried, layouts)
+    findings += faults.find_faults(tried, layouts[0])
 
     # 3. What could not be tried?
     is_stopped = runner.is_given_up or bool(runner.late_calls)
@@ -237,15 +243,6 @@ def _try_reward(
         # Probes that were not tried may show what a reward follows.
         is_total_unknown=is_stopped and role.name == roles.OTHER,
     )
-
-
-def _reason_to_leave_out(reward: base.RewardFunction, texts: Collection[str]) -> str:
-    """Return why probes show nothing about a reward; empty if they do."""
-    if base.is_relative(reward):
-        return "it ranks the completions of a group, so single completions show nothing"
-    if "environments" in texts:
-        return "it scores played episodes. Play one with gn.lab.ByHand(task, row_number)"
-    return ""
 
 
 def _try_controls(runner: ProbeRunner, layouts: Sequence[Layout]) -> Role:
@@ -278,15 +275,6 @@ def _run_controls(runner: ProbeRunner, rows: Iterable[CheckRow], layouts: Sequen
     runner.run(controls)
 
 
-def _detail_rows(runner: ProbeRunner, role: Role) -> list[CheckRow]:
-    """Return a few rows, those on which a right answer beats a wrong one first.
-
-    On other rows a probe has nothing to be compared with.
-    """
-    rows = sorted(runner.rows.tried, key=lambda row: row.index not in role.margins.index)
-    return rows[:DETAIL_ROWS]
-
-
 def _write_probes(
     reward: base.RewardFunction, rows: CheckRows, layout: Layout, detail_rows: Sequence[CheckRow]
 ) -> list[Probe]:
@@ -294,8 +282,11 @@ def _write_probes(
     written = []
     for row in detail_rows:
         written += probes.write_harmless(row, layout)
-        written += probes.write_cheats(
-            row, layout, rows.all_golds, may_have_others=rows.is_answer_function
-        )
+        cheats = probes.write_cheats(row, layout, rows.all_golds)
+        # A row may have other right answers than the one that the function returns. Without a slot,
+        # a text that contains this answer may be right too, and only an empty one is surely wrong.
+        if rows.is_answer_function and not layout.has_slot:
+            cheats = [cheat for cheat in cheats if not cheat.text.strip()]
+        written += cheats
     written += probes.write_growing(detail_rows[0], layout, phrases_in(reward))
     return written

@@ -1,7 +1,7 @@
 """Find out what a reward follows: right answers, the format, or neither.
 
-Scores are compared on the same row and in the same words, so that only the answer, or only the
-format, differs.
+Two completions are compared only if they belong to the same row and have the same reasoning. Then
+they differ in nothing but the answer, or in nothing but the format.
 """
 
 from __future__ import annotations
@@ -10,7 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from grpo_nb.checks.probes import DO_NOT_KNOW, FILLERS, THINK_FIRST, Layout
+from grpo_nb.checks.probes import (
+    DO_NOT_KNOW,
+    FILLERS,
+    THINK_FIRST,
+    Layout,
+)
 
 if TYPE_CHECKING:
     import pandas
@@ -26,13 +31,16 @@ Sums over a batch are not exact.
 """
 
 SMALLEST_RANGE = 1e-3
-"""A range below this value counts as this value: a constant reward has rounding errors too."""
+"""A smaller range counts as this value, because a constant reward has rounding errors too."""
 
 MIN_GOLDS_FOLLOWED = 2
-"""A reward that is right for a single gold answer always rewards the same label."""
+"""Number of gold answers that a reward must follow if it does not follow most of them.
+
+A reward that follows one gold answer only may just reward that label.
+"""
 
 MIN_PART_FOLLOWED = 0.25
-"""A reward that cannot read three of four gold answers does not tell right from wrong."""
+"""Part of the gold answers that a reward must follow if it does not follow most of them."""
 
 ANSWER_DEPENDENT_PART = 0.5
 """A reward depends on the answer if another answer changes the score by this part of its range.
@@ -71,8 +79,6 @@ def find_role(probes: pandas.DataFrame, layouts: Sequence[Layout]) -> Role:
         layouts: The task's own layouts come first.
     """
     tolerance = tolerance_of(probes)
-    # TRL adds up a missing score as 0.
-    score_if_missing = min(0.0, probes["score"].min())
     rights = probes[probes["category"] == "right"]
     golds = rights.groupby("row")["variant"].first()
     format_role = no_role(layouts[0])
@@ -81,8 +87,8 @@ def find_role(probes: pandas.DataFrame, layouts: Sequence[Layout]) -> Role:
         scores = best_scores(probes, layout).dropna(subset="right")
         if scores.empty:
             continue
-        wrong = scores["wrong"].fillna(score_if_missing)
-        margins = _margins(scores["right"], wrong)
+        scores = scores.fillna(0.0)  # TRL adds up a missing score as 0
+        margins = _margins(scores["right"], scores["wrong"])
         gains = margins["gain"]
         followed = margins[gains > tolerance]
         # Count gold answers, not rows: a reward for the most frequent label is right on most rows.
@@ -94,12 +100,11 @@ def find_role(probes: pandas.DataFrame, layouts: Sequence[Layout]) -> Role:
         if is_for_most or is_for_several:
             return Role(ANSWER, layout, followed)
 
-        # No layout so far tells right from wrong, and a later one may. So the first layout with a
-        # format is kept in mind only.
-        prose = scores["prose"].fillna(0.0)
-        over_prose = _margins(scores["right"], prose)
+        # A later layout may tell right from wrong. So the first layout in which the reward follows
+        # the format is only remembered.
+        over_prose = _margins(scores["right"], scores["prose"])
         is_above_prose = over_prose["gain"].min() > tolerance
-        # Other prompts have no format but this one, for which TRL has a reward.
+        # In layouts of other prompts, such a gain is no format, except in the one of TRL's reward.
         is_format = layout.is_own or layout.name == THINK_FIRST
         if is_above_prose and is_format and format_role.name == OTHER:
             format_role = Role(FORMAT, layout, over_prose)
@@ -107,10 +112,10 @@ def find_role(probes: pandas.DataFrame, layouts: Sequence[Layout]) -> Role:
 
 
 def no_role(layout: Layout) -> Role:
-    """Return the role of a reward that follows nothing, or whose scores show nothing."""
+    """Return the role of a reward that follows neither the answer nor the format."""
     import pandas
 
-    no_margins = pandas.DataFrame({"baseline": [], "gain": []}, dtype=float)
+    no_margins = pandas.DataFrame(columns=["baseline", "gain"], dtype=float)
     return Role(OTHER, layout, no_margins)
 
 
@@ -121,10 +126,9 @@ def _margins(right: pandas.Series, baseline: pandas.Series) -> pandas.DataFrame:
 
 
 def best_scores(probes: pandas.DataFrame, layout: Layout) -> pandas.DataFrame:
-    """Return the best finite scores of each row: of right and wrong answers, and of prose.
+    """Return the best scores of each row: of right and wrong answers, and of prose.
 
-    Columns: `right` and `wrong` in this layout, and `prose`. NaN where no completion has a finite
-    score.
+    Columns: `right` and `wrong` in this layout, and `prose`. NaN where no completion has a score.
     """
     columns = ["right", "wrong", "prose"]
     is_read = probes["layout"].isin([layout.name, ""])  # prose is in no layout
@@ -142,7 +146,7 @@ def tolerance_of(probes: pandas.DataFrame) -> float:
 
 
 def score_range(probes: pandas.DataFrame) -> float:
-    """Return the difference between the highest and the lowest finite score."""
+    """Return the difference between the highest and the lowest known score."""
     scores = probes["score"]
     return scores.max() - scores.min()
 
@@ -150,18 +154,16 @@ def score_range(probes: pandas.DataFrame) -> float:
 def is_answer_dependent(probes: pandas.DataFrame) -> bool:
     """Return whether another answer in the same words changes the score by much.
 
-    "I do not know" in the slot counts as another answer. The score must change on most rows, in at
-    least one layout.
+    "I do not know" in the slot counts as another answer, because a reward for any label scores
+    right and wrong answers alike. The score must change on most rows, in at least one layout.
     """
     is_unanswered = probes["variant"] == DO_NOT_KNOW
     categories = probes["category"]
     is_answer = categories.isin(["right", "wrong"]) | is_unanswered
-    is_prose = categories == "prose"
-    controls = probes[is_answer | is_prose]
+    controls = probes[is_answer | (categories == "prose")]
     known_range = max(SMALLEST_RANGE, score_range(controls))
     answers = probes[is_answer]
-    # A reward for any label scores right and wrong answers alike, but not "I do not know". That
-    # was tried on some rows only, so the others would hide the change.
+    # "I do not know" was tried on some rows only, and the others would hide the change.
     rows_unanswered = probes["row"][is_unanswered]
     if len(rows_unanswered):
         answers = answers[answers["row"].isin(rows_unanswered)]

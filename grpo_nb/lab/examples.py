@@ -52,5 +52,5 @@ def example_completions(row: Mapping[str, Any], format: AnswerFormat) -> list[st
             'If another column has it, write load_task(rows, columns={"answer": ...}).'
         )
     gold = golds[0]
-    (wrong,) = make_wrong_answers(gold, [gold], 1)
+    wrong = make_wrong_answers(gold, [gold])[0]
     return [format.completion(PLAIN_REASONING, gold), format.completion(PLAIN_REASONING, wrong)]

@@ -44,12 +44,12 @@ def make(groups, rewards=REWARDS, *, truncated="", example=True, greedy=(), **se
     )
     return Baseline(
         scores=gn.score(rewards, texts, {"answer": "2"}),
-        greedy=gn.score(rewards, greedy or [WRONG] * len(groups), rows),
+        greedy_scores=gn.score(rewards, greedy or [WRONG] * len(groups), rows),
         num_generations=len(groups[0]),
         rows=rows,
         is_truncated=tuple(bool(truncated) and text.endswith(truncated) for text in texts),
-        right=gn.score(rewards, [RIGHT] * len(groups), rows),
-        empty=gn.score(rewards, [""] * len(groups), rows),
+        right_scores=gn.score(rewards, [RIGHT] * len(groups), rows),
+        empty_scores=gn.score(rewards, [""] * len(groups), rows),
         format=FORMAT,
         settings=gn.preset("cpu", **settings),
         grader=gn.rewards.correctness(),
@@ -129,15 +129,14 @@ def test_baseline_verdict_and_counts(groups, rewards, verdict: str, counts: dict
 def test_baseline_shows_sampled_and_greedy_shares() -> None:
     before = make([[RIGHT, WRONG, WRONG, WRONG]] * 8, greedy=[RIGHT] * 7 + [WRONG])
     assert before.sampled_accuracy == 0.25
-    assert before.greedy_accuracy == 0.875
     assert "25% of the sampled completions, 88% of the greedy ones" in repr(before)
 
 
 def test_baseline_shows_majority_class_baseline() -> None:
     before = make([[RIGHT, WRONG]] * 8)
     assert "always answering" not in repr(before)
-    with_floor = dataclasses.replace(before, floor=("yes", 0.6))
-    assert "always answering 'yes' would get 60%" in repr(with_floor)
+    with_majority = dataclasses.replace(before, majority=("yes", 0.6))
+    assert "always answering 'yes' would get 60%" in repr(with_majority)
 
 
 def test_baseline_asks_its_grader_what_is_right() -> None:
@@ -156,7 +155,7 @@ def test_baseline_asks_a_function_what_is_right() -> None:
     grader = choose_grader(rewards, before.rows, FORMAT)
     graded = dataclasses.replace(before, grader=grader)
     assert graded.sampled_accuracy == 0.5
-    assert graded.greedy_accuracy == 1.0
+    assert "100% of the greedy ones" in repr(graded)
     assert "answers to which twice() gives 2 or more" in repr(graded)
 
 

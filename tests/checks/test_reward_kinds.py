@@ -574,3 +574,15 @@ def test_code_is_tried_before_texts_on_which_rewards_hang() -> None:
 
     report = check_rewards(slow_on_long_words, SUMS, seconds_per_call=0.1)
     assert "runs the answer as code" in kinds(report)
+
+
+def test_missing_score_of_wrong_answers_is_above_a_negative_one() -> None:
+    def punishes(completions, answer, **_):
+        pairs = zip(completions, answer, strict=True)
+        scores = [-0.5 if slot(c) == gold else None for c, gold in pairs]
+        return [
+            -1.0 if slot(c) is None else score for c, score in zip(completions, scores, strict=True)
+        ]
+
+    report = check_rewards(punishes, SUMS)
+    assert report.roles["punishes"] != "tells right from wrong", report

@@ -5,7 +5,9 @@ import math
 
 import pytest
 
-from grpo_nb.checks.rows import MAX_ROWS_TRIED, choose_rows, make_near_misses
+from grpo_nb.checks.probes import UNGRADED, list_layouts, write_hostile
+from grpo_nb.checks.rows import MAX_ROWS_TRIED, CheckRow, choose_rows, make_near_misses
+from grpo_nb.tasks import formats
 
 
 @pytest.mark.parametrize("count", [25, 47, 71])
@@ -31,3 +33,9 @@ def test_near_misses_of_decimals_keep_the_tolerance(gold: str) -> None:
 
 def test_near_miss_of_a_signed_number_has_one_sign() -> None:
     assert make_near_misses("+5")["the other sign"] == "-5"
+
+
+def test_hostile_probes_have_no_expected_score() -> None:
+    row = CheckRow(0, {}, ["42"], ["17"])
+    layout = list_layouts(formats.xml())[0]
+    assert {probe.category for probe in write_hostile(row, layout)} <= {*UNGRADED}

@@ -52,14 +52,14 @@ def test_baseline_with_another_seed_takes_other_rows(tiny, before) -> None:
 
 
 def test_baseline_has_a_greedy_completion_per_prompt(before) -> None:
-    assert len(before.greedy) == 3
+    assert len(before.greedy_scores) == 3
 
 
 def test_greedy_baseline_leaves_out_generation_config(tiny, before, monkeypatch) -> None:
     # A held-out comparison leaves it out too: vLLM and llama.cpp do not read it.
     monkeypatch.setattr(tiny[0].generation_config, "no_repeat_ngram_size", 1)
     again = measure(tiny, seed=1)
-    assert again.greedy.completions == before.greedy.completions
+    assert again.greedy_scores.completions == before.greedy_scores.completions
     assert tiny[0].generation_config.no_repeat_ngram_size == 1
 
 

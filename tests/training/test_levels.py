@@ -60,7 +60,9 @@ def choose(loaded: tuple, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Leve
         pytest.param([5, 0, 0, 0, 0, 0], 0, 1, True, "There is something to learn.", id="62 %"),
         pytest.param([8, 6, 4, 0, 0, 0], 2, 3, True, "Level 2: 50%", id="third level"),
         pytest.param([8, 8, 8, 8, 8, 3], 5, 6, True, "Level 5: 38%", id="last level"),
-        pytest.param([8, 8, 8, 8, 8, 8], 5, 6, False, "Nothing is left to learn", id="perfect"),
+        pytest.param(
+            [8, 8, 8, 8, 8, 8], 5, 6, False, "Too little is left to show a gain", id="perfect"
+        ),
         pytest.param(
             [0, 0, 0, 0, 0, 0], 0, 1, True, "No level gives a learning signal.", id="hopeless"
         ),
