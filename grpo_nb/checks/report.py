@@ -28,7 +28,7 @@ class Kind(NamedTuple):
     fix: str
 
 
-_LEARNS_LOOPHOLE = "the model learns this instead of the task"
+_LEARNS_LOOPHOLE = "once the model samples such a completion, it learns this instead of the task"
 _READ_SLOT = "read the answer from its slot only, and refuse a completion with more than one slot"
 
 KINDS: dict[str, Kind] = {
