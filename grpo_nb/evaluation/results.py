@@ -67,7 +67,7 @@ class Evaluation(Shown):
         return len(self.rows) // self.samples
 
     def shares_of(self, measure: str) -> list[float] | None:
-        """Return the share of each question's samples that have a measure, None if not measured.
+        """Return the share of each question's samples that pass a measure, None if not measured.
 
         Args:
             measure: `accuracy`, `in_format` or `anywhere`.
@@ -79,7 +79,7 @@ class Evaluation(Shown):
         return [sum(row[column] for row in group) / self.samples for group in self.groups]
 
     def share_of(self, measure: str) -> float | None:
-        """Return the share of completions that have a measure, None if it was not measured."""
+        """Return the share of completions that pass a measure, None if it was not measured."""
         shares = self.shares_of(measure)
         return None if shares is None else fmean(shares)
 
