@@ -7,6 +7,7 @@ import gc
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from grpo_nb.config.settings import Settings
@@ -235,10 +236,12 @@ class Exam:
         """Ask one model after the other.
 
         Raises:
-            ValueError: A question was trained on, or a run was trained with other prompts.
+            ValueError: A question was trained on, a run was trained with other prompts, or a GGUF file
+                would have to run tools or to sample.
         """
         weights_by_name(self._rewards)  # raises if two have the same name
         self._require_same_template()
+        self._require_plain_gguf_answers()
         contamination = self._find_contamination()
         grader = self.grader
         is_function = isinstance(grader, FunctionGrader)
@@ -258,7 +261,7 @@ class Exam:
                 Evaluation(
                     label=label,
                     rows=rows,
-                    subject=answered.description,
+                    description=answered.description,
                     model_id=model_id_of(subject),
                     remarks=grader_remarks(grader, [row.get("grader_score") for row in rows]),
                     rewards=self._mean_rewards(completions, rows, asked_rows),
@@ -296,6 +299,22 @@ class Exam:
                 raise ValueError(
                     f"the run {run.name!r} was trained with chat_template_kwargs = {own}, and this "
                     f"task makes other prompts: gn.load_task(..., chat_template_kwargs={own})."
+                )
+
+    def _require_plain_gguf_answers(self) -> None:
+        """Raise if a GGUF file would have to run tools or to sample its answers."""
+        for subject in self.subjects:
+            if not isinstance(subject, Path) or subject.suffix != ".gguf":
+                continue
+            if self.decoding.tools is not None:
+                raise ValueError(
+                    f"{subject.name} is asked through llama.cpp, which cannot run tools here. "
+                    "Compare the merged folder instead."
+                )
+            if self.decoding.temperature > 0:
+                raise ValueError(
+                    f"{subject.name} is asked through llama.cpp, which decodes greedily here. "
+                    "Leave out samples=, or compare the merged folder instead."
                 )
 
     def _answer(self, subject: Subject, asked_rows: Sequence[Any], label: str) -> ModelAnswers:

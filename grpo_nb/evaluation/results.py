@@ -37,7 +37,7 @@ class Evaluation(Shown):
     """Completions per question."""
     temperature: float = 0.0
     """Sampling temperature; 0 is greedy decoding."""
-    subject: str = ""
+    description: str = ""
     """Description of the model: where it is from, and with which chat template it was asked."""
     counted_as_correct: str = ""
     """Description of the answers that count as correct."""
@@ -192,6 +192,6 @@ class Evaluation(Shown):
 
     def _parts(self) -> Iterator[Part]:
         yield Table(self.numbers, head=("(95 % interval)", self.label), right=(1,))
-        yield f"{self.asked_sentence} Counted as correct: {self.counted_as_correct}. {self.subject}"
+        yield f"{self.asked_sentence} Counted as correct: {self.counted_as_correct}. {self.description}"
         yield self.anywhere_sentence
         yield from self.notes
