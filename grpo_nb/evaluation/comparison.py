@@ -385,7 +385,7 @@ def _small_print(comparison: Comparison) -> Html:
     ]
     for side in comparison.sides.values():
         model_id = f" Model {side.model_id}." if side.model_id else ""
-        lines.append(f"{side.label}: {side.subject}{model_id}")
+        lines.append(f"{side.label}: {side.description}{model_id}")
     words = "\n".join(lines)
     markup = escaped(words).replace("\n", "<br>")
     return Html(words, f"<small>{markup}</small>")

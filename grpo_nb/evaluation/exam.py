@@ -7,6 +7,7 @@ import gc
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from grpo_nb.config.settings import Settings
@@ -234,33 +235,35 @@ class Exam:
         """Ask one model after the other.
 
         Raises:
-            ValueError: A question was trained on, or a run was trained with other prompts.
+            ValueError: A question was trained on, a run was trained with other prompts, or a GGUF file
+                would have to run tools or to sample.
         """
         weights_by_name(self._rewards)  # raises if two have the same name
         self._require_same_template()
+        self._require_plain_gguf_answers()
         contamination = self._find_contamination()
         grader = self.grader
         is_function = isinstance(grader, FunctionGrader)
         is_unproven = is_function and not grader.is_proven
-        questions = [row for row in self.rows for _ in range(self.samples)]
+        asked_rows = [row for row in self.rows for _ in range(self.samples)]
         evaluations = []
         tokenizer = None
         for subject, label in zip(self.subjects, labels, strict=True):
-            answered = self._answer(subject, questions, label)
+            answered = self._answer(subject, asked_rows, label)
             # The model of a run stays in memory. Any other is freed before the next one is loaded.
             gc.collect()
             # A GGUF file has no tokenizer here, but usually the template of the other model.
             tokenizer = answered.tokenizer or tokenizer
             completions = answered.completions
-            rows = grade_answers(questions, completions, self._format_for(tokenizer), grader)
+            rows = grade_answers(asked_rows, completions, self._format_for(tokenizer), grader)
             evaluations.append(
                 Evaluation(
                     label=label,
                     rows=rows,
-                    subject=answered.description,
+                    description=answered.description,
                     model_id=model_id_of(subject),
                     remarks=_remarks_on_missing_scores(grader, rows),
-                    rewards=self._mean_rewards(completions, rows, questions),
+                    rewards=self._mean_rewards(completions, rows, asked_rows),
                     samples=self.samples,
                     temperature=self.decoding.temperature,
                     contamination=contamination,
@@ -297,13 +300,29 @@ class Exam:
                     f"task makes other prompts: gn.load_task(..., chat_template_kwargs={own})."
                 )
 
-    def _answer(self, subject: Subject, questions: Sequence[Any], label: str) -> ModelAnswers:
-        with progress_bar(len(questions), desc=f"held-out, {label}", unit="answer") as bar:
+    def _require_plain_gguf_answers(self) -> None:
+        """Raise if a GGUF file would have to run tools or to sample its answers."""
+        for subject in self.subjects:
+            if not isinstance(subject, Path) or subject.suffix != ".gguf":
+                continue
+            if self.decoding.tools is not None:
+                raise ValueError(
+                    f"{subject.name} is asked through llama.cpp, which cannot run tools here. "
+                    "Compare the merged folder instead."
+                )
+            if self.decoding.temperature > 0:
+                raise ValueError(
+                    f"{subject.name} is asked through llama.cpp, which decodes greedily here. "
+                    "Leave out samples=, or compare the merged folder instead."
+                )
+
+    def _answer(self, subject: Subject, asked_rows: Sequence[Any], label: str) -> ModelAnswers:
+        with progress_bar(len(asked_rows), desc=f"held-out, {label}", unit="answer") as bar:
 
             def show(done: int) -> None:
                 bar.update(done - bar.n)
 
-            return answer_rows(subject, questions, self.decoding, show, self.run)
+            return answer_rows(subject, asked_rows, self.decoding, show, self.run)
 
     def _format_for(self, tokenizer: Any) -> AnswerFormat:
         # The format of a task already fits its tokenizer. That of a held-out set is adapted here.
@@ -316,7 +335,7 @@ class Exam:
         self,
         completions: Sequence[GeneratedCompletion],
         graded_rows: Sequence[Mapping[str, Any]],
-        questions: Sequence[Any],
+        asked_rows: Sequence[Any],
     ) -> dict[str, Estimate]:
         means = {}
         for reward in self._rewards:
@@ -325,7 +344,7 @@ class Exam:
                 given = [row["grader_score"] for row in graded_rows]
                 scores = [math.nan if value is None else value for value in given]
             else:
-                (scores,) = score(reward, **as_scored(completions, questions)).values.values()
+                (scores,) = score(reward, **as_scored(completions, asked_rows)).values.values()
             means[reward_name(reward)] = estimate(in_groups(scores, self.samples))
         return means
 

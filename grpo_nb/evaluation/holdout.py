@@ -1,7 +1,7 @@
 """Load questions to evaluate on, and grade the answers to them.
 
 Scores can be compared only if the questions were asked in the same way: the prompt, the examples
-and the way answers are read change a score. For numbers of others, see docs/guide/evaluate.md.
+and the way answers are read change a score. For published scores, see docs/guide/evaluate.md.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class Evaluation(Shown):
     """Completions per question."""
     temperature: float = 0.0
     """Sampling temperature; 0 is greedy decoding."""
-    subject: str = ""
+    description: str = ""
     """Description of the model: where it is from, and with which chat template it was asked."""
     counted_as_correct: str = ""
     """Description of the answers that count as correct."""
@@ -67,7 +67,7 @@ class Evaluation(Shown):
         return len(self.rows) // self.samples
 
     def shares_of(self, measure: str) -> list[float] | None:
-        """Return the share of each question's samples that have a measure, None if not measured.
+        """Return the share of each question's samples that pass a measure, None if not measured.
 
         Args:
             measure: `accuracy`, `in_format` or `anywhere`.
@@ -79,7 +79,7 @@ class Evaluation(Shown):
         return [sum(row[column] for row in group) / self.samples for group in self.groups]
 
     def share_of(self, measure: str) -> float | None:
-        """Return the share of completions that have a measure, None if it was not measured."""
+        """Return the share of completions that pass a measure, None if it was not measured."""
         shares = self.shares_of(measure)
         return None if shares is None else fmean(shares)
 
@@ -192,6 +192,6 @@ class Evaluation(Shown):
 
     def _parts(self) -> Iterator[Part]:
         yield Table(self.numbers, head=("(95 % interval)", self.label), right=(1,))
-        yield f"{self.asked_sentence} Counted as correct: {self.counted_as_correct}. {self.subject}"
+        yield f"{self.asked_sentence} Counted as correct: {self.counted_as_correct}. {self.description}"
         yield self.anywhere_sentence
         yield from self.notes

@@ -396,16 +396,6 @@ def answers_of_model(
 def _answer_with_gguf(
     file: Path, rows: Sequence[Row], decoding: Decoding, progress: Progress | None
 ) -> ModelAnswers:
-    if decoding.tools is not None:
-        raise ValueError(
-            f"{file.name} is asked through llama.cpp, which cannot run tools here. Compare the "
-            "merged folder instead."
-        )
-    if decoding.temperature > 0:
-        raise ValueError(
-            f"{file.name} is asked through llama.cpp, which decodes greedily here. Leave out "
-            "samples=, or compare the merged folder instead."
-        )
     completions = complete_with_gguf(
         file,
         [row["prompt"] for row in rows],

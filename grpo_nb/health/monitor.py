@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from grpo_nb.core.tables import Part, Shown, bold
 from grpo_nb.health.history import MIN_ROWS, SHORT_WINDOW, SMALLEST_GROUP, WINDOW, RunHistory
-from grpo_nb.health.rules import CHECKS, Finding, check_not_finite
+from grpo_nb.health.rules import CHECKS, HealthFinding, check_not_finite
 from grpo_nb.health.trend import measure_trend
 from grpo_nb.runs.alert import KINDS, SEVERITIES, Alert, Severity, alert_table, worst_first
 from grpo_nb.runs.run_folder import Run, open_run
@@ -111,7 +111,7 @@ class HealthMonitor:
             self.should_stop = True
         return new_alerts
 
-    def _run_checks(self) -> Iterator[Finding]:
+    def _run_checks(self) -> Iterator[HealthFinding]:
         history = self.history
         yield from check_not_finite(history)
         is_reward_step = history.step == history.last_reward_step
@@ -121,7 +121,7 @@ class HealthMonitor:
             for check in CHECKS:
                 yield from check(history, trend)
 
-    def _changed_alert(self, key: tuple[str, str], finding: Finding | None) -> Alert | None:
+    def _changed_alert(self, key: tuple[str, str], finding: HealthFinding | None) -> Alert | None:
         """Return the new alert of a rule and subject, None if its alert stays as it is."""
         step = self.history.step
         old = self._alerts.get(key)

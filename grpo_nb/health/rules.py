@@ -40,8 +40,8 @@ from grpo_nb.health.trend import (
     main_reward,
     mean_position,
     reward_position,
-    rise_in_window,
-    rise_since_start,
+    z_in_window,
+    z_since_start,
 )
 from grpo_nb.runs.alert import Severity
 
@@ -52,7 +52,7 @@ HIGH_POSITION = 0.9
 """Mean reward, relative to its range, from which nearly all completions succeed."""
 
 
-class Finding(NamedTuple):
+class HealthFinding(NamedTuple):
     """One result of a check after the last row."""
 
     rule: str
@@ -89,7 +89,7 @@ ROWS_WITHOUT_SCORE = 10
 for a few."""
 
 
-def check_not_finite(history: RunHistory) -> Iterator[Finding]:
+def check_not_finite(history: RunHistory) -> Iterator[HealthFinding]:
     """Report each metric that is NaN or infinite in the last row, and a reward that is missing."""
     steps_without_reward = history.step - history.last_reward_step
     has_no_reward = history.reward_rows == 0 or steps_without_reward >= WINDOW
@@ -101,7 +101,7 @@ def check_not_finite(history: RunHistory) -> Iterator[Finding]:
             "Stop, and run check_rewards: a reward that is NaN or None for every completion is "
             "left out of the log."
         )
-        yield Finding("not_finite", "critical", message, advice, "missing reward")
+        yield HealthFinding("not_finite", "critical", message, advice, "missing reward")
     for metric, value in history.unusable.items():
         count = history.unusable_rows[metric]
         # A NaN is harmless in the gradient alone, because such a step is skipped.
@@ -117,7 +117,7 @@ def check_not_finite(history: RunHistory) -> Iterator[Finding]:
             "If a reward is NaN too, run check_rewards. If not, go back to an earlier checkpoint, "
             "and lower learning_rate."
         )
-        yield Finding("not_finite", severity, message, advice, metric)
+        yield HealthFinding("not_finite", severity, message, advice, metric)
 
 
 # no_spread ---------------------------------------------------------------------------------------
@@ -135,7 +135,7 @@ NO_SIGNAL_SHARE = 0.9
 """Share of groups with zero reward variance, in the last 20 steps, that leaves nothing to learn."""
 
 
-def check_no_spread(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
+def check_no_spread(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFinding]:
     """Report groups with zero reward variance, if there are more of them than by chance."""
     shares = history.last_values(ZERO_STD_SHARE, LONG_WINDOW)
     if len(shares) < history.rows_in(SHORT_WINDOW):
@@ -176,7 +176,7 @@ def check_no_spread(history: RunHistory, trend: RewardTrend) -> Iterator[Finding
         f"In {share:.0%} of the groups of the last {steps} steps, all completions got the same "
         f"reward: {reason}."
     )
-    yield Finding("no_spread", soften(severity, history, trend), message, advice)
+    yield HealthFinding("no_spread", soften(severity, history, trend), message, advice)
 
 
 def _is_signal_lost(history: RunHistory) -> bool:
@@ -266,7 +266,7 @@ SHARE_LIMITS = (
 )
 
 
-def check_shares(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
+def check_shares(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFinding]:
     """Report each share of `SHARE_LIMITS` that reaches a threshold."""
     for limit in SHARE_LIMITS:
         share = history.mean(limit.metric)
@@ -284,7 +284,7 @@ def check_shares(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
         severity = soften(severity, history, trend)
         steps = history.steps_in_window(WINDOW)
         message = f"{share:.0%} {limit.meaning} (mean of {steps} steps)."
-        yield Finding(limit.rule, severity, message, limit.advice, limit.metric)
+        yield HealthFinding(limit.rule, severity, message, limit.advice, limit.metric)
 
 
 def _has_short_answers(history: RunHistory) -> bool:
@@ -324,7 +324,7 @@ SMALLEST_START = 1e-6
 """Median up to which a metric is not compared with its start: a ratio to nearly 0 is noise."""
 
 
-def check_zero_gradient(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
+def check_zero_gradient(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFinding]:
     """Report gradients of 0 although rewards differ.
 
     TRL logs the gradient norm of the last step of a row, but the mean share of groups with zero
@@ -343,10 +343,10 @@ def check_zero_gradient(history: RunHistory, trend: RewardTrend) -> Iterator[Fin
     )
     advice = "Does the model have a trainable LoRA (model.print_trainable_parameters())?"
     severity = soften("critical", history, trend)
-    yield Finding("gradient", severity, message, advice, "grad_norm/zero")
+    yield HealthFinding("gradient", severity, message, advice, "grad_norm/zero")
 
 
-def check_shifts(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
+def check_shifts(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFinding]:
     """Report a gradient, an entropy or a length that has changed much without a better reward."""
     if trend.is_rising:
         return
@@ -357,7 +357,7 @@ def check_shifts(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
             "Compare completions from now and from the start. If they got worse, go back to a "
             "checkpoint and lower learning_rate."
         )
-        yield Finding("gradient", "warning", message, advice, "grad_norm/size")
+        yield HealthFinding("gradient", "warning", message, advice, "grad_norm/size")
 
     then, now = _shift(history, "entropy")
     may_be_certain = _has_short_answers(history) or _has_reached_top(history, trend)
@@ -367,7 +367,7 @@ def check_shifts(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
             "Read a group: are its completions alike? Then raise temperature, lower learning_rate, "
             "or raise epsilon_high through extra."
         )
-        yield Finding("collapse", "warning", message, advice, "entropy")
+        yield HealthFinding("collapse", "warning", message, advice, "entropy")
 
     # The usual GRPO loss favours long wrong answers, because it averages over the tokens of each
     # answer (arXiv:2503.20783).
@@ -378,7 +378,7 @@ def check_shifts(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
     if is_longer and history.steps >= LENGTH_STEPS and not has_gained:
         message = f"Completions have {now:.0f} tokens, from {then:.0f} at the start."
         advice = 'Reward brevity. The loss_type "dr_grpo" does not favour long wrong answers.'
-        yield Finding("length", "warning", message, advice, "longer")
+        yield HealthFinding("length", "warning", message, advice, "longer")
 
 
 def _shift(history: RunHistory, metric: str) -> tuple[float, float]:
@@ -398,13 +398,14 @@ KL_START_STEPS = 3
 """First steps that are the start. A run may begin far from its reference model."""
 
 NOTABLE_KL = 0.5
-"""Growth of the KL, in nats, of which guides warn. DAPO trains well without any limit."""
+"""Growth of the KL, in nats, that is reported as information, because guides warn of it. DAPO
+trains well without any limit."""
 
 LARGE_KL = 2.0
 """Growth of the KL that is a warning: the model is far from the one that it started as."""
 
 
-def check_kl_drift(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
+def check_kl_drift(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFinding]:
     """Report a KL that has grown for good, as a price of learning or on the way to garbage."""
     first = history.first_values("kl")[: history.rows_in(KL_START_STEPS, min_rows=1)]
     last = history.last_values("kl")
@@ -422,21 +423,21 @@ def check_kl_drift(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]
         "Try the model on prompts outside the task. If it got worse there, raise beta, or lower "
         "learning_rate."
     )
-    yield Finding("kl_drift", soften(severity, history, trend), message, advice)
+    yield HealthFinding("kl_drift", soften(severity, history, trend), message, advice)
 
 
 # reward_falling ----------------------------------------------------------------------------------
 
 
 KEPT_NEARLY_NOTHING = 0.1
-"""Nearly all lost: at most this share of the gain is left."""
+"""Share of the gain up to which nearly all of it counts as lost."""
 
 CERTAIN_Z = 4.3
 """z-score from which nearly all of a gain counts as lost for certain (p = 0.00001). It is higher
 than `CLEAR_Z`, because the block with the record is the highest of many."""
 
 
-def check_reward_falling(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
+def check_reward_falling(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFinding]:
     """Report a total reward that fell below its start, or lost at least half of its gain."""
     if not trend.has_lost_half:
         return
@@ -452,7 +453,7 @@ def check_reward_falling(history: RunHistory, trend: RewardTrend) -> Iterator[Fi
         "Compare completions from before and after. Then go back to the best checkpoint, and lower "
         "learning_rate or raise beta."
     )
-    yield Finding("reward_falling", severity, f"{message}.", advice)
+    yield HealthFinding("reward_falling", severity, f"{message}.", advice)
 
 
 # reward_flat -------------------------------------------------------------------------------------
@@ -462,10 +463,10 @@ FLAT_STEPS = 100
 """Steps without a rise that are reported, unless half of the run is shorter."""
 
 LONG_FLAT_STEPS = 300
-"""Steps without a rise that are a warning. Published guides advise to wait so long."""
+"""Steps without a rise that are a warning. Published guides advise waiting that long."""
 
 
-def check_reward_flat(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
+def check_reward_flat(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFinding]:
     """Report a run in which no reward has risen yet."""
     half_of_run = max(WINDOW, history.max_steps / 2)
     if history.steps < min(FLAT_STEPS, half_of_run):
@@ -485,21 +486,21 @@ def check_reward_flat(history: RunHistory, trend: RewardTrend) -> Iterator[Findi
         "Run check_rewards, then baseline: can the model earn the reward at all? If so, use more "
         "prompts per step."
     )
-    yield Finding("reward_flat", "warning" if is_long else "info", message, advice)
+    yield HealthFinding("reward_flat", "warning" if is_long else "info", message, advice)
 
 
 # constant_reward ---------------------------------------------------------------------------------
 
 
 SAME_SCORE = 1e-6
-"""Difference of two means up to which they are the same score, but for rounding."""
+"""Difference of two means up to which they are the same score, except for rounding."""
 
 NEVER_REWARDED_STEPS = 30
 """Steps without any score above 0 that are a warning. The usual reason is a pattern that cannot
 match (unslothai/notebooks issue 96)."""
 
 
-def check_constant_reward(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
+def check_constant_reward(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFinding]:
     """Report rewards that gave one score in all rows, and so have no effect."""
     constants = []
     is_never_rewarded = False
@@ -526,7 +527,7 @@ def check_constant_reward(history: RunHistory, trend: RewardTrend) -> Iterator[F
             "hard, give partial credit."
         )
     message = f"{', '.join(constants)} in every row of {history.steps} steps."
-    yield Finding("constant_reward", severity, message, advice)
+    yield HealthFinding("constant_reward", severity, message, advice)
 
 
 # format_only -------------------------------------------------------------------------------------
@@ -541,11 +542,11 @@ HIGH_ENOUGH = 0.5
 """Mean of the main reward, relative to its range, that is high enough without a rise."""
 
 
-def check_format_only(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
+def check_format_only(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFinding]:
     """Report a total that has risen without the main reward, usually with the format alone."""
     main = main_reward(history)
     is_early = history.steps < FORMAT_STEPS
-    if main is None or is_early or rise_since_start(history, "reward") < CLEAR_Z:
+    if main is None or is_early or z_since_start(history, "reward") < CLEAR_Z:
         return
     is_low = reward_position(history, main) < HIGH_ENOUGH  # False if its range is not known
     if not is_low:
@@ -555,8 +556,8 @@ def check_format_only(history: RunHistory, trend: RewardTrend) -> Iterator[Findi
     # A main reward that was added later counts as 0 at the start.
     start = fmean(history.first_values(metric) or [0.0])
     now = history.mean(metric)
-    rise = max(rise_since_start(history, metric), rise_in_window(history, metric))
-    if rise >= LIKELY_Z:
+    rise_z = max(z_since_start(history, metric), z_in_window(history, metric))
+    if rise_z >= LIKELY_Z:
         return  # The main reward rises, too.
     # As long as the format still rises, the warning is softened.
     severity: Severity = "warning" if history.steps >= STUCK_STEPS else "info"
@@ -565,7 +566,7 @@ def check_format_only(history: RunHistory, trend: RewardTrend) -> Iterator[Findi
         "Read the completions with the highest reward. Give the main reward more weight, or "
         "partial credit."
     )
-    yield Finding("format_only", soften(severity, history, trend), message, advice)
+    yield HealthFinding("format_only", soften(severity, history, trend), message, advice)
 
 
 # holdout -----------------------------------------------------------------------------------------
@@ -589,7 +590,7 @@ HELD_OUT_TOP = 0.96
 """Start, relative to the range, above which there is little left to gain."""
 
 
-def check_holdout(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
+def check_holdout(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFinding]:
     """Report a held-out score that falls, or stays the same while the reward has risen.
 
     The score is the accuracy that the kit measures, or else the total reward of TRL's evaluations.
@@ -625,7 +626,7 @@ def check_holdout(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
             'Stop, and use the best adapter (keep_adapter="best"). With more varied prompts the '
             "model generalises longer."
         )
-        yield Finding("holdout", "warning", message, advice, "falling")
+        yield HealthFinding("holdout", "warning", message, advice, "falling")
         return
     has_trained = trend.is_above_start and history.steps >= 2 * LONG_WINDOW
     has_room = start <= lowest + HELD_OUT_TOP * span
@@ -638,7 +639,7 @@ def check_holdout(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
             "Read the completions with the highest reward: does the model repeat answers by heart, "
             "or exploit the reward?"
         )
-        yield Finding("holdout", "warning", message, advice, "flat")
+        yield HealthFinding("holdout", "warning", message, advice, "flat")
 
 
 CHECKS = (

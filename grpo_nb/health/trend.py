@@ -18,7 +18,7 @@ from grpo_nb.health.history import (
 )
 
 KEPT_HALF = 0.5
-"""Half lost: at most this share of the gain is left."""
+"""Share of the gain up to which half of it counts as lost."""
 
 MAIN_REWARD = re.compile(
     r"(^|[^a-z])(correct|accura|answer|succe|solve|exact|pass(ed)?([^a-z]|$))", re.IGNORECASE
@@ -50,16 +50,16 @@ def measure_trend(history: RunHistory) -> RewardTrend:
         if history.weights.get(reward, 1.0) > 0:
             metrics.append(f"rewards/{reward}")
 
-    rises_in_window = [rise_in_window(history, metric) for metric in metrics]
-    rises_since_start = [rise_since_start(history, metric, LONG_WINDOW) for metric in metrics]
+    z_scores_in_window = [z_in_window(history, metric) for metric in metrics]
+    z_scores_since_start = [z_since_start(history, metric, LONG_WINDOW) for metric in metrics]
     return RewardTrend(
-        is_rising=max(rises_in_window) >= LIKELY_Z,
-        is_above_start=max(rises_since_start) >= LIKELY_Z,
+        is_rising=max(z_scores_in_window) >= LIKELY_Z,
+        is_above_start=max(z_scores_since_start) >= LIKELY_Z,
         has_lost_half=has_lost_gain(history, KEPT_HALF, CLEAR_Z),
     )
 
 
-def rise_since_start(history: RunHistory, metric: str, steps: int = WINDOW) -> float:
+def z_since_start(history: RunHistory, metric: str, steps: int = WINDOW) -> float:
     """Return the z-score of the last steps of a metric against its first steps."""
     first = history.first_values(metric, steps)
     last = history.last_values(metric, steps)
@@ -67,7 +67,7 @@ def rise_since_start(history: RunHistory, metric: str, steps: int = WINDOW) -> f
     return mann_whitney_z(first, last[-half:])
 
 
-def rise_in_window(history: RunHistory, metric: str) -> float:
+def z_in_window(history: RunHistory, metric: str) -> float:
     """Return the z-score of the second half of the last 50 steps against the first half.
 
     With few rows it is that of Kendall's test of order.
@@ -81,7 +81,7 @@ def rise_in_window(history: RunHistory, metric: str) -> float:
 
 def has_lost_gain(history: RunHistory, kept_share: float, min_z: float) -> bool:
     """Return True if the total is below its start, or kept at most `kept_share` of its gain."""
-    if rise_since_start(history, "reward") <= -min_z:
+    if z_since_start(history, "reward") <= -min_z:
         return True
     best = history.best_rewards
     first = history.first_values("reward")

@@ -69,8 +69,7 @@ class ByHand(Shown):
         environment is part of the question. Messages of several episodes can be joined.
 
         Raises:
-            ValueError: The template would show these messages in another way than the model meets
-                an episode.
+            ValueError: Plain messages cannot reproduce the tool calls of this template.
         """
 
         def render(messages: Sequence[Any], **options: Any) -> str:

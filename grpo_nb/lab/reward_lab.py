@@ -37,7 +37,7 @@ MAX_SECONDS_PER_SCORING = 20.0
 
 
 class CompletionEntry(widgets.VBox):
-    """Text box of one completion, which reports a change when it is left, and its remove button."""
+    """Text box and remove button of one completion. A change counts when the focus leaves the box."""
 
     def __init__(self, text: str) -> None:
         self.box = above(widgets.Textarea(text, continuous_update=False, rows=4), "100%")
@@ -126,7 +126,7 @@ class RewardLab(Panel):
         self._make_views()
         self._make_controls()
         self._lay_out()
-        self._show_scale()
+        self._use_judge_scale()
         self._show_weights(weights_by_name(rewards))
         with self.showing_errors():
             self._show_row()
@@ -148,7 +148,7 @@ class RewardLab(Panel):
         weights = weights_by_name(rewards)
         self.rewards = rewards
         self._show_weights(weights)
-        self._show_scale()
+        self._use_judge_scale()
         self._rescore()
 
     @property
@@ -339,8 +339,8 @@ class RewardLab(Panel):
             self._weight_boxes[name] = above(box, "130px")
         self._weight_line.children = list(self._weight_boxes.values())
 
-    def _show_scale(self) -> None:
-        """Show a button for each score of the first judge's scale."""
+    def _use_judge_scale(self) -> None:
+        """Label on the first judge's scale, and show a button for each of its scores."""
         judges = [judge for reward in self.rewards for judge in judges_in(reward)]
         self._labels.scale = judges[0].scale if judges else DEFAULT_SCALE
         buttons = []

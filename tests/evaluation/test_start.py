@@ -29,14 +29,14 @@ def completions_of(side: gn.evaluation.Evaluation) -> list[str]:
 
 def test_run_from_an_untrained_adapter_starts_as_its_base(run: gn.runs.Run) -> None:
     assert not started_from_trained_adapter(run)
-    assert "The base model of the run" in gn.compare(run).before.subject
+    assert "The base model of the run" in gn.compare(run).before.description
 
 
 def test_run_from_a_trained_adapter_is_compared_with_it(staged_run: gn.runs.Run) -> None:
     comparison = gn.compare(staged_run)
     assert completions_of(comparison.before) == completions_of(comparison.after)
     assert comparison.verdict == "no difference shown"
-    assert "with the adapter as it was before the first step" in comparison.before.subject
+    assert "with the adapter as it was before the first step" in comparison.before.description
 
 
 def test_comparison_of_a_stage_is_kept_in_its_folder(staged_run: gn.runs.Run) -> None:
@@ -62,7 +62,7 @@ def test_start_can_be_evaluated_by_name(staged_run: gn.runs.Run) -> None:
     start = gn.evaluate("start", run=staged_run, limit=2)
     after = gn.evaluate(staged_run, limit=2)
     assert completions_of(start) == completions_of(after)
-    assert "started from, with the adapter as it was before the first step" in start.subject
+    assert "started from, with the adapter as it was before the first step" in start.description
 
 
 def test_start_without_a_run_is_refused() -> None:

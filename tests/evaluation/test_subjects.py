@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import grpo_nb as gn
+from grpo_nb.evaluation.exam import Exam
 from grpo_nb.evaluation.results import Evaluation
 from grpo_nb.tasks.formats import hashes
 
@@ -128,6 +129,26 @@ def test_folder_with_two_gguf_files_says_to_name_one(task: gn.tasks.Task, tmp_pa
         gn.evaluate(tmp_path, task)
 
 
+def test_gguf_with_tools_is_refused_before_any_model_answers(
+    task: gn.tasks.Task, tmp_path: Path
+) -> None:
+    def add(a: int, b: int) -> int:
+        """Add two numbers.
+
+        Args:
+            a: The first number.
+            b: The second number.
+        """
+        return a + b
+
+    file = tmp_path / "m.gguf"
+    file.touch()
+    unusable = (None, None)  # asking this model would raise another error
+    exam = Exam(subjects=[unusable, file], run=None, task=task.with_tools(add))
+    with pytest.raises(ValueError, match="cannot run tools here"):
+        exam.ask_all(["before", "after"])
+
+
 @pytest.mark.parametrize(("call", "error", "message"), REFUSED)
 def test_impossible_subject_is_refused_before_loading(
     tiny_run: gn.runs.Run,
@@ -170,7 +191,7 @@ def test_gguf_file_answers_the_same_questions(embedded_folder: Path) -> None:
     shifted = after[1:] + after[:1]
     equal_to_others = sum(one == other for one, other in zip(before, shifted, strict=True))
     assert equal > equal_to_others
-    assert "through llama.cpp" in comparison.after.subject
+    assert "through llama.cpp" in comparison.after.description
     assert "The training questions are not known" in repr(comparison)
 
 

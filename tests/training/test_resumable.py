@@ -637,7 +637,7 @@ def test_run_leaves_its_best_adapter(fresh, back, settings, monkeypatch) -> None
         for n, t in adapter.items()
     )
     assert whole.best["step"] == whole.info["adapter_step"] == 3
-    assert "is the best of several" in gn.compare(whole).after.subject  # from memory
+    assert "is the best of several" in gn.compare(whole).after.description  # from memory
     # Resumed after a kill behind its best step it leaves the same adapter; with more steps it
     # continues from the last one.
     back()
