@@ -235,8 +235,8 @@ class Exam:
         """Ask one model after the other.
 
         Raises:
-            ValueError: A question was trained on, a run was trained with other prompts, or a GGUF file
-                would have to run tools or to sample.
+            ValueError: A question was trained on, a run was trained with other prompts, or a GGUF
+                file would have to run tools or to sample.
         """
         weights_by_name(self._rewards)  # raises if two have the same name
         self._require_same_template()

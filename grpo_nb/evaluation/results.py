@@ -192,6 +192,7 @@ class Evaluation(Shown):
 
     def _parts(self) -> Iterator[Part]:
         yield Table(self.numbers, head=("(95 % interval)", self.label), right=(1,))
-        yield f"{self.asked_sentence} Counted as correct: {self.counted_as_correct}. {self.description}"
+        counted = f"Counted as correct: {self.counted_as_correct}."
+        yield f"{self.asked_sentence} {counted} {self.description}"
         yield self.anywhere_sentence
         yield from self.notes

@@ -1,7 +1,7 @@
 """Find and open the models that can be asked held-out questions.
 
-A model that is loaded here gets the tokenizer and chat template of the run, if its vocabulary is the
-same. A model in memory and the model of another run keep theirs. A GGUF file is asked through
+A model that is loaded here gets the tokenizer and chat template of the run, if its vocabulary is
+the same. A model in memory and the model of another run keep theirs. A GGUF file is asked through
 llama.cpp with the template inside the file, as its users will ask it.
 """
 

@@ -147,8 +147,8 @@ class RunHistory:
     """Mean total rewards of TRL's own evaluations."""
 
     best_rewards: list[float] = field(default_factory=list)
-    """Rewards of the block of `WINDOW` steps that holds the record. A later block replaces it if its
-    z-score against the record is at least `LIKELY_Z`."""
+    """Rewards of the block of `WINDOW` steps that holds the record. A later block replaces it if
+    its z-score against the record is at least `LIKELY_Z`."""
     length_at_best: float = 0.0
     """Median length of the completions of that block, 0 if it is not known."""
 

@@ -37,7 +37,7 @@ MAX_SECONDS_PER_SCORING = 20.0
 
 
 class CompletionEntry(widgets.VBox):
-    """Text box and remove button of one completion. A change counts when the focus leaves the box."""
+    """Text box and remove button of one completion. A change counts when the focus leaves."""
 
     def __init__(self, text: str) -> None:
         self.box = above(widgets.Textarea(text, continuous_update=False, rows=4), "100%")
