@@ -52,7 +52,7 @@ EXTENDED_LIMIT = 4
 """The first call, and a late call that is repeated, may take four times the limit.
 
 The first call may import a library, which stays broken if the import is interrupted. The repeated
-call shows whether a late reward is slow or hangs: a slow parser with its own time limit ends by then.
+call shows whether a late reward is slow or hangs: a slow parser with its own limit ends by then.
 """
 
 TOTAL_TIME_FACTOR = 10

@@ -1,7 +1,8 @@
 """Measure whether a judge agrees with a person, before a training is rewarded by it.
 
-The measure is Spearman's rank correlation, because GRPO compares the completions of a group. A judge
-that gives every answer one point too many does no harm. A judge that prefers worse answers does.
+The measure is Spearman's rank correlation, because GRPO compares the completions of a group. A
+judge that gives every answer one point too many does no harm. A judge that prefers worse answers
+does.
 
 A good correlation is not enough, because training finds answers that no person has scored. So the
 judge is also tried on answers that ask for a score without earning it. Not covered: people who

@@ -1,7 +1,7 @@
 """Define the kinds of findings of `check_rewards`, and show them in a report.
 
-To add a kind, add an entry to `KINDS`. Users see its key. Probes, and the functions that find faults,
-refer to the kind by the same key.
+To add a kind, add an entry to `KINDS`. Users see its key. Probes, and the functions that find
+faults, refer to the kind by the same key.
 """
 
 from __future__ import annotations

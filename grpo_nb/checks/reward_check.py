@@ -187,7 +187,7 @@ def _try_reward(
     role = roles.no_role(layouts[0])
     if not findings and not base.is_relative(reward):
         role = _try_controls(runner, layouts)
-        # Each completion is scored alone, together and reversed. The joint calls must meet the limit.
+        # Each completion is scored alone, together and reversed. The joint calls must be in time.
         is_in_time = 2 * MAX_REPEATED * runner.seconds_per_completion < runner.seconds
         count = MAX_REPEATED if is_in_time else 2
         scored = [probe for probe in runner.scores if probe.layout == role.layout.name]

@@ -181,8 +181,8 @@ def select_rows(cache: DynamicCache, rows: Tensor) -> DynamicCache:
 def pack_into_lanes(lengths: Sequence[int], prompt_of_row: Sequence[int]) -> list[list[int]]:
     """Return the indices of the rows that each lane holds, which are rows of one prompt.
 
-    Lanes are as wide as the longest row or up to four times as wide, whichever costs least. Lanes
-    that are all as wide as the longest row made a step 8 % longer (benchmarks/results/cpu_parts.md).
+    Lanes are as wide as the longest row or up to four times as wide, whichever costs least. With
+    lanes no wider than the longest row a step took 8 % longer (benchmarks/results/cpu_parts.md).
 
     Args:
         lengths: Tokens of each row.
@@ -275,8 +275,8 @@ def shared_prompt_logps(
     # 1. Run the prompts without their last tokens.
     cache, prompt_mask = prefill(run, prompts, pad_id)
 
-    # 2. Lay the completions out in lanes. `row_of_place` and `step_of_place` (lanes, width) say where
-    # in the batch the token of each place is. Both are -1 for padding.
+    # 2. Lay the completions out in lanes. `row_of_place` and `step_of_place` (lanes, width) say
+    # where in the batch the token of each place is. Both are -1 for padding.
     is_computed = is_completion.clone()
     # One token of every row, so that no lane is empty. Its label is left out below if it is masked.
     is_computed[:, 0] = True

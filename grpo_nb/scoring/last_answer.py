@@ -119,8 +119,12 @@ def last_candidate(
 def candidate_kind(gold: str, row: Mapping[str, Any], labels: Sequence[str] = ()) -> CandidateKind:
     """Return the kind of candidate that is compared with a gold answer.
 
-    >>> candidate_kind("1,250", {}), candidate_kind("spam", {}, ["spam", "ham"]), candidate_kind("Paris", {})
-    ('number', 'label', 'text')
+    >>> candidate_kind("1,250", {})
+    'number'
+    >>> candidate_kind("spam", {}, ["spam", "ham"])
+    'label'
+    >>> candidate_kind("Paris", {})
+    'text'
     """
     # Labels first: the label "1" is a number too, but only labels count as candidates for it.
     names = {folded(name) for name in (*labels, *_option_names(row))}
