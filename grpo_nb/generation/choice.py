@@ -75,10 +75,7 @@ def choose_engine(
     if settings is not None and not settings.shared_prompts:
         why_not_cpu_engine = "shared_prompts=False switches it off"
     elif model is not None:
-        # Imports unsloth, which a question about settings alone does not need.
-        from grpo_nb.cpu.engine import CpuEngine
-
-        why_not_cpu_engine = CpuEngine.obstacle(model, longest_row)
+        why_not_cpu_engine = _cpu_engine_obstacle(model, settings, longest_row)
     # From the fastest to the slowest.
     if why_not_vllm is None:
         name = "vLLM"
@@ -107,3 +104,20 @@ def _missed_vllm(model: PreTrainedModel | None) -> str:
     """Return why a model was loaded without vLLM although it was asked for; empty otherwise."""
     record = None if model is None else record_of_model(model)
     return "" if record is None else record.why_not_vllm
+
+
+def _cpu_engine_obstacle(
+    model: PreTrainedModel, settings: Settings | None, longest_row: int | None
+) -> str | None:
+    """Return why the `CpuEngine` cannot run a model, or not as `generation_kwargs` ask."""
+    # Imports unsloth, which a question about settings alone does not need.
+    from grpo_nb.cpu.engine import CpuEngine
+
+    obstacle = CpuEngine.obstacle(model, longest_row)
+    generation_kwargs = {} if settings is None else settings.extra.get("generation_kwargs")
+    if obstacle is None and generation_kwargs:
+        from transformers import GenerationConfig
+
+        config = GenerationConfig(**{"do_sample": True, **generation_kwargs})
+        obstacle = CpuEngine.sampling_obstacle(config)
+    return obstacle

@@ -127,7 +127,7 @@ class Recorder(TrainerCallback):
             signal.signal(signal.SIGINT, previous)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.trainer.save_first_or_load_adapter()
+        self.trainer.begin_checkpoints()
         self.bar = progress_bar(
             state.max_steps, initial=state.global_step, desc="training", unit="step", leave=True
         )
@@ -139,8 +139,8 @@ class Recorder(TrainerCallback):
     def on_log(
         self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any
     ) -> None:
-        is_no_step = logs is None or "train_runtime" in logs
-        if is_no_step:
+        is_summary = logs is None or "train_runtime" in logs
+        if is_summary:
             return
         # 1. The row, the completions, and what observers and health rules add to them.
         row = tidy_row(logs, state.global_step, state.max_steps, self.settings.beta)

@@ -1,7 +1,7 @@
 """TRL's trainer (1.15) with checkpoints that resume bit by bit, a CPU engine, and limits for tools.
 
-On a GPU `GRPOTrainer` is the class that Unsloth made of TRL's. Without a `CpuEngine` the methods of
-part 2 call TRL's.
+On a GPU `GRPOTrainer` is the class that Unsloth made of TRL's. Without a `CpuEngine`, the methods for
+sampling and log-probabilities call TRL's.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ class KitTrainer(GRPOTrainer):
 
     Args:
         *args, **kwargs: Those of `GRPOTrainer`.
-        engine: Samples and scores on a CPU; None leaves both to TRL and Unsloth.
+        engine: Samples and computes log-probabilities on a CPU; None leaves both to TRL and
+            Unsloth. `choose_engine` says if an engine can sample with these settings.
         task_tools: The tools of the task, or None.
 
     Attributes:
         stateful: Rewards and observers that remember something from step to step, by name. Set it
             before `train()`.
         record_generation: Called with the first generations, see `run_start.write_generation`.
-        took_trl_path: True if a batch took TRL's own path although there is an engine.
     """
 
     def __init__(
@@ -68,17 +68,14 @@ class KitTrainer(GRPOTrainer):
         self.task_tools = task_tools
         self.stateful: Mapping[str, Any] = {}
         self.record_generation: Callable[..., None] | None = None
-        self.took_trl_path = False
+        # True if a batch did not fit the engine, so that TRL computed its log-probabilities.
+        self._took_trl_path = False
         self._resumed_from: Path | None = None
         # The last step that was saved, or that a run was resumed at, and the time.
         self._saved_step = 0
         self._saved_at = 0.0
         # For each completion of the last tool loop, which of its tokens the model wrote.
         self._tool_masks: list[list[int]] = []
-        obstacle = None if engine is None else engine.sampling_obstacle(self.generation_config)
-        if obstacle is not None:
-            self._warn_of_trl_path(obstacle)
-            self.engine = None
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Train as TRL does, and give the engine's memory back afterwards."""
@@ -108,7 +105,7 @@ class KitTrainer(GRPOTrainer):
         # TRL calls the micro-batches of one pass over a generation "steps".
         return self.args.steps_per_generation * self.num_iterations
 
-    def save_first_or_load_adapter(self) -> None:
+    def begin_checkpoints(self) -> None:
         """Write the first checkpoint, or load the adapter of the checkpoint that is resumed from.
 
         Call this before the first step, when everything else is built and loaded, so that nothing
@@ -221,13 +218,10 @@ class KitTrainer(GRPOTrainer):
                     autocast=self.accelerator.autocast(),
                 )
                 return log_probs, entropies, None  # no loss of a mixture of experts
-            self._warn_of_trl_path(obstacle)
+            if not self._took_trl_path:
+                self._took_trl_path = True
+                warn_user(f"Some batches take TRL's own, slower path: {obstacle}.")
         return super()._get_per_token_logps_and_entropies(*batch, *args, **kwargs)
-
-    def _warn_of_trl_path(self, reason: str) -> None:
-        if not self.took_trl_path:
-            self.took_trl_path = True
-            warn_user(f"Some batches take TRL's own, slower path: {reason}.")
 
     # 3. Tools and rewards. Calls of tools are limited in time, and rewards get the tokens that the
     # model wrote itself.

@@ -32,6 +32,18 @@ def test_choose_engine_names_the_switch_of_shared_prompts(model: Any) -> None:
     assert engine.why_not_cpu_engine == "shared_prompts=False switches it off"
 
 
+@pytest.mark.parametrize("sampling", [{"num_beams": 2}, {"stop_strings": ["."]}])
+def test_choose_engine_names_generation_kwargs(model: Any, sampling: dict) -> None:
+    engine = choose_engine(model, gn.preset("cpu", extra={"generation_kwargs": sampling}))
+    assert engine.name == "transformers' own generation"
+    assert engine.why_not_cpu_engine.startswith("generation_kwargs ask for beams")
+
+
+def test_choose_engine_allows_plain_generation_kwargs(model: Any) -> None:
+    settings = gn.preset("cpu", extra={"generation_kwargs": {"eos_token_id": [1]}})
+    assert choose_engine(model, settings).why_not_cpu_engine is None
+
+
 def test_choose_engine_names_a_window_that_rows_exceed(model: Any) -> None:
     model.config.layer_types = ["sliding_attention"]
     model.config.sliding_window = 64
