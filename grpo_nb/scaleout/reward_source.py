@@ -148,7 +148,7 @@ class RewardSource:
         """Collect the import, source or constant that defines a global name."""
         module = getattr(value, "__module__", None) or ""
         defined_name = getattr(value, "__name__", "")
-        # Unwrap first: getsource then includes decorators such as lru_cache.
+        # The source of the inner function includes decorators such as lru_cache.
         unwrapped = inspect.unwrap(value) if callable(value) else value
         self._require_one_meaning(name, unwrapped)
         if isinstance(value, types.ModuleType):
@@ -196,6 +196,7 @@ class RewardSource:
                 "or a file."
             )
         namespace = vars(sys.modules[definition.__module__])
+        _require_same_defaults(definition, source, namespace)
         self.definitions[name] = ""  # Ends the recursion of a definition that uses itself.
         for used_name in sorted(used_names & namespace.keys()):
             self._define_global(used_name, namespace[used_name])
@@ -232,6 +233,28 @@ def source_of(definition: Any) -> str:
             f"{name} has no complete source ({error}). Define it with def, in a cell or a file."
         ) from error
     return source
+
+
+def _require_same_defaults(definition: Any, source: str, namespace: dict[str, Any]) -> None:
+    """Raise if a function's default is a global name, as in `limit=LIMIT`, with a new value now.
+
+    Raises:
+        NotPortable: The folder would hold the new value, and the run was trained with the old one.
+    """
+    if not isinstance(definition, types.FunctionType):
+        return
+    arguments = ast.parse(source).body[0].args
+    nodes = [*arguments.defaults, *filter(None, arguments.kw_defaults)]
+    values = [*(definition.__defaults__ or ()), *(definition.__kwdefaults__ or {}).values()]
+    for node, value in zip(nodes, values, strict=True):
+        default_name = getattr(node, "id", None)
+        # A cell that ran again has made an equal value.
+        if default_name in namespace and repr(namespace[default_name]) != repr(value):
+            raise NotPortable(
+                f"{definition.__name__} has a default value that was named {default_name}, and "
+                f"{default_name} has changed since: from {in_line(value)} to "
+                f"{in_line(namespace[default_name])}. Write the value in place of the name."
+            )
 
 
 def free_variables(definition: Any) -> set[str]:

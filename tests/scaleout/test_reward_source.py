@@ -260,6 +260,23 @@ def test_name_with_two_meanings_is_refused(tmp_path: Path) -> None:
             write_rewards(tmp_path, [varied, another.longer])
 
 
+MOST = 5
+
+
+def keeps_its_default(completions, *, most=MOST, **columns):
+    return [float(most) for _ in completions]
+
+
+MOST = 6
+
+
+def test_default_whose_name_has_changed_is_refused(tmp_path: Path) -> None:
+    """rewards.py would give the reward the value of today."""
+    told = "keeps_its_default has a default value that was named MOST.*from 5 to 6"
+    with pytest.raises(NotPortable, match=told):
+        write_rewards(tmp_path, [keeps_its_default])
+
+
 @pytest.mark.parametrize(
     ("reward", "told"),
     [
