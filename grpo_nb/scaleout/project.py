@@ -17,7 +17,7 @@ from grpo_nb.runs.card import published_name, write_model_card
 from grpo_nb.runs.groups import completions_table
 from grpo_nb.runs.rows import read_rows, reading, repetition_metrics, tidy_row
 from grpo_nb.runs.run_folder import Run, open_run
-from grpo_nb.runs.run_info import RunInfo, read_run_info
+from grpo_nb.runs.run_info import RUN_INFO, RunInfo, check_fields, read_run_info
 
 #: Subfolder of a copied base model, and its name as the model of the settings.
 COPIED_BASE = "base"
@@ -37,7 +37,7 @@ RESULT_FILES = ("train.jsonl", "result/steps.jsonl", "result/adapter/adapter_mod
 #: Settings that a training in the folder cannot change: those of this machine, and the number of
 #: epochs, which TRL ignores because `max_steps` decides.
 FIXED_SETTINGS = ("model", "run_root", "extra", "num_train_epochs")
-#: The only setting that `write` changes.
+#: The only setting whose effect `write` changes, in words for the user.
 BNPO_BECOMES_DAPO = (
     "The loss bnpo becomes dapo. bnpo divides by the tokens of one process, so each number of "
     "processes would learn something else. With one process and one forward pass a step they are "
@@ -115,7 +115,8 @@ def open_project(folder: str | Path) -> Project:
 
     >>> gn.scaleout.open("anywhere").run.plot()  # doctest: +SKIP
     """
-    path = Path(folder).expanduser()
+    # The full path, because "." has no name, and the working folder may change later.
+    path = Path(folder).expanduser().resolve()
     # Other entries may hold links, such as those of an environment that was made in the folder.
     for name in READ_ENTRIES:
         if inside(path, name).is_dir():
@@ -144,7 +145,8 @@ def _write_run(target: Path, project: Project, finished: dict[str, Any]) -> None
         project.origin,
         status="finished",
         settings=settings.to_dict(),
-        machine=finished["machine"],
+        # All of these are shown on the card of the run.
+        machine={name: finished["machine"][name] for name in ("platform", "device", "gpu")},
         started=finished["started"],
         seconds=finished["seconds"],
         # Packages that only the kit uses have the versions of the machine that wrote the folder.
@@ -152,6 +154,7 @@ def _write_run(target: Path, project: Project, finished: dict[str, Any]) -> None
         rollout=f"trl, {processes} ({finished['strategy']}), in {source.name}",
         effective=None,
     )
+    check_fields("finished.json", info.to_dict(), RUN_INFO)
     run = Run(target)
     run.write_info(info)
     for logged in read_rows(source / "result" / "steps.jsonl"):
@@ -168,8 +171,7 @@ def _write_run(target: Path, project: Project, finished: dict[str, Any]) -> None
     copy_files(source / "adapter_init", target / "start", "adapter_*")
     # A comparison of the run warns about held-out questions that were trained on.
     questions = [row["question"] for row in read_rows(source / "train.jsonl")]
-    run.keep_questions(questions, [])
-    copy_files(source, target, "holdout.jsonl")
+    run.keep_questions(questions, read_rows(source / "holdout.jsonl"))
     copy_files(source, target, "chat_template.jinja")
 
 

@@ -234,29 +234,31 @@ def _recorded_steps(run: Run) -> list[dict[str, Any]]:
         return []
     # If a generation is for several steps, TRL shuffles its completions over them, so that losses
     # differ although nothing is wrong. bnpo equals dapo only if the step is one forward pass.
-    size_with_equal_loss = settings.batch_size
+    comparable_generation_size = settings.batch_size
     if settings.loss_type == "bnpo":
-        size_with_equal_loss = settings.per_device_train_batch_size
+        comparable_generation_size = settings.per_device_train_batch_size
     rows_by_step = {row["step"]: row for row in run.rows}
     recorded_steps = []
-    for generation in json.loads(file.read_text("utf-8")):
-        # TRL counts finished steps, and a run counts from 1.
-        step = generation["step"] + 1
-        if step not in run.steps or step not in rows_by_step:
-            break
-        table = run.completions(step)
-        entry = {
-            "step": step,
-            "rows": [row for row in generation["rows"] for _ in range(settings.num_generations)],
-            "completion": list(table["completion"]),
-            "completion_ids": generation["completion_ids"],
-            "rewards": {name: table[name].tolist() for name in run.weights},
-            "advantages": table["advantage"].tolist(),
-        }
-        if generation_size == size_with_equal_loss:
-            metrics = rows_by_step[step]
-            entry |= {name: metrics[name] for name in ("loss", "grad_norm") if name in metrics}
-        recorded_steps.append(entry)
+    with reading(file):
+        for generation in json.loads(file.read_text("utf-8")):
+            # TRL counts finished steps, and a run counts from 1.
+            step = generation["step"] + 1
+            if step not in run.steps or step not in rows_by_step:
+                break
+            table = run.completions(step)
+            rows = [row for row in generation["rows"] for _ in range(settings.num_generations)]
+            entry = {
+                "step": step,
+                "rows": rows,
+                "completion": list(table["completion"]),
+                "completion_ids": generation["completion_ids"],
+                "rewards": {name: table[name].tolist() for name in run.weights},
+                "advantages": table["advantage"].tolist(),
+            }
+            if generation_size == comparable_generation_size:
+                metrics = rows_by_step[step]
+                entry |= {name: metrics[name] for name in ("loss", "grad_norm") if name in metrics}
+            recorded_steps.append(entry)
     return recorded_steps
 
 

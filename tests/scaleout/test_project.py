@@ -200,6 +200,29 @@ def test_damaged_origin_is_named(back: gn.scaleout.Project, tmp_path: Path, fiel
         _ = gn.scaleout.open(copy).run
 
 
+@pytest.mark.parametrize("machine", ["a CPU", {"gpu": None}, {"device": "cpu", "gpu": "L4"}])
+def test_damaged_machine_is_named_and_leaves_no_run(
+    back: gn.scaleout.Project, tmp_path: Path, machine: object
+) -> None:
+    ignored = shutil.ignore_patterns("back")
+    copy = Path(shutil.copytree(back.path, tmp_path / "copy", ignore=ignored))
+    rewrite(copy / "result" / "finished.json", machine=machine)
+    with pytest.raises(ValueError, match=r"origin\.json or result/.* damaged"):
+        _ = gn.scaleout.open(copy).run
+    assert not (copy / "back" / "a-run").exists()
+
+
+def test_folder_opened_as_a_dot_has_its_full_path(
+    back: gn.scaleout.Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ignored = shutil.ignore_patterns("back")
+    copy = Path(shutil.copytree(back.path, tmp_path / "copy", ignore=ignored))
+    monkeypatch.chdir(copy)
+    run = gn.scaleout.open(".").run
+    assert run.settings.model == str(copy / "base")
+    assert run.info["rollout"].endswith("in copy")
+
+
 @pytest.mark.parametrize("name", ["steps.jsonl", "adapter/adapter_model.safetensors"])
 def test_result_that_was_copied_in_part_is_refused(
     back: gn.scaleout.Project, tmp_path: Path, name: str

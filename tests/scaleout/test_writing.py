@@ -298,6 +298,14 @@ def test_version_that_would_be_code_is_refused(run: gn.runs.Run, tmp_path: Path)
     assert not (tmp_path / "folder").exists()
 
 
+@pytest.mark.parametrize("content", ["[{}]", "{", '[{"step": 0}]'])
+def test_damaged_generations_are_named(run: gn.runs.Run, tmp_path: Path, content: str) -> None:
+    copy = Path(shutil.copytree(run.path, tmp_path / "copy"))
+    (copy / "start" / "generations.json").write_text(content)
+    with pytest.raises(ValueError, match=r"generations\.json is damaged"):
+        gn.scaleout.write(copy, tmp_path / "folder", rewards=run.rewards)
+
+
 def test_run_without_its_arguments_is_named(run: gn.runs.Run, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(run.path, tmp_path / "copy"))
     rewrite(copy / "run.json", effective={})
