@@ -212,7 +212,7 @@ def grpo_arguments(
         folder: The run's folder.
         model: The loaded model; None gives the arguments for a model as it would be loaded.
     """
-    requested, dtype = _requested(settings, model)
+    requested, dtype = _requested_and_dtype(settings, model)
     if find_gpu() is None:
         set_cpu_dtype(use_bfloat16=dtype.name == "bfloat16")
     return {
@@ -228,7 +228,7 @@ def grpo_arguments(
     }
 
 
-def _requested(settings: Settings, model: Any) -> tuple[dict[str, Any], ComputeDtype]:
+def _requested_and_dtype(settings: Settings, model: Any) -> tuple[dict[str, Any], ComputeDtype]:
     """Return the arguments that follow from the settings, and the dtype of the training."""
     gpu = find_gpu()
     dtype = compute_dtype(settings, gpu, model)
@@ -256,7 +256,7 @@ def effective_settings(settings: Settings, model: Any = None) -> EffectiveSettin
     'adamw_torch_fused'
     """
     require("gn.training.effective_settings(settings, model)", settings=settings)
-    requested, dtype = _requested(settings, model)
+    requested, dtype = _requested_and_dtype(settings, model)
     engine_choice = choose_engine(model, settings)
     # Unsloth's class on a GPU inherits from TRL's and has the same name.
     trl_class = [cls for cls in GRPOConfig.__mro__ if cls.__name__ == "GRPOConfig"][-1]

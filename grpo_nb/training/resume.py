@@ -26,7 +26,7 @@ from grpo_nb.scoring.record import differences
 from grpo_nb.training.run_start import BASE_REFERENCE
 
 #: Settings that may change when a run is resumed, because the next step does not depend on them.
-#: Their changes are reported, also if a finished run is returned, on which they have no effect.
+#: Their changes are reported. For a finished run that is returned, they have no effect.
 CHANGEABLE_SETTINGS = (
     "max_steps",
     "num_train_epochs",
@@ -200,10 +200,11 @@ def _newest_run(root: Path) -> Run | None:
     """Return the run in a folder that was started last; None if there is none.
 
     Raises:
-        ValueError: The run.json of a run cannot be read, so that run may be the newest.
+        ValueError: A run cannot be read, and may be the newest.
     """
     runs = list_runs(root)
-    for damaged, reason in runs.unreadable.items():
+    if runs.unreadable:
+        damaged, reason = next(iter(runs.unreadable.items()))
         raise ValueError(
             f"the run {damaged!r} may be the newest, and cannot be read: {reason} To resume "
             "another run, name it, as in resume='name'. To start a new run, pass resume=None, or "

@@ -54,10 +54,13 @@ def new_run_info(prepared: Prepared) -> RunInfo:
     task = prepared.task
     load_record = record_of_model(model)
     engine = prepared.engine_choice
-    # On a CPU the reason says more than the name of the engine.
-    rollout = engine.name if gpu else f"stock ({engine.why_not_cpu_engine})"
     if engine.can_share_prompts:
         rollout = "shared prompts"
+    elif gpu:
+        rollout = engine.name
+    else:
+        # On a CPU the reason says more than the name of the engine.
+        rollout = f"stock ({engine.why_not_cpu_engine})"
     rewards = []
     for reward, (name, weight) in zip(prepared.rewards, prepared.weights.items(), strict=True):
         rewards.append(_reward_record(reward, name, weight))
@@ -141,10 +144,16 @@ def set_kl_reference(model: Any, settings: Settings, info: RunInfo) -> None:
 def write_start_folder(run: Run, model: Any, task: Task) -> None:
     """Write the adapter and the training rows that a new run starts from."""
     save_adapter(model, run.start_path)
-    if task.train.data.nbytes <= MAX_TASK_BYTES:
-        # Values that JSON does not know become text.
-        lines = [json.dumps(row, default=str) + "\n" for row in task.train]
-        write_text(run.start_path / "train.jsonl", "".join(lines))
+    lines = []
+    size = 0
+    for row in task.train:
+        # Values that JSON does not know become text. Each character of the line is one byte.
+        line = json.dumps(row, default=str) + "\n"
+        size += len(line)
+        if size > MAX_TASK_BYTES:
+            return
+        lines.append(line)
+    write_text(run.start_path / "train.jsonl", "".join(lines))
 
 
 def write_generation(
