@@ -110,7 +110,10 @@ def test_folder_from_elsewhere_writes_nothing_outside(
     sent = Path(
         shutil.copytree(back.path, tmp_path / "sent", ignore=shutil.ignore_patterns("back"))
     )
-    for name in (str(mine), "../../mine", "", "C:\\mine"):
+    rewrite(sent / "origin.json", name="")
+    with pytest.raises(ValueError, match="'' cannot be the name of a file in"):
+        _ = gn.scaleout.open(sent).run
+    for name in (str(mine), "../../mine", "C:\\mine"):
         rewrite(sent / "origin.json", name=name)
         with pytest.raises(ValueError, match="leads out of the folder"):
             _ = gn.scaleout.open(sent).run
