@@ -17,7 +17,7 @@ from grpo_nb.runs.card import published_name, write_model_card
 from grpo_nb.runs.groups import completions_table
 from grpo_nb.runs.rows import read_rows, reading, repetition_metrics, tidy_row
 from grpo_nb.runs.run_folder import Run, open_run
-from grpo_nb.runs.run_info import RUN_INFO, RunInfo, check_fields, read_run_info
+from grpo_nb.runs.run_info import RunInfo, read_run_info
 
 #: Subfolder of a copied base model, and its name as the model of the settings.
 COPIED_BASE = "base"
@@ -90,7 +90,7 @@ class Project(Shown):
             # Written after the move, because the card shows the name of the folder.
             write_model_card(Run(target))
         run = open_run(target)
-        base = str(self.path / COPIED_BASE)
+        base = str((self.path / COPIED_BASE).resolve())
         if self.origin.settings["model"] == COPIED_BASE and run.settings.model != base:
             # The folder was moved after the run was made, and its base model with it.
             info = read_run_info(target / "run.json")
@@ -115,8 +115,7 @@ def open_project(folder: str | Path) -> Project:
 
     >>> gn.scaleout.open("anywhere").run.plot()  # doctest: +SKIP
     """
-    # The full path, because "." has no name, and the working folder may change later.
-    path = Path(folder).expanduser().resolve()
+    path = Path(folder).expanduser()
     # Other entries may hold links, such as those of an environment that was made in the folder.
     for name in READ_ENTRIES:
         if inside(path, name).is_dir():
@@ -151,19 +150,19 @@ def _write_run(target: Path, project: Project, finished: dict[str, Any]) -> None
         seconds=finished["seconds"],
         # Packages that only the kit uses have the versions of the machine that wrote the folder.
         versions={**project.origin.versions, **finished["versions"]},
-        rollout=f"trl, {processes} ({finished['strategy']}), in {source.name}",
+        rollout=f"trl, {processes} ({finished['strategy']}), in {source.resolve().name}",
         effective=None,
     )
-    check_fields("finished.json", info.to_dict(), RUN_INFO)
     run = Run(target)
     run.write_info(info)
+    weights = run.weights  # Raises if a field of finished.json has another type.
     for logged in read_rows(source / "result" / "steps.jsonl"):
         step = logged["step"]
         row = tidy_row(logged["logs"], step, settings.max_steps, settings.beta)
         table = None
         # Without this metric the step reused an earlier step's completions.
         if "completions/mean_length" in row:
-            table = completions_table(logged, step, settings.num_generations, run.weights)
+            table = completions_table(logged, step, settings.num_generations, weights)
             row |= repetition_metrics(table["completion"], table["group"])
         run.write_step(row, table)
     copy_files(source / "result" / "adapter", target / "adapter", "adapter_*")
@@ -183,13 +182,13 @@ def _trained_settings(project: Project, arguments: dict[str, Any]) -> Settings:
         settings["loss_type"] = "dapo"
     written_arguments = project.origin.effective["arguments"]
     for name, value in arguments.items():
-        # An argument that was not changed there keeps its place in the settings of the run.
+        # For an unchanged argument, the settings of the run stay as they were written.
         is_changed = written_arguments.get(name) != value
         if is_changed and name not in FIXED_SETTINGS:
             place = settings if name in settings else extra
             place[name] = value
     if settings["model"] == COPIED_BASE:
-        settings["model"] = str(project.path / COPIED_BASE)
+        settings["model"] = str((project.path / COPIED_BASE).resolve())
     return Settings.from_dict({**settings, "run_root": "runs", "extra": extra})
 
 

@@ -236,24 +236,23 @@ def source_of(definition: Any) -> str:
 
 
 def _require_same_defaults(definition: Any, source: str, namespace: dict[str, Any]) -> None:
-    """Raise if a function's default is a global name, as in `limit=LIMIT`, with a new value now.
+    """Raise `NotPortable` if a default such as `limit=LIMIT` names a value that has changed.
 
-    Raises:
-        NotPortable: The folder would hold the new value, and the run was trained with the old one.
+    The folder would hold the value of now, and the run was trained with the earlier one.
     """
     if not isinstance(definition, types.FunctionType):
         return
     arguments = ast.parse(source).body[0].args
     nodes = [*arguments.defaults, *filter(None, arguments.kw_defaults)]
     values = [*(definition.__defaults__ or ()), *(definition.__kwdefaults__ or {}).values()]
-    for node, value in zip(nodes, values, strict=True):
+    for node, old_value in zip(nodes, values, strict=False):
         default_name = getattr(node, "id", None)
-        # A cell that ran again has made an equal value.
-        if default_name in namespace and repr(namespace[default_name]) != repr(value):
+        # Compared as text, because a cell that ran again has made an equal value.
+        if default_name in namespace and repr(namespace[default_name]) != repr(old_value):
             raise NotPortable(
-                f"{definition.__name__} has a default value that was named {default_name}, and "
-                f"{default_name} has changed since: from {in_line(value)} to "
-                f"{in_line(namespace[default_name])}. Write the value in place of the name."
+                f"{definition.__name__} has the default value {in_line(old_value)}, which was "
+                f"named {default_name}, and {default_name} has another value now. Write the value "
+                "in place of the name."
             )
 
 

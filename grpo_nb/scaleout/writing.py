@@ -108,10 +108,7 @@ def write(
     # A model of the Hub is fetched there. Any other one is copied.
     model = published_name(run.settings.model) or COPIED_BASE
     base_folder = _base_folder(run, model)
-    needed_folders = [run.path]
-    if base_folder is not None:
-        needed_folders.append(base_folder)
-    check_target(target, overwrite, needed_folders)
+    check_target(target, overwrite, [folder for folder in (run.path, base_folder) if folder])
     start_files = ("adapter_model.safetensors", "train.jsonl")
     missing = [name for name in start_files if not (run.start_path / name).is_file()]
     if missing:

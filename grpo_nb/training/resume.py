@@ -26,7 +26,7 @@ from grpo_nb.scoring.record import differences
 from grpo_nb.training.run_start import BASE_REFERENCE
 
 #: Settings that may change when a run is resumed, because the next step does not depend on them.
-#: Their changes are reported. For a finished run that is returned, they have no effect.
+#: Their changes are reported. For a returned finished run, they are reported as without effect.
 CHANGEABLE_SETTINGS = (
     "max_steps",
     "num_train_epochs",
@@ -93,14 +93,14 @@ def find_run(
         return None
     with ExitStack() as lock:
         lock_run(run.path, lock)
-        found_run = _decide(run, name, resume, info)
+        found_run = _resume_or_return(run, name, resume, info)
         if found_run is not None:
             # Otherwise the lock ends here, because a new run starts in another folder.
             locks.enter_context(lock.pop_all())
     return found_run
 
 
-def _decide(
+def _resume_or_return(
     run: Run, name: str | None, resume: str | Path | None, info: RunInfo
 ) -> FoundRun | None:
     """Return how a run is resumed or returned; None if a new run starts. See `find_run`."""

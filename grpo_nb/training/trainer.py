@@ -1,7 +1,7 @@
 """TRL's trainer (1.15) with checkpoints that resume bit by bit, a CPU engine, and limits for tools.
 
-On a GPU `GRPOTrainer` is the class that Unsloth made of TRL's. Without a `CpuEngine`, the methods for
-sampling and log-probabilities call TRL's.
+On a GPU `GRPOTrainer` is the class that Unsloth made of TRL's. Without a `CpuEngine`, the
+methods for sampling and log-probabilities call TRL's.
 """
 
 from __future__ import annotations

@@ -203,7 +203,9 @@ def test_damaged_origin_is_named(back: gn.scaleout.Project, tmp_path: Path, fiel
         _ = gn.scaleout.open(copy).run
 
 
-@pytest.mark.parametrize("machine", ["a CPU", {"gpu": None}, {"device": "cpu", "gpu": "L4"}])
+@pytest.mark.parametrize(
+    "machine", ["a CPU", {"gpu": None}, {"platform": "Linux", "device": "cuda", "gpu": "L4"}]
+)
 def test_damaged_machine_is_named_and_leaves_no_run(
     back: gn.scaleout.Project, tmp_path: Path, machine: object
 ) -> None:
@@ -215,7 +217,7 @@ def test_damaged_machine_is_named_and_leaves_no_run(
     assert not (copy / "back" / "a-run").exists()
 
 
-def test_folder_opened_as_a_dot_has_its_full_path(
+def test_run_of_a_folder_opened_as_a_dot_has_full_paths(
     back: gn.scaleout.Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ignored = shutil.ignore_patterns("back")
