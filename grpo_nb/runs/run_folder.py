@@ -163,7 +163,7 @@ class Run(Shown):
         started = datetime.datetime.fromisoformat(self.info["started"])
         # A time of the first or last day that Python knows may not exist in another time zone.
         with reading(self.path / "run.json"):
-            # With the offset of the clock, so that runs of machines elsewhere are ordered correctly.
+            # With the offset of the clock, so that runs of other machines are ordered correctly.
             return started.astimezone()
 
     @property
