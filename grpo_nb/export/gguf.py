@@ -51,6 +51,7 @@ def export_gguf(
 
     Raises:
         FileExistsError: The folder exists and `overwrite` is False.
+        FileNotFoundError: The run has no adapter any more.
         EnvironmentProblem: xllamacpp, the converter or the quantizer is missing.
         ExportError: The merged model is missing or has changed, or the file is not the merged
             model. `path` is as it was.
@@ -61,7 +62,7 @@ def export_gguf(
     >>> gn.export_gguf(merged, "exports/first-gguf")  # doctest: +SKIP
     """
     require('gn.export_gguf(merged, "exports/name")', merged=merged)
-    if quantization not in ("q8_0", "q4_k_m"):
+    if quantization not in list(LIMITS_OF_QUANTIZATION):
         raise ValueError(
             f"quantization = {quantization!r} is not one of 'q8_0', 'q4_k_m'. An export holds one "
             "GGUF file: call export_gguf once for each quantization, with a folder of its own."
@@ -89,8 +90,9 @@ def export_gguf(
     def fill(staged: Path) -> dict[str, Any]:
         from transformers import AutoTokenizer
 
-        # Named after the target, because the staged folder has a temporary name.
-        file = staged / f"{target.name}-{quantization}.gguf"
+        # Named after the target, because the staged folder has a temporary name. Without the dot of
+        # a hidden folder, because hidden files are not part of an export.
+        file = staged / f"{target.name.lstrip('.')}-{quantization}.gguf"
         convert(export.path, export.verification["dtype"], file, quantization)
         verification = verify_with_llama_cpp(run, export.path, file, quantization)
         text = modelfile(

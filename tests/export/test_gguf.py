@@ -143,6 +143,23 @@ def test_gguf_of_a_run_says_to_merge_it(tiny_run: gn.runs.Run, tmp_path: Path) -
             gn.export_gguf(run, tmp_path / "out")
 
 
+def test_gguf_file_in_a_hidden_folder_is_recorded(
+    merged: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No program of llama.cpp runs here: only the name of the file matters."""
+    measured = {"checks": {}, "measured": {}, "tokens": ""}
+    monkeypatch.setattr(
+        gguf_export, "convert", lambda folder, dtype, file, quantization: file.write_bytes(b"GGUF")
+    )
+    monkeypatch.setattr(gguf_export, "verify_with_llama_cpp", lambda *arguments: measured)
+    monkeypatch.setattr(gguf_export, "require_llama_cpp", lambda: None)
+    made = gn.export_gguf(merged, tmp_path / ".tiny")
+    assert "tiny-q8_0.gguf" in made.verification["files"]
+    made.file.write_bytes(b"another file")
+    with pytest.raises(ExportError, match=r"tiny-q8_0\.gguf has changed since it was verified"):
+        gn.export.open(made.path)
+
+
 def test_gguf_export_without_tools_is_refused(
     merged: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -378,6 +378,14 @@ def test_usage_rounds_the_rank_for_vllm(rank: int, taken: int, tmp_path: Path) -
     )
 
 
+@pytest.mark.parametrize("name", ["--trust-remote-code", "-v"])
+def test_usage_never_shows_a_base_name_as_an_option(name: str, tmp_path: Path) -> None:
+    config = {"base_model_name_or_path": name, "r": 8}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(config))
+    usage = export.Export(tmp_path, {"kind": "adapter"}).usage
+    assert usage.startswith(f"vllm serve ./{name} --enable-lora ")
+
+
 def test_table_escapes_hostile_text(merged: export.Export) -> None:
     hostile = {**merged.verification, "sentence": "<script>"}
     assert "<script>" not in export.Export(merged.path, hostile)._repr_html_()
