@@ -7,8 +7,8 @@ from typing import Any
 
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.files import sha256_of, write_json
-from grpo_nb.export.export_folder import make_export
-from grpo_nb.export.verification import ADAPTER_FILE, Export, require_passed
+from grpo_nb.export.saved_export import ADAPTER_FILE, Export, require_passed
+from grpo_nb.export.staged_export import make_export
 from grpo_nb.models.sources import resolve_model
 from grpo_nb.models.templates import keep_template, tokenizer_for
 from grpo_nb.runs.card import published_name

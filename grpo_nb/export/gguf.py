@@ -8,14 +8,14 @@ from typing import Any
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.files import check_target, target_of
 from grpo_nb.export.conversion import convert
-from grpo_nb.export.export_folder import (
+from grpo_nb.export.saved_export import Export, ExportError, open_export
+from grpo_nb.export.staged_export import (
     Limits,
     make_export,
     verification_request,
     verify_in_new_process,
     weights_folder,
 )
-from grpo_nb.export.verification import Export, ExportError, open_export
 from grpo_nb.generation.llama_cpp import LlamaCppError, complete_with_gguf, require_llama_cpp
 from grpo_nb.runs.run_folder import Run
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from grpo_nb.core.files import target_of
-from grpo_nb.export.verification import (
+from grpo_nb.export.saved_export import (
     VERIFICATION_FILE,
     Export,
     ExportError,

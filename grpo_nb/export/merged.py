@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Any
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.files import write_json
 from grpo_nb.core.progress import progress_bar
-from grpo_nb.export.export_folder import (
+from grpo_nb.export.saved_export import ADAPTER_FILE, Export, ExportError
+from grpo_nb.export.staged_export import (
     Limits,
     make_export,
     verification_request,
     verify_in_new_process,
     weights_folder,
 )
-from grpo_nb.export.verification import ADAPTER_FILE, Export, ExportError
 from grpo_nb.machine.host import require_disk
 from grpo_nb.models.adapter import options_beyond_plain_lora
 from grpo_nb.models.identity import weight_files

@@ -162,7 +162,7 @@ def token_checks(
     applied twice.
 
     Args:
-        limits: The values of `export_folder.Limits`.
+        limits: The values of `staged_export.Limits`.
         base_logprobs: Log-probabilities in nats under the base.
         trained_logprobs: Those under base and adapter; for a GGUF file, under the merged model.
         export_logprobs: Those under the export.

@@ -14,7 +14,7 @@ from transformers import AutoTokenizer
 import grpo_nb as gn
 from grpo_nb.export import conversion
 from grpo_nb.export import gguf as gguf_export
-from grpo_nb.export.verification import Export, ExportError
+from grpo_nb.export.saved_export import Export, ExportError
 from tests.export.test_merged import rewrite
 from tests.support.checks import run_script_here
 
@@ -34,7 +34,7 @@ def exported(merged: Export, converter: None, tmp_path_factory: pytest.TempPathF
     again = gn.export.open(merged.path, run=merged.run.path)  # as after a restart
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            "grpo_nb.export.export_folder.run_script", run_script_here
+            "grpo_nb.export.staged_export.run_script", run_script_here
         )  # notebooks/06_export has it checked apart
         return gn.export_gguf(again, tmp_path_factory.mktemp("gguf") / "tiny")
 

@@ -1,7 +1,7 @@
 """Make an export: fill a folder next to its place, verify it, and move it there.
 
 Each kind of export has its own file (`merged.py`, `adapter.py`, `gguf.py`), which fills the folder
-and returns what was verified. `verification.py` reads an export again.
+and returns what was verified. `saved_export.py` reads an export again.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,7 +18,7 @@ from grpo_nb.core.files import (
 )
 from grpo_nb.core.processes import ChildError, run_script
 from grpo_nb.core.progress import progress_bar
-from grpo_nb.export.verification import (
+from grpo_nb.export.saved_export import (
     ADAPTER_FILE,
     VERIFICATION_FILE,
     Export,
