@@ -51,12 +51,11 @@ def export_gguf(
 
     Raises:
         FileExistsError: The folder exists and `overwrite` is False.
-        FileNotFoundError: The run has no adapter any more.
         EnvironmentProblem: xllamacpp, the converter or the quantizer is missing.
         ExportError: The merged model is missing or has changed, or the file is not the merged
             model. `path` is as it was.
         ValueError: An unknown quantization, or `merged` is no merged model, or was opened without
-            its run.
+            its run, or the run no longer has the adapter that was merged.
 
     >>> merged = gn.export_merged(gn.open_run("runs/first"), "exports/first")  # doctest: +SKIP
     >>> gn.export_gguf(merged, "exports/first-gguf")  # doctest: +SKIP
