@@ -195,8 +195,8 @@ def merge_it(folder: Path) -> str:
 
 def verify(folder: Path) -> str:
     """Verify as an export does, with as many prompts and tokens."""
-    from grpo_nb.export.export_folder import VERIFIED_PROMPTS, VERIFIED_TOKENS
     from grpo_nb.export.merged import LIMITS
+    from grpo_nb.export.staged_export import VERIFIED_PROMPTS, VERIFIED_TOKENS
     from grpo_nb.export.verify_child import verify_merged
 
     asked: dict = {name: str(folder / name) for name in ("base", "adapter", "merged")}

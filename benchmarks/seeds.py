@@ -29,7 +29,7 @@ from grpo_nb.core.palette import INK
 from grpo_nb.core.tables import Part, Shown, Table, bold
 from grpo_nb.core.words import in_line
 from grpo_nb.runs.figure import COLOURS, figure_html
-from grpo_nb.runs.rows import mean, series
+from grpo_nb.runs.rows import mean, metric_values
 from grpo_nb.runs.run_folder import Run, open_run
 
 NO_DIFFERENCE = "no difference shown"
@@ -274,7 +274,7 @@ def by_seed(
                 "Leave one out, or "
                 'use a function: by=lambda run: f"{run.settings.loss_type} {run.settings.beta}".'
             )
-        rewards = series(run.rows, "reward")
+        rewards = metric_values(run.rows, "reward")
         if are_compared:
             scores[group][key] = run.comparison.after.accuracy
         else:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.export.verification import Export
+from grpo_nb.export.saved_export import Export
 from tests.support.notebooks import SIZES, execute_notebook, executed_in
 from tests.support.scale import letters_folder, plain_trl
 from tests.support.shared import made_once
@@ -63,7 +63,7 @@ def merged(tiny_run: gn.runs.Run, tmp_path_factory: pytest.TempPathFactory) -> E
     from tests.support.checks import run_script_here
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("grpo_nb.export.export_folder.run_script", run_script_here)
+        patch.setattr("grpo_nb.export.staged_export.run_script", run_script_here)
         return gn.export_merged(tiny_run, tmp_path_factory.mktemp("it's an export") / "tiny")
 
 
@@ -75,7 +75,7 @@ def checked_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     from tests.support.checks import run_script_here
 
-    monkeypatch.setattr("grpo_nb.export.export_folder.run_script", run_script_here)
+    monkeypatch.setattr("grpo_nb.export.staged_export.run_script", run_script_here)
 
 
 @pytest.fixture(scope="session", params=SIZES)

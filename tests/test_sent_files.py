@@ -13,7 +13,7 @@ import pytest
 
 import grpo_nb as gn
 from grpo_nb.core.files import inside
-from grpo_nb.export.verification import Export
+from grpo_nb.export.saved_export import Export
 from grpo_nb.models.identity import weights_identity
 from grpo_nb.runs.checkpoints import newest_checkpoint, write_checkpoint
 from tests.support.written_run import compare_by_hand, write_run

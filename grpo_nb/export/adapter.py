@@ -7,8 +7,8 @@ from typing import Any
 
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.files import sha256_of, write_json
-from grpo_nb.export.export_folder import make_export
-from grpo_nb.export.verification import ADAPTER_FILE, Export, require_passed
+from grpo_nb.export.saved_export import ADAPTER_FILE, Export, require_passed
+from grpo_nb.export.staged_export import make_export
 from grpo_nb.models.sources import resolve_model
 from grpo_nb.models.templates import keep_template, tokenizer_for
 from grpo_nb.runs.card import published_name
@@ -41,7 +41,8 @@ def export_adapter(run: Run | str | Path, path: str | Path, *, overwrite: bool =
     def fill(staged: Path) -> dict[str, Any]:
         from safetensors.torch import load_file
 
-        copied = Path(shutil.copy(run.adapter_path / ADAPTER_FILE, staged))
+        original = run.adapter_path / ADAPTER_FILE
+        copied = Path(shutil.copy(original, staged))
         tensors = load_file(copied)
         config = json.loads((run.adapter_path / "adapter_config.json").read_text())
         # A name that others can load: the folder of this machine's cache means nothing elsewhere.
@@ -54,9 +55,8 @@ def export_adapter(run: Run | str | Path, path: str | Path, *, overwrite: bool =
         keep_template(staged, tokenizer)
         # B starts as zeros. If it still is, the adapter is untrained and changes nothing.
         lora_b = [tensor for name, tensor in tensors.items() if ".lora_B" in name]
-        is_same_file = sha256_of(copied) == sha256_of(run.adapter_path / ADAPTER_FILE)
         checks = {
-            "the tensors are the run's, byte by byte": is_same_file,
+            "the tensors are the run's, byte by byte": sha256_of(copied) == sha256_of(original),
             "tensors finite": all(bool(tensor.isfinite().all()) for tensor in tensors.values()),
             "the adapter changes the model": any(bool(tensor.any()) for tensor in lora_b),
         }

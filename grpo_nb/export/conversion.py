@@ -13,7 +13,7 @@ from pathlib import Path
 from grpo_nb.core.files import cached_folder
 from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.core.processes import ChildError, run_command
-from grpo_nb.export.verification import ExportError
+from grpo_nb.export.saved_export import ExportError
 from grpo_nb.models.sources import cache_root
 
 #: Type of the file that `llama-quantize` reads: that of the merged model, so that only it rounds.

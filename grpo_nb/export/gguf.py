@@ -8,14 +8,14 @@ from typing import Any
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.files import check_target, target_of
 from grpo_nb.export.conversion import convert
-from grpo_nb.export.export_folder import (
+from grpo_nb.export.saved_export import Export, ExportError, open_export
+from grpo_nb.export.staged_export import (
     Limits,
     make_export,
     verification_request,
     verify_in_new_process,
     weights_folder,
 )
-from grpo_nb.export.verification import Export, ExportError, open_export
 from grpo_nb.generation.llama_cpp import LlamaCppError, complete_with_gguf, require_llama_cpp
 from grpo_nb.runs.run_folder import Run
 
@@ -55,13 +55,13 @@ def export_gguf(
         ExportError: The merged model is missing or has changed, or the file is not the merged
             model. `path` is as it was.
         ValueError: An unknown quantization, or `merged` is no merged model, or was opened without
-            its run.
+            its run, or the run no longer has the adapter that was merged.
 
     >>> merged = gn.export_merged(gn.open_run("runs/first"), "exports/first")  # doctest: +SKIP
     >>> gn.export_gguf(merged, "exports/first-gguf")  # doctest: +SKIP
     """
     require('gn.export_gguf(merged, "exports/name")', merged=merged)
-    if quantization not in ("q8_0", "q4_k_m"):
+    if quantization not in list(LIMITS_OF_QUANTIZATION):
         raise ValueError(
             f"quantization = {quantization!r} is not one of 'q8_0', 'q4_k_m'. An export holds one "
             "GGUF file: call export_gguf once for each quantization, with a folder of its own."
@@ -89,8 +89,9 @@ def export_gguf(
     def fill(staged: Path) -> dict[str, Any]:
         from transformers import AutoTokenizer
 
-        # Named after the target, because the staged folder has a temporary name.
-        file = staged / f"{target.name}-{quantization}.gguf"
+        # Named after the target, because the staged folder has a temporary name. Without the dot of
+        # a hidden folder, because hidden files are not part of an export.
+        file = staged / f"{target.name.lstrip('.')}-{quantization}.gguf"
         convert(export.path, export.verification["dtype"], file, quantization)
         verification = verify_with_llama_cpp(run, export.path, file, quantization)
         text = modelfile(

@@ -7,12 +7,12 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from grpo_nb.export.verification import (
+from grpo_nb.core.files import target_of
+from grpo_nb.export.saved_export import (
     VERIFICATION_FILE,
     Export,
     ExportError,
     files_of,
-    folder_of,
     open_export,
 )
 from grpo_nb.runs.card import published_name
@@ -53,11 +53,16 @@ def push_problems(export: Export | str | Path) -> list[str]:
         problems.append(
             f"the weights of its base model {base!r} are in no repository. Push the merged model."
         )
-    for name in files_with_secrets(files_of(opened.path), get_token()):
-        problems.append(
-            f"{name} holds what looks like an access token or key. Remove it and revoke it."
-        )
+    problems += [
+        f"{name} holds what looks like an access token or key. Remove it and revoke it."
+        for name in files_with_secrets(files_of(opened.path), get_token())
+    ]
     return problems
+
+
+def folder_of(export: Export | str | Path) -> Path:
+    """Return the folder of an export or of a path, with `~` and a link at the end resolved."""
+    return target_of(export.path if isinstance(export, Export) else export)
 
 
 def files_with_secrets(files: Mapping[str, Path], token: str | None = None) -> list[str]:

@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Any
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.files import write_json
 from grpo_nb.core.progress import progress_bar
-from grpo_nb.export.export_folder import (
+from grpo_nb.export.saved_export import ADAPTER_FILE, Export, ExportError
+from grpo_nb.export.staged_export import (
     Limits,
     make_export,
     verification_request,
     verify_in_new_process,
     weights_folder,
 )
-from grpo_nb.export.verification import ADAPTER_FILE, Export, ExportError
 from grpo_nb.machine.host import require_disk
 from grpo_nb.models.adapter import options_beyond_plain_lora
 from grpo_nb.models.identity import weight_files
@@ -220,8 +220,8 @@ def merge(base: Path, adapter: Path, target: Path, *, dtype: str) -> dict[str, A
 def retained_share(files_by_tensor: Mapping[str, Path], lora: Lora, dtype: str) -> float:
     """Return the share of the adapter's change that is left after rounding to a dtype.
 
-    The rounded change is projected onto the exact change, over all weights. The share is 1 minus
-    the distance of this projection from 1, because rounding can also exaggerate the change.
+    The share is 1 - |1 - p|, because rounding can also exaggerate the change. Here p = (r·c) / (c·c)
+    is the projection of the rounded change r onto the exact change c, over all weights.
 
     Args:
         files_by_tensor: File of each tensor of the base.

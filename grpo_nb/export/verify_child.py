@@ -41,9 +41,11 @@ ROUNDING = {
 SMALLEST_STEP = 1e-7
 #: Values that are compared at once: 4 MB of float32 stay in the processor's cache.
 VALUES_AT_ONCE = 2**20
-#: Memory for a model: 1.1 times its weights in float32, and room for activations.
+#: Memory for the weights of a model, as a multiple of their bytes in float32.
 MEMORY_FACTOR = 1.1
+#: Memory for the activations of a model.
 ACTIVATION_BYTES = 2**30
+#: The check of tokens if no model fits into memory.
 NOT_COMPARED: Checks = {
     "tokens": (None, "not measured, because no memory is free for the model here")
 }
@@ -160,7 +162,7 @@ def token_checks(
     applied twice.
 
     Args:
-        limits: The values of `export_folder.Limits`.
+        limits: The values of `staged_export.Limits`.
         base_logprobs: Log-probabilities in nats under the base.
         trained_logprobs: Those under base and adapter; for a GGUF file, under the merged model.
         export_logprobs: Those under the export.

@@ -125,7 +125,7 @@ class HealthMonitor:
         """Return the new alert of a rule and subject, None if its alert stays as it is."""
         step = self.history.step
         old = self._alerts.get(key)
-        is_open = old is not None and old.is_open
+        is_open = old is not None and old.ended is None
         # An alert is withdrawn, or becomes milder, after 20 steps and two rows without a finding.
         steps = max(WINDOW, 2 * self.history.steps_per_row)
         last_steps = self._last_steps[key].items()

@@ -56,19 +56,14 @@ class Alert(Shown):
             )
 
     @property
-    def is_open(self) -> bool:
-        """True if the alert was not withdrawn."""
-        return self.ended is None
-
-    @property
     def kind(self) -> str:
         """Severity of an open alert, otherwise `withdrawn`."""
-        return self.severity if self.is_open else "withdrawn"
+        return self.severity if self.ended is None else "withdrawn"
 
     @property
     def status(self) -> str:
         """Severity of an open alert, otherwise when it was withdrawn."""
-        if self.is_open:
+        if self.ended is None:
             return self.severity
         return f"withdrawn at step {self.ended} (was {self.severity})"
 

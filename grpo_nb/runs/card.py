@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,27 +44,10 @@ PRIVATE_PART = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class CardKind:
-    """Names of a kind of export on the Hub.
-
-    Attributes:
-        relation: Relation to the base model. A merged LoRA is a fine-tuned model there, because
-            "merge" means several models in one. GGUF counts as fine-tuned too.
-        library: The library that loads the export; None for llama.cpp.
-        tags: Further tags.
-    """
-
-    relation: str
-    library: str | None
-    tags: tuple[str, ...] = ()
-
-
-CARD_KINDS = {
-    "adapter": CardKind("adapter", "peft", ("lora",)),
-    "merged": CardKind("finetune", "transformers"),
-    "gguf": CardKind("finetune", None, ("gguf", "llama.cpp")),
-}
+#: Library that loads an export, by its kind. llama.cpp, which loads GGUF, is none on the Hub.
+LIBRARIES = {"adapter": "peft", "merged": "transformers"}
+#: Tags on the Hub of a kind of export.
+TAGS_OF_KIND = {"adapter": ("lora",), "merged": (), "gguf": ("gguf", "llama.cpp")}
 
 
 def write_model_card(run: Run) -> None:
@@ -130,24 +112,28 @@ def card_metadata(run: Run, kind: str = "adapter") -> ModelCardData:
     """Return the metadata of the card, as huggingface_hub's own object."""
     from huggingface_hub import ModelCardData
 
-    card_kind = CARD_KINDS[kind]
     model = run.settings.model
     is_embedded = model == EMBEDDED_MODEL
     base = published_name(model)
-    # Merged weights descend from the published model. An adapter fits the embedded weights only.
-    if is_embedded and card_kind.relation != "adapter":
-        base = ORIGIN_OF_EMBEDDED_MODEL
+    relation = "adapter"
+    if kind != "adapter":
+        # A merged LoRA is a fine-tuned model on the Hub, where "merge" means several models in one.
+        # GGUF counts as fine-tuned too.
+        relation = "finetune"
+        # Merged weights descend from the published model. An adapter fits the embedded weights only.
+        if is_embedded:
+            base = ORIGIN_OF_EMBEDDED_MODEL
     dataset = without_private_parts(run.info["task"]["name"])
     return ModelCardData(
         model_name=run.name,
         base_model=base,
-        base_model_relation=card_kind.relation if base else None,
-        library_name=card_kind.library,
+        base_model_relation=relation if base else None,
+        library_name=LIBRARIES.get(kind),
         # The licence of another model is not known here, so the card claims none.
         license="apache-2.0" if is_embedded else None,
         datasets=[dataset] if published_name(dataset) else None,
         pipeline_tag="text-generation",
-        tags=["grpo", "trl", "unsloth", "reinforcement-learning", *card_kind.tags],
+        tags=["grpo", "trl", "unsloth", "reinforcement-learning", *TAGS_OF_KIND[kind]],
     )
 
 

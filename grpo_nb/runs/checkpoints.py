@@ -115,31 +115,31 @@ def keep_newest(root: Path, count: int) -> None:
         shutil.rmtree(folder)
 
 
-def best_adapter_folder(run: Path, step: int) -> Path:
+def best_adapter_folder(run_folder: Path, step: int) -> Path:
     """Return the folder that keeps the adapter of a step with the best held-out score so far.
 
     Args:
-        run: Folder of the run.
+        run_folder: Folder of the run.
         step: Step of the adapter.
     """
-    return run / "best" / f"step-{step}"
+    return run_folder / "best" / f"step-{step}"
 
 
-def best_adapters(run: Path) -> list[tuple[int, Path]]:
+def best_adapters(run_folder: Path) -> list[tuple[int, Path]]:
     """Return step and folder of each adapter that once had the best held-out score, in order."""
-    return _numbered_folders(run / "best", "step-")
+    return _numbered_folders(run_folder / "best", "step-")
 
 
-def delete_outdated_best(run: Path) -> None:
+def delete_outdated_best(run_folder: Path) -> None:
     """Delete adapters of earlier best scores that the run can no longer go back to.
 
     A run can go back to any of its checkpoints. Keep the last best adapter at or before the oldest
     checkpoint, and all later ones.
     """
     # Without a checkpoint the run starts over, so every adapter is kept.
-    checkpoint_steps = [step for step, _ in checkpoint_folders(run / "checkpoints")]
+    checkpoint_steps = [step for step, _ in checkpoint_folders(run_folder / "checkpoints")]
     oldest = min(checkpoint_steps, default=0)
-    adapters = best_adapters(run)
+    adapters = best_adapters(run_folder)
     steps_before = [step for step, _ in adapters if step <= oldest]
     first_needed = max(steps_before, default=0)
     for step, folder in adapters:

@@ -38,10 +38,13 @@ ALERT_MARKS = {
     "warning": ("#B26A00", "D"),
     "critical": (RED, "v"),
 }
-#: Characters of a line below the panels, of a text there, of a reward's name and of a run's name.
-FOOT_CHARACTERS = 125
-MAX_FOOT = 600
-MAX_NAME = 20
+#: Characters of a line below the panels.
+FOOT_LINE_CHARACTERS = 125
+#: Most characters of a text below the panels, which can take several lines.
+MAX_FOOT_CHARACTERS = 600
+#: Most characters of a reward's name next to a panel.
+MAX_REWARD_NAME = 20
+#: Most characters of a run's name in a legend.
 MAX_RUN_NAME = 40
 
 WIDTH_INCHES = 10.0
@@ -174,8 +177,8 @@ def _empty_figure(shown: Sequence[CurvePanel], foot: Sequence[str]) -> Figure:
     lines = []
     for text in foot:
         # A run that somebody sends can name anything as its reference.
-        line = _one_line(text, MAX_FOOT)
-        lines += textwrap.wrap(line, FOOT_CHARACTERS, break_on_hyphens=False)
+        line = _one_line(text, MAX_FOOT_CHARACTERS)
+        lines += textwrap.wrap(line, FOOT_LINE_CHARACTERS, break_on_hyphens=False)
     row_count = math.ceil(len(shown) / PANELS_PER_ROW)
     height = PANEL_INCHES * row_count + FOOT_LINE_INCHES * (len(lines) + 1.5)
     figure = Figure(figsize=(WIDTH_INCHES, height), facecolor="none", layout="constrained")
@@ -231,7 +234,7 @@ def _draw_each_reward(
     lines = {}
     for number, metric in enumerate(reward_metrics(rows)):
         name = metric.removeprefix("rewards/").removesuffix("/mean")
-        label = _one_line(name, MAX_NAME)
+        label = _one_line(name, MAX_REWARD_NAME)
         if name in weights:
             label += f" x{weights[name]:g}"
         values = logged_values(rows, metric)

@@ -129,7 +129,7 @@ class GroupScores:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        return standalone("group", group=self)
+        return with_styles("group", group=self)
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,7 +157,7 @@ class StepGroups:
         return "\n".join([head, *map(repr, self.groups)])
 
     def _repr_html_(self) -> str:
-        return standalone("step", step=self, run_step=None)
+        return with_styles("step", step=self, run_step=None)
 
 
 def render_view(name: str, **values: Any) -> str:
@@ -167,7 +167,7 @@ def render_view(name: str, **values: Any) -> str:
     )
 
 
-def standalone(name: str, **values: Any) -> str:
-    """Return a view with its style sheet, to be shown on its own."""
+def with_styles(name: str, **values: Any) -> str:
+    """Return a view as HTML together with its style sheet, to be shown on its own."""
     view = render_view(name, **values)
     return f'{style("runs/viewer.css")}<div class="gn-lab">{view}</div>'

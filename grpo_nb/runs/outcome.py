@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from grpo_nb.core.statistics import rise_p_value
-from grpo_nb.runs.rows import Row, mean, series
+from grpo_nb.runs.rows import Row, mean, metric_values
 
 #: Significance level: of 100 runs that learn nothing, one would be called a rise.
 LEVEL = 0.01
@@ -111,7 +111,7 @@ def reward_rise(rows: Sequence[Row]) -> Rise:
     >>> reward_rise(rows).is_clear
     True
     """
-    values = [value for value in series(rows, "reward") if math.isfinite(value)]
+    values = [value for value in metric_values(rows, "reward") if math.isfinite(value)]
     third = max(1, len(values) // 3)
     # Too few steps cannot show a rise, so they have the p-value of no evidence.
     p_value = rise_p_value(values) if len(values) >= MIN_STEPS else 1.0
@@ -147,9 +147,9 @@ def describe_run(rows: Sequence[Row], reference: str = "the reference model") ->
     # In a short run at most a third of the steps, so the mean describes the end only.
     count = min(LAST_STEPS, max(1, rise.steps // 3))
     last = with_reward[-count:]
-    kl = mean(series(last, "kl"))
+    kl = mean(metric_values(last, "kl"))
     parts.append("KL not measured" if math.isnan(kl) else f"KL to {reference} {kl:.3f}")
-    truncated = mean(series(last, "completions/clipped_ratio"))
+    truncated = mean(metric_values(last, "completions/clipped_ratio"))
     if not math.isnan(truncated):
         span = f" (last {count} steps)" if count > 1 else ""
         parts.append(f"{truncated:.0%} of the completions truncated{span}")

@@ -214,7 +214,7 @@ def repetition_metrics(texts: pandas.Series, groups: pandas.Series) -> dict[str,
     return metrics
 
 
-def series(rows: Sequence[Row], key: str) -> list[float]:
+def metric_values(rows: Sequence[Row], key: str) -> list[float]:
     """Return the value of a metric in each row, and NaN where it was not measured."""
     values = []
     for row in rows:

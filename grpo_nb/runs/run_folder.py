@@ -201,13 +201,14 @@ class Run(Shown):
     @property
     def total_range(self) -> tuple[float, float] | None:
         """Lowest and highest possible total reward; None if a reward has no known range."""
+        ranges = self.ranges
         lowest = 0.0
         highest = 0.0
-        for reward in self.info["rewards"]:
-            if not reward.get("range"):
+        for name, weight in self.weights.items():
+            if name not in ranges:
                 return None
             # A negative weight swaps the ends of a range.
-            ends = [reward["weight"] * end for end in reward["range"]]
+            ends = [weight * end for end in ranges[name]]
             lowest += min(ends)
             highest += max(ends)
         return lowest, highest
@@ -572,7 +573,7 @@ def completions_step(file: Path) -> int | None:
 
 
 def questions_trained_on(train: Any, runs: Iterable[Run]) -> dict[str, str]:
-    """Return where each question was trained on, by the question's hash, from a task and runs.
+    """Return which task or run trained on each question, by the question's hash.
 
     Args:
         train: The training part of a task; None if there is none.

@@ -1,7 +1,7 @@
 """Write and read `RunInfo`, the content of `run.json`, and check the shape of a run's other files.
 
-A run's folder can come from anybody, and from another version of grpo_nb. So the fields that every
-reader of a run needs are checked first. Errors name the file, the field and the value.
+The folder of a run or an export can come from anybody, and from another version of grpo_nb. So the
+fields that the kit reads are checked first. Errors name the file, the field and the value.
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ class RewardRecord(TypedDict):
     call: Text
     source: Text
     hash: Text
+    range: NotRequired[Interval | None]
 
 
 class GpuRecord(TypedDict):

@@ -14,7 +14,7 @@ from grpo_nb.core.files import shown_path
 from grpo_nb.core.tables import Part, Shown, Table, bold
 from grpo_nb.core.words import shorten
 from grpo_nb.runs.outcome import LAST_STEPS
-from grpo_nb.runs.rows import holdout_in_words, mean, series
+from grpo_nb.runs.rows import holdout_in_words, mean, metric_values
 from grpo_nb.runs.run_folder import Run, open_run
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class RunTable(Shown, Sequence):
             rows = run.rows
             done = rows[-1]["step"] if rows else 0
             planned = run.settings.max_steps
-            reward = mean(series(rows[-LAST_STEPS:], "reward"))
+            reward = mean(metric_values(rows[-LAST_STEPS:], "reward"))
             own_values = []
             for fact, values in differences.items():
                 value = shorten(str(values[number]), MAX_VALUE_CHARACTERS)

@@ -18,8 +18,8 @@ from grpo_nb.core.files import check_target, put_in_place, staged_folder, target
 from grpo_nb.core.pages import render
 from grpo_nb.core.processes import ChildError, run_script
 from grpo_nb.core.words import in_line
-from grpo_nb.export.export_folder import require_same_base
 from grpo_nb.export.hub import files_with_secrets
+from grpo_nb.export.staged_export import require_same_base
 from grpo_nb.models.identity import weights_identity
 from grpo_nb.models.sources import resolve_model
 from grpo_nb.rewards.base import RewardFunction, reward_name

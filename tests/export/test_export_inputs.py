@@ -15,7 +15,7 @@ from grpo_nb.core.processes import ChildError
 from grpo_nb.export import conversion, verify_child
 from grpo_nb.export import gguf as gguf_export
 from grpo_nb.export.merged import Lora, retained_share
-from grpo_nb.export.verification import Export, ExportError
+from grpo_nb.export.saved_export import Export, ExportError
 from tests.export.test_merged import rewrite
 
 pytestmark = pytest.mark.begins(42)

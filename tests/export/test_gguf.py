@@ -14,7 +14,7 @@ from transformers import AutoTokenizer
 import grpo_nb as gn
 from grpo_nb.export import conversion
 from grpo_nb.export import gguf as gguf_export
-from grpo_nb.export.verification import Export, ExportError
+from grpo_nb.export.saved_export import Export, ExportError
 from tests.export.test_merged import rewrite
 from tests.support.checks import run_script_here
 
@@ -34,7 +34,7 @@ def exported(merged: Export, converter: None, tmp_path_factory: pytest.TempPathF
     again = gn.export.open(merged.path, run=merged.run.path)  # as after a restart
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            "grpo_nb.export.export_folder.run_script", run_script_here
+            "grpo_nb.export.staged_export.run_script", run_script_here
         )  # notebooks/06_export has it checked apart
         return gn.export_gguf(again, tmp_path_factory.mktemp("gguf") / "tiny")
 
@@ -141,6 +141,23 @@ def test_gguf_of_a_run_says_to_merge_it(tiny_run: gn.runs.Run, tmp_path: Path) -
     for run in (tiny_run, tiny_run.path):
         with pytest.raises(TypeError, match=r"takes a merged export.*gn\.export_merged\(run"):
             gn.export_gguf(run, tmp_path / "out")
+
+
+def test_gguf_file_in_a_hidden_folder_is_recorded(
+    merged: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No program of llama.cpp runs here: only the name of the file matters."""
+    measured = {"checks": {}, "measured": {}, "tokens": ""}
+    monkeypatch.setattr(
+        gguf_export, "convert", lambda folder, dtype, file, quantization: file.write_bytes(b"GGUF")
+    )
+    monkeypatch.setattr(gguf_export, "verify_with_llama_cpp", lambda *arguments: measured)
+    monkeypatch.setattr(gguf_export, "require_llama_cpp", lambda: None)
+    made = gn.export_gguf(merged, tmp_path / ".tiny")
+    assert "tiny-q8_0.gguf" in made.verification["files"]
+    made.file.write_bytes(b"another file")
+    with pytest.raises(ExportError, match=r"tiny-q8_0\.gguf has changed since it was verified"):
+        gn.export.open(made.path)
 
 
 def test_gguf_export_without_tools_is_refused(

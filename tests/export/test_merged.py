@@ -17,10 +17,10 @@ from safetensors.torch import load_file, save_file
 from transformers import LlamaForCausalLM
 
 import grpo_nb as gn
-from grpo_nb.export import export_folder
 from grpo_nb.export import merged as export
+from grpo_nb.export import staged_export
 from grpo_nb.export import verify_child as verify
-from grpo_nb.export.export_folder import verification_request
+from grpo_nb.export.staged_export import verification_request
 from grpo_nb.models.templates import template_of
 from tests.run_fixtures import brevity
 from tests.support.warm_kernel import run_module
@@ -289,7 +289,7 @@ def test_export_refuses_base_changed_since_training(tiny_run: gn.runs.Run, tmp_p
     model = LlamaForCausalLM.from_pretrained(tiny_run.settings.model, dtype="auto")
     file.unlink()
     model.save_pretrained(file.parent, max_shard_size="1MB")
-    export_folder.require_same_base(run, file.parent)
+    staged_export.require_same_base(run, file.parent)
 
 
 def test_export_keeps_template_through_awkward_paths(
@@ -324,14 +324,14 @@ def test_export_never_replaces_the_run_or_new_files(
             gn.export.export_adapter(run, target, overwrite=True)
     assert (run.path / "run.json").is_file()
     assert run.adapter_path.is_dir()
-    real = export_folder.write_export_card
+    real = staged_export.write_export_card
 
     def somebody_else(*arguments: object, **named: object) -> None:
         (tmp_path / "out").mkdir()
         (tmp_path / "out" / "theirs").touch()
         real(*arguments, **named)
 
-    monkeypatch.setattr(export_folder, "write_export_card", somebody_else)
+    monkeypatch.setattr(staged_export, "write_export_card", somebody_else)
     with pytest.raises(FileExistsError, match="exists, and is kept"):
         gn.export.export_adapter(run, tmp_path / "out")
     assert [file.name for file in (tmp_path / "out").iterdir()] == ["theirs"]
@@ -376,6 +376,14 @@ def test_usage_rounds_the_rank_for_vllm(rank: int, taken: int, tmp_path: Path) -
     assert (
         f"vllm serve Qwen/Qwen3-0.6B --enable-lora --max-lora-rank {taken} --lora-modules" in usage
     )
+
+
+@pytest.mark.parametrize("name", ["--trust-remote-code", "-v"])
+def test_usage_never_shows_a_base_name_as_an_option(name: str, tmp_path: Path) -> None:
+    config = {"base_model_name_or_path": name, "r": 8}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(config))
+    usage = export.Export(tmp_path, {"kind": "adapter"}).usage
+    assert usage.startswith(f"vllm serve ./{name} --enable-lora ")
 
 
 def test_table_escapes_hostile_text(merged: export.Export) -> None:

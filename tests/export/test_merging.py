@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from grpo_nb.export.merged import merge
-from grpo_nb.export.verification import ExportError
+from grpo_nb.export.saved_export import ExportError
 from grpo_nb.export.verify_child import weight_problems
 from tests.support.small_models import SIZES
 

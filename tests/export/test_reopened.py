@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.export.verification import Export, ExportError
+from grpo_nb.export.saved_export import Export, ExportError
 from grpo_nb.models.identity import weights_identity
 from tests.export.test_merged import each_tensor, rewrite
 
@@ -79,7 +79,7 @@ def test_adapter_of_embedded_model_needs_its_weights(
     rewrite(run.path / "run.json", settings={**run.info["settings"], "model": name})
 
     def embedded_is(folder: Path) -> None:
-        for place in ("export.adapter", "export.verification", "models.load"):
+        for place in ("export.adapter", "export.saved_export", "models.load"):
             monkeypatch.setattr(f"grpo_nb.{place}.resolve_model", lambda *_: str(folder))
 
     embedded_is(here)

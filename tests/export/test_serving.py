@@ -22,7 +22,7 @@ import pytest
 
 import grpo_nb as gn
 from grpo_nb.export import conversion
-from grpo_nb.export.verification import Export
+from grpo_nb.export.saved_export import Export
 from tests.support.notebooks import only_published
 from tests.support.real_vllm import needs_vllm
 

@@ -86,7 +86,7 @@ def report(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gpu_check, "rewards", lambda: [brevity])  # which a random model can earn
         patch.setattr(gpu_check, "run_command", executed)
-        patch.setattr("grpo_nb.export.export_folder.run_script", run_script_here)
+        patch.setattr("grpo_nb.export.staged_export.run_script", run_script_here)
         patch.setattr(gpu_check, "_INTERRUPTS", 5)
         patch.setattr("grpo_nb.export.conversion.find_converter", no_converter)
         return gpu_check.check(rehearsal(tiny_folder, tmp_path_factory.mktemp("gpu-check")), None)

@@ -89,7 +89,7 @@ def test_alert_gets_worse_is_withdrawn_and_comes_back(coming_and_going: Rows) ->
     alerts = [alert for alert in alerts if alert.rule == "truncation"]
     first = [(alert.kind, alert.step) for alert in alerts[:2]]
     assert first == [("warning", 10), ("critical", 50)]
-    (withdrawn,) = [alert for alert in alerts if not alert.is_open]
+    (withdrawn,) = [alert for alert in alerts if alert.kind == "withdrawn"]
     assert 80 <= withdrawn.ended <= 100
     severity = withdrawn.severity
     assert withdrawn.status == f"withdrawn at step {withdrawn.ended} (was {severity})"

@@ -178,15 +178,15 @@ def test_card_shows_foreign_texts_as_text(run: gn.runs.Run) -> None:
 def test_export_card_copies_its_figure(run: gn.runs.Run, tmp_path: Path) -> None:
     folder = tmp_path / "export"
     folder.mkdir()
-    checks = {"tensors finite and complete": True, "text | equal": False}
-    verification = {"passed": False, "checks": checks, "sentence": "not verified"}
+    checks = {"tensors finite and complete": True, "text | equal": None}
+    verification = {"checks": checks, "sentence": "verified"}
     write_export_card(run, folder, "merged", verification)
     text = (folder / "README.md").read_text()
     assert (folder / "figures" / "training.png").read_bytes() == (
         run.path / "figures" / "training.png"
     ).read_bytes()
     assert "- passed: tensors finite and complete" in text
-    assert "- FAILED: text \\| equal" in text
+    assert "- not made: text \\| equal" in text
 
 
 def test_card_has_the_three_holdout_measures(run: gn.runs.Run) -> None:

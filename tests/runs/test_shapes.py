@@ -30,6 +30,7 @@ ALERT = {
     "message": "KL 3.",
     "advice": "Look at it.",
 }
+REWARD = {"name": "a", "weight": 1.0, "call": "", "source": "", "hash": ""}
 # Changes of a whole run.json, and what the message says.
 INFOS: dict[str, tuple[dict[str, Any], str]] = {
     "an unknown status": ({"status": "done"}, "status = 'done': Input should be 'running'"),
@@ -58,6 +59,18 @@ INFOS: dict[str, tuple[dict[str, Any], str]] = {
     "a text as weight": (
         {"rewards": [{"name": "a", "weight": "x", "call": "", "source": "", "hash": ""}]},
         "rewards.0.weight = 'x': Input should be a valid number",
+    ),
+    "a number as range": (
+        {"rewards": [REWARD | {"range": 1.0}]},
+        "rewards.0.range = 1.0: Input should be a valid tuple",
+    ),
+    "half a range": (
+        {"rewards": [REWARD | {"range": [0.0]}]},
+        "rewards.0.range.1: Field required",
+    ),
+    "a text in a range": (
+        {"rewards": [REWARD | {"range": [0.0, "x"]}]},
+        "rewards.0.range.1 = 'x': Input should be a valid number",
     ),
     "an infinite weight": (
         {"rewards": [{"name": "a", "weight": float("inf"), "call": "", "source": "", "hash": ""}]},

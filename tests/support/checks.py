@@ -11,5 +11,5 @@ from grpo_nb.export.verify_child import answer
 
 
 def run_script_here(script: Path, request: Mapping[str, Any], **_: object) -> dict[str, Any]:
-    """Stand in for `export_folder.run_script`; request and answer go through JSON as there."""
+    """Stand in for `staged_export.run_script`; request and answer go through JSON as there."""
     return json.loads(json.dumps(answer(json.loads(json.dumps(request)))))

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import grpo_nb as gn
-from grpo_nb.export import export_folder, merged
+from grpo_nb.export import merged, staged_export
 from grpo_nb.models.import_unsloth import import_unsloth
 from tests.support.forks import in_child
 
@@ -39,13 +39,13 @@ MOMENTS = {
     "merging": (merged, "read_lora", die),
     "writing": (merged, "write_merged", die),
     "verifying": (merged, "verify_in_new_process", die),
-    "all is verified": (export_folder, "write_export_card", die),
+    "all is verified": (staged_export, "write_export_card", die),
     "the card is written": (
-        export_folder,
+        staged_export,
         "write_export_card",
-        after(export_folder.write_export_card),
+        after(staged_export.write_export_card),
     ),
-    "it is in its place": (export_folder, "put_in_place", after(export_folder.put_in_place)),
+    "it is in its place": (staged_export, "put_in_place", after(staged_export.put_in_place)),
 }
 
 
@@ -59,7 +59,7 @@ def main(run_folder: str, where: str) -> None:
     from tests.support.checks import run_script_here
 
     torch.set_num_threads(1)  # a fork has no other threads
-    export_folder.run_script = (
+    staged_export.run_script = (
         run_script_here  # no moment lies in it, and each child would wait for one of its own
     )
     run = gn.open_run(run_folder)

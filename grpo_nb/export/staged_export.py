@@ -1,7 +1,7 @@
 """Make an export: fill a folder next to its place, verify it, and move it there.
 
 Each kind of export has its own file (`merged.py`, `adapter.py`, `gguf.py`), which fills the folder
-and returns what was verified. `verification.py` reads an export again.
+and returns what was verified. `saved_export.py` reads an export again.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,7 +18,7 @@ from grpo_nb.core.files import (
 )
 from grpo_nb.core.processes import ChildError, run_script
 from grpo_nb.core.progress import progress_bar
-from grpo_nb.export.verification import (
+from grpo_nb.export.saved_export import (
     ADAPTER_FILE,
     VERIFICATION_FILE,
     Export,
@@ -80,7 +80,7 @@ def make_export(
         ExportError: The export is not the trained model. `path` is as it was.
     """
     target = target_of(path)
-    # With overwrite=True, a folder above one of these would take it away.
+    # With overwrite=True, replacing a folder that contains one of these would delete it.
     base = Path(run.settings.model).expanduser()
     check_target(target, overwrite, [run.path, run.adapter_path, base])
     if not (run.adapter_path / ADAPTER_FILE).is_file():
@@ -89,14 +89,14 @@ def make_export(
         )
     import_unsloth()  # before transformers, which the tokenizer imports
     with staged_folder(target) as staged:
-        verification: dict[str, Any] = {
+        verification = {
             "kind": kind,
             "run": run.name,
             "adapter": sha256_of(run.adapter_path / ADAPTER_FILE),
+            **fill(staged),
+            # `fill` raises if a check fails, so an export that exists has passed.
+            "passed": True,
         }
-        # `fill` raises if a check fails, so an export that exists has passed.
-        verification |= fill(staged)
-        verification["passed"] = True
         # An adapter can still be used on the 4-bit base that it was trained on.
         if run.settings.load_in_4bit and kind != "adapter":
             verification["trained_in_4bit"] = True
@@ -145,7 +145,7 @@ def require_same_base(run: Run, base: Path) -> None:
 
 
 def verification_request(run: Run) -> dict[str, Any]:
-    """Return prompts and answer length of a verification, and the free memory in bytes."""
+    """Return the parts of a request to `verify_child.py` that every verification has."""
     return {
         "prompts": [row["prompt"] for row in run.holdout[:VERIFIED_PROMPTS]],
         "chat_template_kwargs": run.chat_template_kwargs,

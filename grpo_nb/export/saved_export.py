@@ -100,6 +100,10 @@ class Export(Shown):
         # vLLM does not know the kit's name for it, but can load its folder.
         if base == EMBEDDED_MODEL:
             base = resolve_model(base)
+        # An adapter can come from somebody else, and vLLM would take this name for an option. It is
+        # a folder, because no name on the Hub begins with a hyphen.
+        if base.startswith("-"):
+            base = f"./{base}"
         # vLLM takes powers of two from 8 on, and its default limit is 16 (0.31, config/lora.py).
         rank = max(8, 2 ** (config["r"] - 1).bit_length())
         lora = f"--enable-lora --max-lora-rank {rank} --lora-modules mine={folder}"
@@ -113,8 +117,7 @@ class Export(Shown):
             head.append("measured")
         rows = []
         for name, passed in self.verification["checks"].items():
-            label = "✓ passed" if passed else "not made"
-            row = [label, name, measured.get(name, "")]
+            row = ["✓ passed" if passed else "not made", name, measured.get(name, "")]
             rows.append(row[: len(head)])
         yield bold(self.path)
         yield Table(rows, head=head, narrow=(0,))
@@ -139,7 +142,7 @@ def open_export(path: str | Path, *, run: Run | str | Path | None = None) -> Exp
 
     >>> gn.export.open("exports/first")  # doctest: +SKIP
     """
-    folder = folder_of(path)
+    folder = target_of(path)
     verification = read_verification(folder)
     changes = changes_since_verified(folder, verification)
     # A damaged folder can have hundreds of changes. The first ones show what happened.
@@ -161,11 +164,6 @@ def open_export(path: str | Path, *, run: Run | str | Path | None = None) -> Exp
             "or leave run= out."
         )
     return Export(folder, verification, run)
-
-
-def folder_of(export: Export | str | Path) -> Path:
-    """Return the folder of an export or of a path, with `~` and a link at the end resolved."""
-    return target_of(export.path if isinstance(export, Export) else export)
 
 
 def read_verification(folder: Path) -> dict[str, Any]:
