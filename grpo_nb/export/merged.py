@@ -220,8 +220,9 @@ def merge(base: Path, adapter: Path, target: Path, *, dtype: str) -> dict[str, A
 def retained_share(files_by_tensor: Mapping[str, Path], lora: Lora, dtype: str) -> float:
     """Return the share of the adapter's change that is left after rounding to a dtype.
 
-    The share is 1 - |1 - p|, because rounding can also exaggerate the change. Here p = (r·c) / (c·c)
-    is the projection of the rounded change r onto the exact change c, over all weights.
+    The share is 1 - |1 - p|, because rounding can also exaggerate the change. Here
+    p = (r·c) / (c·c) is the projection of the rounded change r onto the exact change c, over all
+    weights.
 
     Args:
         files_by_tensor: File of each tensor of the base.

@@ -120,7 +120,7 @@ def card_metadata(run: Run, kind: str = "adapter") -> ModelCardData:
         # A merged LoRA is a fine-tuned model on the Hub, where "merge" means several models in one.
         # GGUF counts as fine-tuned too.
         relation = "finetune"
-        # Merged weights descend from the published model. An adapter fits the embedded weights only.
+        # Merged weights descend from the published model. An adapter fits only embedded weights.
         if is_embedded:
             base = ORIGIN_OF_EMBEDDED_MODEL
     dataset = without_private_parts(run.info["task"]["name"])
