@@ -2,12 +2,12 @@ r"""The reward for mathematical answers.
 
 An answer is compared in three steps:
 
-1. Gate: `is_single_answer` lets only one answer through. math-verify was made to find an answer in
-   a text and to forgive; it takes `41 = 42`, `42 \text{ is wrong}` and `x + 1 = 42` for 42, and
-   `1 2 3 4` for 10.
-2. Normalise: `math_shapes` writes both answers in one LaTeX and splits them into their parts.
-3. Compare: `_is_same_normalized` compares numbers and words, and `_has_same_parts` everything else
+1. Normalise: `math_shapes` writes both answers in one LaTeX and splits them into their parts.
+2. Compare: `_is_same_normalized` compares numbers and words, and `_has_same_parts` everything else
    part by part. Only expressions go to math-verify, in another process (`math_worker`).
+3. Gate: before that, `is_single_answer` lets only one answer through. math-verify was made to find
+   an answer in a text and to forgive; it takes `41 = 42`, `42 \text{ is wrong}` and `x + 1 = 42`
+   for 42, and `1 2 3 4` for 10.
 """
 
 import re
@@ -24,6 +24,7 @@ from grpo_nb.rewards.math_shapes import (
     Shape,
     boxed_answers,
     normalize_latex,
+    split_name,
     without_spaces,
 )
 from grpo_nb.rewards.math_worker import are_equal_expressions
@@ -167,7 +168,9 @@ def _has_same_parts(given: str, gold: str) -> bool:
         return False
     if gold_shape.kind == LIST and shape.has_own_names == gold_shape.has_own_names:
         return _is_same_in_any_order(shape.parts, gold_shape.parts)
-    pairs = zip(shape.parts, gold_shape.parts, strict=True)
+    parts = _in_order_of_names(shape.parts)
+    gold_parts = _in_order_of_names(gold_shape.parts)
+    pairs = zip(parts, gold_parts, strict=True)
     return all(_is_same_normalized(part, gold_part) for part, gold_part in pairs)
 
 
@@ -178,6 +181,13 @@ def _can_compare_parts(shape: Shape, gold: Shape) -> bool:
         # `x = 1, y = 2` is the tuple (1, 2).
         have_matching_kinds = shape.has_own_names or gold.has_own_names
     return have_matching_kinds and len(shape.parts) == len(gold.parts) <= _MOST_PARTS
+
+
+def _in_order_of_names(parts: list[str]) -> list[str]:
+    """Return `y = 2, x = 1` as `x = 1, y = 2`, which is (1, 2); other parts keep their order."""
+    names = [split_name(part)[0] for part in parts]
+    has_letters = all(len(name) == 1 for name in names)
+    return sorted(parts, key=lambda part: split_name(part)[0]) if has_letters else parts
 
 
 def _is_same_in_any_order(parts: Sequence[str], gold_parts: Sequence[str]) -> bool:

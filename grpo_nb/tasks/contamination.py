@@ -121,12 +121,16 @@ def find_contamination(questions: Sequence[Any], trained: Mapping[str, str]) -> 
     """
     hashes = question_hashes(questions)
     known = []
+    sources = []
     for question, digest in zip(questions, hashes, strict=True):
         if digest in trained:
             known.append(str(question))
+            sources.append(trained[digest])
+    # If none was trained on, the sentence names everything that was searched.
+    named_sources = sources or trained.values()
     return Contamination(
         questions=len(questions),
         count=len(known),
         example=min(known, default=None),
-        source=" and ".join(dict.fromkeys(trained.values())),
+        source=" and ".join(dict.fromkeys(named_sources)),
     )

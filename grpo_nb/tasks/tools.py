@@ -43,6 +43,11 @@ class Tools:
                 "_won and write a reward: "
                 "def won(environments, **_): return [float(e._won()) for e in environments]."
             )
+        if self.environment is not None and not hasattr(self.environment, "reset"):
+            raise ValueError(
+                f"{self.environment.__name__} has no reset, which starts each episode: write "
+                "def reset(self, **row), which returns the first observation or None."
+            )
         for tool in (*self.functions, *self._methods):
             if inspect.iscoroutinefunction(tool):
                 raise ValueError(f"the tool {tool.__name__} is async: write it with def alone.")

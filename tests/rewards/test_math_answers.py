@@ -110,6 +110,11 @@ def test_ratio_with_other_parts_is_refused() -> None:
     assert scores_of(["1:2:3", "1:3:2", "2:4:6"], "1:2:3") == [1.0, 0.0, 0.0]
 
 
+def test_named_parts_are_a_tuple_in_the_order_of_their_names() -> None:
+    given = ["x = 1, y = 2", "y = 2, x = 1", "y = 1, x = 2"]
+    assert scores_of(given, "(1, 2)") == [1.0, 1.0, 0.0]
+
+
 def test_many_parts_in_another_order_are_the_same_list() -> None:
     parts = [str(number) for number in range(20)]
     assert scores_of([", ".join(reversed(parts))], ", ".join(parts)) == [1.0]

@@ -509,6 +509,12 @@ def test_trained_questions_error_names_their_source() -> None:
         contamination.require_none()
 
 
+def test_contamination_leaves_out_sources_without_a_match() -> None:
+    found, searched = question_hashes(["1 + 1?", "2 + 2?"])
+    trained = {found: "the training part", searched: "the run tiny"}
+    assert find_contamination(["1+1?"], trained).source == "the training part"
+
+
 # Numbers and units.
 
 

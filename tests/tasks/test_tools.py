@@ -35,6 +35,11 @@ class Named(Village):
         return 1.0
 
 
+class Endless:
+    def wait(self) -> None:
+        """Wait."""
+
+
 class Late(Village):
     async def wait(self) -> None:
         """Wait."""
@@ -73,6 +78,7 @@ def untyped(place):
             "TRL would add Named.get_reward to the score, unweighted and unlogged",
         ),
         ([], {"environment": Late}, "is async: write it with def"),
+        ([], {"environment": Endless}, "Endless has no reset, which starts each episode"),
         (
             [],
             {"environment": Dice},
