@@ -115,6 +115,7 @@ MISTAKES = [
     (["check_rewards"], "task", "settings", "gn.Settings, but .*takes a Task or rows"),
     (["RewardLab"], "task", "None", "None, but .*takes a Task or rows"),
     (["score"], "completions", "a text", "'correctness' must be a list of texts"),
+    (["score"], "completions", "a dict", "must be a list of texts"),
     (["score"], "completions", "settings", "gn.Settings, but .*takes a list of completions"),
     (["evaluate"], "subject", "a model", r"gn.evaluate\(\(model, tokenizer\), task\)"),
     (["evaluate"], "subject", "a task", "a Task, but .* takes a run"),

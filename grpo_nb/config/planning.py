@@ -158,7 +158,7 @@ def plan(
     tokenizer: Any = None,
     machine: str | Gpu | None = None,
 ) -> Plan:
-    """Estimate the memory, tokens and disk that a run needs, beside what the machine has.
+    """Estimate the memory that a run needs, beside what the machine has, and the disk of an export.
 
     Args:
         settings: Settings of the run.
@@ -167,8 +167,8 @@ def plan(
             built from the configuration, which takes some seconds the first time.
         tokenizer: With `task`, to measure the longest prompt. Without it, the longest prompt has
             `max_prompt_length` tokens.
-        machine: `cpu` (of this computer), `t4`, `l4`, `a100`, `h100` or a `Gpu` such as
-            `Gpu("mine", 24.0, (8, 9))`; by default this machine.
+        machine: `cpu` (of this computer), `t4`, `l4`, `a100`, `h100` or a
+            `grpo_nb.machine.gpu.Gpu` such as `Gpu("mine", 24.0, (8, 9))`; by default this machine.
 
     Raises:
         ValueError: The machine is unknown, or the model has no configuration that can be read.

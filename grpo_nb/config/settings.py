@@ -1,8 +1,9 @@
 """`Settings`: all settings of a run in one frozen object.
 
 The names are those of TRL and Unsloth, so that their documentation applies. pydantic checks the
-values and `arguments.check_names` the names. TRL checks the optimizer, the scheduler and the values
-in `extra` when the trainer is built, before a run has a folder.
+values, and `preset` and `replace` check the names (`arguments.check_names`). TRL checks the
+optimizer, the scheduler and the values in `extra` when the trainer is built, before a run has a
+folder.
 """
 
 import math

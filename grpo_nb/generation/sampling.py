@@ -68,7 +68,7 @@ def generate(
             unless `sampling` limits it.
         sampling: With a temperature above 0, more parameters of `GenerationConfig`, such as
             `top_p`.
-        batch_size: Number of prompts at a time.
+        batch_size: Number of prompts at a time; vLLM gets at least 256.
         chat_template_kwargs: Further arguments of the chat template.
         progress: Called with the number of completed prompts after each batch.
         tools: Tools of the task. An episode is then run for each prompt.

@@ -6,7 +6,7 @@ scripts/bootstrap.py fills the repository's own environment with the functions o
 
 This file runs before anything is installed, so it imports only the standard library and the parts
 of the kit that need nothing else. That is why it parses the few forms of requirements in the kit's
-files itself: `name`, `name==1.0`, `name>=1.0`.
+files itself: `name`, `name==1.0` and bounds such as `name>=1.0,<2`. A marker may follow a pin.
 """
 
 import importlib

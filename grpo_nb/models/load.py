@@ -221,15 +221,20 @@ def loader_arguments(
     return arguments
 
 
-def lora_arguments(settings: Settings, gpu: Gpu | None) -> dict[str, Any]:
+def lora_arguments(
+    settings: Settings, gpu: Gpu | None, loader: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return the arguments of `FastLanguageModel.get_peft_model`, without the model."""
     targets = settings.lora_target_modules
+    # Unsloth's loader takes the choice too, but get_peft_model overwrites it
+    # (unsloth/models/llama.py, `FastLlamaModel.patch_peft_model`).
+    checkpointing = loader.get("use_gradient_checkpointing", "unsloth" if gpu else False)
     return {
         "r": settings.lora_rank,
         "lora_alpha": settings.lora_alpha,
         "lora_dropout": settings.lora_dropout,
         "target_modules": ALL_LINEAR[0] if targets == ALL_LINEAR else list(targets),
-        "use_gradient_checkpointing": "unsloth" if gpu else False,
+        "use_gradient_checkpointing": checkpointing,
         "random_state": settings.seed,
     }
 
@@ -251,7 +256,7 @@ def _load(
         with silently(), without_loading_bars():
             arguments = loader_arguments(settings, source, gpu, loader)
             base_model, tokenizer = FastLanguageModel.from_pretrained(**arguments)
-            lora = lora_arguments(settings, gpu)
+            lora = lora_arguments(settings, gpu, loader)
             return FastLanguageModel.get_peft_model(base_model, **lora), tokenizer
     except Exception as error:
         advice = memory_advice(error, settings, phase="loading")

@@ -134,11 +134,12 @@ def make_batch(
 
 def _require_completions(completions: Sequence[Completion]) -> None:
     """Raise ValueError if completions are not all strings, or all lists of chat messages."""
-    if len(completions) == 0:
+    is_list = not isinstance(completions, str | Mapping)
+    if is_list and len(completions) == 0:
         raise ValueError("completions is empty: there is nothing to score.")
     kinds = {isinstance(completion, str) for completion in completions}
     is_one_message = any(isinstance(completion, Mapping) for completion in completions)
-    if isinstance(completions, str) or len(kinds) > 1 or is_one_message:
+    if not is_list or len(kinds) > 1 or is_one_message:
         raise ValueError(
             f"completions = {completions!r:.60} must be a list of texts, "
             "or a list of lists of chat messages."

@@ -58,7 +58,7 @@ def test_arguments_are_parameters_of_the_installed_unsloth(name: str, use_vllm: 
         "load_in_16bit",
     }
     assert passed.keys() <= family | {"use_gradient_checkpointing"}
-    assert lora_arguments(settings, GPUS[name]).keys() <= set(LORA)
+    assert lora_arguments(settings, GPUS[name], {}).keys() <= set(LORA)
     assert passed["max_seq_length"] == settings.max_prompt_length + settings.max_completion_length
     assert passed["load_in_16bit"] is not passed["load_in_4bit"] is settings.load_in_4bit
     engine = {"fast_inference": True, "max_lora_rank": 24, "gpu_memory_utilization": 0.4}
@@ -68,6 +68,11 @@ def test_arguments_are_parameters_of_the_installed_unsloth(name: str, use_vllm: 
     wanted = loader_arguments(settings.replace(dtype="float32"), "folder", GPUS[name], {})
     assert "dtype" not in passed
     assert wanted["dtype"] == torch.float32
+
+
+def test_lora_gets_the_gradient_checkpointing_of_the_loader() -> None:
+    passed = lora_arguments(gn.Settings(), GPUS["t4"], {"use_gradient_checkpointing": False})
+    assert passed["use_gradient_checkpointing"] is False
 
 
 # --- load_model itself, with Unsloth's loader replaced ---
