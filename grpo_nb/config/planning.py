@@ -97,10 +97,10 @@ class Plan(Shown):
         need = f"about {self.memory_gb:.1f} GB at its peak"
         if self.fits:
             return f"The run fits {machine}: it needs {need}; {free}."
-        advice = "no smaller settings; take a smaller model"
+        advice = "No smaller settings fit; take a smaller model."
         if self.nearest:
-            advice = replace_line(self.nearest)
-        return f"This run needs {need}; {free}. What fits: {advice}"
+            advice = f"What fits: {replace_line(self.nearest)}"
+        return f"This run needs {need}; {free}. {advice}"
 
     def _parts(self) -> Iterable[str | Table]:
         yield f"Plan for {self.settings.model}. {self._verdict()}"

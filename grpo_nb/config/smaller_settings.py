@@ -37,7 +37,8 @@ def _savings(settings: Settings, *, is_gpu: bool, phase: str = "") -> Iterator[_
         phase: `loading`, `generation` or `training`: leave out changes that do not help there.
     """
     micro = settings.per_device_train_batch_size
-    # With steps_per_generation, half a pass would also generate half, and perhaps split a group.
+    # With steps_per_generation, halving the pass also halves what is generated at a time, and might
+    # split a group.
     can_halve = micro % 2 == 0 and not settings.extra.get("steps_per_generation")
     if can_halve and phase not in ("loading", "generation"):
         yield _Saving(

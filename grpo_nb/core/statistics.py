@@ -179,9 +179,8 @@ def paired_interval(change: Sequence[float], samples: int = 1) -> tuple[float, f
     Source: Journal of Educational and Behavioral Statistics 37, 2012. One more question is assumed
     to have changed in each direction, so that the interval has a width where all questions changed
     alike. For shares of several samples, squares take the place of the counts in the formula, and
-    each added question counts as one answer. Counting it as `samples` answers makes the interval
-    too wide: it covered the truth in 99.9 % of studies of 12 questions with 4 samples
-    (docs/evidence/evaluate.md).
+    each added question weighs 1/`samples`. With the weight 1 the interval is too wide: it covered
+    the truth in 99.9 % of studies of 12 questions with 4 samples (docs/evidence/evaluate.md).
     """
     n = len(change) + 2
     middle = sum(change) / n

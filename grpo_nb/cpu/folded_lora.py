@@ -137,8 +137,8 @@ class FoldedLora:
                 weight = self._fold(layer, adapter, weight)
             packed = None
             if can_pack and weight.dtype == torch.float32:
-                # Layer by layer, so that each takes the memory that the last one has left: fresh
-                # memory costs ten times as much.
+                # The last packed copy is replaced layer by layer, so that each new one takes its
+                # memory. Fresh memory costs ten times as much.
                 packed = torch.ops.mkldnn._reorder_linear_weight(weight, 16)
                 self._packed[layer] = packed
             patches[layer] = _folded_forward(layer, adapter, weight, packed)

@@ -43,7 +43,7 @@ def vllm_sampling_obstacle(model: PreTrainedModel, longest_row: int | None = Non
         return (
             f"the longest prompt and a completion have {longest_row} tokens together, and vLLM was "
             f"started for {longest_row_of(model.vllm_engine)}. Load the model with a "
-            f"max_prompt_length and max_completion_length of {longest_row} together"
+            f"max_prompt_length and a max_completion_length whose sum is {longest_row}"
         )
     if is_adapter_on(model):
         # On transformers' model inside of the wrapper, `active_adapters` is a method.

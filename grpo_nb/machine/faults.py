@@ -11,7 +11,7 @@ from grpo_nb.machine.packages import BY_HAND_WITH_VLLM
 
 # Pattern of an error's text (lower case) -> cause and fix. The first matching pattern is used.
 _FIXES = {
-    # Every error that refuses FlashInfer: by vLLM (v1/sample/ops/topk_topp_sampler.py,
+    # All errors with which FlashInfer is refused: by vLLM (v1/sample/ops/topk_topp_sampler.py,
     # flashinfer_sampler_supported), by Unsloth (unsloth_zoo/vllm_utils.py, load_vllm), and by its
     # own compiler (flashinfer/jit/core.py and cpp_ext.py, compilation_context.py).
     r"flashinfer top-p/top-k sampling unavailable|flashinfer failed to jit-compile"

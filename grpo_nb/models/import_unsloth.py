@@ -19,7 +19,7 @@ from grpo_nb.upstream.unsloth import CPU_BF16_ENV, patch_vllm_for_notebooks
 
 #: Unsloth's variable, read at its import: vLLM gives its memory back while gradients are computed.
 STANDBY = "UNSLOTH_VLLM_STANDBY"
-#: Unsloth's variable, on unless it is 0: score a group after one copy of its prompt (no vLLM).
+#: Unsloth's variable, on unless it is 0: score a group after one copy of its prompt, without vLLM.
 SHARED_SCORING = "UNSLOTH_GRPO_PREFIX_GROUPER"
 # Packages that unsloth patches during their import, so unsloth has to be imported first.
 _PATCHED_BY_UNSLOTH = ("trl", "transformers", "peft")

@@ -45,8 +45,8 @@ def kept_random_state() -> Iterator[None]:
 def plain_generation_config(model: Any) -> Iterator[None]:
     """Remove everything but the special tokens from a model's generation_config.
 
-    transformers takes from it whatever a call leaves open. A repetition penalty or a top_p that
-    only one of two folders has would be compared as well, and vLLM and llama.cpp do not read it.
+    transformers takes from it whatever a call leaves open. So a comparison of two folders would
+    also compare their repetition penalties or top_p, which vLLM and llama.cpp do not read.
     """
     from transformers import GenerationConfig
 

@@ -66,10 +66,10 @@ def drop_requests(engine: Any) -> None:
             steps_under_way.pop()[0].result()
     abort = require_symbol(inner, "abort_request", "vllm")
     abort(request_ids, internal=True)
-    _require_path(inner, "collective_rpc")(_forget_computed)
+    _require_path(inner, "collective_rpc")(_clear_worker)
 
 
-def _forget_computed(worker: Any) -> None:
+def _clear_worker(worker: Any) -> None:
     """Clear a worker after an interrupted step, as vLLM does after a fault.
 
     The source is vLLM 0.31, v1/worker/sentinel/gpu_worker_sentinel.py, `_clean_worker_state`.

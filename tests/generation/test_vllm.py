@@ -317,7 +317,7 @@ def test_prompts_that_do_not_fit_are_completed_without_vllm(model: Any, caplog: 
     (record,) = records_of_the_kit(caplog)
     assert record.levelno == logging.WARNING
     assert f"a completion have {len(LONG) + 8} tokens" in record.getMessage()
-    assert f"max_completion_length of {len(LONG) + 8} together" in record.getMessage()
+    assert f"max_completion_length whose sum is {len(LONG) + 8}" in record.getMessage()
 
 
 def test_long_prompt_gets_the_answer_of_the_path_without_vllm(model: Any) -> None:
