@@ -40,7 +40,7 @@ class Undecided(Exception):
 class SlotReward(Reward):
     """1.0 if the answer slot holds a right answer and nothing else, else 0.0.
 
-    None if the row has no gold answer.
+    None if the row has no gold answer, or the comparison could not be finished (`Undecided`).
 
     To write a reward for the slot, subclass this and define `is_same`.
     """

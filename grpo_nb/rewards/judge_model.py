@@ -248,7 +248,7 @@ class judge(Reward):
     def last_agreement(self) -> tuple[JudgeVerdict, str] | None:
         """Verdict and sentence of the last `gn.checks.agreement` with this rubric and model.
 
-        They are kept among the replies, under the key of the text "measured" instead of messages.
+        They are kept among the replies, under a key of their own.
         """
         kept = self.replies.get(self._key("measured"))
         return None if kept is None else tuple(json.loads(kept))

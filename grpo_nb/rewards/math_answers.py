@@ -148,9 +148,9 @@ def _has_same_parts(given: str, gold: str) -> bool:
     have_names = bool(shape.name and gold_shape.name)
     if have_names and without_spaces(shape.name) != without_spaces(gold_shape.name):
         return False
-    is_one_an_expression = EXPRESSION in (shape.kind, gold_shape.kind)
+    either_is_expression = EXPRESSION in (shape.kind, gold_shape.kind)
     are_relations = bool(_RELATION.search(given) and _RELATION.search(gold))
-    if is_one_an_expression and are_relations and not have_names:
+    if either_is_expression and are_relations and not have_names:
         # Two equations or inequalities are compared as a whole.
         return _is_same_expression(given, gold)
     if not _can_compare_parts(shape, gold_shape):

@@ -171,8 +171,8 @@ def without_spaces(text: str) -> str:
 def split_name(text: str) -> tuple[str, str]:
     r"""Split `x = 42` into `x` and `42`; the name is empty if there is none.
 
-    `(p, q)` is a name as well, and a number is none. `x \in` names like `x =`, and `f(x)` is the
-    `y` of a function.
+    `(p, q)` is a name as well, and a number is none. `x \in` gives a name, as `x =` does, and
+    `f(x)` is the `y` of a function.
 
     >>> split_name("x = 42"), split_name("41 = 42"), split_name("f(x) = 2x")
     (('x', '42'), ('', '41 = 42'), ('y', '2x'))

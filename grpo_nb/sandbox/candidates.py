@@ -215,7 +215,7 @@ def _run(candidate: Candidate, limits: Limits) -> Outcome:
         "memory_mib": limits.memory_mib,
         "parent": os.getpid(),
     }
-    # The interpreter of the virtual environment, without site-packages.
+    # The interpreter behind the virtual environment, without site-packages.
     interpreter = getattr(sys, "_base_executable", None) or sys.executable
     command = [interpreter, "-S", "-s", "-B", "-X", "utf8", str(_CHILD)]
     environment = {

@@ -135,7 +135,7 @@ def outcome_of(
         exit_code: Exit code of its process.
         cpu_seconds: Processor time of the process, with its start.
     """
-    # "isolated", "loaded", one line per call, and one more, which proves that there are too many.
+    # "isolated", "loaded", one line per call, and an extra one, to detect too many lines.
     most_lines = len(candidate.calls) + 3
     lines = [_read(line) for line in report.split(b"\n")[:-1][:most_lines]]
     kind, content = lines[0] if lines else ("", None)

@@ -9,7 +9,7 @@ import re
 import sys
 
 # Patterns and no parser, because generated code could crash a parser, and with it this process. A
-# name too many only costs milliseconds. Both patterns take linear time on any text.
+# superfluous name only costs milliseconds. Both patterns take linear time on any text.
 _FROM = re.compile(r"\bfrom[ \t]+([\w.]+)[ \t]+import[ \t]*(\([\w,\s]*|[\w, \t]*)")
 # Also finds __import__("math") and importlib.import_module("math").
 _IMPORT = re.compile(r"(?:\b|__)import(?:__|_module)?[ \t(]+['\"]?([\w., \t]+)")

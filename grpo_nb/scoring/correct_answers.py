@@ -5,8 +5,8 @@ The grader of a set of rewards decides. It is not a language model, as `gn.rewar
 
 1. The only reward of the set that compares the answer slot, if the rows have the column that it
    reads. It is a `SlotReward`, such as `multiple_choice()` or a user's subclass.
-2. If the set has no `SlotReward`: the user's own function with the highest weight of all rewards,
-   or the kit's `code_tests()` with that weight, unless two functions share the highest weight.
+2. If the set has no `SlotReward`: the user's own function, or the kit's `code_tests()`, that alone
+   has the highest weight of all rewards.
 3. `correctness()`.
 
 The functions are in the order of their use: choose a grader, describe it, apply it to answers in

@@ -171,7 +171,7 @@ def _held_values(reward: RewardFunction) -> Any:
     if isinstance(reward, types.MethodType):
         return _held_values(reward.__self__)
     held = _compared_fields(reward) if dataclasses.is_dataclass(reward) else vars(reward)
-    # A checkpoint has what `state_dict` saves. The attribute `_count` may be saved as `count`.
+    # What `state_dict` saves is in the checkpoints. It may save the attribute `_count` as `count`.
     saved = set()
     if hasattr(reward, "load_state_dict"):
         saved = {str(name).strip("_") for name in reward.state_dict()}

@@ -91,7 +91,7 @@ def clean(
     Args:
         source: The result of `read_rows`.
         changes: The report, which gets what was left out and changed.
-        columns: The columns of each part.
+        columns: Column of each role, such as `question` and `answer`.
         on_conflict: What to do with a question that has different answers: `raise` an error, `drop`
             all of its rows, or keep the `first`.
         filter: Function of a row that says whether the row stays.

@@ -61,7 +61,7 @@ _SPELLINGS = {
 
 @lru_cache(maxsize=4_096)
 def strip_markup(text: str) -> str:
-    r"""Return a text without Markdown or LaTeX around it, full stop and invisible characters.
+    r"""Strip Markdown and LaTeX around a text, its final full stop and invisible characters.
 
     The spelling changes, never the meaning: `½` becomes `1/2`, `\dfrac12` becomes
     `\frac{1}{2}`, and `about 42` stays as it is.
