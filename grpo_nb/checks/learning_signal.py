@@ -27,7 +27,7 @@ from grpo_nb.core.tables import Shown, Table, bold, code
 from grpo_nb.core.words import as_score, require_number
 from grpo_nb.generation.samples import GeneratedCompletion, as_scored
 from grpo_nb.models.load_record import require_same_settings
-from grpo_nb.models.modes import kept_modes, plain_generation_config
+from grpo_nb.models.modes import kept_modes, kept_random_state, plain_generation_config
 from grpo_nb.rewards.base import RewardFunction, reward_list
 from grpo_nb.scoring.correct_answers import (
     FunctionGrader,
@@ -287,6 +287,7 @@ def _compare_group(totals: Sequence[float], is_right: Sequence[bool]) -> GroupRe
     return "all equal" if any(is_right) else "all wrong"
 
 
+@kept_random_state()
 def baseline(
     model: Any,
     tokenizer: Any,
@@ -385,14 +386,13 @@ def _sample(
     *,
     temperature: float,
 ) -> list[GeneratedCompletion]:
-    """Sample one completion per row, and leave the model and the random state unchanged."""
+    """Sample one completion per row, and leave the model unchanged."""
     import torch
 
     from grpo_nb.generation.sampling import generate
 
-    # A training after this baseline must sample the same completions as without it.
     bar = progress_bar(len(rows), desc="baseline", unit="completion")
-    with bar, torch.random.fork_rng(), kept_modes(model):
+    with bar, kept_modes(model):
         torch.manual_seed(settings.seed)
         return generate(
             model,

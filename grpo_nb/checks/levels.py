@@ -62,8 +62,8 @@ def choose_level(
     A level is mastered if two thirds of the sampled answers are correct. Harder levels are not
     measured. With a small model, usually only the first level is. If the first level that is not
     mastered gives no signal, the hardest of the easier levels with a signal is chosen. If all
-    levels are mastered, the hardest is chosen, and `has_room` is false. The model and the random
-    state do not change.
+    levels are mastered, the hardest is chosen. `has_room` is false if the chosen level is mastered.
+    The model and the random state do not change.
 
     Args:
         model: As for `baseline`.

@@ -218,6 +218,7 @@ def ask(
 
     Raises:
         FileNotFoundError: There is no such run, or it has no adapter yet.
+        ValueError: The run was trained with tools, or its model has been trained since.
 
     >>> gn.ask(run, ["What is 17 + 25?", "What is 6 + 7?"]).questions
     ('What is 17 + 25?', 'What is 6 + 7?')

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from grpo_nb.checks.probes import PLAIN_REASONING
-from grpo_nb.checks.rows import make_wrong_answers
-from grpo_nb.rewards.answers import gold_answers
+from grpo_nb.checks.rows import FALLBACK_ANSWER, make_wrong_answers
+from grpo_nb.rewards.answers import golds_of_row
 from grpo_nb.tasks.formats import AnswerFormat
 from grpo_nb.tasks.prompts import fit_to_template
 
@@ -45,12 +45,13 @@ def example_completions(row: Mapping[str, Any], format: AnswerFormat) -> list[st
     1
     """
     # Both completions differ in the answer alone, so a difference in score comes from the answer.
-    golds = gold_answers(row.get("answer"))
+    golds = golds_of_row(row, "answer", row.get("answer"))
     if not golds:
         raise ValueError(
             "the row has no gold answer in the column 'answer', so no right completion is known. "
             'If another column has it, write load_task(rows, columns={"answer": ...}).'
         )
     gold = golds[0]
-    wrong = make_wrong_answers(gold, [gold])[0]
+    candidates = make_wrong_answers(gold, golds)
+    wrong = next((answer for answer in candidates if answer not in golds), FALLBACK_ANSWER)
     return [format.completion(PLAIN_REASONING, gold), format.completion(PLAIN_REASONING, wrong)]

@@ -68,16 +68,8 @@ class SlotReward(Reward):
         return score
 
     def golds(self, row: dict[str, Any]) -> list[str]:
-        """Return the gold answers of a row; none if the cell is empty (None, NaN, "").
-
-        Rows with several right answers keep the others in `accepted_answers`. These count too, but
-        only for the column `answer`.
-        """
-        golds = gold_answers(self.value_in(row, self.column))
-        if self.column == "answer" and golds:
-            golds += gold_answers(row.get(ACCEPTED))
-        # Each gold answer once, in order.
-        return list(dict.fromkeys(golds))
+        """Return the gold answers of a row; none if the cell is empty (None, NaN, "")."""
+        return golds_of_row(row, self.column, self.value_in(row, self.column))
 
     def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
         """Return True if the given answer is this gold answer.
@@ -86,6 +78,18 @@ class SlotReward(Reward):
             Undecided: The comparison was not finished.
         """
         raise NotImplementedError
+
+
+def golds_of_row(row: Mapping[str, Any], column: str, cell: Any) -> list[str]:
+    """Return the gold answers in a cell of a row, each once; none if the cell is empty.
+
+    Rows with several right answers keep the others in `accepted_answers`. These count too, but
+    only for the column `answer`.
+    """
+    golds = gold_answers(cell)
+    if column == "answer" and golds:
+        golds += gold_answers(row.get(ACCEPTED))
+    return list(dict.fromkeys(golds))
 
 
 def gold_answers(value: Any) -> list[str]:

@@ -17,7 +17,7 @@ runs/<name>/
                           score with `keep_adapter="best"`
   best/                   candidates for it: adapters of steps that had the best score so far
   figures/                PNG of the curves
-  comparison/             held-out results before and after: numbers, figure, every answer
+  comparison/             held-out results before and after: numbers, every answer
   README.md               the model card
 """
 
