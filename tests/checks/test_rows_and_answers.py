@@ -7,7 +7,6 @@ import pytest
 
 from grpo_nb.checks.probes import UNGRADED, list_layouts, write_hostile
 from grpo_nb.checks.rows import MAX_ROWS_TRIED, CheckRow, choose_rows, make_near_misses
-from grpo_nb.lab.examples import example_completions
 from grpo_nb.tasks import formats
 
 
@@ -27,21 +26,6 @@ def test_nan_is_no_gold_answer() -> None:
 
 
 @pytest.mark.parametrize("gold", ["100.00", "100.50"])
-def test_choose_rows_tries_no_accepted_answer_as_a_wrong_one() -> None:
-    rows = [
-        {"question": "1/2?", "answer": "1/2", "accepted_answers": ["1/2", "0.25"]},
-        {"question": "1/4?", "answer": "0.25"},
-    ]
-    first = choose_rows(rows, "answer").tried[0]
-    assert "0.25" not in first.wrong
-
-
-def test_example_of_the_lab_is_wrong_for_every_accepted_answer() -> None:
-    row = {"answer": "42", "accepted_answers": ["42", "53"]}
-    _, wrong = example_completions(row, formats.xml())
-    assert "53" not in wrong
-
-
 def test_near_misses_of_decimals_keep_the_tolerance(gold: str) -> None:
     for answer in make_near_misses(gold).values():
         assert abs(float(answer) - float(gold)) > 2
@@ -55,3 +39,12 @@ def test_hostile_probes_have_no_expected_score() -> None:
     row = CheckRow(0, {}, ["42"], ["17"])
     layout = list_layouts(formats.xml())[0]
     assert {probe.category for probe in write_hostile(row, layout)} <= {*UNGRADED}
+
+
+def test_choose_rows_tries_no_accepted_answer_as_a_wrong_one() -> None:
+    rows = [
+        {"question": "1/2?", "answer": "1/2", "accepted_answers": ["1/2", "0.25"]},
+        {"question": "1/4?", "answer": "0.25"},
+    ]
+    first = choose_rows(rows, "answer").tried[0]
+    assert "0.25" not in first.wrong

@@ -3,6 +3,7 @@
 import pytest
 
 import grpo_nb as gn
+from grpo_nb.lab.examples import example_completions
 from grpo_nb.lab.views import Mark, marks_of, push, split_at_marks
 from grpo_nb.rewards import correctness, xml_format, xml_tags
 from grpo_nb.tasks import formats
@@ -70,3 +71,9 @@ def test_overlapping_marks_keep_the_first() -> None:
 def test_marks_are_the_parts_a_reward_reads(reward, text: str, expected: list[str]) -> None:
     marks = marks_of(reward, "reward", 1.0, text)
     assert [text[mark.start : mark.end] for mark in marks] == expected
+
+
+def test_example_of_the_lab_is_wrong_for_every_accepted_answer() -> None:
+    row = {"answer": "42", "accepted_answers": ["42", "53"]}
+    _, wrong = example_completions(row, formats.xml())
+    assert "53" not in wrong
