@@ -100,8 +100,8 @@ class Export(Shown):
         # vLLM does not know the kit's name for it, but can load its folder.
         if base == EMBEDDED_MODEL:
             base = resolve_model(base)
-        # An adapter can come from somebody else, and vLLM would take this name for an option. It is
-        # a folder, because no name on the Hub begins with a hyphen.
+        # An adapter can come from somebody else, and vLLM would take this name for an option. A
+        # name that begins with a hyphen can only be a folder, because the Hub has none.
         if base.startswith("-"):
             base = f"./{base}"
         # vLLM takes powers of two from 8 on, and its default limit is 16 (0.31, config/lora.py).

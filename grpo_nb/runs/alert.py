@@ -106,7 +106,7 @@ def alerts_of(rows: Iterable[Mapping[str, Any]]) -> list[Alert]:
     one replaces an earlier one of the same rule and subject.
 
     Raises:
-        TypeError, ValueError: A field of an alert is missing or unknown, or the severity is.
+        TypeError, ValueError: A field is missing or unknown, or the severity is unknown.
     """
     latest: dict[tuple[str, str], Alert] = {}
     for row in rows:

@@ -94,6 +94,7 @@ def model_card(
         metadata=card_metadata(run, kind),
         base=published_name(settings.model),
         model_name=Path(settings.model).name,
+        can_scale_out=not info["task"].get("tools") and (run.start_path / "train.jsonl").is_file(),
         embedded_model=settings.model if settings.model == EMBEDDED_MODEL else None,
         origin=ORIGIN_OF_EMBEDDED_MODEL,
         comparison=run.comparison,

@@ -113,8 +113,9 @@ def write(
     missing = [name for name in start_files if not (run.start_path / name).is_file()]
     if missing:
         raise FileNotFoundError(
-            f"the run {run.name!r} has not kept what it started with: {missing}. Rows of more than "
-            "100 MB are not kept. Train with fewer rows."
+            f"the run {run.name!r} has not kept what it started with: {missing}. A run that came "
+            "back from a folder keeps no rows, so write that folder again from the first run. A "
+            "run does not keep more than 100 MB of rows, so train with fewer."
         )
     reward_functions = _rewards_of(run, rewards)
     trainer_arguments = _trainer_arguments(run)
@@ -223,7 +224,10 @@ def _trainer_arguments(run: Run) -> dict[str, Any]:
 
 
 def _recorded_steps(run: Run) -> list[dict[str, Any]]:
-    """Return completions and results of the first steps; empty if the run kept no completions."""
+    """Return completions and results of the first steps.
+
+    Empty if the run kept no completions, or a generation is no whole number of batches.
+    """
     settings = run.settings
     file = run.start_path / "generations.json"
     generation_size = settings.generation_batch_size

@@ -51,7 +51,7 @@ def with_named_errors(reward: RewardFunction) -> RewardFunction:
         except Exception as error:
             if isinstance(error, OUT_OF_MEMORY_ERRORS) and is_out_of_memory(error):
                 raise
-            # A judge that is paid for each call is paid again here.
+            # This scores every row again, which a paid judge charges again.
             batch = {key: value for key, value in keywords.items() if key not in TRAINER_KEYWORDS}
             texts = [completion_text(completion) for completion in completions]
             _, failures = score_rows(reward, batch, others.get("trainer_state"), texts, error)

@@ -25,8 +25,9 @@ from grpo_nb.runs.run_table import list_runs
 from grpo_nb.scoring.record import differences
 from grpo_nb.training.run_start import BASE_REFERENCE
 
-#: Settings that may change when a run is resumed, because the next step does not depend on them.
-#: Their changes are reported. For a returned finished run, they are reported as without effect.
+#: Settings that may change when a run is resumed. Only the learning rate of later steps can depend
+#: on them, through the schedule. Their changes are reported. For a returned finished run, they are
+#: reported as without effect.
 CHANGEABLE_SETTINGS = (
     "max_steps",
     "num_train_epochs",

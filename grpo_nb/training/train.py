@@ -133,7 +133,7 @@ def train(
         if found_run is None:
             if name is not None:
                 require_free_name(settings.run_root, name)
-            # Checked again with the folder, but by then the trainer would be built.
+            # Checked early. `new_run_folder` checks it again, only after the slow build.
             require_writable(Path(settings.run_root))
         elif found_run.is_finished:
             return _restore_finished_run(found_run, prepared)
