@@ -32,8 +32,8 @@
 #
 # ![One GRPO step: the model writes four completions to one question. Their rewards 1.5, 1.0, 1.0 and 0.5 become the advantages +1.22, 0, 0 and -1.22. The first becomes more likely, the last less likely.](../docs/grpo.png)
 #
-# A small change of the weights makes completions with a positive advantage more likely and those with a negative advantage less
-# likely. Then the model samples again. It can only do more often what it already does sometimes.
+# A small change of the weights pushes completions with a positive advantage up, so that they become more likely, and those with a
+# negative advantage down. Then the model samples again. It can only do more often what it already does sometimes.
 # [GRPO by hand](01_grpo_by_hand.ipynb) shows every line of it; the method is from [arXiv:2402.03300](https://arxiv.org/abs/2402.03300).
 #
 # @BADGE@
@@ -65,8 +65,8 @@ DRIVE = ""  # @param {"type": "string"}
 # `load_task` makes sums of numbers up to 20. The prompt asks for a fixed format: a short reasoning between one pair of tags, and
 # the answer between another. Each prompt contains one worked example, because without one a model this small never writes a tag,
 # and then there is nothing to reward ([Rewards](02_rewards.ipynb) shows it). Some questions are *held out*: the model is never
-# trained on them, and in the end they show whether it learned anything. (About half of them are trained on in the other order: 18 + 8
-# may be held out, and 8 + 18 not. For sums that may help a little; the format is not concerned.)
+# trained on them, and in the end they show whether it learned anything. (For about half of them
+# the mirror image is in the training: 18 + 8 held out, 8 + 18 trained on. For sums that may help a little, for the format it does not.)
 #
 # You should see two sizes, and the first prompt as the model gets it.
 
@@ -87,7 +87,7 @@ task
 # for the tags leads to the reward for the format: a completion with three of the four tags still earns something.
 #
 # You should see that a correct answer in the format gets everything, and that a bare "The answer is 7." gets nothing: an
-# answer counts as correct only in the format, because a program must know where to read it.
+# answer counts as correct only between its tags, because a program must know where to read it.
 #
 # <details><summary>The first reward as a plain function</summary>
 #
@@ -146,15 +146,8 @@ print(choice.sentence)
 # says how far the model's token probabilities have moved from those of the original model: 0 means not at all. A small penalty
 # in the loss (`beta`) makes moving away costly.
 #
-# The held-out curve shows the three measures on 16 questions that the model is never trained on: a rough first look. It can be ahead
-# of the training curve. Held-out questions are answered *greedily*: each token is the most likely one. In training the tokens are
-# *sampled*, so an unlikely one is picked now and then. Early in the run such a token breaks the format. Late in the run it changes a
-# number: the last group below shows two such answers.
-#
-# A mark at the upper edge of the figure is an alert, and its text is below the figure. Here you may see *collapse*: many
-# completions of a group are the same. Read some of them. If they are right, as six of the eight in the last group below, these
-# questions have little left to teach. If they are wrong, the model has stopped trying other answers. (The text of an alert is from
-# its own step, not from the end of the run.)
+# The held-out curve shows the three measures on 16 questions that the model is never trained on: a rough first look. A mark at the
+# upper edge of the figure is an alert, and its text is below the figure.
 #
 # Do not wait for a falling loss: in GRPO the loss stays near zero and says nothing about progress.
 
@@ -164,6 +157,12 @@ run = gn.train(model, tokenizer, task, rewards, settings, name=RUN_NAME, resume=
 
 # %% [markdown]
 # ## What the model wrote
+#
+# First, two things in the figure above. The held-out curve can be ahead of the training curve, because held-out questions are answered
+# *greedily*: each token is the most likely one. In training the tokens are *sampled*, so an unlikely one is picked now and then. Early
+# in the run such a token breaks the format. Late in the run it changes a number: the last group below shows two such answers. And the
+# alert *collapse* says that many completions of a group were the same at its step. If they are right, as six of the eight in the last
+# group below, these questions have little left to teach. If they are wrong, the model has stopped trying other answers.
 #
 # Every completion is kept with its scores. You see the first group of the first step, from before the model had learned
 # anything, and the first group of the last step. Check one advantage by hand: take the total of a completion in the first
@@ -191,7 +190,7 @@ display(first_group, last_group)
 # questions can: the same questions, answered greedily (always the most likely token), with the LoRA switched off and on.
 #
 # Read the three rows. **Correct** means the right sum *in the format*. **In the format** is the format alone. **Correct anywhere**
-# compares the last number of the completion with the sum, so it hardly depends on the format. The column *how sure* has the p-value of
+# compares the last number of the completion with the sum, so it does not need the tags. The column *how sure* has the p-value of
 # each change: the probability of a change at least this large if the model had not improved.
 #
 # **Predict before you run:** 14 steps, 16 completions in each. Has the model learned the format, sums, or both?
@@ -200,8 +199,9 @@ display(first_group, last_group)
 #
 # On a CPU the format rises from 17 % to 100 % and the sums themselves from 55 % to 70 %. So most of the gain in *correct* is the
 # format. The gain in sums is shown here, but only on one of three seeds: with other random numbers it was 3 and 7 points, which
-# chance may explain ([all seeds](../docs/evidence/quickstart_seeds.md)). The small print gives the smallest true difference that 96
-# questions reveal four times in five.
+# chance may explain ([all seeds](../docs/evidence/quickstart_seeds.md)). The p-value of *correct* looks only at the questions that
+# changed: 58 became right and none became wrong, and chance alone would give about as many of each. The small print says how large a
+# true change must be to be noticed in 80 % of repetitions. The more questions change in either direction, the larger it must be.
 # </details>
 #
 # And with a larger model? Sebastian Raschka trained Qwen3-0.6B on competition mathematics: from 15.2 % to 47.4 % of MATH-500 in 50 steps,

@@ -220,8 +220,8 @@ pandas.DataFrame({"token": tokens, "probability": shown.exp(), "log-probability"
 # average push is $0.2 \cdot 1 \cdot \nabla \log p = \nabla p$: the gradient of the expected reward.
 #
 # **Why subtract the mean of the group?** It makes the estimate less noisy ([measured here](a1_algorithms.ipynb)), and it keeps the
-# direction of the average gradient: the probabilities of all completions sum to 1, so a reward that is the same for all has the
-# gradient zero. (Each completion is part of its own mean, which only makes the average gradient an eighth shorter.) PPO, the usual
+# direction of the average gradient: the probabilities of all completions sum to 1, so adding one number to every reward changes the
+# expected reward by that number, whatever the weights are. (Each completion is part of its own mean, which only makes the average gradient an eighth shorter.) PPO, the usual
 # method before GRPO, trains a second model to predict that mean, the *baseline*. GRPO reads it from the group and saves that model.
 #
 # **What GRPO does not know** is which token was good. All tokens of a completion get the same advantage. In *The capital of Australia
@@ -255,21 +255,32 @@ print(f"gradient: {len(plain_gradient):,} numbers, length {plain_gradient.norm()
 # purpose: it keeps the model near its start.
 #
 # 1. **Ratio.** $\rho = p_{\text{new}} / p_{\text{old}}$ is how much more likely a token is now than when it was sampled. The
-#    loss now uses $\rho$ instead of the log-probability. If a token is now twice as likely, the old model wrote it only half as often
-#    as the new one would. So it counts twice: $\rho = 2$. (This is done token by token, which is only approximately right.)
+#    loss now uses $\rho$ instead of the log-probability. If a token is now twice as likely, the sample holds only half as many of it as
+#    the new model would write. So each one counts double: $\rho = 2$. (This is done token by token, which is only approximately right.)
 # 2. **Clipping.** Once a token has moved by more than 20 % in the direction that its advantage asks for, there is nothing more to
 #    gain from it: the gradient of its gain becomes zero. The 20 % are `epsilon`. The left half of the figure below shows an example with $A = +1$:
 #    at $\rho = 1.3$ the gain is cut at 1.2, and the curve is flat, so the gradient is zero. At $\rho = 0.7$ the token has moved the
 #    *wrong* way; nothing is cut, and it can come back. For $A = -1$ it is the other way round: the curve is
-#    flat below 0.8, where the token has become less likely already. In the code this is the smaller of the clipped and the unclipped
-#    gain: it ignores further movement in the wanted direction, and never movement in the wrong one.
+#    flat below 0.8, where the token has become less likely already. The code takes the smaller of the clipped and the unclipped gain.
+#    So movement in the wanted direction stops counting at 20 %, and movement in the wrong one always counts.
 # 3. **KL term.** The *Kullback–Leibler divergence* (KL) measures how far two probability distributions are apart: the average of
 #    $\log p - \log p_{\text{ref}}$ over what the model samples. It is 0 if they are equal. The *reference* is the model we started
 #    with, here the same model with its LoRA switched off. For each token the loss uses $e^d - d - 1$ with
 #    $d = \log p_{\text{ref}} - \log p$. This has the same average as $-d$, the KL, but is never negative (right half of the figure).
 #    `beta` says what KL costs. With 0 it costs nothing, and many recent recipes do that. With a large value the model stays where it
-#    is. The first GRPO paper used 0.04. (TRL multiplies the term by $\rho$, so that its average gradient is that of the true KL,
-#    [arXiv:2512.02556](https://arxiv.org/abs/2512.02556); the first GRPO did not.)
+#    is. The first GRPO paper used 0.04. (TRL multiplies this term by $\rho$ as well, for the same reason as the gain: the samples are
+#    those of the old model, see [arXiv:2512.02556](https://arxiv.org/abs/2512.02556). The first GRPO did not.)
+#
+# <details><summary>Clipping in numbers</summary>
+#
+# | $A$ | $\rho$ | $\rho A$ | clipped | the smaller: the gain | does it still push? |
+# | --- | --- | --- | --- | --- | --- |
+# | +1 | 0.7 | 0.7 | 0.8 | 0.7 | yes: it moved the wrong way |
+# | +1 | 1.3 | 1.3 | 1.2 | 1.2 | no: it has gained enough |
+# | −1 | 0.7 | −0.7 | −0.8 | −0.8 | no: it has fallen enough |
+# | −1 | 1.3 | −1.3 | −1.2 | −1.3 | yes: it moved the wrong way |
+#
+# </details>
 #
 # <details><summary>The KL term in numbers, and why its average is right</summary>
 #
@@ -483,7 +494,8 @@ print("The last group:", *texts, sep="\n")
 # ## Did it work?
 #
 # Two questions decide. Do our losses and gradients agree with TRL's? And did the mean reward rise? The first does not depend on luck;
-# the second could, so compare the last two steps with the first two.
+# the second could, so compare the last two steps with the first two. (It is the reward of the one prompt that was trained on. Whether a
+# model got better at new questions is what [the quickstart](00_quickstart.ipynb) tests.)
 
 # %%
 agrees = all(difference < 1e-4 for difference in differences)

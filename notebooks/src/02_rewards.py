@@ -90,7 +90,7 @@ tried
 # ## A set of rewards, checked
 #
 # On its own, `correctness` gives nothing until the answer is between its tags. So two rewards for the format are added. They weigh
-# less than a correct answer: 1 and 0.5 against 2. `check_rewards` then calls each reward with a few thousand completions that are made
+# less than a correct answer: 1 and 0.5 against 2. `check_rewards` then calls the rewards with a few thousand completions that are made
 # from your rows and try to cheat. It needs no model. (Its findings say *slot* for the place of the answer: what stands between the answer
 # tags.)
 #
@@ -134,6 +134,9 @@ lab
 # *Critical* findings for the first reward: a completion that lists all numbers from 0 on always contains the gold answer. That 17
 # contains 7 is a warning. The second reward gets a warning too: repeating the same words raises the score without end. (Read the
 # *critical* rows and the row *repetition is rewarded* first. The others are details of the same two loopholes.)
+#
+# How to read a row, with the first one as the example. *every candidate* is the name of the trick. *4 of 4 such completions score like a
+# right answer* is what was measured. The *example* is one of the four, and *fix* is what to change in the function.
 # </details>
 
 
@@ -181,13 +184,12 @@ for name, weight in first_group.weights.items():
 # its place is short, and lies below it. This is **reward hacking**: the model did what you scored, not what you wanted.
 #
 # The comparison asks the held-out questions and grades with `correctness`, which this training never used. You should see that the
-# answers got worse while the reward doubled. Read the row *correct anywhere*, which compares the last number of the completion: the
-# model often still writes the right sum in its reasoning, and then rambles where the answer belongs. (In an alert, `clipped_ratio` is
-# TRL's name for the share of truncated completions. It has nothing to do with the clipping of the loss.)
+# answers got worse while the reward doubled. Read the row *correct anywhere*, which compares the last number of the completion. It says
+# nothing about arithmetic: in the last group above the reasoning `4 + 3 = 7` is still right, and then the model rambles where the answer
+# belongs. It has not forgotten how to add. It has unlearned how to answer.
 #
-# The total reward cannot show this. Even the curve of `gold_somewhere` rises, because the reasoning contains the sum. Three things show
-# it: a check of the reward beforehand, the completions themselves, and a held-out measure that is not the reward. The KL does not: a
-# small KL is no sign that nothing is wrong.
+# The total reward cannot show this, and not even the curve of `gold_somewhere` does: at the end it is no lower than at the start.
+# Three things show it: a check of the reward beforehand, the completions themselves, and a held-out measure that is not the reward.
 
 # %%
 after_hacking = gn.compare(hacked, task, correct=gn.rewards.correctness())
@@ -242,7 +244,9 @@ display(without_example, with_example)
 # ## Train with the sound rewards
 #
 # The original model, the same prompts and the same number of steps: only the rewards differ from the first training. You should see the
-# reward rise again. This time the held-out measures rise with it. (The curve shows sampled answers, the table greedy ones.)
+# reward rise again. This time the held-out measures rise with it. (The curve shows sampled answers, the table greedy ones.) Compare the
+# KL in the lines under the two figures, too: the sound training moved farther from the original model than the hacked one. A small KL is
+# no sign that nothing is wrong.
 
 # %%
 sound = gn.train(model, tokenizer, task, rewards, settings)

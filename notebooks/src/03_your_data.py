@@ -154,8 +154,8 @@ report
 # beat it has not been shown to read the remarks.
 #
 # For the small model you should see *signal* and two very different accuracies: low when it samples at temperature 1, where an
-# unlikely token is picked now and then, and higher when it decodes greedily. (These are only eight prompts. The held-out comparison
-# below gives a lower greedy accuracy.) The model is right now and then and not reliably: this is what training can improve. A larger
+# unlikely token is picked now and then, and higher when it decodes greedily. (Seven of eight prompts say little: the 95 % interval
+# goes from 53 % to 98 %. The held-out comparison below has 42 prompts and gives less.) The model is right now and then and not reliably: this is what training can improve. A larger
 # model may have little left to learn; the verdict will tell you.
 
 # %%
@@ -179,7 +179,7 @@ run = gn.train(model, tokenizer, task, rewards, settings)
 # accuracy that is clearly above it counts as reading. The column *change* says whether the *training* improved anything. (The
 # baseline here counts only the held-out remarks, so its share differs from the one above.)
 #
-# You should see a gain from 45 % to 64 %, and that the accuracy is above the majority-class baseline only after the training.
+# You should see a gain from 45 % to 64 %, and that the accuracy is clearly above the majority-class baseline only after the training.
 
 # %%
 comparison = gn.compare(run, task)
@@ -216,10 +216,11 @@ sampled
 #
 # <details><summary>What you should see</summary>
 #
-# All *positive* and *negative* remarks are right, and not one *neutral* remark, although the example in the prompt is neutral. The split
-# is random, and it left only 15 neutral remarks among the 98 for training. And GRPO can only do more often what the model already does
-# sometimes: before the training 3 of 30 sampled answers to neutral remarks were right. So few groups taught *neutral*, and all other
-# groups taught another mood. Exercise 2 asks for the remedy.
+# All *positive* and *negative* remarks are right, and not one *neutral* remark, although the example in the prompt is neutral. Why? Two
+# guesses. The split is random, and it left only 15 neutral remarks among the 98 for training, so few groups taught this mood. Or the
+# mood is too hard: *on the first floor* praises nothing and blames nothing, and asked greedily, the model never says *neutral*. (It
+# is not that it could not sample it: before the training 3 of 30 sampled answers to neutral remarks were right, 4 of 24 to negative
+# ones.) More neutral rows would tell the guesses apart. Exercise 2 tries it.
 # </details>
 
 # %%
