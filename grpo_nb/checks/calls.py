@@ -142,10 +142,10 @@ class ProbeRunner:
         count = int(seconds / self.seconds_per_completion)
         return max(1, min(CHUNK_SIZE, count))
 
-    def call(self, probes: Sequence[Probe], *, is_repeated_late: bool = False) -> CallResult:
+    def call(self, probes: Sequence[Probe], *, is_second_try: bool = False) -> CallResult:
         """Call the reward once with these probes. Its prints are suppressed."""
         limit = self.seconds
-        if is_repeated_late or not self.durations:
+        if is_second_try or not self.durations:
             limit *= EXTENDED_LIMIT
         batch = self._make_batch(probes)
         # The copy is compared after the call: TRL passes the same lists to the next reward.
@@ -272,7 +272,7 @@ def find_failures(runner: ProbeRunner) -> list[Finding]:
     if runner.late_calls:
         # Of a late call with several completions, the first may be fast. One alone surely is late.
         probe = min(runner.late_calls, key=len)[0]
-        if runner.call([probe], is_repeated_late=True).failure == "hangs":
+        if runner.call([probe], is_second_try=True).failure == "hangs":
             seconds = EXTENDED_LIMIT * runner.seconds
             length = f"{len(probe.text):,} characters"
             what = f"a completion of {length} had no score after {seconds:g} s"

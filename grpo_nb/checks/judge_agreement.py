@@ -34,8 +34,8 @@ MIN_LABELS = 20
 ENOUGH_CORRELATION = 0.4
 """Correlation needed at the lower end of the interval.
 
-No convention: Landis and Koch (Biometrics 33, 1977) call a kappa, which is another measure,
-moderate from about here on.
+Our choice. Landis and Koch (Biometrics 33, 1977) call a kappa of this size moderate, but kappa is
+another measure.
 """
 
 MAX_ANSWERS_PROBED = 10
@@ -126,7 +126,7 @@ def agreement(judge: judge_model.judge, labelled: Source) -> Agreement:
     rows = _labelled_rows(labelled)
     # The judge gets the rows too, because a rubric may name their columns.
     replies = judge.judged([str(row["completion"]) for row in rows], rows)
-    table = pandas.DataFrame({"person": [score_by_hand(row) for row in rows]}, dtype=float)
+    table = pandas.DataFrame({"person": [hand_score_of(row) for row in rows]}, dtype=float)
     table["judge"] = pandas.Series([reply.score for reply in replies], dtype=float)
     table["difference"] = table["judge"] - table["person"]
     table["question"] = [str(row.get("question") or row["prompt"]) for row in rows]
@@ -152,7 +152,7 @@ def agreement(judge: judge_model.judge, labelled: Source) -> Agreement:
 
 def _labelled_rows(labelled: Source) -> list[dict[str, Any]]:
     """Return the rows with a score by hand, after a check of their columns."""
-    rows = [row for row in read_rows(labelled).rows if score_by_hand(row) is not None]
+    rows = [row for row in read_rows(labelled).rows if hand_score_of(row) is not None]
     has_columns = ["completion" in row and (row.get("question") or "prompt" in row) for row in rows]
     if not rows or not all(has_columns):
         raise ValueError(
@@ -162,7 +162,7 @@ def _labelled_rows(labelled: Source) -> list[dict[str, Any]]:
     return rows
 
 
-def score_by_hand(row: Mapping[str, Any]) -> float | None:
+def hand_score_of(row: Mapping[str, Any]) -> float | None:
     """Return the score of a row of labels; None if nobody has scored it.
 
     Raises:

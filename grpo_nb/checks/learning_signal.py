@@ -178,8 +178,8 @@ class Baseline(Shown):
     @functools.cached_property
     def slot_share(self) -> float:
         """Share of completions with an answer that the grader can read."""
-        # The kit's rewards read an answer only at the end of a completion. A function may read it
-        # anywhere.
+        # The kit's rewards read an answer only at the end of a completion. For a function, the slot
+        # need not be last.
         is_function = isinstance(self.grader, FunctionGrader)
         read = self.format.extract if is_function else self.format.extract_last
         return fmean(read(text) is not None for text in self.scores.completions)

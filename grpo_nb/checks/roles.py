@@ -71,7 +71,8 @@ def find_role(probes: pandas.DataFrame, layouts: Sequence[Layout]) -> Role:
     `ANSWER`: in some layout, gold answers score higher than wrong answers. This must hold for most
     gold answers. Fewer are enough (at least two, and a quarter) if no wrong answer scores higher
     than the gold answer of its row.
-    `FORMAT`: in a layout, all right answers score higher than prose.
+    `FORMAT`: in a layout of the task, or one with `<think>`, all right answers score higher than
+    prose.
     `OTHER`: neither of these. An example is a reward for short completions.
 
     Args:

@@ -165,7 +165,7 @@ class Comparison(Shown):
             return "the answers and the format"
         if has_answers:
             return "the answers"
-        # If neither alone shows a difference, only both together have changed.
+        # If neither alone shows a difference, only their combination does.
         return "the format" if has_format else "right answers in the format"
 
     @property

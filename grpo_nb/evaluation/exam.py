@@ -184,8 +184,8 @@ class Exam:
     def _rewards_of_run(self) -> list[RewardFunction] | None:
         """The rewards of the run: those of the kit from its record, functions from memory.
 
-        The folder of a run has only the source of a function. If that function would decide what is
-        correct, warn and return None.
+        None, with a warning, if a function would decide what is correct and is not in memory: the
+        folder of a run has only its source.
         """
         run = self.run
         given = filter(self._is_of_the_run, self._rewards)

@@ -38,7 +38,7 @@ class Holdout:
     """Name of the source."""
     format: AnswerFormat
     holdout: Dataset | list[dict[str, Any]]
-    """Rows with `prompt`, `question`, `answer` and the columns of the source."""
+    """Rows with `prompt`, `question`, `answer` and the columns of the source, as `Task.holdout`."""
 
 
 def load_holdout(

@@ -154,10 +154,7 @@ def name_of(subject: Subject) -> str:
 
 
 def model_id_of(subject: Subject) -> str:
-    """Return the id of a run's adapter (`Run.model_id`), empty for a model that no run made.
-
-    The base model is the start of a run, unless the run started from a trained adapter.
-    """
+    """Return the id of a run's adapter (`Run.model_id`), empty for a model that no run made."""
     if not isinstance(subject, RunModel):
         return ""
     if subject.part == "adapter":

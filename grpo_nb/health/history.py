@@ -65,9 +65,9 @@ ZERO_STD_SHARE = "zero_std_share"
 """Share of groups whose rewards are all equal: TRL's `frac_reward_zero_std`, or in older logs 0 or
 1, computed from `reward_std`."""
 
-SMALLEST_GROUP = 2
-"""Completions per prompt of a run of which only the log is known. The smallest groups agree by
-chance most often, which is no fault."""
+ASSUMED_GROUP_SIZE = 2
+"""Completions per prompt that are assumed for a bare log. The smallest groups agree by chance most
+often, so `no_spread` is then most lenient."""
 
 Metrics = dict[str, float]
 """Values by the name of a metric."""
@@ -109,7 +109,7 @@ class RunHistory:
     """Weight of each reward, by name, where known."""
     ranges: Mapping[str, Sequence[float]] = field(default_factory=dict)
     """Lowest and highest score that each reward can give, by name, where known."""
-    group_size: int = SMALLEST_GROUP
+    group_size: int = ASSUMED_GROUP_SIZE
     """Number of completions per prompt."""
 
     step: int = 0

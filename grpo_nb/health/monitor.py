@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from grpo_nb.core.tables import Part, Shown, bold
-from grpo_nb.health.history import MIN_ROWS, SHORT_WINDOW, SMALLEST_GROUP, WINDOW, RunHistory
+from grpo_nb.health.history import ASSUMED_GROUP_SIZE, MIN_ROWS, SHORT_WINDOW, WINDOW, RunHistory
 from grpo_nb.health.rules import CHECKS, HealthFinding, check_not_finite
 from grpo_nb.health.trend import measure_trend
 from grpo_nb.runs.alert import KINDS, SEVERITIES, Alert, Severity, alert_table, worst_first
@@ -53,7 +53,7 @@ class HealthMonitor:
         *,
         weights: Mapping[str, float] | None = None,
         ranges: Mapping[str, Sequence[float]] | None = None,
-        group_size: int = SMALLEST_GROUP,
+        group_size: int = ASSUMED_GROUP_SIZE,
         rows: Iterable[Mapping[str, Any]] = (),
         stop_on: Literal["critical"] | None = None,
     ) -> None:
@@ -209,7 +209,7 @@ def check_health(
     monitor = HealthMonitor(
         weights=weights,
         ranges=ranges,
-        group_size=group_size or SMALLEST_GROUP,
+        group_size=group_size or ASSUMED_GROUP_SIZE,
         rows=rows,
     )
     return monitor.report()

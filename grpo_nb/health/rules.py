@@ -127,7 +127,7 @@ WASTED_SHARE = 0.5
 """Share of groups with zero reward variance in the last 50 steps. They waste half of the
 computation. DAPO (arXiv:2503.14476) drops such groups."""
 
-PART_BY_CHANCE = 0.5
+CHANCE_WEIGHT = 0.5
 """Fraction of the share expected by chance that is added to `WASTED_SHARE`, because small groups
 often agree by chance."""
 
@@ -148,7 +148,7 @@ def check_no_spread(history: RunHistory, trend: RewardTrend) -> Iterator[HealthF
     if LOW_POSITION < position < HIGH_POSITION:
         size = history.group_size
         share_by_chance = position**size + (1 - position) ** size
-        threshold += PART_BY_CHANCE * share_by_chance
+        threshold += CHANCE_WEIGHT * share_by_chance
     if share < threshold or (has_succeeded and trend.is_above_start):
         return
 
@@ -327,9 +327,9 @@ SMALLEST_START = 1e-6
 def check_zero_gradient(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFinding]:
     """Report gradients of 0 although rewards differ.
 
-    TRL logs the gradient norm of the last step of a row, but the mean share of groups with zero
-    reward variance. If a row stands for several steps, possibly no rewards differ in its last step.
-    The probability of that is at most the mean share. Without the share, as in logs of older
+    The gradient norm of a row is that of its last step, while the share of groups with zero reward
+    variance is a mean over its steps. So possibly no rewards differ in the last step. The
+    probability of that is at most the mean share. Without the share, as in logs of older
     versions of TRL, nothing is reported.
     """
     rows = [row for row in reversed(history.last_rows) if "grad_norm" in row]
@@ -571,7 +571,7 @@ def check_format_only(history: RunHistory, trend: RewardTrend) -> Iterator[Healt
 
 # holdout -----------------------------------------------------------------------------------------
 
-CHANGE_PER_ERROR = 1.128
+MEAN_ABS_DIFFERENCE = 1.128
 """Mean absolute difference of two normal values with standard deviation 1."""
 
 MIN_HELD_OUT_SCORES = 4
@@ -614,7 +614,7 @@ def check_holdout(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFin
     now = means[-1]
     error = history.accuracy_error
     if name == "reward":
-        error = fmean(abs(later - earlier) for earlier, later in pairs) / CHANGE_PER_ERROR
+        error = fmean(abs(later - earlier) for earlier, later in pairs) / MEAN_ABS_DIFFERENCE
     span = highest - lowest
     smallest_drop = max(HELD_OUT_DROP * span, DROP_IN_ERRORS * error)
     if best - now >= smallest_drop > 0:

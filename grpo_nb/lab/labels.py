@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy
 
-from grpo_nb.checks.judge_agreement import score_by_hand
+from grpo_nb.checks.judge_agreement import hand_score_of
 from grpo_nb.core.files import write_text
 from grpo_nb.core.words import require_number
 from grpo_nb.tasks.read_rows import read_rows
 
-CHOICES = 5
-"""Scores to choose from: both ends of the scale, the middle and the quarters. A reader of a scale
+CHOICE_COUNT = 5
+"""Number of scores offered: both ends of the scale, the middle and the quarters. A reader of a scale
 from 0 to 100 cannot tell 41 from 42."""
 
 DEFAULT_SCALE = (1, 5)
@@ -44,15 +44,15 @@ class HandLabels:
     @property
     def choices(self) -> list[float]:
         """Scores to choose from, at equal distances."""
-        return numpy.linspace(*self.scale, CHOICES).tolist()
+        return numpy.linspace(*self.scale, CHOICE_COUNT).tolist()
 
     def scores_of(self, question: str, completions: Sequence[str]) -> list[float | None]:
         """Return the score of each completion of a question; None for one without a score."""
         scores = {}
         for row in self.rows:
             # The latest score of a text counts: later rows overwrite earlier ones.
-            if row.get("question") == question and score_by_hand(row) is not None:
-                scores[row["completion"]] = score_by_hand(row)
+            if row.get("question") == question and hand_score_of(row) is not None:
+                scores[row["completion"]] = hand_score_of(row)
         return [scores.get(completion) for completion in completions]
 
     def add(self, question: str, completion: str, score: float) -> None:

@@ -20,10 +20,10 @@ MESSAGE_LENGTH = 300
 """Characters shown of the message of a reward's error."""
 
 
-def push(advantage: float) -> str:
+def effect_in_words(advantage: float) -> str:
     """Return in words what training does to a completion with this advantage.
 
-    >>> push(0.7), push(-0.7), push(0.0)
+    >>> effect_in_words(0.7), effect_in_words(-0.7), effect_in_words(0.0)
     ('more likely', 'less likely', 'not moved')
     """
     if abs(advantage) < NO_SPREAD:
@@ -41,7 +41,7 @@ def scores_view(scores: Scores) -> str:
         line = {
             "text": " ".join(text.split()) or "(empty)",
             "failed": failed,
-            "push": "unknown" if failed else push(advantages[i]),
+            "push": "unknown" if failed else effect_in_words(advantages[i]),
         }
         lines.append(line)
     return render(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_nb.core.pages import render, style
 from grpo_nb.core.words import as_score, shorten
-from grpo_nb.lab.views import push
+from grpo_nb.lab.views import effect_in_words
 from grpo_nb.rewards.base import completion_text
 from grpo_nb.scoring.scores import NO_SPREAD
 from grpo_nb.tasks.tools import transcript
@@ -163,7 +163,11 @@ class StepGroups:
 def render_view(name: str, **values: Any) -> str:
     """Return a view of a run or of its parts as HTML, from `templates`."""
     return render(
-        f"runs/templates/{name}.jinja", number=as_score, push=push, shown=shorten, **values
+        f"runs/templates/{name}.jinja",
+        number=as_score,
+        effect_in_words=effect_in_words,
+        shown=shorten,
+        **values,
     )
 
 
