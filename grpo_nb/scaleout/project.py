@@ -13,6 +13,7 @@ from typing import Any
 from grpo_nb.config.settings import EMBEDDED_MODEL, Settings
 from grpo_nb.core.files import inside, put_in_place, refuse_links, shown_path, staged_folder
 from grpo_nb.core.tables import Part, Shown, bold
+from grpo_nb.health.monitor import HealthMonitor
 from grpo_nb.runs.card import published_name, write_model_card
 from grpo_nb.runs.groups import completions_table
 from grpo_nb.runs.rows import read_rows, reading, repetition_metrics, tidy_row
@@ -156,6 +157,8 @@ def _write_run(target: Path, project: Project, finished: dict[str, Any]) -> None
     run = Run(target)
     run.write_info(info)
     weights = run.weights  # Raises if a field of finished.json has another type.
+    # train.py knows no health rules, so they judge its rows here.
+    health = HealthMonitor(weights=weights, ranges=run.ranges, group_size=settings.num_generations)
     for logged in read_rows(source / "result" / "steps.jsonl"):
         step = logged["step"]
         row = tidy_row(logged["logs"], step, settings.max_steps, settings.beta)
@@ -164,6 +167,9 @@ def _write_run(target: Path, project: Project, finished: dict[str, Any]) -> None
         if "completions/mean_length" in row:
             table = completions_table(logged, step, settings.num_generations, weights)
             row |= repetition_metrics(table["completion"], table["group"])
+        alerts = health.update(row)
+        if alerts:
+            row["alerts"] = [alert.to_dict() for alert in alerts]
         run.write_step(row, table)
     copy_files(source / "result" / "adapter", target / "adapter", "adapter_*")
     # Without it, a later stage would be compared with the base model and credited with all stages.
