@@ -11,7 +11,7 @@ import json
 import math
 import re
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -136,7 +136,7 @@ class Lora:
         return (pair["B"] @ pair["A"]).mul_(self.scaling)
 
 
-def read_lora(adapter: Path, weights: Iterable[str]) -> Lora:
+def read_lora(adapter: Path, weights: Container[str]) -> Lora:
     """Read an adapter.
 
     Args:

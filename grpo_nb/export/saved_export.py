@@ -238,7 +238,8 @@ def require_passed(verification: Mapping[str, Any], label: str) -> None:
     for name, passed in verification["checks"].items():
         # A check that was not made is None, which is no failure.
         if passed is False:
-            failed.append(f"{name} ({measured.get(name, '')})")
+            value = f" ({measured[name]})" if name in measured else ""
+            failed.append(f"{name}{value}")
     if failed:
         raise ExportError(
             f"{label} is not the trained one, so it was not kept. Failed: {'; '.join(failed)}."

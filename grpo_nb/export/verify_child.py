@@ -5,7 +5,7 @@ a line with a dot, which the parent counts for its progress bar.
 
 The weights of a merged export and the tokenizer are always compared. Answers are compared if a
 model fits into memory in float32: greedy answers are scored token by token by base, adapter and
-export.
+export, or for GGUF by base, merged model and file.
 
 `request["check"]` is "merged" or "gguf". Both have `base`, `merged`, `prompts` (chat messages),
 `chat_template_kwargs`, `max_new_tokens`, `limits` and `free_memory`. "merged" also has `adapter`,
@@ -166,7 +166,8 @@ def token_checks(
         base_logprobs: Log-probabilities in nats under the base.
         trained_logprobs: Those under base and adapter; for a GGUF file, under the merged model.
         export_logprobs: Those under the export.
-        is_top: Whether each token is the top-1 token.
+        is_top: Whether each token is the most likely one under the export, or for a GGUF file
+            under the merged model.
     """
     min_effect, max_effect, max_nats, min_same_top = limits
     share = is_top.float().mean().item()

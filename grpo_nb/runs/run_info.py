@@ -131,7 +131,7 @@ class RunInfo:
     error: Text | None = None
     """Error that ended the training."""
     not_saved: list[Text] | None = None
-    """Files that could not be saved at the end, with the reasons."""
+    """Errors because of which something could not be saved at the end."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of the file."""

@@ -240,7 +240,7 @@ def _requested_and_dtype(settings: Settings, model: Any) -> tuple[dict[str, Any]
 
 
 def effective_settings(settings: Settings, model: Any = None) -> EffectiveSettings:
-    """Return the settings that will not run as written here, what will run instead, and why.
+    """Return the dtype, and the settings that will not run as written, with what runs and why.
 
     The configuration is built as for a training and compared with the settings.
 
