@@ -14,8 +14,8 @@ from grpo_nb.core.words import require_number
 from grpo_nb.tasks.read_rows import read_rows
 
 CHOICE_COUNT = 5
-"""Number of scores offered: both ends of the scale, the middle and the quarters. A reader of a scale
-from 0 to 100 cannot tell 41 from 42."""
+"""Number of scores offered: both ends of the scale, the middle and the quarters. A reader of a
+scale from 0 to 100 cannot tell 41 from 42."""
 
 DEFAULT_SCALE = (1, 5)
 COLUMNS = ("question", "completion", "score")
