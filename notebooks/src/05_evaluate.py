@@ -82,8 +82,8 @@ gn.ask(run, first_questions)  # or your own: gn.ask(run, "What is 17 + 25?")
 #
 # So each held-out question is answered once by each model, greedily. Read the table in this order:
 #
-# * **Three rows.** *Correct* needs the right answer in the format. *In the format* is the format alone, *correct anywhere* the
-#   right answer without regard to the format. If only the format improved, the last row does not move.
+# * **Three rows.** *Correct* needs the right answer in the format. *In the format* is the format alone. *Correct anywhere* compares the
+#   last number of the text, wherever it is, with the right answer. If only the format improved, this row does not move.
 # * **The interval in brackets.** Other questions of the same kind would give another number. 95 % of such intervals contain the
 #   true share.
 # * **How sure.** Both models answered the same questions, so the test is *paired* (McNemar): it looks only at questions whose result
