@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
-from grpo_nb.core.tables import Part, Shown, bold
-from grpo_nb.core.words import displayable, in_line
+from grpo_nb.core.tables import Part, Shown, Table, as_written, bold
+from grpo_nb.core.words import shorten
 
 Severity = Literal["critical", "warning", "note"]
 WHOLE_SET = "all rewards together"
@@ -181,8 +181,8 @@ KINDS: dict[str, Kind] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Finding:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Finding(Shown):
     """One fault of a reward, with the shortest completion that shows the fault."""
 
     severity: Severity
@@ -200,12 +200,15 @@ class Finding:
     effect: str = ""
     fix: str = ""
 
-    def __repr__(self) -> str:
-        example = f"\n    example: {self.example}" if self.example else ""
-        return displayable(
-            f"{self.severity}: {self.reward}: {self.kind}: {self.what}{example}"
-            f"\n    in training: {self.effect}\n    fix: {self.fix}"
-        )
+    def _parts(self) -> Iterable[Part]:
+        yield bold(f"{self.severity}: {self.reward}: {self.kind}: {self.what}")
+        details: list[tuple[str, Any]] = [
+            ("    in training", self.effect),
+            ("    fix", self.fix),
+        ]
+        if self.example:
+            details.insert(0, ("    example", as_written(self.example)))
+        yield Table(details, narrow=(0,))
 
 
 def make_finding(kind: str, reward: str, what: str, texts: Sequence[str] = ()) -> Finding:
@@ -221,7 +224,7 @@ def make_finding(kind: str, reward: str, what: str, texts: Sequence[str] = ()) -
         reward=reward,
         kind=kind,
         what=what,
-        example=in_line(min(texts, key=len), 160) if texts else "",
+        example=shorten(min(texts, key=len), 160) if texts else "",
         **KINDS[kind]._asdict(),
     )
 
@@ -286,8 +289,6 @@ class RewardReport(Shown):
         for name, role in self.roles.items():
             yield f"  {name}: {role}"
         for finding in self.findings:
-            heading, *details = repr(finding).split("\n")
-            yield bold(heading)
-            yield from details
+            yield from finding._parts()
         for limit in self.limits:
             yield f"not checked: {limit}"
