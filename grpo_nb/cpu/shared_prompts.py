@@ -16,7 +16,6 @@ takes TRL's own path.
 from __future__ import annotations
 
 import copy
-import math
 import os.path
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -36,8 +35,6 @@ from grpo_nb.cpu.attention import grouped_attention
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-#: In a lane of this many tokens, attention costs about as much as all other work together.
-ATTENTION_EQUALS_REST_AT = 2000
 #: Label of a token whose log-probability is not computed, as in torch's cross entropy.
 NO_LABEL = -100
 #: A pass of its own for a shared prefix shorter than this costs more than it saves.
@@ -181,32 +178,14 @@ def select_rows(cache: DynamicCache, rows: Tensor) -> DynamicCache:
 def pack_into_lanes(lengths: Sequence[int], prompt_of_row: Sequence[int]) -> list[list[int]]:
     """Return the indices of the rows that each lane holds, which are rows of one prompt.
 
-    Lanes are as wide as the longest row or up to four times as wide, whichever costs least. With
-    lanes no wider than the longest row a step took 8 % longer (benchmarks/results/cpu_parts.md).
+    A lane has as many tokens as the longest row. The longest rows are placed first, each into the
+    first lane with room.
 
     Args:
         lengths: Tokens of each row.
         prompt_of_row: The prompt of each row.
     """
-    longest = max(lengths)
-    cheapest_lanes: list[list[int]] = []
-    lowest_cost = math.inf
-    for quarters in range(4, 17):
-        width = longest * quarters // 4
-        lanes = _fill_lanes(width, lengths, prompt_of_row)
-        # Attention grows with the square of the width, all other work with the width.
-        cost_per_token = 1 + width / ATTENTION_EQUALS_REST_AT
-        cost = len(lanes) * width * cost_per_token
-        if cost < lowest_cost:
-            lowest_cost = cost
-            cheapest_lanes = lanes
-    return cheapest_lanes
-
-
-def _fill_lanes(
-    width: int, lengths: Sequence[int], prompt_of_row: Sequence[int]
-) -> list[list[int]]:
-    """Place the longest rows first, each into the first lane of its prompt with room."""
+    width = max(lengths)
     rows = range(len(lengths))
     longest_first = sorted(rows, key=lambda row: -lengths[row])
     lanes: list[list[int]] = []

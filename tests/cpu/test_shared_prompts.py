@@ -136,9 +136,8 @@ def test_shared_prompt_obstacle_names_the_part_of_a_model(change: dict, said: st
     assert found is None if said is None else said in found
 
 
-def test_pack_into_lanes_with_less_padding_takes_wider_lanes() -> None:
-    # Lanes of 40 tokens, the longest row, would hold one row each.
-    assert shared_prompts.pack_into_lanes([40, 30, 30], [0, 0, 0]) == [[0, 1, 2]]
+def test_pack_into_lanes_fills_lanes_of_the_longest_row() -> None:
+    assert shared_prompts.pack_into_lanes([40, 30, 10], [0, 0, 0]) == [[0], [1, 2]]
 
 
 def test_pack_into_lanes_keeps_prompts_apart() -> None:
