@@ -23,8 +23,8 @@ from grpo_nb.runs.run_folder import Run
 SMALLEST_CONTEXT = 4096
 #: Limits of a file, by quantization.
 LIMITS_OF_QUANTIZATION = {
-    "q8_0": Limits(min_effect=0.7, max_effect=1.3, max_nats=0.05, min_same_top=0.95),
-    "q4_k_m": Limits(min_effect=0.5, max_effect=1.5, max_nats=0.3, min_same_top=0.9),
+    "q8_0": Limits(min_effect=0.7, max_effect=1.3, max_nats=0.05),
+    "q4_k_m": Limits(min_effect=0.5, max_effect=1.5, max_nats=0.3),
 }
 
 
@@ -87,8 +87,6 @@ def export_gguf(
     require_llama_cpp()
 
     def fill(staged: Path) -> dict[str, Any]:
-        from transformers import AutoTokenizer
-
         # Named after the target, because the staged folder has a temporary name. Without the dot of
         # a hidden folder, because hidden files are not part of an export.
         file = staged / f"{target.name.lstrip('.')}-{quantization}.gguf"
@@ -96,7 +94,6 @@ def export_gguf(
         verification = verify_with_llama_cpp(run, export.path, file, quantization)
         text = modelfile(
             file.name,
-            AutoTokenizer.from_pretrained(export.path),
             [row["prompt"] for row in run.holdout],
             context=run.settings.longest_row,
         )
@@ -142,9 +139,7 @@ def verify_with_llama_cpp(run: Run, merged: Path, file: Path, quantization: str)
     return verify_in_new_process(request, "the GGUF file")
 
 
-def modelfile(
-    file_name: str, tokenizer: Any, chats: Sequence[Sequence[Mapping[str, str]]], *, context: int
-) -> str:
+def modelfile(file_name: str, chats: Sequence[Sequence[Mapping[str, str]]], *, context: int) -> str:
     """Return an Ollama Modelfile for a GGUF file in the same folder.
 
     It has no TEMPLATE: Ollama 0.30 (May 2026) and later run the chat template inside the file, or
@@ -152,7 +147,6 @@ def modelfile(
 
     Args:
         file_name: Name of the GGUF file.
-        tokenizer: Tokenizer of the merged model.
         chats: The task's prompts.
         context: Tokens of prompt and answer together.
     """
@@ -160,15 +154,10 @@ def modelfile(
     # Ollama sends one system prompt with every question, so it must belong to all of them.
     first_message = chats[0][0]
     is_shared = all(chat[0] == first_message for chat in chats)
-    if is_shared and first_message["role"] == "system":
-        system = first_message["content"]
-        if '"""' in system:
-            # A Modelfile has no way to write these quotes, and what follows them would be commands.
-            lines.append("# The system prompt of the training contains quotes: send it yourself.")
-        else:
-            lines.append(f'SYSTEM """{system}"""')
-    if tokenizer.eos_token:
-        lines.append(f'PARAMETER stop "{tokenizer.eos_token}"')
+    text = first_message["content"]
+    # A Modelfile has no way to write these quotes, and what follows them would be commands.
+    if is_shared and first_message["role"] == "system" and '"""' not in text:
+        lines.append(f'SYSTEM """{text}"""')
     lines.append(f"PARAMETER num_ctx {max(context, SMALLEST_CONTEXT)}")
     # Greedy, as the held-out questions are answered. Ollama before 0.32.10 penalised repetition.
     lines.append("PARAMETER temperature 0")

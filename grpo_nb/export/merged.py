@@ -46,7 +46,7 @@ LORA_TENSOR = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.weight")
 #: Rows of a weight that are measured at once.
 ROWS_AT_ONCE = 64
 #: Limits of the check of tokens, which is made in float32.
-LIMITS = Limits(min_effect=0.85, max_effect=1.15, max_nats=0.05, min_same_top=0.97)
+LIMITS = Limits(min_effect=0.85, max_effect=1.15, max_nats=0.05)
 
 
 def export_merged(

@@ -13,10 +13,8 @@ from typing import Any, Literal
 from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
-from grpo_nb.config.settings import EMBEDDED_MODEL
 from grpo_nb.core.files import inside, refuse_links, sha256_of, target_of
 from grpo_nb.core.tables import Part, Shown, Table, bold, code
-from grpo_nb.models.sources import resolve_model
 from grpo_nb.runs.run_folder import FIGURE, Run, open_run
 from grpo_nb.runs.run_info import Text, check_fields
 
@@ -26,6 +24,8 @@ ADAPTER_FILE = "adapter_model.safetensors"
 EDITABLE = {"README.md", FIGURE}
 #: Changed files that an error names.
 MAX_SHOWN_CHANGES = 5
+#: Largest rank of a LoRA in the command for vLLM. A larger one than the adapter's costs memory only.
+SERVED_RANK = 64
 
 
 class VerificationRecord(TypedDict):
@@ -81,6 +81,8 @@ class Export(Shown):
     def usage(self) -> str:
         """Shell commands that serve the export, one per program. Python code is in its README.md.
 
+        For an adapter, write the name or folder of its base model in place of BASE.
+
         >>> print(exported.usage)  # doctest: +SKIP
         """
         folder = shlex.quote(str(self.path))
@@ -95,19 +97,9 @@ class Export(Shown):
                 f"llama-server -m {file} {address} --jinja\n"
                 f"cd {folder} && ollama create mine -f Modelfile && ollama run mine"
             )
-        config = json.loads((self.path / "adapter_config.json").read_text())
-        base = config["base_model_name_or_path"]
-        # vLLM does not know the kit's name for it, but can load its folder.
-        if base == EMBEDDED_MODEL:
-            base = resolve_model(base)
-        # An adapter can come from somebody else, and vLLM would take this name for an option. A
-        # name that begins with a hyphen can only be a folder, because the Hub has none.
-        if base.startswith("-"):
-            base = f"./{base}"
-        # vLLM takes powers of two from 8 on, and its default limit is 16 (0.31, config/lora.py).
-        rank = max(8, 2 ** (config["r"] - 1).bit_length())
-        lora = f"--enable-lora --max-lora-rank {rank} --lora-modules mine={folder}"
-        return f"vllm serve {shlex.quote(base)} {lora} {address}"
+        # vLLM's own limit of the rank is 16 (0.31, config/lora.py).
+        lora = f"--enable-lora --max-lora-rank {SERVED_RANK} --lora-modules mine={folder}"
+        return f"vllm serve BASE {lora} {address}"
 
     def _parts(self) -> Iterable[Part]:
         measured = self.verification["measured"]
@@ -144,13 +136,14 @@ def open_export(path: str | Path, *, run: Run | str | Path | None = None) -> Exp
     """
     folder = target_of(path)
     verification = read_verification(folder)
-    changes = changes_since_verified(folder, verification)
+    changed_files = changes_since_verified(folder, verification)
     # A damaged folder can have hundreds of changes. The first ones show what happened.
-    if changes:
-        shown = "; ".join(changes[:MAX_SHOWN_CHANGES])
+    if changed_files:
+        shown = ", ".join(changed_files[:MAX_SHOWN_CHANGES])
         raise ExportError(
-            f"the export {str(path)!r} is not what was verified: {shown}. The checks in its record "
-            "do not hold for it. Export it again, or get it again from whoever sent it."
+            f"the export {str(path)!r} is not what was verified: since then, these files were "
+            f"changed, added or removed: {shown}. The checks in its record do not hold for it. "
+            "Export it again, or get it again from whoever sent it."
         )
     if run is None:
         return Export(folder, verification)
@@ -186,7 +179,7 @@ def read_verification(folder: Path) -> dict[str, Any]:
 
 
 def changes_since_verified(folder: Path, verification: Mapping[str, Any]) -> list[str]:
-    """Return a sentence for each file of an export whose size or SHA-256 is not the recorded one.
+    """Return the files of an export whose size or SHA-256 is not the recorded one.
 
     The card and its figure may be edited, and hidden files are not part of an export.
 
@@ -195,15 +188,8 @@ def changes_since_verified(folder: Path, verification: Mapping[str, Any]) -> lis
     """
     recorded = verification["files"]
     current = sizes_and_hashes(folder)
-    changes = []
-    for name in sorted((recorded.keys() | current.keys()) - EDITABLE):
-        if name not in current:
-            changes.append(f"{name} is missing")
-        elif name not in recorded:
-            changes.append(f"{name} was added since it was verified")
-        elif current[name] != recorded[name]:
-            changes.append(f"{name} has changed since it was verified")
-    return changes
+    names = sorted((recorded.keys() | current.keys()) - EDITABLE)
+    return [name for name in names if current.get(name) != recorded.get(name)]
 
 
 def files_of(folder: Path) -> dict[str, Path]:

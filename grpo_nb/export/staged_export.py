@@ -53,8 +53,6 @@ class Limits(NamedTuple):
     """Highest share of the training's effect."""
     max_nats: float
     """Largest mean distance of log-probabilities from the model that was exported."""
-    min_same_top: float
-    """Lowest share of positions with the same top-1 token."""
 
 
 def make_export(

@@ -35,9 +35,6 @@ READ_ENTRIES = (
 )
 #: Files that a finished training has. A copy from another machine may be incomplete.
 RESULT_FILES = ("train.jsonl", "result/steps.jsonl", "result/adapter/adapter_model.safetensors")
-#: Settings that a training in the folder cannot change: those of this machine, and the number of
-#: epochs, which TRL ignores because `max_steps` decides.
-FIXED_SETTINGS = ("model", "run_root", "extra", "num_train_epochs")
 #: The only setting whose effect `write` changes, in words for the user.
 BNPO_BECOMES_DAPO = (
     "The loss bnpo becomes dapo. bnpo divides by the tokens of one process, so each number of "
@@ -81,23 +78,28 @@ class Project(Shown):
             started = finished["started"]
         # The name comes from a file of the folder, so it must not lead out of `back/`.
         target = inside(inside(self.path, "back"), self.name)
-        # File times would not show a new training, because the clocks of two machines differ.
-        is_made = (target / "run.json").is_file()
-        if not is_made or Run(target).info["started"] != started:
+        made = Run(target)
+        is_current = (
+            (target / "run.json").is_file()
+            # File times would not show a new training: the clocks of two machines differ.
+            and made.info["started"] == started
+            # Another path shows that the folder was moved.
+            and made.settings.model == self.base_model
+        )
+        if not is_current:
             with staged_folder(target) as staged:
                 with reading(self.path, " (origin.json or result/)"):
                     _write_run(staged, self, finished)
                 put_in_place(staged, target)
             # Written after the move, because the card shows the name of the folder.
             write_model_card(Run(target))
-        run = open_run(target)
-        base = str((self.path / COPIED_BASE).resolve())
-        if self.origin.settings["model"] == COPIED_BASE and run.settings.model != base:
-            # The folder was moved after the run was made, and its base model with it.
-            info = read_run_info(target / "run.json")
-            info.settings["model"] = base
-            run.write_info(info)
-        return run
+        return open_run(target)
+
+    @property
+    def base_model(self) -> str:
+        """The base model of the run: a name, or the path of the copy in this folder."""
+        model = self.origin.settings["model"]
+        return str((self.path / COPIED_BASE).resolve()) if model == COPIED_BASE else model
 
     def _parts(self) -> Iterator[Part]:
         script = shown_path(self.path / "train.py")
@@ -189,13 +191,12 @@ def _trained_settings(project: Project, arguments: dict[str, Any]) -> Settings:
     written_arguments = project.origin.effective["arguments"]
     for name, value in arguments.items():
         # For an unchanged argument, the settings of the run stay as they were written.
-        is_changed = written_arguments.get(name) != value
-        if is_changed and name not in FIXED_SETTINGS:
+        if written_arguments.get(name) != value:
             place = settings if name in settings else extra
             place[name] = value
-    if settings["model"] == COPIED_BASE:
-        settings["model"] = str((project.path / COPIED_BASE).resolve())
-    return Settings.from_dict({**settings, "run_root": "runs", "extra": extra})
+    # Last, because the arguments come from a file of the folder and must not change these.
+    settings |= {"model": project.base_model, "run_root": "runs", "extra": extra}
+    return Settings.from_dict(settings)
 
 
 def copy_files(source: Path, target: Path, pattern: str = "*") -> None:

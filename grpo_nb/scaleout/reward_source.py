@@ -174,6 +174,7 @@ def source_of(name: str, function: Callable[..., Any]) -> str:
     Raises:
         NotPortable: The source alone would not define this function.
     """
+    # The source of a decorated function includes its decorators, such as lru_cache.
     unwrapped = inspect.unwrap(function)
     code = getattr(unwrapped, "__code__", None)
     # A class, an object and a lambda have no def of this name.
@@ -186,15 +187,9 @@ def source_of(name: str, function: Callable[..., Any]) -> str:
             f"its source. {PORTABLE_REWARD}"
         )
     try:
-        source = textwrap.dedent(inspect.getsource(unwrapped)).rstrip()
+        return textwrap.dedent(inspect.getsource(unwrapped)).rstrip()
     except OSError as error:
         raise NotPortable(f"{name} has no source ({error}). {PORTABLE_REWARD}") from error
-    if unwrapped is not function and not source.startswith("@"):
-        raise NotPortable(
-            f"{name} is used in a wrapper that is not part of its source. Write the wrapper as a "
-            f"decorator, above def {name}."
-        )
-    return source
 
 
 def is_installed(module: str) -> bool:

@@ -6,7 +6,6 @@ the recorded scores in a fresh process.
 
 import importlib.metadata
 import json
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,14 +16,12 @@ from grpo_nb.config.settings import EMBEDDED_MODEL
 from grpo_nb.core.files import check_target, put_in_place, staged_folder, target_of, write_json
 from grpo_nb.core.pages import render
 from grpo_nb.core.processes import ChildError, run_script
-from grpo_nb.core.words import in_line
 from grpo_nb.export.hub import files_with_secrets
 from grpo_nb.export.staged_export import require_same_base
-from grpo_nb.models.identity import weights_identity
 from grpo_nb.models.sources import resolve_model
 from grpo_nb.rewards.base import RewardFunction, reward_name
 from grpo_nb.runs.card import public_settings, published_name, without_private_parts
-from grpo_nb.runs.rows import read_rows, reading
+from grpo_nb.runs.rows import reading
 from grpo_nb.runs.run_folder import Run, open_run
 from grpo_nb.scaleout.project import (
     BNPO_BECOMES_DAPO,
@@ -107,9 +104,13 @@ def write(
         )
     # A model of the Hub is fetched there. Any other one is copied.
     model = published_name(run.settings.model) or COPIED_BASE
-    base_folder = _base_folder(run, model)
-    check_target(target, overwrite, [folder for folder in (run.path, base_folder) if folder])
-    start_files = ("adapter_model.safetensors", "train.jsonl")
+    needed_folders = [run.path]
+    if model == COPIED_BASE:
+        base_folder = Path(resolve_model(run.settings.model))
+        require_same_base(run, base_folder)
+        needed_folders.append(base_folder)
+    check_target(target, overwrite, needed_folders)
+    start_files = ("adapter_model.safetensors", "train.jsonl", "generations.json")
     missing = [name for name in start_files if not (run.start_path / name).is_file()]
     if missing:
         raise FileNotFoundError(
@@ -120,6 +121,12 @@ def write(
     reward_functions = _rewards_of(run, rewards)
     trainer_arguments = _trainer_arguments(run)
     recorded_steps = _recorded_steps(run)
+    if not recorded_steps:
+        raise ValueError(
+            f"the run {run.name!r} kept no step with all its completions, so nothing could show "
+            "that the folder computes the same. Train with logging_steps=1, and with whole steps "
+            "in each generation."
+        )
     with staged_folder(target) as staged:
         copy_files(run.start_path, staged / "adapter_init", "adapter_*")
         copy_files(run.start_path, staged, "train.jsonl")
@@ -128,15 +135,11 @@ def write(
         # Before the base is copied, which can take minutes: most refusals come from the rewards.
         needs_kit = write_rewards(staged, reward_functions)
         _require_recorded_scores(staged, run, recorded_steps)
-        revision = None
         if model == COPIED_BASE:
             copy_files(base_folder, staged / COPIED_BASE)
-        elif base_folder is not None:
-            # The folder of a snapshot in the Hub's cache has the name of its commit.
-            revision = base_folder.name
         lines = "".join(json.dumps(step) + "\n" for step in recorded_steps)
         (staged / "record.jsonl").write_text(lines, "utf-8")
-        _write_settings(staged, run, trainer_arguments, model=model, revision=revision)
+        _write_settings(staged, run, trainer_arguments, model=model)
         _write_origin(staged, run, trainer_arguments, model=model)
         for name in ("train.py", "replay.py", "cpu2.yaml", "README.md"):
             text = render(
@@ -147,7 +150,6 @@ def write(
                 requirements=_requirements(run, trainer_arguments, needs_kit),
                 model=model,
                 loss_note=BNPO_BECOMES_DAPO if run.settings.loss_type == "bnpo" else "",
-                has_record=bool(recorded_steps),
                 needs_kit=needs_kit,
                 has_vllm=trainer_arguments.get("use_vllm", False),
             )
@@ -165,25 +167,6 @@ def write(
 
 
 # The run
-
-
-def _base_folder(run: Run, model: str) -> Path | None:
-    """Return the folder of the base model; None for a model of the Hub that is not in the cache.
-
-    Raises:
-        ExportError: The weights in the folder are not those that the run was trained on.
-    """
-    from huggingface_hub import try_to_load_from_cache
-
-    if model == COPIED_BASE:
-        folder = Path(resolve_model(run.settings.model))
-    else:
-        config_file = try_to_load_from_cache(model, "config.json")
-        folder = Path(config_file).parent if isinstance(config_file, str) else None
-    # In the cache of the Hub the weights can be missing, if Unsloth loaded a copy in 4 bit.
-    if folder is not None and weights_identity(folder) is not None:
-        require_same_base(run, folder)
-    return folder
 
 
 def _rewards_of(run: Run, given: Sequence[RewardFunction] | None) -> list[RewardFunction]:
@@ -226,12 +209,12 @@ def _trainer_arguments(run: Run) -> dict[str, Any]:
 def _recorded_steps(run: Run) -> list[dict[str, Any]]:
     """Return completions and results of the first steps.
 
-    Empty if the run kept no completions, or a generation is no whole number of batches.
+    Empty if the run did not log its first step, or a generation is no whole number of steps.
     """
     settings = run.settings
     file = run.start_path / "generations.json"
     generation_size = settings.generation_batch_size
-    if not file.is_file() or generation_size % settings.batch_size:
+    if generation_size % settings.batch_size:
         return []
     # If a generation is for several steps, TRL shuffles its completions over them, so that losses
     # differ although nothing is wrong. bnpo equals dapo only if the step is one forward pass.
@@ -269,7 +252,7 @@ def _recorded_steps(run: Run) -> list[dict[str, Any]]:
 def _require_recorded_scores(
     staged: Path, run: Run, recorded_steps: Sequence[dict[str, Any]]
 ) -> None:
-    """Score the recorded completions, or an answer if there are none, in a fresh process.
+    """Score the recorded completions in a fresh process.
 
     Raises:
         NotPortable: A reward fails there, or gives other scores.
@@ -284,11 +267,6 @@ def _require_recorded_scores(
         trainer_state = vars(first_step_state())
         trainer_state |= {"global_step": step["step"] - 1, "max_steps": run.settings.max_steps}
         batches.append({"arguments": arguments, "trainer_state": trainer_state})
-    if not recorded_steps:
-        # Without a record there are no scores to compare, but a missing file or name shows.
-        rows = read_rows(staged / "train.jsonl")[:1]
-        arguments = make_batch([row["answer"] for row in rows], rows, completion_ids=[[0]])
-        batches.append({"arguments": arguments, "trainer_state": vars(first_step_state())})
     script = Path(__file__).with_name("score_child.py")
     try:
         scores = run_script(script, {"folder": str(staged), "batches": batches})
@@ -299,7 +277,7 @@ def _require_recorded_scores(
             "imported by name, as in: from helpers import score. Change the reward, and train "
             "again."
         ) from error
-    for step, step_scores in zip(recorded_steps, scores, strict=False):
+    for step, step_scores in zip(recorded_steps, scores, strict=True):
         for name, reward_scores in zip(run.weights, step_scores, strict=True):
             recorded = step["rewards"][name]
             # Scores are recorded in float32, and a reward model may have run in another batch.
@@ -312,19 +290,13 @@ def _require_recorded_scores(
 
 
 def _write_settings(
-    staged: Path,
-    run: Run,
-    trainer_arguments: dict[str, Any],
-    *,
-    model: str,
-    revision: str | None,
+    staged: Path, run: Run, trainer_arguments: dict[str, Any], *, model: str
 ) -> None:
     """Write run.yaml."""
     import yaml
 
     values = {
         "model": model,
-        "revision": revision,
         "dtype": run.info["number_type"],
         "load_in_4bit": run.settings.load_in_4bit,
         "reference": "base" if run.info["reference"] == BASE_REFERENCE else "start",
@@ -358,23 +330,16 @@ def _write_origin(staged: Path, run: Run, trainer_arguments: dict[str, Any], *, 
 
 
 def _requirements(run: Run, trainer_arguments: dict[str, Any], needs_kit: bool) -> list[str]:
-    """Return the packages that train.py needs, with their versions."""
+    """Return the packages that train.py needs, with the versions that are installed here."""
     packages = list(TRAINING_PACKAGES)
     if needs_kit:
         packages += KIT_PACKAGES
     if run.settings.load_in_4bit or trainer_arguments["optim"].endswith("8bit"):
         packages.append("bitsandbytes")
-    recorded = run.info["versions"]
-    requirements = []
-    for name in packages:
-        version = str(recorded.get(name) or importlib.metadata.version(name))
-        # The run may come from somebody else, and a text with a new line would be code in train.py.
-        if not re.fullmatch(r"[\w.!+-]+", version):
-            raise ValueError(
-                f"the run {run.name!r} recorded {in_line(version)} as its version of {name}, which "
-                "is no version. Correct it in run.json."
-            )
-        # A local version such as 2.9.1+cpu is not on the package index.
-        requirements.append(f"{name}=={version.partition('+')[0]}")
     trl = "trl[vllm]" if trainer_arguments.get("use_vllm") else "trl"
-    return [*requirements, f"{trl}=={TRL_VERSION}"]
+    requirements = [f"{trl}=={TRL_VERSION}"]
+    for name in packages:
+        # A local version such as 2.9.1+cpu is not on the package index.
+        version = importlib.metadata.version(name).partition("+")[0]
+        requirements.append(f"{name}=={version}")
+    return requirements

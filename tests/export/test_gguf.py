@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from gguf.scripts import gguf_new_metadata
-from transformers import AutoTokenizer
 
 import grpo_nb as gn
 from grpo_nb.export import conversion
@@ -45,7 +44,7 @@ def test_gguf_export_is_verified_through_llama_cpp(exported: Export, tiny_run: g
     }
     verification = json.loads((exported.path / "verification.json").read_text())
     assert verification == exported.verification
-    assert list(verification["checks"].values()) == [True] * 5
+    assert list(verification["checks"].values()) == [True] * 4
     assert exported.kind == "gguf"
     assert "q8_0" in exported.sentence
     system = tiny_run.holdout[0]["prompt"][0]["content"]
@@ -156,7 +155,7 @@ def test_gguf_file_in_a_hidden_folder_is_recorded(
     made = gn.export_gguf(merged, tmp_path / ".tiny")
     assert "tiny-q8_0.gguf" in made.verification["files"]
     made.file.write_bytes(b"another file")
-    with pytest.raises(ExportError, match=r"tiny-q8_0\.gguf has changed since it was verified"):
+    with pytest.raises(ExportError, match=r"not what was verified: .*: tiny-q8_0\.gguf\."):
         gn.export.open(made.path)
 
 
@@ -224,13 +223,10 @@ LONGER = [*CHAT, {"role": "assistant", "content": "5"}, {"role": "user", "conten
         ([LONGER, CHAT], ['SYSTEM """Be brief."""']),
         ([CHAT, CHAT[1:]], []),
         ([CHAT[1:]], []),
-        ([[{"role": "system", "content": 'Three: """'}, CHAT[1]]], ["# The system prompt"]),
+        ([[{"role": "system", "content": 'Three: """'}, CHAT[1]]], []),
     ],
 )
-def test_modelfile_has_the_system_prompt_of_all_prompts(
-    chats: list, begins: list[str], embedded_folder: Path
-) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(embedded_folder)
-    lines = gguf_export.modelfile("m.gguf", tokenizer, chats, context=9000).splitlines()[1:]
+def test_modelfile_has_the_system_prompt_of_all_prompts(chats: list, begins: list[str]) -> None:
+    lines = gguf_export.modelfile("m.gguf", chats, context=9000).splitlines()[1:]
     assert [line[: len(begin)] for line, begin in zip(lines, begins, strict=False)] == begins
-    assert lines[len(begins) :][:2] == ['PARAMETER stop "<|im_end|>"', "PARAMETER num_ctx 9000"]
+    assert lines[len(begins) :][:1] == ["PARAMETER num_ctx 9000"]

@@ -138,49 +138,26 @@ def test_push_fails_after_a_commit_of_somebody_else(
     assert remote(hub) == {"theirs.txt": b"theirs"}
 
 
-@pytest.mark.parametrize("name", ["config.json", FIRST])
-def test_push_names_files_that_arrived_changed(
-    name: str, hub: FakeHub, export: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = HfApi.create_commit
-
-    def spoils(*arguments: object, **more: object) -> object:
-        done = real(*arguments, **more)
-        files = hub.repos["me/model"].files
-        files[name] = files[name][:-1] + b"?"
-        return done
-
-    monkeypatch.setattr(HfApi, "create_commit", spoils)
-    with pytest.raises(gn.export.ExportError, match=f"differs from the export: {name}"):
-        gn.export.push_to_hub(export, "me/model")
-
-
 def write_same_size(file: Path) -> None:
     content = file.read_bytes()
     file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "name"),
     [
-        (lambda e: write_same_size(e / FIRST), f"{FIRST} has changed since it was verified"),
-        (
-            lambda e: (e / SECOND).write_bytes(b"shorter"),
-            f"{SECOND} has changed since it was verified",
-        ),
-        (lambda e: (e / SECOND).unlink(), f"{SECOND} is missing"),
-        (
-            lambda e: (e / "adapter_config.json").write_text("{}"),
-            r"adapter_config\.json was added since it was verified",
-        ),
+        (lambda e: write_same_size(e / FIRST), FIRST),
+        (lambda e: (e / SECOND).write_bytes(b"shorter"), SECOND),
+        (lambda e: (e / SECOND).unlink(), SECOND),
+        (lambda e: (e / "adapter_config.json").write_text("{}"), "adapter_config.json"),
     ],
 )
 def test_open_export_names_what_changed_since_verified(
-    export: Path, change: Callable, said: str
+    export: Path, change: Callable, name: str
 ) -> None:
     assert gn.export.open(export).kind == "merged"
     change(export)
-    with pytest.raises(gn.export.ExportError, match=f"is not what was verified: {said}"):
+    with pytest.raises(gn.export.ExportError, match=rf"is not what was verified: .*: {name}\. The"):
         gn.export.open(export)
 
 
@@ -234,12 +211,8 @@ def test_open_export_names_a_field_of_wrong_type(export: Path, field: str, value
 @pytest.mark.parametrize("entry", [1, {"bytes": -1, "sha256": ""}])
 def test_open_export_names_a_file_that_is_only_recorded(export: Path, entry: object) -> None:
     verified(export, files={**sizes_and_hashes(export), "a": entry})
-    with pytest.raises(gn.export.ExportError, match="is not what was verified: a is missing"):
+    with pytest.raises(gn.export.ExportError, match=r"is not what was verified: .*: a\. The"):
         gn.export.open(export)
-
-
-CHANGED = "has changed since it was verified"
-ADDED = "was added since it was verified"
 
 
 @pytest.mark.parametrize(
@@ -250,15 +223,18 @@ ADDED = "was added since it was verified"
             "is not an export: .* damaged",
         ),
         (lambda e: verified(e, checks={"equal": False}), "is not an export: .*equal"),
-        (lambda e: verified(e, files={}), f"config.json {ADDED}"),
+        (lambda e: verified(e, files={}), "is not what was verified: .*: .*config.json"),
         (
             lambda e: verified(e, base="/home/somebody/model"),
             "base model '/home/somebody/model' are in no repository",
         ),
-        (lambda e: (e / SECOND).write_bytes(os.urandom(200_000)), f"{SECOND} {CHANGED}"),
+        (
+            lambda e: (e / SECOND).write_bytes(os.urandom(200_000)),
+            f"is not what was verified: .*: {SECOND}",
+        ),
         (
             lambda e: (e / "figures" / "a.safetensors").write_bytes(b"x"),
-            f"figures/a.safetensors {ADDED}",
+            "is not what was verified: .*: figures/a.safetensors",
         ),
         (
             lambda e: (e / "more.json").symlink_to("/etc/hostname"),

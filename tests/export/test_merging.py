@@ -203,7 +203,7 @@ base, adapter, merged = (Path(sys.argv[1], name) for name in ("base", "adapter",
 before = most()
 merge(base, adapter, merged, dtype="bfloat16")
 print(most() - before)
-reference = verify.PeftModel.from_pretrained(verify.load_model(base, None), adapter)
+reference = verify.PeftModel.from_pretrained(verify.load_model(base, in_float32=False), adapter)
 assert not verify.weight_problems(merged, base, reference)
 print(most() - before)
 """

@@ -229,7 +229,6 @@ def test_name_with_two_meanings_is_refused(tmp_path: Path) -> None:
         (reads_a_widget, "slider is .*IntSlider, which lives in this process only.*Define the"),
         (uses_a_lambda, r"stripped is not defined by def stripped\("),
         (limited(5), "below uses limit of the function around it.*at the top of a cell"),
-        (doubled(words_of), "words_of is used in a wrapper.*as a decorator, above def words_of"),
         (renamed, r"strict is not defined by def strict\("),
         (uses_a_class, r"Scale is not defined by def Scale\("),
         (Short(most=3), r"Short\(most=3\) of type Short, which lives in this process only"),
