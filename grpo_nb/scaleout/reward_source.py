@@ -177,19 +177,16 @@ def source_of(name: str, function: Callable[..., Any]) -> str:
     # The source of a decorated function includes its decorators, such as lru_cache.
     unwrapped = inspect.unwrap(function)
     code = getattr(unwrapped, "__code__", None)
-    # A class, an object and a lambda have no def of this name.
-    if code is None or code.co_name != name or name == "<lambda>":
-        raise NotPortable(f"{name} is not defined by def {name}(...). {PORTABLE_REWARD}")
+    has_own_def = code is not None and code.co_name == name and name.isidentifier()
+    if not has_own_def:
+        raise NotPortable(
+            f"{name} is not defined by def {name}(...): it is a class, an object, a lambda or a "
+            f"renamed function. {PORTABLE_REWARD}"
+        )
     if code.co_freevars:
         outer_names = ", ".join(code.co_freevars)
-        raise NotPortable(
-            f"{name} uses {outer_names} of the function around it, and the values are not part of "
-            f"its source. {PORTABLE_REWARD}"
-        )
-    try:
-        return textwrap.dedent(inspect.getsource(unwrapped)).rstrip()
-    except OSError as error:
-        raise NotPortable(f"{name} has no source ({error}). {PORTABLE_REWARD}") from error
+        raise NotPortable(f"{name} uses {outer_names} of the function around it. {PORTABLE_REWARD}")
+    return textwrap.dedent(inspect.getsource(unwrapped)).rstrip()
 
 
 def is_installed(module: str) -> bool:

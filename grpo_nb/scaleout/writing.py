@@ -89,7 +89,7 @@ def write(
 
     Raises:
         FileExistsError: The folder exists and `overwrite` is False.
-        FileNotFoundError: The run did not keep its rows or its first adapter.
+        FileNotFoundError: The run did not keep its rows, or no completions of its first step.
         ExportError: The base model here is not the one that the run was trained on.
         ValueError: A reward or a setting cannot be written; the message says what to change.
 
@@ -104,28 +104,18 @@ def write(
         )
     # A model of the Hub is fetched there. Any other one is copied.
     model = published_name(run.settings.model) or COPIED_BASE
-    needed_folders = [run.path]
+    base_folder = Path(resolve_model(run.settings.model))
+    check_target(target, overwrite, [run.path, base_folder])
     if model == COPIED_BASE:
-        base_folder = Path(resolve_model(run.settings.model))
         require_same_base(run, base_folder)
-        needed_folders.append(base_folder)
-    check_target(target, overwrite, needed_folders)
-    start_files = ("adapter_model.safetensors", "train.jsonl", "generations.json")
-    missing = [name for name in start_files if not (run.start_path / name).is_file()]
-    if missing:
-        raise FileNotFoundError(
-            f"the run {run.name!r} has not kept what it started with: {missing}. A run that came "
-            "back from a folder keeps no rows, so write that folder again from the first run. A "
-            "run does not keep more than 100 MB of rows, so train with fewer."
-        )
     reward_functions = _rewards_of(run, rewards)
     trainer_arguments = _trainer_arguments(run)
     recorded_steps = _recorded_steps(run)
-    if not recorded_steps:
-        raise ValueError(
-            f"the run {run.name!r} kept no step with all its completions, so nothing could show "
-            "that the folder computes the same. Train with logging_steps=1, and with whole steps "
-            "in each generation."
+    if not recorded_steps or not (run.start_path / "train.jsonl").is_file():
+        raise FileNotFoundError(
+            f"the run {run.name!r} has not kept what it started with: its rows, and a first step "
+            "with all completions. A run keeps them if it was trained by gn.train with at most "
+            "100 MB of rows, logging_steps=1 and whole steps in each generation."
         )
     with staged_folder(target) as staged:
         copy_files(run.start_path, staged / "adapter_init", "adapter_*")
@@ -214,7 +204,7 @@ def _recorded_steps(run: Run) -> list[dict[str, Any]]:
     settings = run.settings
     file = run.start_path / "generations.json"
     generation_size = settings.generation_batch_size
-    if generation_size % settings.batch_size:
+    if not file.is_file() or generation_size % settings.batch_size:
         return []
     # If a generation is for several steps, TRL shuffles its completions over them, so that losses
     # differ although nothing is wrong. bnpo equals dapo only if the step is one forward pass.

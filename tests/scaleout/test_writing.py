@@ -403,7 +403,7 @@ def test_bad_input_is_refused_and_leaves_nothing(
 def test_run_without_a_whole_recorded_step_is_refused(
     letters_folder: Path, tmp_path: Path, extra: dict
 ) -> None:
-    with pytest.raises(ValueError, match=r"kept no step with all its completions.*logging_steps=1"):
+    with pytest.raises(FileNotFoundError, match=r"has not kept what.*logging_steps=1"):
         rewritten(letters_folder, tmp_path, [signs], extra=extra, gradient_accumulation_steps=2)
     assert not (tmp_path / "folder").exists()
 
