@@ -19,7 +19,7 @@ from grpo_nb.rewards.base import (
     reward_name,
     run_coroutine,
 )
-from grpo_nb.runs.checkpoints import checkpoint_folders, is_disk_full
+from grpo_nb.runs.checkpoints import is_disk_full
 from grpo_nb.scoring.scores import RewardError, score_rows, to_floats
 
 #: Keywords of TRL for a reward that have no value for each completion.
@@ -84,21 +84,19 @@ def explaining_machine_faults(
         # Memory first, because new settings cure it.
         actual_settings = settings.replace(fast_inference=has_vllm_engine(model))
         advice = memory_advice(error, actual_settings)
-        if advice is not None and run is not None:
-            advice += (
-                " Another batch size or length makes it another run, which can start from what "
-                f"this run has learned: gn.load_model(settings, adapter={str(run / 'adapter')!r})."
-            )
         if advice is not None:
+            if run is not None:
+                adapter = str(run / "adapter")
+                advice += (
+                    " Another batch size or length makes it another run, which can start from what "
+                    f"this run has learned: gn.load_model(settings, adapter={adapter!r})."
+                )
             summary = f"({type(error).__name__}: {str(error)[:200]})"
             raise EnvironmentProblem(f"{advice}\n{summary}") from error
         if run is not None and is_disk_full(error):
-            cure = "start a new run with another name, because this one has no checkpoint yet"
-            if checkpoint_folders(run / "checkpoints"):
-                cure = f"resume with gn.train(..., resume={str(run)!r})"
             raise EnvironmentProblem(
                 f"the disk of {str(run)!r} is full ({error}). Everything saved before is kept. "
-                f"Free some space, then {cure}."
+                f"Free some space, then resume with gn.train(..., resume={str(run)!r})."
             ) from error
         problem = gpu_problem(error)
         if problem is not None:

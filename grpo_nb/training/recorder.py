@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -105,8 +104,7 @@ class Recorder(TrainerCallback):
     def stop_button(self) -> Iterator[None]:
         """Within the block, end the training after the current step at the first Ctrl-C.
 
-        A second Ctrl-C ends the training at once. Outside the main thread no interrupt arrives, and
-        nothing changes.
+        A second Ctrl-C ends the training at once.
         """
 
         def on_interrupt(number: int, frame: Any) -> None:
@@ -116,10 +114,6 @@ class Recorder(TrainerCallback):
             if self.bar is not None:
                 self.bar.set_description("stopping after this step, press again to stop now")
 
-        # Python delivers signals to the main thread only.
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
         previous = signal.signal(signal.SIGINT, on_interrupt)
         try:
             yield

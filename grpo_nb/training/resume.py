@@ -9,7 +9,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from grpo_nb.config.smaller_settings import replace_line
 from grpo_nb.core.files import put_in_place, write_text
 from grpo_nb.core.locks import FolderLockedError, locked
 from grpo_nb.core.problems import warn_user
@@ -215,27 +214,22 @@ def _newest_run(root: Path) -> Run | None:
 
 
 def _differences_in_training(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return sentences on what makes two trainings different, with the line that restores it."""
-    changed = {}
-    for key, value in before["settings"].items():
-        if key not in CHANGEABLE_SETTINGS and value != now["settings"].get(key):
-            changed[key] = value
-    sentences = _changed_values(before["settings"], now["settings"], changed)
-    if changed:
-        sentences.append(replace_line(changed))
+    """Return sentences on what makes two trainings different."""
+    fixed_settings = [key for key in before["settings"] if key not in CHANGEABLE_SETTINGS]
+    sentences = [
+        *_changed_values(before["settings"], now["settings"], fixed_settings),
+        *_changed_values(before["task"], now["task"], TASK_PARTS),
+        *_changed_values(_names_and_weights(before), _names_and_weights(now), ("rewards",)),
+    ]
     # A local folder may hold another model now. Older runs have no identity of their base.
     if None not in (before.get("base"), now.get("base")) and before["base"] != now["base"]:
         sentences.append("the weights of the base model have changed")
-    sentences += _changed_values(before["task"], now["task"], TASK_PARTS)
-    # Lists, because the order of the rewards matters too.
-    old_weights = [(reward["name"], reward["weight"]) for reward in before["rewards"]]
-    new_weights = [(reward["name"], reward["weight"]) for reward in now["rewards"]]
-    if old_weights != new_weights:
-        sentences.append(
-            f"the rewards and their weights were {dict(old_weights)}, and now are "
-            f"{dict(new_weights)}"
-        )
     return sentences
+
+
+def _names_and_weights(record: Mapping[str, Any]) -> dict[str, Any]:
+    # A list, because the order of the rewards matters too.
+    return {"rewards": [(reward["name"], reward["weight"]) for reward in record["rewards"]]}
 
 
 def _changes_in_rewards(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

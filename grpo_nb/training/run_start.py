@@ -144,16 +144,11 @@ def set_kl_reference(model: Any, settings: Settings, info: RunInfo) -> None:
 def write_start_folder(run: Run, model: Any, task: Task) -> None:
     """Write the adapter and the training rows that a new run starts from."""
     save_adapter(model, run.start_path)
-    lines = []
-    size = 0
-    for row in task.train:
-        # Values that JSON does not know become text. Each character of the line is one byte.
-        line = json.dumps(row, default=str) + "\n"
-        size += len(line)
-        if size > MAX_TASK_BYTES:
-            return
-        lines.append(line)
-    write_text(run.start_path / "train.jsonl", "".join(lines))
+    # Values that JSON does not know become text.
+    lines = "".join(json.dumps(row, default=str) + "\n" for row in task.train)
+    # Each character is one byte.
+    if len(lines) <= MAX_TASK_BYTES:
+        write_text(run.start_path / "train.jsonl", lines)
 
 
 def write_generation(

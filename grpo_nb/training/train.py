@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from grpo_nb.config.planning import plan
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require
-from grpo_nb.core.files import put_in_place, require_writable, staged_folder
+from grpo_nb.core.files import put_in_place, staged_folder
 from grpo_nb.core.problems import warn_user
 from grpo_nb.models.adapter import load_adapter
 from grpo_nb.models.templates import keep_template
@@ -131,14 +131,12 @@ def train(
         # 1. Find the run to resume.
         found_run = find_run(name, resume, info, locks)
         if found_run is None:
+            # `new_run_folder` checks the name again, only after the slow build.
             if name is not None:
                 require_free_name(settings.run_root, name)
-            # Checked early. `new_run_folder` checks it again, only after the slow build.
-            require_writable(Path(settings.run_root))
         elif found_run.is_finished:
             return _restore_finished_run(found_run, prepared)
         else:
-            require_writable(found_run.run.path)
             info = resumed_info(found_run, info)
             if info.reference == START_REFERENCE:
                 # TRL copies the reference from the adapter of the model when it builds the trainer.

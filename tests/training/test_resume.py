@@ -246,13 +246,13 @@ def test_resume_reports_and_records_changes(root: Path) -> None:
     [
         (
             {"settings": SETTINGS.replace(beta=0.1).to_dict()},
-            r"beta was 0.04, is 0.1; settings = .*\(beta=0.04\)",
+            r"beta was 0\.04, is 0\.1",
         ),
         (
             {"rewards": [{**REWARD, "weight": 2.0}]},
-            r"their weights were \{'short': 1.0\}, and now are \{'short': 2.0\}",
+            r"rewards was \[\('short', 1\.0\)\], is \[\('short', 2\.0\)\]",
         ),
-        ({"rewards": [REWARD, {**REWARD, "name": "more"}]}, "the rewards and their weights"),
+        ({"rewards": [REWARD, {**REWARD, "name": "more"}]}, r"rewards was .*'more'"),
         ({"task": {**TASK, "fingerprint": "g"}}, "fingerprint was 'f', is 'g'"),
         ({"task": {**TASK, "format": {"name": "think"}}}, "format was"),
         ({"base": "other weights"}, "the weights of the base model have changed"),
