@@ -48,8 +48,6 @@ class Project(Shown):
     """A folder that trains a run again, before or after a training in it."""
 
     path: Path
-    name: str
-    """Name of the run."""
     origin: RunInfo
     """Record of what the run was started with, from `origin.json`."""
 
@@ -57,9 +55,11 @@ class Project(Shown):
     def run(self) -> Run:
         """The run that was trained in the folder, made under `back/` on first use.
 
+        It has the name of the folder.
+
         Raises:
             FileNotFoundError: No training was finished in the folder, or a file is missing.
-            ValueError: The name of the run leads out of the folder, or a file is damaged.
+            ValueError: A file is damaged.
         """
         finished_file = self.path / "result" / "finished.json"
         if not finished_file.is_file():
@@ -76,24 +76,22 @@ class Project(Shown):
         with reading(finished_file):
             finished = json.loads(finished_file.read_text("utf-8"))
             started = finished["started"]
-        # The name comes from a file of the folder, so it must not lead out of `back/`.
-        target = inside(inside(self.path, "back"), self.name)
-        made = Run(target)
-        is_current = (
-            (target / "run.json").is_file()
+        run = Run(inside(self.path, "back") / self.path.resolve().name)
+        is_up_to_date = (
+            (run.path / "run.json").is_file()
             # File times would not show a new training: the clocks of two machines differ.
-            and made.info["started"] == started
+            and run.info["started"] == started
             # Another path shows that the folder was moved.
-            and made.settings.model == self.base_model
+            and run.settings.model == self.base_model
         )
-        if not is_current:
-            with staged_folder(target) as staged:
+        if not is_up_to_date:
+            with staged_folder(run.path) as staged:
                 with reading(self.path, " (origin.json or result/)"):
-                    _write_run(staged, self, finished)
-                put_in_place(staged, target)
+                    _write_trained_run(staged, self, finished)
+                put_in_place(staged, run.path)
             # Written after the move, because the card shows the name of the folder.
-            write_model_card(Run(target))
-        return open_run(target)
+            write_model_card(run)
+        return open_run(run.path)
 
     @property
     def base_model(self) -> str:
@@ -103,7 +101,7 @@ class Project(Shown):
 
     def _parts(self) -> Iterator[Part]:
         script = shown_path(self.path / "train.py")
-        yield bold(f"{self.name}, to be trained by {script}.")
+        yield bold(f"To be trained by {script}.")
         if self.origin.settings.get("loss_type") == "bnpo":
             yield BNPO_BECOMES_DAPO
 
@@ -127,22 +125,19 @@ def open_project(folder: str | Path) -> Project:
     cure = "write the folder again with gn.scaleout.write"
     origin = read_run_info(origin_file, cure)
     with reading(origin_file, cure=cure):
-        # `read_run_info` leaves out this field, because a run is named after its folder.
-        name = json.loads(origin_file.read_text("utf-8"))["name"]
         model = origin.settings["model"]
     # A path would make the kit load a model that lies anywhere on this machine.
     if model not in (COPIED_BASE, EMBEDDED_MODEL) and not published_name(model):
         raise ValueError(
             f"{str(origin_file)!r} names the model {model!r}, which is not a name on the Hub."
         )
-    return Project(path=path, name=name, origin=origin)
+    return Project(path=path, origin=origin)
 
 
-def _write_run(target: Path, project: Project, finished: dict[str, Any]) -> None:
+def _write_trained_run(target: Path, project: Project, finished: dict[str, Any]) -> None:
     """Fill a folder with what was trained in a project, as `gn.train` would have left it."""
     source = project.path
     settings = _trained_settings(project, finished["trainer"])
-    processes = "1 process" if finished["processes"] == 1 else f"{finished['processes']} processes"
     info = dataclasses.replace(
         project.origin,
         status="finished",
@@ -153,7 +148,7 @@ def _write_run(target: Path, project: Project, finished: dict[str, Any]) -> None
         seconds=finished["seconds"],
         # Packages that only the kit uses have the versions of the machine that wrote the folder.
         versions={**project.origin.versions, **finished["versions"]},
-        rollout=f"trl, {processes} ({finished['strategy']}), in {source.resolve().name}",
+        rollout=f"trl, processes: {finished['processes']} ({finished['strategy']})",
         effective=None,
     )
     run = Run(target)

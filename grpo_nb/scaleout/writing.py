@@ -310,7 +310,6 @@ def _write_origin(staged: Path, run: Run, trainer_arguments: dict[str, Any], *, 
         settings["model"] = model
     origin = {name: run.info.get(name) for name in UNCHANGED_FIELDS}
     origin |= {
-        "name": run.name,
         "settings": settings,
         "task": without_private_parts(run.info["task"]),
         "rewards": without_private_parts(run.info["rewards"]),

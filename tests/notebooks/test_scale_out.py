@@ -53,5 +53,5 @@ def test_training_in_the_folder_comes_back_as_a_run(
 ) -> None:
     back = gn.scaleout.open(folder).run
     assert len(back.rows) == 3
-    assert "2 processes" in back.info["rollout"]
+    assert "processes: 2" in back.info["rollout"]
     assert "came back as a run" in printed(cell_with(notebook, "came back as a run"))

@@ -35,8 +35,8 @@ def back(
 def test_training_in_the_folder_is_a_run(back: gn.scaleout.Project, run: gn.runs.Run) -> None:
     came = back.run
     assert came.status == "finished"
-    assert came.name == "a-run"
-    assert came.info["rollout"].startswith("trl, 1 process (")
+    assert came.name == "moved"
+    assert came.info["rollout"].startswith("trl, processes: 1 (")
     assert came.info["machine"]["device"] == "cpu"
     assert came.info["machine"]["gpu"] is None
     assert [row["step"] for row in came.rows] == [1, 2, 3]
@@ -124,14 +124,10 @@ def test_folder_from_elsewhere_writes_nothing_outside(
     sent = Path(
         shutil.copytree(back.path, tmp_path / "sent", ignore=shutil.ignore_patterns("back"))
     )
-    rewrite(sent / "origin.json", name="")
-    with pytest.raises(ValueError, match="'' cannot be the name of a file in"):
-        _ = gn.scaleout.open(sent).run
-    for name in (str(mine), "../../mine", "C:\\mine"):
+    for name in ("", str(mine), "../../mine"):
         rewrite(sent / "origin.json", name=name)
-        with pytest.raises(ValueError, match="leads out of the folder"):
-            _ = gn.scaleout.open(sent).run
-    rewrite(sent / "origin.json", name="a-run")
+        assert gn.scaleout.open(sent).run.path == sent / "back" / "sent"
+    shutil.rmtree(sent / "back")
     for link, target in (
         ("back", mine),
         ("result/adapter/adapter_more", mine / "thesis.txt"),
@@ -154,7 +150,7 @@ def test_folder_from_elsewhere_writes_nothing_outside(
     rewrite(sent / "result" / "finished.json", trainer=elsewhere)
     came = gn.scaleout.open(sent).run
     assert (came.settings.run_root, came.settings.model) == ("runs", str(sent / "base"))
-    assert came.path == sent / "back" / "a-run"
+    assert came.path == sent / "back" / "sent"
     assert [file.name for file in mine.iterdir()] == ["thesis.txt"]
 
 
@@ -206,7 +202,7 @@ def test_run_can_be_compared_and_exported(
     assert back.run.rows
 
 
-@pytest.mark.parametrize("field", ["name", "settings", "task", "versions"])
+@pytest.mark.parametrize("field", ["settings", "task", "versions"])
 def test_damaged_origin_is_named(back: gn.scaleout.Project, tmp_path: Path, field: str) -> None:
     ignored = shutil.ignore_patterns("back")
     copy = Path(shutil.copytree(back.path, tmp_path / "copy", ignore=ignored))
@@ -228,7 +224,7 @@ def test_damaged_machine_is_named_and_leaves_no_run(
     rewrite(copy / "result" / "finished.json", machine=machine)
     with pytest.raises(ValueError, match=r"origin\.json or result/.* damaged"):
         _ = gn.scaleout.open(copy).run
-    assert not (copy / "back" / "a-run").exists()
+    assert not (copy / "back" / "copy").exists()
 
 
 def test_run_of_a_folder_opened_as_a_dot_has_full_paths(
@@ -239,7 +235,7 @@ def test_run_of_a_folder_opened_as_a_dot_has_full_paths(
     monkeypatch.chdir(copy)
     run = gn.scaleout.open(".").run
     assert run.settings.model == str(copy / "base")
-    assert run.info["rollout"].endswith("in copy")
+    assert run.name == "copy"
 
 
 @pytest.mark.parametrize("name", ["steps.jsonl", "adapter/adapter_model.safetensors"])
