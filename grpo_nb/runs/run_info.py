@@ -130,8 +130,6 @@ class RunInfo:
     """Alert or observer that ended the training."""
     error: Text | None = None
     """Error that ended the training."""
-    not_saved: list[Text] | None = None
-    """Errors because of which something could not be saved at the end."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of the file."""

@@ -258,19 +258,18 @@ def _run_trainer(trainer: KitTrainer, settings: Settings, found_run: FoundRun | 
 
 
 def _complete_folder(recorder: Recorder, info: RunInfo) -> list[str]:
-    """Write adapter, figure, card and run.json; return what failed, with the reason."""
+    """Write adapter, run.json, figure and card; return what failed, with the reason."""
     run = recorder.run
     write_adapter = partial(_write_adapter, recorder, info)
     write_info = partial(run.write_info, info)
     write_card = partial(write_model_card, run)
-    info.not_saved = []
-    # The info is also written before the figure and the card, which can fail.
-    for write in (write_adapter, write_info, recorder.close, write_card, write_info):
+    problems = []
+    for write in (write_adapter, write_info, recorder.close, write_card):
         try:
             write()
         except Exception as error:
-            info.not_saved.append(f"Not saved: {type(error).__name__}: {error}.")
-    return info.not_saved
+            problems.append(f"Not saved: {type(error).__name__}: {error}.")
+    return problems
 
 
 def _write_adapter(recorder: Recorder, info: RunInfo) -> None:

@@ -19,7 +19,6 @@ def write(folder: Path, **changes: object) -> Path:
 def test_run_info_goes_through_its_file_unchanged(tmp_path: Path) -> None:
     info = read_run_info(write(tmp_path))
     info.adapter_step = 0
-    info.not_saved = []
     info.write(tmp_path / "run.json")
     assert read_run_info(tmp_path / "run.json") == info
 

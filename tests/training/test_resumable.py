@@ -452,10 +452,10 @@ def test_diverged_run_resumes_from_its_last_finite_adapter(
             torch.nn.init.constant_(trained, float("nan"))
         return row["step"] == 4
 
-    with pytest.warns(UserWarning, match="values that are not finite at step 4"):
+    with pytest.warns(UserWarning, match="values that are not finite at step 4") as caught:
         run = gn.train(*fresh, [brevity], settings, name="diverged", observers=[diverge])
     assert run.status == "stopped"
-    assert run.info["not_saved"] == []
+    assert not any("Not saved" in str(warning.message) for warning in caught)
     assert run.info["adapter_step"] == run.checkpoint_step == 2
     assert all(tensor.isfinite().all() for tensor in adapter_in(run.adapter_path).values())
     assert all(parameter.isfinite().all() for parameter in model.parameters())
