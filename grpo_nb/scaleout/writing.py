@@ -104,12 +104,12 @@ def write(
         )
     # A model of the Hub is fetched there. Any other one is copied.
     model = published_name(run.settings.model) or COPIED_BASE
-    base_folder = Path(resolve_model(run.settings.model))
-    check_target(target, overwrite, [run.path, base_folder])
+    needed_folders = [run.path]
     if model == COPIED_BASE:
+        base_folder = Path(resolve_model(run.settings.model))
         require_same_base(run, base_folder)
-    reward_functions = _rewards_of(run, rewards)
-    trainer_arguments = _trainer_arguments(run)
+        needed_folders.append(base_folder)
+    check_target(target, overwrite, needed_folders)
     recorded_steps = _recorded_steps(run)
     if not recorded_steps or not (run.start_path / "train.jsonl").is_file():
         raise FileNotFoundError(
@@ -117,6 +117,8 @@ def write(
             "with all completions. A run keeps them if it was trained by gn.train with at most "
             "100 MB of rows, logging_steps=1 and whole steps in each generation."
         )
+    reward_functions = _rewards_of(run, rewards)
+    trainer_arguments = _trainer_arguments(run)
     with staged_folder(target) as staged:
         copy_files(run.start_path, staged / "adapter_init", "adapter_*")
         copy_files(run.start_path, staged, "train.jsonl")
@@ -207,10 +209,11 @@ def _recorded_steps(run: Run) -> list[dict[str, Any]]:
     if not file.is_file() or generation_size % settings.batch_size:
         return []
     # If a generation is for several steps, TRL shuffles its completions over them, so that losses
-    # differ although nothing is wrong. bnpo equals dapo only if the step is one forward pass.
-    comparable_generation_size = settings.batch_size
+    # differ although nothing is wrong.
+    has_comparable_loss = generation_size == settings.batch_size
     if settings.loss_type == "bnpo":
-        comparable_generation_size = settings.per_device_train_batch_size
+        # bnpo equals dapo only if the step is one forward pass.
+        has_comparable_loss = generation_size == settings.per_device_train_batch_size
     rows_by_step = {row["step"]: row for row in run.rows}
     recorded_steps = []
     with reading(file):
@@ -229,7 +232,7 @@ def _recorded_steps(run: Run) -> list[dict[str, Any]]:
                 "rewards": {name: table[name].tolist() for name in run.weights},
                 "advantages": table["advantage"].tolist(),
             }
-            if generation_size == comparable_generation_size:
+            if has_comparable_loss:
                 metrics = rows_by_step[step]
                 entry |= {name: metrics[name] for name in ("loss", "grad_norm") if name in metrics}
             recorded_steps.append(entry)
