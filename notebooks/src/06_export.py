@@ -153,8 +153,8 @@ if gguf is not None:
 # The folder has a model card: base model, data, rewards with their source, settings, curves, and the held-out result with its interval.
 # `push_problems` lists everything that should stop you from uploading. You should see an empty list.
 #
-# An upload is private unless you write `private=False`, and it is compared by hash afterwards. Log in with `hf auth login` in a terminal,
-# or in Colab with its secrets. Never write a token into a notebook.
+# An upload is private unless you write `private=False`. Log in with `hf auth login` in a terminal, or in Colab with its secrets. Never
+# write a token into a notebook.
 
 # %%
 problems = gn.export.push_problems(merged)
