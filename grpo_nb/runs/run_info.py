@@ -123,7 +123,7 @@ class RunInfo:
     seconds: Number | None = None
     """Duration of a training elsewhere (`grpo_nb.scaleout`)."""
     resumed: list[ResumptionRecord] | None = None
-    """Time, step and changes of each resumption."""
+    """Step and changes of each resumption."""
     adapter_step: int | None = None
     """Step of the adapter that the run left."""
     stopped_by: Text | None = None

@@ -63,15 +63,13 @@ def with_named_errors(reward: RewardFunction) -> RewardFunction:
 
 
 @contextlib.contextmanager
-def explaining_machine_faults(
-    settings: Settings, model: Any, run: Path | None = None
-) -> Iterator[None]:
+def explaining_machine_faults(settings: Settings, model: Any, run: Path) -> Iterator[None]:
     """Raise an error of the block as an `EnvironmentProblem` with advice if the machine caused it.
 
     Args:
         settings: The run's settings.
         model: The loaded model, which has a vLLM engine or has none, whatever the settings ask.
-        run: The run's folder; None before it has one.
+        run: The run's folder.
 
     Raises:
         EnvironmentProblem: Memory or disk is full, or the GPU failed.
@@ -85,15 +83,13 @@ def explaining_machine_faults(
         actual_settings = settings.replace(fast_inference=has_vllm_engine(model))
         advice = memory_advice(error, actual_settings)
         if advice is not None:
-            if run is not None:
-                adapter = str(run / "adapter")
-                advice += (
-                    " Another batch size or length makes it another run, which can start from what "
-                    f"this run has learned: gn.load_model(settings, adapter={adapter!r})."
-                )
-            summary = f"({type(error).__name__}: {str(error)[:200]})"
-            raise EnvironmentProblem(f"{advice}\n{summary}") from error
-        if run is not None and is_disk_full(error):
+            adapter = str(run / "adapter")
+            raise EnvironmentProblem(
+                f"{advice} Another batch size or length makes it another run, which can start from "
+                f"what this run has learned: gn.load_model(settings, adapter={adapter!r}).\n"
+                f"({type(error).__name__}: {str(error)[:200]})"
+            ) from error
+        if is_disk_full(error):
             raise EnvironmentProblem(
                 f"the disk of {str(run)!r} is full ({error}). Everything saved before is kept. "
                 f"Free some space, then resume with gn.train(..., resume={str(run)!r})."

@@ -34,7 +34,7 @@ from grpo_nb.rewards.code import code_tests
 from grpo_nb.runs.groups import OWN_COLUMNS
 from grpo_nb.scoring.scores import call_reward, make_batch
 from grpo_nb.tasks.task import Task
-from grpo_nb.training.errors import explaining_machine_faults, with_named_errors
+from grpo_nb.training.errors import with_named_errors
 from grpo_nb.upstream.unsloth import hand_copies_to_vllm, set_cpu_dtype
 
 import_unsloth()
@@ -114,13 +114,6 @@ def prepare(
             "another name."
         )
     _try_rewards(rewards, fitted, settings)
-    engine_choice = choose_engine(model, settings)
-    is_slow = settings.shared_prompts and not engine_choice.can_share_prompts
-    if is_slow and find_gpu() is None:
-        warn_user(
-            "The completions of a group do not share their prompt, so a step takes about three "
-            f"times as long: {engine_choice.why_not_cpu_engine}."
-        )
     return Prepared(
         model=model,
         tokenizer=tokenizer,
@@ -128,7 +121,7 @@ def prepare(
         rewards=rewards,
         settings=settings,
         weights=weights,
-        engine_choice=engine_choice,
+        engine_choice=choose_engine(model, settings),
     )
 
 
@@ -169,7 +162,6 @@ def build_trainer(prepared: Prepared, trainer_class: type[KitTrainer] = KitTrain
     engine = CpuEngine(model) if can_share_prompts else None
     # transformers creates its output folder at once, so a temporary folder stands in for it.
     with (
-        explaining_machine_faults(prepared.settings, model),
         kept_precision(model),
         tempfile.TemporaryDirectory() as folder,
     ):

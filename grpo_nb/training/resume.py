@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import shutil
-import time
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -259,11 +258,7 @@ def resumed_info(found_run: FoundRun, info: RunInfo) -> RunInfo:
     step = found_run.checkpoint.step
     if found_run.changes:
         warn_user(f"Resuming {run.name!r} at step {step}: {'; '.join(found_run.changes)}.")
-    entry = {
-        "at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "step": step,
-        "changed": found_run.changes,
-    }
+    entry = {"step": step, "changed": found_run.changes}
     return dataclasses.replace(
         info,
         started=before["started"],

@@ -20,7 +20,9 @@ from tests.run_fixtures import brevity
 from tests.support.tiny import load_tiny
 
 
-def test_memory_advice_in_a_run_without_vllm_spares_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_advice_in_a_run_without_vllm_spares_vllm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def generate() -> None:
         raise RuntimeError("CUDA out of memory.")
 
@@ -28,7 +30,7 @@ def test_memory_advice_in_a_run_without_vllm_spares_vllm(monkeypatch: pytest.Mon
     model = SimpleNamespace(vllm_engine=None)
     with (
         pytest.raises(gn.machine.EnvironmentProblem, match="max_completion_length=128"),
-        explaining_machine_faults(gn.preset("t4"), model),
+        explaining_machine_faults(gn.preset("t4"), model, tmp_path),
     ):
         generate()
 

@@ -181,8 +181,7 @@ def test_batches_that_share_nothing_are_named(fresh, tiny_settings) -> None:
 
 def test_other_architecture_trains_on_the_stock_path(fresh, tiny_settings, monkeypatch) -> None:
     monkeypatch.setattr(prepare.CpuEngine, "obstacle", lambda model, longest: "this model is odd")
-    with pytest.warns(UserWarning, match="three times as long: this model is odd"):
-        run = gn.train(*fresh, [brevity], tiny_settings.replace(max_steps=1), name="stock")
+    run = gn.train(*fresh, [brevity], tiny_settings.replace(max_steps=1), name="stock")
     assert run.info["rollout"] == "stock (this model is odd)"
     assert math.isfinite(run.rows[0]["reward"])
 
