@@ -24,7 +24,7 @@ ADAPTER_FILE = "adapter_model.safetensors"
 EDITABLE = {"README.md", FIGURE}
 #: Changed files that an error names.
 MAX_SHOWN_CHANGES = 5
-#: Largest rank of a LoRA in the command for vLLM. A larger one than the adapter's costs memory only.
+#: Largest rank of a LoRA in the command for vLLM. More than the adapter's rank costs memory only.
 SERVED_RANK = 64
 
 

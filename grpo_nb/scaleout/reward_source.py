@@ -90,7 +90,7 @@ class RewardSource:
                 "function is not written to a file. Train where it is defined, with gn.train."
             )
         if isinstance(reward, Reward):
-            return self._value(name, reward)
+            return self._expression_of(name, reward)
         self._add_global(name, reward)
         return name
 
@@ -105,7 +105,7 @@ class RewardSource:
         elif own_name and getattr(sys.modules.get(module), own_name, None) is value:
             self._add_import(name, f"from {module} import {own_name}")
         else:
-            _add_once(self.definitions, name, f"{name} = {self._value(name, value)}")
+            _add_once(self.definitions, name, f"{name} = {self._expression_of(name, value)}")
 
     def _add_import(self, name: str, line: str) -> None:
         if line.split()[-1] != name:
@@ -117,19 +117,18 @@ class RewardSource:
         source = source_of(name, function)
         if self.definitions.get(name) == source:
             return
-        _add_once(
-            self.definitions, name, source
-        )  # Also ends the recursion of a recursive function.
+        # Added before what it uses, which ends the recursion of a function that uses itself.
+        _add_once(self.definitions, name, source)
         namespace = inspect.unwrap(function).__globals__
         for used_name in sorted(global_names(source) & namespace.keys()):
             self._add_global(used_name, namespace[used_name])
         # Put it last, after what it uses.
         self.definitions[name] = self.definitions.pop(name)
 
-    def _value(self, name: str, value: Any) -> str:
+    def _expression_of(self, name: str, value: Any) -> str:
         """Return code that makes a value: plain data, or an object of the kit such as a reward."""
         if dataclasses.is_dataclass(value) and is_installed(type(value).__module__):
-            return self._call(value)
+            return self._call_that_makes(value)
         if isinstance(value, re.Pattern):
             self._add_import("re", "import re")
             # repr() would shorten a long pattern.
@@ -146,7 +145,7 @@ class RewardSource:
             )
         return repr(value)
 
-    def _call(self, value: Any) -> str:
+    def _call_that_makes(self, value: Any) -> str:
         """Return the call that makes a dataclass object, with the arguments that are no default."""
         cls = type(value)
         self._add_global(cls.__name__, cls)
@@ -155,7 +154,7 @@ class RewardSource:
             field_value = getattr(value, field.name)
             # Fields that are not compared are state, such as caches, and start empty there.
             if field.init and field.compare and field_value != field.default:
-                arguments.append(f"{field.name}={self._value(field.name, field_value)}")
+                arguments.append(f"{field.name}={self._expression_of(field.name, field_value)}")
         return f"{cls.__name__}({', '.join(arguments)})"
 
 
