@@ -188,16 +188,11 @@ def _make_run_folder(prepared: Prepared, name: str | None, info: RunInfo, locks:
     That is `run.json`, adapter, questions, rows and the chat template.
     """
     run = Run(new_run_folder(prepared.settings.run_root, name))
-    try:
-        lock_run(run.path, locks)
-        run.write_info(info)  # first of all files, because it makes the folder a run
-        run.keep_questions(prepared.task.train["question"], prepared.task.holdout)
-        write_start_folder(run, prepared.model, prepared.task)
-        keep_template(run.path, prepared.tokenizer)
-    except BaseException:
-        # On a full disk, or after Ctrl-C, a part of the folder would only keep its name taken.
-        shutil.rmtree(run.path, ignore_errors=True)
-        raise
+    lock_run(run.path, locks)
+    run.write_info(info)  # first of all files, because it makes the folder a run
+    run.keep_questions(prepared.task.train["question"], prepared.task.holdout)
+    write_start_folder(run, prepared.model, prepared.task)
+    keep_template(run.path, prepared.tokenizer)
     return run.path
 
 

@@ -106,20 +106,6 @@ def test_finished_run_gets_its_missing_adapter_back(tiny, tiny_settings) -> None
     assert len(again.rows) == tiny_settings.max_steps
 
 
-@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space"), KeyboardInterrupt()])
-def test_run_that_never_began_leaves_its_name_free(
-    tiny, tiny_settings, monkeypatch: pytest.MonkeyPatch, error: BaseException
-) -> None:
-    def fail(*arguments: object) -> None:
-        raise error
-
-    with monkeypatch.context() as patch:
-        patch.setattr("grpo_nb.training.train.write_start_folder", fail)
-        with pytest.raises(type(error)):
-            gn.train(*tiny, [brevity], tiny_settings, name="a")
-    assert not (Path(tiny_settings.run_root) / "a").exists()
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
