@@ -181,8 +181,8 @@ def _trained_settings(project: Project, arguments: dict[str, Any]) -> Settings:
     """Return the settings of a training, which run.yaml and `--set` may have changed."""
     settings = dict(project.origin.settings)
     extra = dict(settings["extra"])
-    if settings["loss_type"] == "bnpo":
-        settings["loss_type"] = "dapo"
+    # `write` has changed bnpo to dapo.
+    settings["loss_type"] = arguments["loss_type"]
     written_arguments = project.origin.effective["arguments"]
     for name, value in arguments.items():
         # For an unchanged argument, the settings of the run stay as they were written.
