@@ -35,9 +35,8 @@ READ_ENTRIES = (
 )
 #: Files that a finished training has. A copy from another machine may be incomplete.
 RESULT_FILES = ("train.jsonl", "result/steps.jsonl", "result/adapter/adapter_model.safetensors")
-#: Settings that a training in the folder cannot change: those of this machine, and the number of
-#: epochs, which TRL ignores because `max_steps` decides.
-FIXED_SETTINGS = ("model", "run_root", "extra", "num_train_epochs")
+#: Settings that a training in the folder cannot change, because they are those of this machine.
+FIXED_SETTINGS = ("model", "run_root", "extra")
 #: The only setting whose effect `write` changes, in words for the user.
 BNPO_BECOMES_DAPO = (
     "The loss bnpo becomes dapo. bnpo divides by the tokens of one process, so each number of "

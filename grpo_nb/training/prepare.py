@@ -59,7 +59,7 @@ class Prepared:
         task: The task without the prompts that are too long.
         rewards: The reward functions.
         settings: The settings, with the task's arguments for the chat template, so that the trainer
-            renders the same prompts, and with the steps that `num_train_epochs` amounts to.
+            renders the same prompts.
         weights: The weight of each reward by name.
         engine_choice: Which engine samples, and why. Prompts are shared if
             `engine_choice.can_share_prompts`.
@@ -105,7 +105,6 @@ def prepare(
     if dropped:
         example = fitted.changes.examples["too long"]
         warn_user(f"{dropped} prompts are too long and are left out: {example}")
-    settings = settings.for_questions(len(fitted.train))
     weights = weights_by_name(rewards)
     taken = weights.keys() & OWN_COLUMNS
     if taken:

@@ -26,9 +26,10 @@ def test_memory_advice_in_a_run_without_vllm_spares_vllm(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(smaller_settings, "find_gpu", lambda: GPUS["t4"])
     model = SimpleNamespace(vllm_engine=None)
+    settings = gn.preset("t4", per_device_train_batch_size=1, gradient_accumulation_steps=16)
     with (
         pytest.raises(gn.machine.EnvironmentProblem, match="max_completion_length=128"),
-        explaining_machine_faults(gn.preset("t4"), model),
+        explaining_machine_faults(settings, model),
     ):
         generate()
 
