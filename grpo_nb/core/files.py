@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
-from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.core.words import in_line
 
 #: Bytes of the longest file name that the usual file systems hold.
@@ -199,21 +198,6 @@ def refuse_links(folder: Path, within: Path | None = None) -> None:
             path = Path(parent, name)
             if path.is_symlink():
                 inside(whole, path.relative_to(whole).as_posix())
-
-
-def require_writable(folder: Path) -> None:
-    """Raise `EnvironmentProblem` unless a run can create files in a folder.
-
-    If the folder does not exist yet, its nearest existing parent is checked.
-    """
-    existing = nearest_existing(folder)
-    if existing.is_dir() and os.access(existing, os.W_OK | os.X_OK):
-        return
-    raise EnvironmentProblem(
-        f"A run cannot be written to {str(folder)!r}, because {str(existing)!r} is a file, or "
-        "read-only for this process. All files of the run are kept there. Choose another folder, "
-        'such as settings.replace(run_root="runs"), or make this folder writable.'
-    )
 
 
 def nearest_existing(path: Path) -> Path:

@@ -6,9 +6,7 @@ next process. Some network drives have no `flock`; there, the kit works without 
 """
 
 import contextlib
-import errno
 import fcntl
-import functools
 import logging
 import os
 import platform
@@ -21,15 +19,12 @@ from grpo_nb.core.words import displayable
 
 LOCK_FILE = ".lock"
 _log = logging.getLogger(__name__)
-_READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 # The name of a holder takes about 60 bytes. A file that the kit did not write may have any length.
 _LONGEST_HOLDER_BYTES = 200
 # `writer_status` of another process holds a shared lock for a moment, so a lock is tried for about
 # a second before it is refused.
 _TRIES = 20
 _SECONDS_BETWEEN_TRIES = 0.05
-# Descriptors of the locks that this process holds.
-_held: set[int] = set()
 
 
 class FolderLockedError(ValueError):
@@ -40,8 +35,7 @@ class FolderLockedError(ValueError):
 def locked(folder: Path) -> Iterator[None]:
     """Hold the lock of a folder for the length of the block.
 
-    A folder that cannot be written to needs no lock. On a drive without locks, the block runs
-    without a lock, and a log message warns of that.
+    On a drive without locks, the block runs without a lock, and a log message warns of that.
 
     Raises:
         FolderLockedError: Another process, or another thread of this one, holds the lock.
@@ -50,20 +44,14 @@ def locked(folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        if descriptor in _held:
-            _held.discard(descriptor)
+        if descriptor is not None:
             os.close(descriptor)
 
 
 def _acquire(folder: Path) -> int | None:
-    """Return the descriptor of the locked file, or None if the folder cannot be locked."""
-    try:
-        # A link is refused: somebody who sends a folder could overwrite other files with it.
-        descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
-    except OSError as error:
-        if error.errno in _READ_ONLY:
-            return None
-        raise
+    """Return the descriptor of the locked file, or None on a drive without locks."""
+    # A link is refused: somebody who sends a folder could overwrite other files with it.
+    descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
     try:
         _lock(descriptor)
     except BlockingIOError:
@@ -74,9 +62,12 @@ def _acquire(folder: Path) -> int | None:
     except OSError as error:
         # Some network drives refuse every lock, each with an error of its own.
         os.close(descriptor)
-        _warn_not_supported(os.strerror(error.errno))
+        _log.warning(
+            "The drive of this folder has no locks (%s), so nothing stops a second process from "
+            "training the same run: start only one.",
+            os.strerror(error.errno),
+        )
         return None
-    _held.add(descriptor)
     holder = f"process {os.getpid()} on {platform.node()!r} since {time.strftime('%F %T')}"
     # On a full disk, the lock still works; the file then does not name the holder.
     with contextlib.suppress(OSError):
@@ -92,27 +83,6 @@ def _lock(descriptor: int) -> None:
             return
         time.sleep(_SECONDS_BETWEEN_TRIES)
     raise BlockingIOError
-
-
-@functools.cache
-def _warn_not_supported(reason: str) -> None:
-    _log.warning(
-        "The drive of this folder has no locks (%s), so nothing stops a second process from "
-        "training the same run: start only one.",
-        reason,
-    )
-
-
-def _close_in_child() -> None:
-    # A forked child shares the lock. A child that outlives a killed training would keep the run
-    # locked.
-    for descriptor in _held:
-        with contextlib.suppress(OSError):
-            os.close(descriptor)
-    _held.clear()
-
-
-os.register_at_fork(after_in_child=_close_in_child)
 
 
 def writer_status(folder: Path, host: str | None) -> Literal["running", "crashed", "unknown"]:

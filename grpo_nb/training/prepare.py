@@ -83,6 +83,7 @@ def prepare(
         ValueError: Rewards, data or settings cannot work.
         RewardError: A reward failed on the first row.
     """
+    rewards = reward_list(rewards)
     require_same_settings(model, tokenizer, settings)
     if settings.keep_adapter == "best" and not settings.holdout_every:
         raise ValueError(
@@ -95,7 +96,6 @@ def prepare(
             "holdout_every=0, or gn.load_task(..., holdout=0.2)."
         )
     settings = task.rendered_by(as_loaded(model, settings))
-    rewards = reward_list(rewards)
     if task.tools is not None:
         prepare_tool_template(tokenizer)
         # `with_tools` has tried the first row.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from grpo_nb.config.planning import plan
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require
-from grpo_nb.core.files import put_in_place, require_writable, staged_folder
+from grpo_nb.core.files import put_in_place, staged_folder
 from grpo_nb.core.problems import warn_user
 from grpo_nb.models.adapter import load_adapter
 from grpo_nb.models.templates import keep_template
@@ -99,8 +99,8 @@ def train(
     Raises:
         ValueError: Settings, weights or data cannot work, or differ from those of the run to
             resume.
-        EnvironmentProblem: Too little memory, a full disk or a read-only folder. On a CPU the plan
-            is checked beforehand.
+        EnvironmentProblem: Too little memory or a full disk. On a CPU the plan is checked
+            beforehand.
         FileExistsError: A run of that name exists.
         FileNotFoundError: There is no run to resume at that path.
         RewardError: A reward failed, in its trial on the first row or in training. The error names
@@ -115,7 +115,6 @@ def train(
         model=model,
         tokenizer=tokenizer,
         task=task,
-        rewards=rewards,
         settings=settings,
     )
     if name is not None:
@@ -133,12 +132,9 @@ def train(
         if found_run is None:
             if name is not None:
                 require_free_name(settings.run_root, name)
-            # Checked early. `new_run_folder` checks it again, only after the slow build.
-            require_writable(Path(settings.run_root))
         elif found_run.is_finished:
             return _restore_finished_run(found_run, prepared)
         else:
-            require_writable(found_run.run.path)
             info = resumed_info(found_run, info)
             if info.reference == START_REFERENCE:
                 # TRL copies the reference from the adapter of the model when it builds the trainer.

@@ -126,24 +126,6 @@ def test_run_that_never_began_leaves_its_name_free(
     assert not (Path(tiny_settings.run_root) / "a").exists()
 
 
-def test_read_only_run_is_refused_before_it_is_resumed(
-    tiny, tiny_settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = gn.train(*tiny, [brevity], tiny_settings, name="a")
-    checked = []
-
-    def refuse(folder: Path) -> None:
-        checked.append(folder)
-        raise gn.machine.EnvironmentProblem("read-only")
-
-    monkeypatch.setattr("grpo_nb.training.train.require_writable", refuse)
-    monkeypatch.setattr("grpo_nb.training.train.build_trainer", pytest.fail)
-    settings = tiny_settings.replace(run_root=str(tmp_path / "other"), max_steps=4)
-    with pytest.raises(gn.machine.EnvironmentProblem, match="read-only"):
-        gn.train(*tiny, [brevity], settings, resume=run.path)
-    assert checked == [run.path]
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
