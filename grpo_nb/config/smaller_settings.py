@@ -1,7 +1,7 @@
 """Name the setting to lower first, for a plan that does not fit and after an out-of-memory error."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.problems import error_chain
@@ -13,18 +13,8 @@ _LEAST_SHARE_OF_VLLM = 0.3
 _LEAST_COMPLETION_LENGTH = 64
 
 
-class Saving(NamedTuple):
-    """A change to the settings that saves memory."""
-
-    why: str
-    change: Mapping[str, Any]
-
-    def __str__(self) -> str:
-        return f"{self.why} Write {replace_line(self.change)}"
-
-
-def first_saving(settings: Settings, *, is_gpu: bool, is_loading: bool = False) -> Saving | None:
-    """Return the change that saves memory and changes the training least, or None.
+def first_saving(settings: Settings, *, is_gpu: bool, is_loading: bool = False) -> str:
+    """Return the change that saves memory and changes the training least; empty if there is none.
 
     Args:
         settings: Settings of the run.
@@ -32,37 +22,41 @@ def first_saving(settings: Settings, *, is_gpu: bool, is_loading: bool = False) 
         is_loading: If True, leave out changes that do not help while the model is loaded.
     """
     micro = settings.per_device_train_batch_size
+    passes = settings.gradient_accumulation_steps
     # With steps_per_generation, halving the pass also halves what is generated at a time, and might
     # split a group.
     can_halve = micro % 2 == 0 and not settings.extra.get("steps_per_generation")
     if can_halve and not is_loading:
-        return Saving(
-            # The loss bnpo divides by the tokens of each pass.
+        change = {
+            "per_device_train_batch_size": micro // 2,
+            "gradient_accumulation_steps": passes * 2,
+        }
+        # The loss bnpo divides by the tokens of each pass.
+        return (
             "Activations grow with the completions of one pass. The step keeps its completions; "
-            'only loss_type="bnpo" weighs their tokens a little differently.',
-            {
-                "per_device_train_batch_size": micro // 2,
-                "gradient_accumulation_steps": settings.gradient_accumulation_steps * 2,
-            },
+            'only loss_type="bnpo" weighs their tokens a little differently. Write '
+            f"{replace_line(change)}"
         )
     share = settings.gpu_memory_utilization
     if is_gpu and settings.fast_inference and share > _LEAST_SHARE_OF_VLLM:
-        return Saving(
-            "vLLM takes its share at once, and what is left was too little for the rest.",
-            {"gpu_memory_utilization": max(round(share - 0.1, 3), _LEAST_SHARE_OF_VLLM)},
+        smaller_share = max(round(share - 0.1, 3), _LEAST_SHARE_OF_VLLM)
+        return (
+            "vLLM takes its share at once, and what is left was too little for the rest. Write "
+            f"{replace_line({'gpu_memory_utilization': smaller_share})}"
         )
     if is_gpu and not settings.load_in_4bit:
-        return Saving(
-            "The weights are the largest part left. In 4 bit they take about a third.",
-            {"load_in_4bit": True},
+        return (
+            "The weights are the largest part left. In 4 bit they take about a third. Write "
+            f"{replace_line({'load_in_4bit': True})}"
         )
     length = settings.max_completion_length
     if length > _LEAST_COMPLETION_LENGTH and not is_loading:
-        return Saving(
-            "Memory grows with the length of the completions.",
-            {"max_completion_length": max(length // 2, _LEAST_COMPLETION_LENGTH)},
+        shorter = max(length // 2, _LEAST_COMPLETION_LENGTH)
+        return (
+            "Memory grows with the length of the completions. Write "
+            f"{replace_line({'max_completion_length': shorter})}"
         )
-    return None
+    return ""
 
 
 def replace_line(change: Mapping[str, Any]) -> str:

@@ -34,7 +34,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.files import (
-    free_path,
     inside,
     refuse_links,
     sha256_of,
@@ -86,10 +85,7 @@ def new_run_folder(root: str | Path, name: str | None) -> Path:
     Raises:
         FileExistsError: A run of that name exists. Nothing is overwritten.
     """
-    if name is None:
-        folder = free_path(Path(root) / datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S"))
-    else:
-        folder = Path(root) / name
+    folder = Path(root) / (name or datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S"))
     folder.mkdir(parents=True)
     return folder
 
