@@ -5,7 +5,6 @@ the one that TRL alone would build.
 """
 
 import dataclasses
-import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -127,4 +126,4 @@ def compare_configurations(
 
 def _plain(value: Any) -> Any:
     # GRPOConfig turns some texts into enums.
-    return value.value if isinstance(value, enum.Enum) else value
+    return getattr(value, "value", value)

@@ -24,7 +24,6 @@ from pydantic import (
 from pydantic.dataclasses import dataclass
 
 from grpo_nb.config import arguments
-from grpo_nb.core.tables import Shown, Table
 from grpo_nb.core.words import require_number
 
 EMBEDDED_MODEL = "SmolLM2-135M-Instruct"
@@ -40,11 +39,11 @@ _Layers = Annotated[tuple[str, ...], Field(min_length=1, strict=False)]
 @dataclass(
     frozen=True, kw_only=True, config=ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 )
-class Settings(Shown):
+class Settings:
     """Settings of a run, with the reason for each default.
 
-    Make them with `preset`, change them with `replace`. A notebook shows them as a table, and
-    `repr(settings)` is the call that makes equal settings.
+    Make them with `preset`, change them with `replace`. `repr(settings)` is the call that makes
+    equal settings.
 
     Raises:
         ValueError: A value cannot work; gives the value, the reason, and what to write instead.
@@ -207,11 +206,6 @@ class Settings(Shown):
             return cls(**values)
         except ValidationError as error:
             raise ValueError("\n".join(_problems(error))) from None
-
-    def _parts(self) -> Iterable[Table]:
-        values = self.to_dict().items()
-        rows = [(name, value) for name, value in values if value not in ({}, None)]
-        yield Table(rows, head=("setting", "value"))
 
 
 def _names() -> list[str]:

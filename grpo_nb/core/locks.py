@@ -21,10 +21,6 @@ LOCK_FILE = ".lock"
 _log = logging.getLogger(__name__)
 # The name of a holder takes about 60 bytes. A file that the kit did not write may have any length.
 _LONGEST_HOLDER_BYTES = 200
-# `writer_status` of another process holds a shared lock for a moment, so a lock is tried for about
-# a second before it is refused.
-_TRIES = 20
-_SECONDS_BETWEEN_TRIES = 0.05
 
 
 class FolderLockedError(ValueError):
@@ -44,16 +40,15 @@ def locked(folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        if descriptor is not None:
-            os.close(descriptor)
+        os.close(descriptor)
 
 
-def _acquire(folder: Path) -> int | None:
-    """Return the descriptor of the locked file, or None on a drive without locks."""
+def _acquire(folder: Path) -> int:
+    """Return the descriptor of the locked file."""
     # A link is refused: somebody who sends a folder could overwrite other files with it.
     descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
     try:
-        _lock(descriptor)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         # The text is empty if the holder has not written it yet.
         holder = os.pread(descriptor, _LONGEST_HOLDER_BYTES, 0).decode(errors="replace")
@@ -61,28 +56,17 @@ def _acquire(folder: Path) -> int | None:
         raise FolderLockedError(displayable(holder) or "another process") from None
     except OSError as error:
         # Some network drives refuse every lock, each with an error of its own.
-        os.close(descriptor)
         _log.warning(
             "The drive of this folder has no locks (%s), so nothing stops a second process from "
             "training the same run: start only one.",
             os.strerror(error.errno),
         )
-        return None
     holder = f"process {os.getpid()} on {platform.node()!r} since {time.strftime('%F %T')}"
     # On a full disk, the lock still works; the file then does not name the holder.
     with contextlib.suppress(OSError):
         os.ftruncate(descriptor, 0)
         os.write(descriptor, holder.encode())
     return descriptor
-
-
-def _lock(descriptor: int) -> None:
-    for _ in range(_TRIES):
-        with contextlib.suppress(BlockingIOError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        time.sleep(_SECONDS_BETWEEN_TRIES)
-    raise BlockingIOError
 
 
 def writer_status(folder: Path, host: str | None) -> Literal["running", "crashed", "unknown"]:

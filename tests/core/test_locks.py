@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from grpo_nb.core import locks
 from grpo_nb.core.locks import FolderLockedError, locked, writer_status
 from tests.support.locks import holder_of
 
@@ -45,17 +44,6 @@ def test_lock_can_be_taken_again(tmp_path: Path) -> None:
 def test_lock_is_held_against_the_same_process_too(tmp_path: Path) -> None:
     with locked(tmp_path), pytest.raises(FolderLockedError, match=f"process {os.getpid()} on "):
         locked(tmp_path).__enter__()
-
-
-def test_lock_waits_for_a_process_that_reads_the_status(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / ".lock").touch()
-    with (tmp_path / ".lock").open("rb") as reader:
-        fcntl.flock(reader, fcntl.LOCK_SH)
-        monkeypatch.setattr(locks.time, "sleep", lambda seconds: reader.close())
-        with locked(tmp_path):
-            assert writer_status(tmp_path, platform.node()) == "running"
 
 
 def test_lock_of_a_moved_folder_leaves_its_successor_locked(tmp_path: Path) -> None:
