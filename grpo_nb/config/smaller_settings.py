@@ -1,4 +1,4 @@
-"""Name the setting to lower first, for a plan that does not fit and after an out-of-memory error."""
+"""Name the setting to lower first: for a plan that does not fit, and after out-of-memory."""
 
 from collections.abc import Mapping
 from typing import Any
