@@ -167,7 +167,6 @@ def plan(
         # The plan is of the run that will happen, not of the one that was asked for.
         settings = settings.replace(fast_inference=False)
     dtype = compute_dtype(settings, gpu, model)
-
     parts = memory_parts(settings, sizes, gpu, dtype.bytes_per_number, prompt_tokens)
     return Plan(
         settings=settings,
