@@ -77,13 +77,14 @@ def watch(trainer: Any, steps: list[dict[str, float]]) -> None:
     trainer.lengths = lengths
 
 
-def measure(is_kit: bool, count: int) -> dict[str, Any]:
+def measure(side: str, count: int) -> dict[str, Any]:
     import grpo_nb as gn
 
     steps: list[dict[str, float]] = []
     with tempfile.TemporaryDirectory() as out:
-        settings = gn.preset("cpu", max_steps=count, run_root=out)
-        if not is_kit:
+        dtype = "bfloat16" if side == "kit bfloat16" else "auto"
+        settings = gn.preset("cpu", max_steps=count, run_root=out, dtype=dtype)
+        if not side.startswith(KIT):
             return {"steps": steps, "lengths": by_hand(settings, out, steps)}
         from grpo_nb.training import train
 
@@ -200,7 +201,7 @@ def main() -> None:
     parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.side:
-        result = measure(arguments.side.startswith(KIT), arguments.steps)
+        result = measure(arguments.side, arguments.steps)
         tell({**result, "peak": peak_gb()})
         return
     has_type = has_bfloat16_instructions()

@@ -258,8 +258,7 @@ def _decide(
             f"it is fooled by what a training would find: {', '.join(fooling)}",
         )
     if low < ENOUGH_CORRELATION:
-        needed = correlation.pairs_needed(ENOUGH_CORRELATION)
-        return "too few labels to tell", f"with this correlation it takes about {needed:.0f} labels"
+        return "too few labels to tell", "the interval of the correlation is too wide: label more"
     return "fit as a reward", "nothing that was tried fooled it"
 
 

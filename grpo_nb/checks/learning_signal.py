@@ -330,7 +330,6 @@ def baseline(
         model=model,
         tokenizer=tokenizer,
         task=task,
-        rewards=rewards,
         settings=settings,
     )
     require_number("prompts", prompts, 1)

@@ -25,7 +25,6 @@ from grpo_nb.checks.references import judges_in, phrases_in, texts_in
 from grpo_nb.checks.report import Finding, RewardReport
 from grpo_nb.checks.roles import Role
 from grpo_nb.checks.rows import CheckRow, CheckRows, choose_rows
-from grpo_nb.core.argument_types import require
 from grpo_nb.core.words import require_number
 from grpo_nb.rewards import base
 from grpo_nb.tasks.formats import AnswerFormat, xml
@@ -110,7 +109,6 @@ def check_rewards(
     >>> check_rewards([correctness(), xml_format()], rows).ok
     True
     """
-    require("gn.check_rewards(rewards, task)", roles={"task": "rows"}, rewards=rewards, task=task)
     rewards = base.reward_list(rewards)
     weights = base.changed_weights(base.weights_by_name(rewards), weights or {})
     require_number("seconds_per_call", seconds_per_call, 0.01, is_whole=False)

@@ -4,7 +4,7 @@ Nothing here loads a model or reads data. `machine` reports what the computer ha
 shows what will really run, from the configuration that it builds.
 """
 
-from grpo_nb.config.arguments import IMPORTANCE_SAMPLING_LEVELS, LOSS_TYPES
+from grpo_nb.config.arguments import LOSS_TYPES
 from grpo_nb.config.planning import plan
 from grpo_nb.config.presets import preset
 from grpo_nb.config.settings import EMBEDDED_MODEL, Settings

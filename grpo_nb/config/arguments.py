@@ -15,7 +15,6 @@ from grpo_nb.core.words import did_you_mean
 # Of the pinned TRL; a test compares them with its source. docs/reference/losses.md explains each.
 LossType = Literal["bnpo", "cispo", "dapo", "dr_grpo", "grpo", "luspo", "sapo", "vespo"]
 LOSS_TYPES = get_args(LossType)
-IMPORTANCE_SAMPLING_LEVELS = ("sequence", "token")
 
 #: Fields of `GRPOConfig` in trl 1.15.0 with transformers 5.17.0.
 GRPO_CONFIG_FIELDS = frozenset(
@@ -75,9 +74,6 @@ UNSLOTH_ARGUMENTS = {
     "unsloth_logit_chunk_multiplier",
     "unsloth_grpo_mini_batch",
 }
-# Names that `extra` may hold, unless `_REFUSALS` has them.
-_EXTRA_NAMES = GRPO_CONFIG_FIELDS | UNSLOTH_ARGUMENTS
-
 _NO_EVALUATION = (
     "TRL's evaluation does not run here, so it would do nothing: the setting is holdout_every, "
     "a held-out curve, and gn.compare(run) compares afterwards"
@@ -99,6 +95,8 @@ _REASONS = {
     "when the model is loaded",
     "model_init_kwargs trust_remote_code": "the model is loaded before the trainer exists, so it "
     "would do nothing: gn.load_model(settings, loader={...})",
+    "generation_batch_size": "the setting is extra={'steps_per_generation': ...}, the passes whose "
+    "completions are generated together",
     "resume_from_checkpoint": f'{_ONLY_SCRIPTS}: gn.train(..., resume="auto")',
     "do_train do_eval do_predict": _ONLY_SCRIPTS,
     "bf16 fp16 torch_dtype": _PRECISION,
@@ -115,13 +113,14 @@ _REASONS = {
     "max_tool_calling_iterations": "tools belong to the task: task.with_tools(..., rounds=8)",
     "fsdp deepspeed": "a run is trained in one process; gn.scaleout is for several",
     # Names that people know from elsewhere, which GRPOConfig does not have.
-    "warmup_ratio": "removed in transformers 5: set warmup_steps, or warmup_steps=None for a tenth "
-    "of the run",
+    "warmup_ratio": "removed in transformers 5: set warmup_steps, a number of steps or a share "
+    "below 1 of the run",
     "max_length max_seq_length": "set max_prompt_length and max_completion_length, whose sum it is",
     "max_new_tokens": "the setting is max_completion_length",
     "batch_size": "the setting is per_device_train_batch_size",
     "group_size": "the setting is num_generations",
-    "epochs num_epochs": "the setting is num_train_epochs",
+    "num_train_epochs epochs num_epochs": "a run is as long as max_steps: for two passes over the "
+    "questions write max_steps=2 * len(task.train) * num_generations // batch_size",
     "kl_coef": "the setting is beta",
     "lr": "the setting is learning_rate",
     "lora_r r max_lora_rank": "the setting is lora_rank",
@@ -166,6 +165,14 @@ def is_publishing(name: str) -> bool:
     return _PUBLISHING.fullmatch(name) is not None
 
 
+# Arguments of GRPOConfig that a user can set: as a setting, or else in `extra`.
+_SETTABLE = {
+    name
+    for name in GRPO_CONFIG_FIELDS | UNSLOTH_ARGUMENTS
+    if name not in _REFUSALS and not is_publishing(name)
+}
+
+
 def check_names(values: Mapping[str, Any], fields: Collection[str]) -> None:
     """Check the names of settings and those in `extra`; all problems are reported at once.
 
@@ -179,37 +186,24 @@ def check_names(values: Mapping[str, Any], fields: Collection[str]) -> None:
 
     >>> check_names({"beta": 0.1, "extra": {"epsilon": 0.1}}, {"beta", "extra"})
     """
+    extra = values["extra"] if isinstance(values.get("extra"), Mapping) else {}
+    known = {*fields, *_SETTABLE}
     # People paste whole configurations, so all problems are collected first.
-    problems = []
-    belongs_in_extra = {}
-    for name, value in values.items():
+    problems = [_problem(name, known) for name in (*values, *extra) if name not in known]
+    for name, value in extra.items():
         if name in fields:
-            continue
-        problem = _problem(name, "setting", fields)
-        if problem:
-            problems.append(problem)
-        else:
-            belongs_in_extra[name] = value
-    if belongs_in_extra:
-        problems.append(f"arguments of TRL without a setting: write extra={belongs_in_extra}")
-    extra = values.get("extra")
-    # Settings refuse an extra that is no dict.
-    for name in extra if isinstance(extra, Mapping) else ():
-        problem = _problem(name, "name in extra", {*_EXTRA_NAMES, *fields})
-        if name in fields:
-            problem = f"{name!r} in extra: it is a setting, write {name}={extra[name]!r}"
-        if problem:
-            problems.append(problem)
+            problems.append(f"{name!r} in extra: it is a setting, write {name}={value!r}")
+    in_extra = {name: value for name, value in values.items() if name in known - {*fields}}
+    if in_extra:
+        problems.append(f"arguments of TRL without a setting: write extra={in_extra}")
     if problems:
         lines = "".join(f"\n- {problem}" for problem in problems)
         raise ValueError(f"Some settings cannot be set as written:{lines}")
 
 
-def _problem(name: str, kind: str, known: Collection[str]) -> str:
-    """Return why a name cannot be set, and what to write; empty if `extra` takes the name."""
+def _problem(name: str, known: Collection[str]) -> str:
+    """Return why neither settings nor `extra` can have a name, and what to write."""
     reason = _NO_PUBLISHING if is_publishing(name) else _REFUSALS.get(name)
-    if reason is not None:
-        return f"{name!r}: {reason}"
-    if name in _EXTRA_NAMES:
-        return ""
-    return f"unknown {kind} {name!r}{did_you_mean(name, known)}"
+    if reason is None:
+        return f"unknown setting {name!r}{did_you_mean(name, known)}"
+    return f"{name!r}: {reason}"

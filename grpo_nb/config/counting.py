@@ -20,11 +20,7 @@ def answer(request: dict[str, str]) -> dict[str, Any]:
 
     config = AutoConfig.from_pretrained(request["model"])
     with init_empty_weights(include_buffers=True):
-        try:
-            model = AutoModelForCausalLM.from_config(config)
-        except ValueError:  # a model for images and text, without a class for text alone
-            model = AutoModelForCausalLM.from_config(config.get_text_config())
-    return count_sizes(model)
+        return count_sizes(AutoModelForCausalLM.from_config(config))
 
 
 def count_sizes(model: Any) -> dict[str, Any]:
@@ -33,14 +29,12 @@ def count_sizes(model: Any) -> dict[str, Any]:
 
     config = model.config.get_text_config()
     head = model.get_output_embeddings()
-    projections: dict[str, tuple[int, int]] = {}
+    linear = 0
+    inputs_and_outputs = 0
     for path, module in model.named_modules():
         if isinstance(module, torch.nn.Linear) and module is not head and "lora_" not in path:
-            name = path.removesuffix(".base_layer").rpartition(".")[2]
-            weights, in_plus_out = projections.get(name, (0, 0))
-            weights += module.in_features * module.out_features
-            in_plus_out += module.in_features + module.out_features
-            projections[name] = (weights, in_plus_out)
+            linear += module.in_features * module.out_features
+            inputs_and_outputs += module.in_features + module.out_features
     parameters = 0
     for name, parameter in model.named_parameters():
         if "lora_" not in name:
@@ -59,5 +53,6 @@ def count_sizes(model: Any) -> dict[str, Any]:
         "key_value_width": (getattr(config, "num_key_value_heads", None) or heads) * head_width,
         "query_width": heads * head_width,
         "vocabulary": config.vocab_size,
-        "projections": projections,
+        "linear": linear,
+        "inputs_and_outputs": inputs_and_outputs,
     }

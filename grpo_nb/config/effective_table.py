@@ -5,7 +5,6 @@ the one that TRL alone would build.
 """
 
 import dataclasses
-import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +15,7 @@ from grpo_nb.core.tables import Shown, Table, bold, code
 from grpo_nb.machine.gpu import Gpu
 
 # Settings that GRPOConfig has too, but that the kit carries out itself.
-_CARRIED_OUT_BY_KIT = {"num_train_epochs", "save_steps"}
+_CARRIED_OUT_BY_KIT = {"save_steps"}
 # Bookkeeping of a run, which nobody sets.
 _NOT_SHOWN = {"output_dir", "reward_weights", "hub_token"}
 # Shown as `dtype` and `fast_inference`.
@@ -89,7 +88,6 @@ def requested_arguments(
         requested["use_vllm"] = True
     return {
         **requested,
-        "warmup_steps": settings.warmup,
         "adam_beta2": 0.99,
         "bf16": dtype == "bfloat16",
         "fp16": dtype == "float16",
@@ -110,7 +108,7 @@ def compare_configurations(
         built: The configuration, or a trainer's `args`.
         trl_only: The configuration that TRL alone builds of the same arguments.
     """
-    asked = {**vars(settings), "warmup_steps": settings.warmup, **settings.extra}
+    asked = {**vars(settings), **settings.extra}
     changed = {}
     arguments = {}
     for field in dataclasses.fields(trl_only):
@@ -128,4 +126,4 @@ def compare_configurations(
 
 def _plain(value: Any) -> Any:
     # GRPOConfig turns some texts into enums.
-    return value.value if isinstance(value, enum.Enum) else value
+    return getattr(value, "value", value)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.config.settings import ALL_LINEAR, Settings
+from grpo_nb.config.settings import Settings
 from grpo_nb.core.processes import ChildError, run_script
 from grpo_nb.machine.gpu import Gpu
 
@@ -52,24 +52,11 @@ class Sizes:
     query_width: int
     """Queries of all heads together."""
     vocabulary: int
-    projections: Mapping[str, tuple[int, int]]
-    """Linear layers of the decoder, which 4-bit loading packs and a LoRA adapts. Layer name ->
-    (number of weights, inputs plus outputs), both summed over all layers of that name."""
-
-    @property
-    def linear(self) -> int:
-        """Weights of the linear layers of the decoder."""
-        return sum(weights for weights, _ in self.projections.values())
-
-    def lora_parameters(self, rank: int, targets: tuple[str, ...]) -> int:
-        """Return `rank x (in + out)`, summed over the adapted layers (arXiv:2106.09685)."""
-        return rank * sum(in_plus_out for _, in_plus_out in self.adapted(targets))
-
-    def adapted(self, targets: tuple[str, ...]) -> list[tuple[int, int]]:
-        """Return the entries of `projections` that a LoRA adapts."""
-        if targets == ALL_LINEAR:
-            return list(self.projections.values())
-        return [sizes for name, sizes in self.projections.items() if name in targets]
+    linear: int
+    """Weights of the decoder's linear layers, which 4-bit loading packs."""
+    inputs_and_outputs: int
+    """Inputs and outputs of these layers together. A LoRA has `rank` weights for each
+    (arXiv:2106.09685)."""
 
 
 @dataclass(frozen=True)
@@ -125,11 +112,10 @@ def memory_parts(
     settings: Settings,
     sizes: Sizes,
     gpu: Gpu | None,
-    *,
     bytes_per_number: int,
     prompt_tokens: int,
 ) -> Iterator[MemoryPart]:
-    """Estimate each part, with every completion at its longest.
+    """Estimate each part, with every completion at its longest and a LoRA over all linear layers.
 
     Args:
         settings: Settings of the run; with `fast_inference`, vLLM generates.
@@ -138,49 +124,44 @@ def memory_parts(
         bytes_per_number: For numbers that are not quantized: 2, or 4 for float32.
         prompt_tokens: Tokens of the longest prompt.
     """
+    # 4-bit loading packs only the linear layers.
     bits = 4 if settings.load_in_4bit else 8 * bytes_per_number
-    weights = f"{sizes.parameters / 1e6:,.0f} million in {bits} bit"
-    yield MemoryPart("weights", _weights(settings, sizes, bytes_per_number), weights)
+    bytes_of_linear = _BYTES_IN_4_BIT if settings.load_in_4bit else bytes_per_number
+    others = sizes.parameters - sizes.linear
+    weights = sizes.linear * bytes_of_linear + others * bytes_per_number
+    yield MemoryPart("weights", weights, f"{sizes.parameters / 1e6:,.0f} million in {bits} bit")
     # PEFT keeps the LoRA in float32, also over weights in 16 bit.
-    lora = sizes.lora_parameters(settings.lora_rank, settings.lora_target_modules)
+    lora = settings.lora_rank * sizes.inputs_and_outputs
     rank = f"rank {settings.lora_rank}: {lora / 1e6:,.1f} million in float32"
     yield MemoryPart("LoRA", lora * _BYTES_OF_FLOAT32, rank)
     yield MemoryPart("gradients", lora * _BYTES_OF_FLOAT32, "one for each LoRA weight", "training")
-    if gpu is not None and "8bit" in settings.optim:
-        yield MemoryPart("optimizer", lora * 2, "two states, of 1 byte each")
-    else:
-        yield MemoryPart("optimizer", lora * 2 * _BYTES_OF_FLOAT32, "two states in float32")
+    yield MemoryPart("optimizer", lora * 2 * _BYTES_OF_FLOAT32, "two states in float32")
     if gpu is None:
-        yield from _on_cpu(settings, sizes, bytes_per_number, prompt_tokens)
+        yield MemoryPart("Python and libraries", CPU_BASE, "measured with the pinned versions")
     else:
-        yield from _on_gpu(settings, sizes, gpu, bytes_per_number, prompt_tokens)
-
-
-def _on_cpu(
-    settings: Settings, sizes: Sizes, bytes_per_number: int, prompt_tokens: int
-) -> Iterator[MemoryPart]:
-    micro = settings.per_device_train_batch_size
-    length = settings.max_completion_length
-    yield MemoryPart("Python and libraries", CPU_BASE, "measured with the pinned versions")
-    yield _cache(settings, sizes, bytes_per_number, prompt_tokens)
-    # With shared prompts, each group computes its prompt once.
-    prompt_copies = micro
-    if settings.shared_prompts:
-        prompt_copies = math.ceil(micro / settings.num_generations)
-    computed_tokens = micro * length + prompt_copies * prompt_tokens
-    attended_tokens = micro * (prompt_tokens + length)
-    per_layer = _activations(sizes, computed_tokens, attended_tokens, bytes_per_number)
-    activations = sizes.layers * per_layer
-    tokens = f"{computed_tokens:,} tokens in {sizes.layers} layers, micro-batch of {micro}"
-    yield MemoryPart("activations", activations, tokens, "training")
-    chunk = min(micro * length * sizes.vocabulary, _LOGIT_CHUNK)
-    block = f"four copies of a block of {chunk / 1e6:.0f} million"
-    copies = chunk * _COPIES_OF_LOGIT_CHUNK * _BYTES_OF_FLOAT32
-    yield MemoryPart("logits", copies, block, "training")
-    if bytes_per_number == _BYTES_OF_FLOAT32 and settings.shared_prompts:
+        yield MemoryPart("CUDA and fragmentation", _GPU_RESERVE, "a margin, not a measurement")
+    if gpu is not None and settings.fast_inference:
+        share = settings.gpu_memory_utilization * gpu.memory_gib * 2**30
+        explanation = (
+            "its share of the card without the weights, which training uses too; given back in "
+            "training (standby)"
+        )
+        yield MemoryPart("vLLM", max(share - weights, 0), explanation, "generation")
+    else:
+        rows = settings.generation_batch_size
+        length = settings.max_completion_length
+        # A key and a value in each layer.
+        bytes_per_token = 2 * sizes.key_value_width * sizes.layers * bytes_per_number
+        cache = rows * (prompt_tokens + length) * bytes_per_token
+        explanation = f"{rows} rows of {prompt_tokens} + {length} tokens"
+        yield MemoryPart("KV cache", cache, explanation, "generation")
+    yield from _parts_of_a_pass(
+        settings, sizes, bytes_per_number, prompt_tokens, is_gpu=gpu is not None
+    )
+    has_cpu_engine = gpu is None and settings.shared_prompts
+    if has_cpu_engine and bytes_per_number == _BYTES_OF_FLOAT32:
         # grpo_nb.cpu samples with copies of the weights, and keeps them in training.
-        adapted = sum(weights for weights, _ in sizes.adapted(settings.lora_target_modules))
-        folded = adapted * _BYTES_OF_FLOAT32
+        folded = sizes.linear * _BYTES_OF_FLOAT32
         explanation = "the adapter added to a copy of the linear layers"
         yield MemoryPart("folded weights", folded, explanation)
         packed = (sizes.linear + sizes.vocabulary * sizes.hidden) * _BYTES_OF_FLOAT32
@@ -188,65 +169,43 @@ def _on_cpu(
         yield MemoryPart("packed weights", packed, explanation)
 
 
-def _on_gpu(
-    settings: Settings, sizes: Sizes, gpu: Gpu, bytes_per_number: int, prompt_tokens: int
+def _parts_of_a_pass(
+    settings: Settings, sizes: Sizes, bytes_per_number: int, prompt_tokens: int, *, is_gpu: bool
 ) -> Iterator[MemoryPart]:
-    micro = settings.per_device_train_batch_size
-    length = prompt_tokens + settings.max_completion_length
-    yield MemoryPart("CUDA and fragmentation", _GPU_RESERVE, "a margin, not a measurement")
-    # Unsloth's checkpointing moves the inputs of the layers to the computer's memory and recomputes
-    # one layer at a time.
-    tokens = micro * length
-    layer = _activations(sizes, tokens, tokens, bytes_per_number)
-    layer += 2 * tokens * sizes.hidden * bytes_per_number  # its input and its output
-    recomputed = f"{tokens:,} tokens in one layer at a time (checkpointing)"
-    yield MemoryPart("activations", layer, recomputed, "training")
-    # Unsloth computes at least one row at a time, and divides the vocabulary into 4 x micro chunks.
-    logits_at_once = sizes.vocabulary / (_UNSLOTH_LEAST_CHUNKS * micro)
-    logits = length * (logits_at_once + sizes.hidden) * _UNSLOTH_BYTES_PER_NUMBER
-    smallest = "the smallest block; Unsloth takes more where memory is free"
-    yield MemoryPart("logits", logits, smallest, "training")
-    if not settings.fast_inference:
-        yield _cache(settings, sizes, bytes_per_number, prompt_tokens)
-        return
-    # vLLM and the training use the same weights, which are counted already.
-    share = settings.gpu_memory_utilization * gpu.memory_gib * 2**30
-    share_without_weights = max(share - _weights(settings, sizes, bytes_per_number), 0)
-    explanation = (
-        "its share of the card without the weights, which training uses too; given back in "
-        "training (standby)"
-    )
-    yield MemoryPart("vLLM", share_without_weights, explanation, "generation")
+    """Estimate what one forward and backward pass keeps.
 
-
-def _weights(settings: Settings, sizes: Sizes, bytes_per_number: int) -> float:
-    """Return the bytes of all weights; 4-bit loading packs only the linear layers."""
-    bytes_of_linear = _BYTES_IN_4_BIT if settings.load_in_4bit else bytes_per_number
-    others = sizes.parameters - sizes.linear
-    return sizes.linear * bytes_of_linear + others * bytes_per_number
-
-
-def _activations(sizes: Sizes, computed: int, attended: int, bytes_per_number: int) -> float:
-    """Return the bytes that one layer keeps for the backward pass, without a matrix of scores.
-
-    For each computed token, 12 hidden widths (two norms, inputs and outputs of attention,
-    residuals) and 4 inner ones (gate, its activation, up, their product), after Korthikanti et al.
-    (arXiv:2205.05198, section 4.1) for a gated MLP and no dropout. For each attended token, keys
-    and values, as kept and as repeated for all query heads.
+    A layer keeps 12 hidden widths for each computed token (two norms, inputs and outputs of
+    attention, residuals) and 4 inner ones (gate, its activation, up, their product), after
+    Korthikanti et al. (arXiv:2205.05198, section 4.1) for a gated MLP and no dropout. For each
+    attended token, it keeps keys and values, also as repeated for all query heads.
     """
+    micro = settings.per_device_train_batch_size
+    length = settings.max_completion_length
+    prompt_copies = micro
+    if settings.shared_prompts and not is_gpu:
+        # On a CPU, each group computes its prompt once.
+        prompt_copies = math.ceil(micro / settings.num_generations)
+    computed_tokens = micro * length + prompt_copies * prompt_tokens
+    attended_tokens = micro * (prompt_tokens + length)
     per_computed = 12 * sizes.hidden + 4 * sizes.mlp_width
     per_attended = 2 * (sizes.key_value_width + sizes.query_width)
-    return bytes_per_number * (computed * per_computed + attended * per_attended)
-
-
-def _cache(
-    settings: Settings, sizes: Sizes, bytes_per_number: int, prompt_tokens: int
-) -> MemoryPart:
-    """Return the keys and values of all rows of one generation."""
-    rows = settings.generation_batch_size
-    length = settings.max_completion_length
-    # A key and a value in each layer.
-    numbers_per_token = 2 * sizes.key_value_width * sizes.layers
-    cache = rows * (prompt_tokens + length) * numbers_per_token * bytes_per_number
-    explanation = f"{rows} rows of {prompt_tokens} + {length} tokens"
-    return MemoryPart("KV cache", cache, explanation, "generation")
+    numbers_per_layer = computed_tokens * per_computed + attended_tokens * per_attended
+    if is_gpu:
+        # Unsloth's checkpointing recomputes one layer at a time.
+        layers = 1
+        kept = "one layer at a time (checkpointing)"
+        # Unsloth computes at least one row at a time, and the vocabulary in 4 x micro chunks.
+        logits_at_once = sizes.vocabulary / (_UNSLOTH_LEAST_CHUNKS * micro)
+        numbers = (prompt_tokens + length) * (logits_at_once + sizes.hidden)
+        logits = numbers * _UNSLOTH_BYTES_PER_NUMBER
+        block = "the smallest block; Unsloth takes more where memory is free"
+    else:
+        layers = sizes.layers
+        kept = f"{layers} layers"
+        chunk = min(micro * length * sizes.vocabulary, _LOGIT_CHUNK)
+        logits = chunk * _COPIES_OF_LOGIT_CHUNK * _BYTES_OF_FLOAT32
+        block = f"four copies of a block of {chunk / 1e6:.0f} million"
+    activations = layers * numbers_per_layer * bytes_per_number
+    tokens = f"{computed_tokens:,} tokens in {kept}, micro-batch of {micro}"
+    yield MemoryPart("activations", activations, tokens, "training")
+    yield MemoryPart("logits", logits, block, "training")

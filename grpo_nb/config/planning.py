@@ -1,13 +1,11 @@
-"""`gn.plan`: the needs of a run, whether it fits, and smaller settings that do.
+"""`gn.plan`: the needs of a run, whether it fits, and which setting to lower first.
 
 Memory is arithmetic on sizes (formulas and their sources in `memory`), and never a promise. The
-time of a step is not estimated. `smaller_settings` finds the smaller settings.
+time of a step is not estimated.
 """
 
-import dataclasses
-import functools
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +14,7 @@ from grpo_nb.config.hardware import ComputeDtype, compute_dtype, has_vllm_engine
 from grpo_nb.config.memory import CPU_BASE, MemoryPart, Sizes, memory_parts, peak_gb, sizes_of
 from grpo_nb.config.presets import GPUS, PRESETS
 from grpo_nb.config.settings import Settings
-from grpo_nb.config.smaller_settings import fitting_changes, replace_line
+from grpo_nb.config.smaller_settings import first_saving
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.problems import EnvironmentProblem, warn_user
 from grpo_nb.core.tables import Shown, Table, bold
@@ -41,22 +39,10 @@ class Plan(Shown):
     prompt_tokens: int
     """Tokens of the longest prompt, or `max_prompt_length` if no prompt was measured."""
     sizes: Sizes
-    questions: int | None = None
-    """Number of training questions; None without a task."""
+    parts: tuple[MemoryPart, ...]
+    """Memory by part."""
     why_not_vllm: str = ""
     """Reason why vLLM does not generate although it was asked for; empty otherwise."""
-
-    @functools.cached_property
-    def parts(self) -> tuple[MemoryPart, ...]:
-        """Memory by part."""
-        parts = memory_parts(
-            self.settings,
-            self.sizes,
-            self.gpu,
-            bytes_per_number=self.dtype.bytes_per_number,
-            prompt_tokens=self.prompt_tokens,
-        )
-        return tuple(parts)
 
     @property
     def memory_gb(self) -> float:
@@ -68,20 +54,11 @@ class Plan(Shown):
         """True if the memory is enough."""
         return self.memory_gb <= self.available_gb
 
-    @functools.cached_property
-    def nearest(self) -> Mapping[str, Any]:
-        """Changes to the settings with which the run fits; empty if it fits, or nothing helps."""
-        return fitting_changes(
-            self.settings,
-            lambda settings: dataclasses.replace(self, settings=settings).fits,
-            is_gpu=self.gpu is not None,
-        )
-
     def require_fit(self) -> None:
         """Raise if the run cannot fit a CPU, where the kernel would end; warn if it is a GPU.
 
         Raises:
-            EnvironmentProblem: Gives the memory needed, the memory free, and settings that fit.
+            EnvironmentProblem: Gives the memory needed, the memory free, and the setting to lower.
         """
         if self.fits:
             return
@@ -97,9 +74,8 @@ class Plan(Shown):
         need = f"about {self.memory_gb:.1f} GB at its peak"
         if self.fits:
             return f"The run fits {machine}: it needs {need}; {free}."
-        advice = "No smaller settings fit; take a smaller model."
-        if self.nearest:
-            advice = f"What fits: {replace_line(self.nearest)}"
+        saving = first_saving(self.settings, is_gpu=self.gpu is not None)
+        advice = saving or "No setting is left to lower; take a smaller model."
         return f"This run needs {need}; {free}. {advice}"
 
     def _parts(self) -> Iterable[str | Table]:
@@ -110,18 +86,12 @@ class Plan(Shown):
     def _rows_of_run(self) -> list[tuple[Any, ...]]:
         """Return what was asked for and what will run."""
         settings = self.settings
-        steps = f"{settings.max_steps:,}"
-        why_steps = ""
-        if settings.num_train_epochs is not None:
-            count = "the" if self.questions is None else f"{self.questions:,}"
-            why_steps = f"num_train_epochs={settings.num_train_epochs:g} over {count} questions"
-            steps = "not known" if self.questions is None else steps
         passes = f"{settings.per_device_train_batch_size} x {settings.gradient_accumulation_steps}"
         engine = "vLLM" if settings.fast_inference else "without vLLM"
         why_engine = f"asked: vLLM. {self.why_not_vllm}" if self.why_not_vllm else "as asked"
         return [
             (bold("asked, and what will run"), "", ""),
-            ("training steps", steps, why_steps),
+            ("training steps", f"{settings.max_steps:,}", ""),
             (
                 "completions a step",
                 settings.batch_size,
@@ -162,10 +132,10 @@ def plan(
 
     Args:
         settings: Settings of the run.
-        task: A `Task`, for the lengths of its prompts and the steps of `num_train_epochs`.
+        task: A `Task`, for the lengths of its prompts.
         model: The loaded model, whose sizes are counted. Without it, a model without weights is
             built from the configuration, which takes some seconds the first time.
-        tokenizer: With `task`, to measure the longest prompt. Without it, the longest prompt has
+        tokenizer: With `task`, to measure the longest prompt. Without both, the longest prompt has
             `max_prompt_length` tokens.
         machine: `cpu` (of this computer), `t4`, `l4`, `a100`, `h100` or a
             `grpo_nb.machine.gpu.Gpu` such as `Gpu("mine", 24.0, (8, 9))`; by default this machine.
@@ -181,32 +151,31 @@ def plan(
     if not isinstance(machine, Gpu | None):
         require_choice("machine", machine, PRESETS)
         gpu = GPUS.get(machine)
-    is_another_machine = gpu is not None and gpu != find_gpu()
-    questions = None
+    is_another_machine = machine is not None and gpu is not None
     prompt_tokens = settings.max_prompt_length
-    if task is not None:
-        questions = len(task.train)
-        settings = settings.for_questions(questions)
-        if tokenizer is not None:
-            # Training drops longer prompts.
-            longest = max(task.prompt_lengths(task.train, tokenizer))
-            prompt_tokens = min(longest, prompt_tokens)
+    if task is not None and tokenizer is not None:
+        # Training drops longer prompts.
+        longest = max(task.prompt_lengths(task.train, tokenizer))
+        prompt_tokens = min(longest, prompt_tokens)
     sizes = sizes_of(settings.model) if model is None else Sizes(**count_sizes(model))
     why_not_vllm = ""
     # How another machine would load the model, and what is installed there, is not known.
     if settings.fast_inference and not has_vllm_engine(model) and not is_another_machine:
-        why_not_vllm = "the model was loaded without vLLM"
-        if model is None:
-            why_not_vllm = vllm_obstacle(settings, gpu) or ""
-    # The plan is of the run that will happen, not of the one that was asked for.
+        obstacle = "the model was loaded without vLLM"
+        why_not_vllm = obstacle if model is not None else vllm_obstacle(settings, gpu) or ""
+    if why_not_vllm:
+        # The plan is of the run that will happen, not of the one that was asked for.
+        settings = settings.replace(fast_inference=False)
+    dtype = compute_dtype(settings, gpu, model)
+    parts = memory_parts(settings, sizes, gpu, dtype.bytes_per_number, prompt_tokens)
     return Plan(
-        settings=settings.replace(fast_inference=False) if why_not_vllm else settings,
+        settings=settings,
         gpu=gpu,
         available_gb=_available(gpu, model, is_another_machine) / 1e9,
-        dtype=compute_dtype(settings, gpu, model),
+        dtype=dtype,
         prompt_tokens=prompt_tokens,
-        questions=questions,
         sizes=sizes,
+        parts=tuple(parts),
         why_not_vllm=why_not_vllm,
     )
 

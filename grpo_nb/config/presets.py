@@ -26,7 +26,7 @@ _GPU = {
     "learning_rate": 1e-5,
     "lr_scheduler_type": "cosine",
     "max_steps": 250,
-    "warmup_steps": None,
+    "warmup_steps": 0.1,
     "max_grad_norm": 0.1,
     "weight_decay": 0.1,
     "optim": "adamw_8bit",
@@ -106,10 +106,7 @@ def _preset_for_this_machine() -> str:
     gpu = find_gpu()
     if gpu is None:
         return "cpu"
-    if gpu.memory_gib < 20:
-        return "t4"
-    if gpu.memory_gib < 36:
-        return "l4"
-    # A part of an H100 (MIG) may have no more memory than an A100 of 40 GB.
-    is_whole_h100 = gpu.compute_capability >= (9, 0) and gpu.memory_gib >= 70
-    return "h100" if is_whole_h100 else "a100"
+    for name, least_memory_gib in (("h100", 70), ("a100", 36), ("l4", 20)):
+        if gpu.memory_gib >= least_memory_gib:
+            return name
+    return "t4"

@@ -12,7 +12,6 @@ from dataclasses import fields
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
-    BeforeValidator,
     ConfigDict,
     Field,
     JsonValue,
@@ -25,33 +24,26 @@ from pydantic import (
 from pydantic.dataclasses import dataclass
 
 from grpo_nb.config import arguments
-from grpo_nb.core.tables import Shown, Table
-from grpo_nb.core.words import require_choice, require_number
+from grpo_nb.core.words import require_number
 
 EMBEDDED_MODEL = "SmolLM2-135M-Instruct"
 
-#: Value of `lora_target_modules` if every linear layer except the output layer is adapted
-#: (peft/tuners/tuners_utils.py).
-ALL_LINEAR = ("all-linear",)
 _PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 _AtMostOne = Annotated[float, Field(gt=0, le=1)]
+_BelowOne = Annotated[float, Field(ge=0, lt=1)]
 # A file of settings has a list. PEFT would read a single text as a pattern.
-_Layers = Annotated[
-    tuple[str, ...],
-    Field(min_length=1, strict=False),
-    BeforeValidator(lambda value: ALL_LINEAR if value == ALL_LINEAR[0] else value),
-]
+_Layers = Annotated[tuple[str, ...], Field(min_length=1, strict=False)]
 
 
 @dataclass(
     frozen=True, kw_only=True, config=ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 )
-class Settings(Shown):
+class Settings:
     """Settings of a run, with the reason for each default.
 
-    Make them with `preset`, change them with `replace`. A notebook shows them as a table, and
-    `repr(settings)` is the call that makes equal settings.
+    Make them with `preset`, change them with `replace`. `repr(settings)` is the call that makes
+    equal settings.
 
     Raises:
         ValueError: A value cannot work; gives the value, the reason, and what to write instead.
@@ -82,11 +74,11 @@ class Settings(Shown):
     """Enough for a narrow task; a larger rank costs memory and time."""
     lora_alpha: PositiveInt = 32
     """Twice the rank, the common choice."""
-    lora_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    lora_dropout: _BelowOne = 0.0
     """A short run does not overfit its adapter, and Unsloth's fast layers need 0."""
     lora_target_modules: _Layers = _PROJECTIONS
     """All linear projections: better than adapting attention alone with as many LoRA weights
-    (arXiv:2305.14314). `"all-linear"` adapts all linear layers of any model."""
+    (arXiv:2305.14314)."""
 
     num_generations: Annotated[int, Field(ge=2)] = 8
     """Completions per prompt, the group. A prompt teaches only if the rewards in its group differ,
@@ -98,20 +90,16 @@ class Settings(Shown):
     """Forward passes per step. Take more passes and a smaller batch when memory is short."""
     max_steps: PositiveInt = 14
     """14 steps are enough for the arithmetic task on every seed measured
-    (docs/evidence/quickstart_seeds.md). With `num_train_epochs` the steps are computed when
-    training starts."""
-    num_train_epochs: PositiveFloat | None = None
-    """Passes over the training questions, in place of `max_steps`; `gn.plan(settings, task)` shows
-    the steps. `preset` and `replace` refuse both at once; `replace(max_steps=...)` drops the
-    epochs."""
+    (docs/evidence/quickstart_seeds.md)."""
     learning_rate: _AtMostOne = 1e-4
     """High, for a LoRA on a small model and a short run. Larger models need 5e-6 to 2e-5."""
     lr_scheduler_type: str = "constant_with_warmup"
     """A run this short has no time to decay."""
-    warmup_steps: NonNegativeInt | None = 4
+    warmup_steps: NonNegativeInt | _BelowOne = 4
     """Adam's first steps are as large as the learning rate allows, whatever the gradient, so the
     warm-up keeps them small. Four for any `max_steps`, so that a trial of two steps equals the
-    start of the real run. `None`, in the presets of GPUs, is a tenth of `max_steps`."""
+    start of the real run. A number below 1, as in the presets of GPUs, is a share of
+    `max_steps`."""
     max_grad_norm: PositiveFloat = 0.2
     """RL gradients are noisy, and small groups make them noisier."""
     weight_decay: NonNegativeFloat = 0.0
@@ -156,16 +144,10 @@ class Settings(Shown):
 
     def __post_init__(self) -> None:
         arguments.check_names({"extra": self.extra}, _names())
-        # The sizes below are computed from these.
-        for name in ("steps_per_generation", "generation_batch_size", "num_iterations"):
-            value = self.extra.get(name)
-            # None is TRL's default.
-            if value is not None:
-                require_number(name, value, 1)
-        # TRL notices an unknown level only at the first loss, after the first generation.
-        level = self.extra.get("importance_sampling_level", "token")
-        levels = arguments.IMPORTANCE_SAMPLING_LEVELS
-        require_choice("importance_sampling_level", level, levels)
+        # The size of a generation is computed from it. None is TRL's default.
+        steps = self.extra.get("steps_per_generation")
+        if steps is not None:
+            require_number("steps_per_generation", steps, 1)
         # TRL refuses it too, but Unsloth on a GPU changes the batch size by itself.
         group = self.num_generations
         if self.generation_batch_size % group:
@@ -173,14 +155,8 @@ class Settings(Shown):
             raise ValueError(
                 f"{self.generation_batch_size} completions are generated at a time, which is not a "
                 f"multiple of num_generations = {group}. A group must be whole, or its advantages "
-                "mean nothing. If generation_batch_size is in extra, change it there. Otherwise "
-                f"change the batch. Write per_device_train_batch_size={size}."
+                f"mean nothing. Write per_device_train_batch_size={size}."
             )
-
-    @property
-    def warmup(self) -> int:
-        """Steps of warm-up: `warmup_steps`, or a tenth of the run."""
-        return self.max_steps // 10 if self.warmup_steps is None else self.warmup_steps
 
     @property
     def longest_row(self) -> int:
@@ -196,7 +172,7 @@ class Settings(Shown):
     def generation_batch_size(self) -> int:
         """Completions generated at a time: one optimizer step's, unless `extra` changes it."""
         steps = self.extra.get("steps_per_generation") or self.gradient_accumulation_steps
-        return self.extra.get("generation_batch_size") or self.per_device_train_batch_size * steps
+        return self.per_device_train_batch_size * steps
 
     @property
     def sampling(self) -> dict[str, Any]:
@@ -212,46 +188,7 @@ class Settings(Shown):
         Raises:
             ValueError: A name is unknown, with the nearest right one, or a value cannot work.
         """
-        # Steps that are set later take the place of the epochs of a preset.
-        if "max_steps" in changes:
-            if changes.get("num_train_epochs") is not None:
-                raise ValueError(
-                    f"max_steps = {changes['max_steps']!r} and num_train_epochs = "
-                    f"{changes['num_train_epochs']!r} both say how long the run is: leave one of "
-                    "them out. (TRL would take max_steps and ignore the epochs.)"
-                )
-            changes = {"num_train_epochs": None, **changes}
         return self.from_dict({**vars(self), **changes})
-
-    def for_questions(self, count: int) -> Self:
-        """Return a copy whose `max_steps` is `num_train_epochs` passes over `count` questions.
-
-        Without `num_train_epochs` the settings are returned as they are. As in TRL, a pass leaves
-        out questions that are too few for one more generation.
-
-        Raises:
-            ValueError: There are too few questions for a single generation.
-
-        >>> Settings(num_train_epochs=3).for_questions(100).max_steps  # 2 questions per step
-        150
-        """
-        if self.num_train_epochs is None:
-            return self
-        questions_per_generation = self.generation_batch_size // self.num_generations
-        generations = count // questions_per_generation
-        if not generations:
-            raise ValueError(
-                f"num_train_epochs = {self.num_train_epochs:g} cannot be counted: there are "
-                f"{count} training questions, and one generation takes {questions_per_generation}. "
-                f"Write max_steps={self.max_steps}, or a smaller batch."
-            )
-        # trl 1.15, `GRPOTrainer._get_train_sampler`: completions are used `num_iterations` times.
-        # None in `extra` is TRL's default, 1.
-        iterations = self.extra.get("num_iterations") or 1
-        completions = generations * self.generation_batch_size * iterations
-        steps_per_epoch = math.ceil(completions / self.batch_size)
-        steps = math.ceil(self.num_train_epochs * steps_per_epoch)
-        return self.from_dict({**vars(self), "max_steps": steps})
 
     def to_dict(self) -> dict[str, Any]:
         """Return values for JSON, from which `Settings.from_dict` makes equal settings.
@@ -263,20 +200,12 @@ class Settings(Shown):
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Return the settings of `to_dict`, checked; steps and epochs may both be given."""
+        """Return the settings of `to_dict`, checked."""
         arguments.check_names(values, _names())
         try:
             return cls(**values)
         except ValidationError as error:
             raise ValueError("\n".join(_problems(error))) from None
-
-    def _parts(self) -> Iterable[Table]:
-        values = {**self.to_dict(), "warmup_steps": self.warmup}
-        if self.num_train_epochs is not None:
-            # `for_questions` computes both from the questions of a task.
-            del values["max_steps"], values["warmup_steps"]
-        rows = [(name, value) for name, value in values.items() if value not in ({}, None)]
-        yield Table(rows, head=("setting", "value"))
 
 
 def _names() -> list[str]:

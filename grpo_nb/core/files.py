@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
-from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.core.words import in_line
 
 #: Bytes of the longest file name that the usual file systems hold.
@@ -64,7 +63,7 @@ def staged_folder(target: Path) -> Iterator[Path]:
         shutil.rmtree(staged, ignore_errors=True)
 
 
-def put_in_place(staged: Path, target: Path, *, overwrite: bool = True) -> None:
+def put_in_place(staged: Path, target: Path) -> None:
     """Rename a finished file or folder to `target`, and then delete the old folder.
 
     A folder cannot replace another one in a single step. If the second of the two renames fails,
@@ -73,14 +72,8 @@ def put_in_place(staged: Path, target: Path, *, overwrite: bool = True) -> None:
 
     Args:
         staged: Path from `staged_folder`, or a file.
-        target: New path.
-        overwrite: If False, `target` must be free. `check_target` checks this before an export,
-            and it is checked again, because another process may have written meanwhile.
-
-    Raises:
-        FileExistsError: `target` is not free and `overwrite` is False.
+        target: New path. `check_target` checks it before an export.
     """
-    _require_free(target, overwrite)
     if not target.is_dir():
         staged.replace(target)
         return
@@ -185,35 +178,14 @@ def inside(folder: Path, name: Any) -> Path:
     return folder / name
 
 
-def refuse_links(folder: Path, within: Path | None = None) -> None:
-    """Raise `ValueError` if a folder contains a symbolic link at any depth; see `inside`.
-
-    Args:
-        folder: A run, an export, or a part of one.
-        within: Folder from which the message gives the path of the link; by default `folder`.
-    """
-    whole = within or folder
+def refuse_links(folder: Path) -> None:
+    """Raise `ValueError` if a folder contains a symbolic link at any depth; see `inside`."""
     # `os.walk` passes over what a training in progress removes meanwhile.
     for parent, folders, files in os.walk(folder):
         for name in (*folders, *files):
             path = Path(parent, name)
             if path.is_symlink():
-                inside(whole, path.relative_to(whole).as_posix())
-
-
-def require_writable(folder: Path) -> None:
-    """Raise `EnvironmentProblem` unless a run can create files in a folder.
-
-    If the folder does not exist yet, its nearest existing parent is checked.
-    """
-    existing = nearest_existing(folder)
-    if existing.is_dir() and os.access(existing, os.W_OK | os.X_OK):
-        return
-    raise EnvironmentProblem(
-        f"A run cannot be written to {str(folder)!r}, because {str(existing)!r} is a file, or "
-        "read-only for this process. All files of the run are kept there. Choose another folder, "
-        'such as settings.replace(run_root="runs"), or make this folder writable.'
-    )
+                inside(folder, path.relative_to(folder).as_posix())
 
 
 def nearest_existing(path: Path) -> Path:
@@ -222,20 +194,6 @@ def nearest_existing(path: Path) -> Path:
     while not existing.exists():
         existing = existing.parent
     return existing
-
-
-def free_path(path: Path) -> Path:
-    """Return `path` if it is free, else the first free path with a number added.
-
-    >>> free_path(Path("/nowhere/run"))
-    PosixPath('/nowhere/run')
-    """
-    candidate = path
-    number = 2
-    while candidate.exists():
-        candidate = path.with_name(f"{path.name}_{number}")
-        number += 1
-    return candidate
 
 
 def sha256_of(file: Path) -> str:

@@ -84,14 +84,7 @@ def evaluate(
     >>> 0.0 <= answered.accuracy <= 1.0
     True
     """
-    require(
-        "gn.evaluate(subject, task)",
-        optional=("task", "run"),
-        roles={"task": "questions"},
-        subject=subject,
-        task=task,
-        run=run,
-    )
+    require("gn.evaluate(subject, task)", optional=("run",), subject=subject, run=run)
     # A wrong name or path is found here, before a model is loaded.
     located, run = locate_subjects([subject], run)
     exam = Exam(
@@ -149,10 +142,8 @@ def compare(
     """
     require(
         "gn.compare(subject, against=other, task=task)",
-        optional=("against", "task", "run"),
-        roles={"against": "subject", "task": "questions"},
+        optional=("against", "run"),
         subject=subject,
-        task=task,
         against=against,
         run=run,
     )

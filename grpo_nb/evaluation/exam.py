@@ -70,12 +70,7 @@ class Exam:
     correct: RewardFunction | None = None
 
     def __post_init__(self) -> None:
-        require(
-            "gn.evaluate or gn.compare",
-            optional=("settings",),
-            rewards=self.rewards,
-            settings=self.settings,
-        )
+        require("gn.evaluate or gn.compare", optional=("settings",), settings=self.settings)
 
     # What is asked.
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from grpo_nb.config.hardware import cpu_dtype
+from grpo_nb.config.hardware import compute_dtype
 from grpo_nb.config.settings import Settings
 from grpo_nb.generation.llama_cpp import complete_with_gguf
 from grpo_nb.machine.gpu import find_gpu
@@ -345,7 +345,8 @@ def _load(subject: Path | str, run: Run | None) -> tuple[Any, Any]:
     source = resolve_model(str(subject))
     with without_loading_bars():
         model = AutoModelForCausalLM.from_pretrained(source, dtype="auto")
-    dtype = cpu_dtype("auto" if run is None else _settings_to_load(run).dtype).name
+    settings = Settings() if run is None else _settings_to_load(run)
+    dtype = compute_dtype(settings, None).name
     # On a GPU the dtype of the checkpoint is kept.
     if find_gpu() is not None:
         model = model.to("cuda")

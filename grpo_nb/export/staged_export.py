@@ -106,7 +106,7 @@ def make_export(
         # After the last file was written, because every file is hashed.
         verification["files"] = sizes_and_hashes(staged)
         write_json(staged / VERIFICATION_FILE, verification)
-        put_in_place(staged, target, overwrite=overwrite)
+        put_in_place(staged, target)
     return Export(target, verification, run)
 
 

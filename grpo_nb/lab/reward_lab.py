@@ -96,9 +96,6 @@ class RewardLab(Panel):
         require(
             "gn.RewardLab(rewards, task, model, tokenizer, settings)",
             optional=("model", "tokenizer", "settings"),
-            roles={"task": "rows"},
-            rewards=rewards,
-            task=task,
             model=model,
             tokenizer=tokenizer,
             settings=settings,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_nb.config.hardware import compute_dtype, has_vllm_engine, vllm_obstacle
-from grpo_nb.config.settings import ALL_LINEAR, Settings
+from grpo_nb.config.settings import Settings
 from grpo_nb.config.smaller_settings import memory_advice
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.problems import EnvironmentProblem, error_summary, warn_user
@@ -225,7 +225,6 @@ def lora_arguments(
     settings: Settings, gpu: Gpu | None, loader: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the arguments of `FastLanguageModel.get_peft_model`, without the model."""
-    targets = settings.lora_target_modules
     # Unsloth's loader takes the choice too, but get_peft_model overwrites it
     # (unsloth/models/llama.py, `FastLlamaModel.patch_peft_model`).
     checkpointing = loader.get("use_gradient_checkpointing", "unsloth" if gpu else False)
@@ -233,7 +232,7 @@ def lora_arguments(
         "r": settings.lora_rank,
         "lora_alpha": settings.lora_alpha,
         "lora_dropout": settings.lora_dropout,
-        "target_modules": ALL_LINEAR[0] if targets == ALL_LINEAR else list(targets),
+        "target_modules": list(settings.lora_target_modules),
         "use_gradient_checkpointing": checkpointing,
         "random_state": settings.seed,
     }
@@ -259,7 +258,7 @@ def _load(
             lora = lora_arguments(settings, gpu, loader)
             return FastLanguageModel.get_peft_model(base_model, **lora), tokenizer
     except Exception as error:
-        advice = memory_advice(error, settings, phase="loading")
+        advice = memory_advice(error, settings, is_loading=True)
         if advice is not None:
             raise EnvironmentProblem(f"{advice} ({type(error).__name__})") from error
         problem = None if settings.fast_inference else gpu_problem(error)

@@ -34,10 +34,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.files import (
-    free_path,
     inside,
     refuse_links,
-    require_writable,
     sha256_of,
     shown_path,
     staged_file,
@@ -86,13 +84,8 @@ def new_run_folder(root: str | Path, name: str | None) -> Path:
 
     Raises:
         FileExistsError: A run of that name exists. Nothing is overwritten.
-        EnvironmentProblem: The root is read-only, or not a folder.
     """
-    require_writable(Path(root))
-    if name is None:
-        folder = free_path(Path(root) / datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S"))
-    else:
-        folder = Path(root) / name
+    folder = Path(root) / (name or datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S"))
     folder.mkdir(parents=True)
     return folder
 
@@ -548,7 +541,7 @@ def open_run(path: str | Path | Run) -> Run:
     >>> gn.open_run(run.path).status
     'finished'
     """
-    require('gn.open_run("runs/name")', roles={"path": "run"}, path=path)
+    require('gn.open_run("runs/name")', path=path)
     if isinstance(path, Run):
         return path
     path = Path(path).expanduser()

@@ -120,7 +120,7 @@ def open_project(folder: str | Path) -> Project:
     # Other entries may hold links, such as those of an environment that was made in the folder.
     for name in READ_ENTRIES:
         if inside(path, name).is_dir():
-            refuse_links(path / name, within=path)
+            refuse_links(path / name)
     origin_file = path / "origin.json"
     cure = "write the folder again with gn.scaleout.write"
     origin = read_run_info(origin_file, cure)

@@ -154,7 +154,7 @@ def write(
                 f"{', '.join(names)} would hold what looks like an access token or key. Remove it "
                 "from the reward or the settings, and revoke it: the run's folder holds it too."
             )
-        put_in_place(staged, target, overwrite=overwrite)
+        put_in_place(staged, target)
     return open_project(target)
 
 

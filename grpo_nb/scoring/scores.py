@@ -16,7 +16,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from grpo_nb.core.argument_types import require
 from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.core.tables import Html, Part, Shown, Table, escaped
 from grpo_nb.core.words import as_score, displayable, in_line, shorten
@@ -330,7 +329,6 @@ def score(
     """
     if on_error not in ("raise", "record"):
         raise ValueError(f"on_error = {on_error!r} must be 'raise' or 'record'.")
-    require("gn.score(rewards, completions, rows)", rewards=rewards, completions=completions)
     rewards = reward_list(rewards)
     weights = changed_weights(weights_by_name(rewards), weights or {})
     batch = make_batch(completions, rows, completion_ids=completion_ids, tokenizer=tokenizer)

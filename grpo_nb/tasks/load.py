@@ -108,9 +108,7 @@ def load_task(
     >>> len(task.train), len(task.holdout), task.answers.kind
     (1, 1, 'number')
     """
-    require(
-        "gn.load_task(source, settings)", optional=("settings",), source=source, settings=settings
-    )
+    require("gn.load_task(source, settings)", optional=("settings",), settings=settings)
     require_choice("kind", kind, (None, *get_args(Kind)))
     is_arithmetic = isinstance(source, str) and source == "arithmetic"
     if options and not is_arithmetic:

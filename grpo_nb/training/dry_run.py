@@ -56,7 +56,6 @@ def dry_run(
         model=model,
         tokenizer=tokenizer,
         task=task,
-        rewards=rewards,
         settings=settings,
     )
     with_state = stateful_functions(reward_list(rewards))

@@ -59,7 +59,7 @@ class Prepared:
         task: The task without the prompts that are too long.
         rewards: The reward functions.
         settings: The settings, with the task's arguments for the chat template, so that the trainer
-            renders the same prompts, and with the steps that `num_train_epochs` amounts to.
+            renders the same prompts.
         weights: The weight of each reward by name.
         engine_choice: Which engine samples, and why. Prompts are shared if
             `engine_choice.can_share_prompts`.
@@ -83,6 +83,7 @@ def prepare(
         ValueError: Rewards, data or settings cannot work.
         RewardError: A reward failed on the first row.
     """
+    rewards = reward_list(rewards)
     require_same_settings(model, tokenizer, settings)
     if settings.keep_adapter == "best" and not settings.holdout_every:
         raise ValueError(
@@ -95,7 +96,6 @@ def prepare(
             "holdout_every=0, or gn.load_task(..., holdout=0.2)."
         )
     settings = task.rendered_by(as_loaded(model, settings))
-    rewards = reward_list(rewards)
     if task.tools is not None:
         prepare_tool_template(tokenizer)
         # `with_tools` has tried the first row.
@@ -105,7 +105,6 @@ def prepare(
     if dropped:
         example = fitted.changes.examples["too long"]
         warn_user(f"{dropped} prompts are too long and are left out: {example}")
-    settings = settings.for_questions(len(fitted.train))
     weights = weights_by_name(rewards)
     taken = weights.keys() & OWN_COLUMNS
     if taken:

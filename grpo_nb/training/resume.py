@@ -28,7 +28,6 @@ from grpo_nb.training.run_start import BASE_REFERENCE
 #: reported as without effect.
 CHANGEABLE_SETTINGS = (
     "max_steps",
-    "num_train_epochs",
     "save_steps",
     "holdout_every",
     "holdout_questions",

@@ -99,8 +99,8 @@ def train(
     Raises:
         ValueError: Settings, weights or data cannot work, or differ from those of the run to
             resume.
-        EnvironmentProblem: Too little memory, a full disk or a read-only folder. On a CPU the plan
-            is checked beforehand.
+        EnvironmentProblem: Too little memory or a full disk. On a CPU the plan is checked
+            beforehand.
         FileExistsError: A run of that name exists.
         FileNotFoundError: There is no run to resume at that path.
         RewardError: A reward failed, in its trial on the first row or in training. The error names
@@ -115,7 +115,6 @@ def train(
         model=model,
         tokenizer=tokenizer,
         task=task,
-        rewards=rewards,
         settings=settings,
     )
     if name is not None:
@@ -188,11 +187,16 @@ def _make_run_folder(prepared: Prepared, name: str | None, info: RunInfo, locks:
     That is `run.json`, adapter, questions, rows and the chat template.
     """
     run = Run(new_run_folder(prepared.settings.run_root, name))
-    lock_run(run.path, locks)
-    run.write_info(info)  # first of all files, because it makes the folder a run
-    run.keep_questions(prepared.task.train["question"], prepared.task.holdout)
-    write_start_folder(run, prepared.model, prepared.task)
-    keep_template(run.path, prepared.tokenizer)
+    try:
+        lock_run(run.path, locks)
+        run.write_info(info)  # first of all files, because it makes the folder a run
+        run.keep_questions(prepared.task.train["question"], prepared.task.holdout)
+        write_start_folder(run, prepared.model, prepared.task)
+        keep_template(run.path, prepared.tokenizer)
+    except BaseException:
+        # On a full disk, or after Ctrl-C, a part of the folder would only keep its name taken.
+        shutil.rmtree(run.path, ignore_errors=True)
+        raise
     return run.path
 
 

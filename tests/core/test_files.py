@@ -96,15 +96,6 @@ def test_staged_folder_after_error_leaves_target_as_it_was(out: Path) -> None:
     assert content(out) == OLD
 
 
-def test_put_in_place_without_overwrite_keeps_target(out: Path) -> None:
-    with (
-        files.staged_folder(out) as staged,
-        pytest.raises(FileExistsError, match="exists, and is kept"),
-    ):
-        files.put_in_place(staged, out, overwrite=False)
-    assert content(out) == OLD
-
-
 def test_put_in_place_leaves_only_the_target(out: Path) -> None:
     with files.staged_folder(out) as staged, files.staged_folder(out) as another:
         assert staged != another
@@ -176,11 +167,6 @@ def test_target_that_is_relative_stays_so() -> None:
 def test_target_that_is_a_link_is_resolved(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "disk" / "new")
     assert files.target_of(tmp_path / "link") == tmp_path / "disk" / "new"
-
-
-def test_free_path_skips_numbers_in_use(out: Path) -> None:
-    (out.parent / "out_2").mkdir()
-    assert files.free_path(out).name == "out_3"
 
 
 def test_written_json_has_strings_for_unknown_objects(tmp_path: Path) -> None:

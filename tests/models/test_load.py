@@ -53,18 +53,6 @@ def test_model_without_a_chat_template_is_named(tiny_folder: Path, tmp_path: Pat
         gn.load_task("arithmetic", settings, tokenizer=tokenizer)
 
 
-def test_all_linear_adapts_every_layer_but_the_output(tiny_folder: Path) -> None:
-    model, _ = gn.load_model(
-        gn.preset("cpu", model=str(tiny_folder), lora_target_modules="all-linear")
-    )
-    adapted = {
-        name.split(".lora_A")[0].split(".")[-1]
-        for name, _ in model.named_parameters()
-        if "lora_A" in name
-    }
-    assert adapted == set(gn.Settings().lora_target_modules)
-
-
 def test_save_adapter_writes_pefts_files_without_a_card(tiny_folder: Path, tmp_path: Path) -> None:
     model, _ = gn.load_model(gn.preset("cpu", model=str(tiny_folder)))
     save_adapter(model, tmp_path / "ours")

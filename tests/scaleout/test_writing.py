@@ -182,7 +182,7 @@ def test_stage_and_long_generation_replay_equal_numbers(
         [signs],
         steps=4,
         loss_type="dapo",
-        extra={"generation_batch_size": 16},
+        extra={"steps_per_generation": 2},
     )
     told = (plain_trl, "--replay", "--tolerance", "1e-5", str(stage.path), str(many.path))
     first, second, rest = start(stage.path, *told, script=DRIVER).split("The same numbers in ")

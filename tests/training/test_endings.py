@@ -28,9 +28,10 @@ def test_memory_advice_in_a_run_without_vllm_spares_vllm(
 
     monkeypatch.setattr(smaller_settings, "find_gpu", lambda: GPUS["t4"])
     model = SimpleNamespace(vllm_engine=None)
+    settings = gn.preset("t4", per_device_train_batch_size=1, gradient_accumulation_steps=16)
     with (
         pytest.raises(gn.machine.EnvironmentProblem, match="max_completion_length=128"),
-        explaining_machine_faults(gn.preset("t4"), model, tmp_path),
+        explaining_machine_faults(settings, model, tmp_path),
     ):
         generate()
 
@@ -104,6 +105,20 @@ def test_finished_run_gets_its_missing_adapter_back(tiny, tiny_settings) -> None
     assert (again.adapter_path / "adapter_model.safetensors").read_bytes() == written
     assert again.status == "finished"
     assert len(again.rows) == tiny_settings.max_steps
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space"), KeyboardInterrupt()])
+def test_run_that_never_began_leaves_its_name_free(
+    tiny, tiny_settings, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr("grpo_nb.training.train.write_start_folder", fail)
+        with pytest.raises(type(error)):
+            gn.train(*tiny, [brevity], tiny_settings, name="a")
+    assert not (Path(tiny_settings.run_root) / "a").exists()
 
 
 @pytest.mark.parametrize(
