@@ -18,7 +18,7 @@ from grpo_nb.config.settings import Settings
 from grpo_nb.generation.llama_cpp import complete_with_gguf
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.models.adapter import load_adapter
-from grpo_nb.models.import_unsloth import import_unsloth, without_loading_bars
+from grpo_nb.models.import_unsloth import import_unsloth
 from grpo_nb.models.load import load_model
 from grpo_nb.models.modes import kept_modes, kept_random_state, plain_generation_config
 from grpo_nb.models.sources import resolve_model
@@ -38,10 +38,6 @@ RUN_PARTS = ("base", "start")
 """Names by which the models that a run began with can be asked."""
 
 ADAPTER_FILE = "adapter_model.safetensors"
-
-LOADER_ARGUMENTS = ("text_only", "load_in_fp8", "offload_embedding")
-"""Arguments of Unsloth's loader that run.json may set. The file may come from a stranger, so all
-others, such as those that run code of the model's repository, are ignored."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -294,10 +290,8 @@ def _model_of(run: Run) -> tuple[Any, Any]:
             f"the run {run.name!r} ({run.status}) has no adapter yet: train it to its end first."
         )
     if run.model is None:
-        recorded = run.info.get("loader", {})
-        loader = {name: recorded[name] for name in LOADER_ARGUMENTS if name in recorded}
         # Kept with the run, so that the next evaluation need not load the model again.
-        run.model, run.tokenizer = load_model(_settings_to_load(run), loader=loader)
+        run.model, run.tokenizer = load_model(_settings_to_load(run))
         set_template_from(run.path, run.tokenizer)
         load_adapter(run.model, run.adapter_path)
     # A training that was stopped leaves its model in memory and no adapter on disk.
@@ -343,8 +337,7 @@ def _load(subject: Path | str, run: Run | None) -> tuple[Any, Any]:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     source = resolve_model(str(subject))
-    with without_loading_bars():
-        model = AutoModelForCausalLM.from_pretrained(source, dtype="auto")
+    model = AutoModelForCausalLM.from_pretrained(source, dtype="auto")
     dtype = cpu_dtype("auto" if run is None else _settings_to_load(run).dtype).name
     # On a GPU the dtype of the checkpoint is kept.
     if find_gpu() is not None:

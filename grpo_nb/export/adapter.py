@@ -66,8 +66,6 @@ def export_adapter(run: Run | str | Path, path: str | Path, *, overwrite: bool =
             "checks": checks,
             "measured": {},
             "base": base_name,
-            # Lets others see if their base is the one that was trained on.
-            "base_weights": run.info.get("base"),
             "sentence": f"All {len(tensors)} tensors for {base_name} are the run's, byte for byte.",
         }
         require_passed(verification, "the copied adapter")

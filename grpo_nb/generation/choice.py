@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from grpo_nb.config.hardware import has_vllm_engine, vllm_obstacle
 from grpo_nb.generation.vllm import vllm_sampling_obstacle
 from grpo_nb.machine.gpu import find_gpu
-from grpo_nb.models.load_record import record_of_model
+from grpo_nb.models.load_record import RECORDS
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -102,7 +102,7 @@ def _why_not_vllm(
 
 def _missed_vllm(model: PreTrainedModel | None) -> str:
     """Return why a model was loaded without vLLM although it was asked for; empty otherwise."""
-    record = None if model is None else record_of_model(model)
+    record = None if model is None else RECORDS.get(model)
     return "" if record is None else record.why_not_vllm
 
 

@@ -131,12 +131,9 @@ def smoke() -> Iterator[Row]:
     from grpo_nb.config.hardware import has_vllm_engine
     from grpo_nb.generation.choice import choose_engine
     from grpo_nb.generation.sampling import generate
-    from grpo_nb.models.import_unsloth import last_output_lines
 
     is_vllm = has_vllm_engine(model)
     generation = choose_engine(model).name
-    if not is_vllm:
-        generation = f"{generation} / {last_output_lines()}"
     yield ["generation", is_vllm, generation, "vLLM"]
     yield ["seconds to load", "measured", f"{time.monotonic() - begun:.1f}", ""]
     if not is_vllm:

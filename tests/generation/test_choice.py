@@ -10,7 +10,7 @@ from grpo_nb.config import hardware
 from grpo_nb.config.presets import GPUS
 from grpo_nb.generation import choice
 from grpo_nb.generation.choice import choose_engine
-from grpo_nb.models.load_record import LoadRecord, keep_record
+from grpo_nb.models.load_record import RECORDS, LoadRecord
 from tests.support.small_models import lora_model
 
 
@@ -55,7 +55,7 @@ def test_choose_engine_names_a_window_that_rows_exceed(model: Any) -> None:
 
 def test_choose_engine_reports_why_vllm_was_left_out(model: Any) -> None:
     settings = gn.preset("cpu", fast_inference=True)
-    keep_record(model, LoadRecord(settings, why_not_vllm="vLLM did not start (x)"))
+    RECORDS[model] = LoadRecord(settings, why_not_vllm="vLLM did not start (x)")
     engine = choose_engine(model, settings)
     assert engine.why_not_vllm == "vLLM did not start (x)"
     assert engine.name == "the kit's CPU engine; not vLLM: vLLM did not start (x)"
