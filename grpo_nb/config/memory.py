@@ -177,7 +177,8 @@ def _on_cpu(
     block = f"four copies of a block of {chunk / 1e6:.0f} million"
     copies = chunk * _COPIES_OF_LOGIT_CHUNK * _BYTES_OF_FLOAT32
     yield MemoryPart("logits", copies, block, "training")
-    if bytes_per_number == _BYTES_OF_FLOAT32 and settings.shared_prompts:
+    has_copies = settings.shared_prompts and not settings.load_in_4bit
+    if bytes_per_number == _BYTES_OF_FLOAT32 and has_copies:
         # grpo_nb.cpu samples with copies of the weights, and keeps them in training.
         adapted = sum(weights for weights, _ in sizes.adapted(settings.lora_target_modules))
         folded = adapted * _BYTES_OF_FLOAT32

@@ -82,7 +82,7 @@ class CpuEngine:
         *,
         pad_id: int,
         autocast: contextlib.AbstractContextManager[Any],
-    ) -> tuple[Tensor, Tensor | None]:
+    ) -> tuple[Tensor, Tensor]:
         """Return log-probabilities and entropies of completions, differentiable.
 
         Args:
@@ -94,7 +94,7 @@ class CpuEngine:
             autocast: The trainer's autocast block.
 
         Returns:
-            Both (B, C) in nats; entropies are None where the model computes none.
+            Both (B, C) in nats.
         """
         with self._folded.applied(), autocast:
             return shared_prompts.shared_prompt_logps(

@@ -204,12 +204,9 @@ def pack_into_lanes(lengths: Sequence[int], prompt_of_row: Sequence[int]) -> lis
 
 def deduplicate(prompts: Sequence[Sequence[int]]) -> tuple[list[tuple[int, ...]], list[int]]:
     """Return the distinct prompts in order of first appearance, and the index of each row's own."""
-    numbers: dict[tuple[int, ...], int] = {}
-    prompt_of_row = []
-    for prompt in prompts:
-        number = numbers.setdefault(tuple(prompt), len(numbers))
-        prompt_of_row.append(number)
-    return list(numbers), prompt_of_row
+    all_prompts = [tuple(prompt) for prompt in prompts]
+    distinct = list(dict.fromkeys(all_prompts))
+    return distinct, [distinct.index(prompt) for prompt in all_prompts]
 
 
 @grouped_attention()
@@ -220,7 +217,7 @@ def shared_prompt_logps(
     completion_length: int,
     *,
     pad_id: int,
-) -> tuple[Tensor, Tensor | None]:
+) -> tuple[Tensor, Tensor]:
     """Compute per-token log-probabilities and entropies of completions, each prompt run once.
 
     They equal a plain pass over `input_ids` up to the order of summation: within 1e-4 in float32,
@@ -229,7 +226,8 @@ def shared_prompt_logps(
     TRL's numbers.
 
     Args:
-        model: A model patched by TRL's `add_fused_lm_head`, which also applies the temperature.
+        model: A model patched by TRL's `add_fused_lm_head` with the outputs `log_probs` and
+            `entropy`, which also applies the temperature.
         input_ids: (B, P + C) left-padded prompts followed by right-padded completions, for which
             `batch_obstacle` returns None.
         attention_mask: (B, P + C), 1 for real tokens.
@@ -237,8 +235,7 @@ def shared_prompt_logps(
         pad_id: Any token id. It fills prompts to one length, where the mask hides it.
 
     Returns:
-        `(log_probs, entropies)`, both (B, C) float32 in nats, and zero where masked. Entropies are
-        None where the model was patched without them.
+        `(log_probs, entropies)`, both (B, C) float32 in nats, and zero where masked.
     """
     prompt_width = input_ids.shape[1] - completion_length
     prompt_lengths = attention_mask[:, :prompt_width].sum(1)
@@ -307,8 +304,4 @@ def shared_prompt_logps(
         computed = values[is_token]
         return empty.index_put(place, computed)
 
-    log_probs = by_row(output.log_probs)
-    entropies = None
-    if output.entropy is not None:
-        entropies = by_row(output.entropy)
-    return log_probs, entropies
+    return by_row(output.log_probs), by_row(output.entropy)

@@ -22,7 +22,7 @@ from grpo_nb.models.import_unsloth import import_unsloth
 from grpo_nb.models.load import load_model
 from grpo_nb.models.modes import kept_modes, kept_random_state, plain_generation_config
 from grpo_nb.models.sources import resolve_model
-from grpo_nb.models.templates import set_template_from, tokenizer_for
+from grpo_nb.models.templates import load_templates, tokenizer_for
 from grpo_nb.runs.run_folder import Run, open_run
 from grpo_nb.tasks.tools import Tools
 
@@ -292,7 +292,7 @@ def _model_of(run: Run) -> tuple[Any, Any]:
     if run.model is None:
         # Kept with the run, so that the next evaluation need not load the model again.
         run.model, run.tokenizer = load_model(_settings_to_load(run))
-        set_template_from(run.path, run.tokenizer)
+        load_templates(run.path, run.tokenizer)
         load_adapter(run.model, run.adapter_path)
     # A training that was stopped leaves its model in memory and no adapter on disk.
     elif has_adapter and not _holds_adapter_of(run):
@@ -346,7 +346,7 @@ def _load(subject: Path | str, run: Run | None) -> tuple[Any, Any]:
         # float32 holds all bfloat16 and float16 weights exactly. A narrower dtype would round them.
         model = model.float()
     tokenizer = AutoTokenizer.from_pretrained(source)
-    set_template_from(Path(subject), tokenizer)
+    load_templates(Path(subject), tokenizer)
     tokenizer.clean_up_tokenization_spaces = False
     return model.eval(), tokenizer
 

@@ -19,7 +19,7 @@ from grpo_nb.models.adapter import load_adapter, read_adapter
 from grpo_nb.models.import_unsloth import import_unsloth, silently
 from grpo_nb.models.load_record import RECORDS, LoadRecord
 from grpo_nb.models.sources import resolve_model
-from grpo_nb.models.templates import set_template_from
+from grpo_nb.models.templates import load_templates
 from grpo_nb.upstream.unsloth import hand_copies_to_vllm, set_cpu_dtype
 
 _LOG = logging.getLogger(__name__)
@@ -75,7 +75,7 @@ def load_model(
     # The LoRA of the model has the adapter's shape already, so only its numbers are copied.
     if adapter is not None:
         load_adapter(model, adapter)
-        set_template_from(Path(adapter), tokenizer)
+        load_templates(Path(adapter), tokenizer)
     if has_vllm_engine(model):
         _prepare_engine(model, source)
     RECORDS[model] = LoadRecord(settings, adapter_shape, why_not_vllm)

@@ -39,7 +39,7 @@ class LoadRecord:
 RECORDS: WeakKeyDictionary[Any, LoadRecord] = WeakKeyDictionary()
 
 
-def as_loaded(model: Any, settings: Settings) -> Settings:
+def with_adapter_shape(model: Any, settings: Settings) -> Settings:
     """Return the settings with the shape of the adapter that the model was loaded with, if any."""
     record = RECORDS.get(model)
     return settings if record is None else settings.replace(**record.adapter_shape)
@@ -63,7 +63,7 @@ def require_same_settings(model: Any, tokenizer: Any, settings: Settings) -> Non
     record = RECORDS.get(model)
     if record is None:
         return
-    settings = as_loaded(model, settings)
+    settings = with_adapter_shape(model, settings)
     loaded = record.settings
     differences = []
     for name in _SET_AT_LOADING:

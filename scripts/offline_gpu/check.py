@@ -133,7 +133,8 @@ def smoke() -> Iterator[Row]:
     from grpo_nb.generation.sampling import generate
 
     is_vllm = has_vllm_engine(model)
-    generation = choose_engine(model).name
+    engine = choose_engine(model)
+    generation = engine.name if is_vllm else f"{engine.name} ({engine.why_not_vllm})"
     yield ["generation", is_vllm, generation, "vLLM"]
     yield ["seconds to load", "measured", f"{time.monotonic() - begun:.1f}", ""]
     if not is_vllm:

@@ -58,7 +58,7 @@ def test_choose_engine_reports_why_vllm_was_left_out(model: Any) -> None:
     RECORDS[model] = LoadRecord(settings, why_not_vllm="vLLM did not start (x)")
     engine = choose_engine(model, settings)
     assert engine.why_not_vllm == "vLLM did not start (x)"
-    assert engine.name == "the kit's CPU engine; not vLLM: vLLM did not start (x)"
+    assert engine.name == "the kit's CPU engine"
 
 
 def test_choose_engine_with_an_engine_is_vllm(model: Any) -> None:
@@ -72,11 +72,6 @@ def test_choose_engine_compares_the_settings_with_the_engine(model: Any) -> None
     model.vllm_engine = SimpleNamespace(llm_engine=SimpleNamespace(vllm_config=config))
     settings = gn.preset("cpu", max_prompt_length=32, max_completion_length=33)
     assert "started for 64" in choose_engine(model, settings).why_not_vllm
-
-
-def test_choose_engine_without_model_and_settings_raises() -> None:
-    with pytest.raises(ValueError, match=r"write choose_engine\(None, settings\)"):
-        choose_engine(None)
 
 
 def test_choose_engine_without_model_predicts_a_cpu() -> None:

@@ -204,7 +204,8 @@ def test_engine_that_does_not_start_leaves_a_model_and_advice(on_a_gpu) -> None:
         r".*restart the kernel; or load this model",
     )
     assert [call.get("fast_inference", False) for call in loader.calls] == [True, False]
-    assert engine_of(model).startswith(f"{HERE}; not vLLM: vLLM did not start")
+    assert engine_of(model) == HERE
+    assert choose_engine(model).why_not_vllm.startswith("vLLM did not start")
     on_a_gpu(Loader(error="Engine core initialization failed."), warned="fast_inference=False")
 
 
@@ -218,7 +219,8 @@ def test_model_that_unsloth_runs_without_vllm_is_loaded_once(on_a_gpu) -> None:
 
 def test_without_vllm_it_falls_back_and_says_so(on_a_gpu, monkeypatch) -> None:
     left_out, _ = on_a_gpu(Loader(), warned="Unsloth does not run this model in vLLM")
-    assert engine_of(left_out).startswith(f"{HERE}; not vLLM: ")
+    assert engine_of(left_out) == HERE
+    assert choose_engine(left_out).why_not_vllm.startswith("Unsloth does not run this model")
     assert engine_of(on_a_gpu(Loader(), fast_inference=False)[0]) == HERE, (
         "not asked for it is not missed"
     )
@@ -230,7 +232,8 @@ def test_without_vllm_it_falls_back_and_says_so(on_a_gpu, monkeypatch) -> None:
     )
     assert "fast_inference" not in loader.calls[0]
     assert not has_vllm_engine(model)
-    assert engine_of(model).startswith(f"{HERE}; not vLLM: vLLM is not installed")
+    assert engine_of(model) == HERE
+    assert choose_engine(model).why_not_vllm.startswith("vLLM is not installed")
 
 
 def test_vllm_that_does_not_load_is_left_out_with_its_error(on_a_gpu, monkeypatch) -> None:

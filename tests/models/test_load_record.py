@@ -12,8 +12,8 @@ import grpo_nb as gn
 from grpo_nb.models.load_record import (
     RECORDS,
     LoadRecord,
-    as_loaded,
     require_same_settings,
+    with_adapter_shape,
 )
 from tests.support.tiny import load_tiny
 
@@ -94,10 +94,10 @@ def test_load_record_ends_with_its_model() -> None:
     assert len(RECORDS) == count - 1
 
 
-def test_as_loaded_takes_the_shape_of_the_adapter() -> None:
+def test_adapter_shape_takes_precedence() -> None:
     model = torch.nn.Linear(1, 1)
-    assert as_loaded(model, gn.Settings(lora_rank=4)).lora_rank == 4
+    assert with_adapter_shape(model, gn.Settings(lora_rank=4)).lora_rank == 4
     RECORDS[model] = LoadRecord(gn.Settings(), adapter_shape={"lora_rank": 32})
-    assert as_loaded(model, gn.Settings(lora_rank=4)).lora_rank == 32
+    assert with_adapter_shape(model, gn.Settings(lora_rank=4)).lora_rank == 32
     RECORDS[model] = LoadRecord(gn.Settings(lora_rank=32))
-    assert as_loaded(model, gn.Settings(lora_rank=4)).lora_rank == 4
+    assert with_adapter_shape(model, gn.Settings(lora_rank=4)).lora_rank == 4
