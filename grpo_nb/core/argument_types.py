@@ -85,7 +85,7 @@ _ROLES = {
         {"a list", _UNKNOWN, *_RUN},
         "gn.evaluate((model, tokenizer), task)",
     ),
-    "adapter": Role("the folder or the Hub id of a LoRA", _PATH, "adapter=run.adapter_path"),
+    "adapter": Role("the folder of a LoRA", _PATH, "adapter=run.adapter_path"),
     # For a class, or a wrong entry of a list, `scoring` has a better error. A torch module is
     # callable and can be a reward.
     "rewards": Role(

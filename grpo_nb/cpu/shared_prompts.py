@@ -78,30 +78,6 @@ def shared_prompt_obstacle(model: PreTrainedModel, longest_row: int | None = Non
     return None
 
 
-def batch_obstacle(
-    input_ids: Tensor,
-    attention_mask: Tensor,
-    completion_length: int,
-) -> str | None:
-    """Return why a batch has to take TRL's own path, or None if its prompts can be shared.
-
-    Args:
-        input_ids: (B, P + C), as for `shared_prompt_logps`.
-        attention_mask: (B, P + C).
-        completion_length: C.
-    """
-    completion_mask = attention_mask[:, -completion_length:]
-    lengths = completion_mask.sum(1, keepdim=True)
-    # A completion of n tokens has its tokens in the first n places.
-    right_padded = torch.arange(completion_length) < lengths
-    if not torch.equal(completion_mask.bool(), right_padded):
-        return "a completion is masked in its middle"
-    prompts = _unpadded_prompts(input_ids, attention_mask, completion_length)
-    if len(set(prompts)) == len(prompts):
-        return "no prompt occurs twice in a micro-batch (raise per_device_train_batch_size)"
-    return None
-
-
 def _unpadded_prompts(ids: Tensor, mask: Tensor, completion_length: int) -> list[tuple[int, ...]]:
     """Return the prompt of each row without its padding on the left."""
     prompt_ids = ids[:, :-completion_length]
@@ -228,9 +204,9 @@ def shared_prompt_logps(
     Args:
         model: A model patched by TRL's `add_fused_lm_head` with the outputs `log_probs` and
             `entropy`, which also applies the temperature.
-        input_ids: (B, P + C) left-padded prompts followed by right-padded completions, for which
-            `batch_obstacle` returns None.
-        attention_mask: (B, P + C), 1 for real tokens.
+        input_ids: (B, P + C) left-padded prompts followed by right-padded completions.
+        attention_mask: (B, P + C), 1 for real tokens. TRL masks a completion as a whole or not at
+            all; the tokens of tools are in another mask.
         completion_length: C.
         pad_id: Any token id. It fills prompts to one length, where the mask hides it.
 

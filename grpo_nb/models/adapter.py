@@ -20,14 +20,14 @@ _NOT_PLAIN = (
 _PLAIN_INITIALISATIONS = (None, True, False, "gaussian", "eva", "orthogonal")
 
 
-def read_adapter(adapter: str | Path) -> dict[str, Any]:
+def read_adapter(folder: Path) -> dict[str, Any]:
     """Return rank, alpha and layers of a LoRA, by the names of the settings.
 
     Adapters with another scaling or a changed base are refused here, because `load_adapter`
     compares only names and shapes.
 
     Args:
-        adapter: Folder that PEFT wrote.
+        folder: Folder that PEFT wrote.
 
     Raises:
         FileNotFoundError: There is no such folder, or the tensors are missing.
@@ -36,7 +36,6 @@ def read_adapter(adapter: str | Path) -> dict[str, Any]:
     from peft import PeftConfig
     from safetensors import safe_open
 
-    folder = Path(adapter)
     if not folder.exists():
         raise FileNotFoundError(
             f"adapter = {str(folder)!r} is no folder here (looked in {Path.cwd()}). For a LoRA of "

@@ -13,9 +13,9 @@ from typing import Any
 def weights_identity(folder: Path) -> str | None:
     """Return a hash of the safetensors in a folder; None if a file is missing.
 
-    The hash is of names, shapes, dtypes and the middle row of each tensor, so it is fast, and the
-    same for other shards. Retraining is noticed, because it changes nearly every value. A change
-    only in other rows is not noticed.
+    The hash is of names, shapes, dtypes and the middle row of each tensor. So it is fast, and does
+    not depend on how the tensors are divided into files. Retraining is noticed, because it changes
+    nearly every value. A change only in other rows is not noticed.
 
     >>> weights_identity(Path("nowhere")) is None
     True
@@ -40,8 +40,9 @@ def _describe_tensor(file: Any, name: str) -> str:
     """Return name, dtype and shape of a tensor, and the numbers of its middle row."""
     tensor = file.get_slice(name)
     shape = tensor.get_shape()
-    # A single number has no rows.
-    row = tensor[shape[0] // 2] if shape else file.get_tensor(name)
+    # A single number and an empty tensor have no rows.
+    has_rows = bool(shape) and shape[0] > 0
+    row = tensor[shape[0] // 2] if has_rows else file.get_tensor(name)
     return f"{name} {tensor.get_dtype()} {shape} {row.tolist()}"
 
 

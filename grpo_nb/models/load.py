@@ -58,33 +58,33 @@ def load_model(
     True
     """
     require("gn.load_model(settings)", optional=("adapter",), settings=settings, adapter=adapter)
+    report(f"loading {settings.model}")
     import_unsloth()
-    source = resolve_model(settings.model, report)
+    source = resolve_model(settings.model)
     adapter_shape: dict[str, Any] = {}
     if adapter is not None:
+        adapter = Path(adapter).expanduser()
         adapter_shape = read_adapter(adapter)
         settings = settings.replace(**adapter_shape)
         report(
             f"Starting from the LoRA {str(adapter)!r}, with its {adapter_shape}. With beta above "
             "0, the KL reference is this adapter on a CPU, and the base model on a GPU."
         )
-    model, tokenizer, why_not_vllm = _load_with_best_engine(settings, source, report)
+    model, tokenizer, why_not_vllm = _load_with_best_engine(settings, source)
     tokenizer.padding_side = "left"
     # A tokenizer with the GPT-2 clean-up would change the text that rewards see.
     tokenizer.clean_up_tokenization_spaces = False
     # The LoRA of the model has the adapter's shape already, so only its numbers are copied.
     if adapter is not None:
         load_adapter(model, adapter)
-        load_templates(Path(adapter), tokenizer)
+        load_templates(adapter, tokenizer)
     if has_vllm_engine(model):
         _prepare_engine(model, source)
     RECORDS[model] = LoadRecord(settings, adapter_shape, why_not_vllm)
     return model, tokenizer
 
 
-def _load_with_best_engine(
-    settings: Settings, source: str, report: Callable[[str], None]
-) -> tuple[Any, Any, str]:
+def _load_with_best_engine(settings: Settings, source: str) -> tuple[Any, Any, str]:
     """Load with vLLM if nothing is known against it; without vLLM if that fails.
 
     Returns:
@@ -106,7 +106,6 @@ def _load_with_best_engine(
         obstacle = f"vLLM does not load: {problem} ({BY_HAND_WITH_VLLM}, then restart the kernel)"
     loaded = None
     if obstacle is None:
-        report(f"loading {settings.model} with vLLM")
         fix = "fast_inference=False skips the attempt"
         try:
             loaded = _load(settings, source, gpu)
@@ -127,7 +126,6 @@ def _load_with_best_engine(
     if why_not_vllm and gpu is not None:
         warn_user(f"Completions are generated without vLLM, which is slower: {why_not_vllm}.")
     if loaded is None:
-        report(f"loading {settings.model}")
         loaded = _load(settings.replace(fast_inference=False), source, gpu)
     return *loaded, why_not_vllm
 

