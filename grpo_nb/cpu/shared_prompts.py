@@ -227,8 +227,8 @@ def shared_prompt_logps(
     # 1. Run the prompts without their last tokens.
     cache, prompt_mask = prefill(run, prompts, pad_id)
 
-    # 2. Lay the completions out in lanes. `row_of_place` and `step_of_place` (lanes, width) say
-    # where in the batch the token of each place is. Both are -1 for padding.
+    # 2. Lay the completions out in lanes. `row_of_slot` and `step_of_slot` (lanes, width) say
+    # where in the batch the token of each slot is. Both are -1 for padding.
     is_computed = is_completion.clone()
     # One token of every row, so that no lane is empty. Its label is left out below if it is masked.
     is_computed[:, 0] = True
@@ -238,24 +238,24 @@ def shared_prompt_logps(
     for rows_of_lane in pack_into_lanes(lengths, prompt_of_row):
         tokens_of_lane = [tokens_of_row[row] for row in rows_of_lane]
         lanes.append(torch.cat(tokens_of_lane))
-    places = pad_sequence(lanes, batch_first=True, padding_value=-1)
-    row_of_place, step_of_place = places.unbind(-1)
-    is_token = row_of_place >= 0
+    slots = pad_sequence(lanes, batch_first=True, padding_value=-1)
+    row_of_slot, step_of_slot = slots.unbind(-1)
+    is_filled = row_of_slot >= 0
     # The last prompt token runs with each completion, so that one pass gives every log-probability.
-    shifted = input_ids[:, prompt_width - 1 : -1]
+    previous_tokens = input_ids[:, prompt_width - 1 : -1]
     labels = input_ids[:, prompt_width:].masked_fill(~is_completion, NO_LABEL)
-    labels_of_lanes = labels[row_of_place, step_of_place]
-    positions = prompt_lengths[row_of_place] - 1 + step_of_place
+    labels_of_lanes = labels[row_of_slot, step_of_slot]
+    positions = prompt_lengths[row_of_slot] - 1 + step_of_slot
 
     # 3. Run the lanes after the caches of their prompts.
     # All rows of a lane have the prompt of its first row.
-    first_rows = row_of_place[:, 0]
+    first_rows = row_of_slot[:, 0]
     prompt_of_lane = torch.tensor(prompt_of_row)[first_rows]
-    is_same_row = row_of_place[:, :, None] == row_of_place[:, None, :]
+    is_same_row = row_of_slot[:, :, None] == row_of_slot[:, None, :]
     sees_completion = is_same_row.tril()
     # Every token of a lane sees the whole prompt.
     is_prompt = prompt_mask[prompt_of_lane].bool()
-    lane_width = row_of_place.shape[1]
+    lane_width = row_of_slot.shape[1]
     sees_prompt = is_prompt[:, None].expand(-1, lane_width, -1)
     is_visible = torch.cat([sees_prompt, sees_completion], -1)
     # The mask (lanes, 1, width, P + width) is added to the scores, which every attention
@@ -265,19 +265,19 @@ def shared_prompt_logps(
     mask = torch.zeros(is_visible.shape, dtype=dtype)
     mask.masked_fill_(~is_visible, hidden)
     output = model(
-        input_ids=shifted[row_of_place, step_of_place],
+        input_ids=previous_tokens[row_of_slot, step_of_slot],
         attention_mask=mask[:, None],
         position_ids=positions.clamp(min=0),
         past_key_values=select_rows(cache, prompt_of_lane),
-        shift_labels=labels_of_lanes.masked_fill(~is_token, NO_LABEL),
+        shift_labels=labels_of_lanes.masked_fill(~is_filled, NO_LABEL),
         fused_lm_head=True,
     )
 
     # 4. Put the results back into the rows of the batch.
-    def by_row(values: Tensor) -> Tensor:
+    def back_to_rows(values: Tensor) -> Tensor:
         empty = values.new_zeros(is_completion.shape)
-        place = (row_of_place[is_token], step_of_place[is_token])
-        computed = values[is_token]
+        place = (row_of_slot[is_filled], step_of_slot[is_filled])
+        computed = values[is_filled]
         return empty.index_put(place, computed)
 
-    return by_row(output.log_probs), by_row(output.entropy)
+    return back_to_rows(output.log_probs), back_to_rows(output.entropy)

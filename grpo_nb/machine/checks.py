@@ -12,7 +12,6 @@ from grpo_nb.machine import packages
 from grpo_nb.machine.gpu import GpuState, UnreadableGpu, read_gpu
 from grpo_nb.machine.host import is_colab, usable_cores
 
-_BY_SEVERITY = ("problem", "warning", "ok")
 _MARKS = {"ok": "\u2713 ok", "warning": bold("! warning"), "problem": bold("\u2717 problem")}
 _INSTALL = (
     f"Run the Setup cell in a fresh kernel; or run `{packages.BY_HAND}` and restart the kernel."
@@ -54,7 +53,8 @@ class EnvironmentReport(Shown):
         to_do = [check for check in self.checks if check.fix]
         if not to_do:
             return ""
-        first = min(to_do, key=lambda check: _BY_SEVERITY.index(check.status))
+        problems = [check for check in to_do if check.status == "problem"]
+        first = problems[0] if problems else to_do[0]
         return f"{first.name}: {first.found}. {first.fix}"
 
     @property
@@ -147,11 +147,13 @@ def _check_gpu(state: GpuState) -> Check:
     if build is None:  # `_check_packages` reports the missing torch
         return Check("device", "ok", found)
     found += f"; torch {build.version}"
+    # CUDA 13 dropped all cards before Turing; triton and bitsandbytes need 7.0 with any CUDA.
+    needed = (7, 5) if build.cuda and build.cuda >= (13, 0) else (7, 0)
     if build.cuda is None:
+        problem = " is for the CPU: the GPU is not used"
         fix = f"Run `pip uninstall -y torch`. {_INSTALL}"
-        return Check("device", "problem", f"{found} is for the CPU: the GPU is not used", fix)
-    if gpu.compute_capability < (7, 0):
-        problem = ", and triton and bitsandbytes need compute capability 7.0"
+    elif gpu.compute_capability < needed:
+        problem = f", whose kernels need compute capability {needed[0]}.{needed[1]}"
         fix = (
             "Choose another GPU (Kaggle: T4 x2 and not P100), or set CUDA_VISIBLE_DEVICES=-1 to "
             "use the CPU, and restart the kernel."

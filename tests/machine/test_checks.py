@@ -202,7 +202,7 @@ def test_report_escapes_texts() -> None:
             P100, CUDA12, "problem", "need compute capability 7.0", "T4 x2 and not P100", id="P100"
         ),
         pytest.param(
-            P100, CUDA13, "problem", "need compute capability 7.0", "T4 x2", id="P100 and CUDA 13"
+            P100, CUDA13, "problem", "need compute capability 7.5", "T4 x2", id="P100 and CUDA 13"
         ),
         pytest.param(
             L4_OLD_DRIVER, CUDA13, "problem", "needs CUDA 13", "580 or newer", id="old driver"
