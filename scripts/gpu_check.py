@@ -212,7 +212,8 @@ def loaded(request: Request, settings: gn.Settings) -> Any:
     start = time.perf_counter()
     gpu = gn.machine.find_gpu()
     model, tokenizer = gn.load_model(settings)
-    generation = choose_engine(model).name
+    engine = choose_engine(model)
+    generation = engine.name if engine.is_vllm else f"{engine.name} ({engine.why_not_vllm})"
     say(f"generation: {generation}")
     yield measured("seconds to load", f"{time.perf_counter() - start:.0f}")
     without_vllm = "the kit's" if gpu is None else "Unsloth's"

@@ -82,6 +82,10 @@ _PRECISION = (
     'the setting is dtype, for the model and the trainer alike: its default dtype="auto" takes '
     'bfloat16 where the GPU has it, dtype="bfloat16" or dtype="float16" asks for it anyway'
 )
+_LOADED_BEFORE = (
+    "the model is loaded before the trainer exists, so it would do nothing: load the model with "
+    "Unsloth yourself (docs/guide/train.md), and pass it to gn.train"
+)
 _ONLY_SCRIPTS = "transformers reads it only in its own example scripts, so it would do nothing"
 
 # Names separated by spaces -> why settings cannot have them, and what to write instead.
@@ -93,8 +97,7 @@ _REASONS = {
     "use_vllm": "the setting is fast_inference, which also loads the model for it",
     "vllm_gpu_memory_utilization": "the setting is gpu_memory_utilization; Unsloth starts vLLM "
     "when the model is loaded",
-    "model_init_kwargs trust_remote_code": "the model is loaded before the trainer exists, so it "
-    "would do nothing: gn.load_model(settings, loader={...})",
+    "model_init_kwargs trust_remote_code": _LOADED_BEFORE,
     "generation_batch_size": "the setting is extra={'steps_per_generation': ...}, the passes whose "
     "completions are generated together",
     "resume_from_checkpoint": f'{_ONLY_SCRIPTS}: gn.train(..., resume="auto")',
@@ -129,8 +132,7 @@ _REASONS = {
     "model_name model_name_or_path": "the setting is model",
     "use_gradient_checkpointing": "the kit sets it when the model is loaded, on a GPU; in training "
     "it is extra={'gradient_checkpointing': ...}",
-    "load_in_8bit load_in_fp8 attn_implementation": "it belongs to the loader of the model: "
-    "gn.load_model(settings, loader={...})",
+    "load_in_8bit load_in_fp8 attn_implementation": _LOADED_BEFORE,
     "full_finetuning": "the kit trains a LoRA and never all weights: set lora_rank for a larger "
     "LoRA",
     "logging_dir": "removed in transformers 5, and a run records its steps in its folder",

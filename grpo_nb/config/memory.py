@@ -158,8 +158,8 @@ def memory_parts(
     yield from _parts_of_a_pass(
         settings, sizes, bytes_per_number, prompt_tokens, is_gpu=gpu is not None
     )
-    has_cpu_engine = gpu is None and settings.shared_prompts
-    if has_cpu_engine and bytes_per_number == _BYTES_OF_FLOAT32:
+    has_copies = gpu is None and settings.shared_prompts and not settings.load_in_4bit
+    if has_copies and bytes_per_number == _BYTES_OF_FLOAT32:
         # grpo_nb.cpu samples with copies of the weights, and keeps them in training.
         folded = sizes.linear * _BYTES_OF_FLOAT32
         explanation = "the adapter added to a copy of the linear layers"

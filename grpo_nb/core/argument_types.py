@@ -46,7 +46,7 @@ _ROLES = {
     "subject": _SUBJECT,
     "against": _SUBJECT,
     "merged": Role("a merged export", 'merged = gn.export_merged(run, "exports/name")', ["Export"]),
-    "adapter": Role("the folder or the Hub id of a LoRA", "adapter=run.adapter_path", _PATH),
+    "adapter": Role("the folder of a LoRA", "adapter=run.adapter_path", _PATH),
 }
 
 

@@ -46,9 +46,9 @@ def _attention_without_copies(
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """Compute attention as transformers' `sdpa` does; pass calls not covered to `original`."""
-    # The second dimension of each is that of the heads.
-    is_grouped = query.shape[1] > key.shape[1] == value.shape[1]
-    if not is_grouped or attention_mask is None:
+    # The second dimension is that of the heads.
+    has_copies = query.shape[1] > key.shape[1]
+    if not has_copies or attention_mask is None:
         return original(module, query, key, value, attention_mask, **kwargs)
     out = functional.scaled_dot_product_attention(
         query,

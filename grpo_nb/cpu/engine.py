@@ -1,8 +1,8 @@
 """`CpuEngine`: sample and score the completions of a model on a CPU, each distinct prompt once.
 
 The trainer (grpo_nb.training.trainer) and `generation.sampling.generate` use it. It computes the
-same numbers as TRL's own path up to rounding, if there is no LoRA dropout. Where a batch does not
-fit, `batch_obstacle` gives the reason, and the caller takes TRL's path.
+same numbers as TRL's own path up to rounding, if there is no LoRA dropout. `obstacle` and
+`sampling_obstacle` give the reason where the caller has to take TRL's path.
 """
 
 from __future__ import annotations
@@ -37,8 +37,6 @@ class CpuEngine:
 
     #: Returns why a model cannot be run here, or None if it can.
     obstacle = staticmethod(shared_prompts.shared_prompt_obstacle)
-    #: Returns why the log-probabilities of a batch cannot be computed here, or None if they can.
-    batch_obstacle = staticmethod(shared_prompts.batch_obstacle)
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.model = model
@@ -82,7 +80,7 @@ class CpuEngine:
         *,
         pad_id: int,
         autocast: contextlib.AbstractContextManager[Any],
-    ) -> tuple[Tensor, Tensor | None]:
+    ) -> tuple[Tensor, Tensor]:
         """Return log-probabilities and entropies of completions, differentiable.
 
         Args:
@@ -94,7 +92,7 @@ class CpuEngine:
             autocast: The trainer's autocast block.
 
         Returns:
-            Both (B, C) in nats; entropies are None where the model computes none.
+            Both (B, C) in nats.
         """
         with self._folded.applied(), autocast:
             return shared_prompts.shared_prompt_logps(

@@ -1,14 +1,13 @@
 """One matrix product per LoRA layer instead of three on a CPU, with the same result and gradient.
 
-PEFT computes `W x + s B (A x)` with three products and two more passes over the result, and unpacks
-a 4-bit `W` at every call. `FoldedLora` adds `s B A` to a copy of `W` once (51 ms for 106 million
-weights, into memory kept from the last time) and computes with the copy. The trained tensors and
-the base weights are read, never written. In the loss, the gradients of A and B follow from the same
-numbers by the chain rule.
+PEFT computes `W x + s B (A x)` with three products and two more passes over the result.
+`FoldedLora` adds `s B A` to a copy of `W` once (51 ms for 106 million weights, into memory kept
+from the last time) and computes with the copy. The trained tensors and the base weights are read,
+never written. In the loss, the gradients of A and B follow from the same numbers by the chain rule.
 
-Left to PEFT are DoRA, LoRA biases, several adapters at once, and 16-bit weights. In 16 bits,
-rounding the sum would lose small changes (bfloat16 kept 15 % of a three-step training), and the
-samples would not come from the policy that is trained.
+Left to PEFT are DoRA, LoRA biases, several adapters at once, and weights in 4 or 16 bits. In 16
+bits, rounding the sum would lose small changes (bfloat16 kept 15 % of a three-step training), and
+the samples would not come from the policy that is trained.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ class _FoldedProduct(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, lora_a, lora_b, folded = ctx.saved_tensors
-        grad_x = grad @ folded if ctx.needs_input_grad[0] else None
+        grad_x = grad @ folded
         grad = grad.flatten(0, -2)
         x = x.flatten(0, -2)
         # With h = A x and y = s B h: the gradient of h, and h itself, both of the LoRA's rank.
@@ -79,7 +78,7 @@ class FoldedLora:
     """
 
     # By id of the model. A value keeps its model alive, so an id is not reused.
-    _living: ClassVar[WeakValueDictionary[int, FoldedLora]] = WeakValueDictionary()
+    _of_model: ClassVar[WeakValueDictionary[int, FoldedLora]] = WeakValueDictionary()
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._model = model
@@ -89,7 +88,7 @@ class FoldedLora:
     @classmethod
     def of(cls, model: torch.nn.Module) -> FoldedLora:
         """Return the copies that another engine of this model holds, or new ones."""
-        return cls._living.setdefault(id(model), cls(model))
+        return cls._of_model.setdefault(id(model), cls(model))
 
     def release(self) -> None:
         """Give the memory back to the system. The next use takes it again.
@@ -115,26 +114,20 @@ class FoldedLora:
             is_decoding: Many passes of few rows follow, so weights are packed for oneDNN first.
         """
         can_pack = is_decoding and torch.backends.mkldnn.is_available()
-        adapters = {layer: single_plain_adapter(layer) for layer in self._model.modules()}
-        # The base layer and the matrices A and B, which a folded layer does not call.
-        inside_lora = set()
-        for layer, adapter in adapters.items():
-            if adapter is not None:
-                inside_lora.update(layer.modules())
         patches: dict[torch.nn.Module, Forward] = {}
-        for layer, adapter in adapters.items():
-            base = layer
+        inside_lora = set()
+        for layer in self._model.modules():
+            adapter = single_plain_adapter(layer)
+            is_linear = type(layer) is torch.nn.Linear and layer.weight.dtype == torch.float32
+            weight = None
             if adapter is not None:
-                base = layer.get_base_layer()
-                if torch.is_grad_enabled() and _needs_peft_gradients(layer, adapter):
-                    continue
-            elif not can_pack or type(layer) is not torch.nn.Linear or layer in inside_lora:
-                continue
-            weight = _unpacked_weight(base)
-            if weight.dtype not in EXACT_DTYPES:
+                # A folded layer calls neither its base layer nor the matrices A and B.
+                inside_lora.update(layer.modules())
+                weight = self._fold(layer, adapter)
+            elif can_pack and is_linear and layer not in inside_lora:
+                weight = layer.weight.detach()
+            if weight is None:
                 continue  # computed as before
-            if adapter is not None:
-                weight = self._fold(layer, adapter, weight)
             packed = None
             if can_pack and weight.dtype == torch.float32:
                 # The last packed copy is replaced layer by layer, so that each new one takes its
@@ -145,33 +138,26 @@ class FoldedLora:
         with _patched_forwards(patches):
             yield
 
-    @torch.no_grad()
-    def _fold(self, layer: Any, adapter: str, weight: Tensor) -> Tensor:
-        """Return the base weight plus the adapter, or without it where it is switched off."""
-        memory = self._folded.get(layer)
-        if memory is None or memory.shape != weight.shape:
-            memory = self._folded[layer] = torch.empty_like(weight)
+    def _fold(self, layer: Any, adapter: str) -> Tensor | None:
+        """Return the base weight plus the adapter; None for a layer that is left to PEFT."""
+        weight = layer.weight.detach()
+        if weight.dtype not in EXACT_DTYPES or _needs_peft_gradients(layer, adapter):
+            return None
         if layer.disable_adapters:
-            # Copied, or the unpacked 4-bit weight would stay as well.
-            return memory.copy_(weight)
+            return weight
+        memory = self._folded.get(layer)
+        if memory is None:
+            memory = self._folded[layer] = torch.empty_like(weight)
         # In one call, with the sum written into the kept memory.
-        lora_a = layer.lora_A[adapter].weight.to(weight.dtype)
-        lora_b = layer.lora_B[adapter].weight.to(weight.dtype)
+        lora_a = layer.lora_A[adapter].weight.detach().to(weight.dtype)
+        lora_b = layer.lora_B[adapter].weight.detach().to(weight.dtype)
         return torch.addmm(weight, lora_b, lora_a, alpha=layer.scaling[adapter], out=memory)
-
-
-def _unpacked_weight(linear: torch.nn.Linear) -> Tensor:
-    """Return the weight of a linear layer, unpacked if it is in 4 bit."""
-    state = getattr(linear.weight, "quant_state", None)
-    if state is None:
-        return linear.weight.detach()
-    from bitsandbytes.functional import dequantize_4bit
-
-    return dequantize_4bit(linear.weight.data, state)
 
 
 def _needs_peft_gradients(layer: Any, adapter: str) -> bool:
     """Return True if folding would change the gradients of a layer, or leave out its dropout."""
+    if not torch.is_grad_enabled():
+        return False
     has_dropout = layer.training and getattr(layer.lora_dropout[adapter], "p", 0.0) > 0
     return layer.disable_adapters or has_dropout
 
@@ -179,18 +165,26 @@ def _needs_peft_gradients(layer: Any, adapter: str) -> bool:
 def _folded_forward(
     layer: Any, adapter: str | None, weight: Tensor, packed: Tensor | None
 ) -> Forward:
-    bias = layer.bias if adapter is None else layer.get_base_layer().bias
+    """Return a `forward` for a layer that computes with this weight.
+
+    Args:
+        layer: Linear layer, or the layer that PEFT put in its place.
+        adapter: Name of the folded adapter, or None for a linear layer.
+        weight: Weight with the adapter added.
+        packed: The same weight in oneDNN's order, for few rows.
+    """
 
     def forward(x: Tensor, *_: Any, **__: Any) -> Tensor:
         x = x.to(weight.dtype)
         rows = x.numel() // x.shape[-1]
         if packed is not None and rows <= MAX_ROWS_PACKED:
-            return torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
+            return torch.ops.mkldnn._linear_pointwise(x, packed, layer.bias, "none", [], "")
         if adapter is None:
-            return functional.linear(x, weight, bias)
+            return functional.linear(x, weight, layer.bias)
         lora_a = layer.lora_A[adapter].weight
         lora_b = layer.lora_B[adapter].weight
-        return _FoldedProduct.apply(x, lora_a, lora_b, weight, bias, layer.scaling[adapter])
+        scaling = layer.scaling[adapter]
+        return _FoldedProduct.apply(x, lora_a, lora_b, weight, layer.bias, scaling)
 
     return forward
 

@@ -78,30 +78,6 @@ def shared_prompt_obstacle(model: PreTrainedModel, longest_row: int | None = Non
     return None
 
 
-def batch_obstacle(
-    input_ids: Tensor,
-    attention_mask: Tensor,
-    completion_length: int,
-) -> str | None:
-    """Return why a batch has to take TRL's own path, or None if its prompts can be shared.
-
-    Args:
-        input_ids: (B, P + C), as for `shared_prompt_logps`.
-        attention_mask: (B, P + C).
-        completion_length: C.
-    """
-    completion_mask = attention_mask[:, -completion_length:]
-    lengths = completion_mask.sum(1, keepdim=True)
-    # A completion of n tokens has its tokens in the first n places.
-    right_padded = torch.arange(completion_length) < lengths
-    if not torch.equal(completion_mask.bool(), right_padded):
-        return "a completion is masked in its middle"
-    prompts = _unpadded_prompts(input_ids, attention_mask, completion_length)
-    if len(set(prompts)) == len(prompts):
-        return "no prompt occurs twice in a micro-batch (raise per_device_train_batch_size)"
-    return None
-
-
 def _unpadded_prompts(ids: Tensor, mask: Tensor, completion_length: int) -> list[tuple[int, ...]]:
     """Return the prompt of each row without its padding on the left."""
     prompt_ids = ids[:, :-completion_length]
@@ -204,12 +180,9 @@ def pack_into_lanes(lengths: Sequence[int], prompt_of_row: Sequence[int]) -> lis
 
 def deduplicate(prompts: Sequence[Sequence[int]]) -> tuple[list[tuple[int, ...]], list[int]]:
     """Return the distinct prompts in order of first appearance, and the index of each row's own."""
-    numbers: dict[tuple[int, ...], int] = {}
-    prompt_of_row = []
-    for prompt in prompts:
-        number = numbers.setdefault(tuple(prompt), len(numbers))
-        prompt_of_row.append(number)
-    return list(numbers), prompt_of_row
+    all_prompts = [tuple(prompt) for prompt in prompts]
+    distinct = list(dict.fromkeys(all_prompts))
+    return distinct, [distinct.index(prompt) for prompt in all_prompts]
 
 
 @grouped_attention()
@@ -220,7 +193,7 @@ def shared_prompt_logps(
     completion_length: int,
     *,
     pad_id: int,
-) -> tuple[Tensor, Tensor | None]:
+) -> tuple[Tensor, Tensor]:
     """Compute per-token log-probabilities and entropies of completions, each prompt run once.
 
     They equal a plain pass over `input_ids` up to the order of summation: within 1e-4 in float32,
@@ -229,16 +202,16 @@ def shared_prompt_logps(
     TRL's numbers.
 
     Args:
-        model: A model patched by TRL's `add_fused_lm_head`, which also applies the temperature.
-        input_ids: (B, P + C) left-padded prompts followed by right-padded completions, for which
-            `batch_obstacle` returns None.
-        attention_mask: (B, P + C), 1 for real tokens.
+        model: A model patched by TRL's `add_fused_lm_head` with the outputs `log_probs` and
+            `entropy`, which also applies the temperature.
+        input_ids: (B, P + C) left-padded prompts followed by right-padded completions.
+        attention_mask: (B, P + C), 1 for real tokens. TRL masks a completion as a whole or not at
+            all; the tokens of tools are in another mask.
         completion_length: C.
         pad_id: Any token id. It fills prompts to one length, where the mask hides it.
 
     Returns:
-        `(log_probs, entropies)`, both (B, C) float32 in nats, and zero where masked. Entropies are
-        None where the model was patched without them.
+        `(log_probs, entropies)`, both (B, C) float32 in nats, and zero where masked.
     """
     prompt_width = input_ids.shape[1] - completion_length
     prompt_lengths = attention_mask[:, :prompt_width].sum(1)
@@ -254,8 +227,8 @@ def shared_prompt_logps(
     # 1. Run the prompts without their last tokens.
     cache, prompt_mask = prefill(run, prompts, pad_id)
 
-    # 2. Lay the completions out in lanes. `row_of_place` and `step_of_place` (lanes, width) say
-    # where in the batch the token of each place is. Both are -1 for padding.
+    # 2. Lay the completions out in lanes. `row_of_slot` and `step_of_slot` (lanes, width) say
+    # where in the batch the token of each slot is. Both are -1 for padding.
     is_computed = is_completion.clone()
     # One token of every row, so that no lane is empty. Its label is left out below if it is masked.
     is_computed[:, 0] = True
@@ -265,24 +238,24 @@ def shared_prompt_logps(
     for rows_of_lane in pack_into_lanes(lengths, prompt_of_row):
         tokens_of_lane = [tokens_of_row[row] for row in rows_of_lane]
         lanes.append(torch.cat(tokens_of_lane))
-    places = pad_sequence(lanes, batch_first=True, padding_value=-1)
-    row_of_place, step_of_place = places.unbind(-1)
-    is_token = row_of_place >= 0
+    slots = pad_sequence(lanes, batch_first=True, padding_value=-1)
+    row_of_slot, step_of_slot = slots.unbind(-1)
+    is_filled = row_of_slot >= 0
     # The last prompt token runs with each completion, so that one pass gives every log-probability.
-    shifted = input_ids[:, prompt_width - 1 : -1]
+    previous_tokens = input_ids[:, prompt_width - 1 : -1]
     labels = input_ids[:, prompt_width:].masked_fill(~is_completion, NO_LABEL)
-    labels_of_lanes = labels[row_of_place, step_of_place]
-    positions = prompt_lengths[row_of_place] - 1 + step_of_place
+    labels_of_lanes = labels[row_of_slot, step_of_slot]
+    positions = prompt_lengths[row_of_slot] - 1 + step_of_slot
 
     # 3. Run the lanes after the caches of their prompts.
     # All rows of a lane have the prompt of its first row.
-    first_rows = row_of_place[:, 0]
+    first_rows = row_of_slot[:, 0]
     prompt_of_lane = torch.tensor(prompt_of_row)[first_rows]
-    is_same_row = row_of_place[:, :, None] == row_of_place[:, None, :]
+    is_same_row = row_of_slot[:, :, None] == row_of_slot[:, None, :]
     sees_completion = is_same_row.tril()
     # Every token of a lane sees the whole prompt.
     is_prompt = prompt_mask[prompt_of_lane].bool()
-    lane_width = row_of_place.shape[1]
+    lane_width = row_of_slot.shape[1]
     sees_prompt = is_prompt[:, None].expand(-1, lane_width, -1)
     is_visible = torch.cat([sees_prompt, sees_completion], -1)
     # The mask (lanes, 1, width, P + width) is added to the scores, which every attention
@@ -292,23 +265,19 @@ def shared_prompt_logps(
     mask = torch.zeros(is_visible.shape, dtype=dtype)
     mask.masked_fill_(~is_visible, hidden)
     output = model(
-        input_ids=shifted[row_of_place, step_of_place],
+        input_ids=previous_tokens[row_of_slot, step_of_slot],
         attention_mask=mask[:, None],
         position_ids=positions.clamp(min=0),
         past_key_values=select_rows(cache, prompt_of_lane),
-        shift_labels=labels_of_lanes.masked_fill(~is_token, NO_LABEL),
+        shift_labels=labels_of_lanes.masked_fill(~is_filled, NO_LABEL),
         fused_lm_head=True,
     )
 
     # 4. Put the results back into the rows of the batch.
-    def by_row(values: Tensor) -> Tensor:
+    def back_to_rows(values: Tensor) -> Tensor:
         empty = values.new_zeros(is_completion.shape)
-        place = (row_of_place[is_token], step_of_place[is_token])
-        computed = values[is_token]
+        place = (row_of_slot[is_filled], step_of_slot[is_filled])
+        computed = values[is_filled]
         return empty.index_put(place, computed)
 
-    log_probs = by_row(output.log_probs)
-    entropies = None
-    if output.entropy is not None:
-        entropies = by_row(output.entropy)
-    return log_probs, entropies
+    return back_to_rows(output.log_probs), back_to_rows(output.entropy)

@@ -18,11 +18,11 @@ from grpo_nb.config.settings import Settings
 from grpo_nb.generation.llama_cpp import complete_with_gguf
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.models.adapter import load_adapter
-from grpo_nb.models.import_unsloth import import_unsloth, without_loading_bars
+from grpo_nb.models.import_unsloth import import_unsloth
 from grpo_nb.models.load import load_model
 from grpo_nb.models.modes import kept_modes, kept_random_state, plain_generation_config
 from grpo_nb.models.sources import resolve_model
-from grpo_nb.models.templates import set_template_from, tokenizer_for
+from grpo_nb.models.templates import load_templates, tokenizer_for
 from grpo_nb.runs.run_folder import Run, open_run
 from grpo_nb.tasks.tools import Tools
 
@@ -38,10 +38,6 @@ RUN_PARTS = ("base", "start")
 """Names by which the models that a run began with can be asked."""
 
 ADAPTER_FILE = "adapter_model.safetensors"
-
-LOADER_ARGUMENTS = ("text_only", "load_in_fp8", "offload_embedding")
-"""Arguments of Unsloth's loader that run.json may set. The file may come from a stranger, so all
-others, such as those that run code of the model's repository, are ignored."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -294,11 +290,9 @@ def _model_of(run: Run) -> tuple[Any, Any]:
             f"the run {run.name!r} ({run.status}) has no adapter yet: train it to its end first."
         )
     if run.model is None:
-        recorded = run.info.get("loader", {})
-        loader = {name: recorded[name] for name in LOADER_ARGUMENTS if name in recorded}
         # Kept with the run, so that the next evaluation need not load the model again.
-        run.model, run.tokenizer = load_model(_settings_to_load(run), loader=loader)
-        set_template_from(run.path, run.tokenizer)
+        run.model, run.tokenizer = load_model(_settings_to_load(run))
+        load_templates(run.path, run.tokenizer)
         load_adapter(run.model, run.adapter_path)
     # A training that was stopped leaves its model in memory and no adapter on disk.
     elif has_adapter and not _holds_adapter_of(run):
@@ -343,8 +337,7 @@ def _load(subject: Path | str, run: Run | None) -> tuple[Any, Any]:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     source = resolve_model(str(subject))
-    with without_loading_bars():
-        model = AutoModelForCausalLM.from_pretrained(source, dtype="auto")
+    model = AutoModelForCausalLM.from_pretrained(source, dtype="auto")
     settings = Settings() if run is None else _settings_to_load(run)
     dtype = compute_dtype(settings, None).name
     # On a GPU the dtype of the checkpoint is kept.
@@ -354,7 +347,7 @@ def _load(subject: Path | str, run: Run | None) -> tuple[Any, Any]:
         # float32 holds all bfloat16 and float16 weights exactly. A narrower dtype would round them.
         model = model.float()
     tokenizer = AutoTokenizer.from_pretrained(source)
-    set_template_from(Path(subject), tokenizer)
+    load_templates(Path(subject), tokenizer)
     tokenizer.clean_up_tokenization_spaces = False
     return model.eval(), tokenizer
 

@@ -10,7 +10,7 @@ from grpo_nb.core.files import sha256_of, write_json
 from grpo_nb.export.saved_export import ADAPTER_FILE, Export, require_passed
 from grpo_nb.export.staged_export import make_export
 from grpo_nb.models.sources import resolve_model
-from grpo_nb.models.templates import keep_template, tokenizer_for
+from grpo_nb.models.templates import save_templates, tokenizer_for
 from grpo_nb.runs.card import published_name
 from grpo_nb.runs.run_folder import Run, open_run
 
@@ -52,7 +52,7 @@ def export_adapter(run: Run | str | Path, path: str | Path, *, overwrite: bool =
         # The base may have another chat template than the training.
         tokenizer = tokenizer_for(run.path, resolve_model(model))
         tokenizer.save_pretrained(staged)
-        keep_template(staged, tokenizer)
+        save_templates(staged, tokenizer)
         # B starts as zeros. If it still is, the adapter is untrained and changes nothing.
         lora_b = [tensor for name, tensor in tensors.items() if ".lora_B" in name]
         checks = {
@@ -66,8 +66,6 @@ def export_adapter(run: Run | str | Path, path: str | Path, *, overwrite: bool =
             "checks": checks,
             "measured": {},
             "base": base_name,
-            # Lets others see if their base is the one that was trained on.
-            "base_weights": run.info.get("base"),
             "sentence": f"All {len(tensors)} tensors for {base_name} are the run's, byte for byte.",
         }
         require_passed(verification, "the copied adapter")

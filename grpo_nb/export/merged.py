@@ -30,7 +30,7 @@ from grpo_nb.export.staged_export import (
 from grpo_nb.machine.host import require_disk
 from grpo_nb.models.adapter import options_beyond_plain_lora
 from grpo_nb.models.identity import weight_files
-from grpo_nb.models.templates import template_of, tokenizer_for
+from grpo_nb.models.templates import saved_chat_template, tokenizer_for
 from grpo_nb.runs.run_folder import Run, open_run
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def export_merged(
         request = {
             "check": "merged",
             "base": str(base),
-            "chat_template": template_of(run.path),
+            "chat_template": saved_chat_template(run.path),
             "adapter": str(run.adapter_path),
             "merged": str(staged),
             "limits": LIMITS,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from grpo_nb.config.hardware import has_vllm_engine, vllm_obstacle
 from grpo_nb.generation.vllm import vllm_sampling_obstacle
 from grpo_nb.machine.gpu import find_gpu
-from grpo_nb.models.load_record import record_of_model
+from grpo_nb.models.load_record import RECORDS
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -25,7 +25,7 @@ class EngineChoice:
     """The engine that samples from a model, and why it is not a faster one."""
 
     name: str
-    """Name of the engine, with the reason if vLLM was asked for and did not start."""
+    """Name of the engine."""
     why_not_vllm: str | None
     """Reason why vLLM does not sample, with what to do; None if it does."""
     why_not_cpu_engine: str | None
@@ -52,26 +52,27 @@ def choose_engine(
 
     Args:
         model: Loaded model, or None to ask which engine a model of these settings would get.
-        settings: Settings of the run. Without them only the model decides.
+        settings: Settings of the run. Without them only the model decides. Give at least one of
+            both.
         longest_row: Tokens of the longest prompt and completion together. The default is the most
             that the settings allow.
-
-    Raises:
-        ValueError: There is neither a model nor settings.
 
     >>> from grpo_nb.config.settings import Settings
     >>> choose_engine(None, Settings()).name  # on a machine without a GPU
     "the kit's CPU engine"
     """
-    if model is None and settings is None:
-        raise ValueError(
-            "without a model, the settings decide which engine samples: write "
-            "choose_engine(None, settings), or choose_engine(model)."
-        )
+    gpu = find_gpu()
     if settings is not None and longest_row is None:
         longest_row = settings.longest_row
-    why_not_vllm = _why_not_vllm(model, settings, longest_row)
-    why_not_cpu_engine = None if find_gpu() is None else "it is for CPUs only"
+    if model is None:
+        why_not_vllm = vllm_obstacle(settings, gpu)
+    elif has_vllm_engine(model):
+        why_not_vllm = vllm_sampling_obstacle(model, longest_row)
+    else:
+        record = RECORDS.get(model)
+        missed = "" if record is None else record.why_not_vllm
+        why_not_vllm = missed or "the model was loaded without vLLM"
+    why_not_cpu_engine = None if gpu is None else "it is for CPUs only"
     if settings is not None and not settings.shared_prompts:
         why_not_cpu_engine = "shared_prompts=False switches it off"
     elif model is not None:
@@ -79,31 +80,13 @@ def choose_engine(
     # From the fastest to the slowest.
     if why_not_vllm is None:
         name = "vLLM"
-    elif find_gpu() is not None:
+    elif gpu is not None:
         name = "Unsloth's own generation"
     elif why_not_cpu_engine is None:
         name = "the kit's CPU engine"
     else:
         name = "transformers' own generation"
-    if _missed_vllm(model):
-        name += f"; not vLLM: {_missed_vllm(model)}"
     return EngineChoice(name, why_not_vllm, why_not_cpu_engine)
-
-
-def _why_not_vllm(
-    model: PreTrainedModel | None, settings: Settings | None, longest_row: int | None
-) -> str | None:
-    if model is None:
-        return vllm_obstacle(settings, find_gpu())
-    if has_vllm_engine(model):
-        return vllm_sampling_obstacle(model, longest_row)
-    return _missed_vllm(model) or "the model was loaded without vLLM"
-
-
-def _missed_vllm(model: PreTrainedModel | None) -> str:
-    """Return why a model was loaded without vLLM although it was asked for; empty otherwise."""
-    record = None if model is None else record_of_model(model)
-    return "" if record is None else record.why_not_vllm
 
 
 def _cpu_engine_obstacle(

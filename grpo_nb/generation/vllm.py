@@ -36,8 +36,6 @@ def vllm_sampling_obstacle(model: PreTrainedModel, longest_row: int | None = Non
         model: Model with a vLLM engine.
         longest_row: Tokens of the longest prompt and completion together, if that is known.
     """
-    from peft import PeftModel
-
     # vLLM truncates a longer row, which then looks as if it had reached its own limit.
     if longest_row is not None and longest_row > longest_row_of(model.vllm_engine):
         return (
@@ -45,13 +43,12 @@ def vllm_sampling_obstacle(model: PreTrainedModel, longest_row: int | None = Non
             f"started for {longest_row_of(model.vllm_engine)}. Load the model with a "
             f"max_prompt_length and a max_completion_length whose sum is {longest_row}"
         )
-    if is_adapter_on(model):
-        # On transformers' model inside of the wrapper, `active_adapters` is a method.
-        if not isinstance(model, PeftModel):
-            return "only the model that gn.load_model returned can give vLLM its adapter"
-        if model.active_adapters != ["default"]:
-            names = ", ".join(model.active_adapters)
-            return f"its active adapter is {names}, and vLLM is given the one called default"
+    # On transformers' model inside of the wrapper, `active_adapters` is a method.
+    if is_adapter_on(model) and model.active_adapters != ["default"]:
+        return (
+            "vLLM is given the adapter called default of the model that gn.load_model returned, "
+            "and this is not that model, or another adapter is active"
+        )
     if any(getattr(module, "merged", False) for module in model.modules()):
         return "its adapter is merged into the weights"
     return None

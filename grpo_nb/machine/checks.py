@@ -10,14 +10,12 @@ from typing import Literal
 from grpo_nb.core.tables import Html, Part, Shown, Table, bold
 from grpo_nb.machine import packages
 from grpo_nb.machine.gpu import GpuState, UnreadableGpu, read_gpu
-from grpo_nb.machine.host import how_to_get_gpu, how_to_restart, usable_cores
+from grpo_nb.machine.host import is_colab, usable_cores
 
-_BY_SEVERITY = ("problem", "warning", "ok")
 _MARKS = {"ok": "\u2713 ok", "warning": bold("! warning"), "problem": bold("\u2717 problem")}
 _INSTALL = (
     f"Run the Setup cell in a fresh kernel; or run `{packages.BY_HAND}` and restart the kernel."
 )
-_UNTIL_THEN = "Until then Unsloth's own generation is used, which is slower."
 
 
 @dataclass(frozen=True)
@@ -55,7 +53,8 @@ class EnvironmentReport(Shown):
         to_do = [check for check in self.checks if check.fix]
         if not to_do:
             return ""
-        first = min(to_do, key=lambda check: _BY_SEVERITY.index(check.status))
+        problems = [check for check in to_do if check.status == "problem"]
+        first = problems[0] if problems else to_do[0]
         return f"{first.name}: {first.found}. {first.fix}"
 
     @property
@@ -75,9 +74,8 @@ class EnvironmentReport(Shown):
 def check_environment() -> EnvironmentReport:
     """Check machine, packages and this kernel, and report what to do about each problem.
 
-    A call takes well under a second. On a GPU with vLLM, the first call imports vLLM in a separate
-    process, which takes some seconds, and minutes on a fresh machine. The kernel itself imports no
-    large package.
+    A call takes well under a second and imports no large package. `gn.load_model` finds out if vLLM
+    starts.
 
     >>> gn.check_environment().is_ready
     True
@@ -119,7 +117,7 @@ def _check_kernel() -> Check:
     stale = packages.stale_versions()
     if stale:
         changes = [f"{name} {old} is loaded, {new} installed" for name, (old, new) in stale.items()]
-        fix = f"{how_to_restart()}, then run from the top."
+        fix = "Restart the kernel (Colab: Runtime > Restart session), then run from the top."
         return Check("this kernel", "problem", "; ".join(changes), fix)
     return Check("this kernel", "ok", "the loaded packages are the installed ones")
 
@@ -130,8 +128,9 @@ def _check_cpu(obstacle: str) -> Check:
     if obstacle:
         fix = "Unset CUDA_VISIBLE_DEVICES or look at the output of nvidia-smi; restart the kernel."
         return Check("device", "warning", f"{found}; no GPU, because {obstacle}", fix)
-    choice = how_to_get_gpu()
-    fix = f"For a GPU: {choice}, then run the Setup cell." if choice else ""
+    fix = ""
+    if is_colab():
+        fix = "For a GPU: Runtime > Change runtime type > T4 GPU, then run the Setup cell."
     return Check("device", "ok", found, fix)
 
 
@@ -148,12 +147,12 @@ def _check_gpu(state: GpuState) -> Check:
     if build is None:  # `_check_packages` reports the missing torch
         return Check("device", "ok", found)
     found += f"; torch {build.version}"
-    if build.cuda is None:
-        fix = f"Run `pip uninstall -y torch`. {_INSTALL}"
-        return Check("device", "problem", f"{found} is for the CPU: the GPU is not used", fix)
     # CUDA 13 dropped all cards before Turing; triton and bitsandbytes need 7.0 with any CUDA.
-    needed = (7, 5) if build.cuda >= (13, 0) else (7, 0)
-    if gpu.compute_capability < needed:
+    needed = (7, 5) if build.cuda and build.cuda >= (13, 0) else (7, 0)
+    if build.cuda is None:
+        problem = " is for the CPU: the GPU is not used"
+        fix = f"Run `pip uninstall -y torch`. {_INSTALL}"
+    elif gpu.compute_capability < needed:
         problem = f", whose kernels need compute capability {needed[0]}.{needed[1]}"
         fix = (
             "Choose another GPU (Kaggle: T4 x2 and not P100), or set CUDA_VISIBLE_DEVICES=-1 to "
@@ -173,13 +172,12 @@ def _check_gpu(state: GpuState) -> Check:
 
 
 def _check_vllm() -> Check:
-    """Check that vLLM can sample completions; training also works without vLLM."""
+    """Check that vLLM is installed, which samples faster; training also works without vLLM."""
     version = packages.installed_version("vllm")
     if version is None:
-        fix = f"Run the Setup cell: it adds vLLM, or says why vLLM cannot be used. {_UNTIL_THEN}"
+        fix = (
+            "Run the Setup cell: it adds vLLM, or says why vLLM cannot be used. Until then "
+            "Unsloth's own generation is used, which is slower."
+        )
         return Check("vLLM", "warning", "not installed", fix)
-    problem = packages.vllm_problem()
-    if problem:
-        fix = f"Run `pip uninstall -y vllm`, then the Setup cell in a fresh kernel. {_UNTIL_THEN}"
-        return Check("vLLM", "warning", f"{version} does not load: {problem}", fix)
-    return Check("vLLM", "ok", f"{version} loads")
+    return Check("vLLM", "ok", version)

@@ -57,23 +57,22 @@ def read_gpu() -> GpuState | None:
     """Return the first visible GPU and its state now, whether or not torch can use it.
 
     Returns:
-        None without an NVIDIA driver, and without pynvml to ask it. Pynvml is missing before the
-        installation, and the installer uses `driver_cuda` instead.
+        None without an NVIDIA driver, if the GPU is hidden, and without pynvml to ask the driver.
+        Pynvml is missing before the installation, and the installer uses `driver_cuda` instead.
 
     Raises:
-        UnreadableGpu: The GPU is hidden, or the driver does not answer.
+        UnreadableGpu: The driver does not answer, or has no such GPU.
     """
     try:
         import pynvml as nv
     except ImportError:
         return None
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0")
+    if is_gpu_hidden():
+        return None
+    # The variable lists numbers or UUIDs.
+    first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
     try:
         nv.nvmlInit()
-        if is_gpu_hidden():
-            raise UnreadableGpu(f"CUDA_VISIBLE_DEVICES={visible!r} hides the GPU")
-        # The variable lists numbers or UUIDs.
-        first = visible.split(",")[0].strip()
         if first.isdecimal():
             return _state_of(nv, nv.nvmlDeviceGetHandleByIndex(int(first)))
         return _state_of(nv, nv.nvmlDeviceGetHandleByUUID(first))

@@ -1,4 +1,4 @@
-"""Report name, cores, free memory and disks of the host, and choose a folder for runs on it."""
+"""Report cores, free memory and disks of the host, and choose a folder for runs on it."""
 
 import os
 import re
@@ -13,33 +13,11 @@ from grpo_nb.core.problems import EnvironmentProblem
 _DRIVE = Path("/content/drive")
 #: Folder in which Linux reports the limits of the container that this process runs in.
 CGROUP = Path("/sys/fs/cgroup")
-# Files of memory limit, memory in use and its parts, in version 2 of cgroups and in version 1.
-_MEMORY_FILES = (
-    ("memory.max", "memory.current", "memory.stat"),
-    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat"),
-)
 
 
-def find_host() -> str:
-    """Return `colab`, `kaggle` or, for any other host, an empty text."""
-    if "COLAB_RELEASE_TAG" in os.environ:
-        return "colab"
-    return "kaggle" if "KAGGLE_KERNEL_RUN_TYPE" in os.environ else ""
-
-
-def how_to_restart() -> str:
-    """Return the menu entries that restart the kernel on this host."""
-    clicks = {"colab": "Runtime > Restart session", "kaggle": "Run > Restart kernel"}
-    return clicks.get(find_host(), "Restart the kernel")
-
-
-def how_to_get_gpu() -> str:
-    """Return the menu entries that add a GPU on this host; empty on a host without such a menu."""
-    clicks = {
-        "colab": "Runtime > Change runtime type > T4 GPU",
-        "kaggle": "Settings > Accelerator > GPU T4 x2",
-    }
-    return clicks.get(find_host(), "")
+def is_colab() -> bool:
+    """Return True in a notebook of Google Colab."""
+    return "COLAB_RELEASE_TAG" in os.environ
 
 
 def usable_cores() -> int:
@@ -70,18 +48,16 @@ def free_memory_bytes() -> int:
     import psutil
 
     free = psutil.virtual_memory().available
-    for limit_file, used_file, parts_file in _MEMORY_FILES:
-        try:
-            limit = int((CGROUP / limit_file).read_text())
-            used = int((CGROUP / used_file).read_text())
-            parts = (CGROUP / parts_file).read_text()
-        except (OSError, ValueError):
-            # No such file, or the limit is "max": there is no limit.
-            continue
-        # The memory in use contains the cache of files, which the kernel gives up when needed.
-        cached = sum(map(int, re.findall(r"^(?:in)?active_file (\d+)$", parts, re.MULTILINE)))
-        free = min(free, limit - used + cached)
-    return free
+    try:
+        limit = int((CGROUP / "memory.max").read_text())
+        used = int((CGROUP / "memory.current").read_text())
+        parts = (CGROUP / "memory.stat").read_text()
+    except (OSError, ValueError):
+        # No such file, or the limit is "max": there is no limit.
+        return free
+    # The memory in use contains the cache of files, which the kernel gives up when needed.
+    cached = sum(map(int, re.findall(r"^(?:in)?active_file (\d+)$", parts, re.MULTILINE)))
+    return min(free, limit - used + cached)
 
 
 def require_disk(path: Path, needed: int, purpose: str) -> None:
@@ -109,26 +85,16 @@ def run_folder(drive: str = "", *, report: Callable[[str], object] | None = None
             different folder for each notebook. Colab asks you for permission to mount the Drive.
         report: Function called with a line about the folder, for example `print`.
 
-    Raises:
-        EnvironmentProblem: Colab did not mount the Drive.
-
     >>> run_folder()
     'runs'
     """
     folder = drive.strip().strip("/")
-    if not folder or find_host() != "colab":
+    if not folder or not is_colab():
         return "runs"
     # Only Colab has this package.
     from google.colab import drive as google_drive
 
-    try:
-        google_drive.mount(str(_DRIVE))
-    except (ValueError, RuntimeError, OSError) as error:  # permission refused, or no answer in time
-        raise EnvironmentProblem(
-            f"Google Drive was not mounted ({error}). Run the cell again and allow it, or pass "
-            'drive="" (in the notebooks: leave DRIVE empty). The runs are then lost when Colab '
-            "takes the machine back."
-        ) from error
+    google_drive.mount(str(_DRIVE))
     mounted_folder = _DRIVE / "MyDrive" / folder
     mounted_folder.mkdir(parents=True, exist_ok=True)
     if report is not None:

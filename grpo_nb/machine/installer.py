@@ -76,10 +76,8 @@ def install(*, vllm: bool = True, report: Report | None = None) -> None:
         )
     chosen = choose_requirements(report, vllm=vllm)
     without_dependencies = _read_requirements("requirements-no-deps.txt")
-    is_complete = (
-        all(map(is_met, [*chosen, *without_dependencies])) and not packages.breaking_packages()
-    )
-    if not is_complete:
+    is_complete = all(map(is_met, [*chosen, *without_dependencies]))
+    if not is_complete or packages.has_breaking_torchao():
         requirements = [line for line in chosen if _pin(line) or not is_met(line)]
         kept = _pins_of_installed(_NEVER_REPLACED)
         if "torch" not in map(_name, chosen):
@@ -108,14 +106,13 @@ def choose_requirements(report: Report, *, vllm: bool = True) -> list[str]:
     cuda = None if is_gpu_hidden() else driver_cuda()
 
     # First choice on a GPU: vLLM, together with the pinned torch.
-    if cuda is not None:
-        if vllm and cuda[0] >= _INDEX_CUDA:
+    if vllm and cuda is not None:
+        if cuda[0] >= _INDEX_CUDA:
             return requirements + _read_requirements("requirements-gpu.txt")
-        obstacle = "vllm=False leaves it out"
-        if vllm:
-            driver = f"this one runs {cuda[0]}.{cuda[1]}"
-            obstacle = f"it needs a driver for CUDA {_INDEX_CUDA} (580 or newer; {driver})"
-        report(f"This call installs no vLLM: {obstacle}. Unsloth's own generation is slower.")
+        report(
+            f"vLLM is not installed: it needs a driver for CUDA {_INDEX_CUDA} (580 or newer), and "
+            f"this one runs {cuda[0]}.{cuda[1]}. Unsloth's own generation is slower."
+        )
 
     # Second choice: keep the installed torch if unsloth can use it. A build for a newer CUDA than
     # the driver's is kept too, because the pinned torch would need the same driver.
@@ -167,17 +164,16 @@ def run_step(command: Sequence[str], step: str, report: Report, log: Report | No
 
 
 def finish_installation(folder: Path, report: Report, log: Report | None = None) -> None:
-    """Install the `--no-deps` requirements, and uninstall what breaks transformers or peft here.
+    """Install the `--no-deps` requirements, and uninstall an old torchao, which breaks peft.
 
     Call this after installing the other requirements.
     """
     file = folder / "requirements-no-deps.txt"
     step = "Installing unsloth and the small model"
     run_step([*PIP, "install", "--no-deps", "-r", str(file)], step, report, log)
-    breaking = packages.breaking_packages()
-    if breaking:
-        step = f"Removing {' and '.join(breaking)}, which would break transformers or peft"
-        run_step([*PIP, "uninstall", "--yes", *breaking], step, report, log)
+    if packages.has_breaking_torchao():
+        step = "Removing torchao, which would break peft"
+        run_step([*PIP, "uninstall", "--yes", "torchao"], step, report, log)
 
 
 def link(folder: Path) -> None:

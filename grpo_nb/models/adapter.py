@@ -3,8 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.models.sources import hub_errors_in_one_line
-
 _CONFIG = "adapter_config.json"
 _TENSORS = "adapter_model.safetensors"
 # Options of PEFT with which a layer is not base + lora_alpha / r * B @ A. Names and shapes of the
@@ -22,29 +20,27 @@ _NOT_PLAIN = (
 _PLAIN_INITIALISATIONS = (None, True, False, "gaussian", "eva", "orthogonal")
 
 
-def read_adapter(adapter: str | Path) -> tuple[dict[str, Any], Path]:
-    """Return rank, alpha and layers of a LoRA, by the names of the settings, and its folder.
+def read_adapter(folder: Path) -> dict[str, Any]:
+    """Return rank, alpha and layers of a LoRA, by the names of the settings.
 
     Adapters with another scaling or a changed base are refused here, because `load_adapter`
     compares only names and shapes.
 
     Args:
-        adapter: A folder, or an id on the Hub.
+        folder: Folder that PEFT wrote.
 
     Raises:
-        FileNotFoundError: Neither a folder nor the Hub has this name, or the tensors are missing.
+        FileNotFoundError: There is no such folder, or the tensors are missing.
         ValueError: The folder holds no adapter, or not a plain LoRA.
     """
-    from huggingface_hub import snapshot_download
     from peft import PeftConfig
     from safetensors import safe_open
 
-    folder = Path(adapter).expanduser()
     if not folder.exists():
-        with hub_errors_in_one_line(str(adapter), "LoRA"):
-            # A repository may also hold whole models and checkpoints.
-            files = ["*.json", "*.jinja", _TENSORS]
-            folder = Path(snapshot_download(str(adapter), allow_patterns=files))
+        raise FileNotFoundError(
+            f"adapter = {str(folder)!r} is no folder here (looked in {Path.cwd()}). For a LoRA of "
+            "the Hub, write adapter=huggingface_hub.snapshot_download(...)."
+        )
     if not (folder / _CONFIG).is_file():
         raise ValueError(
             f"adapter = {str(folder)!r} is no LoRA: it has no {_CONFIG}. Name the folder that PEFT "
@@ -62,12 +58,11 @@ def read_adapter(adapter: str | Path) -> tuple[dict[str, Any], Path]:
     with safe_open(folder / _TENSORS, "pt") as file:
         names = [name for name in file.keys() if ".lora_A" in name]  # noqa: SIM118 (no mapping)
     layers = {name.partition(".lora_A")[0].rpartition(".")[2] for name in names}
-    shape = {
+    return {
         "lora_rank": config.r,
         "lora_alpha": config.lora_alpha,
         "lora_target_modules": tuple(sorted(layers)),
     }
-    return shape, folder
 
 
 def options_beyond_plain_lora(config: Any) -> list[str]:
@@ -112,17 +107,13 @@ def load_adapter(model: Any, folder: str | Path, adapter: str = "default") -> No
             "to another base model, rank or set of target modules. Load the model with the "
             "settings of that run."
         )
-    not_finite = [name for name, tensor in saved.items() if not tensor.isfinite().all()]
-    if not_finite:
-        raise ValueError(
-            f"the adapter in {str(folder)!r} has values that are not finite, as in "
-            f"{not_finite[0]}: its training diverged. Take one from an earlier step."
-        )
     set_peft_model_state_dict(model, saved, adapter_name=adapter)
     loaded = get_peft_model_state_dict(model, adapter_name=adapter)
     for name, tensor in saved.items():
+        # A number that is not finite is unequal to itself.
         if not torch.equal(loaded[name].cpu(), tensor.to(loaded[name].dtype)):
             raise ValueError(
-                f"the adapter in {str(folder)!r} was not loaded completely: {name} differs. Please "
-                "report this: it is a bug of grpo_nb."
+                f"the adapter in {str(folder)!r} was not loaded completely, or it has values that "
+                f"are not finite, as in {name}: then its training diverged. Take one from an "
+                "earlier step."
             )

@@ -13,9 +13,9 @@ from typing import Any
 def weights_identity(folder: Path) -> str | None:
     """Return a hash of the safetensors in a folder; None if a file is missing.
 
-    The hash is of names, shapes, dtypes and three rows of each tensor. Sharding does not change it,
-    and only three rows per tensor are read, so it is fast. Retraining is noticed, because it
-    changes nearly every value. A change only in other rows is not noticed.
+    The hash is of names, shapes, dtypes and the middle row of each tensor. So it is fast, and does
+    not depend on how the tensors are divided into files. Retraining is noticed, because it changes
+    nearly every value. A change only in other rows is not noticed.
 
     >>> weights_identity(Path("nowhere")) is None
     True
@@ -26,36 +26,24 @@ def weights_identity(folder: Path) -> str | None:
     is_complete = all(file.is_file() for file in files)
     if not files or not is_complete:
         return None
-    hashes: dict[str, str] = {}
+    descriptions = []
     for file in files:
         with safe_open(file, "pt") as opened:
             for name in opened.keys():  # noqa: SIM118 (no mapping)
-                hashes[name] = _hash_of_tensor(opened, name)
+                descriptions.append(_describe_tensor(opened, name))
     # Sorted, because shards list the tensors in another order.
-    listed = json.dumps(hashes, sort_keys=True)
-    return hashlib.sha256(listed.encode()).hexdigest()[:32]
+    text = "\n".join(sorted(descriptions))
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def _hash_of_tensor(file: Any, name: str) -> str:
-    """Return a hash of a tensor's dtype, shape, and first, middle and last row."""
-    import torch
-
+def _describe_tensor(file: Any, name: str) -> str:
+    """Return name, dtype and shape of a tensor, and the numbers of its middle row."""
     tensor = file.get_slice(name)
     shape = tensor.get_shape()
-    heading = f"{tensor.get_dtype()} {shape}"
-    digest = hashlib.sha256(heading.encode())
-    if shape and shape[0]:
-        count = shape[0]
-        starts = (0, count // 2, count - 1)
-        rows = [tensor[start : start + 1] for start in starts]
-    else:
-        # A single number or an empty tensor has no rows.
-        rows = [file.get_tensor(name)]
-    for row in rows:
-        # As bytes, because numpy has no bfloat16.
-        flat = row.contiguous().reshape(-1)
-        digest.update(flat.view(torch.uint8).numpy())
-    return digest.hexdigest()
+    # A single number and an empty tensor have no rows.
+    has_rows = bool(shape) and shape[0] > 0
+    row = tensor[shape[0] // 2] if has_rows else file.get_tensor(name)
+    return f"{name} {tensor.get_dtype()} {shape} {row.tolist()}"
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -94,37 +82,12 @@ def base_identity(model: Any, name: str) -> str | None:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
-    loaded_from = getattr(model.config, "_name_or_path", "")
-    for folder in (loaded_from, name):
-        # Empty for a model made in memory, which as a path would be the current folder.
+    # Empty for a model made in memory, which as a path would be the current folder.
+    source = getattr(model.config, "_name_or_path", "")
+    for folder in (source, name):
         if folder and Path(folder, "config.json").is_file():
             return weights_identity(Path(folder))
     try:
         return weights_identity(Path(snapshot_download(name, local_files_only=True)))
     except (HFValidationError, LocalEntryNotFoundError):
         return None
-
-
-def require_trained_on(adapter: Path, model: Any, base: str) -> None:
-    """Refuse a model on whose weights an exported adapter was not trained, as far as is known.
-
-    Args:
-        adapter: Folder of the adapter. The `verification.json` of an export has the identity of
-            the weights that it was trained on.
-        model: Model that was loaded for the adapter.
-        base: Name of that model.
-
-    Raises:
-        ValueError: The weights are not those that the adapter was trained on.
-    """
-    file = adapter / "verification.json"
-    if not file.is_file():
-        return
-    expected = json.loads(file.read_text("utf-8")).get("base_weights")
-    identity = base_identity(model, base)
-    if None not in (expected, identity) and expected != identity:
-        raise ValueError(
-            f"the adapter {str(adapter)!r} was trained on other weights than those of {base!r} "
-            "here, and is worth nothing on them. Take the base model that it was trained on, or "
-            "the merged model of its run (gn.export_merged)."
-        )

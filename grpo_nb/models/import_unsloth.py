@@ -7,7 +7,6 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 from grpo_nb.core.problems import EnvironmentProblem
@@ -25,68 +24,33 @@ SHARED_SCORING = "UNSLOTH_GRPO_PREFIX_GROUPER"
 _PATCHED_BY_UNSLOTH = ("trl", "transformers", "peft")
 # Attribute set on the module unsloth, which stays when the kit is reloaded.
 _BY_THE_KIT = "imported_by_grpo_nb"
-# vLLM logs it at each sampling, because Unsloth wakes an engine that TRL has woken
-# (vllm/v1/executor/abstract.py, wake_up).
-_NOT_SLEEPING = "Executor is not sleeping."
 
 
-class _Silence(io.TextIOBase):
-    """Replacement of stdout while unsloth is imported or a model is loaded; keeps the last output.
-
-    There is one for the whole process, because objects made meanwhile may hold it for good: vLLM's
-    log handler takes the stdout that it finds when the first engine is made (vllm/logger.py,
-    _configure_vllm_root_logger). What such an object writes later goes to stderr.
+class _Nowhere(io.TextIOBase):
+    """Output that nobody sees, in place of stdout while unsloth is imported or a model is loaded.
 
     Only Python's stdout is replaced. C code and child processes still write to descriptor 1: muting
     that would mute every thread of the kernel, and the last words of a crash.
     """
 
-    kept = ""
-
     def fileno(self) -> int:
         """Return the descriptor of stdout, which vLLM mutes while it makes its process group.
 
-        See vllm/utils/system_utils.py, suppress_stdout. Unsloth does the same for a notebook whose
-        stdout has no descriptor (unsloth/import_fixes.py, patch_vllm_for_notebooks).
+        See vllm/utils/system_utils.py, suppress_stdout.
         """
         return 1
 
     def write(self, text: str) -> int:
-        if sys.stdout is not self:
-            return sys.stderr.write(text)
-        self.kept = (self.kept + text)[-4000:]
         return len(text)
 
 
-_SILENCE = _Silence()
+def silently() -> contextlib.redirect_stdout:
+    """Return a context that keeps printed output out of the notebook.
 
-
-@contextlib.contextmanager
-def silently() -> Iterator[None]:
-    """Keep printed output and vLLM's log out of the notebook.
-
-    `last_output_lines` returns its end.
+    vLLM's log handler keeps the stdout that it finds when the first engine is made
+    (vllm/logger.py, _configure_vllm_root_logger), so its log stays out as well.
     """
-    _SILENCE.kept = ""
-    try:
-        with contextlib.redirect_stdout(_SILENCE):
-            yield
-    finally:
-        for handler in logging.getLogger("vllm").handlers:
-            if getattr(handler, "stream", None) is _SILENCE:
-                handler.addFilter(_is_shown)
-
-
-def last_output_lines() -> str:
-    """Return the last lines of output in the last `silently`."""
-    return "\n".join([line[:300] for line in _SILENCE.kept.splitlines() if line.strip()][-8:])
-
-
-def _is_shown(record: logging.LogRecord) -> bool:
-    """Return whether vLLM's log handler writes a record: within `silently` all, else warnings."""
-    return sys.stdout is _SILENCE or (
-        record.levelno >= logging.WARNING and record.getMessage() != _NOT_SLEEPING
-    )
+    return contextlib.redirect_stdout(_Nowhere())
 
 
 def import_unsloth() -> Any:
@@ -102,7 +66,7 @@ def import_unsloth() -> Any:
     if gpu is None:
         variables |= spin_variable()
     else:
-        _require_import_order(variables)
+        _require_import_order()
     for name, value in variables.items():
         os.environ.setdefault(name, value)
     # bitsandbytes warns, in a red box, that a faster 4-bit product on a CPU could be downloaded,
@@ -113,12 +77,16 @@ def import_unsloth() -> Any:
         with silently(), warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="(?s).*Unsloth should be imported before")
             import unsloth
+
+            from transformers.utils import logging as transformers_logging
     except (ImportError, RuntimeError) as error:
         raise EnvironmentProblem(
             f"unsloth cannot be imported ({error}). gn.check_environment() shows the reason if it "
             f"is known; else install it with `{BY_HAND}` and restart the kernel."
         ) from error
     setattr(unsloth, _BY_THE_KIT, True)
+    # A saved notebook would show transformers' bars at 0 % for ever.
+    transformers_logging.disable_progress_bar()
     if has_vllm:
         # At its import Unsloth saw the replaced stdout. Without this patch, a model that the user
         # loads with Unsloth directly would have no vLLM.
@@ -126,32 +94,24 @@ def import_unsloth() -> Any:
     return unsloth
 
 
-def _require_import_order(variables: dict[str, str]) -> None:
+def _require_import_order() -> None:
     """Check, on a GPU, that neither unsloth nor what it patches was imported too early.
 
-    On a CPU the order changes nothing: a training gives the same adapter bit for bit
-    (tests/models/test_import_order.py). On a GPU Unsloth itself warns of slower steps and of memory
-    (unsloth/_gpu_init.py, `already_imported`), which was not measured here.
+    Unsloth reads its variables only when it is imported: without `STANDBY` vLLM does not start in
+    standby, and with shared scoring most models are trained wrongly. Unsloth itself warns of slower
+    steps and of memory if trl, transformers or peft come first (unsloth/_gpu_init.py,
+    `already_imported`). On a CPU the order changes nothing: a training gives the same adapter bit
+    for bit (tests/models/test_import_order.py).
     """
-    unsloth = sys.modules.get("unsloth")
-    early = [name for name in _PATCHED_BY_UNSLOTH if name in sys.modules]
-    if unsloth is None and early:
-        raise EnvironmentProblem(
-            f"{', '.join(early)} must not be imported before unsloth, which patches them for a "
-            "GPU: without its patches a training is slower or runs out of memory. Move that import "
-            "below gn.load_model(settings). Restart the kernel and run from the top."
-        )
-    if unsloth is None or hasattr(unsloth, _BY_THE_KIT):
+    if hasattr(sys.modules.get("unsloth"), _BY_THE_KIT):
         return
-    # Unsloth reads these only when it is imported. Without standby unsloth_zoo turns expandable
-    # segments on (unsloth_zoo/__init__.py), and vLLM does not start in standby. The trainers are
-    # written with shared scoring on (unsloth/utils/prefix_grouper.py, `_ENABLED`).
-    for name in (SHARED_SCORING, STANDBY):
-        if name in variables and name not in os.environ:
-            raise EnvironmentProblem(
-                f"unsloth was imported before grpo_nb, without {name}, which it reads only then. "
-                "Restart the kernel and import grpo_nb first."
-            )
+    early = [name for name in ("unsloth", *_PATCHED_BY_UNSLOTH) if name in sys.modules]
+    if early:
+        raise EnvironmentProblem(
+            f"{', '.join(early)} must not be imported before grpo_nb imports unsloth for a GPU: "
+            "a training would be slower, run out of memory or compute another loss. Move that "
+            "import below gn.load_model(settings). Restart the kernel and run from the top."
+        )
 
 
 def _variables(gpu: Gpu | None, has_vllm: bool) -> dict[str, str]:
@@ -194,17 +154,3 @@ def _variables(gpu: Gpu | None, has_vllm: bool) -> dict[str, str]:
     if gpu.compute_capability < (10, 0) and "VLLM_USE_FLASHINFER_SAMPLER" not in os.environ:
         variables["UNSLOTH_VLLM_NO_FLASHINFER"] = "1"
     return variables
-
-
-@contextlib.contextmanager
-def without_loading_bars() -> Iterator[None]:
-    """Hide transformers' progress bars, which a saved notebook would show at 0 % for ever."""
-    from transformers.utils import logging as transformers_logging
-
-    was_enabled = transformers_logging.is_progress_bar_enabled()
-    transformers_logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            transformers_logging.enable_progress_bar()

@@ -3,7 +3,7 @@
 import contextlib
 import gc
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,39 +16,19 @@ from grpo_nb.machine.faults import find_fix, gpu_problem, is_out_of_memory
 from grpo_nb.machine.gpu import Gpu, find_gpu
 from grpo_nb.machine.packages import BY_HAND_WITH_VLLM, vllm_problem
 from grpo_nb.models.adapter import load_adapter, read_adapter
-from grpo_nb.models.identity import require_trained_on
-from grpo_nb.models.import_unsloth import (
-    import_unsloth,
-    last_output_lines,
-    silently,
-    without_loading_bars,
-)
-from grpo_nb.models.load_record import LoadRecord, keep_record
+from grpo_nb.models.import_unsloth import import_unsloth, silently
+from grpo_nb.models.load_record import RECORDS, LoadRecord
 from grpo_nb.models.sources import resolve_model
-from grpo_nb.models.templates import set_template_from
+from grpo_nb.models.templates import load_templates
 from grpo_nb.upstream.unsloth import hand_copies_to_vllm, set_cpu_dtype
 
 _LOG = logging.getLogger(__name__)
-# Arguments of Unsloth's loader that the kit sets, and the setting to change instead.
-_SET_BY_SETTINGS = {
-    "model_name": "model",
-    "max_seq_length": "max_completion_length",
-    "random_state": "seed",
-    "max_lora_rank": "lora_rank",
-    "load_in_16bit": "load_in_4bit",
-    "quantization_config": "load_in_4bit",
-    "load_in_4bit": "load_in_4bit",
-    "dtype": "dtype",
-    "fast_inference": "fast_inference",
-    "gpu_memory_utilization": "gpu_memory_utilization",
-}
 
 
 def load_model(
     settings: Settings,
     *,
     adapter: str | Path | None = None,
-    loader: Mapping[str, Any] | None = None,
     report: Callable[[str], None] = _LOG.info,
 ) -> tuple[Any, Any]:
     """Load a model through Unsloth, add a LoRA, and return it with its tokenizer.
@@ -60,77 +40,56 @@ def load_model(
 
     Args:
         settings: The model and how to load it.
-        adapter: Folder or Hub id of a LoRA to start from, such as one of a supervised training. Its
-            rank, alpha, layers and chat template take precedence over the settings.
-        loader: Further arguments of Unsloth's loader, such as `text_only`, `load_in_fp8`,
-            `offload_embedding`. Only these three are repeated when a run is reopened. Arguments
-            that a setting decides are refused. On a CPU `text_only` has no effect.
+        adapter: Folder of a LoRA to start from, such as one of a supervised training. Its rank,
+            alpha, layers and chat template take precedence over the settings.
         report: Called with one line per stage. By default, the lines go to the log as information.
 
     Returns:
         A `PeftModel` around transformers' model, and transformers' tokenizer.
 
     Raises:
-        EnvironmentProblem: unsloth was imported too late, the model does not fit, or the GPU's
+        EnvironmentProblem: unsloth was imported too early, the model does not fit, or the GPU's
             driver and libraries do not match.
         FileNotFoundError: The folder has no model, or the Hub has no such name.
-        ValueError: The adapter is not a plain LoRA, or not one of this model; or `loader` has an
-            argument that a setting decides.
+        ValueError: The adapter is not a plain LoRA, or not one of this model.
 
     >>> model, tokenizer = gn.load_model(settings)
     >>> sum(weight.requires_grad for weight in model.parameters()) > 0  # the LoRA
     True
     """
     require("gn.load_model(settings)", optional=("adapter",), settings=settings, adapter=adapter)
-    loader = dict(loader or {})
-    for name in loader:
-        if name in _SET_BY_SETTINGS:
-            raise ValueError(
-                f"loader has {name!r}, which the kit sets: write "
-                f"settings = settings.replace({_SET_BY_SETTINGS[name]}=...)."
-            )
+    report(f"loading {settings.model}")
     import_unsloth()
-    source = resolve_model(settings.model, report)
-    folder = None
+    source = resolve_model(settings.model)
     adapter_shape: dict[str, Any] = {}
     if adapter is not None:
-        adapter_shape, folder = read_adapter(adapter)
+        adapter = Path(adapter).expanduser()
+        adapter_shape = read_adapter(adapter)
         settings = settings.replace(**adapter_shape)
-        listed = ", ".join(f"{name}={value}" for name, value in adapter_shape.items())
         report(
-            f"Starting from the LoRA {str(adapter)!r}, with its {listed}. With beta above 0, the "
-            "KL reference is this adapter on a CPU, and the base model on a GPU."
+            f"Starting from the LoRA {str(adapter)!r}, with its {adapter_shape}. With beta above "
+            "0, the KL reference is this adapter on a CPU, and the base model on a GPU."
         )
-    loaded, why_not_vllm = _load_with_best_engine(settings, source, loader, report)
-    model, tokenizer = loaded
+    model, tokenizer, why_not_vllm = _load_with_best_engine(settings, source)
     tokenizer.padding_side = "left"
     # A tokenizer with the GPT-2 clean-up would change the text that rewards see.
     tokenizer.clean_up_tokenization_spaces = False
-    # The LoRA of the model has the adapter's shape already, so only the values are copied.
-    if folder is not None:
-        require_trained_on(folder, model, settings.model)
-        load_adapter(model, folder)
-        set_template_from(folder, tokenizer)
+    # The LoRA of the model has the adapter's shape already, so only its numbers are copied.
+    if adapter is not None:
+        load_adapter(model, adapter)
+        load_templates(adapter, tokenizer)
     if has_vllm_engine(model):
         _prepare_engine(model, source)
-    record = LoadRecord(
-        settings=settings,
-        loader=loader,
-        adapter_shape=adapter_shape,
-        why_not_vllm=why_not_vllm,
-    )
-    keep_record(model, record)
+    RECORDS[model] = LoadRecord(settings, adapter_shape, why_not_vllm)
     return model, tokenizer
 
 
-def _load_with_best_engine(
-    settings: Settings, source: str, loader: dict[str, Any], report: Callable[[str], None]
-) -> tuple[tuple[Any, Any], str]:
+def _load_with_best_engine(settings: Settings, source: str) -> tuple[Any, Any, str]:
     """Load with vLLM if nothing is known against it; without vLLM if that fails.
 
     Returns:
-        The model with its tokenizer, and the reason why vLLM does not sample although it was asked
-        for (empty otherwise).
+        The model, its tokenizer, and the reason why vLLM does not sample although it was asked for
+        (empty otherwise).
     """
     import torch
 
@@ -139,50 +98,39 @@ def _load_with_best_engine(
     if gpu is None and torch.cuda.is_available():
         raise EnvironmentProblem(
             "torch reports a GPU, but no NVIDIA driver was found (AMD is not supported). To use "
-            "the CPU, set HIP_VISIBLE_DEVICES=-1 or CUDA_VISIBLE_DEVICES=-1 before the kernel "
-            "starts."
+            "the CPU, set CUDA_VISIBLE_DEVICES=-1 before the kernel starts."
         )
     obstacle = vllm_obstacle(settings, gpu)
     # The slowest question comes last: vLLM is imported in another process, once per kernel.
     if obstacle is None and (problem := vllm_problem()) is not None:
         obstacle = f"vLLM does not load: {problem} ({BY_HAND_WITH_VLLM}, then restart the kernel)"
-    last_output = ""
     loaded = None
     if obstacle is None:
-        report(f"loading {settings.model} with vLLM")
-        reason = "Unsloth does not run this model in vLLM"
         fix = "fast_inference=False skips the attempt"
         try:
-            loaded = _load(settings, source, gpu, loader)
+            loaded = _load(settings, source, gpu)
             if has_vllm_engine(loaded[0]):
-                return loaded, ""
-            # Unsloth printed a reason and loaded the model as without vLLM, so it is not loaded
-            # again (unsloth/models/loader.py, `_vllm_unsupported_model_types`).
+                return *loaded, ""
+            # Unsloth loaded the model as without vLLM, so it is not loaded again
+            # (unsloth/models/loader.py, `_vllm_unsupported_model_types`).
+            obstacle = f"Unsloth does not run this model in vLLM ({fix})"
         except Exception as error:
             # A second try would find the memory taken that this one holds.
             if is_out_of_memory(error):
                 raise
-            reason = f"vLLM did not start ({error_summary(error)})"
-            fix = find_fix(error) or fix
-        obstacle = f"{reason} ({fix})"
-        last_output = last_output_lines()
+            obstacle = f"vLLM did not start ({error_summary(error)}) ({find_fix(error) or fix})"
         # Outside of `except`: there the traceback keeps the failed engine alive.
         gc.collect()
         torch.cuda.empty_cache()
-    why_not_vllm = ""
-    if settings.fast_inference:
-        why_not_vllm = obstacle
-        if gpu is not None:
-            _warn_without_vllm(obstacle, last_output)
+    why_not_vllm = obstacle if settings.fast_inference else ""
+    if why_not_vllm and gpu is not None:
+        warn_user(f"Completions are generated without vLLM, which is slower: {why_not_vllm}.")
     if loaded is None:
-        report(f"loading {settings.model}")
-        loaded = _load(settings.replace(fast_inference=False), source, gpu, loader)
-    return loaded, why_not_vllm
+        loaded = _load(settings.replace(fast_inference=False), source, gpu)
+    return *loaded, why_not_vllm
 
 
-def loader_arguments(
-    settings: Settings, source: str, gpu: Gpu | None, loader: Mapping[str, Any]
-) -> dict[str, Any]:
+def loader_arguments(settings: Settings, source: str, gpu: Gpu | None) -> dict[str, Any]:
     """Return the arguments of `FastLanguageModel.from_pretrained`.
 
     On a GPU there is no `dtype` unless it is set. Unsloth then takes bfloat16 from compute
@@ -193,18 +141,14 @@ def loader_arguments(
         settings: Settings of the run; with `fast_inference`, vLLM generates.
         source: A folder or Hub id.
         gpu: GPU that trains, or None for a CPU.
-        loader: Further arguments of the user.
     """
-    is_8bit = loader.get("load_in_fp8") or loader.get("load_in_8bit")
     arguments: dict[str, Any] = {
         "model_name": source,
         "max_seq_length": settings.longest_row,
         "load_in_4bit": settings.load_in_4bit,
         # Only one precision may be set (unsloth/models/loader.py, _precision_flags_conflict).
-        "load_in_16bit": not (settings.load_in_4bit or is_8bit),
-        # Checkpointing trades time for memory, which a GPU is short of. A CPU has memory, and would
-        # lose its key/value cache.
-        "use_gradient_checkpointing": "unsloth" if gpu else False,
+        "load_in_16bit": not settings.load_in_4bit,
+        "use_gradient_checkpointing": _checkpointing(gpu),
     }
     if gpu is None or settings.dtype != "auto":
         import torch
@@ -215,32 +159,30 @@ def loader_arguments(
         arguments["gpu_memory_utilization"] = settings.gpu_memory_utilization
         # Unsloth rounds it up to a rank that vLLM has kernels for.
         arguments["max_lora_rank"] = settings.lora_rank
-    arguments |= loader
-    if gpu is None:
-        arguments.pop("text_only", None)
     return arguments
 
 
-def lora_arguments(
-    settings: Settings, gpu: Gpu | None, loader: Mapping[str, Any]
-) -> dict[str, Any]:
+def lora_arguments(settings: Settings, gpu: Gpu | None) -> dict[str, Any]:
     """Return the arguments of `FastLanguageModel.get_peft_model`, without the model."""
-    # Unsloth's loader takes the choice too, but get_peft_model overwrites it
-    # (unsloth/models/llama.py, `FastLlamaModel.patch_peft_model`).
-    checkpointing = loader.get("use_gradient_checkpointing", "unsloth" if gpu else False)
     return {
         "r": settings.lora_rank,
         "lora_alpha": settings.lora_alpha,
         "lora_dropout": settings.lora_dropout,
         "target_modules": list(settings.lora_target_modules),
-        "use_gradient_checkpointing": checkpointing,
+        "use_gradient_checkpointing": _checkpointing(gpu),
         "random_state": settings.seed,
     }
 
 
-def _load(
-    settings: Settings, source: str, gpu: Gpu | None, loader: dict[str, Any]
-) -> tuple[Any, Any]:
+def _checkpointing(gpu: Gpu | None) -> str | bool:
+    """Return Unsloth's value for gradient checkpointing, which trades time for memory.
+
+    A GPU is short of memory. A CPU is not, and would lose its key/value cache.
+    """
+    return "unsloth" if gpu else False
+
+
+def _load(settings: Settings, source: str, gpu: Gpu | None) -> tuple[Any, Any]:
     """Load model and LoRA through Unsloth, with vLLM if `fast_inference` is set.
 
     Raises:
@@ -252,11 +194,12 @@ def _load(
     if gpu is None:
         set_cpu_dtype(use_bfloat16=compute_dtype(settings, gpu).name == "bfloat16")
     try:
-        with silently(), without_loading_bars():
-            arguments = loader_arguments(settings, source, gpu, loader)
-            base_model, tokenizer = FastLanguageModel.from_pretrained(**arguments)
-            lora = lora_arguments(settings, gpu, loader)
-            return FastLanguageModel.get_peft_model(base_model, **lora), tokenizer
+        with silently():
+            base_model, tokenizer = FastLanguageModel.from_pretrained(
+                **loader_arguments(settings, source, gpu)
+            )
+            model = FastLanguageModel.get_peft_model(base_model, **lora_arguments(settings, gpu))
+            return model, tokenizer
     except Exception as error:
         advice = memory_advice(error, settings, is_loading=True)
         if advice is not None:
@@ -287,11 +230,3 @@ def end_tokens_of(*owners: Any) -> set[int]:
         tokens = owner.eos_token_id
         end_tokens.update(tokens if isinstance(tokens, list) else [tokens])
     return end_tokens - {None}
-
-
-def _warn_without_vllm(obstacle: str, last_output: str) -> None:
-    """Warn that vLLM was asked for and is not used."""
-    message = f"Completions are generated without vLLM, which is slower: {obstacle}."
-    if last_output:
-        message += f" The last output was:\n{last_output}"
-    warn_user(message)

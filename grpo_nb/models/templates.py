@@ -14,7 +14,7 @@ RESPONSE_TEMPLATE_FILE = "response_template.json"
 _TOOL_TEMPLATE = Path(__file__).with_name("tool_template")
 
 
-def keep_template(folder: Path, tokenizer: Any) -> None:
+def save_templates(folder: Path, tokenizer: Any) -> None:
     """Write the chat template into a folder, and the template that reads tool calls."""
     if isinstance(tokenizer.chat_template, str):
         (folder / CHAT_TEMPLATE_FILE).write_text(tokenizer.chat_template, "utf-8")
@@ -23,15 +23,15 @@ def keep_template(folder: Path, tokenizer: Any) -> None:
         (folder / RESPONSE_TEMPLATE_FILE).write_text(json.dumps(response_template), "utf-8")
 
 
-def template_of(folder: Path) -> str | None:
+def saved_chat_template(folder: Path) -> str | None:
     """Return the chat template that a run or an adapter was trained with; None if there is none."""
     file = folder / CHAT_TEMPLATE_FILE
     return file.read_text("utf-8") if file.is_file() else None
 
 
-def set_template_from(folder: Path, tokenizer: Any) -> None:
+def load_templates(folder: Path, tokenizer: Any) -> None:
     """Set the templates of a run or an adapter on the tokenizer, if there are any."""
-    tokenizer.chat_template = template_of(folder) or tokenizer.chat_template
+    tokenizer.chat_template = saved_chat_template(folder) or tokenizer.chat_template
     response_file = folder / RESPONSE_TEMPLATE_FILE
     if response_file.is_file():
         tokenizer.response_template = json.loads(response_file.read_text("utf-8"))
@@ -42,7 +42,7 @@ def tokenizer_for(run_folder: Path, base: str | Path) -> Any:
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(base)
-    set_template_from(run_folder, tokenizer)
+    load_templates(run_folder, tokenizer)
     return tokenizer
 
 
@@ -67,5 +67,5 @@ def give_tool_template(tokenizer: Any) -> Any:
             "this template is for models whose turns end with <|im_end|>, and those of this model "
             f"end with {tokenizer.eos_token!r}."
         )
-    set_template_from(_TOOL_TEMPLATE, tokenizer)
+    load_templates(_TOOL_TEMPLATE, tokenizer)
     return tokenizer

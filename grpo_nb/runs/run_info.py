@@ -112,8 +112,6 @@ class RunInfo:
     """Name of its machine."""
     base: Text | None = None
     """Identity of the base model's weights."""
-    loader: dict | None = None
-    """Further arguments of Unsloth's loader."""
     reference: Text | None = None
     """Model that the KL is measured against, in words (`training.run_start`)."""
     effective: dict | None = None

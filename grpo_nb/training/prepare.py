@@ -28,7 +28,7 @@ from grpo_nb.generation.episodes import prepare_tool_template
 from grpo_nb.generation.vllm import drop_leftovers
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.models.import_unsloth import import_unsloth, silently
-from grpo_nb.models.load_record import as_loaded, require_same_settings
+from grpo_nb.models.load_record import require_same_settings, with_adapter_shape
 from grpo_nb.rewards.base import RewardFunction, reward_list, weights_by_name
 from grpo_nb.rewards.code import code_tests
 from grpo_nb.runs.groups import OWN_COLUMNS
@@ -95,7 +95,7 @@ def prepare(
             "holdout_every needs held-out questions, and this task has none. Write "
             "holdout_every=0, or gn.load_task(..., holdout=0.2)."
         )
-    settings = task.rendered_by(as_loaded(model, settings))
+    settings = task.rendered_by(with_adapter_shape(model, settings))
     if task.tools is not None:
         prepare_tool_template(tokenizer)
         # `with_tools` has tried the first row.

@@ -28,7 +28,6 @@ from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.machine.packages import package_versions
 from grpo_nb.models.adapter import save_adapter
 from grpo_nb.models.identity import base_identity
-from grpo_nb.models.load_record import record_of_model
 from grpo_nb.rewards.base import RewardFunction, range_of
 from grpo_nb.runs.run_folder import Run
 from grpo_nb.runs.run_info import RunInfo
@@ -52,7 +51,6 @@ def new_run_info(prepared: Prepared) -> RunInfo:
     model = prepared.model
     settings = prepared.settings
     task = prepared.task
-    load_record = record_of_model(model)
     engine = prepared.engine_choice
     if engine.can_share_prompts:
         rollout = "shared prompts"
@@ -89,7 +87,6 @@ def new_run_info(prepared: Prepared) -> RunInfo:
         versions=package_versions(),
         rollout=rollout,
         base=base_identity(model, settings.model),
-        loader={} if load_record is None else load_record.loader,
     )
 
 

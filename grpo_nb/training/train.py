@@ -16,7 +16,7 @@ from grpo_nb.core.argument_types import require
 from grpo_nb.core.files import put_in_place, staged_folder
 from grpo_nb.core.problems import warn_user
 from grpo_nb.models.adapter import load_adapter
-from grpo_nb.models.templates import keep_template
+from grpo_nb.models.templates import save_templates
 from grpo_nb.rewards.base import RewardFunction
 from grpo_nb.runs.card import write_model_card
 from grpo_nb.runs.checkpoints import best_adapters, keep_newest, newest_checkpoint
@@ -192,7 +192,7 @@ def _make_run_folder(prepared: Prepared, name: str | None, info: RunInfo, locks:
         run.write_info(info)  # first of all files, because it makes the folder a run
         run.keep_questions(prepared.task.train["question"], prepared.task.holdout)
         write_start_folder(run, prepared.model, prepared.task)
-        keep_template(run.path, prepared.tokenizer)
+        save_templates(run.path, prepared.tokenizer)
     except BaseException:
         # On a full disk, or after Ctrl-C, a part of the folder would only keep its name taken.
         shutil.rmtree(run.path, ignore_errors=True)

@@ -68,8 +68,6 @@ class KitTrainer(GRPOTrainer):
         self.task_tools = task_tools
         self.stateful: Mapping[str, Any] = {}
         self.record_generation: Callable[..., None] | None = None
-        # True if a batch did not fit the engine, so that TRL computed its log-probabilities.
-        self._took_trl_path = False
         self._resumed_from: Path | None = None
         # The last step that was saved, or that a run was resumed at, and the time.
         self._saved_step = 0
@@ -209,19 +207,14 @@ class KitTrainer(GRPOTrainer):
         **kwargs: Any,
     ) -> Any:
         batch = (model, input_ids, attention_mask, logits_to_keep)
-        if self.engine is not None:
-            obstacle = self.engine.batch_obstacle(input_ids, attention_mask, logits_to_keep)
-            if obstacle is None:
-                log_probs, entropies = self.engine.log_probs(
-                    *batch,
-                    pad_id=self._tokenizer.pad_token_id,
-                    autocast=self.accelerator.autocast(),
-                )
-                return log_probs, entropies, None  # no loss of a mixture of experts
-            if not self._took_trl_path:
-                self._took_trl_path = True
-                warn_user(f"Some batches take TRL's own, slower path: {obstacle}.")
-        return super()._get_per_token_logps_and_entropies(*batch, *args, **kwargs)
+        if self.engine is None:
+            return super()._get_per_token_logps_and_entropies(*batch, *args, **kwargs)
+        log_probs, entropies = self.engine.log_probs(
+            *batch,
+            pad_id=self._tokenizer.pad_token_id,
+            autocast=self.accelerator.autocast(),
+        )
+        return log_probs, entropies, None  # no loss of a mixture of experts
 
     # 3. Tools and rewards. Calls of tools are limited in time, and rewards get the tokens that the
     # model wrote itself.

@@ -118,7 +118,7 @@ def look() -> Iterator[Row]:
     yield ["bitsandbytes nf4, mean error", error < 0.2, f"{error:.3g}", "below 0.2"]
     from grpo_nb.models.sources import embedded_model_folder
 
-    yield ["embedded model", "measured", str(embedded_model_folder(print)), ""]
+    yield ["embedded model", "measured", str(embedded_model_folder()), ""]
 
 
 def smoke() -> Iterator[Row]:
@@ -131,12 +131,10 @@ def smoke() -> Iterator[Row]:
     from grpo_nb.config.hardware import has_vllm_engine
     from grpo_nb.generation.choice import choose_engine
     from grpo_nb.generation.sampling import generate
-    from grpo_nb.models.import_unsloth import last_output_lines
 
     is_vllm = has_vllm_engine(model)
-    generation = choose_engine(model).name
-    if not is_vllm:
-        generation = f"{generation} / {last_output_lines()}"
+    engine = choose_engine(model)
+    generation = engine.name if is_vllm else f"{engine.name} ({engine.why_not_vllm})"
     yield ["generation", is_vllm, generation, "vLLM"]
     yield ["seconds to load", "measured", f"{time.monotonic() - begun:.1f}", ""]
     if not is_vllm:

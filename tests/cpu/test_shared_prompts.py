@@ -23,12 +23,13 @@ CASES = {
     "one prompt begins another": ([COMMON, [*COMMON, 60, 61]], [0, 0, 1, 1], [3, 4, 5, 6]),
     "one-token completions": (PROMPTS, [0, 0, 1, 1], [1, 1, 1, 1]),
     "a completion masked away": (PROMPTS, [0, 0, 1, 1], [4, 0, 3, 5]),
+    "prompts that occur once": (PROMPTS, [0, 1, 2], [3, 3, 3]),
+    "one row": (PROMPTS, [1], [3]),
     "a group of 32": ([PROMPTS[1]], [0] * 32, list(range(1, 33))),
 }
 
 
 def shared(model, ids, mask, length):
-    assert shared_prompts.batch_obstacle(ids, mask, length) is None
     return shared_prompts.shared_prompt_logps(model, ids, mask, length, pad_id=0)
 
 
@@ -99,17 +100,6 @@ def test_dropout_leaves_each_completion_its_distribution() -> None:
     torch.testing.assert_close(draws[shared].std(0), spread, atol=0, rtol=0.25)
     error = (draws[shared].mean(0) - draws[stock].mean(0)).abs() / (spread * (2 / count) ** 0.5)
     assert error.max() < 4.5
-
-
-def test_batch_obstacle_names_a_mask_within_a_completion() -> None:
-    ids, mask, length = batch(PROMPTS, [0, 0], [4, 4])
-    mask[0, -3] = 0  # as masked tool output leaves it
-    assert "masked in its middle" in shared_prompts.batch_obstacle(ids, mask, length)
-
-
-def test_batch_obstacle_names_prompts_that_occur_once() -> None:
-    single = batch(PROMPTS, [0, 1, 2], [3, 3, 3])
-    assert "no prompt occurs twice" in shared_prompts.batch_obstacle(*single)
 
 
 @pytest.mark.parametrize(

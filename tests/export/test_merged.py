@@ -20,7 +20,7 @@ from grpo_nb.export import merged as export
 from grpo_nb.export import staged_export
 from grpo_nb.export import verify_child as verify
 from grpo_nb.export.staged_export import verification_request
-from grpo_nb.models.templates import template_of
+from grpo_nb.models.templates import saved_chat_template
 from tests.run_fixtures import brevity
 from tests.support.warm_kernel import run_module
 
@@ -186,7 +186,7 @@ def test_verification_imports_neither_the_kit_nor_unsloth() -> None:
 def checked(run: gn.runs.Run, folder: Path) -> dict:
     """Return the result of checking a merged folder."""
     named = {"base": run.settings.model, "adapter": str(run.adapter_path), "merged": str(folder)}
-    asked = {"chat_template": template_of(run.path), "limits": export.LIMITS}
+    asked = {"chat_template": saved_chat_template(run.path), "limits": export.LIMITS}
     return verify.answer({"check": "merged", **named, **asked, **verification_request(run)})
 
 

@@ -11,8 +11,7 @@ import pytest
 
 import grpo_nb as gn
 from grpo_nb.export.saved_export import Export, ExportError
-from grpo_nb.models.identity import weights_identity
-from tests.export.test_merged import each_tensor, rewrite
+from tests.export.test_merged import rewrite
 
 pytestmark = pytest.mark.begins(45)
 
@@ -88,12 +87,6 @@ def test_adapter_of_embedded_model_needs_its_weights(
         json.loads((made.path / "adapter_config.json").read_text())["base_model_name_or_path"]
         == name
     )
-    assert made.verification["base_weights"] == weights_identity(here)
     assert any(
         f"'{name}' are in no repository" in problem for problem in gn.export.push_problems(made)
     )
-    other = Path(shutil.copytree(here, tmp_path / "other"))
-    each_tensor(lambda mine, base: 1.01 * mine)(other, here)
-    embedded_is(other)
-    with pytest.raises(ValueError, match=f"was trained on other weights than those of '{name}'"):
-        gn.load_model(run.settings, adapter=made.path)

@@ -47,12 +47,10 @@ class Machine:
         build: TorchBuild = CUDA13,
         **versions: str | None,
     ) -> EnvironmentReport:
-        """Check the environment; vLLM loads unless it is one of the versions."""
+        """Check the environment; vLLM is installed unless it is one of the versions."""
         real_version = packages.installed_version
         with self._monkeypatch.context() as patch:
-            if "vllm" not in versions:
-                versions["vllm"] = "0.31.0"
-                patch.setattr(packages, "vllm_problem", lambda: None)
+            versions.setdefault("vllm", "0.31.0")
             patch.setattr(
                 packages, "installed_version", lambda name: versions.get(name, real_version(name))
             )
@@ -234,28 +232,18 @@ def test_packages_check(versions, status, found, machine: Machine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("versions", "names"),
+    ("version", "is_breaking"),
     [
-        pytest.param({"torchao": "0.10.0"}, ["torchao"], id="old torchao of Colab"),
-        pytest.param(
-            {"torch": "2.13.0", "torchvision": "0.25.0"},
-            ["torchvision"],
-            id="torchvision for another torch",
-        ),
-        # The index's torch does not name its CUDA, and torchvision does.
-        pytest.param({"torch": "2.13.0", "torchvision": "0.28.0+cu130"}, [], id="index"),
-        pytest.param(
-            {"torch": "2.13.0a0+e6bf23d", "torchvision": "0.28.0a0+1f4c9d2"},
-            [],
-            id="container of NVIDIA",
-        ),
+        pytest.param("0.10.0", True, id="old torchao of Colab"),
+        pytest.param("0.16.0", False, id="new torchao"),
+        pytest.param(None, False, id="no torchao"),
     ],
 )
-def test_breaking_packages_are_named_by_their_versions(
-    versions: dict, names: list, monkeypatch: pytest.MonkeyPatch
+def test_breaking_torchao_is_found_by_its_version(
+    version: str | None, is_breaking: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packages, "installed_version", versions.get)
-    assert packages.breaking_packages() == names
+    monkeypatch.setattr(packages, "installed_version", {"torchao": version}.get)
+    assert packages.has_breaking_torchao() is is_breaking
 
 
 def test_kernel_with_old_package_in_memory_is_a_problem(machine: Machine, monkeypatch) -> None:
@@ -280,7 +268,7 @@ CRASH = "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"
 
 @pytest.fixture
 def install_vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Return a function that makes a vLLM of version 9.9.9 from code that its import runs."""
+    """Return a function that makes a vLLM from code that its import runs."""
 
     def write(code: str) -> None:
         (tmp_path / "vllm.py").write_text(f"class LLM: ...\nclass SamplingParams: ...\n{code}")
@@ -292,34 +280,41 @@ def install_vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[s
 
 
 @pytest.mark.parametrize(
-    ("code", "found"),
-    [
-        pytest.param("", "9.9.9 loads", id="loads"),
-        pytest.param(HARMLESS_LINE, "9.9.9 loads", id="harmless log line"),
-    ],
+    "code",
+    [pytest.param("", id="loads"), pytest.param(HARMLESS_LINE, id="harmless log line")],
 )
-def test_vllm_that_loads_is_ok(code, found, machine: Machine, install_vllm) -> None:
+def test_vllm_that_loads_has_no_problem(code: str, install_vllm) -> None:
     install_vllm(code)
-    check = machine.check("vLLM", vllm="9.9.9")
-    assert check.status == "ok"
-    assert found in check.found
+    assert packages.vllm_problem() is None
     assert "vllm" not in sys.modules
 
 
 @pytest.mark.parametrize(
-    ("code", "found"),
+    ("code", "problem"),
     [
         pytest.param(MISSING_LIBRARY, "libcudart.so.13: cannot open", id="missing library"),
         pytest.param(CRASH, "ended with -11", id="crash"),
         pytest.param(LOG_LINE, "_C_stable_libtorch", id="logged failure"),
     ],
 )
-def test_vllm_that_fails_is_a_warning(code, found, machine: Machine, install_vllm) -> None:
+def test_vllm_that_fails_gives_the_reason(code: str, problem: str, install_vllm) -> None:
     install_vllm(code)
-    check = machine.check("vLLM", vllm="9.9.9")
-    assert check.status == "warning"
-    assert found in check.found
-    assert "pip uninstall -y vllm" in check.fix
+    assert problem in packages.vllm_problem()
+
+
+@pytest.mark.parametrize(
+    ("version", "status", "found"),
+    [
+        pytest.param("9.9.9", "ok", "9.9.9", id="installed"),
+        pytest.param(None, "warning", "not installed", id="not installed"),
+    ],
+)
+def test_vllm_check_shows_its_version(
+    version: str | None, status: str, found: str, machine: Machine
+) -> None:
+    check = machine.check("vLLM", vllm=version)
+    assert check.status == status
+    assert check.found == found
 
 
 def test_require_disk_names_need_and_free_space(monkeypatch, tmp_path: Path) -> None:

@@ -95,23 +95,19 @@ def test_cpu_keeps_a_usable_torch_without_vllm(machine: Machine, pins_torch: boo
     assert not reason
 
 
-@pytest.mark.parametrize(
-    ("machine", "vllm", "reason"),
-    [
-        pytest.param(
-            Machine(torch=COLAB, cuda=12), True, "580 or newer; this one runs 12", id="old driver"
-        ),
-        pytest.param(
-            Machine(torch=COLAB, cuda=13), False, "vllm=False leaves it out", id="left out"
-        ),
-    ],
-)
-def test_gpu_without_vllm_keeps_torch_and_says_why(machine, vllm, reason, choose) -> None:
-    chosen, reported = choose(machine, vllm=vllm)
+def test_gpu_with_an_old_driver_keeps_torch_and_says_why(choose) -> None:
+    chosen, reported = choose(Machine(torch=COLAB, cuda=12))
     assert not installs(chosen, "torch==2.13.0")
     assert not installs(chosen, "vllm==0.31.0")
-    sentence = f"This call installs no vLLM: .*{reason}.*slower"
+    sentence = "vLLM is not installed: .*580 or newer.*this one runs 12.*slower"
     assert re.search(sentence, reported)
+
+
+def test_gpu_without_vllm_keeps_torch(choose) -> None:
+    chosen, reported = choose(Machine(torch=COLAB, cuda=13), vllm=False)
+    assert not installs(chosen, "torch==2.13.0")
+    assert not installs(chosen, "vllm==0.31.0")
+    assert not reported
 
 
 def test_gpu_without_vllm_and_torch_gets_the_pinned_torch(choose) -> None:
@@ -136,13 +132,12 @@ COLAB_WHEELS = (
     "helper 1.0",
     "helper 2.0",
     "torchao 0.10.0",
-    "torchvision 0.26.0",
     "unsloth 2026.10.9 certifi>=9999",
 )
 REPOSITORY_WHEELS = (
     "torch 2.13.0",
-    "torchvision 0.25.0",
-    "trl 1.15.0 torchvision",
+    "torchao 0.10.0",
+    "trl 1.15.0 torchao",
     "unsloth 2026.10.9 certifi>=9999",
     "ipykernel 7.4",
 )
@@ -230,7 +225,7 @@ class ColabSession:
         }
         make_repository(self.clone, requirements)
         make_wheels(folder / "wheels", COLAB_WHEELS)
-        old = ("numpy==2.1.3", "transformers==5.15.0", "torchao", "torchvision")
+        old = ("numpy==2.1.3", "transformers==5.15.0", "torchao")
         self.run("-m", "pip", "-q", "--disable-pip-version-check", "install", *old)
 
     def run(self, *arguments: str) -> str:
@@ -264,14 +259,14 @@ def test_install_cell_in_a_new_colab_session(tmp_path: Path) -> None:
     assert [step.split(",")[0] for step in steps] == [
         "Installing torch",
         "Installing unsloth and the small model",
-        "Removing torchvision and torchao",
+        "Removing torchao",
     ]
     versions = session.versions()
     assert PINNED.items() <= versions.items()
     assert versions["unsloth"] == "2026.10.9"
     assert versions["numpy"] == "2.1.3", "the kernel has it loaded"
     assert versions["tyro"] == "1.5"
-    assert not {"pytest", "torchao", "torchvision"} & versions.keys()
+    assert not {"pytest", "torchao"} & versions.keys()
     # After the restart there is nothing to do.
     assert session.run_install_cell() == [[], []]
     code = "import os; os.chdir('/'); import grpo_nb; print(grpo_nb.__file__)"
@@ -341,12 +336,12 @@ def test_bootstrap_can_be_interrupted_and_run_again(tmp_path: Path) -> None:
     status, output = repository.bootstrap()
     assert status == 0, output
     assert "environment is ready: .venv/bin/python" in output
-    assert "Removing torchvision" in output
+    assert "Removing torchao" in output
     (site,) = repository.environment.glob("lib/python*/site-packages")
     assert (site / "grpo_nb.pth").read_text() == f"{repository.root}\n"
     installed = {path.name for path in site.iterdir()}
     assert {"torch", "trl", "ipykernel", "unsloth"} <= installed
-    assert not {"vllm", "torchvision"} & installed
+    assert not {"vllm", "torchao"} & installed
     assert "import unsloth, trl" in (repository.environment / "install.log").read_text()
     assert repository.bootstrap() == (0, "environment is up to date\n")
 

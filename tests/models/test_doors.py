@@ -1,4 +1,4 @@
-"""`gn.load_model` goes on from a LoRA that PEFT saved, and hands Unsloth's loader what it knows."""
+"""`gn.load_model` goes on from a LoRA that PEFT saved."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 import grpo_nb as gn
-from grpo_nb.machine.gpu import Gpu
-from grpo_nb.models import load
 from grpo_nb.training.run_start import START_REFERENCE
 from tests.support.tiny import load_tiny
 
@@ -57,7 +55,7 @@ def test_adapter_arrives_with_its_shape_and_template(
         mine = model.get_parameter(name.replace(".weight", ".default.weight"))
         assert torch.equal(mine, tensor.to(mine.dtype)), name
     assert tokenizer.chat_template == "theirs"
-    shape = "lora_rank=4, lora_alpha=12, lora_target_modules=('q_proj', 'v_proj')"
+    shape = "{'lora_rank': 4, 'lora_alpha': 12, 'lora_target_modules': ('q_proj', 'v_proj')}"
     assert "Starting from the LoRA" in caplog.text
     assert f"{shape}. With beta above 0, the KL reference is" in caplog.text
     ids = tokenizer("What is 3 + 4?", return_tensors="pt")["input_ids"]
@@ -107,24 +105,3 @@ def test_adapter_that_is_not_plain_or_of_this_model_is_refused(
         gn.load_model(settings, adapter=tiny_folder)
     with pytest.raises(FileNotFoundError, match=r"gn\.load_model\(settings, adapter="):
         gn.load_model(settings.replace(model=str(theirs)))
-
-
-def test_loader_arguments_are_passed_on(tiny_folder: Path) -> None:
-    settings = gn.preset("cpu", model=str(tiny_folder), load_in_4bit=False)
-    known = {"text_only": True, "load_in_fp8": True, "offload_embedding": False}
-    gpu = Gpu("FakeGpu", 16.0, (8, 0))
-    passed = load.loader_arguments(settings, "folder", gpu, known)
-    assert known.items() <= passed.items()
-    # Unsloth takes one of 16 and 8 bit at a time.
-    assert passed["load_in_16bit"] is False
-    model, _ = gn.load_model(settings, loader={"attn_implementation": "eager", "text_only": True})
-    assert model.config._attn_implementation == "eager"
-
-
-@pytest.mark.parametrize(
-    ("name", "setting"),
-    [("max_seq_length", "max_completion_length"), ("dtype", "dtype"), ("model_name", "model")],
-)
-def test_loader_argument_that_a_setting_decides_is_refused(name: str, setting: str) -> None:
-    with pytest.raises(ValueError, match=rf"{name}.*settings = settings.replace\({setting}="):
-        gn.load_model(gn.preset("cpu"), loader={name: 1})

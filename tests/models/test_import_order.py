@@ -65,6 +65,6 @@ def early(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_early_import_on_a_gpu_names_the_packages(early: None) -> None:
-    message = r"trl, transformers must not be imported before unsloth.*below gn\."
+    message = r"trl, transformers must not be imported before .*unsloth.*below gn\."
     with pytest.raises(EnvironmentProblem, match=message):
         import_unsloth.import_unsloth()

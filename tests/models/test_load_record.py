@@ -9,13 +9,11 @@ import pytest
 import torch
 
 import grpo_nb as gn
-from grpo_nb.models import load_record
 from grpo_nb.models.load_record import (
+    RECORDS,
     LoadRecord,
-    as_loaded,
-    keep_record,
-    record_of_model,
     require_same_settings,
+    with_adapter_shape,
 )
 from tests.support.tiny import load_tiny
 
@@ -85,23 +83,21 @@ def test_load_model_leaves_no_attribute_on_the_model(loaded: tuple[Any, ...]) ->
 
 def test_load_record_has_the_settings_of_the_model(loaded: tuple[Any, ...]) -> None:
     model, _, _, settings = loaded
-    record = record_of_model(model)
-    assert record is not None
-    assert record.settings == settings
+    assert RECORDS[model].settings == settings
 
 
 def test_load_record_ends_with_its_model() -> None:
     model = torch.nn.Linear(1, 1)
-    keep_record(model, LoadRecord(gn.Settings()))
-    count = len(load_record._RECORDS)
+    RECORDS[model] = LoadRecord(gn.Settings())
+    count = len(RECORDS)
     del model
-    assert len(load_record._RECORDS) == count - 1
+    assert len(RECORDS) == count - 1
 
 
-def test_as_loaded_takes_the_shape_of_the_adapter() -> None:
+def test_adapter_shape_takes_precedence() -> None:
     model = torch.nn.Linear(1, 1)
-    assert as_loaded(model, gn.Settings(lora_rank=4)).lora_rank == 4
-    keep_record(model, LoadRecord(gn.Settings(), adapter_shape={"lora_rank": 32}))
-    assert as_loaded(model, gn.Settings(lora_rank=4)).lora_rank == 32
-    keep_record(model, LoadRecord(gn.Settings(lora_rank=32)))
-    assert as_loaded(model, gn.Settings(lora_rank=4)).lora_rank == 4
+    assert with_adapter_shape(model, gn.Settings(lora_rank=4)).lora_rank == 4
+    RECORDS[model] = LoadRecord(gn.Settings(), adapter_shape={"lora_rank": 32})
+    assert with_adapter_shape(model, gn.Settings(lora_rank=4)).lora_rank == 32
+    RECORDS[model] = LoadRecord(gn.Settings(lora_rank=32))
+    assert with_adapter_shape(model, gn.Settings(lora_rank=4)).lora_rank == 4

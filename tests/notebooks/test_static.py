@@ -296,22 +296,17 @@ def test_memory_of_the_gpu_notebook_is_that_of_the_plan() -> None:
 
 @pytest.fixture
 def mounted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Record the folders to mount, as Colab's Drive module; refuse those that begin with "no"."""
+    """Record the folders to mount, as Colab's Drive module."""
     from grpo_nb.machine import host
 
     places: list[str] = []
-
-    def mount(place: str) -> None:
-        places.append(place)
-        if Path(place).name.startswith("no"):
-            raise ValueError("mount failed")
 
     for name in ("COLAB_RELEASE_TAG", "KAGGLE_KERNEL_RUN_TYPE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(host, "_DRIVE", tmp_path)
     for name, module in {
         "google": {},
-        "google.colab": {"drive": SimpleNamespace(mount=mount)},
+        "google.colab": {"drive": SimpleNamespace(mount=places.append)},
     }.items():
         monkeypatch.setitem(sys.modules, name, SimpleNamespace(**module))
     return places
@@ -344,14 +339,3 @@ def test_drive_is_mounted_only_in_colab_and_if_asked(
     assert said in "".join(lines)
     assert bool(lines) is bool(said)
     assert mounted == ([str(tmp_path)] if folder != "runs" else [])
-
-
-def test_refused_drive_is_an_error(tmp_path: Path, mounted: list, monkeypatch) -> None:
-    from grpo_nb.machine import host
-
-    monkeypatch.setenv("COLAB_RELEASE_TAG", "1")
-    monkeypatch.setattr(host, "_DRIVE", tmp_path / "no")
-    with pytest.raises(
-        gn.machine.EnvironmentProblem, match=r"not mounted \(mount failed\).*leave DRIVE empty"
-    ):
-        gn.machine.run_folder("grpo_nb/x")

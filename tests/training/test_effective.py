@@ -62,7 +62,6 @@ def test_run_records_the_arguments_of_its_trainer(tiny_run: gn.runs.Run) -> None
     effective = tiny_run.info["effective"]
     assert effective["arguments"]["learning_rate"] == tiny_run.settings.learning_rate
     assert effective["changed"]["adam_beta2"]["runs"] == 0.99
-    assert tiny_run.info["loader"] == {}
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -168,17 +168,6 @@ def test_prompts_that_are_too_long_are_counted(tiny, tiny_settings) -> None:
         )
 
 
-def test_batches_that_share_nothing_are_named(fresh, tiny_settings) -> None:
-    sizes = {
-        "per_device_train_batch_size": 1,
-        "gradient_accumulation_steps": 4,
-        "num_generations": 4,
-    }
-    with pytest.warns(UserWarning, match="slower path: no prompt occurs twice in a micro-batch"):
-        run = gn.train(*fresh, [brevity], tiny_settings.replace(max_steps=1, **sizes), name="apart")
-    assert math.isfinite(run.rows[0]["reward"])
-
-
 def test_other_architecture_trains_on_the_stock_path(fresh, tiny_settings, monkeypatch) -> None:
     monkeypatch.setattr(prepare.CpuEngine, "obstacle", lambda model, longest: "this model is odd")
     run = gn.train(*fresh, [brevity], tiny_settings.replace(max_steps=1), name="stock")
