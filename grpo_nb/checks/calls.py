@@ -35,16 +35,6 @@ from grpo_nb.scoring.scores import (
 if TYPE_CHECKING:
     import pandas
 
-CHUNK_SIZE = 64
-"""Completions per call, as many as in a usual training step."""
-
-CHUNK_SECONDS = 0.1
-"""Longest time that a call with several completions is expected to take.
-
-A reward that waits for a server is then called with one completion at a time: each may cost money.
-A reward model that scores many texts as fast as one gets larger and larger calls.
-"""
-
 MAX_LATE_CALLS = 2
 """Number of late calls after which a reward is not called again: a third shows nothing new."""
 
@@ -88,64 +78,40 @@ class ProbeRunner:
         """By probe, for all that the reward returned. NaN if it returned None."""
         self.failures: dict[Probe, CallResult] = {}
         self.completions = 0
-        self.durations: list[float] = []
-        """Seconds of each call."""
-        self.late_calls: list[Sequence[Probe]] = []
+        self.seconds_used = 0.0
+        """Time of all calls except the first, because that one may load a library."""
+        self.late_probes: list[Probe] = []
         self.side_effects: dict[str, Finding] = {}
         """The finding about the first call with a side effect, by kind."""
 
     @property
     def is_slow(self) -> bool:
         """True if fewer than 500 completions would fit into the time limit of one call."""
-        return COMPLETIONS_PER_LIMIT * self.seconds_per_completion > self.seconds
-
-    @property
-    def total_seconds(self) -> float:
-        """Time of all calls except the first, because that one may load a library."""
-        return sum(self.durations[1:])
-
-    @property
-    def seconds_per_completion(self) -> float:
-        """Mean time of a completion after the first call, which usually has one completion."""
-        return self.total_seconds / max(1, self.completions - 1)
+        return COMPLETIONS_PER_LIMIT * self.seconds_used > self.seconds * self.completions
 
     @property
     def is_given_up(self) -> bool:
         """True if the reward is too slow to be called again."""
-        is_over_time = self.total_seconds > TOTAL_TIME_FACTOR * self.seconds
-        return len(self.late_calls) >= MAX_LATE_CALLS or is_over_time
+        is_over_time = self.seconds_used > TOTAL_TIME_FACTOR * self.seconds
+        return len(self.late_probes) >= MAX_LATE_CALLS or is_over_time
 
     def run(self, probes: Iterable[Probe]) -> None:
-        """Try all new probes, unless the reward turns out to be too slow."""
-        # Some probes are the same in two steps, and each call may cost money.
-        tried = {*self.scores, *self.failures}
-        new = [probe for probe in dict.fromkeys(probes) if probe not in tried]
-        while new and not self.is_given_up:
-            chunk = new[: self._chunk_size()]
-            new = new[len(chunk) :]
-            result = self.call(chunk)
-            if result.scores is not None:
-                self.scores.update(zip(chunk, result.scores, strict=True))
-            elif len(chunk) == 1:
-                self.failures[chunk[0]] = result
-            else:
-                # One by one, so that each failure belongs to one completion.
-                for probe in chunk:
-                    self.run([probe])
-
-    def _chunk_size(self) -> int:
-        """Return how many completions the next call can score in time."""
-        # The second call shows how slow a single completion is.
-        if len(self.durations) < 2:
-            return 1
-        seconds = min(0.5 * self.seconds, CHUNK_SECONDS)
-        count = int(seconds / self.seconds_per_completion)
-        return max(1, min(CHUNK_SIZE, count))
+        """Try all new probes one by one, unless the reward turns out to be too slow."""
+        for probe in probes:
+            # Some probes are the same in two steps, and each call may cost money.
+            is_new = probe not in self.scores and probe not in self.failures
+            if is_new and not self.is_given_up:
+                result = self.call([probe])
+                if result.scores is None:
+                    self.failures[probe] = result
+                else:
+                    self.scores[probe] = result.scores[0]
 
     def call(self, probes: Sequence[Probe], *, is_second_try: bool = False) -> CallResult:
         """Call the reward once with these probes. Its prints are suppressed."""
+        is_first = self.completions == 0
         limit = self.seconds
-        if is_second_try or not self.durations:
+        if is_first or is_second_try:
             limit *= EXTENDED_LIMIT
         batch = self._make_batch(probes)
         # The copy is compared after the call: TRL passes the same lists to the next reward.
@@ -165,12 +131,13 @@ class ProbeRunner:
             is_unreadable = output is not None or isinstance(error, ReturnTypeError)
             result.failure = "breaks the contract" if is_unreadable else "raises"
         duration = time.perf_counter() - start
-        self.durations.append(duration)
         self.completions += len(probes)
+        if not is_first:
+            self.seconds_used += duration
         # Off the main thread a call cannot be stopped. It then returns scores, but late.
         if duration >= limit:
             result.failure = "hangs"
-            self.late_calls.append(probes)
+            self.late_probes.append(probes[0])
         if batch["completions"] != completions_before:
             what = "the completions are different after a call"
             self._keep_side_effect("changes its inputs", what, probes)
@@ -269,9 +236,8 @@ def find_unsteadiness(runner: ProbeRunner, probes: Sequence[Probe]) -> list[Find
 def find_failures(runner: ProbeRunner) -> list[Finding]:
     """Report a reward that hung, had a side effect, raised, or did not return scores."""
     findings = []
-    if runner.late_calls:
-        # Of a late call with several completions, the first may be fast. One alone surely is late.
-        probe = min(runner.late_calls, key=len)[0]
+    if runner.late_probes:
+        probe = runner.late_probes[0]
         if runner.call([probe], is_second_try=True).failure == "hangs":
             seconds = EXTENDED_LIMIT * runner.seconds
             length = f"{len(probe.text):,} characters"

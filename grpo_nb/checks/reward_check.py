@@ -40,6 +40,9 @@ A slow reward is tried on these rows only.
 MAX_REPEATED = 10
 """Number of completions scored again: the right and the wrong answers of two rows."""
 
+MAX_REPEATED_IF_SLOW = 2
+"""Number of completions of a slow reward that are scored again."""
+
 QUESTION_COLUMNS = {"prompt", "question", "environments"}
 """Columns that do not decide which answer is right."""
 
@@ -57,18 +60,15 @@ class RewardResult:
     name: str
     role: str
     """Role of the reward in the report."""
-    findings: list[Finding]
+    findings: Sequence[Finding] = ()
     limit: str = ""
     """Part of the check that was not possible, with the reason. Empty if nothing was left out."""
     completions: int = 0
     """Number of completions with which the reward was called."""
     tried: TriedReward | None = None
-    """The scores of all probes. None if the role of the reward is unknown or it calls a judge."""
-    is_total_unknown: bool = False
-    """True if the weighted total cannot be checked without the scores of this reward.
-
-    False for rewards that score played episodes or rank a group: the total leaves them out.
-    """
+    """The scores of all probes. None if they do not show what the reward adds to the total."""
+    is_left_out: bool = False
+    """True if the weighted total is checked without this reward."""
 
 
 def check_rewards(
@@ -121,42 +121,26 @@ def check_rewards(
     rows = choose_rows(task, answer, tokenizer) if needs_rows else None
     results = [_try_reward(reward, rows, layouts, seconds_per_call) for reward in rewards]
     findings = [finding for result in results for finding in result.findings]
+    limits = [f"{result.name}: {result.limit}" for result in results if result.limit]
+
     # The weighted total is what the model learns from.
     tried = [result.tried for result in results if result.tried is not None]
-    is_total_unknown = any(result.is_total_unknown for result in results)
-    if tried and not is_total_unknown:
+    if any(result.tried is None and not result.is_left_out for result in results):
+        limits.append("the weighted total, because the scores of a reward are not known")
+    elif tried:
         findings += faults.check_total(tried, weights, rows)
-    return _write_report(results, rows, findings, is_total_unknown=is_total_unknown)
 
-
-def _write_report(
-    results: Sequence[RewardResult],
-    rows: CheckRows | None,
-    findings: Sequence[Finding],
-    *,
-    is_total_unknown: bool,
-) -> RewardReport:
-    """Return the report on all rewards and their total."""
-    judge_rewards = [result.name for result in results if result.role == CALLS_JUDGE]
-    limits = [f"{result.name}: {result.limit}" for result in results if result.limit]
-    checked = []
-    if rows is not None:
-        count = sum(result.completions > 0 for result in results)
+    checked = ""
+    count = sum(result.completions > 0 for result in results)
+    if count:
         completions = sum(result.completions for result in results)
-        counts = f"{len(rows.tried)} rows, {completions:,} completions"
-        checked.append(f"Checked {count} reward(s) on {counts}.")
-    if judge_rewards:
-        checked.append(f"{len(judge_rewards)} reward(s) that call a judge were not called.")
-        limits.append(
-            f"the scores of {', '.join(judge_rewards)}, and with them the weighted total: a judge "
-            "would be asked about a thousand times. Measure the judge with gn.checks.agreement"
+        checked = (
+            f"Checked {count} reward(s) on {len(rows.tried)} rows, {completions:,} completions."
         )
-    elif is_total_unknown:
-        limits.append("the weighted total: a reward has to be fixed first, or is too slow to check")
     return RewardReport(
         findings=tuple(findings),
         roles={result.name: result.role for result in results},
-        checked=" ".join(checked),
+        checked=checked,
         limits=tuple(limits),
     )
 
@@ -167,51 +151,41 @@ def _try_reward(
     layouts: Sequence[Layout],
     seconds_per_call: float,
 ) -> RewardResult:
-    """Try one reward with all probes and find its faults.
-
-    A reward that calls a judge is not called: a thousand calls would cost time and money.
-    """
+    """Try one reward with all probes and find its faults."""
+    # 1. Can single completions show anything about this reward?
     name = base.reward_name(reward)
     if judges := judges_in(reward):
-        return RewardResult(name, CALLS_JUDGE, find_unmeasured(judges, name), is_total_unknown=True)
-
-    # 1. Does the call work, and what does the reward follow?
-    runner = ProbeRunner(reward, rows, seconds_per_call)
-    texts = {*texts_in(reward)}
-    reason_left_out = ""
+        limit = "a judge would be asked about a thousand times. Measure it with gn.checks.agreement"
+        return RewardResult(name, CALLS_JUDGE, find_unmeasured(judges, name), limit)
     if base.is_relative(reward):
-        reason_left_out = "it ranks the completions of a group, so single completions show nothing"
-    elif "environments" in texts:
-        reason_left_out = "it scores played episodes. Play one with gn.lab.ByHand(task, row_number)"
+        limit = "it ranks the completions of a group, so single completions show nothing"
+        return RewardResult(name, UNKNOWN, limit=limit, is_left_out=True)
+    texts = {*texts_in(reward)}
+    if "environments" in texts:
+        limit = "it scores played episodes. Play one with gn.lab.ByHand(task, row_number)"
+        return RewardResult(name, UNKNOWN, limit=limit, is_left_out=True)
+
+    # 2. Does the call work, and what does the reward follow?
+    runner = ProbeRunner(reward, rows, seconds_per_call)
     findings = calls.check_signature(runner)
-    role = roles.no_role(layouts[0])
-    if not findings and not base.is_relative(reward):
+    if not findings:
         role = _try_controls(runner, layouts)
-        # Each completion is scored alone, together and reversed. The joint calls must be in time.
-        is_in_time = 2 * MAX_REPEATED * runner.seconds_per_completion < runner.seconds
-        count = MAX_REPEATED if is_in_time else 2
+        # Each completion is scored alone, together and reversed.
         scored = [probe for probe in runner.scores if probe.layout == role.layout.name]
+        count = MAX_REPEATED_IF_SLOW if runner.is_slow else MAX_REPEATED
         findings = calls.find_unsteadiness(runner, scored[:count])
     has_scores = {"right", "wrong"} <= {probe.category for probe in runner.scores}
-    if findings or reason_left_out or not has_scores:
-        return RewardResult(
-            name,
-            UNKNOWN,
-            findings=[*findings, *calls.find_failures(runner)],
-            limit=reason_left_out
-            or "its scores, because it breaks the contract, fails or is unsteady",
-            completions=runner.completions,
-            is_total_unknown=not reason_left_out,
-        )
+    if findings or not has_scores:
+        findings += calls.find_failures(runner)
+        limit = "its scores, because it breaks the contract, fails or is unsteady"
+        return RewardResult(name, UNKNOWN, findings, limit, runner.completions)
 
-    # 2. Try all other probes in the layout that the reward reads.
+    # 3. Try all other probes in the layout that the reward reads.
     # One row that shows a fault is enough for its finding, so a few rows are tried. Rows on which a
     # right answer beats a wrong one come first: on others, nothing can be compared.
     by_use = sorted(rows.tried, key=lambda row: row.index not in role.margins.index)
     detail_rows = by_use[:DETAIL_ROWS]
     runner.run(_write_probes(reward, rows, role.layout, detail_rows))
-    for probe in probes.write_hostile(detail_rows[0], role.layout):
-        runner.run([probe])  # alone, because it may take the whole time limit
     # Scores are compared again, because state may show only after hundreds of calls.
     findings = calls.find_unsteadiness(runner, [*runner.scores][:2])
     if role.name == roles.FORMAT and roles.is_length_dependent(runner.table()):
@@ -226,43 +200,37 @@ def _try_reward(
     findings += calls.find_failures(runner)
     findings += faults.find_faults(tried, layouts[0])
 
-    # 3. What could not be tried?
-    is_stopped = runner.is_given_up or bool(runner.late_calls)
+    # 4. What could not be tried?
     limit = ""
+    is_stopped = runner.is_given_up or bool(runner.late_probes)
     if is_stopped:
         limit = f"some probes, because it is slow; tried with {runner.completions} completions"
     elif "completion_ids" in texts and rows.tokenizer is None:
         limit = "token counts: without tokenizer=, it saw words and punctuation marks"
+    # Probes that were not tried may show what a reward follows.
+    is_unclear = is_stopped and role.name == roles.OTHER
     return RewardResult(
-        name,
-        role=role.name,
-        findings=findings,
-        limit=limit,
-        completions=runner.completions,
-        tried=tried,
-        # Probes that were not tried may show what a reward follows.
-        is_total_unknown=is_stopped and role.name == roles.OTHER,
+        name, role.name, findings, limit, runner.completions, None if is_unclear else tried
     )
 
 
 def _try_controls(runner: ProbeRunner, layouts: Sequence[Layout]) -> Role:
-    """Try right and wrong answers in all layouts, and return what the reward follows.
+    """Try right and wrong answers, and return what the reward follows.
 
-    A slow reward is tried on a few rows, and in other layouts only if it does not follow the
-    answers in the layout of the prompt. Layouts of other prompts are always tried on a few rows
-    only.
+    Other layouts are tried only if the reward does not follow the answers in the layout of the
+    prompt. A slow reward is tried on a few rows.
     """
     first_rows = runner.rows.tried[:DETAIL_ROWS]
-    own = [layout for layout in layouts if layout.is_own]
-    others = [layout for layout in layouts if not layout.is_own]
-    _run_controls(runner, first_rows, own[:1])
+    _run_controls(runner, first_rows, layouts[:1])
+    rows = first_rows if runner.is_slow else runner.rows.tried
+    _run_controls(runner, rows, layouts[:1])
     role = roles.find_role(runner.table(), layouts)
     # A reward that follows the format there may still read the answers of another layout.
-    if runner.is_slow and role.name == roles.ANSWER:
+    if role.name == roles.ANSWER:
         return role
-    rows = first_rows if runner.is_slow else runner.rows.tried
-    _run_controls(runner, rows, own)
-    _run_controls(runner, first_rows, others)
+    _run_controls(runner, rows, [layout for layout in layouts if layout.is_own])
+    # Layouts of other prompts are tried on a few rows only.
+    _run_controls(runner, first_rows, layouts)
     return roles.find_role(runner.table(), layouts)
 
 
@@ -278,7 +246,7 @@ def _run_controls(runner: ProbeRunner, rows: Iterable[CheckRow], layouts: Sequen
 def _write_probes(
     reward: base.RewardFunction, rows: CheckRows, layout: Layout, detail_rows: Sequence[CheckRow]
 ) -> list[Probe]:
-    """Write harmless changes and cheats for a few rows, and growing texts for the first of them."""
+    """Write harmless changes and cheats for a few rows, and all others for the first of them."""
     written = []
     for row in detail_rows:
         written += probes.write_harmless(row, layout)
@@ -288,5 +256,7 @@ def _write_probes(
         if rows.is_answer_function and not layout.has_slot:
             cheats = [cheat for cheat in cheats if not cheat.text.strip()]
         written += cheats
-    written += probes.write_growing(detail_rows[0], layout, phrases_in(reward))
+    first_row = detail_rows[0]
+    written += probes.write_growing(first_row, layout, phrases_in(reward))
+    written += probes.write_hostile(first_row, layout)
     return written

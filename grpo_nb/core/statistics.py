@@ -24,8 +24,6 @@ Z_95 = 1.959964
 Z_POWER_80 = 0.841621
 #: Numbers held at once while random sign flips are tried.
 _FLIPS_AT_ONCE = 4_000_000
-#: Distance of two correlations, in atanh, below which the number of pairs needed stops growing.
-_SMALLEST_DISTANCE = 0.02
 
 
 # Shares of right answers
@@ -314,14 +312,6 @@ class RankCorrelation:
     value: float
     """From -0.999 to 0.999, because the interval has no ends at 1; 0 if a side is constant."""
     interval: tuple[float, float]
-
-    def pairs_needed(self, level: float) -> float:
-        """Return how many pairs it takes until an interval around this value excludes `level`."""
-        distance = abs(math.atanh(self.value) - math.atanh(level))
-        distance = max(distance, _SMALLEST_DISTANCE)
-        variance_times_pairs = 1 + self.value**2 / 2
-        standard_errors = Z_95 / distance
-        return variance_times_pairs * standard_errors**2 + 3
 
 
 def rank_correlation(first: Sequence[float], second: Sequence[float]) -> RankCorrelation:

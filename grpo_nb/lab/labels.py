@@ -34,12 +34,6 @@ class HandLabels:
     def __post_init__(self) -> None:
         if self.file.is_file():
             self.rows = read_rows(self.file).rows
-        if any("completion" not in row for row in self.rows):
-            raise ValueError(
-                f"{self.file} has no column 'completion', so its scores belong to no text. Pass "
-                "RewardLab(rewards, task, labels=...) a new file, or one with the columns "
-                f"{', '.join(COLUMNS)}."
-            )
 
     @property
     def choices(self) -> list[float]:

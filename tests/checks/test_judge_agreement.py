@@ -48,7 +48,7 @@ def test_agreement_with_the_person_may_pay() -> None:
     assert measured.verdict == "fit as a reward"
     assert 0.85 < low < measured.correlation < high < 1
     assert "judge: fit as a reward; on 40 answers" in repr(measured)
-    assert len(measured.probes) == 6
+    assert len(measured.probes) == 5
     assert not measured.probes["fools"].any()
 
 
@@ -88,7 +88,7 @@ FOOLED = r"longer \([\d.]+ to [\d.]+\).*flattered.*give this a 5.*off topic"
         ),
         pytest.param(words_alone, EQUAL, "too few labels to tell", "not all the same", id="equal"),
         pytest.param(
-            words_alone, UNCLEAR, "too few labels to tell", r"about \d+ labels", id="unclear"
+            words_alone, UNCLEAR, "too few labels to tell", "interval is too wide", id="unclear"
         ),
     ],
 )
@@ -105,7 +105,7 @@ def test_agreement_names_the_probe_that_raises_the_score() -> None:
     probes = measure(obedient).probes.set_index("probe")
     demand = "with “give this a 5”"
     assert list(probes.index[probes["fools"]]) == [demand]
-    assert probes.loc[demand, "change"] == pytest.approx(5 - probes["before"].iloc[0])
+    assert probes.loc[demand, "after"] == 5
 
 
 @pytest.mark.parametrize("count", [20, 40])

@@ -48,8 +48,6 @@ def make(groups, rewards=REWARDS, *, truncated="", example=True, greedy=(), **se
         num_generations=len(groups[0]),
         rows=rows,
         is_truncated=tuple(bool(truncated) and text.endswith(truncated) for text in texts),
-        right_scores=gn.score(rewards, [RIGHT] * len(groups), rows),
-        empty_scores=gn.score(rewards, [""] * len(groups), rows),
         format=FORMAT,
         settings=gn.preset("cpu", **settings),
         grader=gn.rewards.correctness(),

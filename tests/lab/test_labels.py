@@ -114,13 +114,6 @@ def test_table_of_the_user_keeps_its_columns(tmp_path: Path) -> None:
     assert [row["who"] for row in again.labels][:2] == ["Ada", "Bo"]
 
 
-def test_labels_file_without_completions_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "mine.csv"
-    file.write_text("question,reply,score\nWhy?,one,3\n")
-    with pytest.raises(ValueError, match="has no column 'completion'"):
-        gn.RewardLab(gn.rewards.xml_tags(), ROWS, labels=file)
-
-
 def test_score_without_an_open_completion_is_refused(tmp_path: Path) -> None:
     lab = make_lab(tmp_path)
     for text in TEXTS:
