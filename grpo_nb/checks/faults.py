@@ -220,31 +220,27 @@ def check_total(
         weights: Weight of each reward, by name.
         rows: The rows that were tried.
     """
-    layouts = []
-    for reward in rewards:
-        is_answer_reward = reward.role.name == ANSWER and weights[reward.name] != 0
-        if is_answer_reward and reward.role.layout.is_own:
-            layouts.append(reward.role.layout)
+    layouts = [
+        reward.role.layout
+        for reward in rewards
+        if reward.role.name == ANSWER and reward.role.layout.is_own and weights[reward.name] != 0
+    ]
     if not layouts:
         return [_explain_total(rewards, rows)]
     total_scores = _total_scores(rewards, weights)
-    totals = best_scores(total_scores, layouts[0]).dropna(subset="right")
-    if totals.empty:
-        return []  # a slow reward was not tried in this layout
-    totals = totals.fillna(0.0)  # as TRL adds up missing scores
+    # A slow reward may not have been tried in this layout. TRL adds up a missing score as 0.
+    totals = best_scores(total_scores, layouts[0]).dropna(subset="right").fillna(0.0)
     answer_gains = totals["right"] - totals["wrong"]
-    wins = (answer_gains > 0).sum()
-    losses = (answer_gains < 0).sum()
-    if wins <= losses:
-        return [_explain_total(rewards, rows)]
     # Rows on which the answer changes nothing have their own finding, "not on every row".
     answer_gain = answer_gains[answer_gains != 0].mean()
+    if len(totals) and not answer_gain > 0:
+        return [_explain_total(rewards, rows)]
     format_gains = totals["wrong"] - totals["prose"]
     format_gain = format_gains.mean()
-    if format_gain <= answer_gain:
-        return []
-    what = f"perfect format adds {format_gain:.3g}, the right answer {answer_gain:.3g}"
-    return [make_finding("format outweighs the answer", WHOLE_SET, what)]
+    if format_gain > answer_gain:
+        what = f"perfect format adds {format_gain:.3g}, the right answer {answer_gain:.3g}"
+        return [make_finding("format outweighs the answer", WHOLE_SET, what)]
+    return []
 
 
 def _total_scores(rewards: Sequence[TriedReward], weights: Mapping[str, float]) -> pandas.DataFrame:

@@ -236,7 +236,7 @@ def _decide(
         return "too few labels to tell", f"it takes at least {MIN_LABELS} labels, not all the same"
     if unscored > MAX_UNSCORED * labels:
         return "not fit as a reward", f"{unscored} of {labels} answers got no number"
-    if high < ENOUGH_CORRELATION or table["judge"].nunique() < 2:
+    if high < ENOUGH_CORRELATION:
         return "not fit as a reward", "the judge does not prefer the answers that you prefer"
     fooling = [
         f"{row.probe} ({row.before:.2g} to {row.after:.2g})"

@@ -49,14 +49,6 @@ COMPLETIONS_AT_ONCE = 64
 Groups of the usual sizes then stay together, and their prompt is computed once.
 """
 
-REWARD_COLUMNS = {
-    "lowest": "lowest",
-    "highest": "highest",
-    "spread": "std within groups",
-    "groups": "groups with a signal",
-}
-"""Columns of `by_reward` that are shown, with their headings."""
-
 GroupResult = Literal["differs", "all right", "all wrong", "all equal"]
 """`differs`: the totals of the group differ, so it has a learning signal.
 
@@ -126,8 +118,8 @@ class Baseline(Shown):
     def by_reward(self) -> pandas.DataFrame:
         """One row per reward, NaN for None.
 
-        Columns: weight, mean with its 95 % interval over groups, lowest and highest score, mean
-        spread within a group, and number of groups that differ.
+        Columns: weight, mean with its 95 % interval over groups, mean spread within a group, and
+        number of groups that differ.
         """
         import pandas
 
@@ -140,8 +132,6 @@ class Baseline(Shown):
         columns = {
             "weight": pandas.Series(self.scores.weights, dtype=float),
             "mean": pandas.Series(means),
-            "lowest": scores.min(),
-            "highest": scores.max(),
             "spread": deviations.mean(),
             "groups": (deviations > NO_SPREAD).sum(),
         }
@@ -262,9 +252,10 @@ class Baseline(Shown):
     def _reward_table(self) -> Table:
         rows = []
         for name, reward in self.by_reward.iterrows():
-            scores = [as_score(reward[column]) for column in REWARD_COLUMNS]
-            rows.append((f"{name} x {reward['weight']:g}", reward["mean"], *scores))
-        head = ("reward", "mean, 95 % interval", *REWARD_COLUMNS.values())
+            weighted_name = f"{name} x {reward['weight']:g}"
+            spread = as_score(reward["spread"])
+            rows.append((weighted_name, reward["mean"], spread, reward["groups"]))
+        head = ("reward", "mean, 95 % interval", "std within groups", "groups with a signal")
         return Table(rows, head, narrow=(0, 1))
 
 

@@ -215,19 +215,18 @@ def _try_reward(
 
 
 def _try_controls(runner: ProbeRunner, layouts: Sequence[Layout]) -> Role:
-    """Try right and wrong answers, and return what the reward follows.
+    """Try right and wrong answers in all layouts, and return what the reward follows.
 
-    Other layouts are tried only if the reward does not follow the answers in the layout of the
-    prompt. A slow reward is tried on a few rows.
+    A slow reward is tried on a few rows, and in other layouts only if it does not follow the
+    answers in the layout of the prompt.
     """
     first_rows = runner.rows.tried[:DETAIL_ROWS]
     _run_controls(runner, first_rows, layouts[:1])
-    rows = first_rows if runner.is_slow else runner.rows.tried
-    _run_controls(runner, rows, layouts[:1])
     role = roles.find_role(runner.table(), layouts)
     # A reward that follows the format there may still read the answers of another layout.
-    if role.name == roles.ANSWER:
+    if runner.is_slow and role.name == roles.ANSWER:
         return role
+    rows = first_rows if runner.is_slow else runner.rows.tried
     _run_controls(runner, rows, [layout for layout in layouts if layout.is_own])
     # Layouts of other prompts are tried on a few rows only.
     _run_controls(runner, first_rows, layouts)
