@@ -55,6 +55,12 @@ usual loopholes. Such a reward may ask a model or a server, which can cost money
 COMPLETIONS_PER_LIMIT = 500
 """A reward is slow if fewer completions than this fit into the time limit of one call."""
 
+SIDE_EFFECTS = {
+    "changes its inputs": "the completions are different after a call",
+    "runs the answer as code": "the reward executed the answer as Python code",
+}
+"""What a call did besides returning scores, by kind of finding."""
+
 
 @dataclass
 class CallResult:
@@ -81,8 +87,8 @@ class ProbeRunner:
         self.seconds_used = 0.0
         """Time of all calls except the first, because that one may load a library."""
         self.late_probes: list[Probe] = []
-        self.side_effects: dict[str, Finding] = {}
-        """The finding about the first call with a side effect, by kind."""
+        self.side_effects: dict[str, str] = {}
+        """Completion of the first call with a side effect, by kind of finding."""
 
     @property
     def is_slow(self) -> bool:
@@ -139,16 +145,10 @@ class ProbeRunner:
             result.failure = "hangs"
             self.late_probes.append(probes[0])
         if batch["completions"] != completions_before:
-            what = "the completions are different after a call"
-            self._keep_side_effect("changes its inputs", what, probes)
+            self.side_effects.setdefault("changes its inputs", probes[0].text)
         if EvalTrap.count > executions_before:
-            what = "the reward executed the answer as Python code"
-            self._keep_side_effect("runs the answer as code", what, probes)
+            self.side_effects.setdefault("runs the answer as code", probes[0].text)
         return result
-
-    def _keep_side_effect(self, kind: str, what: str, probes: Sequence[Probe]) -> None:
-        texts = [probe.text for probe in probes]
-        self.side_effects.setdefault(kind, make_finding(kind, self.name, what, texts))
 
     def _make_batch(self, probes: Sequence[Probe]) -> Batch:
         """Return the arguments of a call with these probes, each with the columns of its row."""
@@ -243,7 +243,8 @@ def find_failures(runner: ProbeRunner) -> list[Finding]:
             length = f"{len(probe.text):,} characters"
             what = f"a completion of {length} had no score after {seconds:g} s"
             findings.append(make_finding("hangs", runner.name, what, [probe.text]))
-    findings += runner.side_effects.values()
+    for kind, text in runner.side_effects.items():
+        findings.append(make_finding(kind, runner.name, SIDE_EFFECTS[kind], [text]))
     tried = len(runner.scores) + len(runner.failures)
     for kind in ("breaks the contract", "raises"):
         errors = {

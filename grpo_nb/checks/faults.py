@@ -46,12 +46,6 @@ Half of the score is enough for a loophole. Smaller shares may be shaping.
 REWARDED_SHARE_OF_NEAR_MISS = 0.9
 """A near miss counts as rewarded above this share, because partial credit for it may be meant."""
 
-STILL_RISING = 0.2
-"""A score rises without end if its last step is more than this part of its whole rise.
-
-With repetitions 1, 4, 16 and 64, a score with a maximum gains less than that in the last step.
-"""
-
 
 @dataclass(frozen=True, eq=False)
 class TriedReward:
@@ -183,24 +177,18 @@ def _find_endless_growth(reward: TriedReward) -> Iterable[Finding]:
     tolerance = tolerance_of(reward.probes)
     # If no long text scores above a short right answer, a bonus gives no reason to write more.
     best_plain = reward.of_category("right")["score"].max()
-    growing = []
+    ranges = []
     examples = []
-    all_growing = reward.of_category("growth")
-    for variant, probes in all_growing.groupby("variant", sort=False):
+    for variant, probes in reward.of_category("growth").groupby("variant", sort=False):
         scores = probes["score"]
-        first = scores.iloc[0]
-        last = scores.iloc[-1]
         rises = scores.diff().iloc[1:]
         # With fewer lengths, a score with a maximum may still rise in the last step.
         is_complete = len(scores) == len(GROWTH)
-        is_steady = is_complete and rises.min() > tolerance
-        is_rising = is_steady and rises.iloc[-1] > STILL_RISING * (last - first)
-        if is_rising and last > best_plain + tolerance:
-            growing.append(f"{variant}: {first:.3g} to {last:.3g}")
+        if is_complete and rises.min() > tolerance and scores.max() > best_plain + tolerance:
+            ranges.append(f"{variant}: {scores.min():.3g} to {scores.max():.3g}")
             examples.append(probes["text"].iloc[0])
-    if growing:
-        ranges = ", ".join(growing)
-        what = f"repeating the same text raises the score without end ({ranges})"
+    if ranges:
+        what = f"repeating the same text raises the score without end ({', '.join(ranges)})"
         yield make_finding("repetition is rewarded", reward.name, what, examples)
 
 
@@ -228,11 +216,11 @@ def check_total(
     if not layouts:
         return [_explain_total(rewards, rows)]
     total_scores = _total_scores(rewards, weights)
-    # A slow reward may not have been tried in this layout. TRL adds up a missing score as 0.
-    totals = best_scores(total_scores, layouts[0]).dropna(subset="right").fillna(0.0)
+    totals = best_scores(total_scores, layouts[0])
     answer_gains = totals["right"] - totals["wrong"]
     # Rows on which the answer changes nothing have their own finding, "not on every row".
     answer_gain = answer_gains[answer_gains != 0].mean()
+    # Without rows, a slow reward was not tried in this layout.
     if len(totals) and not answer_gain > 0:
         return [_explain_total(rewards, rows)]
     format_gains = totals["wrong"] - totals["prose"]

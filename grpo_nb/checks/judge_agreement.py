@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from grpo_nb.checks.report import Finding, make_finding
 from grpo_nb.core.statistics import RankCorrelation, rank_correlation
 from grpo_nb.core.tables import Part, Shown, Table, as_written, bold
-from grpo_nb.core.words import as_score, in_line
+from grpo_nb.core.words import as_score
 from grpo_nb.rewards import judge_model
 from grpo_nb.rewards.base import reward_name
 from grpo_nb.rewards.judge_model import JudgeVerdict
@@ -168,13 +168,7 @@ def hand_score_of(row: Mapping[str, Any]) -> float | None:
         ValueError: The score is not a number.
     """
     text = str(row.get("score", "")).strip()
-    if text in ("", "None", "nan"):
-        return None
-    try:
-        return float(text)
-    except ValueError:
-        completion = in_line(row.get("completion"), 60)
-        raise ValueError(f"score = {text!r} of {completion} must be a number.") from None
+    return None if text in ("", "None", "nan") else float(text)
 
 
 def _reword(text: str, best: float) -> dict[str, str]:

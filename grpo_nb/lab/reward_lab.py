@@ -269,7 +269,11 @@ class RewardLab(Panel):
 
     def _lay_out(self) -> None:
         row = section(
-            "The row", "training rows of the task", self._row_box, self._row_view, flex="1 1 350px"
+            "The row",
+            "training rows of the task; another row keeps the completions",
+            self._row_box,
+            self._row_view,
+            flex="1 1 350px",
         )
         buttons = [
             self._button("Add a completion", self._add),
@@ -334,21 +338,17 @@ class RewardLab(Panel):
         self._labels.scale = judges[0].scale if judges else DEFAULT_SCALE
         buttons = []
         for choice in self._labels.choices:
-            buttons.append(
-                self._button(f"{choice:g}", functools.partial(self.score_by_hand, choice))
-            )
+            callback = functools.partial(self.score_by_hand, choice)
+            buttons.append(self._button(f"{choice:g}", callback))
         self._label_buttons.children = buttons
 
     # ---- Rows and completions ----
 
     @in_panel
     def _pick_row(self) -> None:
+        # The completions stay: somebody may have written them.
         self._show_row()
         self._rescore()
-        self._status.value = (
-            f"Row {self.row_number}: the completions stayed, and are now scored against the gold "
-            "answer of this row."
-        )
 
     def _show_row(self) -> None:
         self.row = dict(self._rows[self.row_number])
@@ -357,7 +357,6 @@ class RewardLab(Panel):
             question=self.row.get("question", ""),
             gold=self.row.get("answer", "(no column 'answer')"),
             prompt=prompt_text(self.row, self.tokenizer, self.task.template_kwargs),
-            has_tokenizer=self.tokenizer is not None,
         )
 
     def _show_examples(self) -> None:

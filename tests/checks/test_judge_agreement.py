@@ -171,9 +171,3 @@ def test_check_rewards_of_a_refused_judge_is_critical(tmp_path: Path) -> None:
 def test_agreement_without_its_columns_is_refused(labels: list) -> None:
     with pytest.raises(ValueError, match="a completion and your score"):
         measure(labels=labels)
-
-
-def test_agreement_names_the_row_whose_score_is_no_number() -> None:
-    labels = [*LABELS, {"question": "?", "completion": "Rain.", "score": "good"}]
-    with pytest.raises(ValueError, match=r"score = 'good' of 'Rain\.' must be a number"):
-        measure(labels=labels)

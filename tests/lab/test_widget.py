@@ -159,7 +159,6 @@ def test_completions_stay_on_another_row(lab: gn.RewardLab) -> None:
     control(lab, "Row, 0 to 4").value = 1
     assert lab.completions[0] == "<answer>24</answer>"
     assert lab.scores.values["correctness"][0] == 1.0
-    assert "the completions stayed" in text_of(lab)
     click(lab, "Right and wrong example")
     assert len(lab.completions) == 2
     assert "24" in lab.completions[0]
