@@ -12,7 +12,6 @@ import contextlib
 import copy
 import inspect
 import io
-import re
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -59,7 +58,7 @@ SIDE_EFFECTS = {
     "changes its inputs": "the completions are different after a call",
     "runs the answer as code": "the reward executed the answer as Python code",
 }
-"""What a call did besides returning scores, by kind of finding."""
+"""Effects of a call besides its scores, by kind of finding."""
 
 
 @dataclass
@@ -156,8 +155,8 @@ class ProbeRunner:
         tokenizer = self.rows.tokenizer
         token_ids = None
         if tokenizer is None:
-            # One id per word or mark, because only the number of ids matters.
-            token_ids = [[0] * len(re.findall(r"\w+|\W", text)) for text in texts]
+            # One id per word, because only the number of ids matters.
+            token_ids = [[0] * len(text.split()) for text in texts]
         columns = [self.rows.tried[probe.row].columns for probe in probes]
         return make_batch(texts, columns, completion_ids=token_ids, tokenizer=tokenizer)
 

@@ -238,12 +238,12 @@ def _total_scores(rewards: Sequence[TriedReward], weights: Mapping[str, float]) 
     """
     import pandas
 
-    parts = []
+    weighted_scores = []
     for reward in rewards:
-        by_probe = reward.probes.set_index(list(Probe._fields))
-        parts.append(weights[reward.name] * by_probe["score"])
+        scores = reward.probes.set_index(list(Probe._fields))["score"]
+        weighted_scores.append(weights[reward.name] * scores)
     # Each reward was tried in the layout that it reads, so only some probes are common to all.
-    table = pandas.concat(parts, axis=1, join="inner")
+    table = pandas.concat(weighted_scores, axis=1, join="inner")
     totals = table.sum(axis=1, min_count=1)
     return totals.rename("score").reset_index()
 

@@ -125,12 +125,18 @@ def agreement(judge: judge_model.judge, labelled: Source) -> Agreement:
     rows = _labelled_rows(labelled)
     # The judge gets the rows too, because a rubric may name their columns.
     replies = judge.judged([str(row["completion"]) for row in rows], rows)
-    table = pandas.DataFrame({"person": [hand_score_of(row) for row in rows]}, dtype=float)
-    table["judge"] = pandas.Series([reply.score for reply in replies], dtype=float)
+    scores = {
+        "person": [hand_score_of(row) for row in rows],
+        "judge": [reply.score for reply in replies],
+    }
+    texts = {
+        "question": [str(row.get("question") or row["prompt"]) for row in rows],
+        "completion": [str(row["completion"]) for row in rows],
+        "words": [reply.words for reply in replies],
+    }
+    table = pandas.DataFrame(scores, dtype=float)
     table["difference"] = table["judge"] - table["person"]
-    table["question"] = [str(row.get("question") or row["prompt"]) for row in rows]
-    table["completion"] = [str(row["completion"]) for row in rows]
-    table["words"] = [reply.words for reply in replies]
+    table = table.join(pandas.DataFrame(texts))
 
     # A reply without a number has no rank. `_decide` refuses a judge with many of them.
     known = table.dropna(subset="judge")

@@ -219,18 +219,12 @@ class Baseline(Shown):
 
     def _facts(self) -> list[tuple[str, Any]]:
         count = len(self.scores)
-        settings = self.settings
         greedy_accuracy = fmean(self._are_correct(self.greedy_scores))
         correct = (
             f"{self.sampled_accuracy:.0%} of the sampled completions, {greedy_accuracy:.0%} "
             "of the greedy ones, which held-out comparisons judge"
         )
         facts = [
-            (
-                "sampled",
-                f"{len(self.rows)} prompts x {self.num_generations} completions at temperature "
-                f"{settings.temperature:g}",
-            ),
             ("total, 95 % interval", estimate(in_groups(self.scores.totals, self.num_generations))),
             (
                 "answer can be read",
@@ -240,7 +234,7 @@ class Baseline(Shown):
             (
                 "truncated",
                 f"{sum(self.is_truncated)} of {count} completions, at the limit of "
-                f"{settings.max_completion_length} tokens",
+                f"{self.settings.max_completion_length} tokens",
             ),
         ]
         if self.majority is not None:

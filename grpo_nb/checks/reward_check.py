@@ -61,7 +61,7 @@ class RewardResult:
     role: str
     """Role of the reward in the report."""
     findings: Sequence[Finding] = ()
-    limit: str = ""
+    not_checked: str = ""
     """Part of the check that was not possible, with the reason. Empty if nothing was left out."""
     completions: int = 0
     """Number of completions with which the reward was called."""
@@ -97,8 +97,7 @@ def check_rewards(
         answer: Column with the gold answer of rows or of a `Task`. Or a function from a row to a
             right answer, for tasks such as Countdown, which have many.
         weights: Weights by name of the reward. Default: the weights that the rewards carry.
-        tokenizer: For rewards that count tokens. Without it, words and punctuation marks are
-            counted.
+        tokenizer: For rewards that count tokens. Without it, words are counted.
         seconds_per_call: Time limit of one call.
 
     Raises:
@@ -121,7 +120,7 @@ def check_rewards(
     rows = choose_rows(task, answer, tokenizer) if needs_rows else None
     results = [_try_reward(reward, rows, layouts, seconds_per_call) for reward in rewards]
     findings = [finding for result in results for finding in result.findings]
-    limits = [f"{result.name}: {result.limit}" for result in results if result.limit]
+    limits = [f"{result.name}: {result.not_checked}" for result in results if result.not_checked]
 
     # The weighted total is what the model learns from.
     tried = [result.tried for result in results if result.tried is not None]
@@ -155,15 +154,17 @@ def _try_reward(
     # 1. Can single completions show anything about this reward?
     name = base.reward_name(reward)
     if judges := judges_in(reward):
-        limit = "a judge would be asked about a thousand times. Measure it with gn.checks.agreement"
-        return RewardResult(name, CALLS_JUDGE, find_unmeasured(judges, name), limit)
+        reason = (
+            "a judge would be asked about a thousand times. Measure it with gn.checks.agreement"
+        )
+        return RewardResult(name, CALLS_JUDGE, find_unmeasured(judges, name), reason)
     if base.is_relative(reward):
-        limit = "it ranks the completions of a group, so single completions show nothing"
-        return RewardResult(name, UNKNOWN, limit=limit, is_left_out=True)
+        reason = "it ranks the completions of a group, so single completions show nothing"
+        return RewardResult(name, UNKNOWN, not_checked=reason, is_left_out=True)
     texts = {*texts_in(reward)}
     if "environments" in texts:
-        limit = "it scores played episodes. Play one with gn.lab.ByHand(task, row_number)"
-        return RewardResult(name, UNKNOWN, limit=limit, is_left_out=True)
+        reason = "it scores played episodes. Play one with gn.lab.ByHand(task, row_number)"
+        return RewardResult(name, UNKNOWN, not_checked=reason, is_left_out=True)
 
     # 2. Does the call work, and what does the reward follow?
     runner = ProbeRunner(reward, rows, seconds_per_call)
@@ -177,8 +178,8 @@ def _try_reward(
     has_scores = {"right", "wrong"} <= {probe.category for probe in runner.scores}
     if findings or not has_scores:
         findings += calls.find_failures(runner)
-        limit = "its scores, because it breaks the contract, fails or is unsteady"
-        return RewardResult(name, UNKNOWN, findings, limit, runner.completions)
+        reason = "its scores, because it breaks the contract, fails or is unsteady"
+        return RewardResult(name, UNKNOWN, findings, reason, runner.completions)
 
     # 3. Try all other probes in the layout that the reward reads.
     # One row that shows a fault is enough for its finding, so a few rows are tried. Rows on which a
@@ -201,16 +202,18 @@ def _try_reward(
     findings += faults.find_faults(tried, layouts[0])
 
     # 4. What could not be tried?
-    limit = ""
+    not_checked = ""
     is_stopped = runner.is_given_up or bool(runner.late_probes)
     if is_stopped:
-        limit = f"some probes, because it is slow; tried with {runner.completions} completions"
+        not_checked = (
+            f"some probes, because it is slow; tried with {runner.completions} completions"
+        )
     elif "completion_ids" in texts and rows.tokenizer is None:
-        limit = "token counts: without tokenizer=, it saw words and punctuation marks"
+        not_checked = "token counts: without tokenizer=, it saw words"
     # Probes that were not tried may show what a reward follows.
     is_unclear = is_stopped and role.name == roles.OTHER
     return RewardResult(
-        name, role.name, findings, limit, runner.completions, None if is_unclear else tried
+        name, role.name, findings, not_checked, runner.completions, None if is_unclear else tried
     )
 
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import ipywidgets as widgets
 
-from grpo_nb.checks.references import judges_in
 from grpo_nb.checks.rows import rows_of
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require
@@ -24,7 +23,7 @@ from grpo_nb.core.panels import Panel, above, button, in_panel, label, line, sec
 from grpo_nb.core.words import as_score, displayable
 from grpo_nb.lab import views
 from grpo_nb.lab.examples import example_completions, prompt_text
-from grpo_nb.lab.labels import DEFAULT_SCALE, HandLabels
+from grpo_nb.lab.labels import CHOICES, HandLabels
 from grpo_nb.rewards.answers import gold_answers
 from grpo_nb.rewards.base import RewardFunction, reward_list, weights_by_name
 from grpo_nb.scoring.scores import Scores, score
@@ -121,7 +120,6 @@ class RewardLab(Panel):
         self._make_views()
         self._make_controls()
         self._lay_out()
-        self._use_judge_scale()
         self._show_weights(weights_by_name(rewards))
         with self.showing_errors():
             self._show_row()
@@ -143,7 +141,6 @@ class RewardLab(Panel):
         weights = weights_by_name(rewards)
         self.rewards = rewards
         self._show_weights(weights)
-        self._use_judge_scale()
         self._rescore()
 
     @property
@@ -179,8 +176,7 @@ class RewardLab(Panel):
         """Give a score by hand to the first completion without one, and save it.
 
         Raises:
-            ValueError: The score is not on the scale of the judge, or from 1 to 5 without a judge.
-                Or each completion has a score.
+            ValueError: The score is not from 1 to 5. Or each completion has a score.
         """
         existing = self._labels.scores_of(self._question, self.completions)
         if None not in existing:
@@ -265,7 +261,11 @@ class RewardLab(Panel):
         self._entries.add_class("gn-entries")
         self._weight_boxes: dict[str, widgets.FloatText] = {}
         self._weight_line = line([])
-        self._label_buttons = line([])
+        label_buttons = []
+        for score_by_hand in CHOICES:
+            callback = functools.partial(self.score_by_hand, score_by_hand)
+            label_buttons.append(self._button(f"{score_by_hand}", callback))
+        self._label_buttons = line(label_buttons)
 
     def _lay_out(self) -> None:
         row = section(
@@ -331,16 +331,6 @@ class RewardLab(Panel):
             box.observe(self._reweigh, "value")
             self._weight_boxes[name] = above(box, "130px")
         self._weight_line.children = list(self._weight_boxes.values())
-
-    def _use_judge_scale(self) -> None:
-        """Label on the first judge's scale, and show a button for each of its scores."""
-        judges = [judge for reward in self.rewards for judge in judges_in(reward)]
-        self._labels.scale = judges[0].scale if judges else DEFAULT_SCALE
-        buttons = []
-        for choice in self._labels.choices:
-            callback = functools.partial(self.score_by_hand, choice)
-            buttons.append(self._button(f"{choice:g}", callback))
-        self._label_buttons.children = buttons
 
     # ---- Rows and completions ----
 

@@ -46,20 +46,19 @@ def scores_view(scores: Scores) -> str:
         scores=scores,
         advantages=advantages,
         lines=lines,
-        note=_note_on_group(scores),
+        note=_note_on_group(scores, advantages),
         number=as_score,
         shorten=shorten,
     )
 
 
-def _note_on_group(scores: Scores) -> str:
+def _note_on_group(scores: Scores, advantages: Sequence[float]) -> str:
     if scores.errors:
         return (
             "A reward failed, and a trainer would stop here. The advantages are those of the other "
             "completions."
         )
-    known = [total for total in scores.totals if not math.isnan(total)]
-    if known and max(known) - min(known) < NO_SPREAD:
+    if max(map(abs, advantages)) < NO_SPREAD:
         return (
             "All totals are equal, so every advantage is 0 and GRPO learns nothing from this group."
         )
