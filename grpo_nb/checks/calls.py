@@ -34,25 +34,18 @@ from grpo_nb.scoring.scores import (
 if TYPE_CHECKING:
     import pandas
 
-MAX_LATE_CALLS = 2
-"""Number of late calls after which a reward is not called again: a third shows nothing new."""
+HANG_FACTOR = 4
+"""A call is stopped after four times the time that one call may take: 8 s if that is 2 s.
 
-EXTENDED_LIMIT = 4
-"""The first call, and a late call that is repeated, may take four times the limit.
-
-The first call may import a library, which stays broken if the import is interrupted. The repeated
-call shows whether a late reward is slow or hangs: a slow parser with its own limit ends by then.
+A parser with its own limit of 5 s ends by then. The first call may import a library.
 """
 
 TOTAL_TIME_FACTOR = 10
-"""All calls together may take ten times the limit of one call: 20 s if that is 2 s.
+"""All calls together may take ten times as long as one call: 20 s if that is 2 s.
 
 A reward that takes 0.2 s per completion is then tried with the answers of four rows and the most
-usual loopholes. Such a reward may ask a model or a server, which can cost money.
+usual loopholes, because these come first. Such a reward may ask a server, which can cost money.
 """
-
-COMPLETIONS_PER_LIMIT = 500
-"""A reward is slow if fewer completions than this fit into the time limit of one call."""
 
 SIDE_EFFECTS = {
     "changes its inputs": "the completions are different after a call",
@@ -85,20 +78,15 @@ class ProbeRunner:
         self.completions = 0
         self.seconds_used = 0.0
         """Time of all calls except the first, because that one may load a library."""
-        self.late_probes: list[Probe] = []
+        self.has_hung = False
         self.side_effects: dict[str, str] = {}
         """Completion of the first call with a side effect, by kind of finding."""
-
-    @property
-    def is_slow(self) -> bool:
-        """True if fewer than 500 completions would fit into the time limit of one call."""
-        return COMPLETIONS_PER_LIMIT * self.seconds_used > self.seconds * self.completions
 
     @property
     def is_given_up(self) -> bool:
         """True if the reward is too slow to be called again."""
         is_over_time = self.seconds_used > TOTAL_TIME_FACTOR * self.seconds
-        return len(self.late_probes) >= MAX_LATE_CALLS or is_over_time
+        return self.has_hung or is_over_time
 
     def run(self, probes: Iterable[Probe]) -> None:
         """Try all new probes one by one, unless the reward turns out to be too slow."""
@@ -107,18 +95,15 @@ class ProbeRunner:
             is_new = probe not in self.scores and probe not in self.failures
             if is_new and not self.is_given_up:
                 result = self.call([probe])
-                if result.scores is None:
+                if result.failure:
                     self.failures[probe] = result
                 else:
                     self.scores[probe] = result.scores[0]
 
-    def call(self, probes: Sequence[Probe], *, is_second_try: bool = False) -> CallResult:
+    def call(self, probes: Sequence[Probe]) -> CallResult:
         """Call the reward once with these probes. Its prints are suppressed."""
-        is_first = self.completions == 0
-        limit = self.seconds
-        if is_first or is_second_try:
-            limit *= EXTENDED_LIMIT
-        batch = self._make_batch(probes)
+        limit = HANG_FACTOR * self.seconds
+        batch = self.make_batch(probes)
         # The copy is compared after the call: TRL passes the same lists to the next reward.
         completions_before = copy.deepcopy(batch["completions"])
         executions_before = EvalTrap.count
@@ -136,20 +121,21 @@ class ProbeRunner:
             is_unreadable = output is not None or isinstance(error, ReturnTypeError)
             result.failure = "breaks the contract" if is_unreadable else "raises"
         duration = time.perf_counter() - start
-        self.completions += len(probes)
-        if not is_first:
+        if self.completions > 0:
             self.seconds_used += duration
+        self.completions += len(probes)
         # Off the main thread a call cannot be stopped. It then returns scores, but late.
         if duration >= limit:
             result.failure = "hangs"
-            self.late_probes.append(probes[0])
+            result.error = TimeoutError(f"no score after {limit:g} s")
+            self.has_hung = True
         if batch["completions"] != completions_before:
             self.side_effects.setdefault("changes its inputs", probes[0].text)
         if EvalTrap.count > executions_before:
             self.side_effects.setdefault("runs the answer as code", probes[0].text)
         return result
 
-    def _make_batch(self, probes: Sequence[Probe]) -> Batch:
+    def make_batch(self, probes: Sequence[Probe]) -> Batch:
         """Return the arguments of a call with these probes, each with the columns of its row."""
         texts = [probe.text for probe in probes]
         tokenizer = self.rows.tokenizer
@@ -177,9 +163,8 @@ class ProbeRunner:
 def check_signature(runner: ProbeRunner) -> list[Finding]:
     """Report a reward that does not accept TRL's arguments and all data columns by name."""
     # Nothing is called, because a TypeError of a call could come from inside the reward.
-    row = runner.rows.tried[0].columns
-    columns = [name for name in row if name not in ("prompt", "completion", "completion_ids")]
-    arguments = dict.fromkeys([*TRL_KEYWORDS, *columns])
+    batch = runner.make_batch([Probe("prose", "", "", row=0, layout="")])
+    arguments = dict.fromkeys([*batch, *TRL_KEYWORDS])
     try:
         inspect.signature(runner.reward).bind(**arguments)
     except TypeError as error:
@@ -192,7 +177,6 @@ def find_unsteadiness(runner: ProbeRunner, probes: Sequence[Probe]) -> list[Find
     """Report a reward whose score of the same completion changes between calls.
 
     The completions are scored again one by one, then together, then together in reverse order.
-    `find_failures` reports late calls.
     """
     import numpy
 
@@ -202,8 +186,6 @@ def find_unsteadiness(runner: ProbeRunner, probes: Sequence[Probe]) -> list[Find
     together = runner.call(probes)
     in_reverse = runner.call(probes[::-1])
     for result in (*alone, together, in_reverse):
-        if result.failure == "hangs":
-            return []
         if result.failure:
             what = (
                 "the first call returns scores, a later one with the same fails: "
@@ -235,17 +217,10 @@ def find_unsteadiness(runner: ProbeRunner, probes: Sequence[Probe]) -> list[Find
 def find_failures(runner: ProbeRunner) -> list[Finding]:
     """Report a reward that hung, had a side effect, raised, or did not return scores."""
     findings = []
-    if runner.late_probes:
-        probe = runner.late_probes[0]
-        if runner.call([probe], is_second_try=True).failure == "hangs":
-            seconds = EXTENDED_LIMIT * runner.seconds
-            length = f"{len(probe.text):,} characters"
-            what = f"a completion of {length} had no score after {seconds:g} s"
-            findings.append(make_finding("hangs", runner.name, what, [probe.text]))
     for kind, text in runner.side_effects.items():
         findings.append(make_finding(kind, runner.name, SIDE_EFFECTS[kind], [text]))
     tried = len(runner.scores) + len(runner.failures)
-    for kind in ("breaks the contract", "raises"):
+    for kind in ("hangs", "breaks the contract", "raises"):
         errors = {
             probe.text: result.error
             for probe, result in runner.failures.items()

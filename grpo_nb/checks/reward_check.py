@@ -32,16 +32,10 @@ from grpo_nb.tasks.formats import AnswerFormat, xml
 from grpo_nb.tasks.task import Task
 
 DETAIL_ROWS = 4
-"""Number of rows on which cheats, harmless changes and layouts of other prompts are tried.
+"""Number of rows on which cheats, harmless changes and layouts of other prompts are tried."""
 
-A slow reward is tried on these rows only.
-"""
-
-MAX_REPEATED = 10
-"""Number of completions scored again: the right and the wrong answers of two rows."""
-
-MAX_REPEATED_IF_SLOW = 2
-"""Number of completions of a slow reward that are scored again."""
+MAX_REPEATED = 6
+"""Number of completions scored again: the right and wrong answers of one row, and a right one."""
 
 QUESTION_COLUMNS = {"prompt", "question", "environments"}
 """Columns that do not decide which answer is right."""
@@ -85,7 +79,7 @@ def check_rewards(
 
     Each reward is called with about a thousand completions. A judge, and a reward that calls one,
     is not called, because each call may cost money. All calls of a reward together take about ten
-    times `seconds_per_call` at most. On the main thread, a call is stopped after
+    times `seconds_per_call` at most. On the main thread, a call is stopped after four times
     `seconds_per_call`, unless it is inside one long call of C code. In another thread nothing can
     stop it.
 
@@ -98,7 +92,7 @@ def check_rewards(
             right answer, for tasks such as Countdown, which have many.
         weights: Weights by name of the reward. Default: the weights that the rewards carry.
         tokenizer: For rewards that count tokens. Without it, words are counted.
-        seconds_per_call: Time limit of one call.
+        seconds_per_call: Time that one call may take. A call that takes four times as long hangs.
 
     Raises:
         ValueError, TypeError: An argument is invalid: no rewards, two rewards of one name, no rows,
@@ -173,8 +167,7 @@ def _try_reward(
         role = _try_controls(runner, layouts)
         # Each completion is scored alone, together and reversed.
         scored = [probe for probe in runner.scores if probe.layout == role.layout.name]
-        count = MAX_REPEATED_IF_SLOW if runner.is_slow else MAX_REPEATED
-        findings = calls.find_unsteadiness(runner, scored[:count])
+        findings = calls.find_unsteadiness(runner, scored[:MAX_REPEATED])
     has_scores = {"right", "wrong"} <= {probe.category for probe in runner.scores}
     if findings or not has_scores:
         findings += calls.find_failures(runner)
@@ -187,6 +180,9 @@ def _try_reward(
     by_use = sorted(rows.tried, key=lambda row: row.index not in role.margins.index)
     detail_rows = by_use[:DETAIL_ROWS]
     runner.run(_write_probes(reward, rows, role.layout, detail_rows))
+    # The other rows come last, so that a slow reward is tried with loopholes first.
+    _run_all_controls(runner, layouts)
+    role = roles.find_role(runner.table(), [role.layout])
     # Scores are compared again, because state may show only after hundreds of calls.
     findings = calls.find_unsteadiness(runner, [*runner.scores][:2])
     if role.name == roles.FORMAT and roles.is_length_dependent(runner.table()):
@@ -203,37 +199,36 @@ def _try_reward(
 
     # 4. What could not be tried?
     not_checked = ""
-    is_stopped = runner.is_given_up or bool(runner.late_probes)
-    if is_stopped:
+    if runner.is_given_up:
         not_checked = (
             f"some probes, because it is slow; tried with {runner.completions} completions"
         )
     elif "completion_ids" in texts and rows.tokenizer is None:
         not_checked = "token counts: without tokenizer=, it saw words"
     # Probes that were not tried may show what a reward follows.
-    is_unclear = is_stopped and role.name == roles.OTHER
+    is_unclear = runner.is_given_up and role.name == roles.OTHER
     return RewardResult(
         name, role.name, findings, not_checked, runner.completions, None if is_unclear else tried
     )
 
 
 def _try_controls(runner: ProbeRunner, layouts: Sequence[Layout]) -> Role:
-    """Try right and wrong answers in all layouts, and return what the reward follows.
-
-    A slow reward is tried on a few rows, and in other layouts only if it does not follow the
-    answers in the layout of the prompt.
-    """
+    """Try right and wrong answers, and return what the reward follows."""
     first_rows = runner.rows.tried[:DETAIL_ROWS]
     _run_controls(runner, first_rows, layouts[:1])
     role = roles.find_role(runner.table(), layouts)
-    # A reward that follows the format there may still read the answers of another layout.
-    if runner.is_slow and role.name == roles.ANSWER:
+    if role.name == roles.ANSWER:
         return role
-    rows = first_rows if runner.is_slow else runner.rows.tried
-    _run_controls(runner, rows, [layout for layout in layouts if layout.is_own])
-    # Layouts of other prompts are tried on a few rows only.
-    _run_controls(runner, first_rows, layouts)
+    # The reward may still read the answers of another layout, or of other rows.
+    _run_all_controls(runner, layouts)
     return roles.find_role(runner.table(), layouts)
+
+
+def _run_all_controls(runner: ProbeRunner, layouts: Sequence[Layout]) -> None:
+    """Try right and wrong answers of all rows, and of a few rows in layouts of other prompts."""
+    rows = runner.rows.tried
+    _run_controls(runner, rows, [layout for layout in layouts if layout.is_own])
+    _run_controls(runner, rows[:DETAIL_ROWS], layouts)
 
 
 def _run_controls(runner: ProbeRunner, rows: Iterable[CheckRow], layouts: Sequence[Layout]) -> None:
