@@ -54,10 +54,10 @@ class TriedReward:
     name: str
     role: Role
     probes: pandas.DataFrame
-    """A table of `ProbeRunner.table`, with two more columns.
+    """A table of `ProbeRunner.table`, with the column `share`.
 
-    `share`: NaN where the right answer scores no higher than its baseline, so that nothing can be
-    compared. `is_rewarded`: whether the probe scores like a right, or a well-formed, completion.
+    It is NaN where the right answer scores no higher than its baseline, so that nothing can be
+    compared.
     """
     columns: tuple[str, ...] = ()
     """Data columns that the reward reads, besides the question."""
@@ -75,18 +75,11 @@ class TriedReward:
 
 
 def with_shares(probes: pandas.DataFrame, role: Role) -> pandas.DataFrame:
-    """Return the probes with the columns `share` and `is_rewarded`."""
-    import numpy
-
+    """Return the probes with the column `share`."""
     # Compare within a row, because a right answer may score higher on one row than on another.
     baseline = probes["row"].map(role.margins["baseline"])
     gain = probes["row"].map(role.margins["gain"])
-    share = (probes["score"] - baseline) / gain
-    is_near_miss = probes["category"] == "near miss"
-    limit = numpy.where(is_near_miss, REWARDED_SHARE_OF_NEAR_MISS, REWARDED_SHARE)
-    # A comparison with NaN is false, so no probe of a row without a margin is rewarded.
-    is_rewarded = share > limit
-    return probes.assign(share=share, is_rewarded=is_rewarded)
+    return probes.assign(share=(probes["score"] - baseline) / gain)
 
 
 def find_faults(reward: TriedReward, shown: Layout) -> list[Finding]:
@@ -145,8 +138,7 @@ def _find_other_layout(reward: TriedReward, shown: Layout) -> Iterable[Finding]:
             f"right answers are rewarded if written like this: {read.name}; not if written like "
             f"this: {shown.name}"
         )
-        rights = reward.of_category("right")
-        rewarded = rights[rights["is_rewarded"]]
+        rewarded = reward.of_category("right").dropna(subset="share")
         yield reward.finding("another format", what, rewarded)
 
 
@@ -161,7 +153,8 @@ def _find_unexpected_scores(reward: TriedReward) -> Iterable[Finding]:
         # A format reward may reward a cheat in perfect format: the answer is not its business.
         is_cheat = reward.role.name == ANSWER and kind not in UNGRADED
         is_graded = is_right or is_cheat
-        unexpected = probes[probes["is_rewarded"] != is_right]
+        limit = REWARDED_SHARE_OF_NEAR_MISS if kind == "near miss" else REWARDED_SHARE
+        unexpected = probes[(probes["share"] > limit) != is_right]
         if is_graded and len(unexpected):
             seen = "score like a right answer"
             if is_right:

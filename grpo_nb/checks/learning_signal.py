@@ -256,7 +256,7 @@ class Baseline(Shown):
 def _compare_group(totals: Sequence[float], is_right: Sequence[bool]) -> GroupResult:
     # TRL leaves a completion without any score out of its group.
     known = [total for total in totals if not math.isnan(total)]
-    if len(known) > 1 and max(known) - min(known) > NO_SPREAD:
+    if known and max(known) - min(known) > NO_SPREAD:
         return "differs"
     if all(is_right):
         return "all right"

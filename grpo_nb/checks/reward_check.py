@@ -34,9 +34,6 @@ from grpo_nb.tasks.task import Task
 DETAIL_ROWS = 4
 """Number of rows on which cheats, harmless changes and layouts of other prompts are tried."""
 
-MAX_REPEATED = 6
-"""Number of completions scored again: the right and wrong answers of one row, and a right one."""
-
 QUESTION_COLUMNS = {"prompt", "question", "environments"}
 """Columns that do not decide which answer is right."""
 
@@ -165,9 +162,11 @@ def _try_reward(
     findings = calls.check_signature(runner)
     if not findings:
         role = _try_controls(runner, layouts)
-        # Each completion is scored alone, together and reversed.
+        # Two right answers and a wrong one are scored alone, together and reversed.
         scored = [probe for probe in runner.scores if probe.layout == role.layout.name]
-        findings = calls.find_unsteadiness(runner, scored[:MAX_REPEATED])
+        right_first = sorted(scored, key=lambda probe: probe.category)
+        repeated = [*right_first[:2], *right_first[-1:]]
+        findings = calls.find_unsteadiness(runner, repeated)
     has_scores = {"right", "wrong"} <= {probe.category for probe in runner.scores}
     if findings or not has_scores:
         findings += calls.find_failures(runner)
