@@ -225,7 +225,6 @@ class Baseline(Shown):
             "of the greedy ones, which held-out comparisons judge"
         )
         facts = [
-            ("total, 95 % interval", estimate(in_groups(self.scores.totals, self.num_generations))),
             (
                 "answer can be read",
                 f"{self.slot_share * count:.0f} of {count} completions ({self.slot_share:.0%})",
