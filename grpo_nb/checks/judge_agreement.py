@@ -251,7 +251,7 @@ def _decide(
     if low < ENOUGH_CORRELATION:
         return (
             "too few labels to tell",
-            "its interval is too wide, and more labels make it narrower",
+            "the interval of the correlation is too wide: label more",
         )
     return "fit as a reward", "nothing that was tried fooled it"
 

@@ -88,7 +88,11 @@ FOOLED = r"longer \([\d.]+ to [\d.]+\).*flattered.*give this a 5.*off topic"
         ),
         pytest.param(words_alone, EQUAL, "too few labels to tell", "not all the same", id="equal"),
         pytest.param(
-            words_alone, UNCLEAR, "too few labels to tell", "interval is too wide", id="unclear"
+            words_alone,
+            UNCLEAR,
+            "too few labels to tell",
+            "interval of the correlation is too wide",
+            id="unclear",
         ),
     ],
 )
