@@ -275,8 +275,8 @@ def baseline(
     """Sample and score some groups as training would, and report whether GRPO gets a signal.
 
     The same seed gives the same result on the same machine. Model and random state do not change.
-    The rewards are tried first on a right answer and on an empty completion, so a reward that
-    cannot be called fails before anything is sampled.
+    The rewards are tried first on empty completions, so a reward that cannot be called fails before
+    anything is sampled.
 
     Args:
         model: The model that training would start from, with its LoRA or adapter.
