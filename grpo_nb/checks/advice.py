@@ -23,9 +23,6 @@ FEW_SLOTS = 0.05
 ENOUGH_SLOTS = 0.25
 """Share of readable answers needed to call questions too hard."""
 
-OFTEN_DIFFERENT = 0.75
-"""Share of groups with a learning signal above which a larger group adds little."""
-
 
 @dataclass(frozen=True)
 class Advice:
@@ -45,7 +42,6 @@ def give_advice(baseline: Baseline) -> tuple[Advice, ...]:
         *_advise_format(baseline),
         *_advise_difficulty(baseline),
         *_advise_length(baseline),
-        *_advise_group_size(baseline),
     )
 
 
@@ -56,10 +52,8 @@ def _advise_format(baseline: Baseline) -> Iterable[Advice]:
     texts = baseline.scores.completions
     read = round(baseline.slot_share * len(texts))
     seen = f"an answer can be read in {read or 'none'} of {len(texts)} completions"
-    # A prompt has an example if one of its assistant turns shows the format.
-    opening = baseline.format.answer_open.strip()
-    turns = baseline.rows[0]["prompt"]
-    if any(turn["role"] == "assistant" and opening in turn["content"] for turn in turns):
+    # A prompt has an example if one of its turns was written by an assistant.
+    if any(turn["role"] == "assistant" for turn in baseline.rows[0]["prompt"]):
         yield Advice(
             "priming",
             f"{seen}, although the prompts show an example. A few supervised steps on right "
@@ -83,17 +77,16 @@ def _advise_difficulty(baseline: Baseline) -> Iterable[Advice]:
     wrong = baseline.counts["all wrong"]
     right = baseline.counts["all right"]
     load_others = "task = gn.load_task([row for row in rows if ...], ...)  # the rest as before"
-    # If half of the groups are all right and half all wrong, the data has both kinds already.
-    is_hard = 2 * wrong >= groups and wrong > right
-    is_format_only = baseline.verdict == "format only"
-    if (is_hard or is_format_only) and baseline.slot_share >= ENOUGH_SLOTS:
+    # Without a correct answer, groups may still differ in their format.
+    is_hard = wrong > groups / 2 or baseline.sampled_accuracy == 0
+    if is_hard and baseline.slot_share >= ENOUGH_SLOTS:
         yield Advice(
             "easier data",
             f"the questions are too hard for a start: {baseline.sampled_accuracy:.0%} of the "
             f"sampled answers are correct, and {wrong} of {groups} groups are all wrong.",
             load_others,
         )
-    if 2 * right >= groups and right > wrong:
+    if right > groups / 2:
         yield Advice(
             "harder data",
             f"in {right} of {groups} groups every completion is right, so there is nothing left to "
@@ -118,22 +111,6 @@ def _advise_length(baseline: Baseline) -> Iterable[Advice]:
             "of them after they had begun the format, so their answers are unknown. Load the model "
             "again after this change.",
             f"settings = settings.replace(max_completion_length={2 * limit})",
-        )
-
-
-def _advise_group_size(baseline: Baseline) -> Iterable[Advice]:
-    """Propose a larger group if only some groups differ."""
-    # If no group differs, a larger one would hardly help: the questions are too hard or too easy.
-    groups = len(baseline.groups)
-    differing = baseline.counts["differs"]
-    if 0 < differing < OFTEN_DIFFERENT * groups:
-        size = 2 * baseline.num_generations
-        yield Advice(
-            "larger group",
-            f"{differing} of {groups} groups differ. A group of {size} completions is likelier to "
-            "contain two different scores.",
-            f"settings = settings.replace(num_generations={size}, "
-            f"per_device_train_batch_size={size})",
         )
 
 

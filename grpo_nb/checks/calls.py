@@ -12,7 +12,6 @@ import contextlib
 import copy
 import inspect
 import io
-import re
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -35,35 +34,24 @@ from grpo_nb.scoring.scores import (
 if TYPE_CHECKING:
     import pandas
 
-CHUNK_SIZE = 64
-"""Completions per call, as many as in a usual training step."""
+HANG_FACTOR = 4
+"""A call is stopped after four times the time that one call may take: 8 s if that is 2 s.
 
-CHUNK_SECONDS = 0.1
-"""Longest time that a call with several completions is expected to take.
-
-A reward that waits for a server is then called with one completion at a time: each may cost money.
-A reward model that scores many texts as fast as one gets larger and larger calls.
-"""
-
-MAX_LATE_CALLS = 2
-"""Number of late calls after which a reward is not called again: a third shows nothing new."""
-
-EXTENDED_LIMIT = 4
-"""The first call, and a late call that is repeated, may take four times the limit.
-
-The first call may import a library, which stays broken if the import is interrupted. The repeated
-call shows whether a late reward is slow or hangs: a slow parser with its own limit ends by then.
+A parser with its own limit of 5 s ends by then. The first call may import a library.
 """
 
 TOTAL_TIME_FACTOR = 10
-"""All calls together may take ten times the limit of one call: 20 s if that is 2 s.
+"""All calls together may take ten times as long as one call: 20 s if that is 2 s.
 
 A reward that takes 0.2 s per completion is then tried with the answers of four rows and the most
-usual loopholes. Such a reward may ask a model or a server, which can cost money.
+usual loopholes, because these come first. Such a reward may ask a server, which can cost money.
 """
 
-COMPLETIONS_PER_LIMIT = 500
-"""A reward is slow if fewer completions than this fit into the time limit of one call."""
+SIDE_EFFECTS = {
+    "changes its inputs": "the completions are different after a call",
+    "runs the answer as code": "the reward executed the answer as Python code",
+}
+"""Effects of a call besides its scores, by kind of finding."""
 
 
 @dataclass
@@ -88,66 +76,34 @@ class ProbeRunner:
         """By probe, for all that the reward returned. NaN if it returned None."""
         self.failures: dict[Probe, CallResult] = {}
         self.completions = 0
-        self.durations: list[float] = []
-        """Seconds of each call."""
-        self.late_calls: list[Sequence[Probe]] = []
-        self.side_effects: dict[str, Finding] = {}
-        """The finding about the first call with a side effect, by kind."""
-
-    @property
-    def is_slow(self) -> bool:
-        """True if fewer than 500 completions would fit into the time limit of one call."""
-        return COMPLETIONS_PER_LIMIT * self.seconds_per_completion > self.seconds
-
-    @property
-    def total_seconds(self) -> float:
+        self.seconds_used = 0.0
         """Time of all calls except the first, because that one may load a library."""
-        return sum(self.durations[1:])
-
-    @property
-    def seconds_per_completion(self) -> float:
-        """Mean time of a completion after the first call, which usually has one completion."""
-        return self.total_seconds / max(1, self.completions - 1)
+        self.has_hung = False
+        self.side_effects: dict[str, str] = {}
+        """Completion of the first call with a side effect, by kind of finding."""
 
     @property
     def is_given_up(self) -> bool:
         """True if the reward is too slow to be called again."""
-        is_over_time = self.total_seconds > TOTAL_TIME_FACTOR * self.seconds
-        return len(self.late_calls) >= MAX_LATE_CALLS or is_over_time
+        is_over_time = self.seconds_used > TOTAL_TIME_FACTOR * self.seconds
+        return self.has_hung or is_over_time
 
     def run(self, probes: Iterable[Probe]) -> None:
-        """Try all new probes, unless the reward turns out to be too slow."""
-        # Some probes are the same in two steps, and each call may cost money.
-        tried = {*self.scores, *self.failures}
-        new = [probe for probe in dict.fromkeys(probes) if probe not in tried]
-        while new and not self.is_given_up:
-            chunk = new[: self._chunk_size()]
-            new = new[len(chunk) :]
-            result = self.call(chunk)
-            if result.scores is not None:
-                self.scores.update(zip(chunk, result.scores, strict=True))
-            elif len(chunk) == 1:
-                self.failures[chunk[0]] = result
-            else:
-                # One by one, so that each failure belongs to one completion.
-                for probe in chunk:
-                    self.run([probe])
+        """Try all new probes one by one, unless the reward turns out to be too slow."""
+        for probe in probes:
+            # Some probes are the same in two steps, and each call may cost money.
+            is_new = probe not in self.scores and probe not in self.failures
+            if is_new and not self.is_given_up:
+                result = self.call([probe])
+                if result.failure:
+                    self.failures[probe] = result
+                else:
+                    self.scores[probe] = result.scores[0]
 
-    def _chunk_size(self) -> int:
-        """Return how many completions the next call can score in time."""
-        # The second call shows how slow a single completion is.
-        if len(self.durations) < 2:
-            return 1
-        seconds = min(0.5 * self.seconds, CHUNK_SECONDS)
-        count = int(seconds / self.seconds_per_completion)
-        return max(1, min(CHUNK_SIZE, count))
-
-    def call(self, probes: Sequence[Probe], *, is_second_try: bool = False) -> CallResult:
+    def call(self, probes: Sequence[Probe]) -> CallResult:
         """Call the reward once with these probes. Its prints are suppressed."""
-        limit = self.seconds
-        if is_second_try or not self.durations:
-            limit *= EXTENDED_LIMIT
-        batch = self._make_batch(probes)
+        limit = HANG_FACTOR * self.seconds
+        batch = self.make_batch(probes)
         # The copy is compared after the call: TRL passes the same lists to the next reward.
         completions_before = copy.deepcopy(batch["completions"])
         executions_before = EvalTrap.count
@@ -165,32 +121,28 @@ class ProbeRunner:
             is_unreadable = output is not None or isinstance(error, ReturnTypeError)
             result.failure = "breaks the contract" if is_unreadable else "raises"
         duration = time.perf_counter() - start
-        self.durations.append(duration)
+        if self.completions > 0:
+            self.seconds_used += duration
         self.completions += len(probes)
         # Off the main thread a call cannot be stopped. It then returns scores, but late.
         if duration >= limit:
             result.failure = "hangs"
-            self.late_calls.append(probes)
+            result.error = TimeoutError(f"no score after {limit:g} s")
+            self.has_hung = True
         if batch["completions"] != completions_before:
-            what = "the completions are different after a call"
-            self._keep_side_effect("changes its inputs", what, probes)
+            self.side_effects.setdefault("changes its inputs", probes[0].text)
         if EvalTrap.count > executions_before:
-            what = "the reward executed the answer as Python code"
-            self._keep_side_effect("runs the answer as code", what, probes)
+            self.side_effects.setdefault("runs the answer as code", probes[0].text)
         return result
 
-    def _keep_side_effect(self, kind: str, what: str, probes: Sequence[Probe]) -> None:
-        texts = [probe.text for probe in probes]
-        self.side_effects.setdefault(kind, make_finding(kind, self.name, what, texts))
-
-    def _make_batch(self, probes: Sequence[Probe]) -> Batch:
+    def make_batch(self, probes: Sequence[Probe]) -> Batch:
         """Return the arguments of a call with these probes, each with the columns of its row."""
         texts = [probe.text for probe in probes]
         tokenizer = self.rows.tokenizer
         token_ids = None
         if tokenizer is None:
-            # One id per word or mark, because only the number of ids matters.
-            token_ids = [[0] * len(re.findall(r"\w+|\W", text)) for text in texts]
+            # One id per word, because only the number of ids matters.
+            token_ids = [[0] * len(text.split()) for text in texts]
         columns = [self.rows.tried[probe.row].columns for probe in probes]
         return make_batch(texts, columns, completion_ids=token_ids, tokenizer=tokenizer)
 
@@ -211,9 +163,8 @@ class ProbeRunner:
 def check_signature(runner: ProbeRunner) -> list[Finding]:
     """Report a reward that does not accept TRL's arguments and all data columns by name."""
     # Nothing is called, because a TypeError of a call could come from inside the reward.
-    row = runner.rows.tried[0].columns
-    columns = [name for name in row if name not in ("prompt", "completion", "completion_ids")]
-    arguments = dict.fromkeys([*TRL_KEYWORDS, *columns])
+    batch = runner.make_batch([Probe("prose", "", "", row=0, layout="")])
+    arguments = dict.fromkeys([*batch, *TRL_KEYWORDS])
     try:
         inspect.signature(runner.reward).bind(**arguments)
     except TypeError as error:
@@ -226,7 +177,6 @@ def find_unsteadiness(runner: ProbeRunner, probes: Sequence[Probe]) -> list[Find
     """Report a reward whose score of the same completion changes between calls.
 
     The completions are scored again one by one, then together, then together in reverse order.
-    `find_failures` reports late calls.
     """
     import numpy
 
@@ -236,8 +186,6 @@ def find_unsteadiness(runner: ProbeRunner, probes: Sequence[Probe]) -> list[Find
     together = runner.call(probes)
     in_reverse = runner.call(probes[::-1])
     for result in (*alone, together, in_reverse):
-        if result.failure == "hangs":
-            return []
         if result.failure:
             what = (
                 "the first call returns scores, a later one with the same fails: "
@@ -269,17 +217,10 @@ def find_unsteadiness(runner: ProbeRunner, probes: Sequence[Probe]) -> list[Find
 def find_failures(runner: ProbeRunner) -> list[Finding]:
     """Report a reward that hung, had a side effect, raised, or did not return scores."""
     findings = []
-    if runner.late_calls:
-        # Of a late call with several completions, the first may be fast. One alone surely is late.
-        probe = min(runner.late_calls, key=len)[0]
-        if runner.call([probe], is_second_try=True).failure == "hangs":
-            seconds = EXTENDED_LIMIT * runner.seconds
-            length = f"{len(probe.text):,} characters"
-            what = f"a completion of {length} had no score after {seconds:g} s"
-            findings.append(make_finding("hangs", runner.name, what, [probe.text]))
-    findings += runner.side_effects.values()
+    for kind, text in runner.side_effects.items():
+        findings.append(make_finding(kind, runner.name, SIDE_EFFECTS[kind], [text]))
     tried = len(runner.scores) + len(runner.failures)
-    for kind in ("breaks the contract", "raises"):
+    for kind in ("hangs", "breaks the contract", "raises"):
         errors = {
             probe.text: result.error
             for probe, result in runner.failures.items()

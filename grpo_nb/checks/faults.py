@@ -46,12 +46,6 @@ Half of the score is enough for a loophole. Smaller shares may be shaping.
 REWARDED_SHARE_OF_NEAR_MISS = 0.9
 """A near miss counts as rewarded above this share, because partial credit for it may be meant."""
 
-STILL_RISING = 0.2
-"""A score rises without end if its last step is more than this part of its whole rise.
-
-With repetitions 1, 4, 16 and 64, a score with a maximum gains less than that in the last step.
-"""
-
 
 @dataclass(frozen=True, eq=False)
 class TriedReward:
@@ -60,10 +54,10 @@ class TriedReward:
     name: str
     role: Role
     probes: pandas.DataFrame
-    """A table of `ProbeRunner.table`, with two more columns.
+    """A table of `ProbeRunner.table`, with the column `share`.
 
-    `share`: NaN where the right answer scores no higher than its baseline, so that nothing can be
-    compared. `is_rewarded`: whether the probe scores like a right, or a well-formed, completion.
+    It is NaN where the right answer scores no higher than its baseline, so that nothing can be
+    compared.
     """
     columns: tuple[str, ...] = ()
     """Data columns that the reward reads, besides the question."""
@@ -81,18 +75,11 @@ class TriedReward:
 
 
 def with_shares(probes: pandas.DataFrame, role: Role) -> pandas.DataFrame:
-    """Return the probes with the columns `share` and `is_rewarded`."""
-    import numpy
-
+    """Return the probes with the column `share`."""
     # Compare within a row, because a right answer may score higher on one row than on another.
     baseline = probes["row"].map(role.margins["baseline"])
     gain = probes["row"].map(role.margins["gain"])
-    share = (probes["score"] - baseline) / gain
-    is_near_miss = probes["category"] == "near miss"
-    limit = numpy.where(is_near_miss, REWARDED_SHARE_OF_NEAR_MISS, REWARDED_SHARE)
-    # A comparison with NaN is false, so no probe of a row without a margin is rewarded.
-    is_rewarded = share > limit
-    return probes.assign(share=share, is_rewarded=is_rewarded)
+    return probes.assign(share=(probes["score"] - baseline) / gain)
 
 
 def find_faults(reward: TriedReward, shown: Layout) -> list[Finding]:
@@ -151,8 +138,7 @@ def _find_other_layout(reward: TriedReward, shown: Layout) -> Iterable[Finding]:
             f"right answers are rewarded if written like this: {read.name}; not if written like "
             f"this: {shown.name}"
         )
-        rights = reward.of_category("right")
-        rewarded = rights[rights["is_rewarded"]]
+        rewarded = reward.of_category("right").dropna(subset="share")
         yield reward.finding("another format", what, rewarded)
 
 
@@ -167,7 +153,8 @@ def _find_unexpected_scores(reward: TriedReward) -> Iterable[Finding]:
         # A format reward may reward a cheat in perfect format: the answer is not its business.
         is_cheat = reward.role.name == ANSWER and kind not in UNGRADED
         is_graded = is_right or is_cheat
-        unexpected = probes[probes["is_rewarded"] != is_right]
+        limit = REWARDED_SHARE_OF_NEAR_MISS if kind == "near miss" else REWARDED_SHARE
+        unexpected = probes[(probes["share"] > limit) != is_right]
         if is_graded and len(unexpected):
             seen = "score like a right answer"
             if is_right:
@@ -183,24 +170,18 @@ def _find_endless_growth(reward: TriedReward) -> Iterable[Finding]:
     tolerance = tolerance_of(reward.probes)
     # If no long text scores above a short right answer, a bonus gives no reason to write more.
     best_plain = reward.of_category("right")["score"].max()
-    growing = []
+    ranges = []
     examples = []
-    all_growing = reward.of_category("growth")
-    for variant, probes in all_growing.groupby("variant", sort=False):
+    for variant, probes in reward.of_category("growth").groupby("variant", sort=False):
         scores = probes["score"]
-        first = scores.iloc[0]
-        last = scores.iloc[-1]
         rises = scores.diff().iloc[1:]
         # With fewer lengths, a score with a maximum may still rise in the last step.
         is_complete = len(scores) == len(GROWTH)
-        is_steady = is_complete and rises.min() > tolerance
-        is_rising = is_steady and rises.iloc[-1] > STILL_RISING * (last - first)
-        if is_rising and last > best_plain + tolerance:
-            growing.append(f"{variant}: {first:.3g} to {last:.3g}")
+        if is_complete and rises.min() > tolerance and scores.max() > best_plain + tolerance:
+            ranges.append(f"{variant}: {scores.min():.3g} to {scores.max():.3g}")
             examples.append(probes["text"].iloc[0])
-    if growing:
-        ranges = ", ".join(growing)
-        what = f"repeating the same text raises the score without end ({ranges})"
+    if ranges:
+        what = f"repeating the same text raises the score without end ({', '.join(ranges)})"
         yield make_finding("repetition is rewarded", reward.name, what, examples)
 
 
@@ -220,31 +201,27 @@ def check_total(
         weights: Weight of each reward, by name.
         rows: The rows that were tried.
     """
-    layouts = []
-    for reward in rewards:
-        is_answer_reward = reward.role.name == ANSWER and weights[reward.name] != 0
-        if is_answer_reward and reward.role.layout.is_own:
-            layouts.append(reward.role.layout)
+    layouts = [
+        reward.role.layout
+        for reward in rewards
+        if reward.role.name == ANSWER and reward.role.layout.is_own and weights[reward.name] != 0
+    ]
     if not layouts:
         return [_explain_total(rewards, rows)]
     total_scores = _total_scores(rewards, weights)
-    totals = best_scores(total_scores, layouts[0]).dropna(subset="right")
-    if totals.empty:
-        return []  # a slow reward was not tried in this layout
-    totals = totals.fillna(0.0)  # as TRL adds up missing scores
+    totals = best_scores(total_scores, layouts[0])
     answer_gains = totals["right"] - totals["wrong"]
-    wins = (answer_gains > 0).sum()
-    losses = (answer_gains < 0).sum()
-    if wins <= losses:
-        return [_explain_total(rewards, rows)]
     # Rows on which the answer changes nothing have their own finding, "not on every row".
     answer_gain = answer_gains[answer_gains != 0].mean()
+    # Without rows, a slow reward was not tried in this layout.
+    if len(totals) and not answer_gain > 0:
+        return [_explain_total(rewards, rows)]
     format_gains = totals["wrong"] - totals["prose"]
     format_gain = format_gains.mean()
-    if format_gain <= answer_gain:
-        return []
-    what = f"perfect format adds {format_gain:.3g}, the right answer {answer_gain:.3g}"
-    return [make_finding("format outweighs the answer", WHOLE_SET, what)]
+    if format_gain > answer_gain:
+        what = f"perfect format adds {format_gain:.3g}, the right answer {answer_gain:.3g}"
+        return [make_finding("format outweighs the answer", WHOLE_SET, what)]
+    return []
 
 
 def _total_scores(rewards: Sequence[TriedReward], weights: Mapping[str, float]) -> pandas.DataFrame:
@@ -254,12 +231,12 @@ def _total_scores(rewards: Sequence[TriedReward], weights: Mapping[str, float]) 
     """
     import pandas
 
-    parts = []
+    weighted_scores = []
     for reward in rewards:
-        by_probe = reward.probes.set_index(list(Probe._fields))
-        parts.append(weights[reward.name] * by_probe["score"])
+        scores = reward.probes.set_index(list(Probe._fields))["score"]
+        weighted_scores.append(weights[reward.name] * scores)
     # Each reward was tried in the layout that it reads, so only some probes are common to all.
-    table = pandas.concat(parts, axis=1, join="inner")
+    table = pandas.concat(weighted_scores, axis=1, join="inner")
     totals = table.sum(axis=1, min_count=1)
     return totals.rename("score").reset_index()
 

@@ -17,7 +17,6 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal
 
 from grpo_nb.checks.advice import Advice, give_advice
-from grpo_nb.checks.probes import PLAIN_REASONING
 from grpo_nb.config.presets import preset
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require
@@ -28,7 +27,7 @@ from grpo_nb.core.words import as_score, require_number
 from grpo_nb.generation.samples import GeneratedCompletion, as_scored
 from grpo_nb.models.load_record import require_same_settings
 from grpo_nb.models.modes import kept_modes, kept_random_state, plain_generation_config
-from grpo_nb.rewards.base import RewardFunction, reward_list
+from grpo_nb.rewards.base import RewardFunction, reward_list, reward_name
 from grpo_nb.scoring.correct_answers import (
     FunctionGrader,
     Grader,
@@ -50,16 +49,6 @@ COMPLETIONS_AT_ONCE = 64
 Groups of the usual sizes then stay together, and their prompt is computed once.
 """
 
-REWARD_COLUMNS = {
-    "lowest": "lowest",
-    "highest": "highest",
-    "spread": "std within groups",
-    "groups": "groups with a signal",
-    "right": "a right answer gets",
-    "empty": "an empty one gets",
-}
-"""Columns of `by_reward` that are shown, with their headings."""
-
 GroupResult = Literal["differs", "all right", "all wrong", "all equal"]
 """`differs`: the totals of the group differ, so it has a learning signal.
 
@@ -74,9 +63,9 @@ MEANING: dict[Verdict, str] = {
     "signal": "There is something to learn from. Training shows what comes of it.",
     "weak signal": "Some groups teach something, but the sample does not show that one in four "
     "does.",
-    "format only": "The rewards for answers are the same everywhere, and no sampled answer is "
-    "correct. GRPO would learn what the other rewards score, and no answers until one is correct "
-    "by chance.",
+    "format only": "No sampled answer is correct, and the reward for answers is the same within "
+    "each group. GRPO would learn what the other rewards score, and no answers until one is "
+    "correct by chance.",
     "no signal": "GRPO would have nothing to learn from on these prompts.",
 }
 """Consequence of each verdict for the training."""
@@ -99,10 +88,6 @@ class Baseline(Shown):
     """Data row of each group."""
     is_truncated: tuple[bool, ...]
     """True for each completion that reached the length limit without an end token."""
-    right_scores: Scores
-    """For each group, the scores of a right answer in the format."""
-    empty_scores: Scores
-    """For each group, the scores of an empty completion."""
     format: AnswerFormat
     settings: Settings
     grader: Grader
@@ -133,9 +118,8 @@ class Baseline(Shown):
     def by_reward(self) -> pandas.DataFrame:
         """One row per reward, NaN for None.
 
-        Columns: weight, mean with its 95 % interval over groups, lowest and highest score, mean
-        spread within a group, number of groups that differ, and the mean scores of a right answer
-        in the format and of an empty completion.
+        Columns: weight, mean with its 95 % interval over groups, mean spread within a group, and
+        number of groups that differ.
         """
         import pandas
 
@@ -148,12 +132,8 @@ class Baseline(Shown):
         columns = {
             "weight": pandas.Series(self.scores.weights, dtype=float),
             "mean": pandas.Series(means),
-            "lowest": scores.min(),
-            "highest": scores.max(),
             "spread": deviations.mean(),
             "groups": (deviations > NO_SPREAD).sum(),
-            "right": pandas.DataFrame(self.right_scores.values, dtype=float).mean(),
-            "empty": pandas.DataFrame(self.empty_scores.values, dtype=float).mean(),
         }
         return pandas.DataFrame(columns).loc[list(means)]
 
@@ -167,12 +147,17 @@ class Baseline(Shown):
         """Share of correct answers among the sampled completions."""
         return fmean(self.is_right)
 
+    @property
+    def _answer_reward(self) -> str:
+        is_function = isinstance(self.grader, FunctionGrader)
+        return self.grader.name if is_function else reward_name(self.grader)
+
     def _are_correct(self, scores: Scores) -> list[bool]:
         per_row = len(scores) // len(self.rows)
         repeated = [row for row in self.rows for _ in range(per_row)]
         known = None
         if isinstance(self.grader, FunctionGrader):  # its scores are known, do not call it again
-            known = scores.values[self.grader.name]
+            known = scores.values[self._answer_reward]
         return are_correct(self.grader, scores.completions, repeated, self.format, scores=known)
 
     @functools.cached_property
@@ -190,8 +175,8 @@ class Baseline(Shown):
 
         `no signal`: no group differs.
         `weak signal`: some groups differ, but the sample does not show that one in four does.
-        `format only`: enough groups differ, but no answer is correct, and some reward for answers
-        gives all completions the same score.
+        `format only`: enough groups differ, but no answer is correct, and the reward for answers
+        gives no group a signal.
         `signal`: all other cases.
         """
         if self.counts["differs"] == 0:
@@ -199,13 +184,9 @@ class Baseline(Shown):
         # The lower end is used, so that a lucky sample of eight groups does not promise too much.
         if self.useful_interval[0] < ENOUGH_GROUPS:
             return "weak signal"
-        # A reward is unearned if it is the same everywhere, and higher for a right answer. The
-        # first comparison is negated, because a reward with no score anywhere (NaN) is flat too.
-        table = self.by_reward
-        is_flat = ~(table["highest"] - table["lowest"] > NO_SPREAD)
-        is_unearned = is_flat & (table["right"] > table["highest"] + NO_SPREAD)
-        has_unearned = (is_unearned & (table["weight"] != 0)).any()
-        return "format only" if has_unearned and self.sampled_accuracy == 0 else "signal"
+        groups_by_reward = self.by_reward["groups"]
+        is_answer_reward_flat = groups_by_reward.get(self._answer_reward) == 0
+        return "format only" if is_answer_reward_flat and self.sampled_accuracy == 0 else "signal"
 
     @functools.cached_property
     def advice(self) -> tuple[Advice, ...]:
@@ -238,19 +219,12 @@ class Baseline(Shown):
 
     def _facts(self) -> list[tuple[str, Any]]:
         count = len(self.scores)
-        settings = self.settings
         greedy_accuracy = fmean(self._are_correct(self.greedy_scores))
         correct = (
             f"{self.sampled_accuracy:.0%} of the sampled completions, {greedy_accuracy:.0%} "
             "of the greedy ones, which held-out comparisons judge"
         )
         facts = [
-            (
-                "sampled",
-                f"{len(self.rows)} prompts x {self.num_generations} completions at temperature "
-                f"{settings.temperature:g}",
-            ),
-            ("total, 95 % interval", estimate(in_groups(self.scores.totals, self.num_generations))),
             (
                 "answer can be read",
                 f"{self.slot_share * count:.0f} of {count} completions ({self.slot_share:.0%})",
@@ -259,7 +233,7 @@ class Baseline(Shown):
             (
                 "truncated",
                 f"{sum(self.is_truncated)} of {count} completions, at the limit of "
-                f"{settings.max_completion_length} tokens",
+                f"{self.settings.max_completion_length} tokens",
             ),
         ]
         if self.majority is not None:
@@ -271,16 +245,17 @@ class Baseline(Shown):
     def _reward_table(self) -> Table:
         rows = []
         for name, reward in self.by_reward.iterrows():
-            scores = [as_score(reward[column]) for column in REWARD_COLUMNS]
-            rows.append((f"{name} x {reward['weight']:g}", reward["mean"], *scores))
-        head = ("reward", "mean, 95 % interval", *REWARD_COLUMNS.values())
+            weighted_name = f"{name} x {reward['weight']:g}"
+            spread = as_score(reward["spread"])
+            rows.append((weighted_name, reward["mean"], spread, reward["groups"]))
+        head = ("reward", "mean, 95 % interval", "std within groups", "groups with a signal")
         return Table(rows, head, narrow=(0, 1))
 
 
 def _compare_group(totals: Sequence[float], is_right: Sequence[bool]) -> GroupResult:
     # TRL leaves a completion without any score out of its group.
     known = [total for total in totals if not math.isnan(total)]
-    if len(known) > 1 and max(known) - min(known) > NO_SPREAD:
+    if known and max(known) - min(known) > NO_SPREAD:
         return "differs"
     if all(is_right):
         return "all right"
@@ -300,8 +275,8 @@ def baseline(
     """Sample and score some groups as training would, and report whether GRPO gets a signal.
 
     The same seed gives the same result on the same machine. Model and random state do not change.
-    The rewards are tried first on a right answer and on an empty completion, so a reward that
-    cannot be called fails before anything is sampled.
+    The rewards are tried first on empty completions, so a reward that cannot be called fails before
+    anything is sampled.
 
     Args:
         model: The model that training would start from, with its LoRA or adapter.
@@ -342,11 +317,7 @@ def baseline(
     # 1. Choose the prompts, and call the rewards before anything is sampled.
     rows = sample_rows(task.train, prompts, settings.seed)
     started_rows = [task.start_episode(row) for row in rows]
-    right_texts = [task.format.completion(PLAIN_REASONING, row["answer"]) for row in rows]
-    right_scores = score(rewards, right_texts, started_rows, tokenizer=tokenizer)
-    # New episodes, because scoring may have changed the first ones.
-    started_rows = [task.start_episode(row) for row in rows]
-    empty_scores = score(rewards, [""] * len(rows), started_rows, tokenizer=tokenizer)
+    score(rewards, [""] * len(rows), started_rows, tokenizer=tokenizer)  # raises if one fails
     grader = choose_grader(
         rewards, rows, task.format, tokenizer=tokenizer, start_episode=task.start_episode
     )
@@ -366,8 +337,6 @@ def baseline(
         num_generations=size,
         rows=tuple(rows),
         is_truncated=tuple(answer.is_truncated for answer in sampled),
-        right_scores=right_scores,
-        empty_scores=empty_scores,
         format=task.format,
         settings=settings,
         grader=grader,

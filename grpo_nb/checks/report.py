@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 from grpo_nb.core.tables import Part, Shown, Table, as_written, bold
 from grpo_nb.core.words import shorten
@@ -276,11 +276,10 @@ class RewardReport(Shown):
         """The verdict in one sentence."""
         counts = Counter(finding.severity for finding in self.findings)
         found = []
-        for severity in get_args(Severity):
+        for severity, count in sorted(counts.items()):
             # "critical" is an adjective and has no plural.
-            plural = "s" if counts[severity] > 1 and severity != "critical" else ""
-            if counts[severity]:
-                found.append(f"{counts[severity]} {severity}{plural}")
+            plural = "s" if count > 1 and severity != "critical" else ""
+            found.append(f"{count} {severity}{plural}")
         verdict = f"Found: {', '.join(found)}." if found else "Nothing found."
         return f"{verdict} {self.checked}"
 

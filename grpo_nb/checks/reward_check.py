@@ -31,13 +31,7 @@ from grpo_nb.tasks.formats import AnswerFormat, xml
 from grpo_nb.tasks.task import Task
 
 DETAIL_ROWS = 4
-"""Number of rows on which cheats, harmless changes and layouts of other prompts are tried.
-
-A slow reward is tried on these rows only.
-"""
-
-MAX_REPEATED = 10
-"""Number of completions scored again: the right and the wrong answers of two rows."""
+"""Number of rows on which cheats, harmless changes and layouts of other prompts are tried."""
 
 QUESTION_COLUMNS = {"prompt", "question", "environments"}
 """Columns that do not decide which answer is right."""
@@ -56,18 +50,15 @@ class RewardResult:
     name: str
     role: str
     """Role of the reward in the report."""
-    findings: list[Finding]
-    limit: str = ""
+    findings: Sequence[Finding] = ()
+    not_checked: str = ""
     """Part of the check that was not possible, with the reason. Empty if nothing was left out."""
     completions: int = 0
     """Number of completions with which the reward was called."""
     tried: TriedReward | None = None
-    """The scores of all probes. None if the role of the reward is unknown or it calls a judge."""
-    is_total_unknown: bool = False
-    """True if the weighted total cannot be checked without the scores of this reward.
-
-    False for rewards that score played episodes or rank a group: the total leaves them out.
-    """
+    """The scores of all probes. None if they do not show what the reward adds to the total."""
+    is_left_out: bool = False
+    """True if the weighted total is checked without this reward."""
 
 
 def check_rewards(
@@ -84,7 +75,7 @@ def check_rewards(
 
     Each reward is called with about a thousand completions. A judge, and a reward that calls one,
     is not called, because each call may cost money. All calls of a reward together take about ten
-    times `seconds_per_call` at most. On the main thread, a call is stopped after
+    times `seconds_per_call` at most. On the main thread, a call is stopped after four times
     `seconds_per_call`, unless it is inside one long call of C code. In another thread nothing can
     stop it.
 
@@ -96,9 +87,8 @@ def check_rewards(
         answer: Column with the gold answer of rows or of a `Task`. Or a function from a row to a
             right answer, for tasks such as Countdown, which have many.
         weights: Weights by name of the reward. Default: the weights that the rewards carry.
-        tokenizer: For rewards that count tokens. Without it, words and punctuation marks are
-            counted.
-        seconds_per_call: Time limit of one call.
+        tokenizer: For rewards that count tokens. Without it, words are counted.
+        seconds_per_call: Time that one call may take. A call that takes four times as long hangs.
 
     Raises:
         ValueError, TypeError: An argument is invalid: no rewards, two rewards of one name, no rows,
@@ -119,42 +109,26 @@ def check_rewards(
     rows = choose_rows(task, answer, tokenizer) if needs_rows else None
     results = [_try_reward(reward, rows, layouts, seconds_per_call) for reward in rewards]
     findings = [finding for result in results for finding in result.findings]
+    limits = [f"{result.name}: {result.not_checked}" for result in results if result.not_checked]
+
     # The weighted total is what the model learns from.
     tried = [result.tried for result in results if result.tried is not None]
-    is_total_unknown = any(result.is_total_unknown for result in results)
-    if tried and not is_total_unknown:
+    if any(result.tried is None and not result.is_left_out for result in results):
+        limits.append("the weighted total, because the scores of a reward are not known")
+    elif tried:
         findings += faults.check_total(tried, weights, rows)
-    return _write_report(results, rows, findings, is_total_unknown=is_total_unknown)
 
-
-def _write_report(
-    results: Sequence[RewardResult],
-    rows: CheckRows | None,
-    findings: Sequence[Finding],
-    *,
-    is_total_unknown: bool,
-) -> RewardReport:
-    """Return the report on all rewards and their total."""
-    judge_rewards = [result.name for result in results if result.role == CALLS_JUDGE]
-    limits = [f"{result.name}: {result.limit}" for result in results if result.limit]
-    checked = []
-    if rows is not None:
-        count = sum(result.completions > 0 for result in results)
+    checked = ""
+    count = sum(result.completions > 0 for result in results)
+    if count:
         completions = sum(result.completions for result in results)
-        counts = f"{len(rows.tried)} rows, {completions:,} completions"
-        checked.append(f"Checked {count} reward(s) on {counts}.")
-    if judge_rewards:
-        checked.append(f"{len(judge_rewards)} reward(s) that call a judge were not called.")
-        limits.append(
-            f"the scores of {', '.join(judge_rewards)}, and with them the weighted total: a judge "
-            "would be asked about a thousand times. Measure the judge with gn.checks.agreement"
+        checked = (
+            f"Checked {count} reward(s) on {len(rows.tried)} rows, {completions:,} completions."
         )
-    elif is_total_unknown:
-        limits.append("the weighted total: a reward has to be fixed first, or is too slow to check")
     return RewardReport(
         findings=tuple(findings),
         roles={result.name: result.role for result in results},
-        checked=" ".join(checked),
+        checked=checked,
         limits=tuple(limits),
     )
 
@@ -165,51 +139,47 @@ def _try_reward(
     layouts: Sequence[Layout],
     seconds_per_call: float,
 ) -> RewardResult:
-    """Try one reward with all probes and find its faults.
-
-    A reward that calls a judge is not called: a thousand calls would cost time and money.
-    """
+    """Try one reward with all probes and find its faults."""
+    # 1. Can single completions show anything about this reward?
     name = base.reward_name(reward)
     if judges := judges_in(reward):
-        return RewardResult(name, CALLS_JUDGE, find_unmeasured(judges, name), is_total_unknown=True)
-
-    # 1. Does the call work, and what does the reward follow?
-    runner = ProbeRunner(reward, rows, seconds_per_call)
-    texts = {*texts_in(reward)}
-    reason_left_out = ""
-    if base.is_relative(reward):
-        reason_left_out = "it ranks the completions of a group, so single completions show nothing"
-    elif "environments" in texts:
-        reason_left_out = "it scores played episodes. Play one with gn.lab.ByHand(task, row_number)"
-    findings = calls.check_signature(runner)
-    role = roles.no_role(layouts[0])
-    if not findings and not base.is_relative(reward):
-        role = _try_controls(runner, layouts)
-        # Each completion is scored alone, together and reversed. The joint calls must be in time.
-        is_in_time = 2 * MAX_REPEATED * runner.seconds_per_completion < runner.seconds
-        count = MAX_REPEATED if is_in_time else 2
-        scored = [probe for probe in runner.scores if probe.layout == role.layout.name]
-        findings = calls.find_unsteadiness(runner, scored[:count])
-    has_scores = {"right", "wrong"} <= {probe.category for probe in runner.scores}
-    if findings or reason_left_out or not has_scores:
-        return RewardResult(
-            name,
-            UNKNOWN,
-            findings=[*findings, *calls.find_failures(runner)],
-            limit=reason_left_out
-            or "its scores, because it breaks the contract, fails or is unsteady",
-            completions=runner.completions,
-            is_total_unknown=not reason_left_out,
+        reason = (
+            "a judge would be asked about a thousand times. Measure it with gn.checks.agreement"
         )
+        return RewardResult(name, CALLS_JUDGE, find_unmeasured(judges, name), reason)
+    if base.is_relative(reward):
+        reason = "it ranks the completions of a group, so single completions show nothing"
+        return RewardResult(name, UNKNOWN, not_checked=reason, is_left_out=True)
+    texts = {*texts_in(reward)}
+    if "environments" in texts:
+        reason = "it scores played episodes. Play one with gn.lab.ByHand(task, row_number)"
+        return RewardResult(name, UNKNOWN, not_checked=reason, is_left_out=True)
 
-    # 2. Try all other probes in the layout that the reward reads.
+    # 2. Does the call work, and what does the reward follow?
+    runner = ProbeRunner(reward, rows, seconds_per_call)
+    findings = calls.check_signature(runner)
+    if not findings:
+        role = _try_controls(runner, layouts)
+        # Two right answers and a wrong one are scored alone, together and reversed.
+        scored = [probe for probe in runner.scores if probe.layout == role.layout.name]
+        right_first = sorted(scored, key=lambda probe: probe.category)
+        repeated = [*right_first[:2], *right_first[-1:]]
+        findings = calls.find_unsteadiness(runner, repeated)
+    has_scores = {"right", "wrong"} <= {probe.category for probe in runner.scores}
+    if findings or not has_scores:
+        findings += calls.find_failures(runner)
+        reason = "its scores, because it breaks the contract, fails or is unsteady"
+        return RewardResult(name, UNKNOWN, findings, reason, runner.completions)
+
+    # 3. Try all other probes in the layout that the reward reads.
     # One row that shows a fault is enough for its finding, so a few rows are tried. Rows on which a
     # right answer beats a wrong one come first: on others, nothing can be compared.
     by_use = sorted(rows.tried, key=lambda row: row.index not in role.margins.index)
     detail_rows = by_use[:DETAIL_ROWS]
     runner.run(_write_probes(reward, rows, role.layout, detail_rows))
-    for probe in probes.write_hostile(detail_rows[0], role.layout):
-        runner.run([probe])  # alone, because it may take the whole time limit
+    # The other rows come last, so that a slow reward is tried with loopholes first.
+    _run_all_controls(runner, layouts)
+    role = roles.find_role(runner.table(), [role.layout])
     # Scores are compared again, because state may show only after hundreds of calls.
     findings = calls.find_unsteadiness(runner, [*runner.scores][:2])
     if role.name == roles.FORMAT and roles.is_length_dependent(runner.table()):
@@ -224,44 +194,38 @@ def _try_reward(
     findings += calls.find_failures(runner)
     findings += faults.find_faults(tried, layouts[0])
 
-    # 3. What could not be tried?
-    is_stopped = runner.is_given_up or bool(runner.late_calls)
-    limit = ""
-    if is_stopped:
-        limit = f"some probes, because it is slow; tried with {runner.completions} completions"
+    # 4. What could not be tried?
+    not_checked = ""
+    if runner.is_given_up:
+        not_checked = (
+            f"some probes, because it is slow; tried with {runner.completions} completions"
+        )
     elif "completion_ids" in texts and rows.tokenizer is None:
-        limit = "token counts: without tokenizer=, it saw words and punctuation marks"
+        not_checked = "token counts: without tokenizer=, it saw words"
+    # Probes that were not tried may show what a reward follows.
+    is_unclear = runner.is_given_up and role.name == roles.OTHER
     return RewardResult(
-        name,
-        role=role.name,
-        findings=findings,
-        limit=limit,
-        completions=runner.completions,
-        tried=tried,
-        # Probes that were not tried may show what a reward follows.
-        is_total_unknown=is_stopped and role.name == roles.OTHER,
+        name, role.name, findings, not_checked, runner.completions, None if is_unclear else tried
     )
 
 
 def _try_controls(runner: ProbeRunner, layouts: Sequence[Layout]) -> Role:
-    """Try right and wrong answers in all layouts, and return what the reward follows.
-
-    A slow reward is tried on a few rows, and in other layouts only if it does not follow the
-    answers in the layout of the prompt. Layouts of other prompts are always tried on a few rows
-    only.
-    """
+    """Try right and wrong answers, and return what the reward follows."""
     first_rows = runner.rows.tried[:DETAIL_ROWS]
-    own = [layout for layout in layouts if layout.is_own]
-    others = [layout for layout in layouts if not layout.is_own]
-    _run_controls(runner, first_rows, own[:1])
+    _run_controls(runner, first_rows, layouts[:1])
     role = roles.find_role(runner.table(), layouts)
-    # A reward that follows the format there may still read the answers of another layout.
-    if runner.is_slow and role.name == roles.ANSWER:
+    if role.name == roles.ANSWER:
         return role
-    rows = first_rows if runner.is_slow else runner.rows.tried
-    _run_controls(runner, rows, own)
-    _run_controls(runner, first_rows, others)
+    # The reward may still read the answers of another layout, or of other rows.
+    _run_all_controls(runner, layouts)
     return roles.find_role(runner.table(), layouts)
+
+
+def _run_all_controls(runner: ProbeRunner, layouts: Sequence[Layout]) -> None:
+    """Try right and wrong answers of all rows, and of a few rows in layouts of other prompts."""
+    rows = runner.rows.tried
+    _run_controls(runner, rows, [layout for layout in layouts if layout.is_own])
+    _run_controls(runner, rows[:DETAIL_ROWS], layouts)
 
 
 def _run_controls(runner: ProbeRunner, rows: Iterable[CheckRow], layouts: Sequence[Layout]) -> None:
@@ -276,7 +240,7 @@ def _run_controls(runner: ProbeRunner, rows: Iterable[CheckRow], layouts: Sequen
 def _write_probes(
     reward: base.RewardFunction, rows: CheckRows, layout: Layout, detail_rows: Sequence[CheckRow]
 ) -> list[Probe]:
-    """Write harmless changes and cheats for a few rows, and growing texts for the first of them."""
+    """Write harmless changes and cheats for a few rows, and all others for the first of them."""
     written = []
     for row in detail_rows:
         written += probes.write_harmless(row, layout)
@@ -286,5 +250,7 @@ def _write_probes(
         if rows.is_answer_function and not layout.has_slot:
             cheats = [cheat for cheat in cheats if not cheat.text.strip()]
         written += cheats
-    written += probes.write_growing(detail_rows[0], layout, phrases_in(reward))
+    first_row = detail_rows[0]
+    written += probes.write_growing(first_row, layout, phrases_in(reward))
+    written += probes.write_hostile(first_row, layout)
     return written

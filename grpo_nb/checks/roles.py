@@ -82,13 +82,8 @@ def find_role(probes: pandas.DataFrame, layouts: Sequence[Layout]) -> Role:
     tolerance = tolerance_of(probes)
     rights = probes[probes["category"] == "right"]
     golds = rights.groupby("row")["variant"].first()
-    format_role = no_role(layouts[0])
     for layout in layouts:
-        # Rows whose right answer has no score belong to another reward.
-        scores = best_scores(probes, layout).dropna(subset="right")
-        if scores.empty:
-            continue
-        scores = scores.fillna(0.0)  # TRL adds up a missing score as 0
+        scores = best_scores(probes, layout)
         margins = _margins(scores["right"], scores["wrong"])
         gains = margins["gain"]
         followed = margins[gains > tolerance]
@@ -101,15 +96,14 @@ def find_role(probes: pandas.DataFrame, layouts: Sequence[Layout]) -> Role:
         if is_for_most or is_for_several:
             return Role(ANSWER, layout, followed)
 
-        # A later layout may tell right from wrong. So the first layout in which the reward follows
-        # the format is only remembered.
+    for layout in layouts:
+        scores = best_scores(probes, layout)
         over_prose = _margins(scores["right"], scores["prose"])
-        is_above_prose = over_prose["gain"].min() > tolerance
         # In layouts of other prompts, such a gain is no format, except in the one of TRL's reward.
-        is_format = layout.is_own or layout.name == THINK_FIRST
-        if is_above_prose and is_format and format_role.name == OTHER:
-            format_role = Role(FORMAT, layout, over_prose)
-    return format_role
+        may_be_format = layout.is_own or layout.name == THINK_FIRST
+        if may_be_format and over_prose["gain"].min() > tolerance:
+            return Role(FORMAT, layout, over_prose)
+    return no_role(layouts[0])
 
 
 def no_role(layout: Layout) -> Role:
@@ -129,15 +123,16 @@ def _margins(right: pandas.Series, baseline: pandas.Series) -> pandas.DataFrame:
 def best_scores(probes: pandas.DataFrame, layout: Layout) -> pandas.DataFrame:
     """Return the best scores of each row: of right and wrong answers, and of prose.
 
-    Columns: `right` and `wrong` in this layout, and `prose`. NaN where no completion has a score.
+    Columns: `right` and `wrong` in this layout, and `prose`. A missing score is 0, as in TRL's sum.
+    Rows whose right answer has no score are left out, because they belong to another reward.
     """
     columns = ["right", "wrong", "prose"]
     is_read = probes["layout"].isin([layout.name, ""])  # prose is in no layout
     is_control = probes["category"].isin(columns)
     controls = probes[is_read & is_control]
     scores = controls.groupby(["row", "category"])["score"]
-    best = scores.max().unstack()
-    return best.reindex(columns=columns)
+    best = scores.max().unstack().reindex(columns=columns)
+    return best.dropna(subset="right").fillna(0.0)
 
 
 def tolerance_of(probes: pandas.DataFrame) -> float:
@@ -153,27 +148,17 @@ def score_range(probes: pandas.DataFrame) -> float:
 
 
 def is_answer_dependent(probes: pandas.DataFrame) -> bool:
-    """Return whether another answer in the same words changes the score by much.
+    """Return whether another answer in the same words changes the score of some row by much.
 
     "I do not know" in the slot counts as another answer, because a reward for any label scores
-    right and wrong answers alike. The score must change on most rows, in at least one layout.
+    right and wrong answers alike.
     """
-    is_unanswered = probes["variant"] == DO_NOT_KNOW
-    categories = probes["category"]
-    is_answer = categories.isin(["right", "wrong"]) | is_unanswered
-    controls = probes[is_answer | (categories == "prose")]
-    known_range = max(SMALLEST_RANGE, score_range(controls))
-    answers = probes[is_answer]
-    # "I do not know" was tried on some rows only, and the others would hide the change.
-    rows_unanswered = probes["row"][is_unanswered]
-    if len(rows_unanswered):
-        answers = answers[answers["row"].isin(rows_unanswered)]
-    scores = answers.groupby(["layout", "row"])["score"]
+    is_answer = probes["category"].isin(["right", "wrong"]) | (probes["variant"] == DO_NOT_KNOW)
+    is_control = is_answer | (probes["category"] == "prose")
+    known_range = max(SMALLEST_RANGE, score_range(probes[is_control]))
+    scores = probes[is_answer].groupby(["layout", "row"])["score"]
     changes = scores.max() - scores.min()
-    large_change = ANSWER_DEPENDENT_PART * known_range
-    is_changed = changes.dropna() > large_change
-    changed_shares = is_changed.groupby("layout").mean()
-    return bool(changed_shares.max() > 0.5)
+    return bool(changes.max() > ANSWER_DEPENDENT_PART * known_range)
 
 
 def is_length_dependent(probes: pandas.DataFrame) -> bool:

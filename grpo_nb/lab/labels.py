@@ -6,19 +6,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy
-
 from grpo_nb.checks.judge_agreement import hand_score_of
 from grpo_nb.core.files import write_text
 from grpo_nb.core.words import require_number
 from grpo_nb.tasks.read_rows import read_rows
 
-CHOICE_COUNT = 5
-"""Number of scores offered: both ends of the scale, the middle and the quarters. A reader of a
-scale from 0 to 100 cannot tell 41 from 42."""
-
-DEFAULT_SCALE = (1, 5)
-COLUMNS = ("question", "completion", "score")
+CHOICES = (1, 2, 3, 4, 5)
+"""Scores offered. The measure of a judge compares orders, so any scale of the judge fits."""
 
 
 @dataclass
@@ -26,25 +20,12 @@ class HandLabels:
     """Scores by hand, the oldest first."""
 
     file: Path
-    scale: tuple[float, float] = DEFAULT_SCALE
-    """Worst and best score."""
     rows: list[dict[str, Any]] = field(default_factory=list)
     """Rows with `question`, `completion`, `score` and the other columns of the file."""
 
     def __post_init__(self) -> None:
         if self.file.is_file():
             self.rows = read_rows(self.file).rows
-        if any("completion" not in row for row in self.rows):
-            raise ValueError(
-                f"{self.file} has no column 'completion', so its scores belong to no text. Pass "
-                "RewardLab(rewards, task, labels=...) a new file, or one with the columns "
-                f"{', '.join(COLUMNS)}."
-            )
-
-    @property
-    def choices(self) -> list[float]:
-        """Scores to choose from, at equal distances."""
-        return numpy.linspace(*self.scale, CHOICE_COUNT).tolist()
 
     def scores_of(self, question: str, completions: Sequence[str]) -> list[float | None]:
         """Return the score of each completion of a question; None for one without a score."""
@@ -59,11 +40,11 @@ class HandLabels:
         """Score a completion and save all.
 
         Raises:
-            ValueError: The score is not on the scale.
+            ValueError: The score is not between the first and the last of `CHOICES`.
         """
         import pandas
 
-        require_number("score", score, *self.scale, is_whole=False)
+        require_number("score", score, CHOICES[0], CHOICES[-1], is_whole=False)
         self.rows.append({"question": question, "completion": completion, "score": float(score)})
         table = pandas.DataFrame(self.rows)
         # Saved at once, because a kernel may die while somebody scores a hundred texts. With

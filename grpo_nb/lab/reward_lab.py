@@ -15,25 +15,20 @@ from typing import Any
 
 import ipywidgets as widgets
 
-from grpo_nb.checks.references import judges_in
 from grpo_nb.checks.rows import rows_of
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require
-from grpo_nb.core.deadlines import run_with_deadline
-from grpo_nb.core.pages import render
+from grpo_nb.core.pages import errors_view, render
 from grpo_nb.core.panels import Panel, above, button, in_panel, label, line, section, view
 from grpo_nb.core.words import as_score, displayable
 from grpo_nb.lab import views
 from grpo_nb.lab.examples import example_completions, prompt_text
-from grpo_nb.lab.labels import DEFAULT_SCALE, HandLabels
+from grpo_nb.lab.labels import CHOICES, HandLabels
 from grpo_nb.rewards.answers import gold_answers
 from grpo_nb.rewards.base import RewardFunction, reward_list, weights_by_name
 from grpo_nb.scoring.scores import Scores, score
 from grpo_nb.tasks.formats import xml
 from grpo_nb.tasks.task import Task
-
-#: Time after which scoring is stopped with an error, because a notebook cannot stop a callback.
-MAX_SECONDS_PER_SCORING = 20.0
 
 
 class CompletionEntry(widgets.VBox):
@@ -118,12 +113,10 @@ class RewardLab(Panel):
         self._rows = rows
         self.row: dict[str, Any] = {}
         """The row shown, with all its columns, and with the environment that was scored last."""
-        self._shows_examples = False
 
         self._make_views()
         self._make_controls()
         self._lay_out()
-        self._use_judge_scale()
         self._show_weights(weights_by_name(rewards))
         with self.showing_errors():
             self._show_row()
@@ -145,7 +138,6 @@ class RewardLab(Panel):
         weights = weights_by_name(rewards)
         self.rewards = rewards
         self._show_weights(weights)
-        self._use_judge_scale()
         self._rescore()
 
     @property
@@ -181,8 +173,7 @@ class RewardLab(Panel):
         """Give a score by hand to the first completion without one, and save it.
 
         Raises:
-            ValueError: The score is not on the scale of the judge, or from 1 to 5 without a judge.
-                Or each completion has a score.
+            ValueError: The score is not from 1 to 5. Or each completion has a score.
         """
         existing = self._labels.scores_of(self._question, self.completions)
         if None not in existing:
@@ -197,8 +188,7 @@ class RewardLab(Panel):
         """Replace the completions by a group sampled from the model.
 
         Raises:
-            ValueError: The task has tools, there is no model or tokenizer, or the row has no chat
-                messages.
+            ValueError: The task has tools, or there is no model or tokenizer.
         """
         if self.task.tools is not None:
             raise ValueError(
@@ -209,11 +199,6 @@ class RewardLab(Panel):
             raise ValueError(
                 "sampling needs a model and its tokenizer. Write "
                 "RewardLab(rewards, task, model, tokenizer)."
-            )
-        if "prompt" not in self.row:
-            raise ValueError(
-                "the row has no chat messages in its column 'prompt', so a model cannot be asked. "
-                "load_task(rows) makes them."
             )
         from grpo_nb.generation.sampling import generate  # imports torch, which the rest does not
 
@@ -273,11 +258,19 @@ class RewardLab(Panel):
         self._entries.add_class("gn-entries")
         self._weight_boxes: dict[str, widgets.FloatText] = {}
         self._weight_line = line([])
-        self._label_buttons = line([])
+        label_buttons = []
+        for score_by_hand in CHOICES:
+            callback = functools.partial(self.score_by_hand, score_by_hand)
+            label_buttons.append(self._button(f"{score_by_hand}", callback))
+        self._label_buttons = line(label_buttons)
 
     def _lay_out(self) -> None:
         row = section(
-            "The row", "training rows of the task", self._row_box, self._row_view, flex="1 1 350px"
+            "The row",
+            "training rows of the task; another row keeps the completions",
+            self._row_box,
+            self._row_view,
+            flex="1 1 350px",
         )
         buttons = [
             self._button("Add a completion", self._add),
@@ -336,31 +329,13 @@ class RewardLab(Panel):
             self._weight_boxes[name] = above(box, "130px")
         self._weight_line.children = list(self._weight_boxes.values())
 
-    def _use_judge_scale(self) -> None:
-        """Label on the first judge's scale, and show a button for each of its scores."""
-        judges = [judge for reward in self.rewards for judge in judges_in(reward)]
-        self._labels.scale = judges[0].scale if judges else DEFAULT_SCALE
-        buttons = []
-        for choice in self._labels.choices:
-            buttons.append(
-                self._button(f"{choice:g}", functools.partial(self.score_by_hand, choice))
-            )
-        self._label_buttons.children = buttons
-
     # ---- Rows and completions ----
 
     @in_panel
     def _pick_row(self) -> None:
+        # The completions stay: somebody may have written them.
         self._show_row()
-        # Examples are about one row, so they are written again. Own completions are never replaced.
-        if self._shows_examples:
-            self._show_examples()
-            return
         self._rescore()
-        self._status.value = (
-            f"Row {self.row_number}: your completions stayed, and are now scored against the gold "
-            "answer of this row."
-        )
 
     def _show_row(self) -> None:
         self.row = dict(self._rows[self.row_number])
@@ -369,22 +344,19 @@ class RewardLab(Panel):
             question=self.row.get("question", ""),
             gold=self.row.get("answer", "(no column 'answer')"),
             prompt=prompt_text(self.row, self.tokenizer, self.task.template_kwargs),
-            has_tokenizer=self.tokenizer is not None,
         )
 
     def _show_examples(self) -> None:
-        texts = example_completions(self.row, self.task.format)
-        self._set_completions(texts, are_examples=True)
+        self._set_completions(example_completions(self.row, self.task.format))
 
-    def _set_completions(self, texts: Sequence[str], *, are_examples: bool = False) -> None:
+    def _set_completions(self, texts: Sequence[str]) -> None:
         self._show_entries([self._new_entry(text) for text in texts])
-        self._shows_examples = are_examples
         self._rescore()
 
     def _new_entry(self, text: str) -> CompletionEntry:
         # A text box cannot hold NUL or a lone surrogate, which a model can write.
         entry = CompletionEntry(displayable(text))
-        entry.box.observe(self._edited, "value")
+        entry.box.observe(self._rescore, "value")
         entry.remove.on_click(lambda _: self._remove(entry))
         return entry
 
@@ -396,18 +368,13 @@ class RewardLab(Panel):
             entry.remove.disabled = len(entries) == 1
         self._entries.children = entries
 
-    @in_panel
-    def _edited(self) -> None:
-        self._shows_examples = False
-        self._rescore()
-
     def _add(self) -> None:
         self._show_entries([*self._entries.children, self._new_entry("")])
-        self._edited()
+        self._rescore()
 
     def _remove(self, removed: CompletionEntry) -> None:
         self._show_entries([entry for entry in self._entries.children if entry is not removed])
-        self._edited()
+        self._rescore()
 
     # ---- Scores ----
 
@@ -416,18 +383,16 @@ class RewardLab(Panel):
         self.scores = None
         # A new episode each time: a reward may change its environment.
         self.row = self.task.start_episode(self._rows[self.row_number])
-        scoring = functools.partial(
-            score,
-            self.rewards,
-            self.completions,
-            self.row,
-            tokenizer=self.tokenizer,
-            weights=self.weights,
-            on_error="record",
-        )
         # If scoring fails, `scores` stays None and the table shows that, not the earlier numbers.
         try:
-            self.scores = run_with_deadline(scoring, MAX_SECONDS_PER_SCORING)
+            self.scores = score(
+                self.rewards,
+                self.completions,
+                self.row,
+                tokenizer=self.tokenizer,
+                weights=self.weights,
+                on_error="record",
+            )
         finally:
             self._show_scores()
         self._status.value = ""
@@ -454,10 +419,8 @@ class RewardLab(Panel):
 
     def _show_failures(self) -> None:
         # Overrides `Panel._show_failures`: errors of rewards are shown too.
-        if self._failures:
-            self._status.value = '<span class="gn-fail">That failed. The reason is below.</span>'
         errors = self.scores.errors if self.scores is not None else ()
-        self._errors.value = views.failures_view([*self._failures, *errors])
+        self._errors.value = errors_view([*self._failures, *errors])
 
     # ---- Scores by hand ----
 

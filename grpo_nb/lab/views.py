@@ -9,15 +9,12 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from grpo_nb.core.pages import errors_view, last_lines, render
+from grpo_nb.core.pages import render
 from grpo_nb.core.words import as_score, shorten
 from grpo_nb.rewards.answers import SlotReward
 from grpo_nb.rewards.base import RewardFunction, unwrap_partial
 from grpo_nb.rewards.format_rewards import xml_format, xml_tags
-from grpo_nb.scoring.scores import NO_SPREAD, RewardError, Scores
-
-MESSAGE_LENGTH = 300
-"""Characters shown of the message of a reward's error."""
+from grpo_nb.scoring.scores import NO_SPREAD, Scores
 
 
 def effect_in_words(advantage: float) -> str:
@@ -49,51 +46,23 @@ def scores_view(scores: Scores) -> str:
         scores=scores,
         advantages=advantages,
         lines=lines,
-        note=_note_on_group(scores),
+        note=_note_on_group(scores, advantages),
         number=as_score,
         shorten=shorten,
     )
 
 
-def _note_on_group(scores: Scores) -> str:
+def _note_on_group(scores: Scores, advantages: Sequence[float]) -> str:
     if scores.errors:
         return (
             "A reward failed, and a trainer would stop here. The advantages are those of the other "
             "completions."
         )
-    if len(scores) == 1:
-        return (
-            "With one completion there is nothing to compare, so its advantage is 0. Add another "
-            "one, or sample a group."
-        )
-    known = [total for total in scores.totals if not math.isnan(total)]
-    if known and max(known) - min(known) < NO_SPREAD:
+    if max(map(abs, advantages)) < NO_SPREAD:
         return (
             "All totals are equal, so every advantage is 0 and GRPO learns nothing from this group."
         )
     return ""
-
-
-def failures_view(errors: Sequence[BaseException]) -> str:
-    """Return the errors with the ends of their tracebacks; empty if there are none.
-
-    For an error of a reward, the reward and the completion are named.
-    """
-    parts = []
-    for error in errors:
-        if not isinstance(error, RewardError):
-            parts.append(errors_view([error]))
-            continue
-        cause = error.__cause__ or error
-        part = render(
-            "lab/templates/failure.jinja",
-            error=error,
-            kind=type(cause).__name__,
-            cause=shorten(str(cause), MESSAGE_LENGTH),
-            trace=last_lines(cause),
-        )
-        parts.append(part)
-    return "".join(parts)
 
 
 class Piece(NamedTuple):

@@ -114,7 +114,7 @@ small.judged([row["completion"]], [dict(row)])
 #
 # `agreement` compares the judge's scores with those given by hand. The *rank correlation* is 1 if both put the summaries in the same order
 # and 0 if the orders have nothing to do with each other. Then it tries to fool the judge: it takes the worst summaries and makes them
-# longer, adds praise, changes the order, demands a 5, or replaces them by nothing or by another topic.
+# longer, adds praise, demands a 5, or replaces them by nothing or by another topic.
 #
 # You should see that this judge is refused: it does not prefer the answers that people prefer. Its agreement with the scores by hand is
 # hardly more than chance would give. A training with this judge would raise a number that means nothing.

@@ -48,8 +48,6 @@ def make(groups, rewards=REWARDS, *, truncated="", example=True, greedy=(), **se
         num_generations=len(groups[0]),
         rows=rows,
         is_truncated=tuple(bool(truncated) and text.endswith(truncated) for text in texts),
-        right_scores=gn.score(rewards, [RIGHT] * len(groups), rows),
-        empty_scores=gn.score(rewards, [""] * len(groups), rows),
         format=FORMAT,
         settings=gn.preset("cpu", **settings),
         grader=gn.rewards.correctness(),
@@ -171,11 +169,6 @@ def test_baseline_asks_a_function_what_is_right() -> None:
             make([[RIGHT, BEGUN, WRONG, PROSE]] * 4, truncated="on"),
             id="longer",
         ),
-        pytest.param(
-            "larger group",
-            make([[RIGHT, WRONG]] + [[f"{i}", f"{i} or so"] for i in range(7)]),
-            id="larger group",
-        ),
     ],
 )
 def test_advice_has_numbers_and_code_that_compiles(name: str, before: Baseline) -> None:
@@ -186,15 +179,8 @@ def test_advice_has_numbers_and_code_that_compiles(name: str, before: Baseline) 
     compile(advice.code, "advice", "exec")
 
 
-@pytest.mark.parametrize(
-    "before",
-    [
-        make([[RIGHT, BEGUN, WRONG, PROSE]] * 4, truncated="on"),
-        make([[RIGHT, WRONG]] + [[f"{i}", f"{i} or so"] for i in range(7)]),
-    ],
-    ids=["longer", "larger group"],
-)
-def test_advice_on_settings_changes_them(before: Baseline) -> None:
+def test_advice_on_settings_changes_them() -> None:
+    before = make([[RIGHT, BEGUN, WRONG, PROSE]] * 4, truncated="on")
     lines = [advice.code for advice in before.advice if advice.code.startswith("settings")]
     for line in lines:
         scope = {"settings": before.settings}
@@ -241,8 +227,6 @@ def test_baseline_numbers_add_up(seed: int) -> None:
     table = before.by_reward
     means = [estimate.mean for estimate in table["mean"]]
     assert sum(table["weight"] * means) == pytest.approx(sum(totals) / len(totals))
-    assert (table["lowest"] <= means).all()
-    assert (means <= table["highest"]).all()
     assert (table["groups"] <= count).all()
 
 

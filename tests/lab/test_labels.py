@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.lab.labels import HandLabels
+from grpo_nb.lab.labels import CHOICES, HandLabels
 from tests.support.judges import by_length
 from tests.support.lab_controls import click, control, has_control, page_html, text_of
 
@@ -15,9 +15,8 @@ ROWS = [{"question": f"Why {i}?", "answer": str(i)} for i in range(3)]
 TEXTS = ["one", 'one, "two"\nthree', "<b>"]
 
 
-def make_lab(folder: Path, *scale: float) -> gn.RewardLab:
-    options = {"scale": scale} if scale else {}
-    judge = gn.rewards.judge(by_length, "Long is good.", cache=None, **options)
+def make_lab(folder: Path) -> gn.RewardLab:
+    judge = gn.rewards.judge(by_length, "Long is good.", cache=None)
     lab = gn.RewardLab([judge, gn.rewards.xml_tags()], ROWS, labels=folder / "labels.csv")
     lab.completions = TEXTS
     return lab
@@ -66,40 +65,9 @@ def test_scores_are_read_again_by_question(tmp_path: Path) -> None:
     assert "1: 4, 2: 5, 3: none yet" in text_of(again)
 
 
-def test_scores_on_fractional_scale_are_given_by_click(tmp_path: Path) -> None:
-    lab = make_lab(tmp_path, 0, 0.5)
-    click(lab, "0.25")
-    click(lab, "0.5")
-    lab.score_by_hand(0.3)
-    assert scores_of(lab) == [0.25, 0.5, 0.3]
-
-
-def test_scores_outside_fractional_scale_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"score = 0.6 must be between 0 and 0.5"):
-        make_lab(tmp_path, 0, 0.5).score_by_hand(0.6)
-
-
-@pytest.mark.parametrize(
-    ("scale", "choices"),
-    [
-        ((1, 5), [1, 2, 3, 4, 5]),
-        ((0, 0.5), [0, 0.125, 0.25, 0.375, 0.5]),
-        ((-1, 1), [-1, -0.5, 0, 0.5, 1]),
-        ((0, 100), [0, 25, 50, 75, 100]),
-    ],
-    ids=str,
-)
-def test_lab_has_a_button_for_each_choice(tmp_path: Path, scale: tuple, choices: list) -> None:
-    lab = make_lab(tmp_path, *scale)
-    assert HandLabels(tmp_path / "none.csv", scale).choices == choices
-    assert all(has_control(lab, f"{choice:g}") for choice in choices)
-
-
-def test_update_with_another_judge_shows_its_scale(tmp_path: Path) -> None:
+def test_lab_has_a_button_for_each_choice(tmp_path: Path) -> None:
     lab = make_lab(tmp_path)
-    lab.update([gn.rewards.judge(by_length, "Long is good.", scale=(0, 0.5), cache=None)])
-    click(lab, "0.125")
-    assert scores_of(lab) == [0.125]
+    assert all(has_control(lab, f"{choice}") for choice in CHOICES)
 
 
 def test_table_of_the_user_keeps_its_columns(tmp_path: Path) -> None:
@@ -112,13 +80,6 @@ def test_table_of_the_user_keeps_its_columns(tmp_path: Path) -> None:
     again.completions = [" one", "two"]
     assert "1: 5, 2: 3;" in text_of(again)
     assert [row["who"] for row in again.labels][:2] == ["Ada", "Bo"]
-
-
-def test_labels_file_without_completions_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "mine.csv"
-    file.write_text("question,reply,score\nWhy?,one,3\n")
-    with pytest.raises(ValueError, match="has no column 'completion'"):
-        gn.RewardLab(gn.rewards.xml_tags(), ROWS, labels=file)
 
 
 def test_score_without_an_open_completion_is_refused(tmp_path: Path) -> None:
@@ -135,17 +96,6 @@ def test_row_without_a_number_has_no_score(tmp_path: Path, score: str | None) ->
     row = {"question": "Why?", "completion": "one", "score": score}
     labels = HandLabels(tmp_path / "none.csv", rows=[row, {"question": "Why?", "completion": "b"}])
     assert labels.scores_of("Why?", ["one", "b"]) == [None, None]
-
-
-def test_scale_of_a_judge_inside_a_reward_is_used(tmp_path: Path) -> None:
-    judge = gn.rewards.judge(by_length, "Long is good.", scale=(0, 10), cache=None)
-
-    def halved(completions, **columns):
-        return [score / 2 for score in judge(completions=completions, **columns)]
-
-    lab = gn.RewardLab(halved, ROWS, labels=tmp_path / "labels.csv")
-    click(lab, "10")
-    assert scores_of(lab) == [10]
 
 
 def test_labels_file_is_named_after_the_task(tmp_path: Path, monkeypatch) -> None:

@@ -70,13 +70,6 @@ def test_failed_sample_in_a_cell_leaves_no_status(lab: gn.RewardLab, monkeypatch
     assert "The kernel is busy" not in text_of(lab)
 
 
-def test_row_without_messages_cannot_be_sampled(loaded: tuple[Any, Any]) -> None:
-    rows = [{"question": "2 + 2?", "answer": "4"}]
-    lab = gn.RewardLab(gn.rewards.xml_tags(), rows, *loaded)
-    with pytest.raises(ValueError, match="no chat messages in its column 'prompt'"):
-        lab.sample()
-
-
 def test_sample_uses_the_sampling_of_the_settings(loaded, monkeypatch) -> None:
     task = gn.load_task("arithmetic", train_size=6, holdout_size=2)
     settings = gn.preset("cpu", num_generations=2, temperature=0.7, top_p=0.9)

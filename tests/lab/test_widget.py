@@ -6,15 +6,12 @@ Runs without torch too: `test_old_widgets.py` runs it with the ipywidgets and IP
 from __future__ import annotations
 
 import pydoc
-import threading
-import time
 from typing import Any
 
 import pytest
 from IPython.core.formatters import DisplayFormatter
 
 import grpo_nb as gn
-from grpo_nb.lab import reward_lab
 from grpo_nb.rewards.answers import correctness
 from grpo_nb.rewards.format_rewards import xml_format
 from grpo_nb.scoring.scores import group_advantages, score
@@ -147,23 +144,21 @@ def test_removed_completion_is_gone_and_the_last_one_stays(lab: gn.RewardLab) ->
     remove_completion(lab, 1).click()
     assert lab.completions == [RIGHT]
     assert len(shown_scores(lab)) == 1
-    assert "With one completion there is nothing to compare" in text_of(lab)
+    assert "GRPO learns nothing from this group" in text_of(lab)
     assert remove_completion(lab, 1).disabled
 
 
-def test_untouched_examples_follow_the_row(lab: gn.RewardLab, task: Task) -> None:
+def test_picked_row_is_shown(lab: gn.RewardLab, task: Task) -> None:
     control(lab, "Row, 0 to 4").value = 3
     assert lab.row == task.train[3]
-    assert "26" in lab.completions[0]
     assert "What is 23 + 3?" in text_of(lab)
 
 
-def test_own_completions_stay_on_another_row(lab: gn.RewardLab) -> None:
+def test_completions_stay_on_another_row(lab: gn.RewardLab) -> None:
     control(lab, "Completion 1").value = "<answer>24</answer>"
     control(lab, "Row, 0 to 4").value = 1
     assert lab.completions[0] == "<answer>24</answer>"
     assert lab.scores.values["correctness"][0] == 1.0
-    assert "your completions stayed" in text_of(lab)
     click(lab, "Right and wrong example")
     assert len(lab.completions) == 2
     assert "24" in lab.completions[0]
@@ -211,8 +206,7 @@ def test_update_with_invalid_rewards_changes_nothing(lab: gn.RewardLab) -> None:
 def test_failing_reward_is_shown_with_its_completion(lab: gn.RewardLab) -> None:
     lab.completions = [RIGHT, "", WRONG]
     shown = " ".join(text_of(lab).split())
-    assert "The reward brevity failed on completion 2: ''" in shown
-    assert "ZeroDivisionError: division by zero" in shown
+    assert "the reward 'brevity' raised ZeroDivisionError: division by zero (on row 1: '')" in shown
     assert 'return [1 / len(c[0]["content"])' in shown
     assert "a trainer would stop here" in shown
     table = shown_scores(lab)
@@ -229,23 +223,6 @@ def test_error_is_gone_when_its_cause_is(lab: gn.RewardLab) -> None:
 def test_reward_with_a_missing_column_is_shown(lab: gn.RewardLab) -> None:
     lab.update(lambda completions, colour, **columns: [1.0 for _ in completions])
     assert "missing 1 required" in text_of(lab)
-
-
-def test_reward_that_never_returns_is_stopped_and_shown(task: Task, monkeypatch) -> None:
-    monkeypatch.setattr(reward_lab, "MAX_SECONDS_PER_SCORING", 0.3)
-    start = time.monotonic()
-    asleep = lambda **columns: threading.Event().wait(60)  # noqa: E731
-    lab = gn.RewardLab([correctness(), asleep], task)
-    assert time.monotonic() - start < 20
-    assert "TimeoutError" in text_of(lab)
-    assert "Not scored" in text_of(lab)
-    assert lab.scores is None
-    control(lab, "Row, 0 to 4").value = 1
-    assert "TimeoutError" in text_of(lab)
-    assert "are now scored" not in text_of(lab)
-    lab.update(correctness())
-    assert "TimeoutError" not in text_of(lab)
-    assert lab.scores.totals == (2.0, 0.0)
 
 
 def test_everything_written_by_others_is_escaped() -> None:

@@ -158,7 +158,6 @@ def test_baseline_and_dry_run_use_tools(whole: tuple) -> None:
     gate = gn.baseline(model, tokenizer, task, rewards, settings, prompts=3)
     assert gate.scores.values["progress"] != (0.0,) * len(gate.scores)
     assert gate.verdict != "no signal"
-    assert gate.right_scores.values["progress"] == (0.0,) * 3
     trial = gn.dry_run(model, tokenizer, task, rewards, settings)
     assert "read(place=" in repr(trial)
 
