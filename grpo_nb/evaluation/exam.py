@@ -393,5 +393,5 @@ def _remarks_on_missing_scores(grader: Grader, rows: Sequence[Mapping[str, Any]]
         return []
     return [
         f"{grader.name}() returned None for {missing} of {len(rows)} answers: "
-        "there correctness() decides."
+        "they count as not correct."
     ]

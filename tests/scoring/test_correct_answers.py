@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from grpo_nb.rewards import code_tests, correctness, maths, multiple_choice, xml_format, xml_tags
+from grpo_nb.rewards import code_tests, correctness, exact_text, maths, xml_format, xml_tags
 from grpo_nb.scoring.correct_answers import (
     are_correct,
     choose_grader,
@@ -60,7 +60,7 @@ def test_two_functions_of_one_weight_do_not_decide() -> None:
 
 def test_kit_reward_for_the_answer_takes_precedence() -> None:
     assert deciding_function([Weighed(9.0), correctness()]) is None
-    assert choose_grader([Weighed(9.0), multiple_choice()], ROWS, xml()) == multiple_choice()
+    assert choose_grader([Weighed(9.0), maths()], ROWS, xml()) == maths()
     assert choose_grader([Weighed(9.0), correctness()], ROWS, xml()) == correctness()
 
 
@@ -117,13 +117,12 @@ def test_function_that_returns_booleans_can_grade() -> None:
     ]
 
 
-def test_none_of_a_function_is_left_to_correctness() -> None:
+def test_answer_without_a_score_is_not_correct() -> None:
     def silent(completions: list, **columns: object) -> list[None]:
         return [None] * len(completions)
 
     grader = function_grader(silent, ROWS, xml())
-    texts = ["<answer>2</answer>", "<answer>5</answer>", "6"]
-    assert are_correct(grader, texts, ROWS, xml()) == [True, False, False]
+    assert are_correct(grader, ["<answer>2</answer>"], ROWS[:1], xml()) == [False]
 
 
 def test_grading_leaves_the_memory_of_a_reward_as_it_was() -> None:
@@ -160,7 +159,7 @@ def test_grading_is_marked_as_a_trial() -> None:
     assert set(trials) == {True}
 
 
-@pytest.mark.parametrize("kind", [maths, multiple_choice])
+@pytest.mark.parametrize("kind", [maths, exact_text])
 def test_kit_grader_still_compares_the_slot(kind: type) -> None:
     rows = [{"question": "?", "answer": "A"}]
     assert are_correct(kind(), ["<answer>A</answer>"], rows, xml()) == [True]
