@@ -185,12 +185,15 @@ def check_weight(weight: Any, name: str) -> float:
 
 
 def range_of(reward: RewardFunction) -> tuple[float, float] | None:
-    """Return the lowest and highest score that a reward declares as `range`, or None."""
+    """Return the lowest and highest score that a reward declares as `range`.
+
+    None without a `range` of two finite numbers, the lower one first.
+    """
     try:
-        low, high = reward.range
-        return float(low), float(high)
+        low, high = map(float, reward.range)
     except (AttributeError, TypeError, ValueError):
         return None
+    return (low, high) if -math.inf < low < high < math.inf else None
 
 
 def unwrap_partial(reward: RewardFunction) -> RewardFunction:

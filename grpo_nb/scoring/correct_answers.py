@@ -15,7 +15,6 @@ the format, and apply it to the last candidate anywhere in a text.
 
 import copy
 import dataclasses
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -177,10 +176,10 @@ def function_grader(
     gold_scores, *other_scores = np.nan_to_num(scores, nan=-np.inf).reshape(3, -1)
     highest_other = np.max(other_scores, initial=-np.inf)
     full_scores = gold_scores[gold_scores > highest_other + _ROUNDING]
-    lowest, highest = range_of(function) or (0.0, 0.0)
-    if lowest < highest < math.inf:
+    declared_range = range_of(function)
+    if declared_range is not None:
         # It takes precedence: the gold answers of eight rows may not reach it.
-        full_score = highest
+        _, full_score = declared_range
         reason = "its declared maximum"
     elif full_scores.size:
         full_score = float(full_scores.min())

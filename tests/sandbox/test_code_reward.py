@@ -12,7 +12,7 @@ from grpo_nb.sandbox.candidates import run_untrusted_batch
 from grpo_nb.sandbox.jobs import Limits
 from tests.rewards.cases import CASES, KINDS, Case, slot
 
-ADD = [{"call": "add", "args": [1, 2], "expected": 3}]
+ADD = ["assert add(1, 2) == 3"]
 CODE_CASES = [case for case in CASES if isinstance(case.reward, code_tests)]
 
 
