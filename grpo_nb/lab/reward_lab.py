@@ -425,12 +425,12 @@ class RewardLab(Panel):
             self.completions,
             self.row,
             tokenizer=self.tokenizer,
-            weights=self.weights,
             on_error="record",
         )
         # If scoring fails, `scores` stays None and the table shows that, not the earlier numbers.
         try:
-            self.scores = run_with_deadline(scoring, MAX_SECONDS_PER_SCORING)
+            scores = run_with_deadline(scoring, MAX_SECONDS_PER_SCORING)
+            self.scores = dataclasses.replace(scores, weights=self.weights)
         finally:
             self._show_scores()
         self._status.value = ""

@@ -21,7 +21,6 @@ from typing import Any
 
 from grpo_nb.rewards.answers import SlotReward, correctness
 from grpo_nb.rewards.base import (
-    Reward,
     RewardFunction,
     range_of,
     reward_name,
@@ -341,11 +340,9 @@ def _function_scores(
     """Return a function's scores, and restore its `state_dict`: grading is no training step."""
     has_memory = hasattr(function, "state_dict") and hasattr(function, "load_state_dict")
     memory = copy.deepcopy(function.state_dict()) if has_memory else None
-    state = None
-    if not isinstance(function, Reward):
-        # As in the trial before a training, so that a reward that learns from calls learns nothing.
-        state = first_step_state()
-        state.is_trial = True
+    # As in the trial before a training, so that a reward that learns from calls learns nothing.
+    state = first_step_state()
+    state.is_trial = True
     try:
         scores = score(
             function,
