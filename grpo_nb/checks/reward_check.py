@@ -90,7 +90,7 @@ def check_rewards(
     stop it.
 
     Args:
-        rewards: One or more functions with TRL's signature, sync or async.
+        rewards: One or more functions with TRL's signature.
         task: A `Task`, or rows (a list of dicts, a `datasets.Dataset`) with `prompt` or `question`,
             and an answer.
         format: Format of the answer if `task` is rows. Default: `xml()`.

@@ -1,18 +1,15 @@
 """The class of the kit's rewards, and what the kit asks of any reward function.
 
 `Reward` gives a subclass TRL's signature, a name, a weight and a range. The functions after it
-return name, weight and range of any reward, also of a plain function, and run async rewards.
+return name, weight and range of any reward, also of a plain function.
 """
 
-import asyncio
 import dataclasses
 import functools
 import inspect
 import math
 import numbers
-import os
-import threading
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -22,7 +19,6 @@ from grpo_nb.tasks.tools import final_text
 Completion = str | Sequence[Mapping[str, Any]]
 RewardFunction = Callable[..., Sequence[float | None]]
 _XML = xml()
-_ASYNC_THREAD = "async rewards"
 
 
 def completion_text(completion: Completion) -> str:
@@ -244,6 +240,11 @@ def reward_list(
                 f"rewards = {reward!r:.80} is not a reward function: "
                 "write rewards=[gn.rewards.correctness()]."
             )
+        if is_async(reward):
+            raise ValueError(
+                f"the reward {reward_name(reward)!r} is async: write def, and make several calls "
+                "at once with concurrent.futures.ThreadPoolExecutor(8).map(call, completions)."
+            )
     return listed
 
 
@@ -288,43 +289,7 @@ def changed_weights(weights: Mapping[str, float], changed: Mapping[str, float]) 
 
 
 def is_async(reward: Callable[..., Any]) -> bool:
-    """Return True if TRL awaits this reward: it or its `__call__` is a coroutine function."""
+    """Return True if this function, or its `__call__`, is a coroutine function."""
     function = unwrap_partial(reward)
     call = getattr(function, "__call__", None)  # noqa: B004
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
-
-
-def run_coroutine(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """Run a coroutine in the event loop of all async rewards and return its result.
-
-    If the caller stops waiting, for example after a time limit, the coroutine is cancelled.
-
-    Raises:
-        RuntimeError: It was called by an async reward itself, which would wait for itself.
-    """
-    if threading.current_thread().name == _ASYNC_THREAD:
-        coroutine.close()
-        raise RuntimeError(
-            "an async reward that calls another one would wait for itself: write def, not "
-            "async def."
-        )
-    future = asyncio.run_coroutine_threadsafe(coroutine, _event_loop(os.getpid()))
-    try:
-        return future.result()
-    finally:
-        future.cancel()
-
-
-@functools.cache
-def _event_loop(process: int) -> asyncio.AbstractEventLoop:
-    """Return the event loop of a process for all async rewards.
-
-    There is only one, because a connection belongs to the loop in which it was opened.
-
-    Args:
-        process: Its id. A forked process has the loop of its parent, but not the thread that runs
-            it.
-    """
-    loop = asyncio.new_event_loop()
-    threading.Thread(target=loop.run_forever, name=_ASYNC_THREAD, daemon=True).start()
-    return loop

@@ -191,9 +191,6 @@ class code_tests(Reward):
                     f"the reward {self.__name__!r} cannot read the data: row {number}: {error}"
                 ) from error
 
-    def score_text(self, text: str, row: dict[str, Any]) -> float | None:
-        return self.score_batch([text], [row])[0]
-
     def score_batch(self, texts: list[str], rows: list[dict[str, Any]]) -> list[float | None]:
         tests_of_rows = [read_tests(self.value_in(row, self.column)) for row in rows]
         codes = [extract_code(text, self.format) for text in texts]
@@ -240,8 +237,6 @@ def extract_code(text: str, format: AnswerFormat) -> str | None:
     """Return the code of a completion; None if there is none.
 
     The code is the last ```python block of the answer slot, or the whole slot if it has no block.
-    Without a slot, the last closed Python block of the completion counts, as many models write it.
-    A slot that is open or comes twice gives None.
 
     >>> from grpo_nb.tasks import xml
     >>> extract_code("<answer>\\n```python\\nx = 1\\n```\\n</answer>", xml())
@@ -249,15 +244,11 @@ def extract_code(text: str, format: AnswerFormat) -> str | None:
     """
     slot = format.extract(text)
     if slot is None:
-        for mark in (format.answer_open, format.answer_close):
-            # A single character, such as the brace of `\boxed{}`, may be part of any code.
-            if len(mark.strip()) > 1 and mark in text:
-                # The slot is open, or comes twice.
-                return None
-    blocks = _python_blocks(text if slot is None else slot)
+        return None
+    blocks = _python_blocks(slot)
     if blocks:
         return blocks[-1]
-    return slot if slot is not None and "```" not in slot else None
+    return None if "```" in slot else slot
 
 
 def _python_blocks(text: str) -> list[str]:

@@ -25,10 +25,8 @@ from grpo_nb.rewards.base import (
     RewardFunction,
     completion_text,
     ending_with_model_message,
-    is_async,
     reward_list,
     reward_name,
-    run_coroutine,
     weights_by_name,
 )
 
@@ -162,9 +160,7 @@ def first_step_state() -> types.SimpleNamespace:
 def call_reward(reward: RewardFunction, batch: Batch, trainer_state: Any = None) -> list[Any]:
     """Call a reward as TRL does and return its scores as they are, unconverted.
 
-    Without a state, the reward gets `first_step_state`. An async reward runs in the
-    event-loop thread that all async rewards share, because the notebook's own loop is already
-    running.
+    Without a state, the reward gets `first_step_state`.
 
     Raises:
         ReturnTypeError: The reward did not return an iterable.
@@ -176,8 +172,6 @@ def call_reward(reward: RewardFunction, batch: Batch, trainer_state: Any = None)
         log_extra=lambda name, values: None,
         log_metric=lambda name, value: None,
     )
-    if is_async(reward):
-        output = run_coroutine(output)
     if not isinstance(output, Iterable):
         raise ReturnTypeError(
             f"it returned {output!r:.60}; it must be a list of one float for each completion"
@@ -282,7 +276,7 @@ def score(
     trainer_state: Any = None,
     on_error: Literal["raise", "record"] = "raise",
 ) -> Scores:
-    """Score completions with reward functions, sync or async, as trl 1.15 calls them.
+    """Score completions with reward functions as trl 1.15 calls them.
 
     All rewards get the same lists, as in the trainer: a change that one reward makes is visible to
     the next one. The lists are copies, so your own data does not change.
@@ -325,8 +319,7 @@ def score(
     texts = tuple(completion_text(completion) for completion in batch["completions"])
     values: dict[str, tuple[float, ...]] = {}
     errors: list[RewardError] = []
-    # TRL runs the sync rewards first, then awaits the async ones.
-    for reward in sorted(rewards, key=is_async):
+    for reward in rewards:
         name = reward_name(reward)
         try:
             output = call_reward(reward, batch, trainer_state)
@@ -339,9 +332,7 @@ def score(
             if on_error == "raise":
                 raise failures[0] from failures[0].__cause__
             errors += failures
-    # In the order of the arguments, which the sort above may have changed.
-    in_order = {name: values[name] for name in weights}
-    return Scores(completions=texts, values=in_order, weights=weights, errors=tuple(errors))
+    return Scores(completions=texts, values=values, weights=weights, errors=tuple(errors))
 
 
 def score_rows(

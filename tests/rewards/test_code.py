@@ -24,11 +24,12 @@ ADD = ["assert add(1, 2) == 3"]
             id="last block",
         ),
         pytest.param(
-            "```bash\nls\n```\n```python\nx = 1\n```\n```text\nout\n```",
+            slot("```bash\nls\n```\n```python\nx = 1\n```\n```text\nout\n```"),
             "x = 1\n",
             id="block of another language",
         ),
-        pytest.param("```\nx = 1\n```", "x = 1\n", id="block without language"),
+        pytest.param(slot("```\nx = 1\n```"), "x = 1\n", id="block without language"),
+        pytest.param("```python\nx = 1\n```", None, id="block without slot"),
         pytest.param("```python\nx = 1\n```\n<answer>y = 2</answer>", "y = 2", id="block and slot"),
         pytest.param("```python\nx = 1\n```\n<answer>", None, id="open slot"),
         pytest.param(slot("x = 1") + slot("x = 2"), None, id="two slots"),
@@ -43,19 +44,6 @@ def test_code_is_taken_from_slot_or_last_block(text: str, code: str | None) -> N
     assert extract_code(text, formats.xml()) == code
 
 
-@pytest.mark.parametrize(
-    ("open_mark", "text", "code"),
-    [
-        pytest.param("[", "```python\nx = [1] + [2]\n```", "x = [1] + [2]\n", id="bracket"),
-        pytest.param("<code>", "```python\nx = 1\n```\n</code>", None, id="only closed"),
-    ],
-)
-def test_code_without_slot_follows_the_marks(open_mark: str, text: str, code: str | None) -> None:
-    close_mark = {"[": "]", "<code>": "</code>"}[open_mark]
-    format = formats.AnswerFormat(name="own", answer_open=open_mark, answer_close=close_mark)
-    assert extract_code(text, format) == code
-
-
 def test_tests_of_broken_json_are_an_error_with_the_fix() -> None:
     with pytest.raises(ValueError, match=r"not valid JSON .*json\.dumps\(tests\)"):
         read_tests("['assert f(1) == 2']")
@@ -63,7 +51,7 @@ def test_tests_of_broken_json_are_an_error_with_the_fix() -> None:
 
 def test_fences_that_never_close_are_read_quickly() -> None:
     started = time.process_time()
-    assert extract_code("```python\n" * 50_000, formats.xml()) is None
+    assert extract_code(slot("```python\n" * 50_000), formats.xml()) is None
     assert time.process_time() - started < 1
 
 
@@ -111,12 +99,12 @@ def test_check_accepts_readable_rows() -> None:
 
 
 def test_indented_block_is_read_without_its_indentation() -> None:
-    text = "1. So:\n   ```python\n   def f(x):\n       return x\n   ```\n"
+    text = slot("1. So:\n   ```python\n   def f(x):\n       return x\n   ```\n")
     assert extract_code(text, formats.xml()) == "def f(x):\n    return x\n"
 
 
 def test_fence_on_one_line_opens_no_block() -> None:
-    text = "Use\n```x```\nhere:\n```python\nx = 1\n```\n"
+    text = slot("Use\n```x```\nhere:\n```python\nx = 1\n```\n")
     assert extract_code(text, formats.xml()) == "x = 1\n"
 
 

@@ -23,11 +23,6 @@ def test_code_reward_gives_the_score_labelled_by_hand(case: Case, is_chat: bool)
     assert case.scores_given(is_chat=is_chat) == expected, case.completions
 
 
-def test_score_text_gives_the_score_of_a_batch_of_one() -> None:
-    case = CODE_CASES[0]
-    assert case.reward.score_text(case.completions[0], case.columns) == case.scores_given()[0]
-
-
 def test_endless_loop_costs_a_batch_its_limit_once(monkeypatch: pytest.MonkeyPatch) -> None:
     statuses = []
 

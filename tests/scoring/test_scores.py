@@ -123,7 +123,7 @@ def call_by_trl(
         async_loop=loop,
         reward_funcs=rewards,
         reward_processing_classes=[None] * 3,
-        reward_func_names=["later", "first", "second"],
+        reward_func_names=["silent", "first", "second"],
         _log_completion_extra=print,
         _log_metric=print,
     )
@@ -144,10 +144,8 @@ def recording(calls: list[dict], name: str, value: float | None = 1.0):
 
 
 def recording_rewards(calls: list[dict]) -> list:
-    async def later(**keywords):
-        return recording(calls, "later", value=None)(**keywords)
-
-    return [later, recording(calls, "first"), recording(calls, "second")]
+    names = {"silent": None, "first": 1.0, "second": 1.0}
+    return [recording(calls, name, value) for name, value in names.items()]
 
 
 @pytest.mark.parametrize("is_chat", [False, True], ids=["texts", "chats"])
