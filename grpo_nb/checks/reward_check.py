@@ -112,7 +112,7 @@ def check_rewards(
     """
     require("gn.check_rewards(rewards, task)", roles={"task": "rows"}, rewards=rewards, task=task)
     rewards = base.reward_list(rewards)
-    weights = base.changed_weights(base.weights_by_name(rewards), weights or {})
+    weights = base.weights_by_name(rewards, weights)
     require_number("seconds_per_call", seconds_per_call, 0.01, is_whole=False)
     layouts = list_layouts(format or (task.format if isinstance(task, Task) else xml()))
 

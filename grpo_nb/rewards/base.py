@@ -9,7 +9,7 @@ import functools
 import inspect
 import math
 import numbers
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -60,10 +60,8 @@ def rows_of(columns: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = [{} for _ in range(count)]
     for name, values in columns.items():
         # TRL passes lists. By hand, a column may be one of numpy, pandas or datasets.
-        if hasattr(values, "tolist"):
-            values = values.tolist()
-        is_sequence = isinstance(values, Sequence) and not isinstance(values, str)
-        if is_sequence and len(values) == count:
+        is_column = isinstance(values, Sized) and not isinstance(values, (str, Mapping))
+        if is_column and len(values) == count:
             for row, value in zip(rows, values, strict=True):
                 row[name] = value
     return rows
@@ -248,17 +246,24 @@ def reward_list(
     return listed
 
 
-def weights_by_name(rewards: RewardFunction | Iterable[RewardFunction]) -> dict[str, float]:
+def weights_by_name(
+    rewards: RewardFunction | Iterable[RewardFunction], changed: Mapping[str, float] | None = None
+) -> dict[str, float]:
     """Return each reward's weight by its name, 1.0 for a reward without the attribute `weight`.
 
+    Args:
+        rewards: One reward function or several.
+        changed: Weights by name, in place of the rewards' own.
+
     Raises:
-        ValueError: One is not a reward function, a weight is not a finite number, or two rewards
-            have the same name: TRL logs only the mean of the two.
+        ValueError: One is not a reward function, a weight is not a finite number, two rewards have
+            the same name (TRL logs only the mean of the two), or `changed` has another name.
 
     >>> from grpo_nb.rewards import correctness, xml_tags
     >>> weights_by_name([correctness(), xml_tags()])
     {'correctness': 2.0, 'xml_tags': 1.0}
     """
+    changed = changed or {}
     weights: dict[str, float] = {}
     for reward in reward_list(rewards, may_be_empty=True):
         name = reward_name(reward)
@@ -268,24 +273,14 @@ def weights_by_name(rewards: RewardFunction | Iterable[RewardFunction]) -> dict[
                 "name, such as name='strict' for a reward of the kit, or "
                 "strict.__name__ = 'strict' for a function."
             )
-        weights[name] = check_weight(getattr(reward, "weight", 1.0), name)
-    return weights
-
-
-def changed_weights(weights: Mapping[str, float], changed: Mapping[str, float]) -> dict[str, float]:
-    """Return weights by name with some of them changed.
-
-    Raises:
-        ValueError: A name that no reward has, or a weight that is not a finite number.
-    """
+        weights[name] = check_weight(changed.get(name, getattr(reward, "weight", 1.0)), name)
     unknown = changed.keys() - weights.keys()
     if unknown:
         names = ", ".join(map(repr, unknown))
         raise ValueError(
             f"weights has {names}, which is no reward. The rewards are {list(weights)}."
         )
-    checked = {name: check_weight(weight, name) for name, weight in changed.items()}
-    return {**weights, **checked}
+    return weights
 
 
 def is_async(reward: Callable[..., Any]) -> bool:

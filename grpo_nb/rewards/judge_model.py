@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from grpo_nb.core.problems import EnvironmentProblem
-from grpo_nb.core.words import in_line, require_number
+from grpo_nb.core.words import in_line
 from grpo_nb.rewards.base import (
     Completion,
     Reward,
@@ -141,7 +141,6 @@ class judge(Reward):
                 "ask is async, but a judge calls it in threads: write def ask(messages), with a "
                 "client such as openai.OpenAI() instead of AsyncOpenAI()."
             )
-        require_number("concurrent", self.concurrent, 1)
         # The reward is frozen. The replies are no field, because they change.
         object.__setattr__(self, "replies", _read_replies(self.cache))
 

@@ -295,20 +295,16 @@ def are_correct_anywhere(
     # With several samples a row comes several times, which would make any answer look like a label.
     distinct_rows = {id(row): row for row in rows}.values()
     labels = recurring_labels([str(row.get("answer", "")) for row in distinct_rows])
-    is_correct_anywhere = list(is_correct)
-    for place, (text, row) in enumerate(zip(texts, rows, strict=True)):
-        if is_correct[place]:
-            continue
+    candidates = []
+    for text, row in zip(texts, rows, strict=True):
+        # Other accepted answers are of the kind of the first one.
+        gold = next(iter(grader.golds(dict(row))), "")
         question = str(row.get("question", ""))
-        candidates = []
-        for gold in grader.golds(dict(row)):
-            candidate = last_candidate(text, gold, question=question, format=format, labels=labels)
-            if candidate is not None:
-                candidates.append(candidate)
-        # A candidate has no tags any more, so it is graded in the format without tags.
-        verdicts = are_correct(grader, candidates, [row] * len(candidates), bare())
-        is_correct_anywhere[place] = any(verdicts)
-    return is_correct_anywhere
+        candidate = last_candidate(text, gold, question=question, format=format, labels=labels)
+        candidates.append(candidate or "")
+    # A candidate has no tags any more, so it is graded in the format without tags.
+    verdicts = are_correct(grader, candidates, rows, bare())
+    return [any(pair) for pair in zip(is_correct, verdicts, strict=True)]
 
 
 def anywhere_in_words(grader: Grader, rows: Sequence[Mapping[str, Any]]) -> str:
@@ -321,11 +317,9 @@ def anywhere_in_words(grader: Grader, rows: Sequence[Mapping[str, Any]]) -> str:
     if not isinstance(grader, SlotReward):
         return f"not measured, because {grader.name}() does not say where it reads the answer"
     golds = [str(row.get("answer", "")) for row in rows]
-    labels = recurring_labels(golds)
-    kinds = {candidate_kind(gold, labels) for gold in golds}
-    searched = " or ".join(words for kind, words in CANDIDATE_IN_WORDS.items() if kind in kinds)
+    kind = candidate_kind(golds[0], recurring_labels(golds))
     return (
-        f"{searched} in the text, compared in the same way; "
+        f"{CANDIDATE_IN_WORDS[kind]} in the text, compared in the same way; "
         "a question repeated word for word is not searched"
     )
 

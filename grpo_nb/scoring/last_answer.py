@@ -9,7 +9,7 @@ of the gold answer decides what is searched for:
 | number | the last number written with digits, with its unit where the gold answer has one |
 | label | the label, such as "spam" or the letter of an option, that is named last |
 | JSON | the text from the first opening to the last closing bracket |
-| expression | the last `\boxed{}` or formula between dollar signs, else the end of the last line |
+| expression | the last `\boxed{}` or formula between dollar signs, else as for a text |
 | text | the last words, as many as the gold answer has |
 
 Only the last candidate counts. The marks of the format are not searched. Neither is a question that
@@ -69,7 +69,6 @@ _FORMULA = re.compile(
     re.DOTALL,
 )
 _JSON = re.compile(r"[{\[].*[}\]]", re.DOTALL)
-_LEAD_IN = re.compile(r"(?is).*(?:\bis|:)\s+")
 _CLOSING = " \t\r\n.!*_`\"'"
 
 
@@ -107,9 +106,10 @@ def last_candidate(
         case "json":
             value = _JSON.search(text)
             return value[0] if value else None
-        case "expression":
-            return _last_formula(text)
-    return _last_words(text, count=len(gold.split()))
+        case "expression" if formula := _last_formula(text):
+            return formula
+    last_words = text.split()[-len(gold.split()) :]
+    return " ".join(last_words).strip(_CLOSING)
 
 
 def candidate_kind(gold: str, labels: Sequence[str] = ()) -> CandidateKind:
@@ -175,27 +175,17 @@ def _label_pattern(label: str) -> str:
     words = r"\s+".join(map(re.escape, label.split()))
     if len(label) > 1:
         return rf"(?<!\w)(?i:{words})(?!\w)"
-    pattern = rf"(?<!\w){words}(?![\w'])"
-    if label != "A":
-        return pattern
-    # A is a word too: "A dog". After another word it is a label, because an article inside a
-    # sentence is not written as A. So it is before "is" and "was".
-    return rf"{pattern}(?:(?<=[a-z] A)|(?!\s+(?!is\b|was\b)[a-z]))"
+    # A letter may be a word too: "A dog". After another word it is a label, because an article
+    # inside a sentence is not written as A. So it is before "is" and "was".
+    is_no_article = rf"(?<=[a-z] {words})|(?!\s+(?!is\b|was\b)[a-z])"
+    return rf"(?<!\w){words}(?![\w'])(?:{is_no_article})"
 
 
 def _last_formula(text: str) -> str:
-    text = text[-_LONGEST_FORMULA_TEXT:]
-    formulas = list(_FORMULA.finditer(text))
-    if formulas:
-        formula = formulas[-1][formulas[-1].lastindex].strip()
-    else:
-        _, _, last_line = text.strip().rpartition("\n")
-        formula = _LEAD_IN.sub("", last_line).strip(_CLOSING)
-    if formula.count("=") > 1:
-        # Of a chain of equations, `y = 2x = 4`, the last side is the result.
-        _, _, formula = formula.rpartition("=")
-    return formula
-
-
-def _last_words(text: str, count: int) -> str:
-    return " ".join(text.split()[-count:]).strip(_CLOSING)
+    formulas = list(_FORMULA.finditer(text[-_LONGEST_FORMULA_TEXT:]))
+    if not formulas:
+        return ""
+    formula = formulas[-1][formulas[-1].lastindex].strip()
+    # Of a chain of equations, `y = 2x = 4`, the last side is the result.
+    is_chain = formula.count("=") > 1
+    return formula.rpartition("=")[2] if is_chain else formula
