@@ -22,6 +22,7 @@ _LONGEST_SLOT = 20_000
 """Characters. A longer text is not an answer, and comparing it would take time."""
 # 84/2, 2^3, 3*4, 50%, 3-1, 2e5, 1 2
 _UNEVALUATED = re.compile(r"[/^*%\\(+]|\w-|\d[eE]|\d\s\d")
+_NOT_IN_NUMBERS = re.compile(r"[^0-9.]")
 
 
 class Undecided(Exception):
@@ -208,19 +209,14 @@ def is_copied_from_question(given: str, gold: str, row: Mapping[str, Any]) -> bo
     gold = _for_search(strip_markup(gold))
     if given == gold or "prompts" not in row or not _UNEVALUATED.search(given):
         return False
-    digits = _digits_at_start(given)
-    if digits and digits == _digits_at_start(gold) and read_number(gold) is not None:
+    has_same_digits = _NOT_IN_NUMBERS.sub("", given) == _NOT_IN_NUMBERS.sub("", gold)
+    if has_same_digits and read_number(gold) is not None:
         # The same number with another unit, such as 50% for 50, leaves nothing to compute.
         return False
     # The copy must not be a part of another number: 3/4 is not copied from 13/4, 2 3/4 or 3/40.
     pattern = rf"(?<!\d)(?<!\d[. ]){re.escape(given)}(?!\d|\.\d)"
     question = strip_markup(completion_text(row["prompts"]))
     return re.search(pattern, _for_search(question)) is not None
-
-
-def _digits_at_start(text: str) -> str:
-    match = re.match(r"-?[0-9.,]+", text)
-    return match[0] if match else ""
 
 
 def _for_search(text: str) -> str:

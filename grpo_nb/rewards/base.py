@@ -285,6 +285,5 @@ def weights_by_name(
 
 def is_async(reward: Callable[..., Any]) -> bool:
     """Return True if this function, or its `__call__`, is a coroutine function."""
-    function = unwrap_partial(reward)
-    call = getattr(function, "__call__", None)  # noqa: B004
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
+    call = getattr(reward, "__call__", None)  # noqa: B004
+    return inspect.iscoroutinefunction(reward) or inspect.iscoroutinefunction(call)

@@ -84,37 +84,34 @@ def choose_grader(
     >>> choose_grader([correctness(tolerance=0.1), xml_tags()], [], xml())
     correctness(tolerance=0.1)
     """
-    rewards = list(rewards)
-    # Two rewards for the slot may disagree, and neither is more right than the other.
-    slot_rewards = [reward for reward in rewards if isinstance(reward, SlotReward)]
-    if len(slot_rewards) == 1:
-        column = slot_rewards[0].column
-        if not rows or column in rows[0]:
-            return slot_rewards[0]
-    function = deciding_function(rewards)
-    if function is None:
-        return correctness()
-    return function_grader(function, rows, format, tokenizer=tokenizer, start_episode=start_episode)
+    decider = deciding_reward(rewards, rows)
+    if decider is None or isinstance(decider, SlotReward):
+        return decider or correctness()
+    return function_grader(decider, rows, format, tokenizer=tokenizer, start_episode=start_episode)
 
 
-def deciding_function(rewards: Iterable[RewardFunction]) -> RewardFunction | None:
-    """Return the function that is the grader of a set without a `SlotReward`.
+def deciding_reward(
+    rewards: Iterable[RewardFunction], rows: Sequence[Mapping[str, Any]] = ()
+) -> RewardFunction | None:
+    """Return the reward of a set that decides which answers are correct, as described at the top.
 
-    It is the user's own function, or the kit's `code_tests()`, with the highest weight of all
-    rewards. None if the set has a `SlotReward`, or if there is no such function, or more than one.
-    The kit's other rewards (format and `judge`) may share the highest weight; they are never
-    chosen.
+    None if `correctness()` decides. The kit's other rewards (format and `judge`) may share the
+    highest weight with a function; they are never chosen.
 
     >>> def solved(completions, **columns): ...
     >>> def style(completions, **columns): ...
-    >>> deciding_function([solved]) is solved
-    True
-    >>> deciding_function([solved, style]), deciding_function([solved, correctness()])
-    (None, None)
+    >>> deciding_reward([solved]) is solved, deciding_reward([solved, style])
+    (True, None)
+    >>> deciding_reward([solved, correctness(tolerance=0.1)])
+    correctness(tolerance=0.1)
     """
     rewards = list(rewards)
-    if any(isinstance(reward, SlotReward) for reward in rewards):
-        return None
+    slot_rewards = [reward for reward in rewards if isinstance(reward, SlotReward)]
+    if slot_rewards:
+        # Two rewards for the slot may disagree, and neither is more right than the other.
+        is_only_one = len(slot_rewards) == 1
+        has_column = not rows or slot_rewards[0].column in rows[0]
+        return slot_rewards[0] if is_only_one and has_column else None
     weights = weights_by_name(rewards)
     highest = max(weights.values(), default=0.0)
     main = []
