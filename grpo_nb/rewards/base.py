@@ -71,10 +71,9 @@ def rows_of(columns: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
 class Reward:
     """A reward function as TRL calls it: one float per completion, or None for no score.
 
-    Subclasses define `score_text`, or `score_batch` if completions are scored together, or
-    `__call__` if they need the whole call, as `judge` does to log its replies. The score is not
-    multiplied by the weight here: TRL does that (`reward_weights`), and its curves show unweighted
-    scores.
+    Subclasses define `score_text`, or `__call__` if they score the completions together. The score
+    is not multiplied by the weight here: TRL does that (`reward_weights`), and its curves show
+    unweighted scores.
     """
 
     weight: float = 1.0
@@ -117,13 +116,12 @@ class Reward:
         """
         raise NotImplementedError
 
-    def score_batch(self, texts: list[str], rows: list[dict[str, Any]]) -> list[float | None]:
-        """Return the scores of several completions; one by one unless a subclass overrides this."""
-        return [self.score_text(text, row) for text, row in zip(texts, rows, strict=True)]
-
     def __call__(self, *, completions: Sequence[Completion], **columns: Any) -> list[float | None]:
-        texts = [completion_text(completion) for completion in completions]
-        return self.score_batch(texts, rows_of(columns, len(texts)))
+        rows = rows_of(columns, len(completions))
+        scores = []
+        for completion, row in zip(completions, rows, strict=True):
+            scores.append(self.score_text(completion_text(completion), row))
+        return scores
 
     def value_in(self, row: Mapping[str, Any], column: str) -> Any:
         """Return the value of a data column that this reward needs.

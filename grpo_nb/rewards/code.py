@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from grpo_nb.rewards.base import Reward
+from grpo_nb.rewards.base import Completion, Reward, completion_text, rows_of
 from grpo_nb.sandbox.candidates import run_untrusted_batch
 from grpo_nb.sandbox.jobs import Call, CallResult, Candidate, Limits, Outcome
 from grpo_nb.sandbox.values import is_same_value
@@ -36,15 +36,16 @@ class CodeTest:
     stdin: str | None = None
     stdout: str = ""
 
-    def accepts(self, answer: CallResult) -> bool:
-        """Return True if an answer from the sandbox is the expected value."""
-        value = bool(answer.value) if self.comparison == "bool" else answer.value
-        is_same = is_same_value(value, self.expected, exact_types=self.comparison == "is")
-        return answer.is_value and is_same
+    def accepts(self, result: CallResult | Outcome) -> bool:
+        """Return True if a call gave the expected value, or a program printed the expected output.
 
-    def accepts_output(self, outcome: Outcome) -> bool:
-        """Return True if a program printed the expected output, apart from trailing white space."""
-        return outcome.status == "ok" and _lines(outcome.stdout) == _lines(self.stdout)
+        White space at the end of a line, and around the whole output, does not matter.
+        """
+        if isinstance(result, Outcome):
+            return result.status == "ok" and _lines(result.stdout) == _lines(self.stdout)
+        value = bool(result.value) if self.comparison == "bool" else result.value
+        is_same = is_same_value(value, self.expected, exact_types=self.comparison == "is")
+        return result.is_value and is_same
 
 
 def _lines(text: str) -> list[str]:
@@ -191,9 +192,10 @@ class code_tests(Reward):
                     f"the reward {self.__name__!r} cannot read the data: row {number}: {error}"
                 ) from error
 
-    def score_batch(self, texts: list[str], rows: list[dict[str, Any]]) -> list[float | None]:
+    def __call__(self, *, completions: Sequence[Completion], **columns: Any) -> list[float | None]:
+        rows = rows_of(columns, len(completions))
         tests_of_rows = [read_tests(self.value_in(row, self.column)) for row in rows]
-        codes = [extract_code(text, self.format) for text in texts]
+        codes = [extract_code(completion_text(item), self.format) for item in completions]
         candidates_of_rows = list(map(_candidates, codes, tests_of_rows))
         # One batch for all completions, so that several endless loops run out of time together.
         outcomes_of_rows = run_untrusted_batch(candidates_of_rows, limits=self.limits)
@@ -222,15 +224,11 @@ def _candidates(code: str | None, tests: Sequence[CodeTest]) -> list[Candidate]:
 
 def _count_passed(tests: Sequence[CodeTest], outcomes: Sequence[Outcome]) -> int:
     """Return the number of passed tests; a completion without code has no outcomes."""
-    remaining_tests = iter(tests)
-    passed = 0
+    results: list[CallResult | Outcome] = []
     for outcome in outcomes:
         # Only the outcome of the calls has answers: one for each call.
-        for answer in outcome.answers:
-            passed += next(remaining_tests).accepts(answer)
-        if not outcome.answers:
-            passed += next(remaining_tests).accepts_output(outcome)
-    return passed
+        results += outcome.answers or [outcome]
+    return sum(test.accepts(result) for test, result in zip(tests, results, strict=False))
 
 
 def extract_code(text: str, format: AnswerFormat) -> str | None:
