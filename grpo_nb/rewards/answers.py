@@ -101,10 +101,19 @@ def gold_answers(value: Any) -> list[str]:
     for answer in values:
         if isinstance(answer, dict):
             texts.append(json.dumps(answer))
-        # NaN and NaT are not equal to themselves.
-        elif answer is not None and answer == answer:
+        elif not _is_empty(answer):
             texts.append(str(answer).strip())
     return [text for text in texts if text]
+
+
+def _is_empty(value: Any) -> bool:
+    """Return True for None and for the empty cells of pandas: NaN, NaT and NA."""
+    try:
+        # NaN and NaT are not equal to themselves.
+        return value is None or bool(value != value)
+    except TypeError:
+        # pandas raises "boolean value of NA is ambiguous".
+        return True
 
 
 @dataclass(frozen=True, kw_only=True)

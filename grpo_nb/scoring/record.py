@@ -61,7 +61,7 @@ def source_of(reward: RewardFunction) -> str:
 
 
 def record_of(reward: RewardFunction) -> dict[str, Any]:
-    """Return the record of a reward: `kind`, `parameters`, `source`, `hash` and `state`.
+    """Return the record of a reward: `kind`, `call`, `parameters`, `source`, `hash` and `state`.
 
     All values can be written as JSON.
 
@@ -83,6 +83,7 @@ def record_of(reward: RewardFunction) -> dict[str, Any]:
         identity += source
     return {
         "kind": kind if is_kit_reward else "",
+        "call": repr(reward) if is_kit_reward else "a function",
         "parameters": json.loads(parameters) or {},
         "source": source,
         # A reward has changed if its hash or its state differs.
@@ -97,18 +98,11 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 
     >>> from grpo_nb.rewards import correctness
     >>> differences(record_of(correctness()), record_of(correctness(tolerance=0.5)))
-    'tolerance was 0.0, is 0.5'
+    'it was correctness() and is correctness(tolerance=0.5)'
     """
-    old = {"kind": before["kind"] or "a function", **before["parameters"]}
-    new = {"kind": now["kind"] or "a function", **now["parameters"]}
-    changes = [
-        f"{name} was {old.get(name)!r}, is {new.get(name)!r}"
-        for name in {**old, **new}
-        if old.get(name) != new.get(name)
-    ]
-    if changes:
-        return ", ".join(changes)
     if before["hash"] != now["hash"]:
+        if before["kind"] or now["kind"]:
+            return f"it was {before['call']} and is {now['call']}"
         return "its source changed"
     if before.get("state", "") != now["state"]:
         return "it holds other values now (attributes, closure or arguments)"

@@ -97,7 +97,6 @@ def _reward_record(reward: RewardFunction, name: str, weight: float) -> dict[str
     return {
         "name": name,
         "weight": weight,
-        "call": repr(reward),
         **record_of(reward),
         "range": list(bounds) if bounds else None,
     }

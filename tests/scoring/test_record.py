@@ -152,11 +152,14 @@ VALUES = [
 ]
 DIFFERENT = [
     pytest.param(
-        KIT(tolerance=0.1), KIT(tolerance=0.5), "tolerance was 0.1, is 0.5", id="parameter"
+        KIT(tolerance=0.1),
+        KIT(tolerance=0.5),
+        "it was correctness(tolerance=0.1) and is correctness(tolerance=0.5)",
+        id="parameter",
     ),
-    pytest.param(KIT(), KIT(format=gn.tasks.boxed()), "format was", id="format"),
-    pytest.param(KIT(), gn.rewards.maths(), "kind was 'correctness', is 'maths'", id="kind"),
-    pytest.param(KIT(), graded, "kind was 'correctness', is 'a function'", id="function"),
+    pytest.param(KIT(), KIT(format=gn.tasks.boxed()), "is correctness(format=", id="format"),
+    pytest.param(KIT(), gn.rewards.maths(), "it was correctness() and is maths()", id="kind"),
+    pytest.param(KIT(), graded, "it was correctness() and is a function", id="function"),
     pytest.param(graded, helper, OTHER_SOURCE, id="source"),
     pytest.param(notebook_class("1.0"), notebook_class("2.0"), OTHER_SOURCE, id="notebook class"),
     pytest.param(
