@@ -8,17 +8,19 @@ import dataclasses
 import functools
 import inspect
 import math
-import numbers
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from grpo_nb.core.words import require_number
 from grpo_nb.tasks.formats import AnswerFormat, xml
 from grpo_nb.tasks.tools import final_text
 
 Completion = str | Sequence[Mapping[str, Any]]
 RewardFunction = Callable[..., Sequence[float | None]]
 _XML = xml()
+_HIGHEST_WEIGHT = 1_000_000
+"""Far above any weight in use."""
 
 
 def completion_text(completion: Completion) -> str:
@@ -170,9 +172,7 @@ def check_weight(weight: Any, name: str) -> float:
     Raises:
         ValueError: The weight is not a finite number.
     """
-    is_number = isinstance(weight, numbers.Real) and not isinstance(weight, bool)
-    if not is_number or not math.isfinite(weight):
-        raise ValueError(f"weight = {weight!r} of {name} must be a finite number, such as 1.0.")
+    require_number(f"weight of {name}", weight, -_HIGHEST_WEIGHT, _HIGHEST_WEIGHT, is_whole=False)
     return float(weight)
 
 

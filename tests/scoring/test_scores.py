@@ -359,10 +359,10 @@ TAGS = [xml_tags()]
             (TAGS, [{"role": "assistant", "content": "a"}]), "list of lists of chat", id="one chat"
         ),
         pytest.param(
-            ([weighing(NAN)], ["a"]), "weight = nan of constant must be a finite", id="NaN weight"
+            ([weighing(NAN)], ["a"]), "weight of constant = nan must be .*finite", id="NaN weight"
         ),
         pytest.param(
-            ([weighing("2")], ["a"]), "weight = '2' of constant must be a finite", id="text weight"
+            ([weighing("2")], ["a"]), "weight of constant = '2' must be .*finite", id="text weight"
         ),
     ],
 )
