@@ -97,8 +97,8 @@ class judge(Reward):
         concurrent: Most calls at the same time, each in a thread.
 
     Raises:
-        ValueError, TypeError: A scale without two ends, no rubric, an `ask` that cannot be called,
-            or a number that is too small.
+        ValueError, TypeError: A scale whose first end is not the lower one, no rubric, or an `ask`
+            that cannot be called.
         EnvironmentProblem: When called, if all new calls of a batch failed. If only some failed,
             their answers have no score.
 
