@@ -175,10 +175,12 @@ def _label_pattern(label: str) -> str:
     words = r"\s+".join(map(re.escape, label.split()))
     if len(label) > 1:
         return rf"(?<!\w)(?i:{words})(?!\w)"
-    # A letter may be a word too: "A dog". After another word it is a label, because an article
-    # inside a sentence is not written as A. So it is before "is" and "was".
-    is_no_article = rf"(?<=[a-z] {words})|(?!\s+(?!is\b|was\b)[a-z])"
-    return rf"(?<!\w){words}(?![\w'])(?:{is_no_article})"
+    pattern = rf"(?<!\w){words}(?![\w'])"
+    if label != "A":
+        return pattern
+    # A is a word too: "A dog". After another word it is a label, because an article inside a
+    # sentence is not written as A. So it is before "is" and "was".
+    return rf"{pattern}(?:(?<=[a-z] A)|(?!\s+(?!is\b|was\b)[a-z]))"
 
 
 def _last_formula(text: str) -> str:
