@@ -80,7 +80,7 @@ def check_rewards(
     stop it.
 
     Args:
-        rewards: One or more functions with TRL's signature, sync or async.
+        rewards: One or more functions with TRL's signature.
         task: A `Task`, or rows (a list of dicts, a `datasets.Dataset`) with `prompt` or `question`,
             and an answer.
         format: Format of the answer if `task` is rows. Default: `xml()`.
@@ -100,7 +100,7 @@ def check_rewards(
     True
     """
     rewards = base.reward_list(rewards)
-    weights = base.changed_weights(base.weights_by_name(rewards), weights or {})
+    weights = base.weights_by_name(rewards, weights)
     require_number("seconds_per_call", seconds_per_call, 0.01, is_whole=False)
     layouts = list_layouts(format or (task.format if isinstance(task, Task) else xml()))
 

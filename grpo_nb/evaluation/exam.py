@@ -27,15 +27,14 @@ from grpo_nb.evaluation.subjects import (
     tokenizer_of_run,
 )
 from grpo_nb.generation.samples import GeneratedCompletion, as_scored
-from grpo_nb.rewards.answers import SlotReward
+from grpo_nb.rewards.answers import SlotReward, correctness
 from grpo_nb.rewards.base import RewardFunction, reward_list, reward_name, weights_by_name
 from grpo_nb.runs.run_folder import Run, questions_trained_on
 from grpo_nb.scoring.correct_answers import (
     FunctionGrader,
     Grader,
     anywhere_in_words,
-    choose_grader,
-    deciding_function,
+    deciding_reward,
     function_grader,
     grader_in_words,
 )
@@ -141,15 +140,13 @@ class Exam:
                     f"correct = {self._given_graders!r:.80} is {1 + len(others)} functions, but "
                     "only one can decide which answers are correct."
                 )
-            if isinstance(function, SlotReward):
-                return function
         else:
             candidates = self._given_graders or self._rewards
             if self.run is not None and not self._given_graders:
                 candidates = self._rewards_of_run or []
-            function = deciding_function(candidates)
-            if function is None:
-                return choose_grader(candidates, self.rows, self.questions.format)
+            function = deciding_reward(candidates, self.rows) or correctness()
+        if isinstance(function, SlotReward):
+            return function
         # A function is tried on gold answers, for which it may read token ids or an environment.
         in_memory = [subject for subject in self.subjects if isinstance(subject, tuple)]
         tokenizer = in_memory[0][1] if in_memory else None
@@ -388,5 +385,5 @@ def _remarks_on_missing_scores(grader: Grader, rows: Sequence[Mapping[str, Any]]
         return []
     return [
         f"{grader.name}() returned None for {missing} of {len(rows)} answers: "
-        "there correctness() decides."
+        "they count as not correct."
     ]

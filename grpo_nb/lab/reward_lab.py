@@ -385,14 +385,14 @@ class RewardLab(Panel):
         self.row = self.task.start_episode(self._rows[self.row_number])
         # If scoring fails, `scores` stays None and the table shows that, not the earlier numbers.
         try:
-            self.scores = score(
+            scores = score(
                 self.rewards,
                 self.completions,
                 self.row,
                 tokenizer=self.tokenizer,
-                weights=self.weights,
                 on_error="record",
             )
+            self.scores = dataclasses.replace(scores, weights=self.weights)
         finally:
             self._show_scores()
         self._status.value = ""

@@ -14,22 +14,15 @@ from typing import Any
 
 from grpo_nb.core.words import require_number
 from grpo_nb.rewards.base import Reward, completion_text
-from grpo_nb.tasks.answers import (
-    ACCEPTED,
-    folded,
-    is_same_answer,
-    read_letter,
-)
+from grpo_nb.tasks.answers import ACCEPTED, folded, is_same_answer
 from grpo_nb.tasks.markup import strip_markup
 from grpo_nb.tasks.number_reading import read_number
 
 _LONGEST_SLOT = 20_000
 """Characters. A longer text is not an answer, and comparing it would take time."""
-_LONGEST_QUESTION = 20_000
-"""Characters of a question that are searched for options."""
-_OPTION_LINE = re.compile(r"^[ \t]*\(?([A-Z])[).:][ \t]+(\S.*)$", re.MULTILINE)
 # 84/2, 2^3, 3*4, 50%, 3-1, 2e5, 1 2
 _UNEVALUATED = re.compile(r"[/^*%\\(+]|\w-|\d[eE]|\d\s\d")
+_NOT_IN_NUMBERS = re.compile(r"[^0-9.]")
 
 
 class Undecided(Exception):
@@ -132,7 +125,9 @@ class correctness(SlotReward):
       accepted.
     * A percent sign may be left out: gold 50% accepts 50 and 0.5, gold 0.5 accepts 50%, and gold 42
       accepts 42%.
-    * JSON objects and arrays are compared by their values, and options by their letter.
+    * JSON objects and arrays are compared by their values.
+    * An option is compared by its letter: for B, `b`, `(B)`, `Option B` and `B) its text` are
+      right. `A or B` is wrong.
     * Everything else is compared as text, without regard to case, wrappers and a closing mark.
 
     These score 0.0: several answers, such as `41 or 42`; arithmetic that is left undone
@@ -199,71 +194,6 @@ def _normalized(text: str) -> str:
     return unicodedata.normalize("NFC", " ".join(text.split()))
 
 
-@dataclass(frozen=True, kw_only=True)
-class multiple_choice(SlotReward):
-    """1.0 if the answer slot holds the letter or the text of the gold option, else 0.0.
-
-    For B these are all right: `B`, `(b)`, `B.`, `Option B`, `B) its text` and the text alone. `A or
-    B` and `B) the text of A` are wrong. The texts of the options are read from lines such as `B)
-    text` in the question (docs/guide/data.md). A guess scores 1 / the number of options on
-    average.
-
-    Args:
-        weight: Weight in the total reward.
-        format: Where the answer is written; `xml()` if not given.
-        column: The data column with the gold letter, or with the text of the gold option.
-        name: Name in TRL's logs.
-
-    >>> completions = ["<answer>(B)</answer>", "<answer>A or B</answer>"]
-    >>> multiple_choice()(completions=completions, answer=["B", "B"])
-    [1.0, 0.0]
-    """
-
-    def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
-        options = {}
-        if "prompts" in row:
-            options = options_in(completion_text(row["prompts"]))
-        gold_letter = _letter_of(gold, options)
-        if gold_letter is None:
-            return is_same_answer(given, gold)
-        return _letter_of(given, options) == gold_letter
-
-
-def options_in(question: str) -> dict[str, str]:
-    """Return the text of each option in a question by its letter.
-
-    If there are several blocks of options, as after a worked example, the last block counts.
-
-    >>> options_in("Q: Which city?\\nA) Paris\\nB) Rome")
-    {'A': 'Paris', 'B': 'Rome'}
-    """
-    options: dict[str, str] = {}
-    block: dict[str, str] = {}
-    for letter, text in _OPTION_LINE.findall(question[:_LONGEST_QUESTION]):
-        if letter == "A":
-            block = {}
-        # Lines such as `Q: ...` look like an option, but their letter is not the next one.
-        if ord(letter) == ord("A") + len(block):
-            block[letter] = text.strip()
-        if len(block) > 1:
-            options = block
-    return options
-
-
-def _letter_of(text: str, options: Mapping[str, str]) -> str | None:
-    """Return the letter of the option that a text names; None if it names none or several."""
-    letter, text_after = read_letter(text)
-    if letter and not options:
-        # Without options to compare with, a text after the letter must not take it back.
-        return letter if not text_after or is_same_answer(text, letter) else None
-    if letter in options:
-        is_option = not text_after or folded(text_after) == folded(options[letter])
-        return letter if is_option else None
-    text = folded(text)
-    letters = [key for key, option in options.items() if folded(option) == text]
-    return letters[0] if len(letters) == 1 else None
-
-
 def is_copied_from_question(given: str, gold: str, row: Mapping[str, Any]) -> bool:
     """Return True if an answer is copied from the question with its arithmetic left undone.
 
@@ -279,19 +209,14 @@ def is_copied_from_question(given: str, gold: str, row: Mapping[str, Any]) -> bo
     gold = _for_search(strip_markup(gold))
     if given == gold or "prompts" not in row or not _UNEVALUATED.search(given):
         return False
-    digits = _digits_at_start(given)
-    if digits and digits == _digits_at_start(gold) and read_number(gold) is not None:
+    has_same_digits = _NOT_IN_NUMBERS.sub("", given) == _NOT_IN_NUMBERS.sub("", gold)
+    if has_same_digits and read_number(gold) is not None:
         # The same number with another unit, such as 50% for 50, leaves nothing to compute.
         return False
     # The copy must not be a part of another number: 3/4 is not copied from 13/4, 2 3/4 or 3/40.
     pattern = rf"(?<!\d)(?<!\d[. ]){re.escape(given)}(?!\d|\.\d)"
     question = strip_markup(completion_text(row["prompts"]))
     return re.search(pattern, _for_search(question)) is not None
-
-
-def _digits_at_start(text: str) -> str:
-    match = re.match(r"-?[0-9.,]+", text)
-    return match[0] if match else ""
 
 
 def _for_search(text: str) -> str:

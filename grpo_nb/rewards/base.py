@@ -1,28 +1,26 @@
 """The class of the kit's rewards, and what the kit asks of any reward function.
 
 `Reward` gives a subclass TRL's signature, a name, a weight and a range. The functions after it
-return name, weight and range of any reward, also of a plain function, and run async rewards.
+return name, weight and range of any reward, also of a plain function.
 """
 
-import asyncio
 import dataclasses
 import functools
 import inspect
 import math
-import numbers
-import os
-import threading
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from grpo_nb.core.words import require_number
 from grpo_nb.tasks.formats import AnswerFormat, xml
 from grpo_nb.tasks.tools import final_text
 
 Completion = str | Sequence[Mapping[str, Any]]
 RewardFunction = Callable[..., Sequence[float | None]]
 _XML = xml()
-_ASYNC_THREAD = "async rewards"
+_HIGHEST_WEIGHT = 1_000_000
+"""Far above any weight in use."""
 
 
 def completion_text(completion: Completion) -> str:
@@ -64,10 +62,8 @@ def rows_of(columns: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = [{} for _ in range(count)]
     for name, values in columns.items():
         # TRL passes lists. By hand, a column may be one of numpy, pandas or datasets.
-        if hasattr(values, "tolist"):
-            values = values.tolist()
-        is_sequence = isinstance(values, Sequence) and not isinstance(values, str)
-        if is_sequence and len(values) == count:
+        is_column = isinstance(values, Sized) and not isinstance(values, (str, Mapping))
+        if is_column and len(values) == count:
             for row, value in zip(rows, values, strict=True):
                 row[name] = value
     return rows
@@ -77,10 +73,9 @@ def rows_of(columns: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
 class Reward:
     """A reward function as TRL calls it: one float per completion, or None for no score.
 
-    Subclasses define `score_text`, or `score_batch` if completions are scored together, or
-    `__call__` if they need the whole call, as `judge` does to log its replies. The score is not
-    multiplied by the weight here: TRL does that (`reward_weights`), and its curves show unweighted
-    scores.
+    Subclasses define `score_text`, or `__call__` if they score the completions together. The score
+    is not multiplied by the weight here: TRL does that (`reward_weights`), and its curves show
+    unweighted scores.
     """
 
     weight: float = 1.0
@@ -123,13 +118,12 @@ class Reward:
         """
         raise NotImplementedError
 
-    def score_batch(self, texts: list[str], rows: list[dict[str, Any]]) -> list[float | None]:
-        """Return the scores of several completions; one by one unless a subclass overrides this."""
-        return [self.score_text(text, row) for text, row in zip(texts, rows, strict=True)]
-
     def __call__(self, *, completions: Sequence[Completion], **columns: Any) -> list[float | None]:
-        texts = [completion_text(completion) for completion in completions]
-        return self.score_batch(texts, rows_of(columns, len(texts)))
+        rows = rows_of(columns, len(completions))
+        scores = []
+        for completion, row in zip(completions, rows, strict=True):
+            scores.append(self.score_text(completion_text(completion), row))
+        return scores
 
     def value_in(self, row: Mapping[str, Any], column: str) -> Any:
         """Return the value of a data column that this reward needs.
@@ -178,19 +172,20 @@ def check_weight(weight: Any, name: str) -> float:
     Raises:
         ValueError: The weight is not a finite number.
     """
-    is_number = isinstance(weight, numbers.Real) and not isinstance(weight, bool)
-    if not is_number or not math.isfinite(weight):
-        raise ValueError(f"weight = {weight!r} of {name} must be a finite number, such as 1.0.")
+    require_number(f"weight of {name}", weight, -_HIGHEST_WEIGHT, _HIGHEST_WEIGHT, is_whole=False)
     return float(weight)
 
 
 def range_of(reward: RewardFunction) -> tuple[float, float] | None:
-    """Return the lowest and highest score that a reward declares as `range`, or None."""
+    """Return the lowest and highest score that a reward declares as `range`.
+
+    None without a `range` of two finite numbers, the lower one first.
+    """
     try:
-        low, high = reward.range
-        return float(low), float(high)
+        low, high = map(float, reward.range)
     except (AttributeError, TypeError, ValueError):
         return None
+    return (low, high) if -math.inf < low < high < math.inf else None
 
 
 def unwrap_partial(reward: RewardFunction) -> RewardFunction:
@@ -241,20 +236,32 @@ def reward_list(
                 f"rewards = {reward!r:.80} is not a reward function: "
                 "write rewards=[gn.rewards.correctness()]."
             )
+        if is_async(reward):
+            raise ValueError(
+                f"the reward {reward_name(reward)!r} is async: write def, and make several calls "
+                "at once with concurrent.futures.ThreadPoolExecutor(8).map(call, completions)."
+            )
     return listed
 
 
-def weights_by_name(rewards: RewardFunction | Iterable[RewardFunction]) -> dict[str, float]:
+def weights_by_name(
+    rewards: RewardFunction | Iterable[RewardFunction], changed: Mapping[str, float] | None = None
+) -> dict[str, float]:
     """Return each reward's weight by its name, 1.0 for a reward without the attribute `weight`.
 
+    Args:
+        rewards: One reward function or several.
+        changed: Weights by name, in place of the rewards' own.
+
     Raises:
-        ValueError: One is not a reward function, a weight is not a finite number, or two rewards
-            have the same name: TRL logs only the mean of the two.
+        ValueError: One is not a reward function, a weight is not a finite number, two rewards have
+            the same name (TRL logs only the mean of the two), or `changed` has another name.
 
     >>> from grpo_nb.rewards import correctness, xml_tags
     >>> weights_by_name([correctness(), xml_tags()])
     {'correctness': 2.0, 'xml_tags': 1.0}
     """
+    changed = changed or {}
     weights: dict[str, float] = {}
     for reward in reward_list(rewards, may_be_empty=True):
         name = reward_name(reward)
@@ -264,64 +271,17 @@ def weights_by_name(rewards: RewardFunction | Iterable[RewardFunction]) -> dict[
                 "name, such as name='strict' for a reward of the kit, or "
                 "strict.__name__ = 'strict' for a function."
             )
-        weights[name] = check_weight(getattr(reward, "weight", 1.0), name)
-    return weights
-
-
-def changed_weights(weights: Mapping[str, float], changed: Mapping[str, float]) -> dict[str, float]:
-    """Return weights by name with some of them changed.
-
-    Raises:
-        ValueError: A name that no reward has, or a weight that is not a finite number.
-    """
+        weights[name] = check_weight(changed.get(name, getattr(reward, "weight", 1.0)), name)
     unknown = changed.keys() - weights.keys()
     if unknown:
         names = ", ".join(map(repr, unknown))
         raise ValueError(
             f"weights has {names}, which is no reward. The rewards are {list(weights)}."
         )
-    checked = {name: check_weight(weight, name) for name, weight in changed.items()}
-    return {**weights, **checked}
+    return weights
 
 
 def is_async(reward: Callable[..., Any]) -> bool:
-    """Return True if TRL awaits this reward: it or its `__call__` is a coroutine function."""
-    function = unwrap_partial(reward)
-    call = getattr(function, "__call__", None)  # noqa: B004
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
-
-
-def run_coroutine(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """Run a coroutine in the event loop of all async rewards and return its result.
-
-    If the caller stops waiting, for example after a time limit, the coroutine is cancelled.
-
-    Raises:
-        RuntimeError: It was called by an async reward itself, which would wait for itself.
-    """
-    if threading.current_thread().name == _ASYNC_THREAD:
-        coroutine.close()
-        raise RuntimeError(
-            "an async reward that calls another one would wait for itself: write def, not "
-            "async def."
-        )
-    future = asyncio.run_coroutine_threadsafe(coroutine, _event_loop(os.getpid()))
-    try:
-        return future.result()
-    finally:
-        future.cancel()
-
-
-@functools.cache
-def _event_loop(process: int) -> asyncio.AbstractEventLoop:
-    """Return the event loop of a process for all async rewards.
-
-    There is only one, because a connection belongs to the loop in which it was opened.
-
-    Args:
-        process: Its id. A forked process has the loop of its parent, but not the thread that runs
-            it.
-    """
-    loop = asyncio.new_event_loop()
-    threading.Thread(target=loop.run_forever, name=_ASYNC_THREAD, daemon=True).start()
-    return loop
+    """Return True if this function, or its `__call__`, is a coroutine function."""
+    call = getattr(reward, "__call__", None)  # noqa: B004
+    return inspect.iscoroutinefunction(reward) or inspect.iscoroutinefunction(call)

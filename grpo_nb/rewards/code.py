@@ -11,12 +11,12 @@ import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-from grpo_nb.rewards.base import Reward
+from grpo_nb.rewards.base import Completion, Reward, completion_text, rows_of
 from grpo_nb.sandbox.candidates import run_untrusted_batch
 from grpo_nb.sandbox.jobs import Call, CallResult, Candidate, Limits, Outcome
-from grpo_nb.sandbox.values import is_same_value, refuse_equal_hashes
+from grpo_nb.sandbox.values import is_same_value
 from grpo_nb.tasks.formats import AnswerFormat
 
 _PYTHON = ("", "python", "python3", "py")
@@ -25,58 +25,27 @@ _PYTHON = ("", "python", "python3", "py")
 _FENCE = re.compile(r"^[ \t]*```([^`\n]*)$", re.MULTILINE)
 
 
-def _as_set(value: Any) -> set[Any]:
-    items = list(value)
-    refuse_equal_hashes(items)
-    return set(items)
-
-
-# Functions that an assert may apply to the call. They are applied here, to plain data.
-_WRAPPERS = {
-    "set": _as_set,
-    "sorted": sorted,
-    "list": list,
-    "tuple": tuple,
-    "len": len,
-    "bool": bool,
-}
-_EXAMPLES_OF_TESTS = (
-    '{"call": "f", "args": [1, 2], "expected": 3}, {"stdin": "...", "stdout": "..."}'
-)
-
-
 @dataclass(frozen=True, kw_only=True)
 class CodeTest:
     """One hidden test: a call and its expected value, or standard input and the expected output."""
 
     call: Call | None = None
     expected: Any = None
-    tolerance: float = 0.0
-    """Largest accepted difference of numbers."""
-    wrapper: str = ""
-    """Function that is applied to the result first, as in `assert sorted(f(x)) == [1, 2]`."""
-    compares_types: bool = True
-    """True if `1`, `1.0` and `True` differ. The `==` of an assert does not tell them apart."""
+    comparison: Literal["==", "is", "bool"] = "=="
+    """`is` compares types too, so that 1 is not True; `bool` compares the truth of the result."""
     stdin: str | None = None
     stdout: str = ""
 
-    def accepts(self, answer: CallResult) -> bool:
-        """Return True if an answer from the sandbox is the expected value."""
-        value = answer.value
-        if not answer.is_value:
-            return False
-        try:
-            if self.wrapper:
-                value = _WRAPPERS[self.wrapper](value)
-            if self.tolerance:
-                return not isinstance(value, bool) and abs(value - self.expected) <= self.tolerance
-        except (TypeError, ValueError, OverflowError):
-            return False
-        return is_same_value(value, self.expected, exact_types=self.compares_types)
+    def accepts(self, result: CallResult | Outcome) -> bool:
+        """Return True if a call gave the expected value, or a program printed the expected output.
 
-    def accepts_output(self, outcome: Outcome) -> bool:
-        """Return True if a program printed the expected output, apart from trailing white space."""
-        return outcome.status == "ok" and _lines(outcome.stdout) == _lines(self.stdout)
+        White space at the end of a line, and around the whole output, does not matter.
+        """
+        if isinstance(result, Outcome):
+            return result.status == "ok" and _lines(result.stdout) == _lines(self.stdout)
+        value = bool(result.value) if self.comparison == "bool" else result.value
+        is_same = is_same_value(value, self.expected, exact_types=self.comparison == "is")
+        return result.is_value and is_same
 
 
 def _lines(text: str) -> list[str]:
@@ -88,13 +57,9 @@ def read_tests(value: Any) -> tuple[CodeTest, ...]:
 
     A cell is one test or a list of tests, also as JSON text. A test is one of:
 
-    * `{"call": "f", "args": [...], "kwargs": {...}, "expected": ..., "tolerance": 0.1}`;
-    * `{"stdin": "...", "stdout": "..."}`;
-    * an assert as in MBPP: `assert f(1) == 2`, `assert f(x) is None`, `assert not f(x)` or
-      `assert f(x)`, with `sorted`, `set`, `list`, `tuple` or `len` around the call.
-
-    A dict with `call` compares types too: 3 is not 3.0, and a list is not a tuple. An assert
-    compares as Python does.
+    * an assert: `assert f(1) == 2`, `assert f(1) is None`, `assert f(1)` or `assert not f(1)`.
+      Arguments and value are written out, and are compared as Python does;
+    * `{"stdin": "...", "stdout": "..."}` for a program.
 
     Raises:
         ValueError: Anything else. The message shows what to write instead.
@@ -113,15 +78,19 @@ def read_tests(value: Any) -> tuple[CodeTest, ...]:
     if isinstance(cells, (str, Mapping)):
         cells = [cells]
     if not isinstance(cells, Iterable):
-        raise ValueError(
-            f"the tests are {cells!r:.80}: write a list of tests, or a text of asserts."
-        )
+        raise ValueError(f"the tests are {cells!r:.80}: write a list of tests.")
     tests: list[CodeTest] = []
     for cell in cells:
-        if isinstance(cell, str):
-            tests += _read_asserts(cell)
-        else:
-            tests.append(_read_mapping(cell))
+        match cell:
+            case str():
+                tests += _read_asserts(cell)
+            case {"stdin": str(stdin), "stdout": str(stdout), **others} if not others:
+                tests.append(CodeTest(stdin=stdin, stdout=stdout))
+            case _:
+                raise ValueError(
+                    f"the test {cell!r:.120} must be an assert such as "
+                    '"assert f(1) == 2", or {"stdin": "...", "stdout": "..."}.'
+                )
     if not tests:
         raise ValueError(
             "a row has no tests, so no code could score there. Remove the row or add a test."
@@ -129,85 +98,45 @@ def read_tests(value: Any) -> tuple[CodeTest, ...]:
     return tuple(sorted(tests, key=lambda test: test.call is None))
 
 
-def _read_mapping(test: Any) -> CodeTest:
-    fields = test if isinstance(test, Mapping) else {}
-    # Arrow fills keys that only other rows have with None. `expected` may really be None.
-    fields = {key: field for key, field in fields.items() if field is not None or key == "expected"}
-    match fields:
-        case {"stdin": str(stdin), "stdout": str(stdout), **rest} if (
-            rest.keys() <= {"expected"} and rest.get("expected") is None
-        ):
-            return CodeTest(stdin=stdin, stdout=stdout)
-    match {"args": [], "kwargs": {}, "tolerance": 0, **fields}:
-        case {
-            "call": str(name),
-            "args": list() | tuple() as args,
-            "kwargs": dict() as kwargs,
-            "expected": expected,
-            "tolerance": int() | float() as tolerance,
-            **rest,
-        } if not rest:
-            is_near = tolerance > 0 and isinstance(expected, (int, float))
-            if tolerance == 0 or is_near:
-                call = Call(name, tuple(args), kwargs)
-                return CodeTest(call=call, expected=expected, tolerance=tolerance)
-    raise ValueError(
-        f"the test {test!r:.120} must be {_EXAMPLES_OF_TESTS} or an assert; "
-        "gn.rewards.read_tests describes the other fields."
-    )
-
-
 def _read_asserts(text: str) -> list[CodeTest]:
     try:
         return [_read_assert(statement) for statement in ast.parse(text).body]
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError) as error:
         raise ValueError(
-            f"the test {text!r:.160} cannot be read ({error}). Write call and value out, "
-            '"assert f(1) == 3", or as data, with "tolerance": 0.01 for inexact numbers.'
+            f"the test {text!r:.160} cannot be read ({error}). Write call and value out: "
+            '"assert f(1) == 3".'
         ) from error
 
 
 def _read_assert(statement: ast.stmt) -> CodeTest:
-    wrapper = ""
-    compares_types = False
+    comparison: Literal["==", "is", "bool"] = "=="
     match statement:
         case ast.Assert(
-            test=ast.Compare(left=node, ops=[ast.Eq() | ast.Is() as operator], comparators=[right])
+            test=ast.Compare(
+                left=ast.Call() as call, ops=[ast.Eq() | ast.Is() as operator], comparators=[right]
+            )
         ):
-            expected = _literal(right)
-            compares_types = isinstance(operator, ast.Is)
-        case ast.Assert(test=ast.UnaryOp(op=ast.Not(), operand=ast.Call() as node)):
+            expected = ast.literal_eval(right)
+            if isinstance(operator, ast.Is):
+                comparison = "is"
+        case ast.Assert(test=ast.UnaryOp(op=ast.Not(), operand=ast.Call() as call)):
             expected = False
-            wrapper = "bool"
-        case ast.Assert(test=ast.Call() as node):
+            comparison = "bool"
+        case ast.Assert(test=ast.Call() as call):
             expected = True
-            wrapper = "bool"
+            comparison = "bool"
         case _:
             raise ValueError(
                 "it is not an assert of a call, with == or `is` and a value, or with `not` before "
                 "the call"
             )
-    match node:
-        case ast.Call(func=ast.Name(id=name), args=[argument], keywords=[]) if (
-            name in _WRAPPERS and not wrapper
-        ):
-            wrapper = name
-            node = argument
-    if not isinstance(node, ast.Call):
-        raise ValueError("there is no call of the candidate's function")
-    kwargs = {keyword.arg: _literal(keyword.value) for keyword in node.keywords}
+    args = [ast.literal_eval(argument) for argument in call.args]
+    kwargs = {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords}
     if None in kwargs:
         raise ValueError("** is not a value")
-    call = Call(ast.unparse(node.func), tuple(map(_literal, node.args)), kwargs)
-    return CodeTest(call=call, expected=expected, wrapper=wrapper, compares_types=compares_types)
-
-
-def _literal(node: ast.expr) -> Any:
-    """Return the value of a literal, or of a literal in `set([1, 2])` and the like."""
-    match node:
-        case ast.Call(func=ast.Name(id=name), args=[argument], keywords=[]) if name in _WRAPPERS:
-            return _WRAPPERS[name](ast.literal_eval(argument))
-    return ast.literal_eval(node)
+    return CodeTest(
+        call=Call(ast.unparse(call.func), args, kwargs), expected=expected, comparison=comparison
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,12 +192,10 @@ class code_tests(Reward):
                     f"the reward {self.__name__!r} cannot read the data: row {number}: {error}"
                 ) from error
 
-    def score_text(self, text: str, row: dict[str, Any]) -> float | None:
-        return self.score_batch([text], [row])[0]
-
-    def score_batch(self, texts: list[str], rows: list[dict[str, Any]]) -> list[float | None]:
+    def __call__(self, *, completions: Sequence[Completion], **columns: Any) -> list[float | None]:
+        rows = rows_of(columns, len(completions))
         tests_of_rows = [read_tests(self.value_in(row, self.column)) for row in rows]
-        codes = [extract_code(text, self.format) for text in texts]
+        codes = [extract_code(completion_text(item), self.format) for item in completions]
         candidates_of_rows = list(map(_candidates, codes, tests_of_rows))
         # One batch for all completions, so that several endless loops run out of time together.
         outcomes_of_rows = run_untrusted_batch(candidates_of_rows, limits=self.limits)
@@ -297,23 +224,17 @@ def _candidates(code: str | None, tests: Sequence[CodeTest]) -> list[Candidate]:
 
 def _count_passed(tests: Sequence[CodeTest], outcomes: Sequence[Outcome]) -> int:
     """Return the number of passed tests; a completion without code has no outcomes."""
-    remaining_tests = iter(tests)
-    passed = 0
+    results: list[CallResult | Outcome] = []
     for outcome in outcomes:
         # Only the outcome of the calls has answers: one for each call.
-        for answer in outcome.answers:
-            passed += next(remaining_tests).accepts(answer)
-        if not outcome.answers:
-            passed += next(remaining_tests).accepts_output(outcome)
-    return passed
+        results += outcome.answers or [outcome]
+    return sum(test.accepts(result) for test, result in zip(tests, results, strict=False))
 
 
 def extract_code(text: str, format: AnswerFormat) -> str | None:
     """Return the code of a completion; None if there is none.
 
     The code is the last ```python block of the answer slot, or the whole slot if it has no block.
-    Without a slot, the last closed Python block of the completion counts, as many models write it.
-    A slot that is open or comes twice gives None.
 
     >>> from grpo_nb.tasks import xml
     >>> extract_code("<answer>\\n```python\\nx = 1\\n```\\n</answer>", xml())
@@ -321,15 +242,11 @@ def extract_code(text: str, format: AnswerFormat) -> str | None:
     """
     slot = format.extract(text)
     if slot is None:
-        for mark in (format.answer_open, format.answer_close):
-            # A single character, such as the brace of `\boxed{}`, may be part of any code.
-            if len(mark.strip()) > 1 and mark in text:
-                # The slot is open, or comes twice.
-                return None
-    blocks = _python_blocks(text if slot is None else slot)
+        return None
+    blocks = _python_blocks(slot)
     if blocks:
         return blocks[-1]
-    return slot if slot is not None and "```" not in slot else None
+    return None if "```" in slot else slot
 
 
 def _python_blocks(text: str) -> list[str]:

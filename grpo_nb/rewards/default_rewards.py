@@ -1,12 +1,10 @@
 """The rewards that fit a task."""
 
-from grpo_nb.rewards.answers import correctness, exact_text, multiple_choice
+from grpo_nb.rewards.answers import correctness, exact_text
 from grpo_nb.rewards.base import Reward
 from grpo_nb.rewards.format_rewards import xml_format, xml_tags
 from grpo_nb.rewards.math_answers import maths
 from grpo_nb.tasks.task import Task
-
-_BY_KIND = {"expression": maths, "choice": multiple_choice}
 
 
 def rewards_for(task: Task) -> list[Reward]:
@@ -15,8 +13,8 @@ def rewards_for(task: Task) -> list[Reward]:
     The answer weighs more than both format rewards together. With `bare()` there is no format
     reward, because every text is in that format.
 
-    Single letters are scored by `multiple_choice`, other labels by `exact_text` without regard to
-    case, expressions by `maths`, and all other answers by `correctness`.
+    Expressions are scored by `maths`, labels such as "spam" by `exact_text` without regard to case,
+    and all other answers by `correctness`, which also reads letters of options.
 
     Args:
         task: The task; its `answers` and its `format` decide.
@@ -26,14 +24,14 @@ def rewards_for(task: Task) -> list[Reward]:
     >>> [(reward.__name__, reward.weight) for reward in rewards_for(task)]
     [('exact_text', 2.0), ('xml_format', 1.0), ('xml_tags', 0.5)]
     """
-    kind = task.answers.kind
     # Labels such as "A" are letters of options; "spam" is a word that must be written out.
     labels = [label for label, _ in task.answers.labels]
     are_letters = all(len(label) == 1 and label.isalpha() for label in labels)
-    if kind == "choice" and not are_letters:
+    answer_reward: Reward = correctness(format=task.format)
+    if task.answers.kind == "expression":
+        answer_reward = maths(format=task.format)
+    elif task.answers.kind == "choice" and not are_letters:
         answer_reward = exact_text(format=task.format, is_case_sensitive=False)
-    else:
-        answer_reward = _BY_KIND.get(kind, correctness)(format=task.format)
     if task.format.is_bare:
         # Every text has this format, so a reward for it would be the same for all completions.
         return [answer_reward]

@@ -10,7 +10,6 @@ for a reason first and marks the answer as data. Whether a judge can be trusted 
 import contextlib
 import hashlib
 import json
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from grpo_nb.core.problems import EnvironmentProblem
-from grpo_nb.core.words import in_line, require_number
+from grpo_nb.core.words import in_line
 from grpo_nb.rewards.base import (
     Completion,
     Reward,
@@ -98,8 +97,8 @@ class judge(Reward):
         concurrent: Most calls at the same time, each in a thread.
 
     Raises:
-        ValueError, TypeError: A scale without two ends, no rubric, an `ask` that cannot be called,
-            or a number that is too small.
+        ValueError, TypeError: A scale whose first end is not the lower one, no rubric, or an `ask`
+            that cannot be called.
         EnvironmentProblem: When called, if all new calls of a batch failed. If only some failed,
             their answers have no score.
 
@@ -119,6 +118,10 @@ class judge(Reward):
     model: str = ""
     cache: str | Path | None = field(default="judge_replies.jsonl", compare=False, repr=False)
     concurrent: int = field(default=8, compare=False, repr=False)
+    last_agreement: tuple[JudgeVerdict, str] | None = field(
+        default=None, init=False, compare=False, repr=False
+    )
+    """Verdict and sentence of the last `gn.checks.agreement` with this judge."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -127,7 +130,8 @@ class judge(Reward):
                 "a judge needs a function and a rubric in words: "
                 "gn.rewards.judge(ask, 'A good answer ...')."
             )
-        if len(self.scale) != 2 or not -math.inf < self.scale[0] < self.scale[1] < math.inf:
+        low, high = self.scale
+        if not low < high:
             raise ValueError(
                 f"scale = {in_line(self.scale)} must be the worst and the best score, "
                 "such as (1, 5)."
@@ -137,7 +141,6 @@ class judge(Reward):
                 "ask is async, but a judge calls it in threads: write def ask(messages), with a "
                 "client such as openai.OpenAI() instead of AsyncOpenAI()."
             )
-        require_number("concurrent", self.concurrent, 1)
         # The reward is frozen. The replies are no field, because they change.
         object.__setattr__(self, "replies", _read_replies(self.cache))
 
@@ -244,18 +247,9 @@ class judge(Reward):
             columns["log_metric"](f"{self.__name__}/unscored", share_unscored)
         return scores
 
-    @property
-    def last_agreement(self) -> tuple[JudgeVerdict, str] | None:
-        """Verdict and sentence of the last `gn.checks.agreement` with this rubric and model.
-
-        They are kept among the replies, under a key of their own.
-        """
-        kept = self.replies.get(self._key("measured"))
-        return None if kept is None else tuple(json.loads(kept))
-
     def keep_agreement(self, verdict: JudgeVerdict, sentence: str) -> None:
-        """Keep the result of `gn.checks.agreement`, in the file of the replies too."""
-        self._keep(self._key("measured"), json.dumps([verdict, sentence]))
+        """Keep the result of `gn.checks.agreement` as long as this object exists."""
+        object.__setattr__(self, "last_agreement", (verdict, sentence))
 
     def _keep(self, key: str, reply: str) -> None:
         """Keep a reply in memory and in the file."""
@@ -267,7 +261,7 @@ class judge(Reward):
                 # A new line first, because the last one may be incomplete.
                 file.write(f"\n{json.dumps([key, reply])}\n")
 
-    def _key(self, messages: Messages | str) -> str:
+    def _key(self, messages: Messages) -> str:
         scale = [float(end) for end in self.scale]
         content = json.dumps([self.model, self.rubric, scale, messages])
         return hashlib.sha256(content.encode()).hexdigest()[:32]

@@ -20,11 +20,11 @@ from grpo_nb.rewards.answers import SlotReward, is_copied_from_question
 from grpo_nb.rewards.math_shapes import (
     EXPRESSION,
     LIST,
+    NAMED,
     TUPLE,
     Shape,
     boxed_answers,
     normalize_latex,
-    split_name,
     without_spaces,
 )
 from grpo_nb.rewards.math_worker import are_equal_expressions
@@ -139,55 +139,37 @@ def _is_same_normalized(given: str, gold: str) -> bool:
 
 def _has_same_parts(given: str, gold: str) -> bool:
     """Compare two answers as one expression, as a list in any order, or part by part."""
-    gold_shape = Shape.of(gold)
     shape = Shape.of(given)
+    gold_shape = Shape.of(gold)
     if shape.kind == LIST and len(shape.parts) > len(gold_shape.parts):
         # A list may name a part twice. The parts keep their spaces: `\pi r` is not `\pir`.
         different = {without_spaces(part): part for part in shape.parts}
         shape = replace(shape, parts=list(different.values()))
-    have_names = bool(shape.name and gold_shape.name)
-    if have_names and without_spaces(shape.name) != without_spaces(gold_shape.name):
-        return False
-    either_is_expression = EXPRESSION in (shape.kind, gold_shape.kind)
-    are_relations = bool(_RELATION.search(given) and _RELATION.search(gold))
-    if either_is_expression and are_relations and not have_names:
+    kinds = {shape.kind, gold_shape.kind}
+    if shape.name and gold_shape.name:
+        if without_spaces(shape.name) != without_spaces(gold_shape.name):
+            return False
+    elif EXPRESSION in kinds and _RELATION.search(given) and _RELATION.search(gold):
         # Two equations or inequalities are compared as a whole.
         return _is_same_expression(given, gold)
-    if not _can_compare_parts(shape, gold_shape):
+    # `x = 1, y = 2` is also the tuple (1, 2).
+    have_matching_kinds = len(kinds) == 1 or kinds in ({NAMED, TUPLE}, {NAMED, LIST})
+    have_same_length = len(shape.parts) == len(gold_shape.parts) <= _MOST_PARTS
+    if not (have_matching_kinds and have_same_length):
         return False
-    if gold_shape.kind == EXPRESSION:
+    if kinds == {EXPRESSION}:
         # `x = x + 1` does not define x.
         names = re.findall(r"\\[A-Za-z]+|[A-Za-z]", gold)
         is_circular = not gold_shape.name and shape.name in names
         if is_circular:
             return False
         return _is_same_expression(shape.parts[0], gold_shape.parts[0])
-    are_inequalities = gold_shape.kind == LIST and _INEQUALITY.search(gold)
-    if are_inequalities and len(set(_AND_OR.findall(f"{given} {gold}"))) > 1:
+    if _INEQUALITY.search(gold) and len(set(_AND_OR.findall(f"{given} {gold}"))) > 1:
         # `x > 1 and x < 3` is not `x > 1 or x < 3`.
         return False
-    if gold_shape.kind == LIST and shape.has_own_names == gold_shape.has_own_names:
+    if kinds in ({LIST}, {NAMED}):
         return _is_same_in_any_order(shape.parts, gold_shape.parts)
-    parts = _in_order_of_names(shape.parts)
-    gold_parts = _in_order_of_names(gold_shape.parts)
-    pairs = zip(parts, gold_parts, strict=True)
-    return all(_is_same_normalized(part, gold_part) for part, gold_part in pairs)
-
-
-def _can_compare_parts(shape: Shape, gold: Shape) -> bool:
-    """Return True if two shapes have equally many parts, not too many, and kinds that match."""
-    have_matching_kinds = shape.kind == gold.kind
-    if {shape.kind, gold.kind} == {LIST, TUPLE}:
-        # `x = 1, y = 2` is the tuple (1, 2).
-        have_matching_kinds = shape.has_own_names or gold.has_own_names
-    return have_matching_kinds and len(shape.parts) == len(gold.parts) <= _MOST_PARTS
-
-
-def _in_order_of_names(parts: list[str]) -> list[str]:
-    """Return `y = 2, x = 1` as `x = 1, y = 2`, which is (1, 2); other parts keep their order."""
-    names = [split_name(part)[0] for part in parts]
-    has_letters = all(len(name) == 1 for name in names)
-    return sorted(parts, key=lambda part: split_name(part)[0]) if has_letters else parts
+    return all(map(_is_same_normalized, shape.parts, gold_shape.parts))
 
 
 def _is_same_in_any_order(parts: Sequence[str], gold_parts: Sequence[str]) -> bool:

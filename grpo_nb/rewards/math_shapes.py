@@ -107,6 +107,7 @@ _AND = r"(?<![A-Za-z\\])and(?![A-Za-z])"
 _SEPARATOR = rf"[,;]?\s*(?:{_OR}|{_AND})|;|,(?!\d{{3}}(?!\d))"
 
 LIST = "list"
+NAMED = "named"
 RATIO = "ratio"
 EXPRESSION = "expression"
 TUPLE = "()"
@@ -171,19 +172,15 @@ def without_spaces(text: str) -> str:
 def split_name(text: str) -> tuple[str, str]:
     r"""Split `x = 42` into `x` and `42`; the name is empty if there is none.
 
-    `(p, q)` is a name as well, and a number is none. `x \in` gives a name, as `x =` does, and
-    `f(x)` is the `y` of a function.
+    `f(x)` and `(p, q)` are names as well, and a number is none. `x \in 1` gives `x`, as `x =` does.
 
     >>> split_name("x = 42"), split_name("41 = 42"), split_name("f(x) = 2x")
-    (('x', '42'), ('', '41 = 42'), ('y', '2x'))
+    (('x', '42'), ('', '41 = 42'), ('f(x)', '2x'))
     """
     match = _NAME_BEFORE.match(text)
     if match is None:
         return "", text
-    name = match[1].replace(" ", "")
-    if re.fullmatch(r"[a-z]\([a-z]\)", name):
-        name = "y"
-    return name, text[match.end() :].strip()
+    return match[1].replace(" ", ""), text[match.end() :].strip()
 
 
 def is_name(text: str) -> bool:
@@ -251,7 +248,10 @@ class Shape:
     name: str
     """Name of the answer: `x` in `x = 1`."""
     kind: str
-    """A list, ratio or expression, or the brackets of a tuple or interval, such as `[)`."""
+    """A list, ratio or expression, or the brackets of a tuple or interval, such as `[)`.
+
+    `x = 1, y = 2` is of the kind "named": each part has a name of its own. Letters are sorted.
+    """
     parts: list[str]
 
     @classmethod
@@ -265,22 +265,17 @@ class Shape:
                 return cls("", pair, parts)
         parts = split_list(text)
         if len(parts) > 1:
+            names = [split_name(part)[0] for part in parts]
+            if all(names) and len(set(names)) == len(names):
+                has_letters = all(len(name) == 1 for name in names)
+                return cls("", NAMED, sorted(parts) if has_letters else parts)
             return cls("", LIST, parts)
         name, rest = split_name(text)
-        if name and split_name(rest)[0]:
-            # A chain such as x = y = 1.
-            return cls("", EXPRESSION, [text])
         if name:
             return replace(cls.of(rest), name=name)
         # As one expression, the ratio 1:3:2 would equal 1:2:3: math-verify reads a quotient.
         parts = split_outside_brackets(text, ":")
         return cls("", RATIO if len(parts) > 1 else EXPRESSION, parts)
-
-    @property
-    def has_own_names(self) -> bool:
-        """True for a list such as `x = 1, y = 2`, in which each part has a name of its own."""
-        names = [split_name(part)[0] for part in self.parts]
-        return all(names) and len(set(names)) == len(names)
 
 
 def _with_intervals(text: str) -> str:

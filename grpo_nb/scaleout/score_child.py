@@ -4,8 +4,6 @@
 of the kit except the copies in the folder.
 """
 
-import asyncio
-import inspect
 import math
 import os
 import sys
@@ -35,7 +33,4 @@ def _scores(reward, batch):
         log_extra=lambda column, values: None,
         log_metric=lambda name, value: None,
     )
-    # TRL awaits rewards that are coroutines.
-    if inspect.isawaitable(output):
-        output = asyncio.run(output)
     return [math.nan if score is None else float(score) for score in output]

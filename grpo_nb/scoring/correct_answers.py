@@ -4,7 +4,7 @@ The grader of a set of rewards decides. It is not a language model, as `gn.rewar
 `choose_grader` returns the first of these:
 
 1. The only reward of the set that compares the answer slot, if the rows have the column that it
-   reads. It is a `SlotReward`, such as `multiple_choice()` or a user's subclass.
+   reads. It is a `SlotReward`, such as `maths()` or a user's subclass.
 2. If the set has no `SlotReward`: the user's own function, or the kit's `code_tests()`, that alone
    has the highest weight of all rewards.
 3. `correctness()`.
@@ -15,14 +15,12 @@ the format, and apply it to the last candidate anywhere in a text.
 
 import copy
 import dataclasses
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_nb.rewards.answers import SlotReward, correctness, gold_answers
+from grpo_nb.rewards.answers import SlotReward, correctness
 from grpo_nb.rewards.base import (
-    Reward,
     RewardFunction,
     range_of,
     reward_name,
@@ -31,7 +29,6 @@ from grpo_nb.rewards.base import (
 from grpo_nb.rewards.code import code_tests
 from grpo_nb.scoring.last_answer import (
     CANDIDATE_IN_WORDS,
-    CandidateKind,
     candidate_kind,
     last_candidate,
     recurring_labels,
@@ -87,37 +84,34 @@ def choose_grader(
     >>> choose_grader([correctness(tolerance=0.1), xml_tags()], [], xml())
     correctness(tolerance=0.1)
     """
-    rewards = list(rewards)
-    # Two rewards for the slot may disagree, and neither is more right than the other.
-    slot_rewards = [reward for reward in rewards if isinstance(reward, SlotReward)]
-    if len(slot_rewards) == 1:
-        column = slot_rewards[0].column
-        if not rows or column in rows[0]:
-            return slot_rewards[0]
-    function = deciding_function(rewards)
-    if function is None:
-        return correctness()
-    return function_grader(function, rows, format, tokenizer=tokenizer, start_episode=start_episode)
+    decider = deciding_reward(rewards, rows)
+    if decider is None or isinstance(decider, SlotReward):
+        return decider or correctness()
+    return function_grader(decider, rows, format, tokenizer=tokenizer, start_episode=start_episode)
 
 
-def deciding_function(rewards: Iterable[RewardFunction]) -> RewardFunction | None:
-    """Return the function that is the grader of a set without a `SlotReward`.
+def deciding_reward(
+    rewards: Iterable[RewardFunction], rows: Sequence[Mapping[str, Any]] = ()
+) -> RewardFunction | None:
+    """Return the reward of a set that decides which answers are correct, as described at the top.
 
-    It is the user's own function, or the kit's `code_tests()`, with the highest weight of all
-    rewards. None if the set has a `SlotReward`, or if there is no such function, or more than one.
-    The kit's other rewards (format and `judge`) may share the highest weight; they are never
-    chosen.
+    None if `correctness()` decides. The kit's other rewards (format and `judge`) may share the
+    highest weight with a function; they are never chosen.
 
     >>> def solved(completions, **columns): ...
     >>> def style(completions, **columns): ...
-    >>> deciding_function([solved]) is solved
-    True
-    >>> deciding_function([solved, style]), deciding_function([solved, correctness()])
-    (None, None)
+    >>> deciding_reward([solved]) is solved, deciding_reward([solved, style])
+    (True, None)
+    >>> deciding_reward([solved, correctness(tolerance=0.1)])
+    correctness(tolerance=0.1)
     """
     rewards = list(rewards)
-    if any(isinstance(reward, SlotReward) for reward in rewards):
-        return None
+    slot_rewards = [reward for reward in rewards if isinstance(reward, SlotReward)]
+    if slot_rewards:
+        # Two rewards for the slot may disagree, and neither is more right than the other.
+        is_only_one = len(slot_rewards) == 1
+        has_column = not rows or slot_rewards[0].column in rows[0]
+        return slot_rewards[0] if is_only_one and has_column else None
     weights = weights_by_name(rewards)
     highest = max(weights.values(), default=0.0)
     main = []
@@ -142,13 +136,10 @@ def function_grader(
     gold answer of another row, and an empty completion. The full score is, in this order:
 
     1. The upper end of the function's attribute `range`.
-    2. The lowest score of a gold answer that is above every wrong and empty one. Questions may be
+    2. The lowest score of a gold answer that is above all wrong and empty ones. Questions may be
        worth different scores: if right answers score 1 or 3 and wrong ones 0, it is 1. If wrong
        answers to the hard question score 2, it is 3.
-    3. The highest score of a gold answer that is above its own wrong and empty one. Example: a
-       function that searches the text for the gold answer 2 also finds it in the wrong answer 12.
-       Then no gold answer scores above every wrong one.
-    4. 1.0.
+    3. 1.0.
 
     Args:
         function: A reward function with TRL's signature. It may return booleans.
@@ -178,37 +169,37 @@ def function_grader(
     started_rows = [dict(start_episode(row)) for row in [*tried_rows] * 3]
     scores = _function_scores(function, texts, started_rows, tokenizer=tokenizer) if texts else []
     # A text without a score is below every text with one.
-    gold_scores, wrong_scores, empty_scores = np.nan_to_num(scores, nan=-np.inf).reshape(3, -1)
-    not_right = np.maximum(wrong_scores, empty_scores) + _ROUNDING
-    # Of the gold answers: scores above those of the same row, and above those of all rows.
-    above_own = gold_scores[gold_scores > not_right]
-    above_all = gold_scores[gold_scores > not_right.max(initial=-np.inf)]
-    is_gold_above = above_own.size > 0
-    lowest, highest = range_of(function) or (0.0, 0.0)
-    if lowest < highest < math.inf:
+    gold_scores, *other_scores = np.nan_to_num(scores, nan=-np.inf).reshape(3, -1)
+    highest_other = np.max(other_scores, initial=-np.inf)
+    full_scores = gold_scores[gold_scores > highest_other + _ROUNDING]
+    declared_range = range_of(function)
+    if declared_range is not None:
         # It takes precedence: the gold answers of eight rows may not reach it.
-        full_score = highest
+        _, full_score = declared_range
         reason = "its declared maximum"
-    elif is_gold_above:
-        full_score = float(above_all.min() if above_all.size else above_own.max())
+    elif full_scores.size:
+        full_score = float(full_scores.min())
         reason = "its score for a gold answer in the format"
     else:
         full_score = 1.0
         reason = "the default"
-    if not is_gold_above:
+    if not full_scores.size:
         reason += "; no gold answer scores above a wrong one"
     return FunctionGrader(
         function=function,
         full_score=full_score,
         reason=reason,
         # If all gold answers are the same, no wrong one was tried.
-        is_proven=is_gold_above and any(wrong_answers),
+        is_proven=full_scores.size > 0 and any(wrong_answers),
     )
 
 
 def _wrong_answer(gold: str, golds: Sequence[str]) -> str:
-    """Return another row's gold answer, which looks like a right one; empty if all are equal."""
-    return next((other for other in golds if folded(other) != folded(gold)), "")
+    """Return another row's gold answer, which looks like a right one; empty if there is none.
+
+    It does not contain the gold answer, because a function may search for that in the text.
+    """
+    return next((other for other in golds if folded(gold) not in folded(other)), "")
 
 
 def grader_in_words(grader: Grader) -> str:
@@ -216,9 +207,8 @@ def grader_in_words(grader: Grader) -> str:
 
     It shows the settings of the grader that are not defaults.
 
-    >>> from grpo_nb.rewards import multiple_choice
-    >>> grader_in_words(multiple_choice())
-    'answers to which multiple_choice() gives the full score'
+    >>> grader_in_words(correctness(tolerance=0.1))
+    'answers to which correctness(tolerance=0.1) gives the full score'
     """
     if isinstance(grader, FunctionGrader):
         return (
@@ -240,8 +230,7 @@ def are_correct(
 ) -> list[bool]:
     """Return for each completion whether it is correct.
 
-    A completion is correct if the grader gives it the full score. Where the grader returns None,
-    `correctness()` decides.
+    A completion is correct if the grader gives it the full score. Without a score (None) it is not.
 
     Args:
         grader: From `choose_grader`.
@@ -253,13 +242,7 @@ def are_correct(
     if scores is None:
         scores = grader_scores(grader, texts, rows, format)
     full_score = grader.full_score if isinstance(grader, FunctionGrader) else 1.0
-    is_correct = [value >= full_score - _ROUNDING for value in scores]
-    if any(map(math.isnan, scores)):
-        by_correctness = grader_scores(correctness(), texts, rows, format)
-        for place, value in enumerate(scores):
-            if math.isnan(value):
-                is_correct[place] = by_correctness[place] == 1.0
-    return is_correct
+    return [value >= full_score - _ROUNDING for value in scores]
 
 
 def grader_scores(
@@ -309,17 +292,16 @@ def are_correct_anywhere(
     # With several samples a row comes several times, which would make any answer look like a label.
     distinct_rows = {id(row): row for row in rows}.values()
     labels = recurring_labels([str(row.get("answer", "")) for row in distinct_rows])
-    is_correct_anywhere = list(is_correct)
-    for place, (text, row) in enumerate(zip(texts, rows, strict=True)):
-        if is_correct[place]:
-            continue
-        candidates = []
-        for gold in _deciding_golds(grader, row):
-            candidates += last_candidate(text, gold, row=row, format=format, labels=labels)
-        # A candidate has no tags any more, so it is graded in the format without tags.
-        verdicts = are_correct(grader, candidates, [row] * len(candidates), bare())
-        is_correct_anywhere[place] = any(verdicts)
-    return is_correct_anywhere
+    candidates = []
+    for text, row in zip(texts, rows, strict=True):
+        # Other accepted answers are of the kind of the first one.
+        gold = next(iter(grader.golds(dict(row))), "")
+        question = str(row.get("question", ""))
+        candidate = last_candidate(text, gold, question=question, format=format, labels=labels)
+        candidates.append(candidate or "")
+    # A candidate has no tags any more, so it is graded in the format without tags.
+    verdicts = are_correct(grader, candidates, rows, bare())
+    return [any(pair) for pair in zip(is_correct, verdicts, strict=True)]
 
 
 def anywhere_in_words(grader: Grader, rows: Sequence[Mapping[str, Any]]) -> str:
@@ -331,23 +313,12 @@ def anywhere_in_words(grader: Grader, rows: Sequence[Mapping[str, Any]]) -> str:
     """
     if not isinstance(grader, SlotReward):
         return f"not measured, because {grader.name}() does not say where it reads the answer"
-    labels = recurring_labels([str(row.get("answer", "")) for row in rows])
-    kinds_in_rows: set[CandidateKind] = set()
-    for row in rows:
-        for gold in _deciding_golds(grader, row):
-            kinds_in_rows.add(candidate_kind(gold, row, labels))
-    searched = " or ".join(
-        words for kind, words in CANDIDATE_IN_WORDS.items() if kind in kinds_in_rows
-    )
+    golds = [str(row.get("answer", "")) for row in rows]
+    kind = candidate_kind(golds[0], recurring_labels(golds))
     return (
-        f"{searched} in the text, compared in the same way; "
+        f"{CANDIDATE_IN_WORDS[kind]} in the text, compared in the same way; "
         "a question repeated word for word is not searched"
     )
-
-
-def _deciding_golds(grader: SlotReward, row: Mapping[str, Any]) -> list[str]:
-    """Return the grader's gold answers of a row, or those of `correctness()` if it has none."""
-    return grader.golds(dict(row)) or gold_answers(row["answer"])
 
 
 def _function_scores(
@@ -360,11 +331,9 @@ def _function_scores(
     """Return a function's scores, and restore its `state_dict`: grading is no training step."""
     has_memory = hasattr(function, "state_dict") and hasattr(function, "load_state_dict")
     memory = copy.deepcopy(function.state_dict()) if has_memory else None
-    state = None
-    if not isinstance(function, Reward):
-        # As in the trial before a training, so that a reward that learns from calls learns nothing.
-        state = first_step_state()
-        state.is_trial = True
+    # As in the trial before a training, so that a reward that learns from calls learns nothing.
+    state = first_step_state()
+    state.is_trial = True
     try:
         scores = score(
             function,

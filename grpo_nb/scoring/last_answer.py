@@ -7,22 +7,19 @@ of the gold answer decides what is searched for:
 | gold answer | candidate |
 | --- | --- |
 | number | the last number written with digits, with its unit where the gold answer has one |
-| label or option | the label, letter or option text that is named last |
-| JSON | the JSON object or array that ends last |
-| expression | the last `\boxed{}` or formula between dollar signs, else the end of the last line |
+| label | the label, such as "spam" or the letter of an option, that is named last |
+| JSON | the text from the first opening to the last closing bracket |
+| expression | the last `\boxed{}` or formula between dollar signs, else as for a text |
 | text | the last words, as many as the gold answer has |
 
 Only the last candidate counts. The marks of the format are not searched. Neither is a question that
 the completion repeats word for word, because a number of the question is not an answer to it.
 """
 
-import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Literal
 
-from grpo_nb.rewards.answers import options_in
-from grpo_nb.rewards.base import completion_text
 from grpo_nb.tasks.answers import answers_of, folded
 from grpo_nb.tasks.formats import AnswerFormat
 from grpo_nb.tasks.markup import INSIDE
@@ -32,7 +29,7 @@ CandidateKind = Literal["number", "label", "json", "expression", "text"]
 CANDIDATE_IN_WORDS: Mapping[CandidateKind, str] = {
     "number": "the last number",
     "label": "the label named last",
-    "json": "the last JSON value",
+    "json": "the JSON value",
     "expression": "the last formula",
     "text": "the last words, as many as the gold answer has",
 }
@@ -71,7 +68,7 @@ _FORMULA = re.compile(
     rf"\\boxed\s*\{{({INSIDE})\}}|\$\$(.+?)\$\$|\$([^$\n]+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]",
     re.DOTALL,
 )
-_LEAD_IN = re.compile(r"(?is).*(?:\bis|:)\s+")
+_JSON = re.compile(r"[{\[].*[}\]]", re.DOTALL)
 _CLOSING = " \t\r\n.!*_`\"'"
 
 
@@ -79,56 +76,50 @@ def last_candidate(
     text: str,
     gold: str,
     *,
-    row: Mapping[str, Any],
+    question: str,
     format: AnswerFormat,
     labels: Sequence[str] = (),
-) -> list[str]:
-    """Return one or two readings of the last candidate for an answer in a text.
-
-    `x = 2` gives `x = 2` and `2`. The list is empty if there is no candidate.
+) -> str | None:
+    """Return the last candidate for an answer in a text; None if there is none.
 
     Args:
         text: The completion.
         gold: The gold answer.
-        row: The data row, with `question` and the options in it.
+        question: Where the completion repeats it, it is not searched.
         format: The answer format, whose marks are left out.
         labels: The labels of the task, if it has any.
 
     >>> xml_format = AnswerFormat(name="xml", answer_open="<answer>", answer_close="</answer>")
-    >>> row = {"question": "What is 8 + 4?"}
-    >>> last_candidate("What is 8 + 4? It is 12.", "12", row=row, format=xml_format)
-    ['12']
-    >>> last_candidate("What is 8 + 4?", "4", row=row, format=xml_format)
-    []
+    >>> question = "What is 8 + 4?"
+    >>> last_candidate("What is 8 + 4? It is 12.", "12", question=question, format=xml_format)
+    '12'
+    >>> last_candidate("What is 8 + 4?", "4", question=question, format=xml_format) is None
+    True
     """
-    kind = candidate_kind(gold, row, labels)
     text = _without_marks(text[-_LONGEST_TEXT:], format)
-    text = _without_question(text, str(row.get("question", "")))
-    match kind:
+    text = _without_question(text, question)
+    match candidate_kind(gold, labels):
         case "number":
-            return _last_number(text, gold)
+            return _last_number(text)
         case "label":
-            return _last_label(text, [*labels, *_option_names(row)])
+            return _last_label(text, labels)
         case "json":
-            return _last_json(text)
-        case "expression":
-            return _last_formula(text)
-    return _last_words(text, count=len(gold.split()))
+            value = _JSON.search(text)
+            return value[0] if value else None
+        case "expression" if formula := _last_formula(text):
+            return formula
+    last_words = text.split()[-len(gold.split()) :]
+    return " ".join(last_words).strip(_CLOSING)
 
 
-def candidate_kind(gold: str, row: Mapping[str, Any], labels: Sequence[str] = ()) -> CandidateKind:
+def candidate_kind(gold: str, labels: Sequence[str] = ()) -> CandidateKind:
     """Return the kind of candidate that is compared with a gold answer.
 
-    >>> candidate_kind("1,250", {})
-    'number'
-    >>> candidate_kind("spam", {}, ["spam", "ham"])
-    'label'
-    >>> candidate_kind("Paris", {})
-    'text'
+    >>> candidate_kind("1,250"), candidate_kind("spam", ["spam", "ham"]), candidate_kind("Paris")
+    ('number', 'label', 'text')
     """
     # Labels first: the label "1" is a number too, but only labels count as candidates for it.
-    names = {folded(name) for name in (*labels, *_option_names(row))}
-    if folded(gold) in names:
+    if folded(gold) in map(folded, labels):
         return "label"
     return answers_of([gold]).kind  # never "choice": one answer does not recur
 
@@ -161,24 +152,23 @@ def _without_question(text: str, question: str) -> str:
     return re.sub(rf"(?<!\w){repeated}(?!\w|[.,]\d)", " ", text, flags=re.IGNORECASE)
 
 
-def _last_number(text: str, gold: str) -> list[str]:
+def _last_number(text: str) -> str | None:
     # The last number, because worked steps come before the result.
     numbers = list(_NUMBER_IN_TEXT.finditer(text))
     if not numbers:
-        return []
+        return None
     number = numbers[-1][0].replace("\u2212", "-")
     unit = _UNIT_AFTER.match(text, numbers[-1].end())
-    if unit is not None and read_number(gold).unit:
-        with_unit = f"{number} {unit[1]}"
-        if read_number(with_unit) is not None:
-            return [with_unit]
-    return [number]
+    with_unit = f"{number} {unit[1]}" if unit else number
+    # The word after the number may be no unit.
+    return number if read_number(with_unit) is None else with_unit
 
 
-def _last_label(text: str, labels: Sequence[str]) -> list[str]:
+def _last_label(text: str, labels: Sequence[str]) -> str | None:
     # The longest first: "spam mail" takes precedence over "spam".
-    ordered = sorted(set(labels), key=len, reverse=True)
-    return re.findall("|".join(map(_label_pattern, ordered)), text)[-1:]
+    ordered = sorted(labels, key=len, reverse=True)
+    named = re.findall("|".join(map(_label_pattern, ordered)), text)
+    return named[-1] if named else None
 
 
 def _label_pattern(label: str) -> str:
@@ -193,40 +183,11 @@ def _label_pattern(label: str) -> str:
     return rf"{pattern}(?:(?<=[a-z] A)|(?!\s+(?!is\b|was\b)[a-z]))"
 
 
-def _option_names(row: Mapping[str, Any]) -> list[str]:
-    """Return the letters and texts of the options in the question, such as `B) text`."""
-    question = row.get("prompt", row.get("question", ""))
-    options = options_in(completion_text(question))
-    return [*options, *options.values()]
-
-
-def _last_json(text: str) -> list[str]:
-    text = text[: max(text.rfind("}"), text.rfind("]")) + 1]
-    # From the left, so that the whole object is found before an object inside it.
-    for bracket in re.finditer(r"[{\[]", text):
-        candidate = text[bracket.start() :]
-        try:
-            json.loads(candidate)
-        except (ValueError, RecursionError):
-            continue
-        return [candidate]
-    return []
-
-
-def _last_formula(text: str) -> list[str]:
-    text = text[-_LONGEST_FORMULA_TEXT:]
-    formulas = list(_FORMULA.finditer(text))
-    if formulas:
-        formula = formulas[-1][formulas[-1].lastindex].strip()
-    else:
-        _, _, last_line = text.strip().rpartition("\n")
-        formula = _LEAD_IN.sub("", last_line).strip(_CLOSING)
+def _last_formula(text: str) -> str:
+    formulas = list(_FORMULA.finditer(text[-_LONGEST_FORMULA_TEXT:]))
+    if not formulas:
+        return ""
+    formula = formulas[-1][formulas[-1].lastindex].strip()
     # Of a chain of equations, `y = 2x = 4`, the last side is the result.
-    after_equals = formula.rpartition("=")[2].strip()
-    return list(dict.fromkeys([formula, after_equals]))
-
-
-def _last_words(text: str, count: int) -> list[str]:
-    # With and without the closing mark, because `exact_text` compares every character.
-    tail = " ".join(text.split()[-count:])
-    return list(dict.fromkeys([tail, tail.strip(_CLOSING)]))
+    is_chain = formula.count("=") > 1
+    return formula.rpartition("=")[2] if is_chain else formula

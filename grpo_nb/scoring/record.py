@@ -6,9 +6,8 @@ and `get_soft_overlong_punishment(64, 8)` of TRL do. So `state` is a hash of the
 function or an object holds: its attributes, closure, defaults and the arguments of a
 `functools.partial`.
 
-Global variables are not recorded. An object inside these values is recorded as Python writes it. A
-function inside them is recorded by its name, and in a closure by its source too. Nothing in a
-record is ever executed.
+Global variables are not recorded. An object inside these values is recorded as Python writes it,
+and a function inside them by its name. Nothing in a record is ever executed.
 """
 
 import dataclasses
@@ -35,8 +34,6 @@ _KIT_REWARDS: dict[str, type[Reward]] = {
 }
 # Parameters of kit rewards that are objects; a record has their fields.
 _OBJECT_PARAMETERS = {"format": AnswerFormat, "limits": Limits}
-_STATE_SCHEME = "7:"
-"""Start of each hash of a state. Only hashes with the same start can be compared."""
 # Some objects write their state after their address: <threading.Event at 0x7f6b: unset>.
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+[^>\n]*| with id=\d+")
 
@@ -64,7 +61,7 @@ def source_of(reward: RewardFunction) -> str:
 
 
 def record_of(reward: RewardFunction) -> dict[str, Any]:
-    """Return the record of a reward: `kind`, `parameters`, `source`, `hash` and `state`.
+    """Return the record of a reward: `kind`, `call`, `parameters`, `source`, `hash` and `state`.
 
     All values can be written as JSON.
 
@@ -86,6 +83,7 @@ def record_of(reward: RewardFunction) -> dict[str, Any]:
         identity += source
     return {
         "kind": kind if is_kit_reward else "",
+        "call": repr(reward) if is_kit_reward else "a function",
         "parameters": json.loads(parameters) or {},
         "source": source,
         # A reward has changed if its hash or its state differs.
@@ -100,23 +98,15 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 
     >>> from grpo_nb.rewards import correctness
     >>> differences(record_of(correctness()), record_of(correctness(tolerance=0.5)))
-    'tolerance was 0.0, is 0.5'
+    'it was correctness() and is correctness(tolerance=0.5)'
     """
-    if before["hash"] == now["hash"]:
-        # A run of an earlier version has no state, or another kind of hash.
-        states = {before.get("state") or "", now["state"]}
-        are_comparable = all(state.startswith(_STATE_SCHEME) for state in states)
-        if are_comparable and len(states) > 1:
-            return "it holds other values now (attributes, closure or arguments)"
-        return ""
-    old = {"kind": before["kind"] or "a function", **before["parameters"]}
-    new = {"kind": now["kind"] or "a function", **now["parameters"]}
-    changes = [
-        f"{name} was {old.get(name)!r}, is {new.get(name)!r}"
-        for name in {**old, **new}
-        if old.get(name) != new.get(name)
-    ]
-    return ", ".join(changes) or "its source changed"
+    if before["hash"] != now["hash"]:
+        if before["kind"] or now["kind"]:
+            return f"it was {before['call']} and is {now['call']}"
+        return "its source changed"
+    if before.get("state", "") != now["state"]:
+        return "it holds other values now (attributes, closure or arguments)"
+    return ""
 
 
 def rebuild_reward(record: Mapping[str, Any]) -> Reward | None:
@@ -160,8 +150,7 @@ def _hash_of_state(reward: RewardFunction) -> str:
         # An object can fail in any way when it writes itself as text.
         return ""
     content = _ADDRESS.sub("", text)
-    digest = hashlib.sha256(content.encode("utf-8", "replace")).hexdigest()
-    return f"{_STATE_SCHEME}{digest[:16]}"
+    return hashlib.sha256(content.encode("utf-8", "replace")).hexdigest()[:16]
 
 
 def _held_values(reward: RewardFunction) -> Any:
@@ -170,18 +159,17 @@ def _held_values(reward: RewardFunction) -> Any:
         return [_held_values(reward.func), reward.args, reward.keywords]
     if isinstance(reward, types.MethodType):
         return _held_values(reward.__self__)
-    held = _compared_fields(reward) if dataclasses.is_dataclass(reward) else vars(reward)
     # What `state_dict` saves is in the checkpoints. It may save the attribute `_count` as `count`.
     saved = set()
     if hasattr(reward, "load_state_dict"):
         saved = {str(name).strip("_") for name in reward.state_dict()}
-    attributes = {name: value for name, value in held.items() if name.strip("_") not in saved}
+    attributes = {
+        name: value for name, value in vars(reward).items() if name.strip("_") not in saved
+    }
     # A run records these two on their own.
     for name in ("__name__", "weight"):
         attributes.pop(name, None)
     if not isinstance(reward, types.FunctionType):
         return attributes
     closure = inspect.getclosurevars(reward).nonlocals
-    # A function around another reward has changed if that reward was edited.
-    sources = [source_of(value) for value in closure.values() if inspect.isfunction(value)]
-    return [closure, sources, reward.__defaults__, reward.__kwdefaults__, attributes]
+    return [closure, reward.__defaults__, reward.__kwdefaults__, attributes]

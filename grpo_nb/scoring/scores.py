@@ -17,19 +17,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from grpo_nb.core.problems import EnvironmentProblem
-from grpo_nb.core.tables import Html, Part, Shown, Table, escaped
+from grpo_nb.core.tables import Part, Shown, Table, as_written
 from grpo_nb.core.words import as_score, displayable, in_line, shorten
 from grpo_nb.rewards.base import (
     Completion,
-    Reward,
     RewardFunction,
-    changed_weights,
     completion_text,
     ending_with_model_message,
-    is_async,
     reward_list,
     reward_name,
-    run_coroutine,
     weights_by_name,
 )
 
@@ -101,11 +97,10 @@ def make_batch(
         raise ValueError(
             f"rows = {in_line(rows)} must be a list with one dict for each completion, or one dict."
         )
-    for name, values in {"rows": listed_rows, "completion_ids": completion_ids}.items():
-        if values is not None and len(values) != len(completions):
-            raise ValueError(
-                f"{len(values)} {name} for {len(completions)} completions: pass one for each."
-            )
+    if len(listed_rows) != len(completions):
+        raise ValueError(
+            f"{len(listed_rows)} rows for {len(completions)} completions: pass one for each."
+        )
     first_row = listed_rows[0]
     # `prompt` first: it is what the model read, with the system prompt and the examples.
     prompt_column = "prompt" if "prompt" in first_row else "question"
@@ -133,12 +128,11 @@ def make_batch(
 
 def _require_completions(completions: Sequence[Completion]) -> None:
     """Raise ValueError if completions are not all strings, or all lists of chat messages."""
-    is_list = not isinstance(completions, str | Mapping)
-    if is_list and len(completions) == 0:
+    if len(completions) == 0:
         raise ValueError("completions is empty: there is nothing to score.")
-    kinds = {isinstance(completion, str) for completion in completions}
-    is_one_message = any(isinstance(completion, Mapping) for completion in completions)
-    if not is_list or len(kinds) > 1 or is_one_message:
+    are_texts = all(isinstance(completion, str) for completion in completions)
+    are_chats = all(isinstance(completion, (list, tuple)) for completion in completions)
+    if isinstance(completions, (str, Mapping)) or not (are_texts or are_chats):
         raise ValueError(
             f"completions = {completions!r:.60} must be a list of texts, "
             "or a list of lists of chat messages."
@@ -165,24 +159,18 @@ def first_step_state() -> types.SimpleNamespace:
 def call_reward(reward: RewardFunction, batch: Batch, trainer_state: Any = None) -> list[Any]:
     """Call a reward as TRL does and return its scores as they are, unconverted.
 
-    Without a state, a plain function gets `first_step_state`. An async reward runs in the
-    event-loop thread that all async rewards share, because the notebook's own loop is already
-    running.
+    Without a state, the reward gets `first_step_state`.
 
     Raises:
         ReturnTypeError: The reward did not return an iterable.
     """
-    if trainer_state is None and not isinstance(reward, Reward):
-        trainer_state = first_step_state()
     # As in the trainer, the reward gets the batch's own lists and no copies.
     output = reward(
         **batch,
-        trainer_state=trainer_state,
+        trainer_state=trainer_state or first_step_state(),
         log_extra=lambda name, values: None,
         log_metric=lambda name, value: None,
     )
-    if is_async(reward):
-        output = run_coroutine(output)
     if not isinstance(output, Iterable):
         raise ReturnTypeError(
             f"it returned {output!r:.60}; it must be a list of one float for each completion"
@@ -209,10 +197,8 @@ def to_floats(output: Sequence[Any], count: int) -> list[float]:
     scores = []
     for value in output:
         # float("0.5") would accept a text, but torch does not.
-        if isinstance(value, str) or not (value is None or hasattr(value, "__float__")):
-            raise TypeError(
-                f"a score is {value!r:.60}, a {type(value).__name__}; it must be one number or None"
-            )
+        if isinstance(value, str):
+            raise TypeError(f"a score is the text {value!r:.60}; it must be one number or None")
         number = math.nan if value is None else float(value)
         if abs(number) > _FLOAT32_MAX:
             raise ValueError(
@@ -272,11 +258,7 @@ class Scores(Shown):
         heads = [f"{name} x {self.weights[name]:g}" for name in self.values]
         rows = []
         for text, *scores in zip(self.completions, *self.values.values(), self.totals, strict=True):
-            excerpt_html = escaped(shorten(text, 400))
-            cell = Html(
-                shorten(repr(text), 80), f"<div style='white-space:pre-wrap'>{excerpt_html}</div>"
-            )
-            rows.append((*map(as_score, scores), cell))
+            rows.append((*map(as_score, scores), as_written(shorten(text, 400))))
         yield Table(rows, [*heads, "total", "completion"], right=range(len(heads) + 1))
         if self.errors:
             yield "Failed:"
@@ -290,11 +272,10 @@ def score(
     *,
     completion_ids: Sequence[Sequence[int]] | None = None,
     tokenizer: Any = None,
-    weights: Mapping[str, float] | None = None,
     trainer_state: Any = None,
     on_error: Literal["raise", "record"] = "raise",
 ) -> Scores:
-    """Score completions with reward functions, sync or async, as trl 1.15 calls them.
+    """Score completions with reward functions as trl 1.15 calls them.
 
     All rewards get the same lists, as in the trainer: a change that one reward makes is visible to
     the next one. The lists are copies, so your own data does not change.
@@ -307,10 +288,8 @@ def score(
             columns, and `prompt`, or `question` if there is no prompt, as `prompts`.
         completion_ids: Token ids, for rewards that count tokens.
         tokenizer: Makes `completion_ids` from the completions if these are not given.
-        weights: Weights by name. Rewards that are not named keep their own weight (1.0 for a plain
-            function).
-        trainer_state: For rewards that read the training progress. Without it, plain functions get
-            the state of the first step.
+        trainer_state: For rewards that read the training progress. Without it, they get the state
+            of the first step.
         on_error: `"raise"` stops at the first reward that fails and names the row. `"record"`
             scores the rest and lists the failures in `errors`.
 
@@ -330,7 +309,7 @@ def score(
     if on_error not in ("raise", "record"):
         raise ValueError(f"on_error = {on_error!r} must be 'raise' or 'record'.")
     rewards = reward_list(rewards)
-    weights = changed_weights(weights_by_name(rewards), weights or {})
+    weights = weights_by_name(rewards)
     batch = make_batch(completions, rows, completion_ids=completion_ids, tokenizer=tokenizer)
     # Environments are shared, because some cannot be copied.
     environments = batch.get("environments", [])
@@ -338,8 +317,7 @@ def score(
     texts = tuple(completion_text(completion) for completion in batch["completions"])
     values: dict[str, tuple[float, ...]] = {}
     errors: list[RewardError] = []
-    # TRL runs the sync rewards first, then awaits the async ones.
-    for reward in sorted(rewards, key=is_async):
+    for reward in rewards:
         name = reward_name(reward)
         try:
             output = call_reward(reward, batch, trainer_state)
@@ -352,9 +330,7 @@ def score(
             if on_error == "raise":
                 raise failures[0] from failures[0].__cause__
             errors += failures
-    # In the order of the arguments, which the sort above may have changed.
-    in_order = {name: values[name] for name in weights}
-    return Scores(completions=texts, values=in_order, weights=weights, errors=tuple(errors))
+    return Scores(completions=texts, values=values, weights=weights, errors=tuple(errors))
 
 
 def score_rows(

@@ -15,9 +15,7 @@ from grpo_nb.rewards.base import (
     RewardFunction,
     completion_text,
     ending_with_model_message,
-    is_async,
     reward_name,
-    run_coroutine,
 )
 from grpo_nb.runs.checkpoints import is_disk_full
 from grpo_nb.scoring.scores import RewardError, score_rows, to_floats
@@ -32,18 +30,14 @@ def with_named_errors(reward: RewardFunction) -> RewardFunction:
     """Return the reward with errors that name the reward, the row and the completion.
 
     Scores that TRL could not use (too few, infinite, not numbers) are errors too, while it is still
-    known which reward gave them. An async reward becomes a plain function, which runs it in the
-    kit's event loop: a client's connections belong to the loop in which they were opened.
+    known which reward gave them.
     """
     name = reward_name(reward)
 
     def checked_reward(completions: Sequence[Completion], **others: Any) -> list[Any]:
         keywords = {"completions": [ending_with_model_message(c) for c in completions], **others}
         try:
-            output = reward(**keywords)
-            if is_async(reward):
-                output = run_coroutine(output)
-            scores = list(output)
+            scores = list(reward(**keywords))
             # One infinite score makes every advantage of its group NaN, and so the adapter.
             to_floats(scores, len(completions))
         except (RewardError, EnvironmentProblem):

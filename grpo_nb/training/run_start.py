@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import os
 import platform
 import time
@@ -92,14 +91,11 @@ def new_run_info(prepared: Prepared) -> RunInfo:
 
 def _reward_record(reward: RewardFunction, name: str, weight: float) -> dict[str, Any]:
     bounds = range_of(reward)
-    # The health rules judge the level of a reward by its range, which needs two finite ends.
-    is_finite = bool(bounds) and all(math.isfinite(bound) for bound in bounds)
     return {
         "name": name,
         "weight": weight,
-        "call": repr(reward),
         **record_of(reward),
-        "range": list(bounds) if is_finite else None,
+        "range": list(bounds) if bounds else None,
     }
 
 

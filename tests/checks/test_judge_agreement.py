@@ -138,26 +138,24 @@ def test_check_rewards_of_a_judge_needs_no_gold_answer() -> None:
     assert not gn.check_rewards(make_judge(), [{"question": "no gold answer"}]).ok
 
 
-def test_agreement_is_kept_for_a_judge_with_the_same_rubric(tmp_path: Path) -> None:
-    cache = tmp_path / "replies.jsonl"
-    measure(cache=cache)
-    same = make_judge(cache=cache)
-    other = make_judge(cache=cache, rubric="Few words.")
-    assert same.last_agreement[0] == "fit as a reward"
-    assert gn.check_rewards(same, ROWS).ok
-    assert not gn.check_rewards(other, ROWS).ok
+def test_agreement_is_kept_for_the_same_judge_alone() -> None:
+    judge = make_judge()
+    gn.checks.agreement(judge, LABELS)
+    assert judge.last_agreement[0] == "fit as a reward"
+    assert gn.check_rewards(judge, ROWS).ok
+    assert not gn.check_rewards(make_judge(), ROWS).ok
 
 
-def test_judge_measured_with_few_labels_has_its_own_finding(tmp_path: Path) -> None:
-    cache = tmp_path / "replies.jsonl"
-    measure(labels=LABELS[:19], cache=cache)
-    (finding,) = gn.check_rewards(make_judge(cache=cache), ROWS).findings
+def test_judge_measured_with_few_labels_has_its_own_finding() -> None:
+    judge = make_judge()
+    gn.checks.agreement(judge, LABELS[:19])
+    (finding,) = gn.check_rewards(judge, ROWS).findings
     assert finding.kind == "too few labels"
     assert finding.severity == "warning"
 
 
-def test_check_rewards_of_a_refused_judge_is_critical(tmp_path: Path) -> None:
-    judge = make_judge(cache=tmp_path / "replies.jsonl")
+def test_check_rewards_of_a_refused_judge_is_critical() -> None:
+    judge = make_judge()
     judge.keep_agreement("not fit as a reward", "It was fooled.")
     (finding,) = gn.check_rewards(judge, ROWS).findings
     assert finding.severity == "critical"

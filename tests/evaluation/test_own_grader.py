@@ -198,7 +198,7 @@ def test_scores_of_the_grader_are_kept_and_none_is_counted(
     odd = sum(int(row["answer"]) % 2 for row in task.holdout)
     evaluation = gn.evaluate(tiny_run, task, correct=sometimes)
     assert sum(row["grader_score"] is None for row in evaluation.rows) == odd > 0
-    remark = f"sometimes() returned None for {odd} of 10 answers: there correctness() decides."
+    remark = f"sometimes() returned None for {odd} of 10 answers: they count as not correct."
     assert evaluation.remarks == [remark]
     assert f"returned None for {odd} of 10 answers" in repr(evaluation)
 

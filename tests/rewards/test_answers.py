@@ -9,7 +9,6 @@ from grpo_nb.rewards.answers import (
     Undecided,
     correctness,
     exact_text,
-    multiple_choice,
 )
 from grpo_nb.tasks import formats
 from tests.rewards.cases import CASES, judged_as_labelled, slot
@@ -71,28 +70,10 @@ def test_xml_format_works_for_any_format(format: formats.AnswerFormat) -> None:
     assert reward(completions=[text, text + "\nNo, it is 41.", "0.5"]) == [1.0, 0.0, 0.0]
 
 
-@pytest.mark.parametrize("make", [correctness, exact_text, multiple_choice, rewards.maths])
+@pytest.mark.parametrize("make", [correctness, exact_text, rewards.maths])
 def test_missing_column_error_shows_the_fix(make) -> None:
     with pytest.raises(ValueError, match=r"needs the data column 'solution'.*column="):
         make(column="solution")(completions=["7"], answer=["7"])
-
-
-QUESTION = "A worked example:\nA) Oslo\nB) Bern\nQ: Which city?\nA) Paris\nB) Rome"
-
-
-@pytest.mark.parametrize(
-    ("given", "score"),
-    [
-        pytest.param("B", 1.0, id="letter"),
-        pytest.param("Rome", 1.0, id="text"),
-        pytest.param("B) Rome", 1.0, id="letter and text"),
-        pytest.param("B) Paris", 0.0, id="text of another option"),
-        pytest.param("Bern", 0.0, id="option of the worked example"),
-    ],
-)
-def test_options_are_those_of_the_last_block(given: str, score: float) -> None:
-    reward = multiple_choice()
-    assert reward(completions=[slot(given)], answer=["B"], prompts=[QUESTION]) == [score]
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 
 from grpo_nb.rewards.code import code_tests, extract_code, read_tests
-from grpo_nb.sandbox.jobs import CallResult
 from grpo_nb.tasks import formats
 from tests.rewards.cases import slot
 
-ADD = [{"call": "add", "args": [1, 2], "expected": 3}]
+ADD = ["assert add(1, 2) == 3"]
 
 
 @pytest.mark.parametrize(
@@ -25,11 +24,12 @@ ADD = [{"call": "add", "args": [1, 2], "expected": 3}]
             id="last block",
         ),
         pytest.param(
-            "```bash\nls\n```\n```python\nx = 1\n```\n```text\nout\n```",
+            slot("```bash\nls\n```\n```python\nx = 1\n```\n```text\nout\n```"),
             "x = 1\n",
             id="block of another language",
         ),
-        pytest.param("```\nx = 1\n```", "x = 1\n", id="block without language"),
+        pytest.param(slot("```\nx = 1\n```"), "x = 1\n", id="block without language"),
+        pytest.param("```python\nx = 1\n```", None, id="block without slot"),
         pytest.param("```python\nx = 1\n```\n<answer>y = 2</answer>", "y = 2", id="block and slot"),
         pytest.param("```python\nx = 1\n```\n<answer>", None, id="open slot"),
         pytest.param(slot("x = 1") + slot("x = 2"), None, id="two slots"),
@@ -44,35 +44,14 @@ def test_code_is_taken_from_slot_or_last_block(text: str, code: str | None) -> N
     assert extract_code(text, formats.xml()) == code
 
 
-@pytest.mark.parametrize(
-    ("open_mark", "text", "code"),
-    [
-        pytest.param("[", "```python\nx = [1] + [2]\n```", "x = [1] + [2]\n", id="bracket"),
-        pytest.param("<code>", "```python\nx = 1\n```\n</code>", None, id="only closed"),
-    ],
-)
-def test_code_without_slot_follows_the_marks(open_mark: str, text: str, code: str | None) -> None:
-    close_mark = {"[": "]", "<code>": "</code>"}[open_mark]
-    format = formats.AnswerFormat(name="own", answer_open=open_mark, answer_close=close_mark)
-    assert extract_code(text, format) == code
-
-
 def test_tests_of_broken_json_are_an_error_with_the_fix() -> None:
     with pytest.raises(ValueError, match=r"not valid JSON .*json\.dumps\(tests\)"):
         read_tests("['assert f(1) == 2']")
 
 
-def test_values_of_one_hash_are_compared_quickly() -> None:
-    (test,) = read_tests(["assert set(f()) == {1}"])
-    started = time.process_time()
-    numbers = [number * (2**61 - 1) for number in range(1, 20_000)]
-    assert not test.accepts(CallResult(numbers, error=None))
-    assert time.process_time() - started < 1
-
-
 def test_fences_that_never_close_are_read_quickly() -> None:
     started = time.process_time()
-    assert extract_code("```python\n" * 50_000, formats.xml()) is None
+    assert extract_code(slot("```python\n" * 50_000), formats.xml()) is None
     assert time.process_time() - started < 1
 
 
@@ -81,8 +60,9 @@ BAD_TESTS = [
     (["assert f(1) == g(2)"], "Write call"),
     (["assert f(1) < 3"], "not an assert of a call"),
     (["x = 1"], "not an assert"),
-    (["assert abs(f(1) - 2.5) < 0.01"], '"tolerance": 0.01'),
-    (["assert 1 == 1"], "no call"),
+    (["assert abs(f(1) - 2.5) < 0.01"], "not an assert of a call"),
+    (["assert sorted(f(1)) == [1, 2]"], "cannot be read"),
+    (["assert 1 == 1"], "not an assert of a call"),
     (["assert f(*[1]) == 1"], "Write call"),
     (["assert f(**{'a': 1}) == 1"], "not a value"),
     (["assert f(1)("], "cannot be read"),
@@ -90,16 +70,12 @@ BAD_TESTS = [
     ("", "no tests"),
     (5, "list of tests"),
     ([5], "must be"),
-    ([{"call": "f"}], "must be"),
-    ([{"call": "f", "args": [], "expcted": 1}], "must be"),
+    ([{"call": "f", "args": [1], "expected": 2}], "must be"),
+    (["assert f(1)(2) == 3"], "not a function"),
     ([{"stdin": "a"}], "must be"),
     ([{"stdin": "a", "stdout": "b", "expected": "b"}], "must be"),
-    ([{"call": "f(1)", "expected": 1}], "not a function"),
     ("[1", "Expecting"),
     ([{}], "must be"),
-    ([{"call": "f", "args": "abc", "expected": 1}], "must be"),
-    ([{"call": "f", "args": {1: 1}, "expected": 1}], "must be"),
-    ([{"call": "f", "expected": "a", "tolerance": 0.1}], "must be"),
     (["assert f([0] * 10**9) == 1"], "cannot be read"),
     ([f"assert f({'(' * 500}) == 1"], "cannot be read"),
 ]
@@ -122,20 +98,13 @@ def test_check_accepts_readable_rows() -> None:
     code_tests().check([{"tests": ADD}, {"tests": ["assert f(1) == 1"]}])
 
 
-@pytest.mark.parametrize("tolerance", [[0.1], -0.1, "0.1"], ids=repr)
-def test_tolerance_that_is_no_distance_is_an_error(tolerance: Any) -> None:
-    test = {"call": "f", "args": [1], "expected": 1, "tolerance": tolerance}
-    with pytest.raises(ValueError, match="must be"):
-        read_tests([test])
-
-
 def test_indented_block_is_read_without_its_indentation() -> None:
-    text = "1. So:\n   ```python\n   def f(x):\n       return x\n   ```\n"
+    text = slot("1. So:\n   ```python\n   def f(x):\n       return x\n   ```\n")
     assert extract_code(text, formats.xml()) == "def f(x):\n    return x\n"
 
 
 def test_fence_on_one_line_opens_no_block() -> None:
-    text = "Use\n```x```\nhere:\n```python\nx = 1\n```\n"
+    text = slot("Use\n```x```\nhere:\n```python\nx = 1\n```\n")
     assert extract_code(text, formats.xml()) == "x = 1\n"
 
 

@@ -14,7 +14,7 @@ KINDS = [
         "exact_text",
         id="labels",
     ),
-    pytest.param(["A", "B", "C"], "B", "(B)", "A or B", "multiple_choice", id="letters"),
+    pytest.param(["A", "B", "C"], "B", "(B)", "A or B", "correctness", id="letters"),
     pytest.param(
         [r"\frac{x}{2}", "x^2", "2x"], "x^2", r"x \cdot x", "x^3", "maths", id="expressions"
     ),
@@ -38,7 +38,7 @@ def test_default_rewards_score_right_above_the_format(
     golds: list, gold: str, right: str, wrong: str, kind: str, format: gn.tasks.AnswerFormat
 ) -> None:
     # Labels and letters are told from text by their repetition.
-    copies = 4 if kind in ("exact_text", "multiple_choice") else 1
+    copies = 4 if gold in ("positive", "B") else 1
     rows = []
     for copy in range(copies):
         rows += [{"question": f"question {i} {copy}", "answer": a} for i, a in enumerate(golds)]

@@ -12,7 +12,6 @@ import grpo_nb as gn
 from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.scaleout.reward_source import NotPortable, RewardSource
 from grpo_nb.scoring.record import differences, rebuild_reward, record_of
-from grpo_nb.scoring.scores import call_reward, make_batch
 from tests.support.judges import Asked, by_length
 
 TEXTS = ["one", "one two three", "one two three four five"]
@@ -68,26 +67,6 @@ def test_judge_keeps_to_the_most_calls_at_once() -> None:
     judge = gn.rewards.judge(asked.function, "?", concurrent=16, cache=None)
     call(judge, [f"text {number}" for number in range(40)])
     assert asked.most_at_once == 16
-
-
-def test_async_reward_may_call_a_judge() -> None:
-    judge = gn.rewards.judge(by_length, "?", cache=None)
-
-    async def doubled(completions, **columns):
-        return [2 * score for score in judge(completions=completions, **columns)]
-
-    assert call_reward(doubled, make_batch(TEXTS[1:2], {"question": "?"})) == [1.0]
-
-
-def test_async_reward_that_calls_another_one_is_refused() -> None:
-    async def inner(completions, **columns):
-        return [1.0]
-
-    async def outer(completions, **columns):
-        return call_reward(inner, make_batch(completions))
-
-    with pytest.raises(RuntimeError, match="would wait for itself"):
-        call_reward(outer, make_batch(["a"]))
 
 
 async def ask_later(messages: list) -> str:
@@ -266,7 +245,7 @@ def test_pickled_judge_is_the_same_judge(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"rubric": " "}, {"ask": "gpt"}, {"scale": (5, 1)}, {"concurrent": 0}],
+    [{"rubric": " "}, {"ask": "gpt"}, {"scale": (5, 1)}],
     ids=str,
 )
 def test_judge_that_cannot_work_is_refused(options: dict) -> None:

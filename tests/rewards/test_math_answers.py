@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trl.rewards import accuracy_reward
 
-import grpo_nb as gn
 from grpo_nb.rewards import math_worker, maths
 from grpo_nb.tasks import formats
 from tests.rewards.cases import slot
@@ -123,9 +122,3 @@ def test_many_parts_in_another_order_are_the_same_list() -> None:
 def test_pickled_maths_still_scores() -> None:
     reward = pickle.loads(pickle.dumps(maths()))
     assert reward(completions=[slot("a+m")], answer=["m+a"]) == [1.0]
-
-
-def test_maths_function_of_x_equals_the_y_of_the_gold_answer() -> None:
-    texts = ["<answer>f(x) = 2x</answer>", "<answer>f(x) = 3x</answer>"]
-    scores = gn.score(gn.rewards.maths(), texts, {"answer": "y = 2x"})
-    assert scores.values["maths"] == (1.0, 0.0)

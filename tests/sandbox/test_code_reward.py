@@ -12,7 +12,7 @@ from grpo_nb.sandbox.candidates import run_untrusted_batch
 from grpo_nb.sandbox.jobs import Limits
 from tests.rewards.cases import CASES, KINDS, Case, slot
 
-ADD = [{"call": "add", "args": [1, 2], "expected": 3}]
+ADD = ["assert add(1, 2) == 3"]
 CODE_CASES = [case for case in CASES if isinstance(case.reward, code_tests)]
 
 
@@ -21,11 +21,6 @@ CODE_CASES = [case for case in CASES if isinstance(case.reward, code_tests)]
 def test_code_reward_gives_the_score_labelled_by_hand(case: Case, is_chat: bool) -> None:
     expected = [score if score is None else pytest.approx(score) for score in case.scores]
     assert case.scores_given(is_chat=is_chat) == expected, case.completions
-
-
-def test_score_text_gives_the_score_of_a_batch_of_one() -> None:
-    case = CODE_CASES[0]
-    assert case.reward.score_text(case.completions[0], case.columns) == case.scores_given()[0]
 
 
 def test_endless_loop_costs_a_batch_its_limit_once(monkeypatch: pytest.MonkeyPatch) -> None:

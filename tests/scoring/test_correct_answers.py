@@ -4,11 +4,11 @@ import dataclasses
 
 import pytest
 
-from grpo_nb.rewards import code_tests, correctness, maths, multiple_choice, xml_format, xml_tags
+from grpo_nb.rewards import code_tests, correctness, exact_text, maths, xml_format, xml_tags
 from grpo_nb.scoring.correct_answers import (
     are_correct,
     choose_grader,
-    deciding_function,
+    deciding_reward,
     function_grader,
     grader_in_words,
 )
@@ -41,32 +41,31 @@ class Weighed:
         return [3.0] * len(completions)
 
 
-def test_deciding_function_is_the_only_one_of_the_user() -> None:
-    assert deciding_function([solved, xml_tags(), xml_format()]) is solved
+def test_deciding_reward_is_the_only_one_of_the_user() -> None:
+    assert deciding_reward([solved, xml_tags(), xml_format()]) is solved
 
 
-def test_deciding_function_has_the_highest_weight() -> None:
+def test_deciding_reward_has_the_highest_weight() -> None:
     heavy = Weighed(2.0)
-    assert deciding_function([solved, heavy]) is heavy
+    assert deciding_reward([solved, heavy]) is heavy
 
 
 def test_function_below_another_weight_does_not_decide() -> None:
-    assert deciding_function([solved, xml_tags(weight=2.0)]) is None
+    assert deciding_reward([solved, xml_tags(weight=2.0)]) is None
 
 
 def test_two_functions_of_one_weight_do_not_decide() -> None:
-    assert deciding_function([solved, style]) is None
+    assert deciding_reward([solved, style]) is None
 
 
 def test_kit_reward_for_the_answer_takes_precedence() -> None:
-    assert deciding_function([Weighed(9.0), correctness()]) is None
-    assert choose_grader([Weighed(9.0), multiple_choice()], ROWS, xml()) == multiple_choice()
+    assert choose_grader([Weighed(9.0), maths()], ROWS, xml()) == maths()
     assert choose_grader([Weighed(9.0), correctness()], ROWS, xml()) == correctness()
 
 
 def test_code_tests_decide_where_they_are_the_main_reward() -> None:
     tests = code_tests()
-    assert deciding_function([tests, xml_tags()]) is tests
+    assert deciding_reward([tests, xml_tags()]) is tests
 
 
 def test_full_score_is_that_of_gold_answers() -> None:
@@ -117,13 +116,12 @@ def test_function_that_returns_booleans_can_grade() -> None:
     ]
 
 
-def test_none_of_a_function_is_left_to_correctness() -> None:
+def test_answer_without_a_score_is_not_correct() -> None:
     def silent(completions: list, **columns: object) -> list[None]:
         return [None] * len(completions)
 
     grader = function_grader(silent, ROWS, xml())
-    texts = ["<answer>2</answer>", "<answer>5</answer>", "6"]
-    assert are_correct(grader, texts, ROWS, xml()) == [True, False, False]
+    assert are_correct(grader, ["<answer>2</answer>"], ROWS[:1], xml()) == [False]
 
 
 def test_grading_leaves_the_memory_of_a_reward_as_it_was() -> None:
@@ -160,7 +158,7 @@ def test_grading_is_marked_as_a_trial() -> None:
     assert set(trials) == {True}
 
 
-@pytest.mark.parametrize("kind", [maths, multiple_choice])
+@pytest.mark.parametrize("kind", [maths, exact_text])
 def test_kit_grader_still_compares_the_slot(kind: type) -> None:
     rows = [{"question": "?", "answer": "A"}]
     assert are_correct(kind(), ["<answer>A</answer>"], rows, xml()) == [True]

@@ -10,7 +10,6 @@ from grpo_nb.rewards import (
     correctness,
     exact_text,
     maths,
-    multiple_choice,
 )
 from grpo_nb.scoring.correct_answers import (
     FunctionGrader,
@@ -23,6 +22,7 @@ from grpo_nb.tasks.formats import AnswerFormat, bare, boxed, xml
 
 SUM = "What is 8 + 4?"
 OPTIONS = "Which is a capital?\nA) Milan\nB) Paris\nC) Turin"
+LETTERS = ["A", "B", "C"]
 LABELS = ["ham", "not spam", "spam"]
 DEFAULT_GRADER = correctness()
 
@@ -75,8 +75,7 @@ def test_gold_number_in_a_repeated_question_loses_to_a_later_one() -> None:
 
 
 def test_longer_number_than_in_the_question_is_kept() -> None:
-    row = {"question": SUM}
-    assert last_candidate("What is 8 + 45?", "45", row=row, format=xml()) == ["45"]
+    assert last_candidate("What is 8 + 45?", "45", question=SUM, format=xml()) == "45"
 
 
 def test_short_question_is_not_removed_from_the_text() -> None:
@@ -101,7 +100,6 @@ def test_label_named_last_decides(text: str, gold: str, expected: bool) -> None:
     ("text", "expected"),
     [
         ("The answer is B.", True),
-        ("It is Paris, of course.", True),
         ("**B** (Paris)", True),
         ("B is tempting, C it is.", False),
         ("A capital is B", True),
@@ -109,7 +107,7 @@ def test_label_named_last_decides(text: str, gold: str, expected: bool) -> None:
     ],
 )
 def test_option_named_last_decides(text: str, expected: bool) -> None:
-    assert is_anywhere(text, "B", question=OPTIONS, grader=multiple_choice()) is expected
+    assert is_anywhere(text, "B", question=OPTIONS, other_golds=LETTERS * 4) is expected
 
 
 @pytest.mark.parametrize(
@@ -149,7 +147,7 @@ def test_correct_answer_in_the_format_is_one_anywhere(format: AnswerFormat) -> N
     ],
 )
 def test_candidate_kind_candidate_follows_the_gold_answer(gold: str, kind: str) -> None:
-    assert candidate_kind(gold, {}, ["spam", "ham"]) == kind
+    assert candidate_kind(gold, ["spam", "ham"]) == kind
 
 
 @pytest.mark.parametrize(
@@ -176,13 +174,12 @@ def test_grader_without_candidates_is_not_measured(grader: Any, reason: str) -> 
     ],
 )
 def test_label_a_is_told_from_the_article(text: str, expected: bool) -> None:
-    rows = [{"question": "Which letter?\nA) Yes\nB) No", "answer": "A"}]
-    assert are_correct_anywhere(DEFAULT_GRADER, [text], rows, xml(), [False]) == [expected]
+    assert is_anywhere(text, "A", question="Which letter?", other_golds=["A", "B"] * 4) is expected
 
 
 @pytest.mark.parametrize("gold", ["12", '{"a": 1}', "x^2 + 1", "Paris"])
 @pytest.mark.parametrize("part", ["[", "{", "1,", "$x ", r"\boxed{", "is ", r"\frac{1}"])
 def test_candidate_search_is_fast_on_long_texts(part: str, gold: str) -> None:
     started = time.process_time()
-    last_candidate(part * 20_000, gold, row={"question": SUM}, format=xml())
+    last_candidate(part * 20_000, gold, question=SUM, format=xml())
     assert time.process_time() - started < 2

@@ -123,7 +123,7 @@ def call_by_trl(
         async_loop=loop,
         reward_funcs=rewards,
         reward_processing_classes=[None] * 3,
-        reward_func_names=["later", "first", "second"],
+        reward_func_names=["silent", "first", "second"],
         _log_completion_extra=print,
         _log_metric=print,
     )
@@ -144,10 +144,8 @@ def recording(calls: list[dict], name: str, value: float | None = 1.0):
 
 
 def recording_rewards(calls: list[dict]) -> list:
-    async def later(**keywords):
-        return recording(calls, "later", value=None)(**keywords)
-
-    return [later, recording(calls, "first"), recording(calls, "second")]
+    names = {"silent": None, "first": 1.0, "second": 1.0}
+    return [recording(calls, name, value) for name, value in names.items()]
 
 
 @pytest.mark.parametrize("is_chat", [False, True], ids=["texts", "chats"])
@@ -212,8 +210,10 @@ def test_strings_become_messages_for_a_chat_prompt() -> None:
 
 @pytest.fixture
 def with_none() -> gn.scoring.Scores:
-    rewards = [returning([None, None, 1.0], "first"), returning([2.0, None, 3.0], "second")]
-    return score(rewards, ["a", "b", "c"], weights={"second": 0.5})
+    first = returning([None, None, 1.0], "first")
+    second = returning([2.0, None, 3.0], "second")
+    second.weight = 0.5
+    return score([first, second], ["a", "b", "c"])
 
 
 def test_none_is_shown_as_nan(with_none: gn.scoring.Scores) -> None:
@@ -222,11 +222,6 @@ def test_none_is_shown_as_nan(with_none: gn.scoring.Scores) -> None:
 
 def test_none_is_left_out_of_the_total(with_none: gn.scoring.Scores) -> None:
     assert with_none.totals == pytest.approx((1.0, NAN, 2.5), nan_ok=True)
-
-
-def test_score_refuses_a_weight_for_an_unknown_name() -> None:
-    with pytest.raises(ValueError, match="weights has 'frist', which is no reward"):
-        score(xml_tags(), [GOOD], weights={"frist": 1.0})
 
 
 def picky(completions, answer, **columns):
@@ -320,11 +315,6 @@ def test_column_with_a_name_of_the_trainer_is_refused() -> None:
         score(TAGS, ["a"], {"prompts": "b"})
 
 
-def test_token_ids_of_fewer_completions_are_refused() -> None:
-    with pytest.raises(ValueError, match="1 completion_ids for 2 completions"):
-        score(count_tokens, ["a", "b"], completion_ids=[[1, 2, 3]])
-
-
 def test_token_ids_without_a_tokenizer_are_none() -> None:
     with pytest.raises(RewardError, match="'count_tokens' raised TypeError: 'NoneType'"):
         score(count_tokens, ["a"])
@@ -369,10 +359,10 @@ TAGS = [xml_tags()]
             (TAGS, [{"role": "assistant", "content": "a"}]), "list of lists of chat", id="one chat"
         ),
         pytest.param(
-            ([weighing(NAN)], ["a"]), "weight = nan of constant must be a finite", id="NaN weight"
+            ([weighing(NAN)], ["a"]), "weight of constant = nan must be .*finite", id="NaN weight"
         ),
         pytest.param(
-            ([weighing("2")], ["a"]), "weight = '2' of constant must be a finite", id="text weight"
+            ([weighing("2")], ["a"]), "weight of constant = '2' must be .*finite", id="text weight"
         ),
     ],
 )

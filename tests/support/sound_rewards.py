@@ -8,7 +8,6 @@ and plain text.
 from __future__ import annotations
 
 import ast
-import asyncio
 import datetime
 import decimal
 import functools
@@ -318,9 +317,8 @@ def json_record(completions, answer, **kwargs):
     return [score(c[0]["content"], gold) for c, gold in zip(completions, answer, strict=True)]
 
 
-async def json_fields(completions, answer, **kwargs):
+def json_fields(completions, answer, **kwargs):
     """The share of fields that are right, of all that are there or should be."""
-    await asyncio.sleep(0)
     scores = []
     for completion, gold in zip(completions, answer, strict=True):
         text = completion[0]["content"]

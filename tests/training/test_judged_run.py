@@ -1,8 +1,7 @@
-"""Runs with a judge or async rewards: records, a judge that goes away, no repeated questions."""
+"""Runs with a judge: records, a judge that goes away, no repeated questions."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 
@@ -11,7 +10,6 @@ import pytest
 
 import grpo_nb as gn
 from grpo_nb.core.problems import EnvironmentProblem
-from grpo_nb.rewards.base import completion_text
 from grpo_nb.scoring.scores import group_advantages
 from tests.support.judges import Asked
 from tests.support.tiny import load_tiny
@@ -69,37 +67,6 @@ def test_resumed_run_sends_no_answer_twice(tiny_settings: gn.Settings, tmp_path:
         json.loads((run.path / "run.json").read_text())["rewards"][0]["parameters"]["rubric"]
         == "Long is good."
     )
-
-
-LOOPS = set()
-
-
-async def slow_brevity(completions: list, **columns: object) -> list[float]:
-    LOOPS.add(asyncio.get_running_loop())
-    await asyncio.sleep(0.01)
-    return brevity(completions)
-
-
-def brevity(completions: list, **columns: object) -> list[float]:
-    return [1 / (1 + len(completion_text(completion).split())) for completion in completions]
-
-
-def test_async_reward_works_everywhere(tiny_settings: gn.Settings, tmp_path: Path) -> None:
-    rows = [{"question": f"Why {i}?", "answer": str(i)} for i in range(6)]
-    texts = ["one", "one two"]
-    assert gn.score(slow_brevity, texts).totals == gn.score(brevity, texts).totals == (1 / 2, 1 / 3)
-    kinds = [
-        [f.kind for f in gn.check_rewards(reward, rows).findings]
-        for reward in (slow_brevity, brevity)
-    ]
-    assert kinds[0] == kinds[1]
-    lab = gn.RewardLab([slow_brevity, brevity], rows)
-    assert lab.scores.values["slow_brevity"] == lab.scores.values["brevity"]
-    assert not lab.scores.errors
-    table = trained(tiny_settings, [slow_brevity, brevity]).completions()
-    assert len(table)
-    assert table["slow_brevity"].equals(table["brevity"])
-    assert len(LOOPS) == 1, "to which a client's connections belong"
 
 
 def test_advantages_equal_those_of_a_run(tiny_run: gn.runs.Run) -> None:
