@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import MultipleLocator, PercentFormatter
+from matplotlib.ticker import PercentFormatter
 
 from grpo_nb.core.palette import BLUE, GREY, INK
 from grpo_nb.evaluation.results import MEASURES
@@ -55,12 +55,10 @@ def comparison_figure(comparison: Any) -> Figure:
     axes.invert_yaxis()
     # Beyond 100 % there is space for the number next to an interval that ends there.
     axes.set_xlim(0, 1.12)
-    axes.xaxis.set_major_locator(MultipleLocator(0.25))
     axes.xaxis.set_major_formatter(PercentFormatter(1))
     title = f"Share of answers, {comparison.result.questions} questions, 95 % intervals"
     axes.set_title(title, color=INK, fontsize=10)
-    axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.spines["bottom"].set_color(INK)
+    axes.spines[:].set_visible(False)
     axes.grid(axis="x", color=INK, alpha=0.25)
     axes.tick_params(colors=INK, labelsize=9)
     return figure
