@@ -26,8 +26,8 @@ class Evaluation(Shown):
     label: str
     rows: Sequence[Mapping[str, Any]]
     """One row per completion: `question`, `answer`, `completion`, `given`, `is_correct`,
-    `is_formatted`, `is_correct_anywhere`, `tokens` and `is_truncated`. The samples of a question are
-    next to each other. `given` is the answer that rewards would read."""
+    `is_formatted`, `is_correct_anywhere`, `tokens` and `is_truncated`. `given` is the answer that
+    rewards would read. The samples of a question are next to each other."""
     samples: int = 1
     """Completions per question."""
     temperature: float = 0.0
