@@ -218,11 +218,7 @@ def ask(
     require("gn.ask(run, questions)", run=run)
     run = open_run(run)
     questions = (questions,) if isinstance(questions, str) else tuple(questions)
-    require_no_tools(
-        run,
-        "gn.ask, which takes no task, cannot ask this run. To see held-out answers from before and "
-        "after, pass the task: gn.compare(run, task)",
-    )
+    require_no_tools(run)
     # Without the messages of the training, the model would answer another kind of prompt.
     system = {"role": "system", "content": format_of(run).system_prompt()}
     start = shared_start(run) or [system]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_nb.core.files import staged_file, write_json
 from grpo_nb.core.statistics import FEWEST_QUESTIONS, NO_DIFFERENCE, PairedResult, paired_result
-from grpo_nb.core.tables import Html, Part, Shown, Table, as_written, bold, escaped, html_of
+from grpo_nb.core.tables import Html, Part, Shown, Table, bold, escaped, html_of
 from grpo_nb.evaluation.results import MEASURES, Evaluation
 from grpo_nb.runs.outcome import MajorityBaseline
 from grpo_nb.tasks.contamination import Contamination
@@ -30,9 +30,6 @@ FREQUENT_SHARE = 0.2
 
 FREQUENT_COUNT = 3
 """Questions that the most frequent gold answer needs at least."""
-
-EXAMPLES = 3
-"""Answers that the card shows."""
 
 CHANGES = ("lost", "gained", "equal", "both wrong", "both right")
 """Changes of a question, in the order of `Comparison.transcripts`."""
@@ -54,7 +51,7 @@ class Comparison(Shown):
     @functools.cached_property
     def results(self) -> dict[str, PairedResult | None]:
         """Paired test of `accuracy`, `in_format` and `anywhere`, None if it was not measured."""
-        results: dict[str, PairedResult | None] = {}
+        results = {}
         for measure in MEASURES:
             before = self.before.shares_of(measure)
             after = self.after.shares_of(measure)
@@ -252,7 +249,7 @@ class Comparison(Shown):
         yield _table(self)
         yield f"{self.after.asked_sentence} Counted as correct: {self.after.counted_as_correct}."
         counts = ", ".join(f"{count} {name}" for name, count in self.changed.items())
-        yield f"Questions: {counts}."
+        yield f"Questions: {counts}. comparison.transcripts() has the answers."
         if self.majority is not None:
             yield self.majority.sentence
         # Both models are asked the same questions.
@@ -261,17 +258,12 @@ class Comparison(Shown):
         yield _small_print(self)
 
     def _repr_html_(self) -> str:
-        """Return the card as a page, with the figure and some answers."""
+        """Return the card as a page, with the figure."""
         # Imported here, so that the numbers of a comparison load no matplotlib.
         from grpo_nb.runs.figure import figure_html
 
         figure = figure_html(self.plot(), f"Held-out comparison. {self.sentence}")
-        examples = self.transcripts().head(EXAMPLES)
-        caption = (
-            f"{len(examples)} of {len(self.after.rows)} answers; comparison.transcripts() has "
-            "all, changed ones first:"
-        )
-        return html_of([*self._parts(), figure, caption, _example_table(examples)])
+        return html_of([*self._parts(), figure])
 
 
 def _grade(row: Mapping[str, Any], compares_gold: bool) -> str:
@@ -339,15 +331,6 @@ def _table(comparison: Comparison) -> Table:
     head = ["", before.label, after.label, "change", "how sure"]
     number_columns = (1, 2, 3)
     return Table(rows, head=head, right=number_columns, narrow=number_columns)
-
-
-def _example_table(examples: pandas.DataFrame) -> Table:
-    """Return some transcripts without their grades."""
-    columns = ["change", "question", "answer", "before", "after"]
-    rows = []
-    for example in examples.to_dict("records"):
-        rows.append([as_written(str(example[column])) for column in columns])
-    return Table(rows, head=columns)
 
 
 def _small_print(comparison: Comparison) -> Html:

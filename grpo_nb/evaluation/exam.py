@@ -85,7 +85,7 @@ class Exam:
                 "own questions."
             )
         if self.run is not None and getattr(self.task, "tools", None) is None:
-            require_no_tools(self.run, "pass the task: gn.compare(run, task)")
+            require_no_tools(self.run)
         if isinstance(self.task, (Task, Holdout)):
             return self.task
         if self.run is None:
@@ -130,36 +130,29 @@ class Exam:
 
         The docstring of `evaluate` has the order of precedence.
         """
-        given = self._given_rewards
-        is_decided = self.correct is not None
-        if is_decided and isinstance(given[0], SlotReward):
-            return given[0]
+        if isinstance(self.correct, SlotReward):
+            return self.correct
         # A function is tried on gold answers, for which it may read token ids or an environment.
-        in_memory = [subject for subject in self.subjects if isinstance(subject, tuple)]
-        tokenizer = in_memory[0][1] if in_memory else None
-        if tokenizer is None and self.run is not None:
-            tokenizer = tokenizer_of_run(self.run)
-        format = self.questions.format
+        tokenizers = [subject[1] for subject in self.subjects if isinstance(subject, tuple)]
+        if self.run is not None:
+            tokenizers.append(tokenizer_of_run(self.run))
         trial = {
-            "tokenizer": tokenizer,
+            "rows": self.rows,
+            "format": self.questions.format,
+            "tokenizer": next(iter(tokenizers), None),
             "start_episode": getattr(self.questions, "start_episode", dict),
         }
-        if is_decided:
-            return function_grader(given[0], self.rows, format, **trial)
-        return choose_grader(given or self._rewards_of_run or [], self.rows, format, **trial)
+        given = self._given_rewards
+        if self.correct is not None:
+            return function_grader(given[0], **trial)
+        return choose_grader(given or self._rewards_of_run or [], **trial)
 
     @functools.cached_property
     def _given_rewards(self) -> list[RewardFunction]:
         """`correct`, or `rewards`. They take precedence over the rewards of the run."""
         if self.correct is None:
             return reward_list(self.rewards, may_be_empty=True)
-        functions = reward_list(self.correct)
-        if len(functions) > 1:
-            raise ValueError(
-                f"correct = {functions!r:.80} is {len(functions)} functions, but only one can "
-                "decide which answers are correct."
-            )
-        return functions
+        return reward_list([self.correct])
 
     @functools.cached_property
     def _rewards_of_run(self) -> list[RewardFunction] | None:
@@ -196,8 +189,8 @@ class Exam:
         Only such a comparison becomes the result that the run shows.
         """
         # Other questions, formats or examples make other prompts, and so another measure.
-        asked = [_words_of(row["prompt"]) for row in self.rows]
-        own = [_words_of(row["prompt"]) for row in self.run.holdout]
+        asked = [row["prompt"] for row in self.rows]
+        own = [row["prompt"] for row in self.run.holdout]
         full_length = self.run.settings.max_completion_length
         is_full_length = self.decoding.max_completion_length >= full_length
         if self._given_rewards:
@@ -254,11 +247,9 @@ class Exam:
             open_model(subject) as (model, tokenizer),
             progress_bar(len(rows), desc=f"held-out, {label}", unit="answer") as bar,
         ):
-
-            def show(done: int) -> None:
-                bar.update(done - bar.n)
-
-            completions = answers_of_model(model, tokenizer, rows, self.decoding, show)
+            completions = answers_of_model(
+                model, tokenizer, rows, self.decoding, lambda done: bar.update(done - bar.n)
+            )
             template_kwargs = self.decoding.chat_template_kwargs
             return completions, self.questions.format.for_template(tokenizer, template_kwargs)
 
@@ -318,15 +309,10 @@ def shared_start(run: Run) -> Chat:
     return shared
 
 
-def _words_of(prompt: Chat) -> str:
-    """Return the words of a prompt, which are the same for templates without a system role."""
-    return "\n\n".join(str(turn["content"]) for turn in prompt)
-
-
-def require_no_tools(run: Run, cure: str) -> None:
+def require_no_tools(run: Run) -> None:
     """Raise a `ValueError` if a run was trained with tools, which its folder does not have."""
     if run.info["task"].get("tools"):
         raise ValueError(
             f"the run {run.name!r} was trained with tools. Tools are Python objects and are not "
-            f"stored with the run, so {cure}."
+            "stored with the run, so pass the task: gn.compare(run, task)."
         )

@@ -10,9 +10,9 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from grpo_nb.config.settings import Settings
+from grpo_nb.generation.samples import GeneratedCompletion
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.models.adapter import load_adapter
 from grpo_nb.models.import_unsloth import import_unsloth, without_loading_bars
@@ -22,12 +22,6 @@ from grpo_nb.models.sources import resolve_model
 from grpo_nb.models.templates import set_template_from, tokenizer_for
 from grpo_nb.runs.run_folder import Run, open_run
 from grpo_nb.tasks.tools import Tools
-
-if TYPE_CHECKING:
-    from grpo_nb.generation.samples import GeneratedCompletion
-
-Progress = Callable[[int], None]
-Row = Mapping[str, Any]
 
 RUN_PARTS = ("base", "start")
 """Names by which the models that a run began with can be asked."""
@@ -129,8 +123,9 @@ def model_id_of(subject: Subject) -> str:
     if subject.part == "adapter":
         return subject.run.model_id("adapter")
     # An untrained adapter changes nothing, so the base model is the start of such a run.
-    is_start = subject.part in ("start", start_part(subject.run))
-    return subject.run.model_id("start") if is_start else ""
+    if subject.part in ("start", start_part(subject.run)):
+        return subject.run.model_id("start")
+    return ""
 
 
 def started_from_trained_adapter(run: Run) -> bool:
@@ -139,14 +134,13 @@ def started_from_trained_adapter(run: Run) -> bool:
     That is so after priming, after an earlier stage, or with an adapter from elsewhere. The B
     matrices of a new LoRA are zero, so the model with a new LoRA is the base model.
     """
-    from safetensors import safe_open
+    from safetensors.torch import load_file
 
     file = run.start_path / ADAPTER_FILE
     if not file.is_file():
         return False
-    with safe_open(file, framework="pt") as tensors:
-        names = [name for name in tensors.keys() if "lora_B" in name]  # noqa: SIM118 (no mapping)
-        return any(tensors.get_tensor(name).any() for name in names)
+    tensors = load_file(file)
+    return any(tensor.any() for name, tensor in tensors.items() if "lora_B" in name)
 
 
 def start_part(run: Run) -> Literal["base", "start"]:
@@ -224,11 +218,10 @@ def _start_adapter(model: Any, run: Run) -> Iterator[None]:
 
 def tokenizer_of_run(run: Run) -> Any:
     """Return the tokenizer that a run was trained with."""
-    if run.tokenizer is None:
-        import_unsloth()
-        run.tokenizer = tokenizer_for(run.path, resolve_model(run.settings.model))
-        run.tokenizer.clean_up_tokenization_spaces = False
-    return run.tokenizer
+    if run.tokenizer is not None:
+        return run.tokenizer
+    import_unsloth()
+    return tokenizer_for(run.path, resolve_model(run.settings.model))
 
 
 def _model_of(run: Run) -> tuple[Any, Any]:
@@ -248,7 +241,7 @@ def _model_of(run: Run) -> tuple[Any, Any]:
         recorded = run.info.get("loader", {})
         loader = {name: recorded[name] for name in LOADER_ARGUMENTS if name in recorded}
         # Kept with the run, so that the next evaluation need not load the model again.
-        run.model, run.tokenizer = load_model(_settings_to_load(run), loader=loader)
+        run.model, run.tokenizer = load_model(run.settings, loader=loader)
         set_template_from(run.path, run.tokenizer)
         load_adapter(run.model, run.adapter_path)
     # A training that was stopped leaves its model in memory and no adapter on disk.
@@ -277,14 +270,6 @@ def _holds_adapter_of(run: Run) -> bool:
     return True
 
 
-def _settings_to_load(run: Run) -> Settings:
-    """Return the settings of a run, with the training's dtype if neither machine has a GPU."""
-    # On a CPU the dtype follows from the processor, and another dtype gives other answers.
-    if run.info["machine"]["gpu"] is not None or find_gpu() is not None:
-        return run.settings
-    return run.settings.replace(dtype=run.info["number_type"])
-
-
 def _load(subject: str) -> tuple[Any, Any]:
     """Load a model from a folder or the Hub, and its tokenizer."""
     import_unsloth()
@@ -305,9 +290,9 @@ def _load(subject: str) -> tuple[Any, Any]:
 def answers_of_model(
     model: Any,
     tokenizer: Any,
-    rows: Sequence[Row],
+    rows: Sequence[Mapping[str, Any]],
     decoding: Decoding,
-    progress: Progress | None = None,
+    progress: Callable[[int], None] | None = None,
 ) -> list[GeneratedCompletion]:
     """Answer the prompts of rows with a model in memory.
 

@@ -131,7 +131,8 @@ NO_SIGNAL_SHARE = 0.9
 
 def check_no_spread(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFinding]:
     """Report groups with zero reward variance, if there are more of them than by chance."""
-    share = history.mean(ZERO_STD_SHARE, LONG_WINDOW)
+    # Without a measured share nothing is reported.
+    share = fmean(history.last_values(ZERO_STD_SHARE, LONG_WINDOW) or [0.0])
     position = main_position(history)
     has_failed = position <= LOW_POSITION
     has_succeeded = position >= HIGH_POSITION
@@ -140,9 +141,7 @@ def check_no_spread(history: RunHistory, trend: RewardTrend) -> Iterator[HealthF
         size = history.group_size
         share_by_chance = position**size + (1 - position) ** size
         threshold += CHANCE_WEIGHT * share_by_chance
-    # False if the share was not measured.
-    is_wasteful = share >= threshold
-    if not is_wasteful or (has_succeeded and trend.is_above_start):
+    if share < threshold or (has_succeeded and trend.is_above_start):
         return
 
     severity: Severity = "warning"

@@ -3,7 +3,7 @@
 import pytest
 
 from grpo_nb.evaluation.comparison import Comparison
-from tests.evaluation.made_comparisons import comparison, evaluation
+from tests.evaluation.made_comparisons import SCRIPT, comparison, evaluation
 
 BETTER = comparison([False] * 40, [True] * 30 + [False] * 10)
 NONE_SHOWN = "no difference shown"
@@ -71,8 +71,10 @@ def test_transcripts_begin_with_changed_questions() -> None:
     assert table["after_is"][0] == "no answer"
 
 
-def test_card_escapes_questions_and_completions() -> None:
-    page = comparison([True, False], [False, True])._repr_html_()
+def test_card_escapes_labels_and_gold_answers() -> None:
+    golds = ["<q1>"] * 4
+    side = evaluation(SCRIPT, [True, False, True, False], golds=golds)
+    page = Comparison(side, side)._repr_html_()
     assert "<script>" not in page
     assert "&lt;script&gt;" in page
     assert "&lt;q1&gt;" in page

@@ -223,5 +223,5 @@ def test_majority_baseline_stands_next_to_a_proven_function(tiny_run: gn.runs.Ru
 
 
 def test_two_functions_cannot_both_decide(tiny_run: gn.runs.Run, task: gn.tasks.Task) -> None:
-    with pytest.raises(ValueError, match="is 2 functions, but only one can decide"):
+    with pytest.raises(ValueError, match="is not a reward function"):
         gn.evaluate(tiny_run, task, correct=[everything, in_text])
