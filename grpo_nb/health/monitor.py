@@ -30,8 +30,7 @@ class HealthMonitor:
     severity changes, and when it is withdrawn because nothing was found for 20 steps.
 
     Args:
-        weights: Weight of each reward, by name. Without weights, the main reward is recognised by
-            its name.
+        weights: Weight of each reward, by name. The main reward is the one with the largest weight.
         ranges: Lowest and highest score that each reward can give, by name.
         group_size: Number of completions per prompt.
         rows: Earlier rows of a resumed run. Their alerts are not reported again.
@@ -60,7 +59,7 @@ class HealthMonitor:
         self.should_stop = False
         """True if `stop_on` asks to stop the training. Save first."""
         self._alerts: dict[AlertKey, Alert] = {}
-        # The last step at which a problem was found that is as severe as its alert.
+        # Last step with a finding that is as severe as the alert.
         self._last_steps: dict[AlertKey, int] = {}
         self._stop_on = stop_on
         for row in rows:

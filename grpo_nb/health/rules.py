@@ -245,10 +245,7 @@ def check_shares(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFind
     for limit in SHARE_LIMITS:
         share = history.mean(limit.metric)
         reached = [severity for severity, lowest in limit.thresholds.items() if share >= lowest]
-        if not reached or (limit.rule == "collapse" and _has_short_answers(history)):
-            continue
-        # Answers that became right may repeat.
-        if limit.metric == "completions/duplicates" and _has_reached_top(history, trend):
+        if not reached or (limit.rule == "collapse" and _may_be_alike(history, trend)):
             continue
         severity = reached[-1]
         # Base models learn to end their answers first.
@@ -260,15 +257,11 @@ def check_shares(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFind
         yield HealthFinding(limit.rule, severity, message, limit.advice, limit.metric)
 
 
-def _has_short_answers(history: RunHistory) -> bool:
-    """Return True if completions are bare answers, or of unknown length."""
-    is_known_to_be_long = history.mean("completions/mean_length") > SHORT_ANSWER_TOKENS
-    return not is_known_to_be_long
-
-
-def _has_reached_top(history: RunHistory, trend: RewardTrend) -> bool:
-    """Return True if nearly all completions have become right, so that they may be alike."""
-    return trend.is_above_start and main_position(history) >= HIGH_POSITION
+def _may_be_alike(history: RunHistory, trend: RewardTrend) -> bool:
+    """Return True if completions are bare answers, or of unknown length, or have become right."""
+    is_long = history.mean("completions/mean_length") > SHORT_ANSWER_TOKENS
+    has_reached_top = trend.is_above_start and main_position(history) >= HIGH_POSITION
+    return has_reached_top or not is_long
 
 
 # gradient, entropy, length: now and at the start -------------------------------------------------
@@ -330,8 +323,7 @@ def check_shifts(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFind
         yield HealthFinding("gradient", "warning", message, advice, "grad_norm/size")
 
     then, now = _clear_shift(history, "entropy")
-    may_be_certain = _has_short_answers(history) or _has_reached_top(history, trend)
-    if now <= ENTROPY_LEFT * then and not may_be_certain:
+    if now <= ENTROPY_LEFT * then and not _may_be_alike(history, trend):
         message = f"The entropy is {now:.3g}, from {then:.3g} at the start."
         advice = (
             "Read a group: are its completions alike? Then raise temperature, lower learning_rate, "
