@@ -278,9 +278,10 @@ def held_out(
     """Return the share of right answers to the held-out sums, four samples each: all, and by difficulty."""
     sampling = settings.replace(temperature=1.0, seed=0)
     evaluation = gn.evaluate((model, tokenizer), task, settings=sampling, samples=4)
-    shares: dict[str, list[float]] = {"all": evaluation.shares}
-    for group, share in zip(evaluation.groups, evaluation.shares, strict=True):
-        rate = PASS_RATES[int(group[0]["question"][0])]
+    shares_of_questions = evaluation.shares_of("accuracy")
+    shares: dict[str, list[float]] = {"all": shares_of_questions}
+    for row, share in zip(evaluation.rows[::4], shares_of_questions, strict=True):
+        rate = PASS_RATES[int(row["question"][0])]
         difficulty = "hard"
         if rate > 0.7:
             difficulty = "easy"

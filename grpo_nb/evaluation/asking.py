@@ -11,21 +11,21 @@ from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import describe_value, require
 from grpo_nb.core.tables import Part, Shown, Table, as_written
 from grpo_nb.evaluation.comparison import Comparison
-from grpo_nb.evaluation.exam import Exam, Questions, example_of, format_of, require_no_tools
+from grpo_nb.evaluation.exam import Exam, Questions, format_of, require_no_tools, shared_start
 from grpo_nb.evaluation.results import Evaluation
 from grpo_nb.evaluation.subjects import (
     Decoding,
     RunModel,
-    answer_rows,
+    answers_of_model,
     locate_subjects,
     name_of,
+    open_model,
     start_part,
 )
 from grpo_nb.generation.samples import GeneratedCompletion
 from grpo_nb.rewards.base import RewardFunction
 from grpo_nb.runs.card import write_model_card
 from grpo_nb.runs.run_folder import Run, open_run
-from grpo_nb.tasks.prompts import split_system
 
 
 def evaluate(
@@ -47,21 +47,19 @@ def evaluate(
     The first of these decides which answers are correct, and the result names it:
 
     1. `correct`, if you pass it.
-    2. The kit's reward for the answer among `rewards`.
-    3. With a run, the kit's reward for the answer among the rewards of the run.
-    4. Your own function with the highest weight: a reward of the run, or without a run one of
-       `rewards`.
-    5. `correctness()`.
+    2. The kit's reward for the answer among `rewards`. By default these are the rewards of the run.
+    3. Your own function among them, if it alone has the highest weight.
+    4. `correctness()`, also for answers to which your function gives None.
 
     Args:
         subject: Model to ask: a run or its folder (its adapter), `"base"` or `"start"` (with `run`:
             its base model, and the model that it started from), the folder of a model such as a
-            merged export, a .gguf file, the name of a model, or `(model, tokenizer)`.
+            merged export, the name of a model, or `(model, tokenizer)`.
         task: Questions: a task, or a set from `load_holdout`. Rows or a file are asked in the
             format of the run. By default the questions that are stored with the run.
-        run: Run that the model belongs to. It is needed for `"base"` and `"start"`, and gives the
-            folder of a model its tokenizer, settings and training questions.
-        rewards: Rewards whose means are reported. They may also decide which answers are correct.
+        run: Run that the model belongs to. It is needed for `"base"` and `"start"`, and gives
+            other models its settings and training questions.
+        rewards: Rewards of the training, one of which decides which answers are correct.
         limit: Number of questions, always the same ones. By default all.
         samples: Answers per question: 1 is the greedy answer, several are sampled for pass@k, with
             the temperature and the seed of the settings.
@@ -78,7 +76,6 @@ def evaluate(
         ValueError: A held-out question was trained on, there are no questions, or an argument has
             an impossible value.
         FileNotFoundError: There is no such folder, file or run.
-        EnvironmentProblem: llama.cpp is missing for a GGUF file.
 
     >>> answered = gn.evaluate((model, tokenizer), task, max_completion_length=8)
     >>> 0.0 <= answered.accuracy <= 1.0
@@ -134,7 +131,6 @@ def compare(
         ValueError: A held-out question was trained on, `against` is missing, there are no
             questions, or an argument has an impossible value.
         FileNotFoundError: There is no such folder, file or run.
-        EnvironmentProblem: llama.cpp is missing for a GGUF file.
 
     >>> comparison = gn.compare(run, max_completion_length=8)
     >>> comparison.verdict in ("better", "worse", "no difference shown")
@@ -147,9 +143,7 @@ def compare(
         against=against,
         run=run,
     )
-    # Without `against`, the model that the run started from takes its place.
     is_against_start = against is None
-    labels = ["before", "after"]
     if is_against_start:
         located, run = locate_subjects([subject], run)
         if not isinstance(located[0], RunModel) or located[0].part != "adapter":
@@ -159,12 +153,10 @@ def compare(
             )
         run = located[0].run
         located.insert(0, RunModel(run, start_part(run)))
+        labels = ["before", "after"]
     else:
         located, run = locate_subjects([against, subject], run)
-        # Two exports may have the same folder name. Then `before` and `after` tell them apart.
-        names = [name_of(each) for each in located]
-        if names[0] != names[1]:
-            labels = names
+        labels = [name_of(each) for each in located]
     exam = Exam(subjects=located, run=run, task=task, **options)
     comparison = Comparison(*exam.ask_all(labels))
     # Only the full comparison with the start is a result of the run. A shorter one, or one with
@@ -217,20 +209,13 @@ def ask(
     require("gn.ask(run, questions)", run=run)
     run = open_run(run)
     questions = (questions,) if isinstance(questions, str) else tuple(questions)
-    require_no_tools(
-        run,
-        "gn.ask, which takes no task, cannot ask this run. To see held-out answers from before and "
-        "after, pass the task: gn.compare(run, task)",
-    )
-    # Without the turns of the training, the model would answer another kind of prompt.
-    system = [{"role": "system", "content": format_of(run).system_prompt()}]
-    if run.holdout:
-        # Data with prompts of their own may have a system prompt of their own.
-        system = split_system(run.holdout[0]["prompt"])[0] or system
+    require_no_tools(run)
+    # Without the messages of the training, the model would answer another kind of prompt.
+    system = {"role": "system", "content": format_of(run).system_prompt()}
+    start = shared_start(run) or [system]
     rows = []
     for question in questions:
-        prompt = [*system, *example_of(run), {"role": "user", "content": question}]
-        rows.append({"question": question, "prompt": prompt})
+        rows.append({"prompt": [*start, {"role": "user", "content": question}]})
     decoding = Decoding(
         max_completion_length=run.settings.max_completion_length,
         chat_template_kwargs=run.chat_template_kwargs,
@@ -238,6 +223,6 @@ def ask(
     # Greedy decoding without samples, so that the two answers differ only because of the training.
     answers = []
     for part in (start_part(run), "adapter"):
-        answered = answer_rows(RunModel(run, part), rows, decoding)
-        answers.append(tuple(answered.completions))
+        with open_model(RunModel(run, part)) as (model, tokenizer):
+            answers.append(tuple(answers_of_model(model, tokenizer, rows, decoding)))
     return Answers(questions, *answers)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_nb.core.files import staged_file, write_json
 from grpo_nb.core.statistics import FEWEST_QUESTIONS, NO_DIFFERENCE, PairedResult, paired_result
-from grpo_nb.core.tables import Html, Part, Shown, Table, as_written, bold, escaped, html_of
+from grpo_nb.core.tables import Html, Part, Shown, Table, bold, escaped, html_of
 from grpo_nb.evaluation.results import MEASURES, Evaluation
 from grpo_nb.runs.outcome import MajorityBaseline
 from grpo_nb.tasks.contamination import Contamination
@@ -30,9 +30,6 @@ FREQUENT_SHARE = 0.2
 
 FREQUENT_COUNT = 3
 """Questions that the most frequent gold answer needs at least."""
-
-EXAMPLES = 3
-"""Answers that the card shows."""
 
 CHANGES = ("lost", "gained", "equal", "both wrong", "both right")
 """Changes of a question, in the order of `Comparison.transcripts`."""
@@ -54,7 +51,7 @@ class Comparison(Shown):
     @functools.cached_property
     def results(self) -> dict[str, PairedResult | None]:
         """Paired test of `accuracy`, `in_format` and `anywhere`, None if it was not measured."""
-        results: dict[str, PairedResult | None] = {}
+        results = {}
         for measure in MEASURES:
             before = self.before.shares_of(measure)
             after = self.after.shares_of(measure)
@@ -116,7 +113,7 @@ class Comparison(Shown):
         None also if a function decides what is correct and scored no gold answer above a wrong one.
         """
         # Each question counts once, however many samples it has.
-        golds = [group[0]["answer"] for group in self.after.groups]
+        golds = [row["answer"] for row in self.after.rows[:: self.after.samples]]
         answer, count = Counter(golds).most_common(1)[0]
         is_frequent = count >= max(FREQUENT_COUNT, FREQUENT_SHARE * len(golds))
         if not is_frequent or self.after.unproven_grader:
@@ -182,7 +179,7 @@ class Comparison(Shown):
         if self.verdict == NO_DIFFERENCE:
             sentences.append(_power_sentence(result))
         sentences.append(f"Counted as correct: {self.after.counted_as_correct}.")
-        if self.contamination and self.contamination.count:
+        if self.contamination is not None and self.contamination.count:
             sentences.append(self.contamination.sentence)
         return " ".join(sentences)
 
@@ -240,7 +237,6 @@ class Comparison(Shown):
             "verdict": self.verdict,
             "before": self.before.to_dict(),
             "after": self.after.to_dict(),
-            "changed": self.changed,
             "tests": tests,
             "majority": self.majority and dataclasses.asdict(self.majority),
             "contamination": self.contamination and self.contamination.to_dict(),
@@ -253,25 +249,21 @@ class Comparison(Shown):
         yield _table(self)
         yield f"{self.after.asked_sentence} Counted as correct: {self.after.counted_as_correct}."
         counts = ", ".join(f"{count} {name}" for name, count in self.changed.items())
-        yield f"Questions: {counts}."
+        yield f"Questions: {counts}. comparison.transcripts() has the answers."
         if self.majority is not None:
             yield self.majority.sentence
-        # A note about the questions is the same for both models.
-        yield from dict.fromkeys([*self.before.notes, *self.after.notes])
+        # Both models are asked the same questions.
+        if self.after.contamination_sentence:
+            yield self.after.contamination_sentence
         yield _small_print(self)
 
     def _repr_html_(self) -> str:
-        """Return the card as a page, with the figure and some answers."""
+        """Return the card as a page, with the figure."""
         # Imported here, so that the numbers of a comparison load no matplotlib.
         from grpo_nb.runs.figure import figure_html
 
         figure = figure_html(self.plot(), f"Held-out comparison. {self.sentence}")
-        examples = self.transcripts().head(EXAMPLES)
-        caption = (
-            f"{len(examples)} of {len(self.after.rows)} answers; comparison.transcripts() has "
-            "all, changed ones first:"
-        )
-        return html_of([*self._parts(), figure, caption, _example_table(self, examples)])
+        return html_of([*self._parts(), figure])
 
 
 def _grade(row: Mapping[str, Any], compares_gold: bool) -> str:
@@ -299,14 +291,15 @@ def _change(comparison: Comparison, measure: str) -> str:
         return "not measured"
     before = 100 * comparison.before.share_of(measure)
     after = 100 * comparison.after.share_of(measure)
-    verdict = result.verdict
-    if verdict != NO_DIFFERENCE:
-        verdict = f"{verdict}, {_p_value(result)}"
-    return f"{before:.0f} % to {after:.0f} % ({verdict})"
+    return f"{before:.0f} % to {after:.0f} % ({_verdict_of(result)})"
 
 
-def _p_value(result: PairedResult) -> str:
-    return "p < 0.001" if result.p_value < 0.001 else f"p = {result.p_value:.3f}"
+def _verdict_of(result: PairedResult) -> str:
+    """Return the verdict of a test, with the p-value of a difference that is shown."""
+    if result.verdict == NO_DIFFERENCE:
+        return NO_DIFFERENCE
+    p_value = "p < 0.001" if result.p_value < 0.001 else f"p = {result.p_value:.3f}"
+    return f"{result.verdict}, {p_value}"
 
 
 def _power_sentence(result: PairedResult) -> str:
@@ -316,27 +309,10 @@ def _power_sentence(result: PairedResult) -> str:
             f"With fewer than {FEWEST_QUESTIONS} questions no difference is claimed, however large "
             "it is. Ask more questions."
         )
-    sentence = (
+    return (
         f"With {result.questions} questions, this test detects a true difference of "
         f"{100 * result.smallest:.0f} points 80 % of the time."
     )
-    if result.verdict == NO_DIFFERENCE:
-        sentence += " A smaller one may exist without being seen."
-    return sentence
-
-
-def _how_sure(result: PairedResult | None) -> str:
-    """Return whether a difference is shown, with its p-value."""
-    if result is None:
-        return ""
-    if result.verdict != NO_DIFFERENCE:
-        return f"shown ({_p_value(result)})"
-    # A p-value of 1 would look like a finding.
-    if result.difference == 0:
-        return "no change"
-    if result.questions < FEWEST_QUESTIONS:
-        return "too few questions to tell"
-    return f"not shown ({_p_value(result)})"
 
 
 def _table(comparison: Comparison) -> Table:
@@ -346,32 +322,15 @@ def _table(comparison: Comparison) -> Table:
     results = {MEASURES[name].label: result for name, result in comparison.results.items()}
     rows = []
     for (name, value_before), (_, value_after) in zip(before.numbers, after.numbers, strict=True):
-        # Lengths and means of rewards are shown without a test.
+        # pass@k, lengths and truncation are shown without a test.
         result = results.get(name)
-        change = "" if result is None else f"{100 * result.difference:+.1f} points"
-        rows.append([name, value_before, value_after, change, _how_sure(result)])
+        cells = ["", ""]
+        if result is not None:
+            cells = [f"{100 * result.difference:+.1f} points", _verdict_of(result)]
+        rows.append([name, value_before, value_after, *cells])
     head = ["", before.label, after.label, "change", "how sure"]
     number_columns = (1, 2, 3)
     return Table(rows, head=head, right=number_columns, narrow=number_columns)
-
-
-def _example_table(comparison: Comparison, examples: pandas.DataFrame) -> Table:
-    """Return some transcripts, with the three grades of a completion in one cell."""
-    rows = []
-    for example in examples.to_dict("records"):
-        cells = [example["change"], example["question"], example["answer"]]
-        for name in comparison.sides:
-            grade = example[f"{name}_is"]
-            grade += ", in the format" if example[f"{name}_in_format"] else ", not in the format"
-            # A right answer is also found anywhere, so only the others say so.
-            if example[f"{name}_is"] != "right" and example[f"{name}_anywhere"]:
-                grade += ", correct answer anywhere"
-            cells += [example[name], grade]
-        rows.append([as_written(str(cell)) for cell in cells])
-    head = ["change", "question", "answer"]
-    for name in comparison.sides:
-        head += [name, f"{name}: judged"]
-    return Table(rows, head=head)
 
 
 def _small_print(comparison: Comparison) -> Html:

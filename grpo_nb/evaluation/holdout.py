@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from grpo_nb.core.problems import warn_user
 from grpo_nb.core.words import displayable
 from grpo_nb.generation.samples import GeneratedCompletion, as_scored
 from grpo_nb.scoring.correct_answers import (
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
 class Holdout:
     """Questions to evaluate on, and the format in which they are asked."""
 
-    name: str
-    """Name of the source."""
     format: AnswerFormat
     holdout: Dataset | list[dict[str, Any]]
     """Rows with `prompt`, `question`, `answer` and the columns of the source, as `Task.holdout`."""
@@ -48,19 +47,17 @@ def load_holdout(
     format: AnswerFormat | None = None,
     columns: Mapping[str, str] | None = None,
     example: Example | None = None,
-    split: str = "test",
 ) -> Holdout:
     """Load questions to evaluate on, as `load_task` reads them. Nothing is kept for training.
 
     Args:
         source: Path of a file, rows, a `Dataset`, or the id of a data set on the Hub. `"gsm8k"`
-            stands for `openai/gsm8k`.
+            stands for `openai/gsm8k`. The questions of a data set are those of its split `test`.
         limit: Number of questions, always the same ones. By default all.
         format: Answer format to ask in. For a model that was trained on a task, pass
             `format=task.format`.
         columns: As in `load_task`.
         example: As in `load_task`.
-        split: Split of a data set on the Hub.
 
     Raises:
         ValueError: There are no rows, or the data set cannot be loaded.
@@ -70,7 +67,7 @@ def load_holdout(
     """
     from datasets import Dataset
 
-    read = read_rows(source, split)
+    read = read_rows(source, "test")
     # The seed never changes, so two evaluations with the same limit ask the same questions.
     rows = sample_rows(clean(read, Changes(), columns), limit)
     golds = [row.get(ACCEPTED, row["answer"]) for row in rows]
@@ -78,7 +75,7 @@ def load_holdout(
     format = fitting_format(format, answers_of(golds))
     # All rows become questions: unlike in `load_task`, no share is kept for training.
     holdout = Dataset.from_list(with_prompts(rows, format, example))
-    return Holdout(name=read.name, format=format, holdout=holdout)
+    return Holdout(format=format, holdout=holdout)
 
 
 def grade_answers(
@@ -103,6 +100,12 @@ def grade_answers(
     texts = [completion.text for completion in completions]
     function_arguments = as_scored(completions, questions)
     scores = grader_scores(grader, texts, questions, format, function_arguments=function_arguments)
+    missing = sum(math.isnan(score) for score in scores)
+    if missing and isinstance(grader, FunctionGrader):
+        warn_user(
+            f"{grader.name}() returned None for {missing} of {len(scores)} answers: they count as "
+            "not correct."
+        )
     is_correct = are_correct(grader, texts, questions, format, scores=scores)
     is_correct_anywhere = are_correct_anywhere(grader, texts, questions, format, is_correct)
     if is_correct_anywhere is None:
@@ -110,19 +113,18 @@ def grade_answers(
     rows = []
     for place, (question, completion) in enumerate(zip(questions, completions, strict=True)):
         given = format.extract_last(completion.text)
-        row = {
-            "question": question["question"],
-            "answer": str(question["answer"]),
-            # A model can write a lone surrogate, which a parquet file cannot store.
-            "completion": displayable(completion.shown),
-            "given": None if given is None else displayable(given),
-            "is_correct": is_correct[place],
-            "is_formatted": format.is_exact(completion.text),
-            "is_correct_anywhere": is_correct_anywhere[place],
-            "tokens": completion.tokens,
-            "is_truncated": completion.is_truncated,
-        }
-        if isinstance(grader, FunctionGrader):
-            row["grader_score"] = None if math.isnan(scores[place]) else scores[place]
-        rows.append(row)
+        rows.append(
+            {
+                "question": question["question"],
+                "answer": str(question["answer"]),
+                # A model can write a lone surrogate, which a parquet file cannot store.
+                "completion": displayable(completion.shown),
+                "given": None if given is None else displayable(given),
+                "is_correct": is_correct[place],
+                "is_formatted": format.is_exact(completion.text),
+                "is_correct_anywhere": is_correct_anywhere[place],
+                "tokens": completion.tokens,
+                "is_truncated": completion.is_truncated,
+            }
+        )
     return rows

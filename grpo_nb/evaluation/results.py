@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from grpo_nb.core.statistics import Estimate, pass_at_k, share_interval
+from grpo_nb.core.statistics import pass_at_k, share_interval
 from grpo_nb.core.tables import Part, Shown, Table
 from grpo_nb.runs.rows import HOLDOUT_MEASURES, in_percent
 from grpo_nb.scoring.scores import in_groups
@@ -18,10 +18,6 @@ Interval = tuple[float, float]
 MEASURES = {measure.name: measure for measure in HOLDOUT_MEASURES}
 """The three measures by name: `accuracy`, `in_format` and `anywhere`."""
 
-NOTABLE_TRUNCATED_SHARE = 0.1
-"""Share of truncated answers from which a note says so: the accuracy then also measures the length
-limit."""
-
 
 @dataclass(frozen=True, repr=False)
 class Evaluation(Shown):
@@ -30,9 +26,8 @@ class Evaluation(Shown):
     label: str
     rows: Sequence[Mapping[str, Any]]
     """One row per completion: `question`, `answer`, `completion`, `given`, `is_correct`,
-    `is_formatted`, `is_correct_anywhere`, `tokens` and `is_truncated`. If a function decides, also
-    `grader_score`, its score or None. The samples of a question are next to each other. `given` is
-    the answer that rewards would read."""
+    `is_formatted`, `is_correct_anywhere`, `tokens` and `is_truncated`. `given` is the answer that
+    rewards would read. The samples of a question are next to each other."""
     samples: int = 1
     """Completions per question."""
     temperature: float = 0.0
@@ -49,17 +44,8 @@ class Evaluation(Shown):
     """False if a function decides what is correct. It may read answers outside of the format."""
     model_id: str | None = None
     """Hash of the adapter (`Run.model_id`), empty for other models, None if unknown."""
-    remarks: Sequence[str] = ()
-    """Remarks about the function that decides which answers are correct."""
     unproven_grader: str = ""
     """Name of the grader if it is a function that scored no gold answer above a wrong one."""
-    rewards: Mapping[str, Estimate] = field(default_factory=dict)
-    """Unweighted mean of each reward, with its 95 % interval over questions."""
-
-    @property
-    def groups(self) -> list[Sequence[Mapping[str, Any]]]:
-        """The rows of each question."""
-        return in_groups(self.rows, self.samples)
 
     @property
     def questions(self) -> int:
@@ -72,11 +58,12 @@ class Evaluation(Shown):
         Args:
             measure: `accuracy`, `in_format` or `anywhere`.
         """
-        # A share over the measured rows alone would describe other questions than the accuracy.
         column = MEASURES[measure].column
-        if any(row.get(column) is None for row in self.rows):
+        grades = [row[column] for row in self.rows]
+        # A share over the measured rows alone would describe other questions than the accuracy.
+        if None in grades:
             return None
-        return [sum(row[column] for row in group) / self.samples for group in self.groups]
+        return [fmean(group) for group in in_groups(grades, self.samples)]
 
     def share_of(self, measure: str) -> float | None:
         """Return the share of completions that pass a measure, None if it was not measured."""
@@ -113,36 +100,25 @@ class Evaluation(Shown):
 
     @property
     def pass_at(self) -> dict[int, tuple[float, Interval]]:
-        """pass@k with its 95 % interval, for k = 1, 2, 4, ... up to `samples`."""
-        # Powers of two show the whole range in few lines, and the last k uses all samples.
-        ks = {2**power for power in range(self.samples.bit_length())} | {self.samples}
-        correct_counts = [sum(row["is_correct"] for row in group) for group in self.groups]
+        """pass@k with its 95 % interval, for k = 1 and k = `samples`."""
+        grades = [row["is_correct"] for row in self.rows]
+        correct_counts = [sum(group) for group in in_groups(grades, self.samples)]
         estimates = {}
-        for k in sorted(ks):
+        for k in (1, self.samples):
             values = [pass_at_k(self.samples, count, k) for count in correct_counts]
             estimates[k] = (fmean(values), share_interval(values, self.samples))
         return estimates
 
     @property
-    def notes(self) -> list[str]:
-        """Sentences that a reader should know before reading the numbers."""
-        notes = []
+    def contamination_sentence(self) -> str:
+        """Sentence on questions that were trained on, empty if none was."""
         # Without the training questions, nobody knows whether there is contamination or none.
         if self.contamination is None:
-            notes.append(
+            return (
                 "The training questions are not known, so nobody checked whether some of these "
                 "questions were trained on."
             )
-        elif self.contamination.count:
-            notes.append(self.contamination.sentence)
-        notes += self.remarks
-        # A truncated answer counts as wrong, although the model might have found it.
-        if self.truncated_share >= NOTABLE_TRUNCATED_SHARE:
-            notes.append(
-                f"{self.truncated_share:.0%} of the answers of {self.label!r} were truncated at "
-                "the length limit. With a larger max_completion_length they could end."
-            )
-        return notes
+        return self.contamination.sentence if self.contamination.count else ""
 
     @property
     def numbers(self) -> list[tuple[str, str]]:
@@ -151,12 +127,10 @@ class Evaluation(Shown):
         for name, measure in MEASURES.items():
             value = in_percent(self.share_of(name), self.interval_of(name))
             rows.append((measure.label, value))
-        for k, (share, interval) in self.pass_at.items():
-            # pass@1 is the accuracy, which has a row already.
-            if k > 1:
-                rows.append((f"pass@{k}", in_percent(share, interval)))
-        for name, mean in self.rewards.items():
-            rows.append((f"reward {name}", str(mean)))
+        # pass@1 is the accuracy, which has a row already.
+        if self.samples > 1:
+            share, interval = self.pass_at[self.samples]
+            rows.append((f"pass@{self.samples}", in_percent(share, interval)))
         rows.append(("mean length, tokens", f"{self.mean_length:.1f}"))
         rows.append(("truncated at the length limit", f"{self.truncated_share:.1%}"))
         return rows
@@ -184,10 +158,6 @@ class Evaluation(Shown):
         for name, measure in MEASURES.items():
             numbers[name] = self.share_of(name)
             numbers[measure.interval_field] = self.interval_of(name)
-        numbers["rewards"] = {name: str(mean) for name, mean in self.rewards.items()}
-        numbers["questions"] = self.questions
-        numbers["mean_length"] = self.mean_length
-        numbers["truncated_share"] = self.truncated_share
         return numbers
 
     def _parts(self) -> Iterator[Part]:
@@ -195,4 +165,5 @@ class Evaluation(Shown):
         counted = f"Counted as correct: {self.counted_as_correct}."
         yield f"{self.asked_sentence} {counted} {self.description}"
         yield self.anywhere_sentence
-        yield from self.notes
+        if self.contamination_sentence:
+            yield self.contamination_sentence

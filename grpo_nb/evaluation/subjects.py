@@ -1,8 +1,7 @@
 """Find and open the models that can be asked held-out questions.
 
-A model that is loaded here gets the tokenizer and chat template of the run, if its vocabulary is
-the same. A model in memory and the model of another run keep theirs. A GGUF file is asked through
-llama.cpp with the template inside the file, as its users will ask it.
+Every model is asked with its own tokenizer and chat template, as its users will ask it. An export
+has the template of its training.
 """
 
 from __future__ import annotations
@@ -11,11 +10,9 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from grpo_nb.config.hardware import compute_dtype
-from grpo_nb.config.settings import Settings
-from grpo_nb.generation.llama_cpp import complete_with_gguf
+from grpo_nb.generation.samples import GeneratedCompletion
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.models.adapter import load_adapter
 from grpo_nb.models.import_unsloth import import_unsloth
@@ -25,14 +22,6 @@ from grpo_nb.models.sources import resolve_model
 from grpo_nb.models.templates import load_templates, tokenizer_for
 from grpo_nb.runs.run_folder import Run, open_run
 from grpo_nb.tasks.tools import Tools
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
-    from grpo_nb.generation.samples import GeneratedCompletion
-
-Progress = Callable[[int], None]
-Row = Mapping[str, Any]
 
 RUN_PARTS = ("base", "start")
 """Names by which the models that a run began with can be asked."""
@@ -63,21 +52,9 @@ class RunModel:
     part: Literal["base", "start", "adapter"] = "adapter"
 
 
-Subject = RunModel | tuple[Any, Any] | Path | str
-"""A model under evaluation: of a run, a model in memory with its tokenizer, a file or folder, or a
-name on the Hub."""
-
-
-@dataclass(frozen=True)
-class ModelAnswers:
-    """Completions of a model, and how it was asked."""
-
-    completions: list[GeneratedCompletion]
-    """One completion for each row, in order."""
-    description: str
-    """Description of the model: where it is from, and with which chat template it was asked."""
-    tokenizer: PreTrainedTokenizerBase | None
-    """Tokenizer of the model, None for a GGUF file."""
+Subject = RunModel | tuple[Any, Any] | str
+"""A model under evaluation: of a run, a model in memory with its tokenizer, or a folder or name on
+the Hub."""
 
 
 def locate_subjects(
@@ -86,13 +63,13 @@ def locate_subjects(
     """Find what paths and names refer to, and the run that they belong to.
 
     Args:
-        subjects: Runs or their folders, `"base"`, `"start"`, folders of models, .gguf files, names
-            of models, or pairs of model and tokenizer.
+        subjects: Runs or their folders, `"base"`, `"start"`, folders or names of models, or pairs
+            of model and tokenizer.
         run: Run of the subjects, or its folder. By default the first run among the subjects.
 
     Raises:
-        ValueError: `"base"` or `"start"` without a run, or a folder with several GGUF files.
-        FileNotFoundError: There is no such file, folder or model.
+        ValueError: `"base"` or `"start"` without a run.
+        FileNotFoundError: There is no such folder or model.
         OSError: The Hub does not provide the model.
     """
     located = [_locate(subject) for subject in subjects]
@@ -118,26 +95,12 @@ def _locate(subject: Any) -> Subject:
         return RunModel(subject)
     if isinstance(subject, tuple) or subject in RUN_PARTS:
         return subject
-    # `open_run` refuses every folder that is not a run. Such a folder is located below.
-    path = Path(subject).expanduser()
+    # `open_run` refuses every folder that is not a run.
     with contextlib.suppress(FileNotFoundError):
-        return RunModel(open_run(path))
-    # A folder of an export has one GGUF file next to its card and verification.
-    gguf_files = sorted(path.glob("*.gguf"))
-    if gguf_files and not (path / "config.json").is_file():
-        if len(gguf_files) > 1:
-            raise ValueError(
-                f"{str(subject)!r} has {len(gguf_files)} GGUF files, and one is asked at a time. "
-                f"Name the file, such as {str(gguf_files[0])!r}."
-            )
-        path = gguf_files[0]
-    if path.suffix == ".gguf":
-        if not path.is_file():
-            raise FileNotFoundError(f"there is no file {str(subject)!r} (looked in {Path.cwd()}).")
-    else:
-        # A wrong name is reported now, and not after the first model has answered.
-        resolve_model(str(subject))
-    return path if path.exists() else subject
+        return RunModel(open_run(Path(subject).expanduser()))
+    # A wrong name is reported now, and not after the first model has answered.
+    resolve_model(str(subject))
+    return str(subject)
 
 
 def name_of(subject: Subject) -> str:
@@ -146,7 +109,7 @@ def name_of(subject: Subject) -> str:
         return "model"
     if isinstance(subject, RunModel):
         return subject.run.name if subject.part == "adapter" else subject.part
-    return Path(subject).name.removesuffix(".gguf")
+    return Path(subject).name
 
 
 def model_id_of(subject: Subject) -> str:
@@ -156,8 +119,9 @@ def model_id_of(subject: Subject) -> str:
     if subject.part == "adapter":
         return subject.run.model_id("adapter")
     # An untrained adapter changes nothing, so the base model is the start of such a run.
-    is_start = subject.part in ("start", start_part(subject.run))
-    return subject.run.model_id("start") if is_start else ""
+    if subject.part in ("start", start_part(subject.run)):
+        return subject.run.model_id("start")
+    return ""
 
 
 def started_from_trained_adapter(run: Run) -> bool:
@@ -166,14 +130,13 @@ def started_from_trained_adapter(run: Run) -> bool:
     That is so after priming, after an earlier stage, or with an adapter from elsewhere. The B
     matrices of a new LoRA are zero, so the model with a new LoRA is the base model.
     """
-    from safetensors import safe_open
+    from safetensors.torch import load_file
 
     file = run.start_path / ADAPTER_FILE
     if not file.is_file():
         return False
-    with safe_open(file, framework="pt") as tensors:
-        names = [name for name in tensors.keys() if "lora_B" in name]  # noqa: SIM118 (no mapping)
-        return any(tensors.get_tensor(name).any() for name in names)
+    tensors = load_file(file)
+    return any(tensor.any() for name, tensor in tensors.items() if "lora_B" in name)
 
 
 def start_part(run: Run) -> Literal["base", "start"]:
@@ -184,25 +147,22 @@ def start_part(run: Run) -> Literal["base", "start"]:
     return "start" if started_from_trained_adapter(run) else "base"
 
 
-def answer_rows(
-    subject: Subject,
-    rows: Sequence[Row],
-    decoding: Decoding,
-    progress: Progress | None = None,
-    run: Run | None = None,
-) -> ModelAnswers:
-    """Answer rows with a model. Load it if necessary, and keep it in memory if it is a run's.
+@contextlib.contextmanager
+def open_model(subject: Subject) -> Iterator[tuple[Any, Any]]:
+    """Provide the model and the tokenizer of a subject in a `with` block.
+
+    The model of a run stays in memory. Any other one can be freed after the block.
 
     Args:
         subject: As `locate_subjects` returns it.
-        rows: Rows with `prompt`. For several samples, repeat the row.
-        decoding: Settings with which answers are sampled.
-        progress: Called with the number of answers.
-        run: Run whose tokenizer and chat template a model of the same vocabulary gets.
     """
-    if isinstance(subject, RunModel):
+    if isinstance(subject, tuple):
+        yield subject
+    elif isinstance(subject, str):
+        yield _load(subject)
+    else:
         # The three parts of a run share one model in memory. Only the adapter is switched.
-        model, own_tokenizer = _model_of(subject.run)
+        model, tokenizer = _model_of(subject.run)
         switched = contextlib.nullcontext()
         if subject.part == "base":
             # PEFT's own switch, so no weight is changed.
@@ -210,30 +170,15 @@ def answer_rows(
         elif subject.part == "start":
             switched = _start_adapter(model, subject.run)
         with switched:
-            completions = answers_of_model(model, own_tokenizer, rows, decoding, progress)
-        return ModelAnswers(completions, _describe(subject), own_tokenizer)
-    if isinstance(subject, Path) and subject.suffix == ".gguf":
-        return _answer_with_gguf(subject, rows, decoding, progress)
+            yield model, tokenizer
+
+
+def describe(subject: Subject) -> str:
+    """Return a sentence on where a model is from."""
     if isinstance(subject, tuple):
-        model, own_tokenizer = subject
-        description = "A model in memory, as it is."
-    else:
-        model, own_tokenizer = _load(subject, run)
-        description = f"The model {name_of(subject)}."
-        # Another template would change the prompt, and with it what is measured.
-        run_tokenizer = own_tokenizer if run is None else tokenizer_of_run(run)
-        if run_tokenizer.get_vocab() == own_tokenizer.get_vocab():
-            own_tokenizer = run_tokenizer
-        else:
-            description += (
-                " It has another vocabulary, so it is asked with its own tokenizer and chat "
-                "template, and lengths in tokens cannot be compared."
-            )
-    completions = answers_of_model(model, own_tokenizer, rows, decoding, progress)
-    return ModelAnswers(completions, description, own_tokenizer)
-
-
-def _describe(subject: RunModel) -> str:
+        return "A model in memory, as it is."
+    if isinstance(subject, str):
+        return f"The model {name_of(subject)}, with its own tokenizer and chat template."
     run = subject.run
     if subject.part == "base":
         return f"The base model of the run {run.name}, without adapter."
@@ -269,11 +214,10 @@ def _start_adapter(model: Any, run: Run) -> Iterator[None]:
 
 def tokenizer_of_run(run: Run) -> Any:
     """Return the tokenizer that a run was trained with."""
-    if run.tokenizer is None:
-        import_unsloth()
-        run.tokenizer = tokenizer_for(run.path, resolve_model(run.settings.model))
-        run.tokenizer.clean_up_tokenization_spaces = False
-    return run.tokenizer
+    if run.tokenizer is not None:
+        return run.tokenizer
+    import_unsloth()
+    return tokenizer_for(run.path, resolve_model(run.settings.model))
 
 
 def _model_of(run: Run) -> tuple[Any, Any]:
@@ -291,7 +235,7 @@ def _model_of(run: Run) -> tuple[Any, Any]:
         )
     if run.model is None:
         # Kept with the run, so that the next evaluation need not load the model again.
-        run.model, run.tokenizer = load_model(_settings_to_load(run))
+        run.model, run.tokenizer = load_model(run.settings)
         load_templates(run.path, run.tokenizer)
         load_adapter(run.model, run.adapter_path)
     # A training that was stopped leaves its model in memory and no adapter on disk.
@@ -305,12 +249,10 @@ def _model_of(run: Run) -> tuple[Any, Any]:
 
 
 def _holds_adapter_of(run: Run) -> bool:
-    """Return True if the adapter in memory equals the adapter on disk, or is no LoRA."""
+    """Return True if the adapter in memory equals the adapter on disk."""
     from peft import get_peft_model_state_dict
     from safetensors.torch import load_file
 
-    if not hasattr(run.model, "get_base_model"):
-        return True
     saved = load_file(run.adapter_path / ADAPTER_FILE)
     in_memory = get_peft_model_state_dict(
         run.model, adapter_name="default", save_embedding_layers=False
@@ -322,32 +264,18 @@ def _holds_adapter_of(run: Run) -> bool:
     return True
 
 
-def _settings_to_load(run: Run) -> Settings:
-    """Return the settings of a run, with the training's dtype if neither machine has a GPU."""
-    # On a CPU the dtype follows from the processor, and another dtype gives other answers.
-    if run.info["machine"]["gpu"] is not None or find_gpu() is not None:
-        return run.settings
-    return run.settings.replace(dtype=run.info["number_type"])
-
-
-def _load(subject: Path | str, run: Run | None) -> tuple[Any, Any]:
+def _load(subject: str) -> tuple[Any, Any]:
     """Load a model from a folder or the Hub, and its tokenizer."""
     import_unsloth()
-    import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    source = resolve_model(str(subject))
+    source = resolve_model(subject)
     model = AutoModelForCausalLM.from_pretrained(source, dtype="auto")
-    settings = Settings() if run is None else _settings_to_load(run)
-    dtype = compute_dtype(settings, None).name
-    # On a GPU the dtype of the checkpoint is kept.
-    if find_gpu() is not None:
-        model = model.to("cuda")
-    elif dtype != "bfloat16" or model.dtype != torch.bfloat16:
-        # float32 holds all bfloat16 and float16 weights exactly. A narrower dtype would round them.
-        model = model.float()
+    # A GPU computes in the dtype of the checkpoint. On a CPU, float32 holds all of its weights
+    # exactly.
+    model = model.float() if find_gpu() is None else model.to("cuda")
     tokenizer = AutoTokenizer.from_pretrained(source)
-    load_templates(Path(subject), tokenizer)
+    load_templates(Path(subject).expanduser(), tokenizer)
     tokenizer.clean_up_tokenization_spaces = False
     return model.eval(), tokenizer
 
@@ -355,9 +283,9 @@ def _load(subject: Path | str, run: Run | None) -> tuple[Any, Any]:
 def answers_of_model(
     model: Any,
     tokenizer: Any,
-    rows: Sequence[Row],
+    rows: Sequence[Mapping[str, Any]],
     decoding: Decoding,
-    progress: Progress | None = None,
+    progress: Callable[[int], None] | None = None,
 ) -> list[GeneratedCompletion]:
     """Answer the prompts of rows with a model in memory.
 
@@ -382,19 +310,3 @@ def answers_of_model(
             tools=decoding.tools,
             rows=rows,
         )
-
-
-def _answer_with_gguf(
-    file: Path, rows: Sequence[Row], decoding: Decoding, progress: Progress | None
-) -> ModelAnswers:
-    completions = complete_with_gguf(
-        file,
-        [row["prompt"] for row in rows],
-        max_completion_length=decoding.max_completion_length,
-        chat_template_kwargs=decoding.chat_template_kwargs,
-        progress=progress,
-    )
-    description = (
-        f"The file {file.name}, through llama.cpp, with the chat template and tokenizer inside it."
-    )
-    return ModelAnswers(completions, description, None)

@@ -58,12 +58,15 @@ ZERO_STD = 1e-6
 ZERO_UPDATE = 1e-12
 """Gradient norm or learning rate up to which no weight moves."""
 
-HOLDOUT_METRICS = {"holdout/accuracy", "holdout/accuracy_low", "holdout/accuracy_high"}
-"""Held-out accuracy, as the kit logs it, and the ends of its 95 % interval."""
-
 ZERO_STD_SHARE = "zero_std_share"
 """Share of groups whose rewards are all equal: TRL's `frac_reward_zero_std`, or in older logs 0 or
 1, computed from `reward_std`."""
+
+HELD_OUT_METRICS = ("holdout/accuracy", "eval_reward")
+"""Held-out accuracy, as the kit logs it, or else the total reward of TRL's own evaluations."""
+
+ACCURACY_INTERVAL = {"holdout/accuracy_low", "holdout/accuracy_high"}
+"""Ends of the 95 % interval of the held-out accuracy."""
 
 ASSUMED_GROUP_SIZE = 2
 """Completions per prompt that are assumed for a bare log. The smallest groups agree by chance most
@@ -81,10 +84,8 @@ def read_numbers(row: Mapping[str, Any]) -> Metrics:
     """
     metrics = {}
     for name, value in row.items():
-        if name.startswith("rewards/"):
-            name = name.removesuffix("/mean")
         with contextlib.suppress(TypeError, ValueError, OverflowError):
-            metrics[name] = float(value)
+            metrics[name.removesuffix("/mean")] = float(value)
     return metrics
 
 
@@ -139,12 +140,12 @@ class RunHistory:
     is_reward_missing: bool = False
     """True if the last row is a training row without a total reward."""
 
-    accuracies: list[float] = field(default_factory=list)
-    """Held-out accuracies that the kit measured."""
-    accuracy_error: float = 0.0
-    """Largest standard error of a held-out accuracy."""
-    eval_rewards: list[float] = field(default_factory=list)
-    """Mean total rewards of TRL's own evaluations."""
+    held_out: list[float] = field(default_factory=list)
+    """Held-out scores."""
+    held_out_metric: str = ""
+    """Metric of the held-out scores."""
+    held_out_error: float = 0.0
+    """Largest standard error of a held-out accuracy, 0 if it is not known."""
 
     best_rewards: list[float] = field(default_factory=list)
     """Rewards of the block of `WINDOW` steps that holds the record. A later block replaces it if
@@ -172,17 +173,17 @@ class RunHistory:
             # A printed log has no step numbers, so its rows count as steps.
             self.step += 1
         self.max_steps = metrics.get("max_steps", self.max_steps)
-        if metrics.keys() >= HOLDOUT_METRICS:
-            self.accuracies.append(metrics["holdout/accuracy"])
+        for metric in HELD_OUT_METRICS:
+            if metric in metrics:
+                self.held_out.append(metrics[metric])
+                self.held_out_metric = metric
+                break
+        if metrics.keys() >= ACCURACY_INTERVAL:
             width = metrics["holdout/accuracy_high"] - metrics["holdout/accuracy_low"]
-            error = width / (2 * Z_95)
-            self.accuracy_error = max(self.accuracy_error, error)
-        if "eval_reward" in metrics:
-            self.eval_rewards.append(metrics["eval_reward"])
-        # Evaluation rows (`eval_*`) and the summary (`train_*`) have no reward. In a training row,
-        # TRL leaves a reward out that is NaN or None for every completion.
-        is_training = not any(name.startswith(("eval_", "train_")) for name in row)
-        self.is_reward_missing = is_training and "reward" not in numbers
+            self.held_out_error = max(self.held_out_error, width / (2 * Z_95))
+        # Evaluation rows have an `eval_loss` and the summary a `train_loss`. In a training row, TRL
+        # leaves a reward out that is NaN or None for every completion.
+        self.is_reward_missing = "loss" in numbers and "reward" not in numbers
         if "reward" in metrics:
             self._add_reward_row(metrics)
 
@@ -230,10 +231,8 @@ class RunHistory:
     def steps_per_row(self) -> float:
         """Mean number of steps that a reward row stands for."""
         steps_between = self.last_reward_step - self.first_reward_step
-        rows_between = self.reward_rows - 1
-        if steps_between <= 0:
-            return 1.0
-        return steps_between / rows_between
+        rows_between = max(1, self.reward_rows - 1)
+        return max(1.0, steps_between / rows_between)
 
     @property
     def steps(self) -> int:
@@ -252,14 +251,6 @@ class RunHistory:
     def rows_in(self, steps: int, min_rows: int = MIN_ROWS) -> int:
         """Return how many rows stand for this many steps, but at least `min_rows`."""
         return max(min_rows, math.ceil(steps / self.steps_per_row))
-
-    def steps_in_window(self, steps: int) -> int:
-        """Return how many steps the rows of a window stand for.
-
-        The smallest number of rows can stand for more than `steps`.
-        """
-        steps_of_rows = round(self.rows_in(steps) * self.steps_per_row)
-        return min(self.steps, steps_of_rows)
 
     def last_values(
         self, metric: str, steps: int = WINDOW, min_rows: int = MIN_ROWS_PER_SIDE
@@ -283,7 +274,6 @@ class RunHistory:
         A comparison with NaN is False, so a threshold is never reached by a missing metric.
         """
         values = self.last_values(metric, steps, MIN_ROWS)
-        min_rows = self.rows_in(min(steps, SHORT_WINDOW))
-        if len(values) < min_rows:
+        if len(values) < self.rows_in(SHORT_WINDOW):
             return math.nan
         return fmean(values)

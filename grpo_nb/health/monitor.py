@@ -7,7 +7,6 @@ interrupted. The cost of a row does not grow with the run.
 from __future__ import annotations
 
 import dataclasses
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,11 +16,11 @@ from grpo_nb.core.tables import Part, Shown, bold
 from grpo_nb.health.history import ASSUMED_GROUP_SIZE, MIN_ROWS, SHORT_WINDOW, WINDOW, RunHistory
 from grpo_nb.health.rules import CHECKS, HealthFinding, check_not_finite
 from grpo_nb.health.trend import measure_trend
-from grpo_nb.runs.alert import KINDS, SEVERITIES, Alert, Severity, alert_table, worst_first
+from grpo_nb.runs.alert import KINDS, Alert, alert_table, worst_first
 from grpo_nb.runs.run_folder import Run, open_run
 
-ROWS_TO_FIX = 10
-"""Reward rows that a resumed run has to show that an earlier critical alert is fixed."""
+AlertKey = tuple[str, str]
+"""Rule and subject."""
 
 
 class HealthMonitor:
@@ -31,13 +30,11 @@ class HealthMonitor:
     severity changes, and when it is withdrawn because nothing was found for 20 steps.
 
     Args:
-        weights: Weight of each reward, by name. Without weights, the main reward is recognised by
-            its name.
+        weights: Weight of each reward, by name. The main reward is the one with the largest weight.
         ranges: Lowest and highest score that each reward can give, by name.
         group_size: Number of completions per prompt.
         rows: Earlier rows of a resumed run. Their alerts are not reported again.
-        stop_on: `"critical"` sets `should_stop` at the first critical alert, in a resumed run only
-            after ten more rows.
+        stop_on: `"critical"` sets `should_stop` at the first critical finding after `rows`.
 
     >>> monitor = HealthMonitor()
     >>> for step in range(1, 31):
@@ -61,17 +58,14 @@ class HealthMonitor:
         """History of the run, which the rules read."""
         self.should_stop = False
         """True if `stop_on` asks to stop the training. Save first."""
-        # Rule and subject are the keys of both dictionaries. The second one has the last step at
-        # which each severity was found.
-        self._alerts: dict[tuple[str, str], Alert] = {}
-        self._last_steps: dict[tuple[str, str], dict[Severity, int]] = defaultdict(dict)
-        self._stop_on: Literal["critical"] | None = None
-        self._rows_before_resume = 0
+        self._alerts: dict[AlertKey, Alert] = {}
+        # Last step with a finding that is as severe as the alert.
+        self._last_steps: dict[AlertKey, int] = {}
+        self._stop_on = stop_on
         for row in rows:
             self.update(row)
-        # Set only now, so that an alert of the earlier rows does not stop the resumed run.
-        self._stop_on = stop_on
-        self._rows_before_resume = self.history.reward_rows
+        # An alert of the earlier rows does not stop the resumed run.
+        self.should_stop = False
 
     @property
     def alerts(self) -> list[Alert]:
@@ -91,25 +85,17 @@ class HealthMonitor:
         """
         history = self.history
         history.add(row)
-        findings = {}
-        for finding in self._run_checks():
-            key = (finding.rule, finding.subject)
-            findings[key] = finding
-            self._last_steps[key][finding.severity] = history.step
-
-        new_alerts = []
-        for key in self._last_steps:
+        findings = {(finding.rule, finding.subject): finding for finding in self._run_checks()}
+        changed = {}
+        for key in dict.fromkeys([*self._alerts, *findings]):
             alert = self._changed_alert(key, findings.get(key))
             if alert is not None:
-                self._alerts[key] = alert
-                new_alerts.append(alert)
+                changed[key] = alert
+        self._alerts |= changed
+
         severities = [finding.severity for finding in findings.values()]
-        # A resumed run may have fixed what an earlier critical alert was about.
-        new_rows = history.reward_rows - self._rows_before_resume
-        may_be_fixed = self._rows_before_resume > 0 and new_rows < ROWS_TO_FIX
-        if self._stop_on in severities and not may_be_fixed:
-            self.should_stop = True
-        return new_alerts
+        self.should_stop |= self._stop_on in severities
+        return list(changed.values())
 
     def _run_checks(self) -> Iterator[HealthFinding]:
         history = self.history
@@ -121,24 +107,22 @@ class HealthMonitor:
             for check in CHECKS:
                 yield from check(history, trend)
 
-    def _changed_alert(self, key: tuple[str, str], finding: HealthFinding | None) -> Alert | None:
+    def _changed_alert(self, key: AlertKey, finding: HealthFinding | None) -> Alert | None:
         """Return the new alert of a rule and subject, None if its alert stays as it is."""
         step = self.history.step
-        old = self._alerts.get(key)
-        is_open = old is not None and old.ended is None
-        # An alert is withdrawn, or becomes milder, after 20 steps and two rows without a finding.
-        steps = max(WINDOW, 2 * self.history.steps_per_row)
-        last_steps = self._last_steps[key].items()
-        recent = [severity for severity, last_step in last_steps if step - last_step < steps]
-        if not recent:
-            return dataclasses.replace(old, ended=step) if is_open else None
-        severity = max(recent, key=SEVERITIES.index)
-        # An alert changes only together with a finding, whose numbers it shows.
-        if finding is None or (is_open and old.severity == severity):
+        alert = self._alerts.get(key)
+        rank = KINDS.index("withdrawn" if alert is None else alert.kind)
+        new_rank = KINDS.index("withdrawn" if finding is None else finding.severity)
+        # An alert ends, or becomes milder, after 20 steps and two rows without a finding as severe.
+        quiet_steps = max(WINDOW, 2 * self.history.steps_per_row)
+        if new_rank < rank and step - self._last_steps[key] < quiet_steps:
             return None
-        values = finding._asdict()
-        values["severity"] = severity
-        return Alert(**values, step=step)
+        self._last_steps[key] = step
+        if new_rank == rank:
+            return None
+        if finding is None:
+            return dataclasses.replace(alert, ended=step)
+        return Alert(**finding._asdict(), step=step)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -156,10 +140,7 @@ class HealthReport(Shown):
         return all(alert.kind in ("info", "withdrawn") for alert in self.alerts)
 
     def _parts(self) -> Iterator[Part]:
-        kinds = [alert.kind for alert in self.alerts]
-        counts = [f"{kinds.count(kind)} {kind}" for kind in reversed(KINDS) if kind in kinds]
-        summary = ", ".join(counts) or "nothing"
-        yield bold(f"Found: {summary}. Checked {self.rows} rows with a reward.")
+        yield bold(f"Alerts: {len(self.alerts)}. Checked {self.rows} rows with a reward.")
         if self.alerts:
             yield alert_table(worst_first(self.alerts))
 

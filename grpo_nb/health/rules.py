@@ -26,7 +26,6 @@ from grpo_nb.health.history import (
     LIKELY_Z,
     LONG_WINDOW,
     MIN_ROWS_FOR_CRITICAL,
-    MIN_ROWS_PER_SIDE,
     SHORT_WINDOW,
     WINDOW,
     ZERO_STD_SHARE,
@@ -38,9 +37,7 @@ from grpo_nb.health.trend import (
     has_lost_gain,
     main_position,
     main_reward,
-    mean_position,
     reward_position,
-    z_in_window,
     z_since_start,
 )
 from grpo_nb.runs.alert import Severity
@@ -94,9 +91,7 @@ def check_not_finite(history: RunHistory) -> Iterator[HealthFinding]:
     steps_without_reward = history.step - history.last_reward_step
     has_no_reward = history.reward_rows == 0 or steps_without_reward >= WINDOW
     if history.is_reward_missing and has_no_reward:
-        message = "No reward has been logged yet."
-        if history.reward_rows:
-            message = f"No reward has been logged since step {history.last_reward_step}."
+        message = f"No reward has been logged since step {history.last_reward_step}."
         advice = (
             "Stop, and run check_rewards: a reward that is NaN or None for every completion is "
             "left out of the log."
@@ -111,8 +106,7 @@ def check_not_finite(history: RunHistory) -> Iterator[HealthFinding]:
             severity = "critical"
         elif metric.startswith("rewards/") and count < ROWS_WITHOUT_SCORE:
             severity = "info"
-        rows = "1 row" if count == 1 else f"{count} rows in a row"
-        message = f"{metric} is NaN or infinite ({rows})."
+        message = f"{metric} is NaN or infinite (rows in a row: {count})."
         advice = (
             "If a reward is NaN too, run check_rewards. If not, go back to an earlier checkpoint, "
             "and lower learning_rate."
@@ -137,10 +131,8 @@ NO_SIGNAL_SHARE = 0.9
 
 def check_no_spread(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFinding]:
     """Report groups with zero reward variance, if there are more of them than by chance."""
-    shares = history.last_values(ZERO_STD_SHARE, LONG_WINDOW)
-    if len(shares) < history.rows_in(SHORT_WINDOW):
-        return
-    share = fmean(shares)
+    # Without a measured share nothing is reported.
+    share = fmean(history.last_values(ZERO_STD_SHARE, LONG_WINDOW) or [0.0])
     position = main_position(history)
     has_failed = position <= LOW_POSITION
     has_succeeded = position >= HIGH_POSITION
@@ -169,12 +161,9 @@ def check_no_spread(history: RunHistory, trend: RewardTrend) -> Iterator[HealthF
     elif has_succeeded:
         reason = "nearly all succeed"
         advice = "Use harder prompts, or stop here if this is the goal."
-    if trend.has_lost_half:
-        advice = "Go back to a checkpoint from before the reward fell, then lower learning_rate."
-    steps = history.steps_in_window(LONG_WINDOW)
     message = (
-        f"In {share:.0%} of the groups of the last {steps} steps, all completions got the same "
-        f"reward: {reason}."
+        f"In {share:.0%} of the groups of the last steps, all completions got the same reward: "
+        f"{reason}."
     )
     yield HealthFinding("no_spread", soften(severity, history, trend), message, advice)
 
@@ -185,10 +174,10 @@ def _is_signal_lost(history: RunHistory) -> bool:
     Most runs that learn begin with low rewards and few groups that differ. They are excepted.
     """
     share = history.mean(ZERO_STD_SHARE, WINDOW)
-    if history.steps < WINDOW or math.isnan(share) or share < NO_SIGNAL_SHARE:
+    if history.steps < WINDOW or not share >= NO_SIGNAL_SHARE:
         return False
     some_differ = history.mean(ZERO_STD_SHARE, LONG_WINDOW) < 1
-    may_be_starting = some_differ and mean_position(history) <= LOW_POSITION
+    may_be_starting = some_differ and main_position(history) <= LOW_POSITION
     return not may_be_starting
 
 
@@ -225,13 +214,6 @@ SHARE_LIMITS = (
     ),
     ShareLimit(
         rule="collapse",
-        metric="completions/same_answer",
-        thresholds={"critical": 0.8},  # such a model ignores the prompt
-        meaning="of the completions are the same text, whatever the prompt",
-        advice="Find the reward that gives this text a high score. Then lower learning_rate.",
-    ),
-    ShareLimit(
-        rule="collapse",
         metric="completions/duplicates",
         thresholds={"warning": 0.5},  # never critical: the model may simply know the prompts
         meaning="of the completions repeat another completion of their group",
@@ -249,14 +231,6 @@ SHARE_LIMITS = (
         'gn.lab.ByHand(task, 0).do("search", query="Paris").',
     ),
     ShareLimit(
-        rule="tools",
-        metric="tools/unanswered",
-        thresholds={"info": 0.25, "warning": 0.5},
-        meaning="of the episodes ended with an unanswered tool call",
-        advice="These episodes had no tokens or no round left for the answer: raise "
-        "max_completion_length, or allow more rounds with task.with_tools(*tools, rounds=16).",
-    ),
-    ShareLimit(
         rule="gradient",
         metric="learning_rate/zero",
         thresholds={"critical": 1.0},  # one other step shows that the weights can move
@@ -271,10 +245,7 @@ def check_shares(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFind
     for limit in SHARE_LIMITS:
         share = history.mean(limit.metric)
         reached = [severity for severity, lowest in limit.thresholds.items() if share >= lowest]
-        if not reached or (limit.rule == "collapse" and _has_short_answers(history)):
-            continue
-        # Answers that became right may repeat, but not one text for all prompts.
-        if limit.metric == "completions/duplicates" and _has_reached_top(history, trend):
+        if not reached or (limit.rule == "collapse" and _may_be_alike(history, trend)):
             continue
         severity = reached[-1]
         # Base models learn to end their answers first.
@@ -282,20 +253,15 @@ def check_shares(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFind
         if limit.rule == "truncation" and severity == "critical" and is_early:
             severity = "warning"
         severity = soften(severity, history, trend)
-        steps = history.steps_in_window(WINDOW)
-        message = f"{share:.0%} {limit.meaning} (mean of {steps} steps)."
+        message = f"{share:.0%} {limit.meaning}."
         yield HealthFinding(limit.rule, severity, message, limit.advice, limit.metric)
 
 
-def _has_short_answers(history: RunHistory) -> bool:
-    """Return True if completions are bare answers, or of unknown length."""
-    is_known_to_be_long = history.mean("completions/mean_length") > SHORT_ANSWER_TOKENS
-    return not is_known_to_be_long
-
-
-def _has_reached_top(history: RunHistory, trend: RewardTrend) -> bool:
-    """Return True if nearly all completions have become right, so that they may be alike."""
-    return trend.is_above_start and main_position(history) >= HIGH_POSITION
+def _may_be_alike(history: RunHistory, trend: RewardTrend) -> bool:
+    """Return True if completions are bare answers, or of unknown length, or have become right."""
+    is_long = history.mean("completions/mean_length") > SHORT_ANSWER_TOKENS
+    has_reached_top = trend.is_above_start and main_position(history) >= HIGH_POSITION
+    return has_reached_top or not is_long
 
 
 # gradient, entropy, length: now and at the start -------------------------------------------------
@@ -337,10 +303,7 @@ def check_zero_gradient(history: RunHistory, trend: RewardTrend) -> Iterator[Hea
     chance = math.prod(row.get("frac_reward_zero_std", 1.0) for row in zero_rows)
     if len(zero_rows) < history.rows_in(SHORT_WINDOW) or chance > CHANCE_OF_NO_GRADIENT:
         return
-    message = (
-        f"The gradient was 0 in the last {len(zero_rows)} rows that log it, although rewards "
-        "differ."
-    )
+    message = "The gradient is 0 in row after row, although rewards differ."
     advice = "Does the model have a trainable LoRA (model.print_trainable_parameters())?"
     severity = soften("critical", history, trend)
     yield HealthFinding("gradient", severity, message, advice, "grad_norm/zero")
@@ -350,7 +313,7 @@ def check_shifts(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFind
     """Report a gradient, an entropy or a length that has changed much without a better reward."""
     if trend.is_rising:
         return
-    then, now = _shift(history, "grad_norm")
+    then, now = _clear_shift(history, "grad_norm")
     if now >= GRADIENT_GROWTH * then:
         message = f"The gradient norm is {now:.3g}, from {then:.3g} at the start."
         advice = (
@@ -359,9 +322,8 @@ def check_shifts(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFind
         )
         yield HealthFinding("gradient", "warning", message, advice, "grad_norm/size")
 
-    then, now = _shift(history, "entropy")
-    may_be_certain = _has_short_answers(history) or _has_reached_top(history, trend)
-    if now <= ENTROPY_LEFT * then and not may_be_certain:
+    then, now = _clear_shift(history, "entropy")
+    if now <= ENTROPY_LEFT * then and not _may_be_alike(history, trend):
         message = f"The entropy is {now:.3g}, from {then:.3g} at the start."
         advice = (
             "Read a group: are its completions alike? Then raise temperature, lower learning_rate, "
@@ -371,7 +333,7 @@ def check_shifts(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFind
 
     # The usual GRPO loss favours long wrong answers, because it averages over the tokens of each
     # answer (arXiv:2503.20783).
-    then, now = _shift(history, "completions/mean_length")
+    then, now = _clear_shift(history, "completions/mean_length")
     is_longer = now >= LENGTH_GROWTH * max(then, history.length_at_best)
     last_rewards = history.last_values("reward", LONG_WINDOW)
     has_gained = mann_whitney_z(history.best_rewards, last_rewards) >= SLIGHT_Z
@@ -381,11 +343,11 @@ def check_shifts(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFind
         yield HealthFinding("length", "warning", message, advice, "longer")
 
 
-def _shift(history: RunHistory, metric: str) -> tuple[float, float]:
+def _clear_shift(history: RunHistory, metric: str) -> tuple[float, float]:
     """Return the median of a metric at the start and now, NaN if there is no clear difference."""
     first = history.first_values(metric)
     last = history.last_values(metric)
-    is_early = history.steps < 2 * WINDOW or min(len(first), len(last)) < MIN_ROWS_PER_SIDE
+    is_early = history.steps < 2 * WINDOW
     if is_early or abs(mann_whitney_z(first, last)) < CLEAR_Z or median(first) <= SMALLEST_START:
         return math.nan, math.nan
     return median(first), median(last)
@@ -467,26 +429,22 @@ LONG_FLAT_STEPS = 300
 
 
 def check_reward_flat(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFinding]:
-    """Report a run in which no reward has risen yet."""
+    """Report a run whose reward has not risen yet."""
     half_of_run = max(WINDOW, history.max_steps / 2)
     if history.steps < min(FLAT_STEPS, half_of_run):
         return
     if trend.is_above_start or trend.is_rising or trend.has_lost_half:
         return
-    if mean_position(history) >= HIGH_POSITION:
+    if main_position(history) >= HIGH_POSITION:
         return
-    has_enough_rows = history.reward_rows >= MIN_ROWS_FOR_CRITICAL
-    is_long = history.steps >= LONG_FLAT_STEPS and has_enough_rows
-    message = (
-        f"No reward has risen in {history.steps} steps: the total was "
-        f"{fmean(history.first_values('reward')):.3g} at the start and is "
-        f"{fmean(history.last_values('reward')):.3g} now."
-    )
+    severity: Severity = "warning" if history.steps >= LONG_FLAT_STEPS else "info"
+    now = fmean(history.last_values("reward"))
+    message = f"The reward has not risen in {history.steps} steps. It is {now:.3g}."
     advice = (
         "Run check_rewards, then baseline: can the model earn the reward at all? If so, use more "
         "prompts per step."
     )
-    yield HealthFinding("reward_flat", "warning" if is_long else "info", message, advice)
+    yield HealthFinding("reward_flat", severity, message, advice)
 
 
 # constant_reward ---------------------------------------------------------------------------------
@@ -513,30 +471,27 @@ def check_constant_reward(history: RunHistory, trend: RewardTrend) -> Iterator[H
         if not is_constant or len(values) < history.rows_in(SHORT_WINDOW):
             continue
         constants.append(f"{name} is {score:.3g}")
-        # A reward that only punishes gives 0 at best, so 0 is its best score.
-        best_score = history.ranges.get(name, (0, math.inf))[1]
-        is_never_rewarded |= score <= 0 and score < best_score
+        # A reward that only punishes gives 0 at best, so 0 is the top of its range.
+        is_never_rewarded |= reward_position(history, name) <= SAME_SCORE
     if not constants:
         return
     severity: Severity = "info"
     advice = "Leave it out, or make it ask for more."
     if is_never_rewarded:
-        severity = "warning" if history.steps >= NEVER_REWARDED_STEPS else "info"
         advice = (
             "Run check_rewards on it: can its pattern match at all (re.DOTALL)? If the task is too "
             "hard, give partial credit."
         )
+        if history.steps >= NEVER_REWARDED_STEPS:
+            severity = "warning"
     message = f"{', '.join(constants)} in every row of {history.steps} steps."
     yield HealthFinding("constant_reward", severity, message, advice)
 
 
 # format_only -------------------------------------------------------------------------------------
 
-FORMAT_STEPS = 30
+FORMAT_STEPS = 100
 """Steps before the rule reports. Most runs learn the format first."""
-
-STUCK_STEPS = 100
-"""Steps after which a main reward that has not risen is a warning. The format is learnt by then."""
 
 HIGH_ENOUGH = 0.5
 """Mean of the main reward, relative to its range, that is high enough without a rise."""
@@ -553,20 +508,16 @@ def check_format_only(history: RunHistory, trend: RewardTrend) -> Iterator[Healt
         return
 
     metric = f"rewards/{main}"
-    # A main reward that was added later counts as 0 at the start.
-    start = fmean(history.first_values(metric) or [0.0])
+    if z_since_start(history, metric) >= LIKELY_Z:
+        return  # The main reward has risen, too.
     now = history.mean(metric)
-    rise_z = max(z_since_start(history, metric), z_in_window(history, metric))
-    if rise_z >= LIKELY_Z:
-        return  # The main reward rises, too.
-    # As long as the format still rises, the warning is softened.
-    severity: Severity = "warning" if history.steps >= STUCK_STEPS else "info"
-    message = f"The total reward has risen, but {main} is {now:.3g}, from {start:.3g} at the start."
+    message = f"The total reward has risen, but {main} has not: it is {now:.3g}."
     advice = (
         "Read the completions with the highest reward. Give the main reward more weight, or "
         "partial credit."
     )
-    yield HealthFinding("format_only", soften(severity, history, trend), message, advice)
+    severity = soften("warning", history, trend)
+    yield HealthFinding("format_only", severity, message, advice)
 
 
 # holdout -----------------------------------------------------------------------------------------
@@ -595,31 +546,27 @@ def check_holdout(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFin
 
     The score is the accuracy that the kit measures, or else the total reward of TRL's evaluations.
     """
-    name = "accuracy"
-    scores = history.accuracies
-    lowest = 0.0
-    highest = 1.0
-    if not scores:
-        name = "reward"
-        scores = history.eval_rewards
-        lowest = history.lowest["reward"]
-        highest = history.highest["reward"]
+    scores = history.held_out
     if len(scores) < MIN_HELD_OUT_SCORES:
         return
+    lowest = 0.0
+    highest = 1.0
+    if history.held_out_metric == "eval_reward":
+        lowest = history.lowest["reward"]
+        highest = history.highest["reward"]
     # The mean of two successive scores is less noisy than one score.
     pairs = list(pairwise(scores))
     means = [(earlier + later) / 2 for earlier, later in pairs]
     start = means[0]
     best = max(means)
     now = means[-1]
-    error = history.accuracy_error
-    if name == "reward":
-        error = fmean(abs(later - earlier) for earlier, later in pairs) / MEAN_ABS_DIFFERENCE
+    mean_change = fmean(abs(later - earlier) for earlier, later in pairs)
+    error = history.held_out_error or mean_change / MEAN_ABS_DIFFERENCE
     span = highest - lowest
     smallest_drop = max(HELD_OUT_DROP * span, DROP_IN_ERRORS * error)
     if best - now >= smallest_drop > 0:
         message = (
-            f"The held-out {name} has fallen from {best:.3g} to {now:.3g} (means of two "
+            f"The held-out score has fallen from {best:.3g} to {now:.3g} (means of two "
             "measurements)."
         )
         advice = (
@@ -632,7 +579,7 @@ def check_holdout(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFin
     has_room = start <= lowest + HELD_OUT_TOP * span
     if has_trained and has_room and now - start < HELD_OUT_GAIN * span:
         message = (
-            f"The held-out {name} is {now:.3g}, from {start:.3g} at first, although the training "
+            f"The held-out score is {now:.3g}, from {start:.3g} at first, although the training "
             "reward has risen."
         )
         advice = (

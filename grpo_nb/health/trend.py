@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from statistics import fmean
 from typing import NamedTuple
 
@@ -20,41 +19,28 @@ from grpo_nb.health.history import (
 KEPT_HALF = 0.5
 """Share of the gain up to which half of it counts as lost."""
 
-MAIN_REWARD = re.compile(
-    r"(^|[^a-z])(correct|accura|answer|succe|solve|exact|pass(ed)?([^a-z]|$))", re.IGNORECASE
-)
-"""Word starts in the names of main rewards, from published notebooks."""
-
 MAX_STD_IN_0_1 = 0.6
 """Highest standard deviation of scores between 0 and 1. It is 0.5 for many scores, and a little
 more in a small sample."""
 
 
 class RewardTrend(NamedTuple):
-    """Trend of the rewards after a row."""
+    """Trend of the total reward after a row."""
 
     is_rising: bool
-    """True if the total or a reward with positive weight rises within the last 50 steps. Then most
-    alerts are milder or left out: a run that learns should not be changed because of them."""
+    """True if the total reward rises within the last 50 steps. Then most alerts are milder or left
+    out: a run that learns should not be changed because of them."""
     is_above_start: bool
-    """True if the total or a reward with positive weight is higher in the last 50 steps than in the
-    first 50."""
+    """True if the total reward is higher in the last 50 steps than in the first 50."""
     has_lost_half: bool
     """True if the total fell below its start, or lost at least half of its gain."""
 
 
 def measure_trend(history: RunHistory) -> RewardTrend:
-    """Measure the trend of the rewards after the last row."""
-    metrics = ["reward"]
-    for reward in history.rewards:
-        if history.weights.get(reward, 1.0) > 0:
-            metrics.append(f"rewards/{reward}")
-
-    z_scores_in_window = [z_in_window(history, metric) for metric in metrics]
-    z_scores_since_start = [z_since_start(history, metric, LONG_WINDOW) for metric in metrics]
+    """Measure the trend of the total reward after the last row."""
     return RewardTrend(
-        is_rising=max(z_scores_in_window) >= LIKELY_Z,
-        is_above_start=max(z_scores_since_start) >= LIKELY_Z,
+        is_rising=recent_rise_z(history) >= LIKELY_Z,
+        is_above_start=z_since_start(history, "reward", LONG_WINDOW) >= LIKELY_Z,
         has_lost_half=has_lost_gain(history, KEPT_HALF, CLEAR_Z),
     )
 
@@ -67,12 +53,12 @@ def z_since_start(history: RunHistory, metric: str, steps: int = WINDOW) -> floa
     return mann_whitney_z(first, last[-half:])
 
 
-def z_in_window(history: RunHistory, metric: str) -> float:
-    """Return the z-score of the second half of the last 50 steps against the first half.
+def recent_rise_z(history: RunHistory) -> float:
+    """Return the z-score of the total reward in the last 50 steps, second half against first half.
 
     With few rows it is that of Kendall's test of order.
     """
-    values = history.last_values(metric, LONG_WINDOW, MIN_ROWS_FOR_CRITICAL)
+    values = history.last_values("reward", LONG_WINDOW, MIN_ROWS_FOR_CRITICAL)
     if len(values) < MIN_ROWS_FOR_CRITICAL:
         return rise_z(values)
     middle = len(values) // 2
@@ -95,16 +81,10 @@ def has_lost_gain(history: RunHistory, kept_share: float, min_z: float) -> bool:
 
 
 def main_reward(history: RunHistory) -> str | None:
-    """Return the reward that the run is about, None if that is not clear.
-
-    That is the reward with the largest weight. Among several, it is the only one with a telling
-    name.
-    """
+    """Return the reward with the largest weight, None if several have it."""
     weights = {name: history.weights.get(name, 1.0) for name in history.rewards}
     largest_weight = max(weights.values(), default=0.0)
     heaviest = [name for name, weight in weights.items() if weight == largest_weight]
-    if len(heaviest) > 1:
-        heaviest = [name for name in heaviest if MAIN_REWARD.search(name)]
     return heaviest[0] if len(heaviest) == 1 else None
 
 
@@ -133,15 +113,9 @@ def _seems_to_end_at_1(history: RunHistory, metric: str) -> bool:
     return fits and highest_std <= MAX_STD_IN_0_1
 
 
-def mean_position(history: RunHistory) -> float:
-    """Return the mean of the positions of all rewards, NaN without any."""
-    positions = [reward_position(history, reward) for reward in history.rewards]
-    return fmean(positions) if positions else math.nan
-
-
 def main_position(history: RunHistory) -> float:
     """Return the position of the main reward, or the mean position if no reward is the main one."""
     main = main_reward(history)
-    if main is None:
-        return mean_position(history)
-    return reward_position(history, main)
+    rewards = history.rewards if main is None else [main]
+    positions = [reward_position(history, reward) for reward in rewards]
+    return fmean(positions) if positions else math.nan

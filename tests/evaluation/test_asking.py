@@ -14,7 +14,7 @@ import torch
 
 import grpo_nb as gn
 from grpo_nb.evaluation.comparison import Comparison
-from grpo_nb.evaluation.exam import Exam, example_of
+from grpo_nb.evaluation.exam import Exam, shared_start
 from grpo_nb.scoring.record import record_of
 from grpo_nb.tasks.prompts import with_prompts
 from tests.run_fixtures import brevity
@@ -52,14 +52,17 @@ def test_compare_from_disk_equals_compare_from_memory(
     assert from_disk.after.rows == in_memory.after.rows
 
 
-def test_compare_notes_contamination_and_truncation(
+def test_compare_shows_contamination_and_truncation(
     tiny_run: gn.runs.Run, task: gn.tasks.Task
 ) -> None:
     comparison = gn.compare(tiny_run, task)
     assert comparison.contamination.count == 0
     assert "training questions of the run tiny" in comparison.contamination.source
     assert comparison.after.truncated_share > 0.5
-    assert "of 'after' were truncated at the length limit" in repr(comparison)
+    share = f"{comparison.after.truncated_share:.1%}"
+    lines = repr(comparison).splitlines()
+    (line,) = [line for line in lines if line.startswith("truncated at the length limit")]
+    assert line.endswith(share)
 
 
 def test_compare_against_another_model_takes_it_as_before(
@@ -90,12 +93,10 @@ def test_ask_one_question_from_a_folder_is_escaped(run: gn.runs.Run) -> None:
     assert "<b>2" not in page
 
 
-def test_evaluate_reports_the_mean_of_a_reward(tiny_run: gn.runs.Run, task: gn.tasks.Task) -> None:
+def test_model_in_memory_answers_as_its_run(tiny_run: gn.runs.Run, task: gn.tasks.Task) -> None:
     model = (tiny_run.model, tiny_run.tokenizer)
     greedy = gn.evaluate(model, task, max_completion_length=12, rewards=brevity)
     assert gn.evaluate(tiny_run, task, rewards=brevity).rows == greedy.rows
-    scores = [brevity([[{"content": text}]])[0] for text in completions_of(greedy)]
-    assert greedy.rewards["brevity"].mean == pytest.approx(sum(scores) / 10)
 
 
 def test_evaluate_with_samples_is_reproducible(tiny_run: gn.runs.Run, task: gn.tasks.Task) -> None:
@@ -105,7 +106,7 @@ def test_evaluate_with_samples_is_reproducible(tiny_run: gn.runs.Run, task: gn.t
     assert len(sampled.rows) == 40
     assert [row["question"] for row in sampled.rows[::4]] == task.holdout["question"]
     assert len(set(completions_of(sampled)[:4])) > 1
-    assert set(sampled.pass_at) == {1, 2, 4}
+    assert set(sampled.pass_at) == {1, 4}
     assert "4 answers to each, sampled at temperature 1." in repr(sampled)
     assert gn.evaluate(tiny_run, task, samples=4).rows == sampled.rows
 
@@ -242,12 +243,12 @@ def test_own_rows_get_the_example_of_the_run(run: gn.runs.Run, has_system_role: 
     lines = [json.dumps(row) + "\n" for row in rows]
     (run.path / "holdout.jsonl").write_text("".join(lines))
     exam = Exam(subjects=[], run=run, task=new_questions())
-    turns = exam.rows[0]["prompt"]
-    assert [turn["content"] for turn in turns[1:4:2]] == [example[0], "What is 30 + 30?"]
-    assert [turn["role"] for turn in turns] == ["system", "user", "assistant", "user"]
+    *start, question = exam.rows[0]["prompt"]
+    assert start == rows[0]["prompt"][:-1]
+    assert question == {"role": "user", "content": "What is 30 + 30?"}
 
 
-def test_turns_of_a_conversation_are_no_example(run: gn.runs.Run) -> None:
+def test_turns_of_a_conversation_are_not_shared(run: gn.runs.Run) -> None:
     lines = []
     for row in run.holdout:
         greeting = [
@@ -256,7 +257,7 @@ def test_turns_of_a_conversation_are_no_example(run: gn.runs.Run) -> None:
         ]
         lines.append(json.dumps(row | {"prompt": [*greeting, row["prompt"][-1]]}) + "\n")
     (run.path / "holdout.jsonl").write_text("".join(lines))
-    assert example_of(run) == []
+    assert shared_start(run) == []
 
 
 def test_comparison_that_cannot_be_written_keeps_the_old_one(
@@ -283,7 +284,7 @@ def test_own_rows_and_files_are_asked_as_the_run_was_trained(
     file = tmp_path / "mine.csv"
     pandas.DataFrame(new_questions()).to_csv(file, index=False)
     format = gn.tasks.AnswerFormat(**tiny_run.info["task"]["format"])
-    example = example_of(tiny_run)
+    _, *example = shared_start(tiny_run)
     holdout = gn.evaluation.load_holdout(new_questions(), format=format, example=example)
     expected = gn.evaluate(tiny_run, holdout).rows
     assert gn.evaluate(tiny_run, new_questions()).rows == expected
@@ -347,31 +348,5 @@ def test_ask_of_a_run_with_tools_names_compare(tmp_path: Path) -> None:
     info = info_of({"right": 1.0})
     info["task"]["tools"] = ["search"]
     run = write_run_folder(tmp_path / "with_tools", info)
-    with pytest.raises(ValueError, match=r"gn\.ask, which takes no task, cannot ask this run"):
+    with pytest.raises(ValueError, match=r"was trained with tools.*pass the task: gn\.compare\("):
         gn.ask(run, "Where?")
-
-
-def test_mean_of_a_reward_leaves_out_none(tiny_run: gn.runs.Run, task: gn.tasks.Task) -> None:
-    def some(completions: list, **columns: object) -> list[float | None]:
-        return [None, *([1.0] * (len(completions) - 1))]
-
-    evaluation = gn.evaluate(tiny_run, task, rewards=[brevity, some], limit=9)
-    assert list(evaluation.rewards) == ["brevity", "some"]
-    assert evaluation.rewards["some"].mean == 1.0
-
-
-def test_evaluate_calls_a_grader_among_the_rewards_once(
-    tiny_run: gn.runs.Run, task: gn.tasks.Task
-) -> None:
-    calls = []
-
-    def counted(completions: list, **columns: object) -> list[float | None]:
-        calls.append(len(completions))
-        return [None, *([1.0] * (len(completions) - 1))]
-
-    counted.range = (0, 1)
-    evaluation = gn.evaluate(tiny_run, task, rewards=[brevity, counted], correct=counted, limit=9)
-    # The trial on gold answers has at most eight rows.
-    assert calls.count(9) == 1
-    assert list(evaluation.rewards) == ["brevity", "counted"]
-    assert evaluation.rewards["counted"].mean == 1.0

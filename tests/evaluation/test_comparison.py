@@ -3,7 +3,7 @@
 import pytest
 
 from grpo_nb.evaluation.comparison import Comparison
-from tests.evaluation.made_comparisons import comparison, evaluation
+from tests.evaluation.made_comparisons import SCRIPT, comparison, evaluation
 
 BETTER = comparison([False] * 40, [True] * 30 + [False] * 10)
 NONE_SHOWN = "no difference shown"
@@ -71,8 +71,10 @@ def test_transcripts_begin_with_changed_questions() -> None:
     assert table["after_is"][0] == "no answer"
 
 
-def test_card_escapes_questions_and_completions() -> None:
-    page = comparison([True, False], [False, True])._repr_html_()
+def test_card_escapes_labels_and_gold_answers() -> None:
+    golds = ["<q1>"] * 4
+    side = evaluation(SCRIPT, [True, False, True, False], golds=golds)
+    page = Comparison(side, side)._repr_html_()
     assert "<script>" not in page
     assert "&lt;script&gt;" in page
     assert "&lt;q1&gt;" in page
@@ -95,7 +97,7 @@ def test_card_shows_change_and_certainty_of_each_measure(row: str) -> None:
     lines = repr(BETTER).splitlines()
     (line,) = [line for line in lines if line.startswith(f"{row}  ")]
     assert "+75.0 points" in line
-    assert "shown (p < 0.001)" in line
+    assert "better, p < 0.001" in line
 
 
 def test_card_begins_with_what_improved() -> None:
@@ -116,10 +118,11 @@ def test_card_has_model_ids_in_small_print_only() -> None:
 @pytest.mark.parametrize(
     ("before", "after", "words"),
     [
-        pytest.param([0] * 40, [1] * 10 + [0] * 30, "points  shown (p = 0.002)", id="shown"),
-        pytest.param([0] * 40, [1] * 4 + [0] * 36, "points  not shown (p = 0.12", id="not shown"),
-        pytest.param([1] * 40, [1] * 40, "points  no change", id="no change"),
-        pytest.param([0] * 9, [1] * 9, "points  too few questions", id="nine questions"),
+        pytest.param([0] * 40, [1] * 10 + [0] * 30, "points  better, p = 0.002", id="better"),
+        pytest.param([1] * 10 + [0] * 30, [0] * 40, "points  worse, p = 0.002", id="worse"),
+        pytest.param([0] * 40, [1] * 4 + [0] * 36, f"points  {NONE_SHOWN}", id="p of 0.125"),
+        pytest.param([1] * 40, [1] * 40, f"points  {NONE_SHOWN}", id="no change"),
+        pytest.param([0] * 9, [1] * 9, f"points  {NONE_SHOWN}", id="nine questions"),
     ],
 )
 def test_table_says_how_sure_a_change_is(before: list[int], after: list[int], words: str) -> None:

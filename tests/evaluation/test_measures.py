@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.core.statistics import estimate
 from grpo_nb.evaluation.comparison import Comparison
 from grpo_nb.evaluation.holdout import grade_answers
 from grpo_nb.evaluation.results import MEASURES, Evaluation
@@ -129,14 +128,6 @@ def test_saved_comparison_keeps_the_three_measures(tmp_path: Path) -> None:
     assert stored["tests"]["anywhere"]["verdict"] == "better"
     assert stored["tests"]["accuracy"]["interval"] == list(comparison.result.interval)
     assert stored["after"]["anywhere"] == 0.75
-
-
-def test_comparison_with_a_missing_score_is_saved(tmp_path: Path) -> None:
-    side = answered("x", sums(HALF, is_formatted=True))
-    side = replace(side, rewards={"length": estimate([[float("nan")]])})
-    Comparison(side, side).save(tmp_path / "kept")
-    stored = json.loads((tmp_path / "kept" / "comparison.json").read_text())
-    assert stored["after"]["rewards"] == {"length": "nan"}
 
 
 def test_majority_baseline_of_an_unproven_grader_is_left_out() -> None:

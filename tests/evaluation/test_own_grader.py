@@ -111,7 +111,7 @@ def exam_of_reopened_run(**arguments: object) -> Exam:
         chat_template_kwargs={},
         tokenizer=lambda text, **options: {"input_ids": [0]},
     )
-    task = Holdout(name="one", format=gn.tasks.xml(), holdout=[question])
+    task = Holdout(format=gn.tasks.xml(), holdout=[question])
     return Exam(subjects=[], run=run, task=task, **arguments)
 
 
@@ -124,14 +124,13 @@ def test_exam_without_the_function_is_not_complete() -> None:
     assert not exam_of_reopened_run().is_complete
 
 
-@pytest.mark.filterwarnings("ignore:The main reward")
 def test_exam_with_an_edited_function_is_not_complete() -> None:
     def edited(completions: list, **columns: object) -> list[float]:
         return [0.5] * len(completions)
 
     edited.__name__ = "brevity"
     exam = exam_of_reopened_run(rewards=edited)
-    assert exam.grader == gn.rewards.correctness()
+    assert exam.grader.function is edited
     assert not exam.is_complete
 
 
@@ -189,24 +188,18 @@ def test_curve_of_a_function_that_reads_environments_starts() -> None:
     assert HoldoutScore(prepared)._grader.name == "won"
 
 
-def test_scores_of_the_grader_are_kept_and_none_is_counted(
+def test_answer_without_a_score_counts_as_not_correct(
     tiny_run: gn.runs.Run, task: gn.tasks.Task
 ) -> None:
     def sometimes(completions: list, answer: list, **columns: object) -> list[float | None]:
         return [None if int(gold) % 2 else 1.0 for gold in answer]
 
     odd = sum(int(row["answer"]) % 2 for row in task.holdout)
-    evaluation = gn.evaluate(tiny_run, task, correct=sometimes)
-    assert sum(row["grader_score"] is None for row in evaluation.rows) == odd > 0
-    remark = f"sometimes() returned None for {odd} of 10 answers: they count as not correct."
-    assert evaluation.remarks == [remark]
-    assert f"returned None for {odd} of 10 answers" in repr(evaluation)
-
-
-def test_function_that_scores_every_answer_has_no_remark(
-    tiny_run: gn.runs.Run, task: gn.tasks.Task
-) -> None:
-    assert gn.evaluate(tiny_run, task, correct=everything).remarks == []
+    with pytest.warns(UserWarning, match=rf"returned None for {odd} of 10 answers"):
+        evaluation = gn.evaluate(tiny_run, task, correct=sometimes)
+    assert [row["is_correct"] for row in evaluation.rows] == [
+        int(row["answer"]) % 2 == 0 for row in task.holdout
+    ]
 
 
 def test_gain_of_a_function_that_ignores_answers_names_its_score(
@@ -231,5 +224,5 @@ def test_majority_baseline_stands_next_to_a_proven_function(tiny_run: gn.runs.Ru
 
 
 def test_two_functions_cannot_both_decide(tiny_run: gn.runs.Run, task: gn.tasks.Task) -> None:
-    with pytest.raises(ValueError, match="is 2 functions, but only one can decide"):
+    with pytest.raises(ValueError, match="is not a reward function"):
         gn.evaluate(tiny_run, task, correct=[everything, in_text])

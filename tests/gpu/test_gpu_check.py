@@ -17,7 +17,7 @@ import nbformat
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.evaluation import subjects
+from grpo_nb.evaluation import exam
 from scripts import gpu_check
 from scripts.gpu_check import Request, Row
 from tests.conftest import ROOT
@@ -223,7 +223,7 @@ def test_an_interrupt_that_harms_the_weights_is_seen(
     tiny_folder: Path, tmp_path: Path, monkeypatch, capsys
 ) -> None:
     """Other base weights are left, as a folded LoRA would be."""
-    stock = subjects.answers_of_model
+    stock = exam.answers_of_model
 
     def leaving(model: object, *asked: object) -> list:
         try:
@@ -235,7 +235,7 @@ def test_an_interrupt_that_harms_the_weights_is_seen(
             )
             raise
 
-    monkeypatch.setattr(subjects, "answers_of_model", leaving)
+    monkeypatch.setattr(exam, "answers_of_model", leaving)
     monkeypatch.setattr(gpu_check, "_INTERRUPTS", 5)
     monkeypatch.setattr(gpu_check, "rewards", lambda: [brevity])
     asked = dataclasses.replace(rehearsal(tiny_folder, tmp_path, use_vllm=True), questions=3)

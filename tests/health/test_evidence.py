@@ -16,19 +16,18 @@ from tests.support.health_logs import (
 )
 
 
-def answered(tokens: float | None, share: float, steps: int = 80, duplicates: float = 1.0) -> Rows:
-    """Return a flat run whose answers have this length, and this share of equal ones."""
+def answered(tokens: float | None) -> Rows:
+    """Return a flat run whose answers have this length, and are all alike within a group."""
     return flat(
-        steps,
+        80,
         completions__mean_length=lambda i, r: tokens,
-        completions__same_answer=lambda i, r: share,
-        completions__duplicates=lambda i, r: duplicates,
+        completions__duplicates=lambda i, r: 1.0,
     )
 
 
 @pytest.mark.parametrize(("tokens", "count"), [(16.0, 0), (17.0, 1), (None, 0)])
 def test_collapse_in_groups_needs_more_than_16_tokens(tokens: float | None, count: int) -> None:
-    assert len(of(check_health(answered(tokens, 0.3)), "collapse")) == count
+    assert len(of(check_health(answered(tokens)), "collapse")) == count
 
 
 def test_collapse_of_answers_that_became_right_is_silent() -> None:

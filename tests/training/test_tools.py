@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -124,13 +125,11 @@ def test_other_tools_are_another_training(whole: tuple) -> None:
 
 
 def test_compare_runs_held_out_episodes(whole: tuple, tmp_path: Path) -> None:
-    (_, tokenizer, task, rewards, settings), run = whole
+    (_, tokenizer, task, _, settings), run = whole
     compared = gn.compare(run, task)
     assert (
         "read(place=" in compared.after.rows[0]["completion"] + compared.after.rows[1]["completion"]
     )
-    paid = gn.evaluate(run, task, rewards=rewards)
-    assert paid.rewards["progress"].mean > 0, "environments are those that were played in"
     for ask in (lambda: gn.compare(run), lambda: gn.ask(run, "Where?"), lambda: gn.evaluate(run)):
         with pytest.raises(
             ValueError,
@@ -139,11 +138,6 @@ def test_compare_runs_held_out_episodes(whole: tuple, tmp_path: Path) -> None:
             ask()
     with pytest.raises(ValueError, match="has tools, which cannot be written to the folder"):
         gn.scaleout.write(run, tmp_path / "away")
-    (tmp_path / "m.gguf").write_bytes(b"")
-    with pytest.raises(
-        ValueError, match=r"m\.gguf is asked through llama.cpp, which cannot run tools"
-    ):
-        gn.evaluate(tmp_path / "m.gguf", task)
     kept = tokenizer_for(run.path, settings.model)
     assert kept.response_template == tokenizer.response_template
     assert "<call>" in kept.chat_template
@@ -203,28 +197,32 @@ def test_padding_that_ends_turns_is_refused(whole: tuple, monkeypatch: pytest.Mo
         tokenizer.pad_token = pad
 
 
-def test_alerts_where_every_call_fails_or_nobody_answers() -> None:
-    rows = [
-        {"step": step, "reward": 0.1, "tools/failure_frequency": 1.0, "tools/unanswered": 0.6}
-        for step in range(1, 13)
-    ]
+def test_alerts_where_every_call_fails() -> None:
+    rows = [{"step": step, "reward": 0.1, "tools/failure_frequency": 1.0} for step in range(1, 13)]
     told = {
         alert.message: alert.kind
         for alert in gn.health.check_health(rows).alerts
         if alert.rule == "tools"
     }
     assert any("100% of the tool calls failed" in message for message in told)
-    assert any(
-        "60% of the episodes ended with an unanswered tool call" in message for message in told
-    )
 
 
 def test_function_that_reads_environments_can_judge(whole: tuple) -> None:
     """No gold answer can be played, so its full score is unknown and no wrong answer is beaten."""
     task = whole[0][2]
     run = whole[1]
-    evaluation = gn.evaluate(run, task, correct=progress)
+    scores_of_calls = []
+
+    @functools.wraps(progress)
+    def watched(*args: Any, **columns: Any) -> list[float]:
+        scores = progress(*args, **columns)
+        scores_of_calls.append(scores)
+        return scores
+
+    evaluation = gn.evaluate(run, task, correct=watched)
+    scores = scores_of_calls[-1]
     assert "progress() gives 1 or more (the default; no gold" in evaluation.counted_as_correct
-    is_done = [row["grader_score"] == 1.0 for row in evaluation.rows]
+    assert max(scores) > 0, "environments are those that were played in"
+    is_done = [score == 1.0 for score in scores]
     assert [row["is_correct"] for row in evaluation.rows] == is_done
     assert evaluation.unproven_grader == "progress"
