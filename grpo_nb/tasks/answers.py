@@ -58,8 +58,6 @@ class Answers:
 
     All labels of choices, and frequent numbers such as ratings.
     """
-    keys: tuple[str, ...] = ()
-    """Keys that most of the JSON objects have."""
     others: tuple[str, ...] = ()
     """Gold answers of another kind, such as `n/a` among numbers. They are compared as text."""
 
@@ -69,9 +67,6 @@ class Answers:
         if self.kind == "choice":
             labels = sorted(label for label, _ in self.labels)
             return f"one of: {', '.join(labels)}"
-        if self.keys:
-            keys = [json.dumps(key, ensure_ascii=False) for key in self.keys]
-            return f"JSON with the keys {', '.join(keys)}"
         return {"json": "JSON", "text": "answer"}.get(self.kind, self.kind)
 
     @property
@@ -85,7 +80,7 @@ class Answers:
         if self.kind == "choice":
             labels = ", ".join(f"{label} ({share:.0%})" for label, share in self.labels)
             return f"choice: {labels}"
-        return self.hint if self.kind == "json" else self.kind
+        return self.kind
 
 
 # Which kind?
@@ -114,7 +109,6 @@ def answers_of(golds: Sequence[str | Sequence[str]], kind: Kind | None = None) -
         are_short = max(map(len, counts), default=0) <= _LONGEST_LABEL
         if kind in ("expression", "text") and repeats and are_short:
             kind = "choice"
-    keys = _usual_keys(accepted) if kind == "json" else ()
     # Equally frequent numbers, such as sums that each come three times, have no majority.
     has_majority = repeats and len({*counts.values()}) > 1
     labels = []
@@ -125,7 +119,6 @@ def answers_of(golds: Sequence[str | Sequence[str]], kind: Kind | None = None) -
     return Answers(
         kind,
         labels=tuple(labels),
-        keys=keys,
         others=_answers_of_other_kinds(accepted, kind),
     )
 
@@ -183,17 +176,6 @@ _IS_OF_KIND: dict[Kind, Callable[[str], bool]] = {
     "json": lambda gold: _json_gold(gold) is not None,
     "expression": _is_expression,
 }
-
-
-def _usual_keys(accepted: Sequence[Sequence[str]]) -> tuple[str, ...]:
-    """Return the keys that the first answers of more than half of the rows have."""
-    counts: Counter[str] = Counter()
-    for row in accepted:
-        value = _json_gold(row[0])
-        if isinstance(value, dict):
-            counts.update(list(value))
-    majority = len(accepted) / 2
-    return tuple(key for key, count in counts.items() if count > majority)
 
 
 # Is an answer right?

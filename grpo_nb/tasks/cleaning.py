@@ -3,9 +3,8 @@
 import itertools
 import json
 import numbers
-import re
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -16,7 +15,6 @@ from grpo_nb.tasks.read_rows import Row, SourceRows
 
 OnConflict = Literal["raise", "drop", "first"]
 Columns = Mapping[str, str]
-RowFilter = Callable[[Row], object]
 ROLES = ("question", "answer", "prompt")
 # Column names that mean something to TRL's GRPOTrainer (arguments of rewards, and images) or to
 # the rewards of the kit. A reward that is a method has the argument self.
@@ -35,8 +33,8 @@ TAKEN_NAMES = {
     "self",
     "trainer_state",
 }
-# An answer with its solution, as in GSM8K. The last #### is the one before the answer.
-_SOLVED = re.compile(r"(?s)(?P<solution>.*?)\s*####\s*(?P<answer>(?:(?!####)[^\n])+?)\s*")
+# The mark between a solution and its answer, as in GSM8K.
+_ANSWER_MARK = "####"
 
 
 @dataclass
@@ -82,7 +80,6 @@ def clean(
     changes: Changes,
     columns: Columns | None = None,
     on_conflict: OnConflict = "raise",
-    filter: RowFilter | None = None,
     *,
     kind: Kind | None = None,
 ) -> TaskRows:
@@ -94,7 +91,6 @@ def clean(
         columns: Column of each role, such as `question` and `answer`.
         on_conflict: What to do with a question that has different answers: `raise` an error, `drop`
             all of its rows, or keep the `first`.
-        filter: Function of a row that says whether the row stays.
         kind: Kind of the answers, if the user set it: with `json`, a list is one answer.
 
     Raises:
@@ -110,13 +106,12 @@ def clean(
         changes.note(source.note)
     names = list(dict.fromkeys(itertools.chain(*source.rows)))
     column_of = _choose_columns(source, names, columns or {})
-    reasons: _Reasons = {}
-    selected = _select_rows(source.rows, filter, reasons)
-    # All rows that stay decide together how answers are read.
-    golds = [row.get(column_of["answer"]) for row in selected.values()]
+    # All rows decide together how answers are read.
+    golds = [row.get(column_of["answer"]) for row in source.rows]
     has_aliases = kind != "json" and _are_aliases(golds)
     rows: dict[int, TaskRow] = {}
-    for number, row in selected.items():
+    reasons: _Reasons = {}
+    for number, row in enumerate(source.rows):
         try:
             rows[number] = _read_row(row, column_of, has_aliases)
         except _UnusableRow as reason:
@@ -161,12 +156,8 @@ def _choose_columns(source: SourceRows, names: Sequence[str], columns: Columns) 
     for role, name in columns.items():
         require_choice("a key of columns=", role, ROLES)
         column_of[role] = str(name)  # a table without a header has numbers as names
-    if "prompt" in column_of and "question" not in columns:
-        if any(isinstance(row.get(column_of["prompt"]), str) for row in source.rows):
-            # A prompt of text is the whole question.
-            column_of["question"] = column_of.pop("prompt")
-        elif "question" not in names:
-            del column_of["question"]
+    if "prompt" in column_of and "question" not in {*columns, *names}:
+        del column_of["question"]
     for role, name in column_of.items():
         if name not in names:
             # Of two columns, the first is usually the question.
@@ -180,20 +171,6 @@ def _choose_columns(source: SourceRows, names: Sequence[str], columns: Columns) 
 
 
 # How rows are read.
-
-
-def _select_rows(
-    rows: Sequence[Row], filter: RowFilter | None, reasons: _Reasons
-) -> dict[int, Row]:
-    """Return the rows that stay, by their place. The others get a reason."""
-    selected: dict[int, Row] = {}
-    for number, row in enumerate(rows):
-        # A copy, because a filter may change its row.
-        if filter is None or filter(dict(row)):
-            selected[number] = row
-        else:
-            reasons[number] = "that filter= leaves out"
-    return selected
 
 
 def _are_aliases(golds: Sequence[Any]) -> bool:
@@ -211,9 +188,12 @@ def _read_row(row: Row, column_of: Mapping[str, str], has_aliases: bool) -> Task
     task_row: TaskRow = {}
     cells = {role: row.get(name) for role, name in column_of.items()}
     question = cells.get("question")
+    prompt = cells.get("prompt")
     # Some rows may have only a question, where others have a prompt, or both.
-    if _is_filled(cells.get("prompt")):
-        task_row["prompt"] = _read_chat(cells["prompt"])
+    if isinstance(prompt, str) and not _is_filled(question):
+        question = prompt
+    elif _is_filled(prompt):
+        task_row["prompt"] = _read_chat(prompt)
         question = question if _is_filled(question) else _text_of_chat(task_row["prompt"])
     gold = cells["answer"]
     if has_aliases:
@@ -267,24 +247,20 @@ def _read_chat(turns: Any) -> Chat:
 
 
 def _text_of_chat(chat: Chat) -> str:
-    """Return what a chat asks: the user's message or, after other messages, all of them.
-
-    The last message is not enough, because many chats end with the same "ok".
-    """
+    """Return what a chat asks: all of its messages, because many chats end with the same "ok"."""
     _, turns = split_system(chat)
-    if len(turns) == 1:
-        return turns[0]["content"]
-    lines = [f"{turn['role']}: {turn['content']}" for turn in turns]
-    return "\n".join(lines)
+    return "\n".join(turn["content"] for turn in turns)
 
 
 def _split_solutions(rows: Collection[TaskRow], changes: Changes) -> None:
     """Split answers at #### if most rows have it, as in GSM8K."""
-    matches = [_SOLVED.fullmatch(row["answer"]) for row in rows]
-    if matches.count(None) >= len(rows) / 2:
+    has_mark = [_ANSWER_MARK in row["answer"] for row in rows]
+    if sum(has_mark) <= len(rows) / 2:
         return
-    for row, match in zip(rows, matches, strict=True):
-        row.update(match.groupdict() if match else {"solution": ""})
+    for row in rows:
+        solution, _, answer = row["answer"].rpartition(_ANSWER_MARK)
+        row["solution"] = solution.strip()
+        row["answer"] = answer.strip() or row["answer"]
     changes.note("answers were read after ####; the text before is in the column solution")
 
 

@@ -14,7 +14,7 @@ from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.words import in_line, require_choice, require_number
 from grpo_nb.tasks.answers import ACCEPTED, Answers, Kind, answers_of
-from grpo_nb.tasks.cleaning import Changes, Columns, OnConflict, RowFilter, clean
+from grpo_nb.tasks.cleaning import Changes, Columns, OnConflict, clean
 from grpo_nb.tasks.contamination import question_key
 from grpo_nb.tasks.formats import AnswerFormat
 from grpo_nb.tasks.prompts import (
@@ -48,7 +48,6 @@ def load_task(
     *,
     columns: Columns | None = None,
     kind: Kind | None = None,
-    filter: RowFilter | None = None,
     format: AnswerFormat | None = None,
     system: str | None = None,
     example: Example | None = None,
@@ -71,8 +70,6 @@ def load_task(
         kind: Kind of the answers: `number`, `choice`, `text`, `expression` or `json`. The answers
             decide if it is not given. The kind sets what the prompt asks for and how an answer is
             compared.
-        filter: Function of a row (a dict by column) that says whether the row stays:
-            `lambda row: row["Nr"] != "Total"`.
         format: The answer format; `xml()` if not given. If it has no hint for the answer, the
             kind sets it.
         system: System prompt to use in place of the format's own,
@@ -136,14 +133,14 @@ def load_task(
 
     # 2. Find question and answer in each row. Held-out rows of the user's own are read alike.
     changes = Changes()
-    rows = clean(source_rows, changes, columns, on_conflict, filter, kind=kind)
+    rows = clean(source_rows, changes, columns, on_conflict, kind=kind)
     own_holdout: TaskRows = []
     if not is_size:
         holdout_rows = read_rows(holdout, "test")
         holdout_rows = dataclasses.replace(
             holdout_rows, described_as="holdout", prefix="in holdout, "
         )
-        own_holdout = clean(holdout_rows, changes, columns, on_conflict, filter, kind=kind)
+        own_holdout = clean(holdout_rows, changes, columns, on_conflict, kind=kind)
         held_out_questions = [row["question"] for row in own_holdout]
         rows = _without(rows, held_out_questions, "whose question is held out too", changes)
 
@@ -256,8 +253,7 @@ def _note_problems_of_prompts(
     if answers.others:
         changes.note(
             f"{len(answers.others)} of {len(rows)} answers are no {answers.kind}, such as "
-            f"{answers.others[0]!r:.60}: an answer must equal them as text; filter= can leave "
-            "such rows out"
+            f"{answers.others[0]!r:.60}: an answer must equal them as text"
         )
     mark = format.answer_open.strip()
     if mark not in "".join(turn["content"] for turn in rows[0]["prompt"]):

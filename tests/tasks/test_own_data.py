@@ -21,7 +21,6 @@ from grpo_nb.evaluation.holdout import load_holdout
 from grpo_nb.scoring.correct_answers import are_correct
 from grpo_nb.tasks.answers import answers_of, is_same_answer
 from grpo_nb.tasks.contamination import find_contamination, question_hashes
-from grpo_nb.tasks.prompts import fit_to_template
 
 ROOT = Path(__file__).parents[2]
 Rows = list[dict[str, Any]]
@@ -114,18 +113,6 @@ def test_class_labels_keep_their_names(kind: str, tmp_path: Path) -> None:
     task = gn.load_task(source)
     assert answers(task) == ["neg"] * 4 + ["pos"] * 4
     assert task.dropped == {"with an empty answer": 1}, "-1 stands for no label"
-
-
-def test_filter_leaves_out_rows_before_answers_are_read() -> None:
-    rows = [*rows_of(["4", "5"]), {"question": "Total", "answer": ["a", "b"]}]
-    task = gn.load_task(rows, holdout=1, filter=lambda row: row["question"] != "Total")
-    assert "accepted_answers" not in task.train.column_names
-
-
-def test_filter_gets_a_copy_of_each_row() -> None:
-    rows = rows_of(["4", "5"])
-    task = gn.load_task(rows, holdout=1, filter=lambda row: row.pop("answer"))
-    assert len(task.train) == 1
 
 
 # Several right answers.
@@ -342,51 +329,26 @@ def test_arithmetic_option_error_names_the_option(options: dict, message: str) -
 # Templates without a system role.
 
 
+def test_system_prompt_that_the_template_leaves_out_is_refused() -> None:
+    with pytest.raises(ValueError, match="chat template leaves out the system prompt"):
+        gn.load_task("arithmetic", tokenizer=tokenizer_with(SILENT))
+
+
+def test_template_without_a_system_role_refuses_the_system_prompt() -> None:
+    with pytest.raises(TemplateError, match="System role not supported"):
+        gn.load_task("arithmetic", tokenizer=tokenizer_with(GEMMA_2))
+
+
 @pytest.mark.parametrize("template", [GEMMA_2, SILENT], ids=["refused", "left out"])
-def test_lost_system_role_merges_the_system_prompt(template: str) -> None:
-    tokenizer = tokenizer_with(template)
-    task = gn.load_task("arithmetic", tokenizer=tokenizer)
-    first = task.train[0]["prompt"]
-    assert [turn["role"] for turn in first] == ["user", "assistant", "user"]
-    assert first[0]["content"] == f"{task.format.system_prompt()}\n\nWhat is 3 + 4?"
-    assert any("has no system role" in note for note in task.changes.notes)
-    assert task.format.system_prompt() in tokenizer.apply_chat_template(first, tokenize=False)
-
-
-def test_fit_merges_the_system_prompt_later() -> None:
-    tokenizer = tokenizer_with(GEMMA_2)
-    task = gn.load_task(rows_of(["1", "2", "3"]), holdout=1)
-    assert task.train[0]["prompt"][0]["role"] == "system"
-    fitted = task.fit(tokenizer, 256)
-    assert [turn["role"] for turn in fitted.train[0]["prompt"]] == ["user"]
-    assert [turn["role"] for turn in fit_to_template([task.train[0]["prompt"]], tokenizer)[0]] == [
-        "user"
-    ]
-
-
-def test_fit_merges_the_only_part_with_a_system_prompt() -> None:
-    system = {"role": "system", "content": "Be brief."}
-    question = {"role": "user", "content": "1 + 1?"}
-    other_question = {"role": "user", "content": "2 + 2?"}
-    task = gn.load_task(
-        [{"prompt": [system, question], "answer": "2"}],
-        holdout=[{"prompt": [other_question], "answer": "4"}],
-    )
-    fitted = task.fit(tokenizer_with(GEMMA_2), 256)
-    assert [turn["role"] for turn in fitted.train[0]["prompt"]] == ["user"]
-
-
-def test_lost_system_prompt_goes_into_the_first_user_message() -> None:
-    greeting = {"role": "assistant", "content": "Hello!"}
-    chat = [{"role": "system", "content": "Be brief."}, greeting, {"role": "user", "content": "?"}]
-    (merged,) = fit_to_template([chat], tokenizer_with(SILENT))
-    assert merged == [greeting, {"role": "user", "content": "Be brief.\n\n?"}]
-
-
-def test_template_with_a_system_role_keeps_the_prompt() -> None:
-    chatml = "{% for m in messages %}{{ m['role'] + ': ' + m['content'] }}{% endfor %}"
-    task = gn.load_task(rows_of(["1", "2"]), holdout=1, tokenizer=tokenizer_with(chatml))
-    assert [turn["role"] for turn in task.train[0]["prompt"]] == ["system", "user"]
+def test_instruction_in_the_question_needs_no_system_role(template: str) -> None:
+    instruction = gn.tasks.xml().system_prompt()
+    rows = []
+    for n in range(3):
+        chat = [{"role": "user", "content": f"{instruction}\n\n{n} + 1?"}]
+        rows.append({"prompt": chat, "answer": str(n + 1)})
+    task = gn.load_task(rows, holdout=1, tokenizer=tokenizer_with(template))
+    assert [turn["role"] for turn in task.train[0]["prompt"]] == ["user"]
+    assert task.changes.notes == []
 
 
 # Held-out rows of one's own.
@@ -411,19 +373,17 @@ def test_holdout_takes_any_source(kind: str, tmp_path: Path) -> None:
 
 
 def test_holdout_is_read_like_the_training_rows() -> None:
-    train = [{"q": f"Train {n}?", "a": f"so\n#### {n}", "drop": n == 3} for n in range(8)]
-    test = [{"q": f"Test {n}?", "a": "so\n#### 7", "drop": n == 1} for n in range(3)]
-    test += [{"q": "", "a": "#### 1", "drop": False}]
+    train = [{"q": f"Train {n}?", "a": f"so\n#### {n}"} for n in range(8)]
+    test = [{"q": f"Test {n}?", "a": "so\n#### 7"} for n in range(2)]
+    test += [{"q": "", "a": "#### 1"}]
     task = gn.load_task(
         train,
         holdout=test,
         columns={"question": "q", "answer": "a"},
-        filter=lambda row: not row["drop"],
     )
     assert list(task.holdout["answer"]) == ["7", "7"]
     assert task.holdout[0]["prompt"][0] == task.train[0]["prompt"][0]
     assert task.dropped["in holdout, with an empty question"] == 1
-    assert task.dropped["in holdout, that filter= leaves out"] == 1
 
 
 def test_training_rows_that_are_held_out_are_left_out() -> None:
@@ -634,15 +594,6 @@ def test_exported_script_reads_nested_rows_as_they_were(tmp_path: Path) -> None:
     assert repr(list(names["load_dataset"]("train.jsonl"))) == repr(rows)
 
 
-def test_text_prompt_takes_precedence_over_a_question_column() -> None:
-    rows = [
-        {"prompt": f"Think: {n}+2", "question": f"{n}+2", "answer": str(n + 2)} for n in range(3)
-    ]
-    task = gn.load_task(rows, holdout=1)
-    assert {row["question"] for row in both(task)} == {row["prompt"] for row in rows}
-    assert "the column 'question' is now 'source_question': its name is taken" in task.changes.notes
-
-
 def test_mapped_question_takes_precedence_over_a_prompt_column() -> None:
     rows = [{"prompt": f"Think: {n}", "problem": f"{n}+2", "answer": str(n + 2)} for n in range(3)]
     task = gn.load_task(rows, columns={"question": "problem"}, holdout=1)
@@ -730,15 +681,6 @@ def test_refused_messages_are_found_without_settings() -> None:
 def test_percent_is_read_in_any_case() -> None:
     assert is_same_answer("42 Percent", "42%")
     assert is_same_answer("42 PCT", "42%")
-
-
-def test_parts_have_one_type_after_a_lost_system_role() -> None:
-    task = gn.load_task(
-        rows_of(["p", "q"], facts=[[], ["a"]]),
-        holdout=1,
-        tokenizer=tokenizer_with(GEMMA_2),
-    )
-    assert task.train.features == task.holdout.features
 
 
 def test_question_next_to_a_prompt_of_text_is_refused() -> None:
