@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from grpo_nb.tasks.markup import strip_markup
-from grpo_nb.tasks.number_reading import Number, is_same_number, read_number
+from grpo_nb.tasks.number_reading import is_same_number, read_number
 
 ACCEPTED = "accepted_answers"
-"""Column with all right answers of a row, if the source gives several; `answer` is the first."""
+"""Column with a list of right answers, if a row has several. `answer` holds one of them."""
 
 Kind = Literal["number", "choice", "text", "expression", "json"]
 # Share of the rows whose answer may be of another kind, such as "n/a" among numbers.
@@ -45,7 +45,6 @@ _OPTION_LETTER = re.compile(
 _HEDGE = re.compile(r"(?i)\b(?:or|nor|and|not|but|if|wrong|maybe|either|instead|rather|[a-z])\b")
 # The mark after a single letter may be one of mathematics: n! is not n.
 _END_OF_SENTENCE = re.compile(r"""(?:(?<=[^\W\d_]{2})|(?<=[*"'_`]))[.!]+$""")
-_GLUED_UNIT = re.compile(r"^(.*\d)([A-Za-z])$", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -86,11 +85,11 @@ class Answers:
 # Which kind?
 
 
-def answers_of(golds: Sequence[str | Sequence[str]], kind: Kind | None = None) -> Answers:
+def answers_of(golds: Sequence[str], kind: Kind | None = None) -> Answers:
     """Find the kind of these answers, or use the given one.
 
     Args:
-        golds: One answer for each row, or a list where several are right.
+        golds: One answer for each row.
         kind: The kind, if the user set it.
 
     >>> answers_of(["1,250", "-3.5", "7"]).kind, answers_of(["Paris", "Rome"]).kind
@@ -98,14 +97,11 @@ def answers_of(golds: Sequence[str | Sequence[str]], kind: Kind | None = None) -
     >>> answers_of(["yes", "no"] * 4).hint
     'one of: no, yes'
     """
-    accepted: list[list[str]] = []
-    for gold in golds:
-        accepted.append([gold] if isinstance(gold, str) else list(gold))
-    counts = _count_labels(accepted)
+    counts = _count_labels(golds)
     is_few = 2 <= len(counts) <= _MOST_LABELS
     repeats = is_few and len(golds) >= _ROWS_PER_LABEL * len(counts)
     if kind is None:
-        kind = _likely_kind(accepted)
+        kind = _likely_kind(golds)
         are_short = max(map(len, counts), default=0) <= _LONGEST_LABEL
         if kind in ("expression", "text") and repeats and are_short:
             kind = "choice"
@@ -119,49 +115,32 @@ def answers_of(golds: Sequence[str | Sequence[str]], kind: Kind | None = None) -
     return Answers(
         kind,
         labels=tuple(labels),
-        others=_answers_of_other_kinds(accepted, kind),
+        others=_answers_of_other_kinds(golds, kind),
     )
 
 
-def _count_labels(accepted: Sequence[Sequence[str]]) -> Counter[str]:
-    """Return how many rows accept each answer, in the order of the first rows that do.
-
-    Labels that differ only in capitals are one.
-    """
+def _count_labels(golds: Sequence[str]) -> Counter[str]:
+    """Return how many rows have each answer. Labels that differ only in capitals are one."""
     first_spelling: dict[str, str] = {}
-    counts: Counter[str] = Counter()
-    for row in accepted:
-        labels = [first_spelling.setdefault(text.casefold(), text) for text in row]
-        # Each label once, and in order, which a set would not keep.
-        counts.update(dict.fromkeys(labels, 1))
-    return counts
+    return Counter(first_spelling.setdefault(gold.casefold(), gold) for gold in golds)
 
 
-def _likely_kind(accepted: Sequence[Sequence[str]]) -> Kind:
+def _likely_kind(golds: Sequence[str]) -> Kind:
     """Return the first kind that nine in ten rows have."""
-    most_others = _MOST_OTHERS * len(accepted)
     for kind in _IS_OF_KIND:
-        others = _answers_of_other_kinds(accepted, kind)
-        if accepted and len(others) <= most_others:
+        others = _answers_of_other_kinds(golds, kind)
+        if golds and len(others) <= _MOST_OTHERS * len(golds):
             return kind
     return "text"
 
 
-def _answers_of_other_kinds(accepted: Sequence[Sequence[str]], kind: Kind) -> tuple[str, ...]:
-    """Return the first answer of each row in which no answer is of the kind."""
+def _answers_of_other_kinds(golds: Sequence[str], kind: Kind) -> tuple[str, ...]:
     is_of_kind = _IS_OF_KIND.get(kind, bool)  # any answer is a text, and none is empty
-    others = []
-    for row in accepted:
-        if not any(map(is_of_kind, row)):
-            others.append(row[0])
-    return tuple(others)
+    return tuple(gold for gold in golds if not is_of_kind(gold))
 
 
 def _json_gold(gold: str) -> Any:
     """Return the object or list that a gold answer is, or None for any other answer."""
-    # Most gold answers are not JSON, so a look at the first character saves the reading.
-    if not gold.lstrip().startswith(("{", "[", "`")):
-        return None
     value = read_json(gold)
     return value if isinstance(value, (dict, list)) else None
 
@@ -197,10 +176,6 @@ def is_same_answer(given: str, gold: str, tolerance: float = 0.0) -> bool:
     """
     gold_number = read_number(gold)
     given_number = read_number(given)
-    if gold_number is None and given_number is not None:
-        gold_number = _with_unit_of(gold, given_number)
-    if given_number is None and gold_number is not None:
-        given_number = _with_unit_of(given, gold_number)
     if gold_number is not None:
         return given_number is not None and is_same_number(given_number, gold_number, tolerance)
     gold_value = _json_gold(gold)
@@ -215,14 +190,6 @@ def is_same_answer(given: str, gold: str, tolerance: float = 0.0) -> bool:
     if not letter or _HEDGE.search(text_after):
         return False
     return read_letter(gold) == (letter, "")
-
-
-def _with_unit_of(text: str, other: Number) -> Number | None:
-    """Read `2h` as 2 hours if the other side has this unit; alone, it may be two times h."""
-    number = read_number(_GLUED_UNIT.sub(r"\1 \2", strip_markup(text)))
-    if number is None or not other.unit or number.unit != other.unit:
-        return None
-    return number
 
 
 def folded(text: str) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from grpo_nb.core.words import displayable, require_choice, shorten
-from grpo_nb.tasks.answers import ACCEPTED, Kind, is_same_answer
+from grpo_nb.tasks.answers import is_same_answer
 from grpo_nb.tasks.prompts import Chat, TaskRow, TaskRows, split_system
 from grpo_nb.tasks.read_rows import Row, SourceRows
 
@@ -20,7 +20,6 @@ ROLES = ("question", "answer", "prompt")
 # the rewards of the kit. A reward that is a method has the argument self.
 TAKEN_NAMES = {
     *ROLES,
-    ACCEPTED,
     "completion",
     "completion_ids",
     "completions",
@@ -80,8 +79,6 @@ def clean(
     changes: Changes,
     columns: Columns | None = None,
     on_conflict: OnConflict = "raise",
-    *,
-    kind: Kind | None = None,
 ) -> TaskRows:
     """Return rows with `question` and `answer`, without those that cannot be trained on.
 
@@ -91,7 +88,6 @@ def clean(
         columns: Column of each role, such as `question` and `answer`.
         on_conflict: What to do with a question that has different answers: `raise` an error, `drop`
             all of its rows, or keep the `first`.
-        kind: Kind of the answers, if the user set it: with `json`, a list is one answer.
 
     Raises:
         ValueError: No rows, a part without a column, conflicting answers, or no row left.
@@ -106,23 +102,14 @@ def clean(
         changes.note(source.note)
     names = list(dict.fromkeys(itertools.chain(*source.rows)))
     column_of = _choose_columns(source, names, columns or {})
-    # All rows decide together how answers are read.
-    golds = [row.get(column_of["answer"]) for row in source.rows]
-    has_aliases = kind != "json" and _are_aliases(golds)
     rows: dict[int, TaskRow] = {}
     reasons: _Reasons = {}
     for number, row in enumerate(source.rows):
         try:
-            rows[number] = _read_row(row, column_of, has_aliases)
+            rows[number] = _read_row(row, column_of)
         except _UnusableRow as reason:
             reasons[number] = str(reason)
-    if has_aliases:
-        changes.note(
-            f"each text in a list of answers is right (column {ACCEPTED!r}), and the first is "
-            'shown. If a list is one answer, write kind="json"'
-        )
-    else:
-        _split_solutions(rows.values(), changes)
+    _split_solutions(rows.values(), changes)
     reasons |= _repeated_rows(rows, on_conflict, source.described_as)
     for number, reason in sorted(reasons.items()):
         row = source.rows[number]
@@ -173,13 +160,7 @@ def _choose_columns(source: SourceRows, names: Sequence[str], columns: Columns) 
 # How rows are read.
 
 
-def _are_aliases(golds: Sequence[Any]) -> bool:
-    """Say whether lists among the answers hold several right answers: texts and nothing else."""
-    lists = [gold for gold in golds if isinstance(gold, (list, tuple))]
-    return set(map(type, itertools.chain(*lists))) == {str}
-
-
-def _read_row(row: Row, column_of: Mapping[str, str], has_aliases: bool) -> TaskRow:
+def _read_row(row: Row, column_of: Mapping[str, str]) -> TaskRow:
     """Return question and answer of a row, and its own prompt if it has one.
 
     Raises:
@@ -195,15 +176,8 @@ def _read_row(row: Row, column_of: Mapping[str, str], has_aliases: bool) -> Task
     elif _is_filled(prompt):
         task_row["prompt"] = _read_chat(prompt)
         question = question if _is_filled(question) else _text_of_chat(task_row["prompt"])
-    gold = cells["answer"]
-    if has_aliases:
-        golds = gold if isinstance(gold, (list, tuple)) else [gold]
-        golds = filter(_is_filled, golds)
-        accepted = dict.fromkeys(_as_text(entry, "answer").strip() for entry in golds)
-        task_row[ACCEPTED] = list(accepted)
-        gold = next(iter(accepted), None)
     task_row["question"] = _as_text(question, "question")
-    task_row["answer"] = _as_text(gold, "answer").strip()
+    task_row["answer"] = _as_text(cells["answer"], "answer").strip()
     return task_row
 
 
@@ -284,10 +258,7 @@ def _repeated_rows(
             continue
         answer = row["answer"]
         first_answer = rows[first]["answer"]
-        accepted = row.get(ACCEPTED, [answer])
-        first_accepted = rows[first].get(ACCEPTED, [first_answer])
-        pairs = itertools.product(accepted, first_accepted)
-        if any(itertools.starmap(is_same_answer, pairs)):
+        if is_same_answer(answer, first_answer):
             reasons[number] = "repeated"
             continue
         if on_conflict == "raise":
@@ -295,7 +266,7 @@ def _repeated_rows(
                 f"{described_as}: rows {[first, number]} ask {shorten(row['question'], 120)!r} "
                 f'with different answers, {[first_answer, answer]}. on_conflict="drop" leaves such '
                 'questions out, "first" keeps the first. Where each is right, write one row with a '
-                'list as its answer, such as ["Paris", "City of Paris"].'
+                'column accepted_answers, such as ["Paris", "City of Paris"].'
             )
         reasons[number] = "contradictory"
         # Nobody knows which of the answers is right, so the first row goes too.

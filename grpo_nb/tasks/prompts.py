@@ -34,9 +34,6 @@ def with_prompts(rows: TaskRows, format: AnswerFormat, example: Example | None) 
 
     A row's own messages stay, with the example after their system prompt. An `instruction` of the
     format takes the place of their system prompt.
-
-    Raises:
-        ValueError: The format cannot read the example's answer back.
     """
     system = [{"role": "system", "content": format.system_prompt()}]
     example_messages = example_turns(example, format)
@@ -61,8 +58,7 @@ def example_turns(example: Example | None, format: AnswerFormat) -> list[dict[st
     """Return the chat messages of an example.
 
     Raises:
-        ValueError: The example is neither three texts nor a list of messages, or the format
-            cannot read its answer back.
+        ValueError: The example is neither three texts nor a list of messages.
     """
     if not example:
         return []
@@ -75,11 +71,6 @@ def example_turns(example: Example | None, format: AnswerFormat) -> list[dict[st
         )
     question, reasoning, answer = map(str, example)
     reply = format.render(reasoning, answer)
-    if format.extract(reply) != answer.strip():
-        raise ValueError(
-            f"the example's answer cannot be read back in the format {format.name!r}: "
-            f"{reply!r:.160}"
-        )
     return [{"role": "user", "content": question}, {"role": "assistant", "content": reply}]
 
 

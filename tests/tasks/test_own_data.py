@@ -19,7 +19,7 @@ from transformers import PreTrainedTokenizerFast
 import grpo_nb as gn
 from grpo_nb.evaluation.holdout import load_holdout
 from grpo_nb.scoring.correct_answers import are_correct
-from grpo_nb.tasks.answers import answers_of, is_same_answer
+from grpo_nb.tasks.answers import is_same_answer
 from grpo_nb.tasks.contamination import find_contamination, question_hashes
 
 ROOT = Path(__file__).parents[2]
@@ -117,14 +117,14 @@ def test_class_labels_keep_their_names(kind: str, tmp_path: Path) -> None:
 
 # Several right answers.
 
-CAPITALS = [["Paris", "City of Paris"], ["Rome"], ["Warsaw", "Warszawa", "City of Warsaw"], "Oslo"]
+CAPITALS = [["Paris", "City of Paris"], ["Rome"], ["Warsaw", "Warszawa", "City of Warsaw"]]
 
 
-def test_aliases_are_all_right_in_every_reward() -> None:
-    task = gn.load_task(rows_of(CAPITALS), holdout=2)
+def test_accepted_answers_are_all_right_in_every_reward() -> None:
+    rows = rows_of([names[0] for names in CAPITALS], accepted_answers=CAPITALS)
+    task = gn.load_task(rows, holdout=1)
     assert task.answers.kind == "text"
     row = next(row for row in both(task) if row["answer"] == "Paris")
-    assert row["accepted_answers"] == ["Paris", "City of Paris"]
     texts = [task.format.render("so", given) for given in ("Paris", "City of Paris", "Rome")]
     for reward in (gn.rewards.correctness(), gn.rewards.exact_text(), gn.rewards.maths()):
         assert gn.score(reward, texts, row).values[reward.__name__] == (1.0, 1.0, 0.0)
@@ -133,59 +133,36 @@ def test_aliases_are_all_right_in_every_reward() -> None:
         True,
         False,
     ]
-    assert any("each text in a list of answers is right" in note for note in task.changes.notes)
 
 
-def test_rows_without_an_alias_accept_their_answer() -> None:
-    task = gn.load_task(rows_of(CAPITALS), holdout=2)
-    assert ["Oslo"] in [row["accepted_answers"] for row in both(task)]
-    assert (
-        "accepted_answers"
-        not in gn.load_task(rows_of(["a b", "c d"]), holdout=1).train.column_names
-    )
-
-
-def test_aliases_are_right_in_a_held_out_set() -> None:
-    row = load_holdout(rows_of(CAPITALS)).holdout[0]
+def test_accepted_answers_are_right_in_a_held_out_set() -> None:
+    rows = rows_of([names[0] for names in CAPITALS], accepted_answers=CAPITALS)
+    row = load_holdout(rows).holdout[0]
     assert are_correct(
         gn.rewards.correctness(), ["<answer>City of Paris</answer>"], [dict(row)], gn.tasks.xml()
     ) == [True]
 
 
-def test_aliases_are_kept_with_a_run(tmp_path: Path) -> None:
+def test_accepted_answers_are_kept_with_a_run(tmp_path: Path) -> None:
     from grpo_nb.runs.run_folder import Run
 
-    Run(tmp_path).keep_questions([], gn.load_task(rows_of(CAPITALS), holdout=2).holdout)
+    rows = rows_of([names[0] for names in CAPITALS], accepted_answers=CAPITALS)
+    Run(tmp_path).keep_questions([], gn.load_task(rows, holdout=2).holdout)
     kept = [json.loads(line) for line in (tmp_path / "holdout.jsonl").read_text().splitlines()]
     assert all(row["accepted_answers"][0] == row["answer"] for row in kept)
 
 
-def test_lists_of_numbers_and_kind_json_stay_json() -> None:
+def test_answers_that_are_lists_are_json() -> None:
     assert gn.load_task(rows_of([[1, 2], [3], [4]]), holdout=1).answers.kind == "json"
-    listed = gn.load_task(rows_of([["a", "b"], ["c"], []]), holdout=1, kind="json")
+    listed = gn.load_task(rows_of([["a", "b"], ["c"], []]), holdout=1)
+    assert listed.answers.kind == "json"
     assert answers(listed) == ['["a", "b"]', '["c"]', "[]"]
-
-
-def test_rows_with_a_common_alias_are_repeated_not_contradictory() -> None:
-    rows = [*rows_of(CAPITALS), {"question": "Question 0?", "answer": ["City of Paris", "Lutetia"]}]
-    assert gn.load_task(rows, holdout=1).dropped == {"repeated": 1}
-
-
-def test_alias_in_other_capitals_is_repeated_too() -> None:
-    rows = [*rows_of(CAPITALS), {"question": "Question 0?", "answer": ["Lutetia", "paris"]}]
-    assert gn.load_task(rows, holdout=1).dropped == {"repeated": 1}
 
 
 def test_missing_split_error_names_a_split() -> None:
     splits = {"test": rows_of(["1", "2"])}
-    with pytest.raises(ValueError, match=r"has no split 'train'.*such as data\['test'\]"):
+    with pytest.raises(ValueError, match=r"has no split 'train', but \['test'\]: give one"):
         gn.load_task(splits)
-
-
-def test_floor_counts_every_accepted_label() -> None:
-    found = answers_of([["yes"], ["no", "yes"], ["no"], ["yes"]] * 3)
-    assert found.kind == "choice"
-    assert found.floor == ("yes", 0.75)
 
 
 # Columns.
@@ -309,7 +286,7 @@ def test_misspelled_name_is_refused_at_once(
 ) -> None:
     monkeypatch.setattr("datasets.load_dataset", None)
     start = time.monotonic()
-    with pytest.raises(ValueError, match=f"did you mean '{meant}'"):
+    with pytest.raises(ValueError, match=f"Two names need no owner.*'{meant}'"):
         gn.load_task(name)
     assert time.monotonic() - start < 2
 
@@ -465,7 +442,7 @@ def test_trained_questions_error_names_their_source() -> None:
         "1 of 1 held-out questions are also in the training questions of the run tiny: "
         "a score on them measures memory."
     )
-    with pytest.raises(ValueError, match="also in the training questions of the run tiny, such"):
+    with pytest.raises(ValueError, match="also in the training questions of the run tiny: a score"):
         contamination.require_none()
 
 
@@ -482,8 +459,7 @@ def test_contamination_leaves_out_sources_without_a_match() -> None:
     ("gold", "same"),
     [
         ("5 min", ["5 minutes", "5 mins", "5 Minutes", "5 MINS", "5minutes", "5min", "5"]),
-        ("2 hours", ["2 h", "2h", "2 hrs", "2 hr"]),
-        ("2h", ["2 hours", "2 h"]),
+        ("2 hours", ["2 h", "2 hrs", "2 hr"]),
         ("20 cm", ["20 centimeters", "20 centimetres", "20cm"]),
         ("3 kilograms", ["3 kg", "3 kilos", "3 Kg"]),
         ("60 mph", ["60 miles per hour", "60 mi/h"]),
@@ -600,32 +576,17 @@ def test_mapped_question_takes_precedence_over_a_prompt_column() -> None:
     assert {row["question"] for row in both(task)} == {row["problem"] for row in rows}
 
 
-@pytest.mark.parametrize("empty", [None, []], ids=["None", "empty list"])
-def test_accepted_answers_with_an_empty_cell_are_renamed(empty: Any) -> None:
-    rows = rows_of(["x", "y", "z"], accepted_answers=[["x"], empty, ["z"]])
-    task = gn.load_task(rows, holdout=1)
-    assert "source_accepted_answers" in task.train.column_names
-    assert task.answers.kind == "text"
-
-
-def test_column_named_like_the_accepted_answers_is_renamed() -> None:
-    task = gn.load_task(rows_of(["a", "b", "c"], accepted_answers=[3, 1, 2]), holdout=1)
-    assert "accepted_answers" not in task.train.column_names
-    assert {row["source_accepted_answers"] for row in both(task)} == {1, 2, 3}
-
-
 def test_columns_named_by_numbers_are_found() -> None:
     rows = [{0: f"Question {n}?", 1: "x"} for n in range(3)]
     task = gn.load_task(rows, columns={"question": 0, "answer": 1}, holdout=1)
     assert answers(task) == ["x"] * 3
 
 
-def test_holdout_with_hashes_or_aliases_of_its_own_is_read() -> None:
-    for gold in ("so\n#### 77", ["77", "seventy-seven"]):
-        held = [{"question": "Held out?", "answer": gold}]
-        task = gn.load_task(rows_of(["1", "2", "3"]), holdout=held)
-        assert task.holdout["answer"] == ["77"]
-        assert task.answers.kind == "number"
+def test_holdout_with_hashes_of_its_own_is_read() -> None:
+    held = [{"question": "Held out?", "answer": "so\n#### 77"}]
+    task = gn.load_task(rows_of(["1", "2", "3"]), holdout=held)
+    assert task.holdout["answer"] == ["77"]
+    assert task.answers.kind == "number"
 
 
 def test_holdout_without_hashes_is_read_as_written() -> None:

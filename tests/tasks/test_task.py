@@ -79,12 +79,6 @@ def test_arithmetic_is_right_seeded_and_split(options: dict) -> None:
             ValueError,
             "Rows left out: 1 with an empty question",
         ),
-        (
-            ROWS,
-            {"example": ("1 + 1?", "so", "")},
-            ValueError,
-            "cannot be read back in the format 'xml'",
-        ),
         (ROWS, {"example": ("1 + 1?", "2")}, ValueError, r"write \(question, reasoning, answer"),
         (ROWS, {"example": "abc"}, ValueError, "example = 'abc': write"),
         (
@@ -223,21 +217,6 @@ def test_own_system_format_and_hint_are_used() -> None:
     assert system_prompt_of(bare).endswith("nothing but the answer:\none of: lost, sent")
     assert not bare.changes.notes
     assert bare.train[0]["prompt"][2] == {"role": "assistant", "content": "lost"}
-
-
-def test_question_of_the_example_is_not_held_out() -> None:
-    held = gn.load_task(LABELS).holdout[0]
-    example = (held["question"] + " ", "It says so.", held["answer"])
-    task = gn.load_task(LABELS, example=example)
-    assert held["question"] in questions(task.train)
-    assert len(task.holdout) == 8
-
-
-def test_own_held_out_row_that_the_example_shows_is_left_out() -> None:
-    example = (LABELS[0]["question"], "It says so.", "sent")
-    task = gn.load_task(LABELS[2:], holdout=LABELS[:2], example=example)
-    assert task.dropped == {"in holdout, that the example shows": 1}
-    assert list(task.holdout["question"]) == [LABELS[1]["question"]]
 
 
 def test_fit_counts_prompts_that_are_too_long(

@@ -4,7 +4,6 @@ import dataclasses
 import json
 from pathlib import Path
 
-
 import grpo_nb as gn
 from tests.support.own_rewards import hashed
 from tests.support.tiny import load_tiny
