@@ -20,10 +20,9 @@ ACCEPTED = "accepted_answers"
 Kind = Literal["number", "choice", "text", "expression", "json"]
 # Share of the rows whose answer may be of another kind, such as "n/a" among numbers.
 _MOST_OTHERS = 0.1
-# Answers are labels if they are few, repeat three times on average, and fit into the prompt.
+# Answers are labels if they are few and repeat three times on average.
 _MOST_LABELS = 24
 _ROWS_PER_LABEL = 3
-_LONGEST_LABEL = 60  # characters
 _LONGEST_JSON = 20_000  # characters; json.loads is called on what a model wrote
 _FORMULA = re.compile(
     r"\\[a-zA-Z]+|[\^={}]"  # \frac, x^2, y = 2
@@ -102,8 +101,7 @@ def answers_of(golds: Sequence[str], kind: Kind | None = None) -> Answers:
     repeats = is_few and len(golds) >= _ROWS_PER_LABEL * len(counts)
     if kind is None:
         kind = _likely_kind(golds)
-        are_short = max(map(len, counts), default=0) <= _LONGEST_LABEL
-        if kind in ("expression", "text") and repeats and are_short:
+        if kind in ("expression", "text") and repeats:
             kind = "choice"
     # Equally frequent numbers, such as sums that each come three times, have no majority.
     has_majority = repeats and len({*counts.values()}) > 1
@@ -135,6 +133,7 @@ def _likely_kind(golds: Sequence[str]) -> Kind:
 
 
 def _answers_of_other_kinds(golds: Sequence[str], kind: Kind) -> tuple[str, ...]:
+    """Return the answers that are not of the kind."""
     is_of_kind = _IS_OF_KIND.get(kind, bool)  # any answer is a text, and none is empty
     return tuple(gold for gold in golds if not is_of_kind(gold))
 

@@ -175,7 +175,8 @@ def _read_row(row: Row, column_of: Mapping[str, str]) -> TaskRow:
         question = prompt
     elif _is_filled(prompt):
         task_row["prompt"] = _read_chat(prompt)
-        question = question if _is_filled(question) else _text_of_chat(task_row["prompt"])
+        if not _is_filled(question):
+            question = _text_of_chat(task_row["prompt"])
     task_row["question"] = _as_text(question, "question")
     task_row["answer"] = _as_text(cells["answer"], "answer").strip()
     return task_row
@@ -184,9 +185,7 @@ def _read_row(row: Row, column_of: Mapping[str, str]) -> TaskRow:
 def _is_filled(cell: Any) -> bool:
     """Say whether a cell holds anything other than None, NaN or white space."""
     is_nan = isinstance(cell, float) and cell != cell
-    if cell is None or is_nan:
-        return False
-    return str(cell).strip() != ""
+    return cell is not None and not is_nan and str(cell).strip() != ""
 
 
 def _as_text(value: Any, role: str) -> str:

@@ -67,9 +67,11 @@ def question_key(question: str) -> str:
 
 def question_hashes(questions: Iterable[Any]) -> list[str]:
     """Return a hash of each question, which finds the question again without its text."""
-    texts = map(normalized_question, questions)
-    digests = [hashlib.sha256(text.encode(errors="surrogatepass")) for text in texts]
-    return [digest.hexdigest()[:16] for digest in digests]
+    hashes = []
+    for question in questions:
+        text = normalized_question(question).encode(errors="surrogatepass")
+        hashes.append(hashlib.sha256(text).hexdigest()[:16])
+    return hashes
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,6 @@ from grpo_nb.tasks.prompts import (
     Example,
     TaskRows,
     fitting_format,
-    require_tokenizer,
     with_prompts,
 )
 from grpo_nb.tasks.read_rows import (
@@ -111,8 +110,8 @@ def load_task(
     is_arithmetic = isinstance(source, str) and source == "arithmetic"
     if options and not is_arithmetic:
         raise TypeError(f"{', '.join(options)}= means nothing for this source.")
-    usual_seed = settings.seed if settings is not None else 0
-    seed = usual_seed if seed is None else seed
+    if seed is None:
+        seed = settings.seed if settings is not None else 0
 
     # 1. Read the source.
     if holdout is None:
@@ -146,7 +145,6 @@ def load_task(
     # 4. Make the prompts.
     format = fitting_format(format, answers, system)
     if tokenizer is not None:
-        require_tokenizer(tokenizer, chat_template_kwargs)
         format = format.for_template(tokenizer, chat_template_kwargs)
     train = with_prompts(rows, format, example)
     held_out = with_prompts(own_holdout, format, example)

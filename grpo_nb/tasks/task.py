@@ -85,7 +85,7 @@ class Task(Shown):
                 model as a failure. The limit works only on the main thread of a POSIX system.
 
         Raises:
-            ValueError: No tool, an async tool, or an environment with `get_reward` or that starts
+            ValueError: An async tool, or an environment with `get_reward` or that starts
                 differently within a group. A function without type hints or without a docstring is
                 refused later, when transformers describes it to a model.
         """

@@ -75,12 +75,7 @@ class Tools:
             self.__init__()
             return environment.reset(self, **copy.deepcopy(row))
 
-        attributes = {
-            "reset": reset,
-            "__doc__": environment.__doc__,
-            "__module__": environment.__module__,
-        }
-        return type(environment.__name__, (environment,), attributes)
+        return type(environment.__name__, (environment,), {"reset": reset})
 
     def limited(self, tool: Tool) -> Tool:
         """Return a tool as the model calls it: in limited time, with a result that is text.
