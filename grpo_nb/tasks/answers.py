@@ -68,7 +68,7 @@ class Answers:
         return {"json": "JSON", "text": "answer"}.get(self.kind, self.kind)
 
     @property
-    def floor(self) -> tuple[str, float] | None:
+    def majority(self) -> tuple[str, float] | None:
         """Majority-class baseline: the most frequent answer with its share of the rows, or None."""
         return self.labels[0] if self.labels else None
 
@@ -108,13 +108,9 @@ def answers_of(golds: Sequence[str], kind: Kind | None = None) -> Answers:
     labels = []
     if kind == "choice" or (kind == "number" and has_majority):
         # Equally frequent labels stay in the order of their first rows.
-        for label, count in counts.most_common():
-            labels.append((label, count / len(golds)))
-    return Answers(
-        kind,
-        labels=tuple(labels),
-        others=_answers_of_other_kinds(golds, kind),
-    )
+        labels = [(label, count / len(golds)) for label, count in counts.most_common()]
+    others = _answers_of_other_kinds(golds, kind)
+    return Answers(kind, labels=tuple(labels), others=others)
 
 
 def _count_labels(golds: Sequence[str]) -> Counter[str]:

@@ -38,7 +38,7 @@ _ANSWER_MARK = "####"
 
 @dataclass
 class Changes:
-    """The report on a source: what was left out, with reasons and examples, and what to check."""
+    """The rows of a source that were left out, with reasons and examples, and notes on it."""
 
     dropped: Counter[str] = field(default_factory=Counter)
     """Number of rows left out, by reason."""
@@ -60,9 +60,9 @@ class Changes:
     @property
     def sentence(self) -> str:
         """The rows left out, in one line."""
-        reasons = []
-        for reason, count in self.dropped.items():
-            reasons.append(f"{count} {reason} ({self.examples[reason]})")
+        reasons = [
+            f"{count} {reason} ({self.examples[reason]})" for reason, count in self.dropped.items()
+        ]
         return "; ".join(reasons)
 
 

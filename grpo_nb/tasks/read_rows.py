@@ -239,8 +239,8 @@ _MOST_ENUMERATED = 101
 
 def arithmetic_rows(
     seed: int,
+    holdout_size: int,
     train_size: int = 224,
-    holdout_size: int = HOLDOUT_SIZE,
     low: int = 1,
     high: int = 20,
     operators: str = "+",
@@ -250,8 +250,8 @@ def arithmetic_rows(
 
     Args:
         seed: Seed of the choice of questions.
-        train_size: Number of training questions.
         holdout_size: Number of held-out questions.
+        train_size: Number of training questions.
         low: Smallest number in a question.
         high: Largest number in a question.
         operators: Some of `+-*`.

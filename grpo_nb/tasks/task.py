@@ -49,7 +49,7 @@ class Task(Shown):
     """Kind of the answers; for choices, the labels with their shares."""
     chat_template_kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """Arguments of the chat template for every prompt, such as `{"enable_thinking": False}`."""
-    tokenizer: Any = dataclasses.field(default=None, compare=False)
+    tokenizer: Any = None
     """Tokenizer of the model, to show the first prompt as the model sees it."""
     tools: Tools | None = None
     """Tools that the model may call before it answers."""

@@ -55,8 +55,7 @@ class Tools:
     @property
     def identity(self) -> list[str]:
         """Number of rounds, and the names of the tools. The fingerprint of a task has them."""
-        environment = self.environment.__name__ if self.environment is not None else ""
-        return [str(self.rounds), environment, *self.names]
+        return [str(self.rounds), getattr(self.environment, "__name__", ""), *self.names]
 
     @functools.cached_property
     def fresh_environment(self) -> type | None:
@@ -84,8 +83,8 @@ class Tools:
         """
 
         @functools.wraps(tool)
-        def call(*args: Any, **arguments: Any) -> str:
-            return str(run_with_deadline(lambda: tool(*args, **arguments), self.seconds_per_call))
+        def call(**arguments: Any) -> str:
+            return str(run_with_deadline(lambda: tool(**arguments), self.seconds_per_call))
 
         return call
 

@@ -116,7 +116,7 @@ def test_capitals_separate_questions_but_not_labels() -> None:
     assert (len(task.train), len(task.holdout), task.dropped) == (16, 4, {})
     assert len({question.lower() for question in task.holdout["question"]}) == 2
     labelled = gn.load_task(of_answers(["Yes", "yes", "no"] * 6))
-    assert labelled.answers.floor == ("Yes", 2 / 3)
+    assert labelled.answers.majority == ("Yes", 2 / 3)
     assert labelled.answers.hint == "one of: Yes, no"
     assert len(set(answers(gn.load_task(of_answers(["C", "C#", "C++"] * 6))).values())) == 3
 
