@@ -341,7 +341,7 @@ def baseline(
         settings=settings,
         grader=grader,
         greedy_scores=score(rewards, **as_scored(greedy, rows)),
-        majority=task.answers.floor,
+        majority=task.answers.majority,
     )
 
 

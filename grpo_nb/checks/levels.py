@@ -1,8 +1,7 @@
 """Choose the level of a task to train on: the easiest one that the model has not mastered.
 
 If the model already answers a question correctly every time, or never, all completions earn the
-same reward and there is nothing to learn from them. Not covered: which questions of a task to use,
-which is `Task.curriculum`.
+same reward and there is nothing to learn from them.
 """
 
 from collections.abc import Iterable, Sequence

@@ -28,7 +28,6 @@ from grpo_nb.generation.samples import GeneratedCompletion
 from grpo_nb.generation.vllm import sample_with_vllm, sleeping_engine_restored
 from grpo_nb.models.load import end_tokens_of
 from grpo_nb.models.modes import kept_modes
-from grpo_nb.tasks.prompts import fit_to_template
 from grpo_nb.upstream.trl import tool_loop_trainer
 
 if TYPE_CHECKING:
@@ -94,7 +93,6 @@ def generate(
             chat_template_kwargs=template_kwargs,
         )
         template_kwargs |= {"tools": tools.schemas, "chat_template": trainer.chat_template}
-    prompts = fit_to_template(prompts, tokenizer, chat_template_kwargs)
     prompt_ids = tokenizer.apply_chat_template(
         prompts, add_generation_prompt=True, tokenize=True, return_dict=True, **template_kwargs
     )["input_ids"]

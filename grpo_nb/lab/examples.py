@@ -9,7 +9,6 @@ from grpo_nb.checks.probes import PLAIN_REASONING
 from grpo_nb.checks.rows import FALLBACK_ANSWER, make_wrong_answers
 from grpo_nb.rewards.answers import golds_of_row
 from grpo_nb.tasks.formats import AnswerFormat
-from grpo_nb.tasks.prompts import fit_to_template
 
 
 def prompt_text(
@@ -27,10 +26,8 @@ def prompt_text(
         return prompt
     if tokenizer is None:
         return "\n".join(f"{turn['role']}: {turn['content']}" for turn in prompt)
-    # Some templates refuse a system turn; training then joins it with the question.
-    (turns,) = fit_to_template([prompt], tokenizer, chat_template_kwargs)
     return tokenizer.apply_chat_template(
-        turns, tokenize=False, add_generation_prompt=True, **(chat_template_kwargs or {})
+        prompt, tokenize=False, add_generation_prompt=True, **(chat_template_kwargs or {})
     )
 
 

@@ -12,18 +12,17 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from grpo_nb.tasks.markup import strip_markup
-from grpo_nb.tasks.number_reading import Number, is_same_number, read_number
+from grpo_nb.tasks.number_reading import is_same_number, read_number
 
 ACCEPTED = "accepted_answers"
-"""Column with all right answers of a row, if the source gives several; `answer` is the first."""
+"""Column with a list of right answers, if a row has several. `answer` holds one of them."""
 
 Kind = Literal["number", "choice", "text", "expression", "json"]
 # Share of the rows whose answer may be of another kind, such as "n/a" among numbers.
 _MOST_OTHERS = 0.1
-# Answers are labels if they are few, repeat three times on average, and fit into the prompt.
+# Answers are labels if they are few and repeat three times on average.
 _MOST_LABELS = 24
 _ROWS_PER_LABEL = 3
-_LONGEST_LABEL = 60  # characters
 _LONGEST_JSON = 20_000  # characters; json.loads is called on what a model wrote
 _FORMULA = re.compile(
     r"\\[a-zA-Z]+|[\^={}]"  # \frac, x^2, y = 2
@@ -45,7 +44,6 @@ _OPTION_LETTER = re.compile(
 _HEDGE = re.compile(r"(?i)\b(?:or|nor|and|not|but|if|wrong|maybe|either|instead|rather|[a-z])\b")
 # The mark after a single letter may be one of mathematics: n! is not n.
 _END_OF_SENTENCE = re.compile(r"""(?:(?<=[^\W\d_]{2})|(?<=[*"'_`]))[.!]+$""")
-_GLUED_UNIT = re.compile(r"^(.*\d)([A-Za-z])$", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -58,8 +56,6 @@ class Answers:
 
     All labels of choices, and frequent numbers such as ratings.
     """
-    keys: tuple[str, ...] = ()
-    """Keys that most of the JSON objects have."""
     others: tuple[str, ...] = ()
     """Gold answers of another kind, such as `n/a` among numbers. They are compared as text."""
 
@@ -69,13 +65,10 @@ class Answers:
         if self.kind == "choice":
             labels = sorted(label for label, _ in self.labels)
             return f"one of: {', '.join(labels)}"
-        if self.keys:
-            keys = [json.dumps(key, ensure_ascii=False) for key in self.keys]
-            return f"JSON with the keys {', '.join(keys)}"
         return {"json": "JSON", "text": "answer"}.get(self.kind, self.kind)
 
     @property
-    def floor(self) -> tuple[str, float] | None:
+    def majority(self) -> tuple[str, float] | None:
         """Majority-class baseline: the most frequent answer with its share of the rows, or None."""
         return self.labels[0] if self.labels else None
 
@@ -85,17 +78,17 @@ class Answers:
         if self.kind == "choice":
             labels = ", ".join(f"{label} ({share:.0%})" for label, share in self.labels)
             return f"choice: {labels}"
-        return self.hint if self.kind == "json" else self.kind
+        return self.kind
 
 
 # Which kind?
 
 
-def answers_of(golds: Sequence[str | Sequence[str]], kind: Kind | None = None) -> Answers:
+def answers_of(golds: Sequence[str], kind: Kind | None = None) -> Answers:
     """Find the kind of these answers, or use the given one.
 
     Args:
-        golds: One answer for each row, or a list where several are right.
+        golds: One answer for each row.
         kind: The kind, if the user set it.
 
     >>> answers_of(["1,250", "-3.5", "7"]).kind, answers_of(["Paris", "Rome"]).kind
@@ -103,72 +96,46 @@ def answers_of(golds: Sequence[str | Sequence[str]], kind: Kind | None = None) -
     >>> answers_of(["yes", "no"] * 4).hint
     'one of: no, yes'
     """
-    accepted: list[list[str]] = []
-    for gold in golds:
-        accepted.append([gold] if isinstance(gold, str) else list(gold))
-    counts = _count_labels(accepted)
+    counts = _count_labels(golds)
     is_few = 2 <= len(counts) <= _MOST_LABELS
     repeats = is_few and len(golds) >= _ROWS_PER_LABEL * len(counts)
     if kind is None:
-        kind = _likely_kind(accepted)
-        are_short = max(map(len, counts), default=0) <= _LONGEST_LABEL
-        if kind in ("expression", "text") and repeats and are_short:
+        kind = _likely_kind(golds)
+        if kind in ("expression", "text") and repeats:
             kind = "choice"
-    keys = _usual_keys(accepted) if kind == "json" else ()
     # Equally frequent numbers, such as sums that each come three times, have no majority.
     has_majority = repeats and len({*counts.values()}) > 1
     labels = []
     if kind == "choice" or (kind == "number" and has_majority):
         # Equally frequent labels stay in the order of their first rows.
-        for label, count in counts.most_common():
-            labels.append((label, count / len(golds)))
-    return Answers(
-        kind,
-        labels=tuple(labels),
-        keys=keys,
-        others=_answers_of_other_kinds(accepted, kind),
-    )
+        labels = [(label, count / len(golds)) for label, count in counts.most_common()]
+    others = _answers_of_other_kinds(golds, kind)
+    return Answers(kind, labels=tuple(labels), others=others)
 
 
-def _count_labels(accepted: Sequence[Sequence[str]]) -> Counter[str]:
-    """Return how many rows accept each answer, in the order of the first rows that do.
-
-    Labels that differ only in capitals are one.
-    """
+def _count_labels(golds: Sequence[str]) -> Counter[str]:
+    """Return how many rows have each answer. Labels that differ only in capitals are one."""
     first_spelling: dict[str, str] = {}
-    counts: Counter[str] = Counter()
-    for row in accepted:
-        labels = [first_spelling.setdefault(text.casefold(), text) for text in row]
-        # Each label once, and in order, which a set would not keep.
-        counts.update(dict.fromkeys(labels, 1))
-    return counts
+    return Counter(first_spelling.setdefault(gold.casefold(), gold) for gold in golds)
 
 
-def _likely_kind(accepted: Sequence[Sequence[str]]) -> Kind:
+def _likely_kind(golds: Sequence[str]) -> Kind:
     """Return the first kind that nine in ten rows have."""
-    most_others = _MOST_OTHERS * len(accepted)
     for kind in _IS_OF_KIND:
-        others = _answers_of_other_kinds(accepted, kind)
-        if accepted and len(others) <= most_others:
+        others = _answers_of_other_kinds(golds, kind)
+        if golds and len(others) <= _MOST_OTHERS * len(golds):
             return kind
     return "text"
 
 
-def _answers_of_other_kinds(accepted: Sequence[Sequence[str]], kind: Kind) -> tuple[str, ...]:
-    """Return the first answer of each row in which no answer is of the kind."""
+def _answers_of_other_kinds(golds: Sequence[str], kind: Kind) -> tuple[str, ...]:
+    """Return the answers that are not of the kind."""
     is_of_kind = _IS_OF_KIND.get(kind, bool)  # any answer is a text, and none is empty
-    others = []
-    for row in accepted:
-        if not any(map(is_of_kind, row)):
-            others.append(row[0])
-    return tuple(others)
+    return tuple(gold for gold in golds if not is_of_kind(gold))
 
 
 def _json_gold(gold: str) -> Any:
     """Return the object or list that a gold answer is, or None for any other answer."""
-    # Most gold answers are not JSON, so a look at the first character saves the reading.
-    if not gold.lstrip().startswith(("{", "[", "`")):
-        return None
     value = read_json(gold)
     return value if isinstance(value, (dict, list)) else None
 
@@ -183,17 +150,6 @@ _IS_OF_KIND: dict[Kind, Callable[[str], bool]] = {
     "json": lambda gold: _json_gold(gold) is not None,
     "expression": _is_expression,
 }
-
-
-def _usual_keys(accepted: Sequence[Sequence[str]]) -> tuple[str, ...]:
-    """Return the keys that the first answers of more than half of the rows have."""
-    counts: Counter[str] = Counter()
-    for row in accepted:
-        value = _json_gold(row[0])
-        if isinstance(value, dict):
-            counts.update(list(value))
-    majority = len(accepted) / 2
-    return tuple(key for key, count in counts.items() if count > majority)
 
 
 # Is an answer right?
@@ -215,10 +171,6 @@ def is_same_answer(given: str, gold: str, tolerance: float = 0.0) -> bool:
     """
     gold_number = read_number(gold)
     given_number = read_number(given)
-    if gold_number is None and given_number is not None:
-        gold_number = _with_unit_of(gold, given_number)
-    if given_number is None and gold_number is not None:
-        given_number = _with_unit_of(given, gold_number)
     if gold_number is not None:
         return given_number is not None and is_same_number(given_number, gold_number, tolerance)
     gold_value = _json_gold(gold)
@@ -233,14 +185,6 @@ def is_same_answer(given: str, gold: str, tolerance: float = 0.0) -> bool:
     if not letter or _HEDGE.search(text_after):
         return False
     return read_letter(gold) == (letter, "")
-
-
-def _with_unit_of(text: str, other: Number) -> Number | None:
-    """Read `2h` as 2 hours if the other side has this unit; alone, it may be two times h."""
-    number = read_number(_GLUED_UNIT.sub(r"\1 \2", strip_markup(text)))
-    if number is None or not other.unit or number.unit != other.unit:
-        return None
-    return number
 
 
 def folded(text: str) -> str:

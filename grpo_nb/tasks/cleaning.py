@@ -3,26 +3,23 @@
 import itertools
 import json
 import numbers
-import re
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from grpo_nb.core.words import displayable, require_choice, shorten
-from grpo_nb.tasks.answers import ACCEPTED, Kind, is_same_answer
+from grpo_nb.tasks.answers import is_same_answer
 from grpo_nb.tasks.prompts import Chat, TaskRow, TaskRows, split_system
 from grpo_nb.tasks.read_rows import Row, SourceRows
 
 OnConflict = Literal["raise", "drop", "first"]
 Columns = Mapping[str, str]
-RowFilter = Callable[[Row], object]
 ROLES = ("question", "answer", "prompt")
 # Column names that mean something to TRL's GRPOTrainer (arguments of rewards, and images) or to
 # the rewards of the kit. A reward that is a method has the argument self.
 TAKEN_NAMES = {
     *ROLES,
-    ACCEPTED,
     "completion",
     "completion_ids",
     "completions",
@@ -35,13 +32,13 @@ TAKEN_NAMES = {
     "self",
     "trainer_state",
 }
-# An answer with its solution, as in GSM8K. The last #### is the one before the answer.
-_SOLVED = re.compile(r"(?s)(?P<solution>.*?)\s*####\s*(?P<answer>(?:(?!####)[^\n])+?)\s*")
+# The mark between a solution and its answer, as in GSM8K.
+_ANSWER_MARK = "####"
 
 
 @dataclass
 class Changes:
-    """The report on a source: what was left out, with reasons and examples, and what to check."""
+    """The rows of a source that were left out, with reasons and examples, and notes on it."""
 
     dropped: Counter[str] = field(default_factory=Counter)
     """Number of rows left out, by reason."""
@@ -63,9 +60,9 @@ class Changes:
     @property
     def sentence(self) -> str:
         """The rows left out, in one line."""
-        reasons = []
-        for reason, count in self.dropped.items():
-            reasons.append(f"{count} {reason} ({self.examples[reason]})")
+        reasons = [
+            f"{count} {reason} ({self.examples[reason]})" for reason, count in self.dropped.items()
+        ]
         return "; ".join(reasons)
 
 
@@ -82,9 +79,6 @@ def clean(
     changes: Changes,
     columns: Columns | None = None,
     on_conflict: OnConflict = "raise",
-    filter: RowFilter | None = None,
-    *,
-    kind: Kind | None = None,
 ) -> TaskRows:
     """Return rows with `question` and `answer`, without those that cannot be trained on.
 
@@ -94,8 +88,6 @@ def clean(
         columns: Column of each role, such as `question` and `answer`.
         on_conflict: What to do with a question that has different answers: `raise` an error, `drop`
             all of its rows, or keep the `first`.
-        filter: Function of a row that says whether the row stays.
-        kind: Kind of the answers, if the user set it: with `json`, a list is one answer.
 
     Raises:
         ValueError: No rows, a part without a column, conflicting answers, or no row left.
@@ -110,24 +102,14 @@ def clean(
         changes.note(source.note)
     names = list(dict.fromkeys(itertools.chain(*source.rows)))
     column_of = _choose_columns(source, names, columns or {})
-    reasons: _Reasons = {}
-    selected = _select_rows(source.rows, filter, reasons)
-    # All rows that stay decide together how answers are read.
-    golds = [row.get(column_of["answer"]) for row in selected.values()]
-    has_aliases = kind != "json" and _are_aliases(golds)
     rows: dict[int, TaskRow] = {}
-    for number, row in selected.items():
+    reasons: _Reasons = {}
+    for number, row in enumerate(source.rows):
         try:
-            rows[number] = _read_row(row, column_of, has_aliases)
+            rows[number] = _read_row(row, column_of)
         except _UnusableRow as reason:
             reasons[number] = str(reason)
-    if has_aliases:
-        changes.note(
-            f"each text in a list of answers is right (column {ACCEPTED!r}), and the first is "
-            'shown. If a list is one answer, write kind="json"'
-        )
-    else:
-        _split_solutions(rows.values(), changes)
+    _split_solutions(rows.values(), changes)
     reasons |= _repeated_rows(rows, on_conflict, source.described_as)
     for number, reason in sorted(reasons.items()):
         row = source.rows[number]
@@ -161,12 +143,8 @@ def _choose_columns(source: SourceRows, names: Sequence[str], columns: Columns) 
     for role, name in columns.items():
         require_choice("a key of columns=", role, ROLES)
         column_of[role] = str(name)  # a table without a header has numbers as names
-    if "prompt" in column_of and "question" not in columns:
-        if any(isinstance(row.get(column_of["prompt"]), str) for row in source.rows):
-            # A prompt of text is the whole question.
-            column_of["question"] = column_of.pop("prompt")
-        elif "question" not in names:
-            del column_of["question"]
+    if "prompt" in column_of and "question" not in {*columns, *names}:
+        del column_of["question"]
     for role, name in column_of.items():
         if name not in names:
             # Of two columns, the first is usually the question.
@@ -182,27 +160,7 @@ def _choose_columns(source: SourceRows, names: Sequence[str], columns: Columns) 
 # How rows are read.
 
 
-def _select_rows(
-    rows: Sequence[Row], filter: RowFilter | None, reasons: _Reasons
-) -> dict[int, Row]:
-    """Return the rows that stay, by their place. The others get a reason."""
-    selected: dict[int, Row] = {}
-    for number, row in enumerate(rows):
-        # A copy, because a filter may change its row.
-        if filter is None or filter(dict(row)):
-            selected[number] = row
-        else:
-            reasons[number] = "that filter= leaves out"
-    return selected
-
-
-def _are_aliases(golds: Sequence[Any]) -> bool:
-    """Say whether lists among the answers hold several right answers: texts and nothing else."""
-    lists = [gold for gold in golds if isinstance(gold, (list, tuple))]
-    return set(map(type, itertools.chain(*lists))) == {str}
-
-
-def _read_row(row: Row, column_of: Mapping[str, str], has_aliases: bool) -> TaskRow:
+def _read_row(row: Row, column_of: Mapping[str, str]) -> TaskRow:
     """Return question and answer of a row, and its own prompt if it has one.
 
     Raises:
@@ -211,28 +169,23 @@ def _read_row(row: Row, column_of: Mapping[str, str], has_aliases: bool) -> Task
     task_row: TaskRow = {}
     cells = {role: row.get(name) for role, name in column_of.items()}
     question = cells.get("question")
+    prompt = cells.get("prompt")
     # Some rows may have only a question, where others have a prompt, or both.
-    if _is_filled(cells.get("prompt")):
-        task_row["prompt"] = _read_chat(cells["prompt"])
-        question = question if _is_filled(question) else _text_of_chat(task_row["prompt"])
-    gold = cells["answer"]
-    if has_aliases:
-        golds = gold if isinstance(gold, (list, tuple)) else [gold]
-        golds = filter(_is_filled, golds)
-        accepted = dict.fromkeys(_as_text(entry, "answer").strip() for entry in golds)
-        task_row[ACCEPTED] = list(accepted)
-        gold = next(iter(accepted), None)
+    if isinstance(prompt, str) and not _is_filled(question):
+        question = prompt
+    elif _is_filled(prompt):
+        task_row["prompt"] = _read_chat(prompt)
+        if not _is_filled(question):
+            question = _text_of_chat(task_row["prompt"])
     task_row["question"] = _as_text(question, "question")
-    task_row["answer"] = _as_text(gold, "answer").strip()
+    task_row["answer"] = _as_text(cells["answer"], "answer").strip()
     return task_row
 
 
 def _is_filled(cell: Any) -> bool:
     """Say whether a cell holds anything other than None, NaN or white space."""
     is_nan = isinstance(cell, float) and cell != cell
-    if cell is None or is_nan:
-        return False
-    return str(cell).strip() != ""
+    return cell is not None and not is_nan and str(cell).strip() != ""
 
 
 def _as_text(value: Any, role: str) -> str:
@@ -267,24 +220,20 @@ def _read_chat(turns: Any) -> Chat:
 
 
 def _text_of_chat(chat: Chat) -> str:
-    """Return what a chat asks: the user's message or, after other messages, all of them.
-
-    The last message is not enough, because many chats end with the same "ok".
-    """
+    """Return what a chat asks: all of its messages, because many chats end with the same "ok"."""
     _, turns = split_system(chat)
-    if len(turns) == 1:
-        return turns[0]["content"]
-    lines = [f"{turn['role']}: {turn['content']}" for turn in turns]
-    return "\n".join(lines)
+    return "\n".join(turn["content"] for turn in turns)
 
 
 def _split_solutions(rows: Collection[TaskRow], changes: Changes) -> None:
     """Split answers at #### if most rows have it, as in GSM8K."""
-    matches = [_SOLVED.fullmatch(row["answer"]) for row in rows]
-    if matches.count(None) >= len(rows) / 2:
+    has_mark = [_ANSWER_MARK in row["answer"] for row in rows]
+    if sum(has_mark) <= len(rows) / 2:
         return
-    for row, match in zip(rows, matches, strict=True):
-        row.update(match.groupdict() if match else {"solution": ""})
+    for row in rows:
+        solution, _, answer = row["answer"].rpartition(_ANSWER_MARK)
+        row["solution"] = solution.strip()
+        row["answer"] = answer.strip() or row["answer"]
     changes.note("answers were read after ####; the text before is in the column solution")
 
 
@@ -308,10 +257,7 @@ def _repeated_rows(
             continue
         answer = row["answer"]
         first_answer = rows[first]["answer"]
-        accepted = row.get(ACCEPTED, [answer])
-        first_accepted = rows[first].get(ACCEPTED, [first_answer])
-        pairs = itertools.product(accepted, first_accepted)
-        if any(itertools.starmap(is_same_answer, pairs)):
+        if is_same_answer(answer, first_answer):
             reasons[number] = "repeated"
             continue
         if on_conflict == "raise":
@@ -319,7 +265,7 @@ def _repeated_rows(
                 f"{described_as}: rows {[first, number]} ask {shorten(row['question'], 120)!r} "
                 f'with different answers, {[first_answer, answer]}. on_conflict="drop" leaves such '
                 'questions out, "first" keeps the first. Where each is right, write one row with a '
-                'list as its answer, such as ["Paris", "City of Paris"].'
+                'column accepted_answers, such as ["Paris", "City of Paris"].'
             )
         reasons[number] = "contradictory"
         # Nobody knows which of the answers is right, so the first row goes too.

@@ -67,9 +67,11 @@ def question_key(question: str) -> str:
 
 def question_hashes(questions: Iterable[Any]) -> list[str]:
     """Return a hash of each question, which finds the question again without its text."""
-    texts = map(normalized_question, questions)
-    digests = [hashlib.sha256(text.encode(errors="surrogatepass")) for text in texts]
-    return [digest.hexdigest()[:16] for digest in digests]
+    hashes = []
+    for question in questions:
+        text = normalized_question(question).encode(errors="surrogatepass")
+        hashes.append(hashlib.sha256(text).hexdigest()[:16])
+    return hashes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +81,6 @@ class Contamination:
     questions: int
     count: int
     """Number of these questions that were trained on."""
-    example: str | None
     source: str
     """Name of the training data."""
 
@@ -96,11 +97,8 @@ class Contamination:
     def require_none(self) -> None:
         """Raise `ValueError` if a question was trained on."""
         if self.count:
-            questions = "question is" if self.count == 1 else "questions are"
             raise ValueError(
-                f"{self.count} held-out {questions} also in {self.source}, "
-                f"such as {self.example!r}. Say allow_contaminated=True, and the result carries "
-                "this number."
+                f"{self.sentence} Say allow_contaminated=True, and the result carries this number."
             )
 
     def to_dict(self) -> dict[str, Any]:
@@ -119,18 +117,11 @@ def find_contamination(questions: Sequence[Any], trained: Mapping[str, str]) -> 
     >>> find_contamination(["What is 2+2?", "What is 2 + 2", "What is 2 - 2?"], trained).count
     2
     """
-    hashes = question_hashes(questions)
-    known = []
-    sources = []
-    for question, digest in zip(questions, hashes, strict=True):
-        if digest in trained:
-            known.append(str(question))
-            sources.append(trained[digest])
+    known = [digest for digest in question_hashes(questions) if digest in trained]
     # If none was trained on, the sentence names everything that was searched.
-    named_sources = sources or trained.values()
+    sources = [trained[digest] for digest in known] or trained.values()
     return Contamination(
         questions=len(questions),
         count=len(known),
-        example=min(known, default=None),
-        source=" and ".join(dict.fromkeys(named_sources)),
+        source=" and ".join(dict.fromkeys(sources)),
     )

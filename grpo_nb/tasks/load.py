@@ -7,22 +7,20 @@ import itertools
 import math
 import random
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, get_args
 
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.words import in_line, require_choice, require_number
-from grpo_nb.tasks.answers import ACCEPTED, Answers, Kind, answers_of
-from grpo_nb.tasks.cleaning import Changes, Columns, OnConflict, RowFilter, clean
+from grpo_nb.tasks.answers import Answers, Kind, answers_of
+from grpo_nb.tasks.cleaning import Changes, Columns, OnConflict, clean
 from grpo_nb.tasks.contamination import question_key
 from grpo_nb.tasks.formats import AnswerFormat
 from grpo_nb.tasks.prompts import (
     Example,
     TaskRows,
-    example_turns,
     fitting_format,
-    require_tokenizer,
     with_prompts,
 )
 from grpo_nb.tasks.read_rows import (
@@ -48,7 +46,6 @@ def load_task(
     *,
     columns: Columns | None = None,
     kind: Kind | None = None,
-    filter: RowFilter | None = None,
     format: AnswerFormat | None = None,
     system: str | None = None,
     example: Example | None = None,
@@ -71,8 +68,6 @@ def load_task(
         kind: Kind of the answers: `number`, `choice`, `text`, `expression` or `json`. The answers
             decide if it is not given. The kind sets what the prompt asks for and how an answer is
             compared.
-        filter: Function of a row (a dict by column) that says whether the row stays:
-            `lambda row: row["Nr"] != "Total"`.
         format: The answer format; `xml()` if not given. If it has no hint for the answer, the
             kind sets it.
         system: System prompt to use in place of the format's own,
@@ -93,7 +88,7 @@ def load_task(
         tokenizer: To leave out prompts longer than `settings.max_prompt_length`, to see which tags
             its template opens, and to show the first prompt as the model sees it.
         chat_template_kwargs: Arguments of the chat template wherever a prompt is rendered, such as
-            `{"enable_thinking": False}`; those in `extra` of the settings if not given.
+            `{"enable_thinking": False}`.
         **options: For `arithmetic`: `train_size`, `holdout_size`, `low`, `high`, `operators` and
             `terms`, the count of numbers. `gn.tasks.ARITHMETIC_LEVELS` has some, easiest first.
 
@@ -113,10 +108,8 @@ def load_task(
     is_arithmetic = isinstance(source, str) and source == "arithmetic"
     if options and not is_arithmetic:
         raise TypeError(f"{', '.join(options)}= means nothing for this source.")
-    usual_seed = settings.seed if settings is not None else 0
-    seed = usual_seed if seed is None else seed
-    if chat_template_kwargs is None and settings is not None:
-        chat_template_kwargs = settings.extra.get("chat_template_kwargs")
+    if seed is None:
+        seed = settings.seed if settings is not None else 0
 
     # 1. Read the source.
     if holdout is None:
@@ -134,36 +127,30 @@ def load_task(
 
     # 2. Find question and answer in each row. Held-out rows of the user's own are read alike.
     changes = Changes()
-    rows = clean(source_rows, changes, columns, on_conflict, filter, kind=kind)
+    rows = clean(source_rows, changes, columns, on_conflict)
     own_holdout: TaskRows = []
     if not is_size:
         holdout_rows = read_rows(holdout, "test")
         holdout_rows = dataclasses.replace(
             holdout_rows, described_as="holdout", prefix="in holdout, "
         )
-        own_holdout = clean(holdout_rows, changes, columns, on_conflict, filter, kind=kind)
-        held_out_questions = [row["question"] for row in own_holdout]
-        rows = _without(rows, held_out_questions, "whose question is held out too", changes)
+        own_holdout = clean(holdout_rows, changes, columns, on_conflict)
+        rows = _without_held_out(rows, own_holdout, changes)
 
     # 3. Find the kind of the answers, which decides how they are asked for and compared.
-    all_rows = [*rows, *own_holdout]
-    answers = answers_of([row.get(ACCEPTED, row["answer"]) for row in all_rows], kind)
+    answers = answers_of([row["answer"] for row in [*rows, *own_holdout]], kind)
 
     # 4. Make the prompts.
     format = fitting_format(format, answers, system)
     if tokenizer is not None:
-        require_tokenizer(tokenizer, chat_template_kwargs)
         format = format.for_template(tokenizer, chat_template_kwargs)
     train = with_prompts(rows, format, example)
     held_out = with_prompts(own_holdout, format, example)
     _note_problems_of_prompts([*train, *held_out], answers, format, changes)
 
-    # 5. Hold questions out. The example is in every prompt, so its question would measure nothing.
-    example_texts = [turn["content"] for turn in example_turns(example, format)]
+    # 5. Hold questions out.
     if is_size:
-        train, held_out = _split(train, holdout, seed, example_texts)
-    else:
-        held_out = _without(held_out, example_texts, "in holdout, that the example shows", changes)
+        train, held_out = _split(train, holdout, seed)
     if not train or not held_out:
         raise ValueError(
             f"holdout = {in_line(holdout)} leaves {len(train)} training and {len(held_out)} "
@@ -195,13 +182,8 @@ def load_task(
 # The held-out part.
 
 
-def _split(
-    rows: TaskRows, holdout: float, seed: int, example_texts: Iterable[str]
-) -> tuple[TaskRows, TaskRows]:
-    """Return training and held-out rows; questions with the same key are in the same part.
-
-    Questions that the example has shown are never held out.
-    """
+def _split(rows: TaskRows, holdout: float, seed: int) -> tuple[TaskRows, TaskRows]:
+    """Return training and held-out rows; questions with the same key are in the same part."""
     if 0 < holdout < 1:
         holdout = max(round(holdout * len(rows)), 1)
     require_number("holdout", holdout, 0)
@@ -210,28 +192,27 @@ def _split(
     rows_per_key = Counter(keys)
     order = list(rows_per_key)
     random.Random(seed).shuffle(order)
-    example_keys = set(map(question_key, example_texts))
     held_keys: set[str] = set()
     held_count = 0
     for key in order:
-        if held_count < holdout and key not in example_keys:
+        if held_count < holdout:
             held_keys.add(key)
             held_count += rows_per_key[key]
-    parts: dict[bool, TaskRows] = {False: [], True: []}
-    for row, key in zip(rows, keys, strict=True):
-        parts[key in held_keys].append(row)
-    return parts[False], parts[True]
+    train = [row for row, key in zip(rows, keys, strict=True) if key not in held_keys]
+    held_out = [row for row, key in zip(rows, keys, strict=True) if key in held_keys]
+    return train, held_out
 
 
-def _without(rows: TaskRows, questions: Iterable[str], reason: str, changes: Changes) -> TaskRows:
-    """Leave out the rows that ask one of these questions."""
-    keys = set(map(question_key, questions))
+def _without_held_out(rows: TaskRows, held_out: TaskRows, changes: Changes) -> TaskRows:
+    """Leave out the training rows whose question is held out."""
+    held_keys = {question_key(row["question"]) for row in held_out}
     kept = []
     for row in rows:
-        if question_key(row["question"]) in keys:
-            changes.leave_out(reason, f"question={in_line(row['question'], 80)}")
-        else:
+        if question_key(row["question"]) not in held_keys:
             kept.append(row)
+            continue
+        example = f"question={in_line(row['question'], 80)}"
+        changes.leave_out("whose question is held out too", example)
     return kept
 
 
@@ -254,8 +235,7 @@ def _note_problems_of_prompts(
     if answers.others:
         changes.note(
             f"{len(answers.others)} of {len(rows)} answers are no {answers.kind}, such as "
-            f"{answers.others[0]!r:.60}: an answer must equal them as text; filter= can leave "
-            "such rows out"
+            f"{answers.others[0]!r:.60}: an answer must equal them as text"
         )
     mark = format.answer_open.strip()
     if mark not in "".join(turn["content"] for turn in rows[0]["prompt"]):

@@ -91,8 +91,6 @@ def read_number(text: str) -> Number | None:
     if len(text) > _LONGEST_NUMBER:
         return None
     text = strip_markup(text)
-    if len(text) > _LONGEST_NUMBER:
-        return None
     match = _NUMBER.fullmatch(_FRAC.sub(r" \1/\2", text).strip())
     if match is None:
         words = re.sub(r"\s+|(?<=\w)-(?=\w)", " ", text.casefold())
@@ -118,9 +116,7 @@ def _number_of(match: re.Match[str]) -> Number | None:
         value /= 100
     if "-" in (match["sign"], match["minus"]):
         value = -value
-    name = match["name"] or ""
-    # f(x) = 3 is y = 3.
-    name = "y" if "(" in name else re.sub("[_{}]", "", name)
+    name = re.sub("[_{}]", "", match["name"] or "")
     return Number(value, name, unit)
 
 

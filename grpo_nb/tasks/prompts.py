@@ -1,12 +1,8 @@
-"""Make prompts of questions, and fit them to a tokenizer's chat template.
-
-Some templates, such as Gemma 2's, have no system role. For these, the system prompt becomes the
-start of the first user message.
-"""
+"""Make prompts of questions, and check that a tokenizer's chat template can render them."""
 
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from grpo_nb.core.words import in_line
@@ -21,11 +17,6 @@ Example = tuple[str, str, str] | Chat
 """Question, reasoning and answer; or chat messages."""
 # Roles of messages that instruct the model. OpenAI's newer models call it "developer".
 SYSTEM_ROLES = ("system", "developer")
-NO_SYSTEM_ROLE = (
-    "the model's chat template has no system role, so the system prompt is at the start of the "
-    "first user message"
-)
-_MARK = "system-role-check"
 
 
 def fitting_format(
@@ -43,9 +34,6 @@ def with_prompts(rows: TaskRows, format: AnswerFormat, example: Example | None) 
 
     A row's own messages stay, with the example after their system prompt. An `instruction` of the
     format takes the place of their system prompt.
-
-    Raises:
-        ValueError: The format cannot read the example's answer back.
     """
     system = [{"role": "system", "content": format.system_prompt()}]
     example_messages = example_turns(example, format)
@@ -70,8 +58,7 @@ def example_turns(example: Example | None, format: AnswerFormat) -> list[dict[st
     """Return the chat messages of an example.
 
     Raises:
-        ValueError: The example is neither three texts nor a list of messages, or the format
-            cannot read its answer back.
+        ValueError: The example is neither three texts nor a list of messages.
     """
     if not example:
         return []
@@ -84,11 +71,6 @@ def example_turns(example: Example | None, format: AnswerFormat) -> list[dict[st
         )
     question, reasoning, answer = map(str, example)
     reply = format.render(reasoning, answer)
-    if format.extract(reply) != answer.strip():
-        raise ValueError(
-            f"the example's answer cannot be read back in the format {format.name!r}: "
-            f"{reply!r:.160}"
-        )
     return [{"role": "user", "content": question}, {"role": "assistant", "content": reply}]
 
 
@@ -118,33 +100,19 @@ def require_tokenizer(
             )
 
 
-def fit_to_template(
-    prompts: Iterable[Chat],
-    tokenizer: Any,
-    chat_template_kwargs: Mapping[str, Any] | None = None,
-) -> list[Chat]:
-    """Return prompts that the chat template can render: without a system role if it has none.
+def require_system_prompt(prompt: Chat, tokenizer: Any, template_kwargs: Mapping[str, Any]) -> None:
+    """Check that the chat template renders the system message of a prompt.
 
-    Some templates refuse a system message, and others leave it out silently. Gemma 3's own template
-    joins it and the first user message with an empty line.
+    Most templates without a system role refuse such a message. Others leave it out silently.
+
+    Raises:
+        ValueError: The rendered prompt has no system message.
     """
-    from jinja2 import TemplateError
-
-    turns = [{"role": "system", "content": _MARK}, {"role": "user", "content": "?"}]
-    try:
-        rendered = tokenizer.apply_chat_template(
-            turns, tokenize=False, add_generation_prompt=True, **(chat_template_kwargs or {})
-        )
-    except TemplateError:
-        rendered = ""
-    if _MARK in rendered:
-        return list(prompts)
-    merged = []
-    for prompt in prompts:
-        system, turns = split_system(prompt)
-        # A chat may start with a greeting of the assistant.
-        first = next((n for n, turn in enumerate(turns) if turn["role"] == "user"), 0)
-        texts = [turn["content"] for turn in (*system, turns[first])]
-        turns[first] = {**turns[first], "content": "\n\n".join(texts)}
-        merged.append(turns)
-    return merged
+    rendered = tokenizer.apply_chat_template(prompt, tokenize=False, **template_kwargs)
+    for turn in split_system(prompt)[0]:
+        if turn["content"].strip() not in rendered:
+            raise ValueError(
+                "the model's chat template leaves out the system prompt. Put the text of "
+                "format.system_prompt() before each question, in a column prompt: "
+                '[{"role": "user", "content": "..."}].'
+            )

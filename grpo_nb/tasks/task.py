@@ -1,9 +1,6 @@
 """A `Task`: training and held-out prompts, and the format of their answers.
 
-Training, rewards and evaluation work on it. GRPO learns nothing from a question that all
-completions of its group solve, or none, because the advantages are zero. DAPO samples until a batch
-holds no such group (arXiv:2503.14476, section 3.2), which multiplies the sampling. Instead,
-`curriculum` selects questions with pass rates in the middle before a run (arXiv:2504.03380).
+Training, rewards and evaluation work on it.
 """
 
 from __future__ import annotations
@@ -24,14 +21,11 @@ from grpo_nb.core.words import shorten
 from grpo_nb.tasks.answers import Answers
 from grpo_nb.tasks.cleaning import Changes
 from grpo_nb.tasks.formats import AnswerFormat
-from grpo_nb.tasks.prompts import NO_SYSTEM_ROLE, fit_to_template, require_tokenizer
+from grpo_nb.tasks.prompts import require_system_prompt, require_tokenizer
 from grpo_nb.tasks.tools import Tool, Tools
 
 if TYPE_CHECKING:
     from datasets import Dataset
-
-# A full score may be rounded to slightly below 1.
-_FULL_SCORE = 1 - 1e-6
 
 
 @dataclass(frozen=True, repr=False)
@@ -55,7 +49,7 @@ class Task(Shown):
     """Kind of the answers; for choices, the labels with their shares."""
     chat_template_kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """Arguments of the chat template for every prompt, such as `{"enable_thinking": False}`."""
-    tokenizer: Any = dataclasses.field(default=None, compare=False)
+    tokenizer: Any = None
     """Tokenizer of the model, to show the first prompt as the model sees it."""
     tools: Tools | None = None
     """Tools that the model may call before it answers."""
@@ -91,7 +85,7 @@ class Task(Shown):
                 model as a failure. The limit works only on the main thread of a POSIX system.
 
         Raises:
-            ValueError: No tool, an async tool, or an environment with `get_reward` or that starts
+            ValueError: An async tool, or an environment with `get_reward` or that starts
                 differently within a group. A function without type hints or without a docstring is
                 refused later, when transformers describes it to a model.
         """
@@ -123,9 +117,8 @@ class Task(Shown):
         The chat template, the tools and the generation prompt are included.
         """
         require_tokenizer(tokenizer, self.chat_template_kwargs)
-        prompts = self.starting_prompts(rows)
         encoded = tokenizer.apply_chat_template(
-            fit_to_template(prompts, tokenizer, self.template_kwargs),
+            self.starting_prompts(rows),
             add_generation_prompt=True,
             tokenize=True,
             return_dict=True,
@@ -172,37 +165,29 @@ class Task(Shown):
     def fit(self, tokenizer: Any, max_prompt_length: float) -> Task:
         """Return the task without prompts of more than `max_prompt_length` tokens.
 
-        They are counted in `dropped`. If the chat template has no system role, the system prompt
-        becomes the start of the first user message.
+        They are counted in `dropped`.
 
         Raises:
-            ValueError: No training prompt or no held-out prompt is short enough, or the template
-                refuses the messages.
+            ValueError: No training prompt or no held-out prompt is short enough, or the chat
+                template leaves out the system prompt.
         """
-        changes = copy.deepcopy(self.changes)
+        require_system_prompt(self.train[0]["prompt"], tokenizer, self.template_kwargs)
         parts = {"train": self.train, "holdout": self.holdout}
-        for name, rows in parts.items():
-            prompts = list(rows["prompt"])
-            fitted = fit_to_template(prompts, tokenizer, self.template_kwargs)
-            if fitted != prompts:
-                prompt_type = rows.features["prompt"]
-                others = rows.remove_columns("prompt")
-                parts[name] = others.add_column("prompt", fitted, feature=prompt_type)
-                changes.note(NO_SYSTEM_ROLE)
         # Both parts are measured first, because the advice names the longest prompt of all.
         lengths = {name: self.prompt_lengths(rows, tokenizer) for name, rows in parts.items()}
         longest = max(*lengths["train"], *lengths["holdout"])
+        if longest <= max_prompt_length:
+            return self
+        changes = copy.deepcopy(self.changes)
         for name, rows in parts.items():
             short = []
             for place, length in enumerate(lengths[name]):
                 if length <= max_prompt_length:
                     short.append(place)
                 else:
-                    changes.leave_out(
-                        "too long",
-                        f"{length} tokens, settings.replace(max_prompt_length={longest}) keeps "
-                        f"all: {shorten(rows[place]['question'], 160)}",
-                    )
+                    question = shorten(rows[place]["question"], 160)
+                    advice = f"settings.replace(max_prompt_length={longest}) keeps all"
+                    changes.leave_out("too long", f"{length} tokens, {advice}: {question}")
             if not short:
                 raise ValueError(
                     f"all {len(rows)} {name} prompts are longer than max_prompt_length = "
@@ -210,56 +195,12 @@ class Task(Shown):
                     "the prompts."
                 )
             parts[name] = rows.select(short)
-        if changes == self.changes:
-            return self
         return dataclasses.replace(self, **parts, changes=changes)
-
-    def curriculum(
-        self, measured: Any, low: float = 0.1, high: float = 0.9, *, reward: str = "correctness"
-    ) -> Task:
-        """Return the task with the training questions whose pass rate is in `[low, high]`.
-
-        A pass rate is the share of completions with the full score. The default drops what all or
-        none of eight completions solved, counted in `dropped`, and keeps what was never sampled.
-        With eight completions, a rate can be off by about 0.3.
-
-        Args:
-            measured: A `Baseline` or a `Run`.
-            low: Lowest pass rate that is kept.
-            high: Highest pass rate that is kept.
-            reward: Name of the reward whose score of 1 means right.
-
-        Raises:
-            ValueError: There is no such reward, nothing was measured on these questions, or no
-                question is left.
-        """
-        rates = self.pass_rates(measured, reward)
-        if rates.count(None) == len(rates):
-            raise ValueError(
-                f"no training question of this task has a score of {reward!r}: measure this task."
-            )
-        changes = copy.deepcopy(self.changes)
-        kept = []
-        for place, rate in enumerate(rates):
-            # A question that was never sampled may be one to learn from.
-            if rate is None or low <= rate <= high:
-                kept.append(place)
-                continue
-            bound = f"below {low:g}" if rate < low else f"above {high:g}"
-            question = self.train[place]["question"]
-            changes.leave_out(f"with a pass rate {bound}", f"{rate:.0%}: {shorten(question, 160)}")
-        if not kept:
-            raise ValueError(
-                f"no training question of {len(rates)} has a pass rate from {low:g} to {high:g}: "
-                "widen both."
-            )
-        return dataclasses.replace(self, train=self.train.select(kept), changes=changes)
 
     def after(self, runs: Sequence[Any]) -> Task:
         """Return the task for a stage after these runs: the least sampled questions come first.
 
-        Equally sampled questions are shuffled, unless the task has an order. The trainer takes the
-        rows in the new order.
+        Equally sampled questions are shuffled. The trainer takes the rows in the new order.
 
         Args:
             runs: The runs of the earlier stages; an empty list returns the task unchanged.
@@ -271,44 +212,11 @@ class Task(Shown):
         for run in runs:
             times_sampled.update(run.completions()["prompt"])
         order = list(range(len(prompts)))
-        if not self.is_ordered:
-            # The same runs give the same order, which a resumed training needs.
-            random.Random(len(runs)).shuffle(order)
+        # The same runs give the same order, which a resumed training needs.
+        random.Random(len(runs)).shuffle(order)
         # The sort keeps the order of equally sampled questions.
         order.sort(key=lambda place: times_sampled[prompts[place]])
         return dataclasses.replace(self, train=self.train.select(order), is_ordered=True)
-
-    def pass_rates(self, measured: Any, reward: str = "correctness") -> list[float | None]:
-        """Return the share of completions with the full score, for each training question.
-
-        The rate of a question without a score is None.
-
-        Args:
-            measured: A `Baseline` or a `Run`.
-            reward: Name of the reward whose score of 1 means right.
-
-        Raises:
-            ValueError: There is no such reward.
-        """
-        import pandas
-
-        if hasattr(measured, "num_generations"):
-            # A baseline records prompts without the first text of their environment.
-            prompts = self.train["prompt"]
-            recorded = pandas.DataFrame(measured.scores.values)
-            prompt_per_group = [json.dumps(row["prompt"]) for row in measured.rows]
-            recorded["prompt"] = pandas.Index(prompt_per_group).repeat(measured.num_generations)
-        else:
-            prompts = self.starting_prompts(self.train)
-            recorded = measured.completions()
-        if reward not in recorded:
-            raise ValueError(
-                f"no reward {reward!r} was measured: pass the name of one that was, as in "
-                "reward='exact_text'."
-            )
-        scored = recorded.dropna(subset=[reward])
-        rates = (scored[reward] >= _FULL_SCORE).groupby(scored["prompt"]).mean()
-        return [rates.get(json.dumps(prompt)) for prompt in prompts]
 
     # How it is shown.
 

@@ -35,7 +35,6 @@ class Tools:
 
     def __post_init__(self) -> None:
         require_number("rounds", self.rounds, 1)
-        require_number("seconds_per_call", self.seconds_per_call, 0.01, is_whole=False)
         if hasattr(self.environment, "get_reward"):  # TRL adds it after the weighted rewards
             name = self.environment.__name__
             raise ValueError(
@@ -43,16 +42,9 @@ class Tools:
                 "_won and write a reward: "
                 "def won(environments, **_): return [float(e._won()) for e in environments]."
             )
-        if self.environment is not None and not hasattr(self.environment, "reset"):
-            raise ValueError(
-                f"{self.environment.__name__} has no reset, which starts each episode: write "
-                "def reset(self, **row), which returns the first observation or None."
-            )
         for tool in (*self.functions, *self._methods):
             if inspect.iscoroutinefunction(tool):
                 raise ValueError(f"the tool {tool.__name__} is async: write it with def alone.")
-        if not self.names:
-            raise ValueError("there is no tool: give functions, or methods without _.")
 
     @property
     def _methods(self) -> list[Tool]:
@@ -62,10 +54,8 @@ class Tools:
 
     @property
     def identity(self) -> list[str]:
-        """Number of rounds, and the source of every tool. The fingerprint of a task has them."""
-        methods = inspect.getmembers(self.environment, inspect.isfunction)
-        functions = [*self.functions, *dict(methods).values()]
-        return [str(self.rounds), *map(_source_of, functions)]
+        """Number of rounds, and the names of the tools. The fingerprint of a task has them."""
+        return [str(self.rounds), getattr(self.environment, "__name__", ""), *self.names]
 
     @functools.cached_property
     def fresh_environment(self) -> type | None:
@@ -84,26 +74,17 @@ class Tools:
             self.__init__()
             return environment.reset(self, **copy.deepcopy(row))
 
-        attributes = {
-            "reset": reset,
-            "__doc__": environment.__doc__,
-            "__module__": environment.__module__,
-        }
-        return type(environment.__name__, (environment,), attributes)
+        return type(environment.__name__, (environment,), {"reset": reset})
 
     def limited(self, tool: Tool) -> Tool:
-        """Return a tool as the model calls it: in limited time, with `str` arguments converted.
+        """Return a tool as the model calls it: in limited time, with a result that is text.
 
-        A chat template may read the argument "7" as a number, so arguments annotated `str` are
-        converted. The environment and rewards call methods as they were written.
+        The environment and rewards call methods as they were written.
         """
 
         @functools.wraps(tool)
-        def call(*args: Any, **arguments: Any) -> str:
-            for name, annotation in tool.__annotations__.items():
-                if name in arguments and annotation in (str, "str"):
-                    arguments[name] = str(arguments[name])
-            return str(run_with_deadline(lambda: tool(*args, **arguments), self.seconds_per_call))
+        def call(**arguments: Any) -> str:
+            return str(run_with_deadline(lambda: tool(**arguments), self.seconds_per_call))
 
         return call
 
@@ -165,13 +146,6 @@ class Tools:
         """Return the prompt and the attributes of an environment that has just started."""
         prompt, columns = self.start(row)
         return {"the prompt": prompt, **vars(columns["environments"])}
-
-
-def _source_of(function: Tool) -> str:
-    try:
-        return inspect.getsource(function)
-    except (OSError, TypeError):  # typed at a prompt
-        return function.__name__
 
 
 def _is_same(value: Any, other: Any) -> bool:

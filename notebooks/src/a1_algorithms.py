@@ -276,6 +276,6 @@ print(length.sentence, difficulty.sentence, reused.sentence)
 #
 # * All numbers, with what the papers say: [the evidence](../docs/evidence/algorithms.md). Every loss and its settings:
 #   [losses](../docs/reference/losses.md).
-# * Questions whose groups have no learning signal: `task.curriculum()` in [the guide to training](../docs/guide/train.md).
+# * Questions whose groups have no learning signal: pass rates in [the guide to training](../docs/guide/train.md).
 #
 # @NEIGHBOURS@

@@ -140,7 +140,7 @@ print(run.outcome(comparison))
 # | --- | --- | --- |
 # | *sampling without vLLM* | vLLM could not start; the line shows why | nothing: the training runs, but more slowly |
 # | out of memory | another program uses the card, or the completions are long | the error names smaller settings |
-# | *no signal*, or *format only* | the model gets all answers wrong, or all right | a larger model, or `task.curriculum(...)` after a baseline |
+# | *no signal*, or *format only* | the model gets all answers wrong, or all right | a larger model, or [questions that it can learn](../docs/guide/train.md) |
 # | *no difference shown* | too few steps, or too few questions | `CHANGES = {"max_steps": 250}`, `QUESTIONS = 1319` |
 # | the data cannot be reached | no network | files: `DATA = "train.jsonl"`, `TEST = "test.jsonl"` |
 # | Colab disconnects | Colab takes machines back after some hours | set `DRIVE` before the run; then run all cells again |
@@ -159,7 +159,7 @@ print(run.outcome(comparison))
 #
 # <details><summary>Answer</summary>
 #
-# Choose questions by their measured pass rate (`task.curriculum`), sample more completions per question (`num_generations`), or
+# Choose questions by their measured pass rate ([how](../docs/guide/train.md)), sample more completions per question (`num_generations`), or
 # allow longer completions if many are truncated.
 # </details>
 #

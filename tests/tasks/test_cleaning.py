@@ -73,16 +73,14 @@ def test_rows_left_out_are_counted_with_an_example() -> None:
         ("3?", ""),
         ({"a": 1}, "6"),
         ("1 +  1?", "2.0"),
-        ("Total", "9"),
     ]
     rows = [{"question": question, "answer": answer} for question, answer in asked]
-    task = gn.load_task(rows, holdout=1, filter=lambda row: row["question"] != "Total")
+    task = gn.load_task(rows, holdout=1)
     assert task.dropped == {
         "with an empty question": 3,
         "with an empty answer": 1,
         "whose question is no text": 1,
         "repeated": 1,
-        "that filter= leaves out": 1,
     }
     shown = repr(task)
     assert all(reason in shown for reason in task.dropped)
@@ -117,7 +115,7 @@ def test_capitals_separate_questions_but_not_labels() -> None:
     assert (len(task.train), len(task.holdout), task.dropped) == (16, 4, {})
     assert len({question.lower() for question in task.holdout["question"]}) == 2
     labelled = gn.load_task(of_answers(["Yes", "yes", "no"] * 6))
-    assert labelled.answers.floor == ("Yes", 2 / 3)
+    assert labelled.answers.majority == ("Yes", 2 / 3)
     assert labelled.answers.hint == "one of: Yes, no"
     assert len(set(answers(gn.load_task(of_answers(["C", "C#", "C++"] * 6))).values())) == 3
 
@@ -174,10 +172,10 @@ def test_chats_are_kept_and_compared_by_all_messages() -> None:
         'whose prompt is no chat, [{"role": "user", "content": "..."}, ...]',
     }
     assert _chat("case 0") in [row["prompt"] for row in both(task)]
-    assert all(row["question"].startswith("user: case ") for row in both(task)), (
+    assert all(row["question"].startswith("case ") for row in both(task)), (
         "the system prompt, equal for all, is left out"
     )
-    with pytest.raises(ValueError, match=r"user: case 1.*'technical', 'billing'"):
+    with pytest.raises(ValueError, match=r"case 1.*'technical', 'billing'"):
         gn.load_task(
             [*rows, {"prompt": _chat("case 1"), "team": "billing"}], columns={"answer": "team"}
         )
@@ -248,7 +246,6 @@ def test_answers_that_are_dicts_are_json() -> None:
     golds = [{"vendor": f"V{n}", "total": n / 2, "paid": True} for n in range(10)]
     task = gn.load_task(of_answers(golds))
     assert task.answers.kind == "json"
-    assert 'keys "vendor", "total", "paid"' in task.train[0]["prompt"][0]["content"]
     assert answers(gn.load_task(of_answers([*map(json.dumps, golds)]))) == answers(task)
 
 

@@ -1,4 +1,4 @@
-"""Pass rates count right completions, and decide which questions are kept."""
+"""The questions of a stage are chosen by what earlier runs sampled."""
 
 import dataclasses
 import json
@@ -12,7 +12,7 @@ from datasets import Dataset
 import grpo_nb as gn
 from grpo_nb.runs.run_folder import Run
 from grpo_nb.tasks.prompts import with_prompts
-from tests.checks.test_learning_signal import RIGHT, WRONG, make
+from tests.conftest import ROOT
 from tests.support.run_folders import info_of, write_run_folder
 
 QUESTIONS = [f"What is {n} + 1?" for n in range(10)]
@@ -69,55 +69,15 @@ def later(task: gn.tasks.Task, tmp_path: Path) -> Run:
     return make_run(tmp_path / "later", task, [{0: [1, 0], 7: [0, 1]}])
 
 
-def test_pass_rates_are_those_of_a_run(task: gn.tasks.Task, run: Run) -> None:
-    assert task.pass_rates(run)[:6] == [0.0, 0.75, 1.0, 1.0, 1.0, None]
-
-
-def test_pass_rates_are_those_of_a_baseline(task: gn.tasks.Task) -> None:
-    baseline = make([[RIGHT, WRONG], [WRONG, WRONG]])
-    baseline = dataclasses.replace(baseline, rows=(task.train[0], task.train[1]))
-    assert task.pass_rates(baseline)[:3] == [0.5, 0.0, None]
-
-
-def test_curriculum_keeps_the_middle_and_counts_others(task: gn.tasks.Task, run: Run) -> None:
-    kept = task.curriculum(run)
-    assert kept.train["question"] == [QUESTIONS[i] for i in (1, 5, 6, 7, 8, 9)]
-    assert kept.dropped == {"with a pass rate below 0.1": 1, "with a pass rate above 0.9": 3}
-    assert not kept.is_ordered
-    assert kept.holdout["question"] == task.holdout["question"]
-
-
-def test_curriculum_includes_both_bounds(task: gn.tasks.Task, run: Run) -> None:
-    assert task.curriculum(run, 0.75, 1).dropped == {"with a pass rate below 0.75": 1}
-
-
-class Greeting:
-    """An environment that says something first."""
-
-    def reset(self, **row: Any) -> str:
-        return " Hello."
-
-    def wave(self) -> str:
-        """Wave."""
-        return "hi"
-
-
-def test_curriculum_of_a_baseline_knows_prompts_with_a_first_text(task: gn.tasks.Task) -> None:
-    greeted = task.with_tools(environment=Greeting)
-    baseline = make([[RIGHT, WRONG], [WRONG, WRONG]])
-    baseline = dataclasses.replace(baseline, rows=(task.train[0], task.train[1]))
-    assert greeted.curriculum(baseline).dropped == {"with a pass rate below 0.1": 1}
-
-
-def test_curriculum_of_another_task_is_refused(run: Run) -> None:
-    other = gn.load_task([{"question": question, "answer": "1"} for question in "abcd"])
-    with pytest.raises(ValueError, match="no training question of this task has a score"):
-        other.curriculum(run)
-
-
-def test_curriculum_of_an_unknown_reward_is_refused(task: gn.tasks.Task, run: Run) -> None:
-    with pytest.raises(ValueError, match="no reward 'exact_text' was measured"):
-        task.curriculum(run, reward="exact_text")
+def test_recipe_keeps_questions_with_a_pass_rate_in_the_middle(
+    task: gn.tasks.Task, run: Run
+) -> None:
+    guide = (ROOT / "docs/guide/train.md").read_text()
+    recipe = guide.partition("## 4.")[2].partition("```python\n")[2].partition("next_run")[0]
+    names: dict[str, Any] = {"dataclasses": dataclasses, "json": json, "run": run, "task": task}
+    exec(recipe, names)
+    kept = names["middle"].train["question"]
+    assert list(kept) == [QUESTIONS[place] for place in (1, 5, 6, 7, 8, 9)]
 
 
 def test_after_puts_least_sampled_questions_first(
@@ -130,7 +90,3 @@ def test_after_puts_least_sampled_questions_first(
     assert order[:4] != sorted(order[:4])
     assert task.after([]) is task
     assert task.after([run]).is_ordered
-    ordered = dataclasses.replace(task, is_ordered=True).after([run, later]).train["question"]
-    assert list(ordered)[:4] == [QUESTIONS[i] for i in (5, 6, 8, 9)], (
-        "a task with an order keeps it"
-    )

@@ -19,9 +19,8 @@ from transformers import PreTrainedTokenizerFast
 import grpo_nb as gn
 from grpo_nb.evaluation.holdout import load_holdout
 from grpo_nb.scoring.correct_answers import are_correct
-from grpo_nb.tasks.answers import answers_of, is_same_answer
+from grpo_nb.tasks.answers import is_same_answer
 from grpo_nb.tasks.contamination import find_contamination, question_hashes
-from grpo_nb.tasks.prompts import fit_to_template
 
 ROOT = Path(__file__).parents[2]
 Rows = list[dict[str, Any]]
@@ -116,28 +115,16 @@ def test_class_labels_keep_their_names(kind: str, tmp_path: Path) -> None:
     assert task.dropped == {"with an empty answer": 1}, "-1 stands for no label"
 
 
-def test_filter_leaves_out_rows_before_answers_are_read() -> None:
-    rows = [*rows_of(["4", "5"]), {"question": "Total", "answer": ["a", "b"]}]
-    task = gn.load_task(rows, holdout=1, filter=lambda row: row["question"] != "Total")
-    assert "accepted_answers" not in task.train.column_names
-
-
-def test_filter_gets_a_copy_of_each_row() -> None:
-    rows = rows_of(["4", "5"])
-    task = gn.load_task(rows, holdout=1, filter=lambda row: row.pop("answer"))
-    assert len(task.train) == 1
-
-
 # Several right answers.
 
-CAPITALS = [["Paris", "City of Paris"], ["Rome"], ["Warsaw", "Warszawa", "City of Warsaw"], "Oslo"]
+CAPITALS = [["Paris", "City of Paris"], ["Rome"], ["Warsaw", "Warszawa", "City of Warsaw"]]
 
 
-def test_aliases_are_all_right_in_every_reward() -> None:
-    task = gn.load_task(rows_of(CAPITALS), holdout=2)
+def test_accepted_answers_are_all_right_in_every_reward() -> None:
+    rows = rows_of([names[0] for names in CAPITALS], accepted_answers=CAPITALS)
+    task = gn.load_task(rows, holdout=1)
     assert task.answers.kind == "text"
     row = next(row for row in both(task) if row["answer"] == "Paris")
-    assert row["accepted_answers"] == ["Paris", "City of Paris"]
     texts = [task.format.render("so", given) for given in ("Paris", "City of Paris", "Rome")]
     for reward in (gn.rewards.correctness(), gn.rewards.exact_text(), gn.rewards.maths()):
         assert gn.score(reward, texts, row).values[reward.__name__] == (1.0, 1.0, 0.0)
@@ -146,59 +133,36 @@ def test_aliases_are_all_right_in_every_reward() -> None:
         True,
         False,
     ]
-    assert any("each text in a list of answers is right" in note for note in task.changes.notes)
 
 
-def test_rows_without_an_alias_accept_their_answer() -> None:
-    task = gn.load_task(rows_of(CAPITALS), holdout=2)
-    assert ["Oslo"] in [row["accepted_answers"] for row in both(task)]
-    assert (
-        "accepted_answers"
-        not in gn.load_task(rows_of(["a b", "c d"]), holdout=1).train.column_names
-    )
-
-
-def test_aliases_are_right_in_a_held_out_set() -> None:
-    row = load_holdout(rows_of(CAPITALS)).holdout[0]
+def test_accepted_answers_are_right_in_a_held_out_set() -> None:
+    rows = rows_of([names[0] for names in CAPITALS], accepted_answers=CAPITALS)
+    row = load_holdout(rows).holdout[0]
     assert are_correct(
         gn.rewards.correctness(), ["<answer>City of Paris</answer>"], [dict(row)], gn.tasks.xml()
     ) == [True]
 
 
-def test_aliases_are_kept_with_a_run(tmp_path: Path) -> None:
+def test_accepted_answers_are_kept_with_a_run(tmp_path: Path) -> None:
     from grpo_nb.runs.run_folder import Run
 
-    Run(tmp_path).keep_questions([], gn.load_task(rows_of(CAPITALS), holdout=2).holdout)
+    rows = rows_of([names[0] for names in CAPITALS], accepted_answers=CAPITALS)
+    Run(tmp_path).keep_questions([], gn.load_task(rows, holdout=2).holdout)
     kept = [json.loads(line) for line in (tmp_path / "holdout.jsonl").read_text().splitlines()]
     assert all(row["accepted_answers"][0] == row["answer"] for row in kept)
 
 
-def test_lists_of_numbers_and_kind_json_stay_json() -> None:
+def test_answers_that_are_lists_are_json() -> None:
     assert gn.load_task(rows_of([[1, 2], [3], [4]]), holdout=1).answers.kind == "json"
-    listed = gn.load_task(rows_of([["a", "b"], ["c"], []]), holdout=1, kind="json")
+    listed = gn.load_task(rows_of([["a", "b"], ["c"], []]), holdout=1)
+    assert listed.answers.kind == "json"
     assert answers(listed) == ['["a", "b"]', '["c"]', "[]"]
-
-
-def test_rows_with_a_common_alias_are_repeated_not_contradictory() -> None:
-    rows = [*rows_of(CAPITALS), {"question": "Question 0?", "answer": ["City of Paris", "Lutetia"]}]
-    assert gn.load_task(rows, holdout=1).dropped == {"repeated": 1}
-
-
-def test_alias_in_other_capitals_is_repeated_too() -> None:
-    rows = [*rows_of(CAPITALS), {"question": "Question 0?", "answer": ["Lutetia", "paris"]}]
-    assert gn.load_task(rows, holdout=1).dropped == {"repeated": 1}
 
 
 def test_missing_split_error_names_a_split() -> None:
     splits = {"test": rows_of(["1", "2"])}
-    with pytest.raises(ValueError, match=r"has no split 'train'.*such as data\['test'\]"):
+    with pytest.raises(ValueError, match=r"has no split 'train', but \['test'\]: give one"):
         gn.load_task(splits)
-
-
-def test_floor_counts_every_accepted_label() -> None:
-    found = answers_of([["yes"], ["no", "yes"], ["no"], ["yes"]] * 3)
-    assert found.kind == "choice"
-    assert found.floor == ("yes", 0.75)
 
 
 # Columns.
@@ -322,7 +286,7 @@ def test_misspelled_name_is_refused_at_once(
 ) -> None:
     monkeypatch.setattr("datasets.load_dataset", None)
     start = time.monotonic()
-    with pytest.raises(ValueError, match=f"did you mean '{meant}'"):
+    with pytest.raises(ValueError, match=f"Two names need no owner.*'{meant}'"):
         gn.load_task(name)
     assert time.monotonic() - start < 2
 
@@ -342,51 +306,26 @@ def test_arithmetic_option_error_names_the_option(options: dict, message: str) -
 # Templates without a system role.
 
 
+def test_system_prompt_that_the_template_leaves_out_is_refused() -> None:
+    with pytest.raises(ValueError, match="chat template leaves out the system prompt"):
+        gn.load_task("arithmetic", tokenizer=tokenizer_with(SILENT))
+
+
+def test_template_without_a_system_role_refuses_the_system_prompt() -> None:
+    with pytest.raises(TemplateError, match="System role not supported"):
+        gn.load_task("arithmetic", tokenizer=tokenizer_with(GEMMA_2))
+
+
 @pytest.mark.parametrize("template", [GEMMA_2, SILENT], ids=["refused", "left out"])
-def test_lost_system_role_merges_the_system_prompt(template: str) -> None:
-    tokenizer = tokenizer_with(template)
-    task = gn.load_task("arithmetic", tokenizer=tokenizer)
-    first = task.train[0]["prompt"]
-    assert [turn["role"] for turn in first] == ["user", "assistant", "user"]
-    assert first[0]["content"] == f"{task.format.system_prompt()}\n\nWhat is 3 + 4?"
-    assert any("has no system role" in note for note in task.changes.notes)
-    assert task.format.system_prompt() in tokenizer.apply_chat_template(first, tokenize=False)
-
-
-def test_fit_merges_the_system_prompt_later() -> None:
-    tokenizer = tokenizer_with(GEMMA_2)
-    task = gn.load_task(rows_of(["1", "2", "3"]), holdout=1)
-    assert task.train[0]["prompt"][0]["role"] == "system"
-    fitted = task.fit(tokenizer, 256)
-    assert [turn["role"] for turn in fitted.train[0]["prompt"]] == ["user"]
-    assert [turn["role"] for turn in fit_to_template([task.train[0]["prompt"]], tokenizer)[0]] == [
-        "user"
-    ]
-
-
-def test_fit_merges_the_only_part_with_a_system_prompt() -> None:
-    system = {"role": "system", "content": "Be brief."}
-    question = {"role": "user", "content": "1 + 1?"}
-    other_question = {"role": "user", "content": "2 + 2?"}
-    task = gn.load_task(
-        [{"prompt": [system, question], "answer": "2"}],
-        holdout=[{"prompt": [other_question], "answer": "4"}],
-    )
-    fitted = task.fit(tokenizer_with(GEMMA_2), 256)
-    assert [turn["role"] for turn in fitted.train[0]["prompt"]] == ["user"]
-
-
-def test_lost_system_prompt_goes_into_the_first_user_message() -> None:
-    greeting = {"role": "assistant", "content": "Hello!"}
-    chat = [{"role": "system", "content": "Be brief."}, greeting, {"role": "user", "content": "?"}]
-    (merged,) = fit_to_template([chat], tokenizer_with(SILENT))
-    assert merged == [greeting, {"role": "user", "content": "Be brief.\n\n?"}]
-
-
-def test_template_with_a_system_role_keeps_the_prompt() -> None:
-    chatml = "{% for m in messages %}{{ m['role'] + ': ' + m['content'] }}{% endfor %}"
-    task = gn.load_task(rows_of(["1", "2"]), holdout=1, tokenizer=tokenizer_with(chatml))
-    assert [turn["role"] for turn in task.train[0]["prompt"]] == ["system", "user"]
+def test_instruction_in_the_question_needs_no_system_role(template: str) -> None:
+    instruction = gn.tasks.xml().system_prompt()
+    rows = []
+    for n in range(3):
+        chat = [{"role": "user", "content": f"{instruction}\n\n{n} + 1?"}]
+        rows.append({"prompt": chat, "answer": str(n + 1)})
+    task = gn.load_task(rows, holdout=1, tokenizer=tokenizer_with(template))
+    assert [turn["role"] for turn in task.train[0]["prompt"]] == ["user"]
+    assert task.changes.notes == []
 
 
 # Held-out rows of one's own.
@@ -411,19 +350,17 @@ def test_holdout_takes_any_source(kind: str, tmp_path: Path) -> None:
 
 
 def test_holdout_is_read_like_the_training_rows() -> None:
-    train = [{"q": f"Train {n}?", "a": f"so\n#### {n}", "drop": n == 3} for n in range(8)]
-    test = [{"q": f"Test {n}?", "a": "so\n#### 7", "drop": n == 1} for n in range(3)]
-    test += [{"q": "", "a": "#### 1", "drop": False}]
+    train = [{"q": f"Train {n}?", "a": f"so\n#### {n}"} for n in range(8)]
+    test = [{"q": f"Test {n}?", "a": "so\n#### 7"} for n in range(2)]
+    test += [{"q": "", "a": "#### 1"}]
     task = gn.load_task(
         train,
         holdout=test,
         columns={"question": "q", "answer": "a"},
-        filter=lambda row: not row["drop"],
     )
     assert list(task.holdout["answer"]) == ["7", "7"]
     assert task.holdout[0]["prompt"][0] == task.train[0]["prompt"][0]
     assert task.dropped["in holdout, with an empty question"] == 1
-    assert task.dropped["in holdout, that filter= leaves out"] == 1
 
 
 def test_training_rows_that_are_held_out_are_left_out() -> None:
@@ -505,7 +442,7 @@ def test_trained_questions_error_names_their_source() -> None:
         "1 of 1 held-out questions are also in the training questions of the run tiny: "
         "a score on them measures memory."
     )
-    with pytest.raises(ValueError, match="also in the training questions of the run tiny, such"):
+    with pytest.raises(ValueError, match="also in the training questions of the run tiny: a score"):
         contamination.require_none()
 
 
@@ -522,8 +459,7 @@ def test_contamination_leaves_out_sources_without_a_match() -> None:
     ("gold", "same"),
     [
         ("5 min", ["5 minutes", "5 mins", "5 Minutes", "5 MINS", "5minutes", "5min", "5"]),
-        ("2 hours", ["2 h", "2h", "2 hrs", "2 hr"]),
-        ("2h", ["2 hours", "2 h"]),
+        ("2 hours", ["2 h", "2 hrs", "2 hr"]),
         ("20 cm", ["20 centimeters", "20 centimetres", "20cm"]),
         ("3 kilograms", ["3 kg", "3 kilos", "3 Kg"]),
         ("60 mph", ["60 miles per hour", "60 mi/h"]),
@@ -634,33 +570,10 @@ def test_exported_script_reads_nested_rows_as_they_were(tmp_path: Path) -> None:
     assert repr(list(names["load_dataset"]("train.jsonl"))) == repr(rows)
 
 
-def test_text_prompt_takes_precedence_over_a_question_column() -> None:
-    rows = [
-        {"prompt": f"Think: {n}+2", "question": f"{n}+2", "answer": str(n + 2)} for n in range(3)
-    ]
-    task = gn.load_task(rows, holdout=1)
-    assert {row["question"] for row in both(task)} == {row["prompt"] for row in rows}
-    assert "the column 'question' is now 'source_question': its name is taken" in task.changes.notes
-
-
 def test_mapped_question_takes_precedence_over_a_prompt_column() -> None:
     rows = [{"prompt": f"Think: {n}", "problem": f"{n}+2", "answer": str(n + 2)} for n in range(3)]
     task = gn.load_task(rows, columns={"question": "problem"}, holdout=1)
     assert {row["question"] for row in both(task)} == {row["problem"] for row in rows}
-
-
-@pytest.mark.parametrize("empty", [None, []], ids=["None", "empty list"])
-def test_accepted_answers_with_an_empty_cell_are_renamed(empty: Any) -> None:
-    rows = rows_of(["x", "y", "z"], accepted_answers=[["x"], empty, ["z"]])
-    task = gn.load_task(rows, holdout=1)
-    assert "source_accepted_answers" in task.train.column_names
-    assert task.answers.kind == "text"
-
-
-def test_column_named_like_the_accepted_answers_is_renamed() -> None:
-    task = gn.load_task(rows_of(["a", "b", "c"], accepted_answers=[3, 1, 2]), holdout=1)
-    assert "accepted_answers" not in task.train.column_names
-    assert {row["source_accepted_answers"] for row in both(task)} == {1, 2, 3}
 
 
 def test_columns_named_by_numbers_are_found() -> None:
@@ -669,12 +582,11 @@ def test_columns_named_by_numbers_are_found() -> None:
     assert answers(task) == ["x"] * 3
 
 
-def test_holdout_with_hashes_or_aliases_of_its_own_is_read() -> None:
-    for gold in ("so\n#### 77", ["77", "seventy-seven"]):
-        held = [{"question": "Held out?", "answer": gold}]
-        task = gn.load_task(rows_of(["1", "2", "3"]), holdout=held)
-        assert task.holdout["answer"] == ["77"]
-        assert task.answers.kind == "number"
+def test_holdout_with_hashes_of_its_own_is_read() -> None:
+    held = [{"question": "Held out?", "answer": "so\n#### 77"}]
+    task = gn.load_task(rows_of(["1", "2", "3"]), holdout=held)
+    assert task.holdout["answer"] == ["77"]
+    assert task.answers.kind == "number"
 
 
 def test_holdout_without_hashes_is_read_as_written() -> None:
@@ -730,15 +642,6 @@ def test_refused_messages_are_found_without_settings() -> None:
 def test_percent_is_read_in_any_case() -> None:
     assert is_same_answer("42 Percent", "42%")
     assert is_same_answer("42 PCT", "42%")
-
-
-def test_parts_have_one_type_after_a_lost_system_role() -> None:
-    task = gn.load_task(
-        rows_of(["p", "q"], facts=[[], ["a"]]),
-        holdout=1,
-        tokenizer=tokenizer_with(GEMMA_2),
-    )
-    assert task.train.features == task.holdout.features
 
 
 def test_question_next_to_a_prompt_of_text_is_refused() -> None:

@@ -79,12 +79,6 @@ def test_arithmetic_is_right_seeded_and_split(options: dict) -> None:
             ValueError,
             "Rows left out: 1 with an empty question",
         ),
-        (
-            ROWS,
-            {"example": ("1 + 1?", "so", "")},
-            ValueError,
-            "cannot be read back in the format 'xml'",
-        ),
         (ROWS, {"example": ("1 + 1?", "2")}, ValueError, r"write \(question, reasoning, answer"),
         (ROWS, {"example": "abc"}, ValueError, "example = 'abc': write"),
         (
@@ -104,12 +98,6 @@ def test_arithmetic_is_right_seeded_and_split(options: dict) -> None:
             {},
             ValueError,
             "left of 1: 1 with an empty answer .row 0: question=",
-        ),
-        (
-            ROWS,
-            {"filter": lambda row: False},
-            ValueError,
-            "left of 20: 20 that filter= leaves out .row 0: question=",
         ),
         (ROWS, {"on_conflict": "last"}, ValueError, "on_conflict = 'last' is not known here"),
     ],
@@ -200,7 +188,7 @@ def test_prompt_asks_for_the_kind_of_answers(golds: list[str], kind: str, hint: 
     task = gn.load_task(rows)
     assert task.answers.kind == kind
     assert f"<answer>\n{hint}\n</answer>" in system_prompt_of(task)
-    assert re.search(rf"answers +{kind if kind != 'json' else 'JSON'}", repr(task))
+    assert re.search(rf"answers +{kind}", repr(task))
     as_text = gn.load_task(rows, kind="text")
     assert as_text.answers.kind == "text"
     assert "<answer>\nanswer\n</answer>" in system_prompt_of(as_text)
@@ -229,21 +217,6 @@ def test_own_system_format_and_hint_are_used() -> None:
     assert system_prompt_of(bare).endswith("nothing but the answer:\none of: lost, sent")
     assert not bare.changes.notes
     assert bare.train[0]["prompt"][2] == {"role": "assistant", "content": "lost"}
-
-
-def test_question_of_the_example_is_not_held_out() -> None:
-    held = gn.load_task(LABELS).holdout[0]
-    example = (held["question"] + " ", "It says so.", held["answer"])
-    task = gn.load_task(LABELS, example=example)
-    assert held["question"] in questions(task.train)
-    assert len(task.holdout) == 8
-
-
-def test_own_held_out_row_that_the_example_shows_is_left_out() -> None:
-    example = (LABELS[0]["question"], "It says so.", "sent")
-    task = gn.load_task(LABELS[2:], holdout=LABELS[:2], example=example)
-    assert task.dropped == {"in holdout, that the example shows": 1}
-    assert list(task.holdout["question"]) == [LABELS[1]["question"]]
 
 
 def test_fit_counts_prompts_that_are_too_long(
