@@ -21,23 +21,15 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter
 
-from grpo_nb.core.palette import COLOURS, INK, RED
+from grpo_nb.core.palette import COLOURS, INK
 from grpo_nb.core.progress import CellOutput
 from grpo_nb.core.tables import Html, escaped
-from grpo_nb.core.words import displayable
-from grpo_nb.runs.alert import Alert, worst_first
+from grpo_nb.core.words import displayable, require_choice
 from grpo_nb.runs.outcome import describe_run
 from grpo_nb.runs.rows import ACCURACY, HOLDOUT_MEASURES, Row
 
 #: With line styles, curves can be told apart without colour too.
 STYLES = ("-", "--", "-.", ":")
-#: Colour and marker of an alert by its kind.
-ALERT_MARKS = {
-    "withdrawn": ("#808080", "1"),
-    "info": ("#6A7F8C", "o"),
-    "warning": ("#B26A00", "D"),
-    "critical": (RED, "v"),
-}
 #: Characters of a line below the panels.
 FOOT_LINE_CHARACTERS = 125
 #: Most characters of a text below the panels, which can take several lines.
@@ -131,17 +123,13 @@ def training_figure(run: Any, panels: Literal["main", "all"] = "main") -> Figure
     Raises:
         ValueError: `panels` is neither "main" nor "all".
     """
-    if panels not in ("main", "all"):
-        raise ValueError(f"panels = {panels!r:.40} must be 'main' or 'all'.")
+    require_choice("panels", panels, ("main", "all"))
     rows = run.rows
     candidates = MAIN_PANELS if panels == "main" else MAIN_PANELS + OTHER_PANELS
     shown = [panel for panel in candidates if _is_measured(panel, rows)]
     window = smoothing_window(rows)
     sentence = describe_run(rows, run.reference)
     foot = [sentence]
-    alerts = run.alerts
-    if alerts:
-        foot.append("Markers at the upper edge are alerts: run.alerts has their words.")
     if window > 1:
         foot.append(f"Strong lines: mean of the last {window} steps. Pale lines: each step.")
     figure = _empty_figure(shown, foot)
@@ -149,7 +137,6 @@ def training_figure(run: Any, panels: Literal["main", "all"] = "main") -> Figure
     for axis, panel in zip(figure.axes, shown, strict=True):
         if panel is TOTAL:
             _draw_deviation(axis, rows, window, run.total_range)
-            _mark_alerts(axis, alerts)
         if panel is EACH:
             _draw_each_reward(axis, rows, window, run.weights)
         elif panel is HOLDOUT:
@@ -302,22 +289,6 @@ def _label_lines(axis: Axes, lines: Mapping[Line2D, str]) -> None:
         )
 
 
-def _mark_alerts(axis: Axes, alerts: Sequence[Alert]) -> None:
-    """Mark alerts at the upper edge of a panel, the most severe on top of the others."""
-    # The last one drawn lies on top.
-    for alert in reversed(worst_first(alerts)):
-        colour, marker = ALERT_MARKS[alert.kind]
-        axis.plot(
-            alert.step,
-            1.0,
-            marker,
-            color=colour,
-            markersize=5,
-            clip_on=False,
-            transform=axis.get_xaxis_transform(),
-        )
-
-
 def _one_line(text: str, limit: int) -> str:
     """Return a text as one short line. A run can come from somebody else."""
     line = displayable(" ".join(text.split()))
@@ -346,8 +317,9 @@ def overlay(runs: Mapping[str, Sequence[Row]]) -> Figure:
             lines.append(line)
     # Lines and names are given as lists, because matplotlib leaves out names that begin with "_".
     names = [_one_line(name, MAX_RUN_NAME) for name in runs]
-    legend = figure.legend(lines, names, loc="outside upper left", ncols=2, labelcolor=INK)
-    legend.set_frame_on(False)
+    legend = figure.legend(
+        lines, names, loc="outside upper left", ncols=2, labelcolor=INK, frameon=False
+    )
     for text in legend.get_texts():
         text.set_parse_math(False)  # a run's name is not a formula
     return figure

@@ -1,4 +1,4 @@
-"""The run viewer: a widget that shows the folder of a run. All that it shows can be had from `Run`.
+"""The run viewer: a widget that shows the groups of a step. The same can be had from `Run.step`.
 
 Core ipywidgets, 7.7 to 8. Callbacks run on the kernel's main thread between cells: during a
 training in the same kernel nothing here answers, from another notebook everything does.
@@ -11,8 +11,6 @@ import ipywidgets as widgets
 
 from grpo_nb.core.pages import macro, style
 from grpo_nb.core.panels import Panel, above, button, in_panel, line, section, view
-from grpo_nb.runs.alert import alert_table, worst_first
-from grpo_nb.runs.figure import figure_html
 from grpo_nb.runs.groups import StepGroups, render_view
 from grpo_nb.runs.run_folder import Run, open_run
 
@@ -21,9 +19,9 @@ _NO_STEP = ("none yet", -1)
 
 
 class RunViewer(Panel):
-    """Widget that shows a finished, crashed or running run: curves, alerts, completions of a step.
+    """Widget that shows the completions of a step of a finished, crashed or running run.
 
-    Only the file of the step that is shown is read.
+    Only the file of the step that is shown is read. The curves are in `run.plot()`.
 
     Args:
         run: A run from `train` or `open_run`, or the path of its folder.
@@ -44,7 +42,6 @@ class RunViewer(Panel):
         self.run = open_run(run)
         self.step_groups: StepGroups | None = None
         self._title = view()
-        self._curves_view = view()
         self._step_view = view()
         self._refresh_button = button(
             "Read again", tooltip="Read what a running training has written since"
@@ -53,14 +50,10 @@ class RunViewer(Panel):
             widgets.SelectionSlider(options=[_NO_STEP], description="Step"), "340px"
         )
         self._slider.continuous_update = False
-        curves = "markers at the upper edge are alerts"
         self.children = [
             widgets.HTML(style(*self.panel_sheets)),
             line([self._title, self._refresh_button]),
             self._errors,
-            section(
-                "Curves", curves, self._curves_view, widgets.HTML(macro("code_line", "run.plot()"))
-            ),
             self._slider,
             section(
                 "The step",
@@ -68,8 +61,8 @@ class RunViewer(Panel):
                 self._step_view,
             ),
         ]
-        # `Panel` draws these views where no widget can be shown.
-        self._static_views = (("Curves", [self._curves_view]), ("The step", [self._step_view]))
+        # `Panel` draws this view where no widget can be shown.
+        self._static_views = (("The step", [self._step_view]),)
         self._refresh_button.on_click(self.refresh)
         self._slider.observe(self._pick_step, "value")
         self.refresh()
@@ -95,11 +88,6 @@ class RunViewer(Panel):
         self._slider.options = options
         self._slider.index = len(options) - 1
         self._slider.observe(self._pick_step, "value")
-        figure = self.run.plot()
-        curves = figure_html(figure, f"Training curves. {figure.get_label()}")
-        alerts = worst_first(self.run.alerts)
-        table = alert_table(alerts).markup if alerts else "No alert so far."
-        self._curves_view.value = curves.markup + table
         self._pick_step()
 
     def __repr__(self) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 from types import SimpleNamespace
@@ -17,7 +16,6 @@ from matplotlib.text import Text
 
 from grpo_nb.core import palette
 from grpo_nb.runs import figure as figure_module
-from grpo_nb.runs.alert import Alert
 from grpo_nb.runs.figure import (
     EACH,
     HOLDOUT,
@@ -42,12 +40,6 @@ TITLES_OF_ALL = [
     "Learning rate",
     "Time per step",
 ]
-
-
-def alert(
-    step: int, severity: str = "critical", rule: str = "kl_drift", message: str = "KL went up."
-) -> Alert:
-    return Alert(rule=rule, severity=severity, step=step, message=message, advice="")
 
 
 def made_rows(count: int = 20, **changes: Any) -> list[dict[str, Any]]:
@@ -88,7 +80,7 @@ def holdout(share: float) -> dict[str, float]:
 
 def run_of(rows: list[dict[str, Any]], **fields: Any) -> SimpleNamespace:
     """Return what the figure reads of a run."""
-    others = {"weights": {}, "reference": "the base model", "alerts": (), "total_range": None}
+    others = {"weights": {}, "reference": "the base model", "total_range": None}
     return SimpleNamespace(rows=rows, **others | fields)
 
 
@@ -103,14 +95,6 @@ def title(axis: Axes) -> str:
 
 def texts_of(axis: Axes) -> list[str]:
     return [text.get_text() for text in axis.texts]
-
-
-def marked_steps(axis: Axes, marker: str) -> list[float]:
-    steps: list[float] = []
-    for line in axis.get_lines():
-        if line.get_marker() == marker:
-            steps.extend(line.get_xdata())
-    return sorted(steps)
 
 
 def foot_of(figure: Figure) -> str:
@@ -133,7 +117,7 @@ def test_figure_all_has_every_measured_panel() -> None:
 
 
 def test_figure_refuses_other_choice_of_panels() -> None:
-    with pytest.raises(ValueError, match="panels = 'kl' must be 'main' or 'all'"):
+    with pytest.raises(ValueError, match="panels = 'kl' is not known here; known: all, main"):
         training_figure(run_of(made_rows()), "kl")
 
 
@@ -225,36 +209,14 @@ def test_metric_that_is_never_a_number_has_no_panel() -> None:
     assert "KL" not in panels(made_rows(20, kl=math.nan), choice="all")
 
 
-def test_alerts_are_marked_at_the_total_reward() -> None:
-    warnings = [alert(step, "warning", "no_spread", f"n{step}") for step in range(1, 5)]
-    over = dataclasses.replace(alert(5, message="cut", rule="truncation"), ended=9)
-    shown = panels(made_rows(20), alerts=[*warnings, over, alert(12)], choice="all")
-    assert marked_steps(shown["Total reward"], "v") == [12]
-    assert marked_steps(shown["Total reward"], "D") == [1, 2, 3, 4]
-    assert marked_steps(shown["Total reward"], "1") == [5]
-
-
-def test_figure_with_alerts_explains_the_markers() -> None:
-    foot = foot_of(training_figure(run_of(made_rows(20), alerts=[alert(12)])))
-    assert "Markers at the upper edge are alerts: run.alerts has their words." in foot
-
-
-def test_figure_without_alerts_mentions_no_markers() -> None:
-    assert "Markers" not in foot_of(training_figure(run_of(made_rows(20))))
-
-
 @pytest.mark.parametrize("choice", ["main", "all"])
 @pytest.mark.parametrize("count", [3, 14, 200, 20_000])
 def test_figure_text_neither_overlaps_nor_leaves_the_page(count: int, choice: str) -> None:
     rows = made_rows(count, **holdout(0.5), **{"rewards/W" + 30 * "W" + "/mean": 0.5})
     rows[-1]["grad_norm"] = math.nan
-    message = (
-        "All completions of 5 of 8 groups got the same total reward, so these groups teach nothing."
-    )
-    alerts = [alert(count - 1, rule="kl_drift", message=message), alert(count, message=message)]
     weights = {"right": 2.0, "W" + 30 * "W": 0.25}
     reference = "the adapter it started from"
-    run = run_of(rows, weights=weights, reference=reference, alerts=alerts)
+    run = run_of(rows, weights=weights, reference=reference)
     figure = training_figure(run, choice)
     boxes = boxes_of_texts(figure)
     width, height = figure.get_size_inches() * figure.dpi
@@ -290,7 +252,7 @@ def boxes_of_texts(figure: Figure) -> list[tuple[str, Any]]:
 def test_figure_shows_names_and_messages_as_text_not_as_formulas() -> None:
     metric = "rewards/$^$_a_very_long_name_of_one/mean"
     rows = [{"step": i, "reward": 1.0, metric: 1.0, "rewards/b/mean": 1.0} for i in (1, 2)]
-    figure = training_figure(run_of(rows, alerts=[alert(1, message=r"$\\nothing^^$")]))
+    figure = training_figure(run_of(rows, reference=r"$\\nothing^^$"))
     assert png(figure).startswith(b"\x89PNG")
     assert "$^$_a_very_long_n..." in texts_of(figure.axes[1])
 
@@ -310,7 +272,7 @@ def contrast(one: str, other: str) -> float:
 
 
 @pytest.mark.parametrize("page", ["#FFFFFF", "#111111"])
-@pytest.mark.parametrize("colour", [*palette.COLOURS, palette.INK, palette.RED])
+@pytest.mark.parametrize("colour", [*palette.COLOURS, palette.INK])
 def test_palette_contrast_suffices_on_light_and_dark_pages(colour: str, page: str) -> None:
     assert contrast(colour, page) >= 4.3
 
