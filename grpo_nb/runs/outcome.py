@@ -200,7 +200,6 @@ def decide_outcome(
     rise: Rise,
     comparison: Any,
     obstacles: Sequence[str] = (),
-    notes: Sequence[str] = (),
 ) -> Outcome:
     """Decide if a run worked, and say what happened instead where it did not.
 
@@ -209,7 +208,6 @@ def decide_outcome(
         comparison: The held-out comparison, of which `verdict`, `answers_verdict`, `majority` and
             `sentence` are read; None if there is none.
         obstacles: Reasons why this comparison cannot show that the run worked.
-        notes: Further sentences, for the end.
 
     >>> from types import SimpleNamespace
     >>> better = SimpleNamespace(verdict="better", answers_verdict=None, majority=None, sentence="")
@@ -245,4 +243,4 @@ def decide_outcome(
     if missing:
         start = "A gain is shown, but " if is_better else "No gain is shown: "
         head = f"{start}{', and '.join(missing)}."
-    return Outcome(worked=not missing, facts=(f"{head} {rise.sentence}", *facts, *notes))
+    return Outcome(worked=not missing, facts=(f"{head} {rise.sentence}", *facts))

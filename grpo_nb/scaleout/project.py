@@ -122,9 +122,8 @@ def open_project(folder: str | Path) -> Project:
         if inside(path, name).is_dir():
             refuse_links(path / name, within=path)
     origin_file = path / "origin.json"
-    cure = "write the folder again with gn.scaleout.write"
-    origin = read_run_info(origin_file, cure)
-    with reading(origin_file, cure=cure):
+    origin = read_run_info(origin_file)
+    with reading(origin_file):
         # `read_run_info` leaves out this field, because a run is named after its folder.
         name = json.loads(origin_file.read_text("utf-8"))["name"]
         model = origin.settings["model"]

@@ -296,7 +296,8 @@ def test_finished_run_continues_for_more_steps(fresh, settings, crashed) -> None
     assert [row["step"] for row in run.rows] == list(range(1, 8))
     assert run.rows[:5] == before
     assert run.settings.max_steps == 7
-    assert "Resumed at step 5. max_steps was 5, is 7" in repr(run)
+    (resumption,) = run.info["resumed"]
+    assert (resumption["step"], resumption["changed"]) == (5, ["max_steps was 5, is 7"])
     assert run.comparison is None
     assert (run.path / "comparison-step-5").is_dir()
     assert [p.name for p in (run.path / "checkpoints").iterdir()] == ["checkpoint-7"], (
