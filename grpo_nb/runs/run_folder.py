@@ -199,21 +199,6 @@ class Run(Shown):
         return {reward["name"]: reward["range"] for reward in rewards if reward.get("range")}
 
     @property
-    def total_range(self) -> tuple[float, float] | None:
-        """Lowest and highest possible total reward; None if a reward has no known range."""
-        ranges = self.ranges
-        lowest = 0.0
-        highest = 0.0
-        for name, weight in self.weights.items():
-            if name not in ranges:
-                return None
-            # A negative weight swaps the ends of a range.
-            ends = [weight * end for end in ranges[name]]
-            lowest += min(ends)
-            highest += max(ends)
-        return lowest, highest
-
-    @property
     def status(self) -> str:
         """Status in one word; `status_sentence` has the details.
 

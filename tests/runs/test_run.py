@@ -225,19 +225,3 @@ def test_group_with_a_reward_named_shown_shows_both() -> None:
     html = StepGroups.of("A step", table, {"shown": 1.0})._repr_html_()
     assert 'data-reward="shown">0.125<' in html
     assert '<pre class="gn-box">x</pre>' in html
-
-
-@pytest.mark.parametrize(
-    ("second_range", "expected"),
-    [
-        pytest.param([-1.0, 1.0], (-0.5, 2.5), id="a negative weight swaps the ends"),
-        pytest.param(None, None, id="an unknown range"),
-    ],
-)
-def test_total_range_adds_weighted_ranges(
-    tmp_path: Path, second_range: list[float] | None, expected: tuple[float, float] | None
-) -> None:
-    info = info_of({"right": 2.0, "long": -0.5})
-    for reward, ends in zip(info["rewards"], ([0.0, 1.0], second_range), strict=True):
-        reward["range"] = ends
-    assert write_run_folder(tmp_path / "run", info).total_range == expected
