@@ -94,7 +94,6 @@ def model_card(
         metadata=card_metadata(run, kind),
         base=published_name(settings.model),
         model_name=Path(settings.model).name,
-        can_scale_out=not info["task"].get("tools") and (run.start_path / "train.jsonl").is_file(),
         embedded_model=settings.model if settings.model == EMBEDDED_MODEL else None,
         origin=ORIGIN_OF_EMBEDDED_MODEL,
         comparison=run.comparison,
@@ -116,19 +115,13 @@ def card_metadata(run: Run, kind: str = "adapter") -> ModelCardData:
     model = run.settings.model
     is_embedded = model == EMBEDDED_MODEL
     base = published_name(model)
-    relation = "adapter"
-    if kind != "adapter":
-        # A merged LoRA is a fine-tuned model on the Hub, where "merge" means several models in one.
-        # GGUF counts as fine-tuned too.
-        relation = "finetune"
-        # Merged weights descend from the published model. An adapter fits only embedded weights.
-        if is_embedded:
-            base = ORIGIN_OF_EMBEDDED_MODEL
+    # Merged weights descend from the published model. An adapter fits only embedded weights.
+    if is_embedded and kind != "adapter":
+        base = ORIGIN_OF_EMBEDDED_MODEL
     dataset = without_private_parts(run.info["task"]["name"])
     return ModelCardData(
         model_name=run.name,
         base_model=base,
-        base_model_relation=relation if base else None,
         library_name=LIBRARIES.get(kind),
         # The licence of another model is not known here, so the card claims none.
         license="apache-2.0" if is_embedded else None,
