@@ -46,8 +46,6 @@ PRIVATE_PART = re.compile(
 
 #: Library that loads an export, by its kind. llama.cpp, which loads GGUF, is none on the Hub.
 LIBRARIES = {"adapter": "peft", "merged": "transformers"}
-#: Tags on the Hub of a kind of export.
-TAGS_OF_KIND = {"adapter": ("lora",), "merged": (), "gguf": ("gguf", "llama.cpp")}
 
 
 def write_model_card(run: Run) -> None:
@@ -127,7 +125,7 @@ def card_metadata(run: Run, kind: str = "adapter") -> ModelCardData:
         license="apache-2.0" if is_embedded else None,
         datasets=[dataset] if published_name(dataset) else None,
         pipeline_tag="text-generation",
-        tags=["grpo", "trl", "unsloth", "reinforcement-learning", *TAGS_OF_KIND[kind]],
+        tags=["grpo", "trl", "unsloth", "reinforcement-learning"],
     )
 
 

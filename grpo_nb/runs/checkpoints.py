@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from grpo_nb.core.files import inside, put_in_place, sha256_of, staged_folder
 from grpo_nb.core.problems import error_chain
+from grpo_nb.runs.rows import CONTENT_ERRORS
 
 MANIFEST = "manifest.json"
 #: A disk with less free space counts as full.
@@ -98,10 +99,8 @@ def find_damage(folder: Path) -> str | None:
             if not file.is_file() or sha256_of(file) != expected["sha256"]:
                 return f"{name} is not what was written"
     # Valid JSON of another shape is damage too.
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        return f"its manifest cannot be read ({error})"
-    except OSError as error:
-        if error.errno not in NO_SUCH_FILE:
+    except CONTENT_ERRORS as error:
+        if isinstance(error, OSError) and error.errno not in NO_SUCH_FILE:
             raise
         return f"its manifest cannot be read ({error})"
     return None

@@ -402,7 +402,7 @@ class Run(Shown):
 
     @property
     def trained_questions(self) -> dict[str, str] | None:
-        """Words for this run, by the hash of each training question; None if not kept.
+        """Name of this run as a source, by the hash of each training question; None if not kept.
 
         Raises:
             ValueError: The file is empty or damaged, so that every question would seem to be new.

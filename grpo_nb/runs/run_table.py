@@ -128,15 +128,14 @@ def list_runs(root: str | Path | None = None) -> RunTable:
         try:
             run = open_run(file.parent)
             # Everything that the table shows is read once, to find out if it is damaged.
-            _ = run.settings, run.rows, run.comparison
-            readable.append((run.started, run))
+            _ = run.started, run.settings, run.rows, run.comparison
+            readable.append(run)
         except (OSError, ValueError) as error:
             unreadable[file.parent.name] = str(error)
     # By their start, because a network drive or a copy changes the times of files.
-    readable.sort(key=lambda pair: pair[0])
-    runs = tuple(run for _, run in readable)
+    runs = sorted(readable, key=lambda run: run.started)
     title = f"Runs in {root}: {len(runs)}"
-    return RunTable(title, runs, shows_curves=False, unreadable=unreadable)
+    return RunTable(title, tuple(runs), shows_curves=False, unreadable=unreadable)
 
 
 def side_by_side(*runs: Run | str | Path) -> RunTable:
@@ -167,17 +166,15 @@ def _comparison_in_words(run: Run) -> str:
 
 
 def _facts_of(info: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings, rewards, task, dtype and versions of a run, as values by name."""
+    """Return settings, versions of packages, rewards and task of a run, as values by name."""
     task = info["task"]
     rewards = [f"{reward['name']} x{reward['weight']:g}" for reward in info["rewards"]]
     facts = {
         **info["settings"],
+        **info["versions"],
         "rewards": ", ".join(rewards),
         "task": f"{task['name']} ({task['train']} rows, {task['fingerprint']})",
-        "dtype": info["number_type"],
     }
-    for package, version in info["versions"].items():
-        facts[f"{package} version"] = version
     # The place of a folder changes nothing in the run.
     facts.pop("run_root", None)
     return facts

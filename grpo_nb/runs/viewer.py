@@ -11,7 +11,7 @@ import ipywidgets as widgets
 
 from grpo_nb.core.pages import macro, style
 from grpo_nb.core.panels import Panel, above, button, in_panel, line, section, view
-from grpo_nb.runs.groups import StepGroups, render_view
+from grpo_nb.runs.groups import render_view
 from grpo_nb.runs.run_folder import Run, open_run
 
 #: Option of the slider before the first step is recorded. A slider cannot hold None.
@@ -29,9 +29,6 @@ class RunViewer(Panel):
     Raises:
         FileNotFoundError: There is no run at that path.
 
-    Attributes:
-        step_groups: The groups of the step that is shown; None if the run has no completions yet.
-
     >>> RunViewer("runs/first")  # doctest: +SKIP
     """
 
@@ -40,7 +37,6 @@ class RunViewer(Panel):
     def __init__(self, run: Run | str | Path) -> None:
         super().__init__()
         self.run = open_run(run)
-        self.step_groups: StepGroups | None = None
         self._title = view()
         self._step_view = view()
         self._refresh_button = button(
@@ -69,12 +65,8 @@ class RunViewer(Panel):
 
     @property
     def step(self) -> int | None:
-        """Step that is shown; None if the run has no completions yet. Set it to show another."""
+        """Step that is shown; None if the run has no completions yet."""
         return self._slider.value if self._slider.value >= 0 else None
-
-    @step.setter
-    def step(self, step: int) -> None:
-        self._slider.value = step
 
     @in_panel
     def refresh(self) -> None:
@@ -96,5 +88,5 @@ class RunViewer(Panel):
     @in_panel
     def _pick_step(self) -> None:
         """Show the groups of the chosen step, folded."""
-        self.step_groups = self.run.step(self.step) if self.step is not None else None
-        self._step_view.value = render_view("step", step=self.step_groups, run_step=self.step)
+        groups = self.run.step(self.step) if self.step is not None else None
+        self._step_view.value = render_view("step", step=groups, run_step=self.step)

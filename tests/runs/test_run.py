@@ -167,7 +167,9 @@ def test_damaged_row_is_named_except_a_truncated_last_one(tmp_path: Path) -> Non
     file.write_text("\n\n".join(lines) + '\n{"step": 6, "rew')
     assert run.rows == made_rows(5)
     file.write_text("\n".join([lines[0], lines[1][:20], *lines[2:]]) + "\n")
-    with pytest.raises(ValueError, match=r"metrics.jsonl, line 2, is damaged.*delete what is damaged"):
+    with pytest.raises(
+        ValueError, match=r"metrics.jsonl, line 2, is damaged.*delete what is damaged"
+    ):
         _ = run.rows
 
 
