@@ -34,10 +34,8 @@ STYLES = ("-", "--", "-.", ":")
 FOOT_LINE_CHARACTERS = 125
 #: Most characters of a text below the panels, which can take several lines.
 MAX_FOOT_CHARACTERS = 600
-#: Most characters of a reward's name next to a panel.
-MAX_REWARD_NAME = 20
-#: Most characters of a run's name in a legend.
-MAX_RUN_NAME = 40
+#: Most characters of the name of a reward or run next to a panel.
+MAX_NAME = 20
 
 WIDTH_INCHES = 10.0
 PANEL_INCHES = 2.7
@@ -86,7 +84,11 @@ def curve_table(rows: Sequence[Row]) -> pandas.DataFrame:
     """Return the finite numbers of the rows by step, a column for each metric that has one."""
     numbers = []
     for row in rows:
-        values = {key: value for key, value in row.items() if isinstance(value, (int, float))}
+        values = {}
+        for key, value in row.items():
+            if isinstance(value, (int, float)):
+                # Rewards have any name, but pandas takes no lone surrogates.
+                values[displayable(key)] = value
         numbers.append(values)
     table = pandas.DataFrame(numbers, index=[row["step"] for row in rows], dtype=float)
     # An axis cannot show an infinite value.
@@ -201,7 +203,7 @@ def _draw_each_reward(
     lines = {}
     for number, metric in enumerate(reward_metrics(table)):
         name = metric.removeprefix("rewards/").removesuffix("/mean")
-        label = _one_line(name, MAX_REWARD_NAME)
+        label = _one_line(name, MAX_NAME)
         if name in weights:
             label += f" x{weights[name]:g}"
         line = _draw_values(axis, table[metric], window, number)
@@ -290,26 +292,20 @@ def overlay(runs: Mapping[str, Sequence[Row]]) -> Figure:
     Args:
         runs: The rows of each run by its name.
     """
-    tables = [curve_table(rows) for rows in runs.values()]
-    measured = set().union(*tables)
+    tables = {name: curve_table(rows) for name, rows in runs.items()}
+    measured = set().union(*tables.values())
     shown = [panel for panel in (TOTAL, HOLDOUT, KL) if panel.metric in measured]
     figure = _empty_figure(shown, [])
-    if not shown:
-        return figure
     for axis, panel in zip(figure.axes, shown, strict=True):
-        lines = []
-        for number, table in enumerate(tables):
+        lines = {}
+        for number, (name, table) in enumerate(tables.items()):
+            if panel.metric not in table:
+                continue
             # Held-out scores are few, and each is a mean over questions already.
             window = 1 if panel is HOLDOUT else smoothing_window(table)
-            values = table.reindex(columns=[panel.metric])[panel.metric]
-            lines.append(_draw_values(axis, values, window, number))
-    # Lines and names are given as lists, because matplotlib leaves out names that begin with "_".
-    names = [_one_line(name, MAX_RUN_NAME) for name in runs]
-    legend = figure.legend(
-        lines, names, loc="outside upper left", ncols=2, labelcolor=INK, frameon=False
-    )
-    for text in legend.get_texts():
-        text.set_parse_math(False)  # a run's name is not a formula
+            line = _draw_values(axis, table[panel.metric], window, number)
+            lines[line] = _one_line(name, MAX_NAME)
+        _label_lines(axis, lines)
     return figure
 
 

@@ -76,7 +76,10 @@ class Rise:
                 f"in {runs:,} runs."
             )
         if self.steps == 0:
-            return f"{self.claim} that is a finite number. run.metrics has what was logged."
+            return (
+                f"{self.claim} that is a finite number. gn.check_rewards(rewards, task) shows "
+                "whether a reward causes this."
+            )
         if self.steps < MIN_STEPS:
             return (
                 f"{self.claim}. Train at least {MIN_STEPS} steps: fewer are too few to show a rise."
@@ -127,15 +130,11 @@ def describe_run(rows: Sequence[Row], reference: str = "the reference model") ->
         return "No step has been logged yet."
     rise = reward_rise(rows)
     if not rise.steps:
-        return (
-            f"{rise.claim} that is a finite number. gn.check_rewards(rewards, task) shows whether "
-            "a reward causes this."
-        )
-    with_reward = [row for row in rows if "reward" in row]
+        return rise.sentence
     parts = [rise.claim]
     # In a short run at most a third of the steps, so the mean describes the end only.
     count = min(LAST_STEPS, max(1, rise.steps // 3))
-    last = with_reward[-count:]
+    last = rows[-count:]
     kl = mean(metric_values(last, "kl"))
     parts.append("KL not measured" if math.isnan(kl) else f"KL to {reference} {kl:.3f}")
     truncated = mean(metric_values(last, "completions/clipped_ratio"))

@@ -219,13 +219,12 @@ class Run(Shown):
     @property
     def status_sentence(self) -> str:
         """Status with the reason, if it is known."""
-        status = self.status
         info = self.info
-        if status == "failed" and "error" in info:
-            return f"failed: {info['error']}"
-        if status == "stopped" and "stopped_by" in info:
-            return f"stopped by {info['stopped_by']}"
-        return status
+        if "error" in info:
+            return f"{self.status}: {info['error']}"
+        if "stopped_by" in info:
+            return f"{self.status} by {info['stopped_by']}"
+        return self.status
 
     @property
     def checkpoint_step(self) -> int | None:

@@ -132,8 +132,8 @@ def test_hostile_folder_names_stay_texts_in_every_view(tmp_path: Path, name: str
     assert "\x1b" not in model_card(run)
 
 
-def test_legend_names_a_run_that_begins_with_an_underscore(tmp_path: Path) -> None:
-    """Matplotlib leaves labels out that begin with one."""
+def test_curve_of_a_run_that_begins_with_an_underscore_is_named(tmp_path: Path) -> None:
+    """Matplotlib leaves such names out of a legend."""
     runs = [write_run(tmp_path / "runs" / name) for name in ("_first", "second")]
     figure = gn.runs.side_by_side(*runs).plot()
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["_first", "second"]
+    assert [text.get_text() for text in figure.axes[0].texts][1:] == ["_first", "second"]
