@@ -74,7 +74,6 @@ OTHER_PANELS = (
     CurvePanel("No learning signal", "frac_reward_zero_std", "share of groups", is_share=True),
     CurvePanel("Entropy", "entropy", "nats"),
     CurvePanel("Gradient norm", "grad_norm", "before clipping"),
-    CurvePanel("Learning rate", "learning_rate", ""),
     CurvePanel("Time per step", "step_time", "seconds"),
     CurvePanel("Tool calls", "tools/call_frequency", "per completion"),
 )
@@ -118,7 +117,7 @@ def training_figure(run: Any, panels: Literal["main", "all"] = "main") -> Figure
     Args:
         run: The run. Any metric may be missing in its rows; the panel is then left out.
         panels: "main" draws total reward, each reward and held-out scores; "all" also KL, length,
-            truncation, learning signal, entropy, gradient, learning rate, time and tool calls.
+            truncation, learning signal, entropy, gradient, time and tool calls.
 
     Raises:
         ValueError: `panels` is neither "main" nor "all".

@@ -132,6 +132,10 @@ def describe_run(rows: Sequence[Row], reference: str = "the reference model") ->
     if not rise.steps:
         return rise.sentence
     parts = [rise.claim]
+    # The test and the curves leave these steps out, so the sentence must not hide them.
+    broken = sum("reward" in row for row in rows) - rise.steps
+    if broken:
+        parts.append(f"it was NaN or infinite at {broken} more")
     # In a short run at most a third of the steps, so the mean describes the end only.
     count = min(LAST_STEPS, max(1, rise.steps // 3))
     last = rows[-count:]

@@ -385,7 +385,7 @@ class Run(Shown):
 
         Args:
             panels: "main" draws total reward, each reward and held-out scores; "all" adds KL,
-                completion length and seven more, as far as they were measured.
+                completion length and six more, as far as they were measured.
         """
         # Imported here, so that reading the numbers of a run loads no matplotlib.
         from grpo_nb.runs.figure import training_figure

@@ -12,17 +12,12 @@ from typing import TYPE_CHECKING, Any
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.files import shown_path
 from grpo_nb.core.tables import Part, Shown, Table, bold
-from grpo_nb.core.words import shorten
 from grpo_nb.runs.outcome import LAST_STEPS
 from grpo_nb.runs.rows import holdout_in_words, mean, metric_values
 from grpo_nb.runs.run_folder import Run, open_run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-#: Characters of a value in the column "what differs". A list of rewards fits; a long text does not
-#: fill the page.
-MAX_VALUE_CHARACTERS = 300
 
 
 @dataclass(frozen=True, repr=False)
@@ -90,10 +85,7 @@ class RunTable(Shown, Sequence):
             done = rows[-1]["step"] if rows else 0
             planned = run.settings.max_steps
             reward = mean(metric_values(rows[-LAST_STEPS:], "reward"))
-            own_values = []
-            for fact, values in differences.items():
-                value = shorten(str(values[number]), MAX_VALUE_CHARACTERS)
-                own_values.append(f"{fact}={value}")
+            own_values = [f"{fact}={values[number]}" for fact, values in differences.items()]
             line = (
                 names[number],
                 run.status,

@@ -37,7 +37,6 @@ TITLES_OF_ALL = [
     "No learning signal",
     "Entropy",
     "Gradient norm",
-    "Learning rate",
     "Time per step",
 ]
 
@@ -182,7 +181,7 @@ def test_every_panel_has_units_on_both_axes() -> None:
     for name, axis in shown.items():
         assert axis.get_xlabel() == "optimizer step", name
     without_unit = [name for name, axis in shown.items() if not axis.texts[0].get_text()]
-    assert without_unit == ["Learning rate"]
+    assert without_unit == []
 
 
 def test_metric_that_is_never_a_number_has_no_panel() -> None:

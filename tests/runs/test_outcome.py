@@ -1,7 +1,6 @@
 """The verdict "It worked" needs a better comparison, a cleared baseline and a risen reward."""
 
 import dataclasses
-import json
 from pathlib import Path
 from types import SimpleNamespace
 
