@@ -138,12 +138,9 @@ def delete_outdated_best(run_folder: Path) -> None:
     # Without a checkpoint the run starts over, so every adapter is kept.
     checkpoint_steps = [step for step, _ in checkpoint_folders(run_folder / "checkpoints")]
     oldest = min(checkpoint_steps, default=0)
-    adapters = best_adapters(run_folder)
-    steps_before = [step for step, _ in adapters if step <= oldest]
-    first_needed = max(steps_before, default=0)
-    for step, folder in adapters:
-        if step < first_needed:
-            shutil.rmtree(folder)
+    before = [folder for step, folder in best_adapters(run_folder) if step <= oldest]
+    for folder in before[:-1]:
+        shutil.rmtree(folder)
 
 
 def set_damaged_aside(root: Path, newest: NewestCheckpoint) -> None:
