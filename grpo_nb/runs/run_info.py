@@ -123,8 +123,6 @@ class RunInfo:
     """Fields of `EffectiveSettings`."""
     holdout_grader: Text | None = None
     """Description of the reward that decides which held-out answers are correct."""
-    seconds: Number | None = None
-    """Duration of a training elsewhere (`grpo_nb.scaleout`)."""
     resumed: list[dict] | None = None
     """Time, step and changes of each resumption."""
     adapter_step: int | None = None

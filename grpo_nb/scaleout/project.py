@@ -147,7 +147,6 @@ def _write_run(target: Path, project: Project, finished: dict[str, Any]) -> None
         # All of these are shown on the card of the run.
         machine={name: finished["machine"][name] for name in ("platform", "device", "gpu")},
         started=finished["started"],
-        seconds=finished["seconds"],
         # Packages that only the kit uses have the versions of the machine that wrote the folder.
         versions={**project.origin.versions, **finished["versions"]},
         rollout=f"trl, {processes} ({finished['strategy']}), in {source.resolve().name}",
