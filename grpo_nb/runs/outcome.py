@@ -217,12 +217,11 @@ def decide_outcome(
         is_better = comparison.verdict == "better" and not obstacles
         if comparison.verdict == "worse":
             missing.append("the held-out answers got worse")
-        else:
-            if comparison.verdict != "better":
-                missing.append("the held-out comparison shows no difference")
-            # More answers in the format can hide that fewer answers are right.
-            if comparison.answers_verdict == "worse":
-                missing.append("the answers themselves got worse")
+        elif comparison.verdict != "better":
+            missing.append("the held-out comparison shows no difference")
+        # More answers in the format can hide that fewer answers are right.
+        if comparison.answers_verdict == "worse":
+            missing.append("the answers themselves got worse")
         facts.append(f"Held-out: {comparison.sentence}")
         baseline = comparison.majority
         if baseline is not None:
