@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 #: back, so they differ from it, and an adapter trained on them must not name it as its base.
 ORIGIN_OF_EMBEDDED_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 
-#: Names of settings that hold secrets, and of settings that mean nothing on another machine.
-SECRET = r"(.*_)?(token|password|secret|key|credentials?)"
-SECRET_NAME = re.compile(SECRET, re.IGNORECASE)
-PRIVATE_NAME = re.compile(rf"run_root|model|logging_dir|output_dir|{SECRET}", re.IGNORECASE)
+#: Names of values that are secrets.
+SECRET_NAME = re.compile(r"(.*_)?(token|password|secret|key|credentials?)", re.IGNORECASE)
+#: Settings that mean nothing on another machine.
+MACHINE_SETTINGS = frozenset({"run_root", "model", "logging_dir", "output_dir"})
 #: Parts of a text that are removed: in "http://me:pass@host/v1?api_key=5" the login and the key,
 #: and the folders of a path below a home folder or a drive, such as "/home/me/" and "C:\\Users\\".
 PRIVATE_PART = re.compile(
@@ -165,5 +165,5 @@ def without_private_parts(value: Any) -> Any:
 
 def public_settings(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that mean something on another machine, without private parts."""
-    names = [name for name in values if not PRIVATE_NAME.fullmatch(name)]
-    return {name: without_private_parts(values[name]) for name in names}
+    names = [name for name in values if name.lower() not in MACHINE_SETTINGS]
+    return without_private_parts({name: values[name] for name in names})
