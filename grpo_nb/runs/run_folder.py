@@ -219,12 +219,13 @@ class Run(Shown):
     @property
     def status_sentence(self) -> str:
         """Status with the reason, if it is known."""
+        status = self.status
         info = self.info
-        if "error" in info:
-            return f"{self.status}: {info['error']}"
-        if "stopped_by" in info:
-            return f"{self.status} by {info['stopped_by']}"
-        return self.status
+        if status == "failed" and "error" in info:
+            return f"failed: {info['error']}"
+        if status == "stopped" and "stopped_by" in info:
+            return f"stopped by {info['stopped_by']}"
+        return status
 
     @property
     def checkpoint_step(self) -> int | None:
