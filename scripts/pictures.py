@@ -38,7 +38,7 @@ lab
 VIEWER = """
 import grpo_nb as gn
 viewer = gn.RunViewer({folder!r})
-viewer.step = {step}
+viewer._slider.value = {step}
 viewer
 """
 

@@ -12,7 +12,6 @@ PURPLE = "#BE538E"
 OCHRE = "#A27000"
 VIOLET = "#8A66C8"
 GREY = "#797979"
-RED = "#D94343"
 #: Order in which curves get their colours.
 COLOURS = (BLUE, VERMILION, GREEN, PURPLE, OCHRE, VIOLET, GREY)
 

@@ -86,8 +86,7 @@ def alert_table(alerts: Iterable[Alert]) -> Html:
             name += f" ({alert.subject})"
         seen = Html(alert.message, f"<b>{escaped(name)}</b>: {escaped(alert.message)}")
         rows.append((bold(alert.status), alert.step, seen, alert.advice))
-        heading = f"{alert.status}: {name}, step {alert.step}"
-        texts.append(f"{heading}: {alert.message}")
+        texts.append(f"{alert.status}: {name}, step {alert.step}: {alert.message}")
         texts.append(f"    change: {alert.advice}")
     head = ("severity", "step", "what was seen", "what to change")
     table = Table(rows, head)

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 #: back, so they differ from it, and an adapter trained on them must not name it as its base.
 ORIGIN_OF_EMBEDDED_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 
-#: Names of settings that hold secrets, and of settings that mean nothing on another machine.
-SECRET = r"(.*_)?(token|password|secret|key|credentials?)"
-SECRET_NAME = re.compile(SECRET, re.IGNORECASE)
-PRIVATE_NAME = re.compile(rf"run_root|model|logging_dir|output_dir|{SECRET}", re.IGNORECASE)
+#: Names of values that are secrets.
+SECRET_NAME = re.compile(r"(.*_)?(token|password|secret|key|credentials?)", re.IGNORECASE)
+#: Settings that mean nothing on another machine.
+MACHINE_SETTINGS = frozenset({"run_root", "model", "logging_dir", "output_dir"})
 #: Parts of a text that are removed: in "http://me:pass@host/v1?api_key=5" the login and the key,
 #: and the folders of a path below a home folder or a drive, such as "/home/me/" and "C:\\Users\\".
 PRIVATE_PART = re.compile(
@@ -46,8 +46,6 @@ PRIVATE_PART = re.compile(
 
 #: Library that loads an export, by its kind. llama.cpp, which loads GGUF, is none on the Hub.
 LIBRARIES = {"adapter": "peft", "merged": "transformers"}
-#: Tags on the Hub of a kind of export.
-TAGS_OF_KIND = {"adapter": ("lora",), "merged": (), "gguf": ("gguf", "llama.cpp")}
 
 
 def write_model_card(run: Run) -> None:
@@ -94,7 +92,6 @@ def model_card(
         metadata=card_metadata(run, kind),
         base=published_name(settings.model),
         model_name=Path(settings.model).name,
-        can_scale_out=not info["task"].get("tools") and (run.start_path / "train.jsonl").is_file(),
         embedded_model=settings.model if settings.model == EMBEDDED_MODEL else None,
         origin=ORIGIN_OF_EMBEDDED_MODEL,
         comparison=run.comparison,
@@ -116,25 +113,19 @@ def card_metadata(run: Run, kind: str = "adapter") -> ModelCardData:
     model = run.settings.model
     is_embedded = model == EMBEDDED_MODEL
     base = published_name(model)
-    relation = "adapter"
-    if kind != "adapter":
-        # A merged LoRA is a fine-tuned model on the Hub, where "merge" means several models in one.
-        # GGUF counts as fine-tuned too.
-        relation = "finetune"
-        # Merged weights descend from the published model. An adapter fits only embedded weights.
-        if is_embedded:
-            base = ORIGIN_OF_EMBEDDED_MODEL
+    # Merged weights descend from the published model. An adapter fits only embedded weights.
+    if is_embedded and kind != "adapter":
+        base = ORIGIN_OF_EMBEDDED_MODEL
     dataset = without_private_parts(run.info["task"]["name"])
     return ModelCardData(
         model_name=run.name,
         base_model=base,
-        base_model_relation=relation if base else None,
         library_name=LIBRARIES.get(kind),
         # The licence of another model is not known here, so the card claims none.
         license="apache-2.0" if is_embedded else None,
         datasets=[dataset] if published_name(dataset) else None,
         pipeline_tag="text-generation",
-        tags=["grpo", "trl", "unsloth", "reinforcement-learning", *TAGS_OF_KIND[kind]],
+        tags=["grpo", "trl", "unsloth", "reinforcement-learning"],
     )
 
 
@@ -174,5 +165,5 @@ def without_private_parts(value: Any) -> Any:
 
 def public_settings(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that mean something on another machine, without private parts."""
-    names = [name for name in values if not PRIVATE_NAME.fullmatch(name)]
-    return {name: without_private_parts(values[name]) for name in names}
+    names = [name for name in values if name.lower() not in MACHINE_SETTINGS]
+    return without_private_parts({name: values[name] for name in names})

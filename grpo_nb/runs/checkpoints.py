@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from grpo_nb.core.files import inside, put_in_place, sha256_of, staged_folder
 from grpo_nb.core.problems import error_chain
+from grpo_nb.runs.rows import CONTENT_ERRORS
 
 MANIFEST = "manifest.json"
 #: A disk with less free space counts as full.
@@ -98,10 +99,8 @@ def find_damage(folder: Path) -> str | None:
             if not file.is_file() or sha256_of(file) != expected["sha256"]:
                 return f"{name} is not what was written"
     # Valid JSON of another shape is damage too.
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        return f"its manifest cannot be read ({error})"
-    except OSError as error:
-        if error.errno not in NO_SUCH_FILE:
+    except CONTENT_ERRORS as error:
+        if isinstance(error, OSError) and error.errno not in NO_SUCH_FILE:
             raise
         return f"its manifest cannot be read ({error})"
     return None
@@ -139,12 +138,9 @@ def delete_outdated_best(run_folder: Path) -> None:
     # Without a checkpoint the run starts over, so every adapter is kept.
     checkpoint_steps = [step for step, _ in checkpoint_folders(run_folder / "checkpoints")]
     oldest = min(checkpoint_steps, default=0)
-    adapters = best_adapters(run_folder)
-    steps_before = [step for step, _ in adapters if step <= oldest]
-    first_needed = max(steps_before, default=0)
-    for step, folder in adapters:
-        if step < first_needed:
-            shutil.rmtree(folder)
+    before = [folder for step, folder in best_adapters(run_folder) if step <= oldest]
+    for folder in before[:-1]:
+        shutil.rmtree(folder)
 
 
 def set_damaged_aside(root: Path, newest: NewestCheckpoint) -> None:

@@ -21,31 +21,21 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter
 
-from grpo_nb.core.palette import COLOURS, INK, RED
+from grpo_nb.core.palette import COLOURS, INK
 from grpo_nb.core.progress import CellOutput
 from grpo_nb.core.tables import Html, escaped
-from grpo_nb.core.words import displayable
-from grpo_nb.runs.alert import Alert, worst_first
+from grpo_nb.core.words import displayable, require_choice
 from grpo_nb.runs.outcome import describe_run
 from grpo_nb.runs.rows import ACCURACY, HOLDOUT_MEASURES, Row
 
 #: With line styles, curves can be told apart without colour too.
 STYLES = ("-", "--", "-.", ":")
-#: Colour and marker of an alert by its kind.
-ALERT_MARKS = {
-    "withdrawn": ("#808080", "1"),
-    "info": ("#6A7F8C", "o"),
-    "warning": ("#B26A00", "D"),
-    "critical": (RED, "v"),
-}
 #: Characters of a line below the panels.
 FOOT_LINE_CHARACTERS = 125
 #: Most characters of a text below the panels, which can take several lines.
 MAX_FOOT_CHARACTERS = 600
-#: Most characters of a reward's name next to a panel.
-MAX_REWARD_NAME = 20
-#: Most characters of a run's name in a legend.
-MAX_RUN_NAME = 40
+#: Most characters of the name of a reward or run next to a panel.
+MAX_NAME = 20
 
 WIDTH_INCHES = 10.0
 PANEL_INCHES = 2.7
@@ -84,37 +74,38 @@ OTHER_PANELS = (
     CurvePanel("No learning signal", "frac_reward_zero_std", "share of groups", is_share=True),
     CurvePanel("Entropy", "entropy", "nats"),
     CurvePanel("Gradient norm", "grad_norm", "before clipping"),
-    CurvePanel("Learning rate", "learning_rate", ""),
     CurvePanel("Time per step", "step_time", "seconds"),
     CurvePanel("Tool calls", "tools/call_frequency", "per completion"),
 )
 
 
-def logged_values(rows: Sequence[Row], metric: str) -> pandas.Series:
-    """Return the logged values of a metric by step, with NaN for infinite values."""
-    # An axis cannot show an infinite value.
-    values = {}
+def curve_table(rows: Sequence[Row]) -> pandas.DataFrame:
+    """Return the finite numbers of the rows by step, a column for each metric that has one."""
+    numbers = []
     for row in rows:
-        if isinstance(row.get(metric), (int, float)):
-            values[row["step"]] = row[metric]
-    series = pandas.Series(values, dtype=float)
-    return series.where(numpy.isfinite(series))
+        values = {}
+        for key, value in row.items():
+            if isinstance(value, (int, float)):
+                # Rewards have any name, but pandas takes no lone surrogates.
+                values[displayable(key)] = value
+        numbers.append(values)
+    table = pandas.DataFrame(numbers, index=[row["step"] for row in rows], dtype=float)
+    # An axis cannot show an infinite value.
+    return table.where(numpy.isfinite(table)).dropna(axis="columns", how="all")
 
 
-def smoothing_window(rows: Sequence[Row]) -> int:
+def smoothing_window(table: pandas.DataFrame) -> int:
     """Return the number of rows of the trailing mean.
 
     It is small in a short run, because a long mean would hide the start.
     """
     # From 500 rows on, a fiftieth of the width smooths better than ten rows.
-    return max(1, min(10, len(rows) // 4), len(rows) // 50)
+    return max(1, min(10, len(table) // 4), len(table) // 50)
 
 
-def reward_metrics(rows: Sequence[Row]) -> list[str]:
-    """Return the keys of the mean score of each measured reward, in the order of the rows."""
-    keys = dict.fromkeys(key for row in rows for key in row)
-    means = [key for key in keys if key.startswith("rewards/") and key.endswith("/mean")]
-    return [key for key in means if len(logged_values(rows, key))]
+def reward_metrics(table: pandas.DataFrame) -> list[str]:
+    """Return the columns with the mean score of each measured reward."""
+    return [name for name in table if name.startswith("rewards/") and name.endswith("/mean")]
 
 
 def training_figure(run: Any, panels: Literal["main", "all"] = "main") -> Figure:
@@ -126,49 +117,42 @@ def training_figure(run: Any, panels: Literal["main", "all"] = "main") -> Figure
     Args:
         run: The run. Any metric may be missing in its rows; the panel is then left out.
         panels: "main" draws total reward, each reward and held-out scores; "all" also KL, length,
-            truncation, learning signal, entropy, gradient, learning rate, time and tool calls.
+            truncation, learning signal, entropy, gradient, time and tool calls.
 
     Raises:
         ValueError: `panels` is neither "main" nor "all".
     """
-    if panels not in ("main", "all"):
-        raise ValueError(f"panels = {panels!r:.40} must be 'main' or 'all'.")
+    require_choice("panels", panels, ("main", "all"))
     rows = run.rows
+    table = curve_table(rows)
     candidates = MAIN_PANELS if panels == "main" else MAIN_PANELS + OTHER_PANELS
-    shown = [panel for panel in candidates if _is_measured(panel, rows)]
-    window = smoothing_window(rows)
+    shown = [panel for panel in candidates if _is_measured(panel, table)]
+    window = smoothing_window(table)
     sentence = describe_run(rows, run.reference)
     foot = [sentence]
-    alerts = run.alerts
-    if alerts:
-        foot.append("Markers at the upper edge are alerts: run.alerts has their words.")
     if window > 1:
         foot.append(f"Strong lines: mean of the last {window} steps. Pale lines: each step.")
     figure = _empty_figure(shown, foot)
     figure.set_label(sentence)
     for axis, panel in zip(figure.axes, shown, strict=True):
-        if panel is TOTAL:
-            _draw_deviation(axis, rows, window, run.total_range)
-            _mark_alerts(axis, alerts)
         if panel is EACH:
-            _draw_each_reward(axis, rows, window, run.weights)
+            _draw_each_reward(axis, table, window, run.weights)
         elif panel is HOLDOUT:
-            _draw_holdout(axis, rows)
+            _draw_holdout(axis, table)
         else:
-            values = logged_values(rows, panel.metric)
-            _draw_values(axis, values, window)
+            _draw_values(axis, table[panel.metric], window)
             # From 0, so that a steady curve does not look restless. Rewards have no natural zero.
-            if panel is not TOTAL and not panel.is_share and values.min() >= 0:
+            if panel in OTHER_PANELS and table[panel.metric].min() >= 0:
                 axis.set_ylim(bottom=0)
     return figure
 
 
-def _is_measured(panel: CurvePanel, rows: Sequence[Row]) -> bool:
+def _is_measured(panel: CurvePanel, table: pandas.DataFrame) -> bool:
     """Return True if some row has a finite value of the panel's metric."""
     if panel is EACH:
         # With one reward this panel would repeat the total.
-        return len(reward_metrics(rows)) > 1
-    return logged_values(rows, panel.metric).notna().any()
+        return len(reward_metrics(table)) > 1
+    return panel.metric in table
 
 
 def _empty_figure(shown: Sequence[CurvePanel], foot: Sequence[str]) -> Figure:
@@ -211,52 +195,41 @@ def _style_panel(axis: Axes, panel: CurvePanel) -> None:
         axis.set_ylim(0, 1.02)
 
 
-def _draw_deviation(
-    axis: Axes, rows: Sequence[Row], window: int, total_range: tuple[float, float] | None
-) -> None:
-    """Draw a band of one standard deviation over the completions around the total reward."""
-    means = logged_values(rows, "reward").rolling(window, 1).mean()
-    deviations = logged_values(rows, "reward_std").rolling(window, 1).mean()
-    if deviations.empty:
-        return
-    # No completion can earn more than the maximum, so the band does not promise it.
-    low, high = total_range or (None, None)
-    lower = (means - deviations).clip(low, high)
-    upper = (means + deviations).clip(low, high)
-    axis.fill_between(means.index, lower, upper, color=COLOURS[0], alpha=0.15, linewidth=0)
-    axis.texts[0].set_text(f"{TOTAL.unit}, band: ± 1 std")
-
-
 def _draw_each_reward(
-    axis: Axes, rows: Sequence[Row], window: int, weights: Mapping[str, float]
+    axis: Axes, table: pandas.DataFrame, window: int, weights: Mapping[str, float]
 ) -> None:
     """Draw the mean score of each reward, with its name and weight next to the panel."""
     lines = {}
-    for number, metric in enumerate(reward_metrics(rows)):
+    for number, metric in enumerate(reward_metrics(table)):
         name = metric.removeprefix("rewards/").removesuffix("/mean")
-        label = _one_line(name, MAX_REWARD_NAME)
+        label = _one_line(name, MAX_NAME)
         if name in weights:
             label += f" x{weights[name]:g}"
-        values = logged_values(rows, metric)
-        line = _draw_values(axis, values, window, number)
+        line = _draw_values(axis, table[metric], window, number)
         lines[line] = label
     _label_lines(axis, lines)
 
 
-def _draw_holdout(axis: Axes, rows: Sequence[Row]) -> None:
+def _draw_holdout(axis: Axes, table: pandas.DataFrame) -> None:
     """Draw the three held-out measures with their 95 % intervals and their last values."""
     lines = {}
     for number, measure in enumerate(HOLDOUT_MEASURES):
-        values = logged_values(rows, measure.key)
-        if values.empty:
+        if measure.key not in table:
             continue
-        # Another program may have logged a share without its interval.
-        low = logged_values(rows, measure.low_key).reindex(values.index)
-        high = logged_values(rows, measure.high_key).reindex(values.index)
-        axis.fill_between(values.index, low, high, color=COLOURS[number], alpha=0.13, linewidth=0)
-        line = _draw_values(axis, values, 1, number)
-        last = values.iloc[-1]
+        line = _draw_values(axis, table[measure.key], 1, number)
+        last = line.get_ydata()[-1]
         lines[line] = f"{measure.label} {last:.0%}"
+        # Another program may have logged a share without its interval, or an impossible one.
+        interval = table.reindex(columns=[measure.low_key, measure.high_key])
+        interval = interval.dropna().clip(0, 1)
+        axis.fill_between(
+            interval.index,
+            interval[measure.low_key],
+            interval[measure.high_key],
+            color=COLOURS[number],
+            alpha=0.13,
+            linewidth=0,
+        )
     _label_lines(axis, lines)
 
 
@@ -270,6 +243,8 @@ def _draw_values(axis: Axes, values: pandas.Series, window: int, number: int = 0
         number: Number of the line in its panel, which decides colour and line style.
     """
     colour = COLOURS[number % len(COLOURS)]
+    # Some metrics are not logged at each step, and a missing value would break the line.
+    values = values.dropna()
     if window > 1:
         axis.plot(values, color=colour, alpha=0.4, linewidth=0.7)
     (line,) = axis.plot(
@@ -302,22 +277,6 @@ def _label_lines(axis: Axes, lines: Mapping[Line2D, str]) -> None:
         )
 
 
-def _mark_alerts(axis: Axes, alerts: Sequence[Alert]) -> None:
-    """Mark alerts at the upper edge of a panel, the most severe on top of the others."""
-    # The last one drawn lies on top.
-    for alert in reversed(worst_first(alerts)):
-        colour, marker = ALERT_MARKS[alert.kind]
-        axis.plot(
-            alert.step,
-            1.0,
-            marker,
-            color=colour,
-            markersize=5,
-            clip_on=False,
-            transform=axis.get_xaxis_transform(),
-        )
-
-
 def _one_line(text: str, limit: int) -> str:
     """Return a text as one short line. A run can come from somebody else."""
     line = displayable(" ".join(text.split()))
@@ -332,24 +291,20 @@ def overlay(runs: Mapping[str, Sequence[Row]]) -> Figure:
     Args:
         runs: The rows of each run by its name.
     """
-    all_rows = [row for rows in runs.values() for row in rows]
-    shown = [panel for panel in (TOTAL, HOLDOUT, KL) if _is_measured(panel, all_rows)]
+    tables = {name: curve_table(rows) for name, rows in runs.items()}
+    measured = set().union(*tables.values())
+    shown = [panel for panel in (TOTAL, HOLDOUT, KL) if panel.metric in measured]
     figure = _empty_figure(shown, [])
-    if not shown:
-        return figure
     for axis, panel in zip(figure.axes, shown, strict=True):
-        lines = []
-        for number, rows in enumerate(runs.values()):
+        lines = {}
+        for number, (name, table) in enumerate(tables.items()):
+            if panel.metric not in table:
+                continue
             # Held-out scores are few, and each is a mean over questions already.
-            window = 1 if panel is HOLDOUT else smoothing_window(rows)
-            line = _draw_values(axis, logged_values(rows, panel.metric), window, number)
-            lines.append(line)
-    # Lines and names are given as lists, because matplotlib leaves out names that begin with "_".
-    names = [_one_line(name, MAX_RUN_NAME) for name in runs]
-    legend = figure.legend(lines, names, loc="outside upper left", ncols=2, labelcolor=INK)
-    legend.set_frame_on(False)
-    for text in legend.get_texts():
-        text.set_parse_math(False)  # a run's name is not a formula
+            window = 1 if panel is HOLDOUT else smoothing_window(table)
+            line = _draw_values(axis, table[panel.metric], window, number)
+            lines[line] = _one_line(name, MAX_NAME)
+        _label_lines(axis, lines)
     return figure
 
 

@@ -121,12 +121,10 @@ class GroupScores:
 
     def __repr__(self) -> str:
         question = " ".join(self.question.split())
-        lines = [f"Group {self.number}: {question[:100]}"]
-        columns = (self.table["advantage"], self.table["total"], self.transcripts)
-        for advantage, total, text in zip(*columns, strict=True):
-            excerpt = " ".join(text.split())[:80]
-            lines.append(f"{advantage:+8.3f}  total {total:7.4g}  {excerpt!r}")
-        return "\n".join(lines)
+        # As literals, so that a terminal executes no control characters.
+        texts = [repr(" ".join(text.split())[:80]) for text in self.transcripts]
+        columns = self.table[["advantage", "total"]].assign(completion=texts)
+        return f"Group {self.number}: {question[:100]}\n{columns.to_string(index=False)}"
 
     def _repr_html_(self) -> str:
         return with_styles("group", group=self)

@@ -76,21 +76,17 @@ class Rise:
                 f"in {runs:,} runs."
             )
         if self.steps == 0:
-            return f"{self.claim} that is a finite number. run.metrics has what was logged."
+            return (
+                f"{self.claim} that is a finite number. gn.check_rewards(rewards, task) shows "
+                "whether a reward causes this."
+            )
         if self.steps < MIN_STEPS:
             return (
                 f"{self.claim}. Train at least {MIN_STEPS} steps: fewer are too few to show a rise."
             )
-        # The p-value is about rises, so it says nothing where the last steps are not higher.
-        share = ""
-        if self.last > self.first:
-            share = (
-                f" {self.p_value:.0%} of the runs of a model that learns nothing would "
-                "show a rise at least as clear."
-            )
         return (
-            f"{self.claim}.{share} run.plot() and run.alerts show what was missing; more steps or "
-            "an easier task make a rise clearer."
+            f"{self.claim}. run.plot() and run.alerts show what was missing; more steps or an "
+            "easier task make a rise clearer."
         )
 
     def __repr__(self) -> str:
@@ -134,19 +130,15 @@ def describe_run(rows: Sequence[Row], reference: str = "the reference model") ->
         return "No step has been logged yet."
     rise = reward_rise(rows)
     if not rise.steps:
-        return (
-            f"{rise.claim} that is a finite number. gn.check_rewards(rewards, task) shows whether "
-            "a reward causes this."
-        )
-    with_reward = [row for row in rows if "reward" in row]
+        return rise.sentence
     parts = [rise.claim]
-    # The test left these steps out, so the sentence must not hide them.
-    broken = len(with_reward) - rise.steps
+    # The test and the curves leave these steps out, so the sentence must not hide them.
+    broken = sum("reward" in row for row in rows) - rise.steps
     if broken:
         parts.append(f"it was NaN or infinite at {broken} more")
     # In a short run at most a third of the steps, so the mean describes the end only.
     count = min(LAST_STEPS, max(1, rise.steps // 3))
-    last = with_reward[-count:]
+    last = rows[-count:]
     kl = mean(metric_values(last, "kl"))
     parts.append("KL not measured" if math.isnan(kl) else f"KL to {reference} {kl:.3f}")
     truncated = mean(metric_values(last, "completions/clipped_ratio"))
@@ -200,7 +192,6 @@ def decide_outcome(
     rise: Rise,
     comparison: Any,
     obstacles: Sequence[str] = (),
-    notes: Sequence[str] = (),
 ) -> Outcome:
     """Decide if a run worked, and say what happened instead where it did not.
 
@@ -209,7 +200,6 @@ def decide_outcome(
         comparison: The held-out comparison, of which `verdict`, `answers_verdict`, `majority` and
             `sentence` are read; None if there is none.
         obstacles: Reasons why this comparison cannot show that the run worked.
-        notes: Further sentences, for the end.
 
     >>> from types import SimpleNamespace
     >>> better = SimpleNamespace(verdict="better", answers_verdict=None, majority=None, sentence="")
@@ -227,12 +217,11 @@ def decide_outcome(
         is_better = comparison.verdict == "better" and not obstacles
         if comparison.verdict == "worse":
             missing.append("the held-out answers got worse")
-        else:
-            if comparison.verdict != "better":
-                missing.append("the held-out comparison shows no difference")
-            # More answers in the format can hide that fewer answers are right.
-            if comparison.answers_verdict == "worse":
-                missing.append("the answers themselves got worse")
+        elif comparison.verdict != "better":
+            missing.append("the held-out comparison shows no difference")
+        # More answers in the format can hide that fewer answers are right.
+        if comparison.answers_verdict == "worse":
+            missing.append("the answers themselves got worse")
         facts.append(f"Held-out: {comparison.sentence}")
         baseline = comparison.majority
         if baseline is not None:
@@ -245,4 +234,4 @@ def decide_outcome(
     if missing:
         start = "A gain is shown, but " if is_better else "No gain is shown: "
         head = f"{start}{', and '.join(missing)}."
-    return Outcome(worked=not missing, facts=(f"{head} {rise.sentence}", *facts, *notes))
+    return Outcome(worked=not missing, facts=(f"{head} {rise.sentence}", *facts))

@@ -106,12 +106,8 @@ CONTENT_ERRORS = (
 )
 
 
-#: What a user can do about a damaged file, unless there is something better.
-USUAL_CURE = "put a copy of it back, or move it away"
-
-
 @contextlib.contextmanager
-def reading(file: Path, where: str = "", cure: str = USUAL_CURE) -> Iterator[None]:
+def reading(file: Path, where: str = "") -> Iterator[None]:
     """Raise any error about the content of a file as a `ValueError` that names the file.
 
     The errors of JSON and pyarrow do not name the file.
@@ -119,7 +115,6 @@ def reading(file: Path, where: str = "", cure: str = USUAL_CURE) -> Iterator[Non
     Args:
         file: The file that is read in the block.
         where: The place in the file, for the message.
-        cure: What the user can do, for the message.
     """
     try:
         yield
@@ -131,7 +126,7 @@ def reading(file: Path, where: str = "", cure: str = USUAL_CURE) -> Iterator[Non
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise ValueError(
             f"{shown_path(file)}{where} is damaged, or was written by another version of grpo_nb "
-            f"({reason}): {cure}."
+            f"({reason}): put a copy of it back, or delete what is damaged."
         ) from error
 
 
@@ -151,7 +146,7 @@ def read_rows(file: Path) -> list[dict[str, Any]]:
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
-        with reading(file, f", line {number},", "delete that line"):
+        with reading(file, f", line {number},"):
             try:
                 row = json.loads(line)
             except json.JSONDecodeError:

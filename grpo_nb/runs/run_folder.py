@@ -40,6 +40,7 @@ from grpo_nb.core.files import (
     shown_path,
     staged_file,
     write_bytes,
+    write_json,
     write_text,
 )
 from grpo_nb.core.locks import writer_status
@@ -71,6 +72,8 @@ if TYPE_CHECKING:
 
 #: The image of the curves, in the folder of a run and of an export.
 FIGURE = "figures/training.png"
+#: Digits of the step in the name of a file of completions.
+STEP_DIGITS = 6
 #: Largest step of a row: every whole number up to this limit is exact as a float.
 MAX_STEP = 2**53
 
@@ -153,11 +156,8 @@ class Run(Shown):
     @property
     def started(self) -> datetime.datetime:
         """Time of the start, which orders the runs of a folder."""
-        started = datetime.datetime.fromisoformat(self.info["started"])
-        # A time of the first or last day that Python knows may not exist in another time zone.
-        with reading(self.path / "run.json"):
-            # With the offset of the clock, so that runs of other machines are ordered correctly.
-            return started.astimezone()
+        # With the offset of the clock, so that runs of other machines are ordered correctly.
+        return datetime.datetime.fromisoformat(self.info["started"]).astimezone()
 
     @property
     def settings(self) -> Settings:
@@ -190,21 +190,6 @@ class Run(Shown):
         """Lowest and highest unweighted score of each reward; unknown ranges are left out."""
         rewards = self.info["rewards"]
         return {reward["name"]: reward["range"] for reward in rewards if reward.get("range")}
-
-    @property
-    def total_range(self) -> tuple[float, float] | None:
-        """Lowest and highest possible total reward; None if a reward has no known range."""
-        ranges = self.ranges
-        lowest = 0.0
-        highest = 0.0
-        for name, weight in self.weights.items():
-            if name not in ranges:
-                return None
-            # A negative weight swaps the ends of a range.
-            ends = [weight * end for end in ranges[name]]
-            lowest += min(ends)
-            highest += max(ends)
-        return lowest, highest
 
     @property
     def status(self) -> str:
@@ -275,9 +260,10 @@ class Run(Shown):
     @property
     def steps(self) -> list[int]:
         """Steps with recorded completions, in order."""
-        files = self.path.glob("completions/step_*.parquet")
-        steps = [completions_step(file) for file in files]
-        return sorted(step for step in steps if step is not None)
+        # Copies that a user made, such as "step_000002 (1).parquet", are left out.
+        digits = "[0-9]" * STEP_DIGITS
+        files = self.path.glob(f"completions/step_{digits}.parquet")
+        return sorted(int(file.stem.removeprefix("step_")) for file in files)
 
     def completions(self, step: int | None = None) -> pandas.DataFrame:
         """Return the sampled completions of a step, with prompt, each reward, total and advantage.
@@ -299,7 +285,7 @@ class Run(Shown):
             )
         tables = []
         for number in wanted:
-            file = self._completions_file(number)
+            file = self.completions_file(number)
             with reading(file):
                 tables.append(pandas.read_parquet(file))
         return pandas.concat(tables, ignore_index=True)
@@ -312,7 +298,7 @@ class Run(Shown):
         """
         table = self.completions(number)
         weights = self.weights
-        with reading(self._completions_file(number)):
+        with reading(self.completions_file(number)):
             numbers = dict.fromkeys([*weights, "total", "advantage"], float)
             title = f"Step {number} of {self.name}"
             groups = StepGroups.of(title, table.astype(numbers), weights)
@@ -320,9 +306,9 @@ class Run(Shown):
             repr(groups)
         return groups
 
-    def _completions_file(self, step: int) -> Path:
+    def completions_file(self, step: int) -> Path:
         """Return the path of the completions of a step."""
-        return self._file(f"completions/step_{step:06d}.parquet")
+        return self._file(f"completions/step_{step:0{STEP_DIGITS}d}.parquet")
 
     @property
     def best(self) -> Row | None:
@@ -359,7 +345,7 @@ class Run(Shown):
         # The saved one, so that a finished run can be judged without its model.
         comparison = self.comparison if comparison is None else comparison
         obstacles = self._obstacles(comparison) if comparison is not None else []
-        return decide_outcome(self.rise(), comparison, obstacles, self._outcome_notes(comparison))
+        return decide_outcome(self.rise(), comparison, obstacles)
 
     def _obstacles(self, comparison: Any) -> list[str]:
         """Return reasons why a comparison cannot show that this run worked."""
@@ -374,21 +360,6 @@ class Run(Shown):
         if known is not None and known.count:
             obstacles.append(f"{known.count} of the held-out questions were trained on")
         return obstacles
-
-    def _outcome_notes(self, comparison: Any) -> list[str]:
-        notes = []
-        if comparison is None and self.info["task"]["holdout"]:
-            notes.append("gn.compare(run, task) compares the held-out answers.")
-        elif comparison is None:
-            notes.append("The run has no held-out questions: gn.load_task(..., holdout=0.2).")
-        elif comparison.contamination is None:
-            notes.append(
-                "The training questions are not known, so nobody checked whether held-out "
-                "questions were trained on."
-            )
-        if self.status != "finished":
-            notes.append(f"The run is {self.status_sentence}.")
-        return notes
 
     def model_id(self, part: str) -> str:
         """Return the hash of an adapter of this run, or `<part> of <run>` if it was not kept.
@@ -408,7 +379,7 @@ class Run(Shown):
 
         Args:
             panels: "main" draws total reward, each reward and held-out scores; "all" adds KL,
-                completion length and seven more, as far as they were measured.
+                completion length and six more, as far as they were measured.
         """
         # Imported here, so that reading the numbers of a run loads no matplotlib.
         from grpo_nb.runs.figure import training_figure
@@ -424,7 +395,7 @@ class Run(Shown):
 
     @property
     def trained_questions(self) -> dict[str, str] | None:
-        """Words for this run, by the hash of each training question; None if not kept.
+        """Name of this run as a source, by the hash of each training question; None if not kept.
 
         Raises:
             ValueError: The file is empty or damaged, so that every question would seem to be new.
@@ -450,11 +421,7 @@ class Run(Shown):
             return None
         with reading(file):
             text = file.read_text("utf-8")
-            saved = json.loads(text)
-            # A comparison with the field names of an earlier version is made again.
-            if isinstance(saved, dict) and "interval" in (saved.get("before") or {}):
-                return None
-            check_fields("comparison.json", saved, COMPARISON)
+            check_fields("comparison.json", json.loads(text), COMPARISON)
             comparison = json.loads(text, object_hook=lambda values: SimpleNamespace(**values))
         test_of_answers = comparison.tests.anywhere
         comparison.answers_verdict = test_of_answers and test_of_answers.verdict
@@ -464,7 +431,7 @@ class Run(Shown):
 
     def write_info(self, info: RunInfo) -> None:
         """Write `run.json`. It makes a folder a run, so it is written first."""
-        info.write(self.path / "run.json")
+        write_json(self.path / "run.json", info.to_dict())
 
     def write_step(self, row: Mapping[str, Any], table: pandas.DataFrame | None) -> None:
         """Write the completions of a step, if there are any, and then its row.
@@ -477,8 +444,7 @@ class Run(Shown):
         line = json.dumps(row, default=float) + "\n"
         if table is not None:
             (self.path / "completions").mkdir(exist_ok=True)
-            file_name = f"step_{row['step']:06d}.parquet"
-            with staged_file(self.path / "completions" / file_name) as staged:
+            with staged_file(self.completions_file(row["step"])) as staged:
                 table.to_parquet(staged, index=False)
         # Opened for each row, because a network drive uploads a file when it is closed.
         with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
@@ -489,8 +455,7 @@ class Run(Shown):
         # With all columns, because rewards may read them. Values unknown to JSON become text.
         lines = [json.dumps(row, default=str) + "\n" for row in held_out]
         write_text(self.path / "holdout.jsonl", "".join(lines))
-        hashes = dict.fromkeys(question_hashes(trained))
-        write_text(self.path / "train_questions.txt", "".join(f"{digest}\n" for digest in hashes))
+        write_text(self.path / "train_questions.txt", "\n".join(question_hashes(trained)))
 
     def save_figure(self) -> None:
         """Write the curves as an image, if the run has a row."""
@@ -506,21 +471,15 @@ class Run(Shown):
         rows = self.rows
         yield bold(f"Run {self.name}: {self.status_sentence}.")
         yield describe_run(rows, self.reference)
-        info = self.info
-        for entry in info.get("resumed", ()):
-            yield f"Resumed at step {entry['step']}. {'; '.join(entry.get('changed', ()))}".strip()
         best = best_row(rows)
         if best is not None:
             scores = holdout_in_words(best, "holdout/")
             yield f"Best held-out score: {scores} at step {best['step']}."
-            if "holdout_grader" in info:
-                yield f"Counted as correct: {info['holdout_grader']}."
+            yield f"Counted as correct: {self.info.get('holdout_grader', 'not recorded')}."
         # A run that goes on or is done needs no advice.
         step = self.checkpoint_step
         if step is not None and self.status not in ("finished", "running"):
-            is_found_by_name = str(self.path.parent) == info["settings"].get("run_root")
-            resume = self.name if is_found_by_name else str(self.path)
-            yield f"To resume it at step {step}: gn.train(..., resume={resume!r})"
+            yield f"To resume it at step {step}: gn.train(..., resume={str(self.path)!r})"
         comparison = self.comparison
         if comparison is not None:
             yield f"Held-out: {comparison.sentence}"
@@ -557,12 +516,6 @@ def open_run(path: str | Path | Run) -> Run:
         f"{str(path)!r:.200} is not a run, because it has no run.json. Runs in {str(root)!r}: "
         f"{', '.join(names) or 'none'}."
     )
-
-
-def completions_step(file: Path) -> int | None:
-    """Return the step of a file of completions; None for a file with another name."""
-    match = re.fullmatch(r"step_(\d{6,15})", file.stem)
-    return int(match[1]) if match else None
 
 
 def questions_trained_on(train: Any, runs: Iterable[Run]) -> dict[str, str]:

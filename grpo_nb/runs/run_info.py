@@ -16,10 +16,9 @@ from typing import Annotated, Any, Literal, NotRequired
 from pydantic import AfterValidator, Field, InstanceOf, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
-from grpo_nb.core.files import write_json
 from grpo_nb.core.words import in_line
 from grpo_nb.runs.outcome import MajorityBaseline
-from grpo_nb.runs.rows import USUAL_CURE, reading
+from grpo_nb.runs.rows import reading
 from grpo_nb.tasks.contamination import Contamination
 from grpo_nb.tasks.formats import AnswerFormat
 
@@ -29,7 +28,18 @@ Text = InstanceOf[str]
 Count = Annotated[int, Field(strict=True, ge=0, lt=2**53)]
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Interval = tuple[Number, Number]
-Time = Annotated[str, Field(strict=True), AfterValidator(datetime.datetime.fromisoformat)]
+
+
+def check_time(text: str) -> str:
+    """Check a time in ISO 8601 that exists in every time zone. Its errors are raised as they are.
+
+    The first and last days that Python knows do not exist in all of them.
+    """
+    datetime.datetime.fromisoformat(text).astimezone()
+    return text
+
+
+Time = Annotated[str, Field(strict=True), AfterValidator(check_time)]
 
 
 class SettingsRecord(TypedDict):
@@ -69,13 +79,6 @@ class MachineRecord(TypedDict):
     """Description of the machine."""
 
     gpu: GpuRecord | None
-
-
-class ResumptionRecord(TypedDict):
-    """Description of a resumption."""
-
-    step: Count
-    changed: NotRequired[list[Text]]
 
 
 @dataclass(kw_only=True)
@@ -118,9 +121,7 @@ class RunInfo:
     """Fields of `EffectiveSettings`."""
     holdout_grader: Text | None = None
     """Description of the reward that decides which held-out answers are correct."""
-    seconds: Number | None = None
-    """Duration of a training elsewhere (`grpo_nb.scaleout`)."""
-    resumed: list[ResumptionRecord] | None = None
+    resumed: list[dict] | None = None
     """Step and changes of each resumption."""
     adapter_step: int | None = None
     """Step of the adapter that the run left."""
@@ -133,23 +134,15 @@ class RunInfo:
         """Return the content of the file."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
-    def write(self, path: Path) -> None:
-        """Write the file."""
-        write_json(path, self.to_dict())
 
-
-def read_run_info(path: Path, cure: str = USUAL_CURE) -> RunInfo:
+def read_run_info(path: Path) -> RunInfo:
     """Read a `run.json`, and check the fields that every run has. Unknown fields are left out.
-
-    Args:
-        path: The file.
-        cure: What the user can do about a damaged file, for the message.
 
     Raises:
         ValueError: The file is damaged, a field is missing or of another type, or a later version
             of grpo_nb wrote the file. The message names file, field and value.
     """
-    with reading(path, cure=cure):
+    with reading(path):
         content = json.loads(path.read_text("utf-8"))
         check_fields(path.name, content, RUN_INFO)
         AnswerFormat(**content["task"]["format"])

@@ -12,17 +12,12 @@ from typing import TYPE_CHECKING, Any
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.files import shown_path
 from grpo_nb.core.tables import Part, Shown, Table, bold
-from grpo_nb.core.words import shorten
 from grpo_nb.runs.outcome import LAST_STEPS
 from grpo_nb.runs.rows import holdout_in_words, mean, metric_values
 from grpo_nb.runs.run_folder import Run, open_run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-#: Characters of a value in the column "what differs". A list of rewards fits; a long text does not
-#: fill the page.
-MAX_VALUE_CHARACTERS = 300
 
 
 @dataclass(frozen=True, repr=False)
@@ -90,10 +85,7 @@ class RunTable(Shown, Sequence):
             done = rows[-1]["step"] if rows else 0
             planned = run.settings.max_steps
             reward = mean(metric_values(rows[-LAST_STEPS:], "reward"))
-            own_values = []
-            for fact, values in differences.items():
-                value = shorten(str(values[number]), MAX_VALUE_CHARACTERS)
-                own_values.append(f"{fact}={value}")
+            own_values = [f"{fact}={values[number]}" for fact, values in differences.items()]
             line = (
                 names[number],
                 run.status,
@@ -128,15 +120,14 @@ def list_runs(root: str | Path | None = None) -> RunTable:
         try:
             run = open_run(file.parent)
             # Everything that the table shows is read once, to find out if it is damaged.
-            _ = run.settings, run.rows, run.comparison
-            readable.append((run.started, run))
+            _ = run.started, run.settings, run.rows, run.comparison
+            readable.append(run)
         except (OSError, ValueError) as error:
             unreadable[file.parent.name] = str(error)
     # By their start, because a network drive or a copy changes the times of files.
-    readable.sort(key=lambda pair: pair[0])
-    runs = tuple(run for _, run in readable)
+    runs = sorted(readable, key=lambda run: run.started)
     title = f"Runs in {root}: {len(runs)}"
-    return RunTable(title, runs, shows_curves=False, unreadable=unreadable)
+    return RunTable(title, tuple(runs), shows_curves=False, unreadable=unreadable)
 
 
 def side_by_side(*runs: Run | str | Path) -> RunTable:
@@ -167,17 +158,15 @@ def _comparison_in_words(run: Run) -> str:
 
 
 def _facts_of(info: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings, rewards, task, dtype and versions of a run, as values by name."""
+    """Return settings, versions of packages, rewards and task of a run, as values by name."""
     task = info["task"]
     rewards = [f"{reward['name']} x{reward['weight']:g}" for reward in info["rewards"]]
     facts = {
         **info["settings"],
+        **info["versions"],
         "rewards": ", ".join(rewards),
         "task": f"{task['name']} ({task['train']} rows, {task['fingerprint']})",
-        "dtype": info["number_type"],
     }
-    for package, version in info["versions"].items():
-        facts[f"{package} version"] = version
     # The place of a folder changes nothing in the run.
     facts.pop("run_root", None)
     return facts

@@ -1,4 +1,4 @@
-"""The run viewer: a widget that shows the folder of a run. All that it shows can be had from `Run`.
+"""The run viewer: a widget that shows the groups of a step. The same can be had from `Run.step`.
 
 Core ipywidgets, 7.7 to 8. Callbacks run on the kernel's main thread between cells: during a
 training in the same kernel nothing here answers, from another notebook everything does.
@@ -9,11 +9,8 @@ from typing import ClassVar
 
 import ipywidgets as widgets
 
-from grpo_nb.core.pages import macro, style
-from grpo_nb.core.panels import Panel, above, button, in_panel, line, section, view
-from grpo_nb.runs.alert import alert_table, worst_first
-from grpo_nb.runs.figure import figure_html
-from grpo_nb.runs.groups import StepGroups, render_view
+from grpo_nb.core.panels import Panel, above, in_panel, section, view
+from grpo_nb.runs.groups import render_view
 from grpo_nb.runs.run_folder import Run, open_run
 
 #: Option of the slider before the first step is recorded. A slider cannot hold None.
@@ -21,18 +18,16 @@ _NO_STEP = ("none yet", -1)
 
 
 class RunViewer(Panel):
-    """Widget that shows a finished, crashed or running run: curves, alerts, completions of a step.
+    """Widget that shows the completions of a step of a finished, crashed or running run.
 
-    Only the file of the step that is shown is read.
+    Only the file of the step that is shown is read. The newest step of the run is shown first; run
+    the cell again for the steps that a training has written since. `run.plot()` has the curves.
 
     Args:
         run: A run from `train` or `open_run`, or the path of its folder.
 
     Raises:
         FileNotFoundError: There is no run at that path.
-
-    Attributes:
-        step_groups: The groups of the step that is shown; None if the run has no completions yet.
 
     >>> RunViewer("runs/first")  # doctest: +SKIP
     """
@@ -42,71 +37,35 @@ class RunViewer(Panel):
     def __init__(self, run: Run | str | Path) -> None:
         super().__init__()
         self.run = open_run(run)
-        self.step_groups: StepGroups | None = None
-        self._title = view()
-        self._curves_view = view()
+        self.panel_title = f"Run {self.run.name}: {self.run.status}"
+        options = [(str(step), step) for step in self.run.steps] or [_NO_STEP]
+        slider = widgets.SelectionSlider(
+            options=options, index=len(options) - 1, description="Step", continuous_update=False
+        )
+        self._slider = above(slider, "340px")
         self._step_view = view()
-        self._refresh_button = button(
-            "Read again", tooltip="Read what a running training has written since"
-        )
-        self._slider = above(
-            widgets.SelectionSlider(options=[_NO_STEP], description="Step"), "340px"
-        )
-        self._slider.continuous_update = False
-        curves = "markers at the upper edge are alerts"
+        explanation = "its groups, completions in the order of their advantages"
         self.children = [
-            widgets.HTML(style(*self.panel_sheets)),
-            line([self._title, self._refresh_button]),
+            self._header(),
             self._errors,
-            section(
-                "Curves", curves, self._curves_view, widgets.HTML(macro("code_line", "run.plot()"))
-            ),
             self._slider,
-            section(
-                "The step",
-                "its groups, completions in the order of their advantages",
-                self._step_view,
-            ),
+            section("The step", explanation, self._step_view),
         ]
-        # `Panel` draws these views where no widget can be shown.
-        self._static_views = (("Curves", [self._curves_view]), ("The step", [self._step_view]))
-        self._refresh_button.on_click(self.refresh)
-        self._slider.observe(self._pick_step, "value")
-        self.refresh()
+        # `Panel` draws this view where no widget can be shown.
+        self._static_views = (("The step", [self._step_view]),)
+        self._slider.observe(self._show_step, "value")
+        self._show_step()
 
     @property
     def step(self) -> int | None:
-        """Step that is shown; None if the run has no completions yet. Set it to show another."""
+        """Step that is shown; None if the run has no completions yet."""
         return self._slider.value if self._slider.value >= 0 else None
-
-    @step.setter
-    def step(self, step: int) -> None:
-        self._slider.value = step
-
-    @in_panel
-    def refresh(self) -> None:
-        """Read what a running training has written since, and show its newest step."""
-        steps = self.run.steps
-        self.panel_title = f"Run {self.run.name}: {self.run.status}"
-        self._title.value = macro("title", self.panel_title)
-        options = [(str(step), step) for step in steps] or [_NO_STEP]
-        # Each of these assignments would draw a step.
-        self._slider.unobserve(self._pick_step, "value")
-        self._slider.options = options
-        self._slider.index = len(options) - 1
-        self._slider.observe(self._pick_step, "value")
-        figure = self.run.plot()
-        curves = figure_html(figure, f"Training curves. {figure.get_label()}")
-        alerts = worst_first(self.run.alerts)
-        table = alert_table(alerts).markup if alerts else "No alert so far."
-        self._curves_view.value = curves.markup + table
-        self._pick_step()
 
     def __repr__(self) -> str:
         return f"RunViewer of {self.run.name} ({self.run.status}): step {self.step}"
 
     @in_panel
-    def _pick_step(self) -> None:
+    def _show_step(self) -> None:
         """Show the groups of the chosen step, folded."""
-        self.step_groups = self.run.step(self.step) if self.step is not None else None
-        self._step_view.value = render_view("step", step=self.step_groups, run_step=self.step)
+        groups = self.run.step(self.step) if self.step is not None else None
+        self._step_view.value = render_view("step", step=groups, run_step=self.step)

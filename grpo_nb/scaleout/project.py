@@ -122,9 +122,8 @@ def open_project(folder: str | Path) -> Project:
         if inside(path, name).is_dir():
             refuse_links(path / name)
     origin_file = path / "origin.json"
-    cure = "write the folder again with gn.scaleout.write"
-    origin = read_run_info(origin_file, cure)
-    with reading(origin_file, cure=cure):
+    origin = read_run_info(origin_file)
+    with reading(origin_file):
         model = origin.settings["model"]
     # A path would make the kit load a model that lies anywhere on this machine.
     if model not in (COPIED_BASE, EMBEDDED_MODEL) and not published_name(model):
@@ -145,7 +144,6 @@ def _write_trained_run(target: Path, project: Project, finished: dict[str, Any])
         # All of these are shown on the card of the run.
         machine={name: finished["machine"][name] for name in ("platform", "device", "gpu")},
         started=finished["started"],
-        seconds=finished["seconds"],
         # Packages that only the kit uses have the versions of the machine that wrote the folder.
         versions={**project.origin.versions, **finished["versions"]},
         rollout=f"trl, processes: {finished['processes']} ({finished['strategy']})",

@@ -17,7 +17,7 @@ from grpo_nb.runs.checkpoints import (
     newest_checkpoint,
     set_damaged_aside,
 )
-from grpo_nb.runs.run_folder import Run, completions_step, open_run
+from grpo_nb.runs.run_folder import Run, open_run
 from grpo_nb.runs.run_info import RunInfo
 from grpo_nb.runs.run_table import list_runs
 from grpo_nb.scoring.record import differences
@@ -276,9 +276,9 @@ def rewind(found_run: FoundRun) -> Path:
     # The steps after the checkpoint are repeated, and would be there twice.
     kept_rows = [json.dumps(row) + "\n" for row in run.rows if row["step"] <= step]
     write_text(run.path / "metrics.jsonl", "".join(kept_rows))
-    for file in (run.path / "completions").glob("step_*"):
-        if (completions_step(file) or 0) > step:
-            file.unlink()
+    for recorded in run.steps:
+        if recorded > step:
+            run.completions_file(recorded).unlink()
     # A repeated step can give other weights on a GPU, so adapters of later steps are removed.
     for saved_at, folder in best_adapters(run.path):
         if saved_at > step:

@@ -45,20 +45,19 @@ HUB = "Qwen/Qwen3-0.6B"
 
 
 @pytest.mark.parametrize(
-    ("model", "kind", "base", "relation", "library"),
+    ("model", "kind", "base", "library"),
     [
         # No repository has the weights that it was trained on: it must not be loaded on others.
-        (EMBEDDED, "adapter", None, None, "peft"),
-        (HUB, "adapter", HUB, "adapter", "peft"),
-        (EMBEDDED, "merged", f"HuggingFaceTB/{EMBEDDED}", "finetune", "transformers"),
-        (EMBEDDED, "gguf", f"HuggingFaceTB/{EMBEDDED}", "finetune", None),
+        (EMBEDDED, "adapter", None, "peft"),
+        (HUB, "adapter", HUB, "peft"),
+        (EMBEDDED, "merged", f"HuggingFaceTB/{EMBEDDED}", "transformers"),
+        (EMBEDDED, "gguf", f"HuggingFaceTB/{EMBEDDED}", None),
     ],
 )
 def test_card_metadata_is_read_by_the_hub(
     model: str,
     kind: str,
     base: str | None,
-    relation: str | None,
     library: str | None,
     tmp_path: Path,
 ) -> None:
@@ -67,7 +66,6 @@ def test_card_metadata_is_read_by_the_hub(
     assert isinstance(read, ModelCardData)
     assert read.to_dict() == card_metadata(run, kind).to_dict()
     assert read.base_model == base
-    assert read.get("base_model_relation") == relation
     assert read.library_name == library
     assert read.license == ("apache-2.0" if model == EMBEDDED else None)
     assert read.pipeline_tag == "text-generation"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 from types import SimpleNamespace
@@ -17,7 +16,6 @@ from matplotlib.text import Text
 
 from grpo_nb.core import palette
 from grpo_nb.runs import figure as figure_module
-from grpo_nb.runs.alert import Alert
 from grpo_nb.runs.figure import (
     EACH,
     HOLDOUT,
@@ -39,15 +37,8 @@ TITLES_OF_ALL = [
     "No learning signal",
     "Entropy",
     "Gradient norm",
-    "Learning rate",
     "Time per step",
 ]
-
-
-def alert(
-    step: int, severity: str = "critical", rule: str = "kl_drift", message: str = "KL went up."
-) -> Alert:
-    return Alert(rule=rule, severity=severity, step=step, message=message, advice="")
 
 
 def made_rows(count: int = 20, **changes: Any) -> list[dict[str, Any]]:
@@ -88,7 +79,7 @@ def holdout(share: float) -> dict[str, float]:
 
 def run_of(rows: list[dict[str, Any]], **fields: Any) -> SimpleNamespace:
     """Return what the figure reads of a run."""
-    others = {"weights": {}, "reference": "the base model", "alerts": (), "total_range": None}
+    others = {"weights": {}, "reference": "the base model"}
     return SimpleNamespace(rows=rows, **others | fields)
 
 
@@ -105,22 +96,8 @@ def texts_of(axis: Axes) -> list[str]:
     return [text.get_text() for text in axis.texts]
 
 
-def marked_steps(axis: Axes, marker: str) -> list[float]:
-    steps: list[float] = []
-    for line in axis.get_lines():
-        if line.get_marker() == marker:
-            steps.extend(line.get_xdata())
-    return sorted(steps)
-
-
 def foot_of(figure: Figure) -> str:
     return "\n".join(text.get_text() for text in figure.texts)
-
-
-def band_of(axis: Axes) -> tuple[float, float]:
-    (band,) = axis.collections
-    heights = band.get_paths()[0].vertices[:, 1]
-    return heights.min(), heights.max()
 
 
 def test_figure_default_has_three_panels() -> None:
@@ -133,7 +110,7 @@ def test_figure_all_has_every_measured_panel() -> None:
 
 
 def test_figure_refuses_other_choice_of_panels() -> None:
-    with pytest.raises(ValueError, match="panels = 'kl' must be 'main' or 'all'"):
+    with pytest.raises(ValueError, match="panels = 'kl' is not known here; known: all, main"):
         training_figure(run_of(made_rows()), "kl")
 
 
@@ -170,34 +147,20 @@ def test_each_reward_is_named_with_weight_and_own_style() -> None:
     assert len({line.get_linestyle() for line in strong}) == 2
 
 
-@pytest.mark.parametrize(
-    ("total_range", "expected"),
-    [
-        pytest.param(None, (1.25, 2.75), id="range not known"),
-        pytest.param((0.0, 3.5), (1.25, 2.75), id="inside the range"),
-        pytest.param((1.5, 2.5), (1.5, 2.5), id="clipped to the range"),
-    ],
-)
-def test_reward_band_stays_in_the_possible_range(
-    total_range: tuple[float, float] | None, expected: tuple[float, float]
-) -> None:
-    rows = made_rows(8, reward=2.0, reward_std=0.75)
-    axis = panels(rows, total_range=total_range)["Total reward"]
-    assert band_of(axis) == expected
-
-
-def test_reward_without_deviation_has_no_band_and_no_word_of_one() -> None:
-    rows = [{"step": row["step"], "reward": row["reward"]} for row in made_rows()]
-    axis = panels(rows)["Total reward"]
-    assert len(axis.collections) == 0
-    assert "weighted sum" in texts_of(axis)
-
-
 def test_holdout_panel_shows_three_measures_with_intervals() -> None:
     rows = [{"step": 1} | holdout(0.2), {"step": 5} | holdout(0.5)]
     axis = panels(rows)["Held-out questions"]
     assert len(axis.collections) == 3
     assert {"correct 50%", "in the format 70%", "correct anywhere 70%"} <= set(texts_of(axis))
+
+
+def test_holdout_bands_stay_in_the_possible_range() -> None:
+    rows = [{"step": step} | holdout(0.95) for step in (1, 5)]
+    axis = panels(rows)["Held-out questions"]
+    for band in axis.collections:
+        heights = band.get_paths()[0].vertices[:, 1]
+        assert heights.min() >= 0
+        assert heights.max() == 1
 
 
 def test_holdout_panel_without_some_intervals_is_drawn() -> None:
@@ -218,29 +181,11 @@ def test_every_panel_has_units_on_both_axes() -> None:
     for name, axis in shown.items():
         assert axis.get_xlabel() == "optimizer step", name
     without_unit = [name for name, axis in shown.items() if not axis.texts[0].get_text()]
-    assert without_unit == ["Learning rate"]
+    assert without_unit == []
 
 
 def test_metric_that_is_never_a_number_has_no_panel() -> None:
     assert "KL" not in panels(made_rows(20, kl=math.nan), choice="all")
-
-
-def test_alerts_are_marked_at_the_total_reward() -> None:
-    warnings = [alert(step, "warning", "no_spread", f"n{step}") for step in range(1, 5)]
-    over = dataclasses.replace(alert(5, message="cut", rule="truncation"), ended=9)
-    shown = panels(made_rows(20), alerts=[*warnings, over, alert(12)], choice="all")
-    assert marked_steps(shown["Total reward"], "v") == [12]
-    assert marked_steps(shown["Total reward"], "D") == [1, 2, 3, 4]
-    assert marked_steps(shown["Total reward"], "1") == [5]
-
-
-def test_figure_with_alerts_explains_the_markers() -> None:
-    foot = foot_of(training_figure(run_of(made_rows(20), alerts=[alert(12)])))
-    assert "Markers at the upper edge are alerts: run.alerts has their words." in foot
-
-
-def test_figure_without_alerts_mentions_no_markers() -> None:
-    assert "Markers" not in foot_of(training_figure(run_of(made_rows(20))))
 
 
 @pytest.mark.parametrize("choice", ["main", "all"])
@@ -248,13 +193,9 @@ def test_figure_without_alerts_mentions_no_markers() -> None:
 def test_figure_text_neither_overlaps_nor_leaves_the_page(count: int, choice: str) -> None:
     rows = made_rows(count, **holdout(0.5), **{"rewards/W" + 30 * "W" + "/mean": 0.5})
     rows[-1]["grad_norm"] = math.nan
-    message = (
-        "All completions of 5 of 8 groups got the same total reward, so these groups teach nothing."
-    )
-    alerts = [alert(count - 1, rule="kl_drift", message=message), alert(count, message=message)]
     weights = {"right": 2.0, "W" + 30 * "W": 0.25}
     reference = "the adapter it started from"
-    run = run_of(rows, weights=weights, reference=reference, alerts=alerts)
+    run = run_of(rows, weights=weights, reference=reference)
     figure = training_figure(run, choice)
     boxes = boxes_of_texts(figure)
     width, height = figure.get_size_inches() * figure.dpi
@@ -290,7 +231,7 @@ def boxes_of_texts(figure: Figure) -> list[tuple[str, Any]]:
 def test_figure_shows_names_and_messages_as_text_not_as_formulas() -> None:
     metric = "rewards/$^$_a_very_long_name_of_one/mean"
     rows = [{"step": i, "reward": 1.0, metric: 1.0, "rewards/b/mean": 1.0} for i in (1, 2)]
-    figure = training_figure(run_of(rows, alerts=[alert(1, message=r"$\\nothing^^$")]))
+    figure = training_figure(run_of(rows, reference=r"$\\nothing^^$"))
     assert png(figure).startswith(b"\x89PNG")
     assert "$^$_a_very_long_n..." in texts_of(figure.axes[1])
 
@@ -310,7 +251,7 @@ def contrast(one: str, other: str) -> float:
 
 
 @pytest.mark.parametrize("page", ["#FFFFFF", "#111111"])
-@pytest.mark.parametrize("colour", [*palette.COLOURS, palette.INK, palette.RED])
+@pytest.mark.parametrize("colour", [*palette.COLOURS, palette.INK])
 def test_palette_contrast_suffices_on_light_and_dark_pages(colour: str, page: str) -> None:
     assert contrast(colour, page) >= 4.3
 
@@ -361,5 +302,5 @@ def test_overlay_draws_each_measured_panel_of_each_run() -> None:
     expected = [panel.title for panel in (TOTAL, HOLDOUT, KL)]
     assert [title(axis) for axis in figure.axes] == expected
     assert EACH.title not in expected
-    (legend,) = figure.legends
-    assert [text.get_text() for text in legend.get_texts()] == ["one", "_two"]
+    for axis in figure.axes:
+        assert texts_of(axis)[1:] == ["one", "_two"]

@@ -25,7 +25,7 @@ TEXTS = {
     "a path": "../../../etc/passwd",
     "a formula": r"$\frac{a$ and $x_{",
     "Markdown": "](javascript:alert(1)) | `x` ``` # *",
-    "a template": "{{ 7 * 7 }} {% raw %} {0} %s",
+    "a template": "{{ 777 * 777 }} {% raw %} {0} %s",
     "a surrogate": "a\ud800b",
     "from right to left": "a\u202eb",
 }
@@ -38,7 +38,7 @@ NAMES = [
     "_hidden",
     "n" * 200,
     "..x",
-    "{{ 7*7 }}",
+    "{{ 777*777 }}",
     "a|b`c`",
 ]
 
@@ -86,7 +86,7 @@ def assert_harmless(shown: str, *, is_html: bool) -> None:
     assert not re.search(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]", shown)
     shown.encode("utf-8")
     without_pictures = re.sub(r"base64,[\w+/=]*", "", shown)
-    assert "49" not in re.findall(r"\b49\b", without_pictures), "no template was rendered"
+    assert "603729" not in without_pictures, "no template was rendered"
     if is_html:
         assert "<script" not in shown
         assert "<img src=x" not in shown
@@ -132,8 +132,8 @@ def test_hostile_folder_names_stay_texts_in_every_view(tmp_path: Path, name: str
     assert "\x1b" not in model_card(run)
 
 
-def test_legend_names_a_run_that_begins_with_an_underscore(tmp_path: Path) -> None:
-    """Matplotlib leaves labels out that begin with one."""
+def test_curve_of_a_run_that_begins_with_an_underscore_is_named(tmp_path: Path) -> None:
+    """Matplotlib leaves such names out of a legend."""
     runs = [write_run(tmp_path / "runs" / name) for name in ("_first", "second")]
     figure = gn.runs.side_by_side(*runs).plot()
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["_first", "second"]
+    assert [text.get_text() for text in figure.axes[0].texts][1:] == ["_first", "second"]

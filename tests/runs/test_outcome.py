@@ -1,7 +1,6 @@
 """The verdict "It worked" needs a better comparison, a cleared baseline and a risen reward."""
 
 import dataclasses
-import json
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -36,12 +35,10 @@ def test_outcome_worked_where_all_three_agree(baseline: MajorityBaseline | None)
 
 
 def test_printed_outcome_fits_a_notebook_and_has_all_facts() -> None:
-    outcome = decide_outcome(
-        ROSE, compared("better", "Better: the answers. " * 12), notes=("One.",)
-    )
+    outcome = decide_outcome(ROSE, compared("better", "Better: the answers. " * 12))
     lines = str(outcome).splitlines()
     assert max(len(line) for line in lines) <= 88
-    assert lines[-1] == "One."
+    assert " ".join(lines).endswith("Better: the answers.")
     assert " ".join(str(outcome).split()) == " ".join(outcome.sentence.split())
 
 
@@ -136,24 +133,3 @@ def test_outcome_of_trained_questions_did_not_work(tmp_path: Path) -> None:
     outcome = run.outcome()
     assert not outcome.worked
     assert "3 of the held-out questions were trained on" in outcome.sentence
-
-
-def test_outcome_says_when_training_questions_are_unknown(tmp_path: Path) -> None:
-    assert "The training questions are not known" in compared_run(tmp_path / "a").outcome().sentence
-
-
-def test_outcome_of_a_stopped_run_says_so(tmp_path: Path) -> None:
-    run = compared_run(tmp_path / "first")
-    info = run.info | {"status": "stopped", "stopped_by": "kl"}
-    (run.path / "run.json").write_text(json.dumps(info))
-    assert "The run is stopped by kl." in run.outcome().sentence
-
-
-def test_outcome_without_holdout_names_the_argument(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "first")
-    info = run.info
-    info["task"]["holdout"] = 0
-    (run.path / "run.json").write_text(json.dumps(info))
-    assert "The run has no held-out questions: gn.load_task(..., holdout=0.2)." in str(
-        run.outcome()
-    )

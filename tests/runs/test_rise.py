@@ -87,20 +87,3 @@ def test_sentence_of_an_unmeasured_reward_asks_for_no_steps() -> None:
     sentence = reward_rise([{"step": 1, "kl": 0.1}]).sentence
     assert sentence.startswith("No step has a reward that is a finite number.")
     assert "Train at least" not in sentence
-
-
-@pytest.mark.parametrize(
-    "values", [[100.0, *range(1, 12)], [3.0, 2.5, 2.0, 1.5, 1.0, 0.5]], ids=["outlier", "falling"]
-)
-def test_rise_of_a_lower_end_shows_no_share_of_runs(values: list[float]) -> None:
-    sentence = reward_rise(rows(values)).sentence
-    assert "would show a rise at least as clear" not in sentence
-    assert "run.plot()" in sentence
-
-
-def test_rise_of_a_slightly_higher_end_shows_the_share_of_runs() -> None:
-    sentence = reward_rise(rows([1.0, 2.0, 1.5, 1.2, 1.8, 1.7])).sentence
-    assert (
-        "of the runs of a model that learns nothing would show a rise at least as clear."
-        in sentence
-    )

@@ -19,13 +19,13 @@ def write(folder: Path, **changes: object) -> Path:
 def test_run_info_goes_through_its_file_unchanged(tmp_path: Path) -> None:
     info = read_run_info(write(tmp_path))
     info.adapter_step = 0
-    info.write(tmp_path / "run.json")
+    gn.runs.Run(tmp_path).write_info(info)
     assert read_run_info(tmp_path / "run.json") == info
 
 
 def test_written_run_info_has_the_version_of_its_format(tmp_path: Path) -> None:
     info = read_run_info(write(tmp_path))
-    info.write(tmp_path / "run.json")
+    gn.runs.Run(tmp_path).write_info(info)
     assert json.loads((tmp_path / "run.json").read_text())["format_version"] == 1
 
 

@@ -68,7 +68,7 @@ def test_side_by_side_shows_curves_and_differences(root: Path) -> None:
     assert set(compared.differences) == {"beta", "seed"}
     assert compared.differences["seed"][1] == 7
     figure = compared.plot()
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["plain", "other"]
+    assert [text.get_text() for text in figure.axes[0].texts][1:] == ["plain", "other"]
     assert len({line.get_color() for line in figure.axes[0].lines}) == 2
     assert "<img" in compared._repr_html_()
     assert "beta=0.5, seed=7" in repr(compared)

@@ -85,11 +85,7 @@ INFOS: dict[str, tuple[dict[str, Any], str]] = {
     "a machine as a list": ({"machine": []}, "machine = "),
     "a machine without a GPU": ({"machine": {"cores": 2}}, "machine.gpu: Field required"),
     "a GPU without a name": ({"machine": {"gpu": {}}}, "machine.gpu.name: Field required"),
-    "a resumption without a step": ({"resumed": [{}]}, "resumed.0.step: Field required"),
-    "a resumption with a number as change": (
-        {"resumed": [{"step": 1, "changed": [5]}]},
-        "resumed.0.changed.0 = 5: ",
-    ),
+    "a resumption as a number": ({"resumed": [5]}, "resumed.0 = 5: Input should be a valid dict"),
     "a time that no other zone has": (
         {"started": "0001-01-01T00:00:00+23:59"},
         "date value out of range",

@@ -108,7 +108,7 @@ def test_folder_of_another_version_is_refused(run: gn.runs.Run, tmp_path: Path) 
     with pytest.raises(
         ValueError,
         match=r"origin\.json.* another version of grpo_nb \(.*origin\.json\.format_version = 2: .*\): "
-        r"write the folder again with gn\.scaleout\.write",
+        r"put a copy of it back, or delete what is damaged",
     ):
         gn.scaleout.open(folder)
 

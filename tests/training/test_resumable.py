@@ -296,7 +296,9 @@ def test_finished_run_continues_for_more_steps(fresh, settings, crashed) -> None
     assert [row["step"] for row in run.rows] == list(range(1, 8))
     assert run.rows[:5] == before
     assert run.settings.max_steps == 7
-    assert "Resumed at step 5. max_steps was 5, is 7" in repr(run)
+    (resumption,) = run.info["resumed"]
+    assert resumption["step"] == 5
+    assert resumption["changed"][0] == "max_steps was 5, is 7"
     assert run.comparison is None
     assert (run.path / "comparison-step-5").is_dir()
     assert [p.name for p in (run.path / "checkpoints").iterdir()] == ["checkpoint-7"], (
@@ -531,7 +533,7 @@ def test_step_of_an_interrupt_is_kept(fresh, settings, whole, how) -> None:
     assert run.status == ("failed" if has_error else "interrupted")
     assert len(run.rows) == run.checkpoint_step == run.info["adapter_step"] == 3
     assert (run.path / "figures" / "training.png").is_file()
-    assert "gn.train(..., resume='stopped')" in repr(run)
+    assert f"gn.train(..., resume={str(run.path)!r})" in repr(run)
     # In the same kernel: the model is the trained one, and is set back to its checkpoint.
     assert_same_run(gn.train(*fresh, [brevity], settings, resume="stopped"), whole)
 
