@@ -32,13 +32,11 @@ from typing import Any
 
 from _measure import ask, machine, print_header, print_row, tell
 
-from grpo_nb.core.processes import SPIN_VARIABLE, WAIT_POLICY
-
 SIDES: dict[str, dict[str, str]] = {
     "kit": {},
-    "kit, libgomp's own": {SPIN_VARIABLE: "300000"},
-    "kit, passive": {WAIT_POLICY: "PASSIVE"},
-    "stock": {SPIN_VARIABLE: "300000"},
+    "kit, libgomp's own": {"GOMP_SPINCOUNT": "300000"},
+    "kit, passive": {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0"},
+    "stock": {"GOMP_SPINCOUNT": "300000"},
 }
 SETTINGS = {
     "num_generations": 4,

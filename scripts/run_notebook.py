@@ -24,7 +24,7 @@ from nbclient.exceptions import CellExecutionError, DeadKernelError
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from grpo_nb.core.processes import spin_variable
+from grpo_nb.core.processes import SPIN_VARIABLES
 
 # Label, column of metrics.jsonl and format of each number on the line of a training step.
 SHOWN = (("reward", "reward", ".2f"), ("KL", "kl", "z.3f"), ("seconds", "step_time", ".1f"))
@@ -155,7 +155,7 @@ def run(file: Path, folder: Path, values: list[str]) -> int:
             )
         cells[0].source = line.sub(lambda _, to=f"{name} = {value}": to, cells[0].source)
     # The kernel inherits these variables. A cell may import torch before the kit sets them.
-    os.environ.update(spin_variable() | os.environ)
+    os.environ.update(SPIN_VARIABLES | os.environ)
     client = Client(notebook, folder)
     start = time.monotonic()
     status = 0

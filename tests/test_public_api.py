@@ -79,8 +79,7 @@ def test_unsloth_is_imported_before_trl_and_transformers() -> None:
 
 
 def test_import_of_unsloth_sets_the_spin_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
-        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
     code = (
         "from grpo_nb.models.import_unsloth import import_unsloth\n"
         "import_unsloth()\n"

@@ -125,9 +125,11 @@ def check_target(target: Path, overwrite: bool, needed: Sequence[Path] = ()) -> 
         FileExistsError: `target` is not free and `overwrite` is False, it is a file, or it
             contains a needed folder or the working directory.
     """
+    if not target.exists():
+        return
     real_target = target.resolve()
     for path in (*needed, Path.cwd()):
-        if target.exists() and path.resolve().is_relative_to(real_target):
+        if path.resolve().is_relative_to(real_target):
             raise FileExistsError(
                 f"{str(target)!r} is or contains {str(path)!r}, which would be gone with it."
             )
@@ -135,7 +137,10 @@ def check_target(target: Path, overwrite: bool, needed: Sequence[Path] = ()) -> 
         raise FileExistsError(
             f"{str(target)!r} is a file, and a folder cannot replace it. Choose another folder."
         )
-    _require_free(target, overwrite)
+    if not overwrite and any(target.iterdir()):
+        raise FileExistsError(
+            f"{str(target)!r} exists, and is kept. Choose another folder, or say overwrite=True."
+        )
 
 
 def inside(folder: Path, name: Any) -> Path:
@@ -205,20 +210,8 @@ def sha256_of(file: Path) -> str:
 def shown_path(path: Path) -> Path:
     """Return a path as a user would type it: relative if it is below the working directory."""
     here = Path.cwd()
-    if path.is_absolute() and path.is_relative_to(here):
-        return path.relative_to(here)
-    return path
+    return path.relative_to(here) if path.is_relative_to(here) else path
 
 
 def _hidden_sibling(target: Path, kind: str) -> Path:
     return target.with_name(f".{target.name}.{kind}-{os.urandom(6).hex()}")
-
-
-def _require_free(target: Path, overwrite: bool) -> None:
-    if overwrite or not target.exists():
-        return
-    is_empty_folder = target.is_dir() and not any(target.iterdir())
-    if not is_empty_folder:
-        raise FileExistsError(
-            f"{str(target)!r} exists, and is kept. Choose another folder, or say overwrite=True."
-        )

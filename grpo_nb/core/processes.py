@@ -22,11 +22,8 @@ from typing import Any
 # torch computes with one OpenMP thread per core. At the end of each parallel part the threads wait
 # for the slowest one. GNU's OpenMP (libgomp) lets them spin meanwhile, 300,000 times by default. If
 # another program needs a core, they take time from the thread that they wait for. A smaller count
-# changes no result, because the number of threads stays the same (docs/evidence/cpu_step.md). With
-# OMP_WAIT_POLICY, a user chooses how the threads wait.
-SPIN_VARIABLE = "GOMP_SPINCOUNT"
-SPIN_COUNT = "20000"
-WAIT_POLICY = "OMP_WAIT_POLICY"
+# changes no result, because the number of threads stays the same (docs/evidence/cpu_step.md).
+SPIN_VARIABLES = {"GOMP_SPINCOUNT": "20000"}
 
 _LINES_IN_ERROR = 12
 
@@ -80,7 +77,7 @@ def run_command(
         start_new_session=True,
         # Without PYTHONUNBUFFERED, stdout and stderr of a Python program would be out of order, and
         # its last lines would be lost when it is ended.
-        env={**spin_variable(), **os.environ, "PYTHONUNBUFFERED": "1", **(environment or {})},
+        env={**SPIN_VARIABLES, **os.environ, "PYTHONUNBUFFERED": "1", **(environment or {})},
     )
     threading.Thread(target=_end_in_time, args=(child, seconds), daemon=True).start()
     try:
@@ -99,11 +96,6 @@ def run_command(
     if time.monotonic() - start >= seconds:
         raise ChildError(f"took longer than {seconds:g} s and was ended", lines)
     raise ChildError(f"ended with {status}", lines)
-
-
-def spin_variable() -> dict[str, str]:
-    """Return the variable with the spin count; empty if the user has chosen a wait policy."""
-    return {} if WAIT_POLICY in os.environ else {SPIN_VARIABLE: SPIN_COUNT}
 
 
 def _end_in_time(child: subprocess.Popen[bytes], seconds: float) -> None:

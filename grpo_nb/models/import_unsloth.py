@@ -10,7 +10,7 @@ import warnings
 from typing import Any
 
 from grpo_nb.core.problems import EnvironmentProblem
-from grpo_nb.core.processes import spin_variable
+from grpo_nb.core.processes import SPIN_VARIABLES
 from grpo_nb.machine.gpu import Gpu, find_gpu
 from grpo_nb.machine.host import usable_cores
 from grpo_nb.machine.packages import BY_HAND
@@ -64,7 +64,7 @@ def import_unsloth() -> Any:
     has_vllm = gpu is not None and importlib.util.find_spec("vllm") is not None
     variables = _variables(gpu, has_vllm)
     if gpu is None:
-        variables |= spin_variable()
+        variables |= SPIN_VARIABLES
     else:
         _require_import_order()
     for name, value in variables.items():

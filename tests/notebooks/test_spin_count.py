@@ -11,7 +11,7 @@ from typing import ClassVar
 import nbformat
 import pytest
 
-from grpo_nb.core.processes import SPIN_VARIABLE, WAIT_POLICY, run_command
+from grpo_nb.core.processes import SPIN_VARIABLES, run_command
 from scripts import run_notebook
 
 PRINT = [sys.executable, "-c", "import os; print(os.environ.get('GOMP_SPINCOUNT'))"]
@@ -19,7 +19,7 @@ PRINT = [sys.executable, "-c", "import os; print(os.environ.get('GOMP_SPINCOUNT'
 
 @pytest.fixture(autouse=True)
 def unset(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (SPIN_VARIABLE, WAIT_POLICY):
+    for name in SPIN_VARIABLES:
         # Set first, so that a value that a test leaves behind is removed at its end.
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
@@ -32,11 +32,6 @@ def test_child_gets_the_spin_count() -> None:
 def test_child_keeps_the_spin_count_of_the_user(monkeypatch) -> None:
     monkeypatch.setenv("GOMP_SPINCOUNT", "7")
     assert run_command(PRINT) == ["7"]
-
-
-def test_child_of_user_with_wait_policy_gets_no_spin_count(monkeypatch) -> None:
-    monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")
-    assert run_command(PRINT) == ["None"]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="torch has no libgomp on this system")
