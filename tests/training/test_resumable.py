@@ -731,19 +731,6 @@ def test_train_of_a_run_locked_elsewhere_is_refused(
     assert contents(crashed.path) == before
 
 
-def test_train_in_a_read_only_folder_is_refused(fresh, settings, small_disk: Path) -> None:
-    """A finished run there is still given back."""
-    there = settings.replace(run_root=str(small_disk), max_steps=1)
-    finished = gn.train(*fresh, [brevity], there, name="finished")
-    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
-    with pytest.raises(
-        gn.machine.EnvironmentProblem, match=r"or read-only for this process\. .*run_root="
-    ):
-        gn.train(*fresh, [brevity], there, name="new", resume="auto")
-    with pytest.warns(UserWarning, match="is already finished; returning it"):
-        assert gn.train(*fresh, [brevity], there, resume="auto").path == finished.path
-
-
 @pytest.fixture
 def small_disk(tmp_path: Path):
     """A file system of 4 MB."""

@@ -12,10 +12,8 @@ from types import SimpleNamespace
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.core import files
 from grpo_nb.core.locks import FolderLockedError, locked
 from grpo_nb.runs import checkpoints
-from grpo_nb.runs.run_folder import new_run_folder
 from grpo_nb.runs.run_info import RunInfo
 from grpo_nb.training.resume import FoundRun, resumed_info, rewind
 from grpo_nb.training.resume import find_run as find
@@ -356,23 +354,6 @@ def test_keep_best_keeps_one_for_every_checkpoint(root: Path) -> None:
         put(run.path / "best" / f"step-{step}" / "adapter_model.safetensors", b"a")
     checkpoints.delete_outdated_best(run.path)
     assert [step for step, _ in checkpoints.best_adapters(run.path)] == [3, 6, 9]
-
-
-def test_new_run_in_a_read_only_folder_is_refused(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    root.mkdir()
-    monkeypatch.setattr(files.os, "access", lambda path, mode: False)
-    with pytest.raises(
-        gn.machine.EnvironmentProblem, match=r"or read-only for this process.*run_root="
-    ):
-        new_run_folder(root, "a")
-
-
-def test_new_run_below_a_file_is_refused(root: Path) -> None:
-    put(root, b"a file")
-    with pytest.raises(gn.machine.EnvironmentProblem, match="is a file, or read-only"):
-        new_run_folder(root / "runs", "a")
 
 
 # Checkpoints.
