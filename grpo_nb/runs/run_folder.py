@@ -88,7 +88,7 @@ def new_run_folder(root: str | Path, name: str | None) -> Path:
     Raises:
         FileExistsError: A run of that name exists. Nothing is overwritten.
     """
-    folder = Path(root) / (name or datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S"))
+    folder = Path(root) / (name or datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S-%f"))
     folder.mkdir(parents=True)
     return folder
 

@@ -93,7 +93,8 @@ def test_status_sentence_of_each_state(
             assert run.status == "running"
 
 
-def test_new_run_folder_of_a_used_name_is_refused(tmp_path: Path) -> None:
+def test_new_run_folders_do_not_collide(tmp_path: Path) -> None:
+    assert len({run_file.new_run_folder(tmp_path, None) for _ in range(5)}) == 5
     run_file.new_run_folder(tmp_path, "a")
     with pytest.raises(FileExistsError, match="File exists"):
         run_file.new_run_folder(tmp_path, "a")
