@@ -183,14 +183,20 @@ def inside(folder: Path, name: Any) -> Path:
     return folder / name
 
 
-def refuse_links(folder: Path) -> None:
-    """Raise `ValueError` if a folder contains a symbolic link at any depth; see `inside`."""
+def refuse_links(folder: Path, within: Path | None = None) -> None:
+    """Raise `ValueError` if a folder contains a symbolic link at any depth; see `inside`.
+
+    Args:
+        folder: A run, an export, or a part of one.
+        within: Folder from which the message gives the path of the link; by default `folder`.
+    """
+    whole = within or folder
     # `os.walk` passes over what a training in progress removes meanwhile.
     for parent, folders, files in os.walk(folder):
         for name in (*folders, *files):
             path = Path(parent, name)
             if path.is_symlink():
-                inside(folder, path.relative_to(folder).as_posix())
+                inside(whole, path.relative_to(whole).as_posix())
 
 
 def nearest_existing(path: Path) -> Path:

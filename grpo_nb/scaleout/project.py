@@ -120,7 +120,7 @@ def open_project(folder: str | Path) -> Project:
     # Other entries may hold links, such as those of an environment that was made in the folder.
     for name in READ_ENTRIES:
         if inside(path, name).is_dir():
-            refuse_links(path / name)
+            refuse_links(path / name, within=path)
     origin_file = path / "origin.json"
     origin = read_run_info(origin_file)
     with reading(origin_file):
@@ -183,8 +183,9 @@ def _trained_settings(project: Project, arguments: dict[str, Any]) -> Settings:
     settings["loss_type"] = arguments["loss_type"]
     written_arguments = project.origin.effective["arguments"]
     for name, value in arguments.items():
-        # For an unchanged argument, the settings of the run stay as they were written.
-        if written_arguments.get(name) != value:
+        # For an unchanged argument, the settings of the run stay as they were written. A run has
+        # `max_steps` in place of epochs.
+        if written_arguments.get(name) != value and name != "num_train_epochs":
             place = settings if name in settings else extra
             place[name] = value
     # Last, because the arguments come from a file of the folder and must not change these.
