@@ -132,7 +132,6 @@ WRONG_ORDERS = [
     pytest.param(lambda run, task: gn.compare("base", run, task), id="before, after, task"),
     pytest.param(lambda run, task: gn.compare(run, "model.gguf", task), id="a file second"),
     pytest.param(lambda run, task: gn.compare(run, "base", task), id="base second"),
-    pytest.param(lambda run, task: gn.compare("base", run), id="base, run"),
     pytest.param(lambda run, task: gn.compare(run, against=task), id="task as other"),
 ]
 
@@ -144,6 +143,11 @@ def test_compare_with_swapped_arguments_is_refused(
     with pytest.raises(TypeError, match=r"gn\.compare\(.*\) takes"):
         call(run, task)
     assert run.model is None
+
+
+def test_compare_of_base_with_a_run_as_task_asks_for_the_run(run: gn.runs.Run) -> None:
+    with pytest.raises(ValueError, match="but no run was given"):
+        gn.compare("base", run)
 
 
 @pytest.mark.parametrize("function", [gn.compare, gn.evaluate])

@@ -6,6 +6,7 @@ Runs without torch too: `test_old_widgets.py` runs it with the ipywidgets and IP
 from __future__ import annotations
 
 import pydoc
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -116,7 +117,7 @@ def test_lab_marks_what_rewards_looked_at(lab: gn.RewardLab) -> None:
 
 
 def test_model_without_its_tokenizer_is_not_sampled(task: Task) -> None:
-    lab = gn.RewardLab(correctness(), task, object())
+    lab = gn.RewardLab(correctness(), task, SimpleNamespace(generate=None))
     with pytest.raises(ValueError, match="sampling needs a model and its tokenizer"):
         lab.sample()
 
