@@ -731,6 +731,16 @@ def test_train_of_a_run_locked_elsewhere_is_refused(
     assert contents(crashed.path) == before
 
 
+def test_finished_run_in_a_read_only_folder_is_returned(
+    fresh, settings: gn.Settings, small_disk: Path
+) -> None:
+    there = settings.replace(run_root=str(small_disk), max_steps=1)
+    finished = gn.train(*fresh, [brevity], there, name="finished")
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    with pytest.warns(UserWarning, match="is already finished; returning it"):
+        assert gn.train(*fresh, [brevity], there, resume="auto").path == finished.path
+
+
 @pytest.fixture
 def small_disk(tmp_path: Path):
     """A file system of 4 MB."""
