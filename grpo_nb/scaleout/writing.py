@@ -18,6 +18,7 @@ from grpo_nb.core.pages import render
 from grpo_nb.core.processes import ChildError, run_script
 from grpo_nb.export.hub import files_with_secrets
 from grpo_nb.export.staged_export import require_same_base
+from grpo_nb.models.identity import weights_identity
 from grpo_nb.models.sources import resolve_model
 from grpo_nb.rewards.base import RewardFunction, reward_name
 from grpo_nb.runs.card import public_settings, published_name, without_private_parts
@@ -104,11 +105,14 @@ def write(
         )
     # A model of the Hub is fetched there. Any other one is copied.
     model = published_name(run.settings.model) or COPIED_BASE
+    revision = None
     needed_folders = [run.path]
     if model == COPIED_BASE:
         base_folder = Path(resolve_model(run.settings.model))
         require_same_base(run, base_folder)
         needed_folders.append(base_folder)
+    else:
+        revision = _cached_revision(run, model)
     check_target(target, overwrite, needed_folders)
     recorded_steps = _recorded_steps(run)
     if not recorded_steps or not (run.start_path / "train.jsonl").is_file():
@@ -131,7 +135,7 @@ def write(
             copy_files(base_folder, staged / COPIED_BASE)
         lines = "".join(json.dumps(step) + "\n" for step in recorded_steps)
         (staged / "record.jsonl").write_text(lines, "utf-8")
-        _write_settings(staged, run, trainer_arguments, model=model)
+        _write_settings(staged, run, trainer_arguments, model=model, revision=revision)
         _write_origin(staged, run, trainer_arguments, model=model)
         for name in ("train.py", "replay.py", "cpu2.yaml", "README.md"):
             text = render(
@@ -159,6 +163,25 @@ def write(
 
 
 # The run
+
+
+def _cached_revision(run: Run, model: str) -> str | None:
+    """Return the commit of a Hub model in the cache; None if the model is not there.
+
+    Raises:
+        ExportError: The cache has other weights than those that the run was trained on.
+    """
+    from huggingface_hub import try_to_load_from_cache
+
+    config_file = try_to_load_from_cache(model, "config.json")
+    if not isinstance(config_file, str):
+        return None
+    folder = Path(config_file).parent
+    # The weights can be missing, if Unsloth loaded a copy in 4 bit.
+    if weights_identity(folder) is not None:
+        require_same_base(run, folder)
+    # The folder of a snapshot in the cache has the name of its commit.
+    return folder.name
 
 
 def _rewards_of(run: Run, given: Sequence[RewardFunction] | None) -> list[RewardFunction]:
@@ -283,13 +306,19 @@ def _require_recorded_scores(
 
 
 def _write_settings(
-    staged: Path, run: Run, trainer_arguments: dict[str, Any], *, model: str
+    staged: Path,
+    run: Run,
+    trainer_arguments: dict[str, Any],
+    *,
+    model: str,
+    revision: str | None,
 ) -> None:
     """Write run.yaml."""
     import yaml
 
     values = {
         "model": model,
+        "revision": revision,
         "dtype": run.info["number_type"],
         "load_in_4bit": run.settings.load_in_4bit,
         "reference": "base" if run.info["reference"] == BASE_REFERENCE else "start",

@@ -130,6 +130,19 @@ def test_run_whose_base_changed_is_refused(run: gn.runs.Run, tmp_path: Path) -> 
     assert not (tmp_path / "folder").exists()
 
 
+def test_hub_model_with_other_weights_is_refused(
+    run: gn.runs.Run, letters_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder would pin the revision in the cache, which is not the one of the training."""
+    copy = Path(shutil.copytree(run.path, tmp_path / "copy"))
+    settings = run.info["settings"] | {"model": "acme/tiny"}
+    rewrite(copy / "run.json", settings=settings, base="0" * 32)
+    cached = str(letters_folder / "config.json")
+    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *_: cached)
+    with pytest.raises(gn.export.ExportError, match="are not those that the run"):
+        gn.scaleout.write(copy, tmp_path / "folder", rewards=run.rewards)
+
+
 def test_launcher_knows_the_commands_of_the_readme(project: gn.scaleout.Project) -> None:
     from accelerate.commands.config.config_args import load_config_from_file
     from accelerate.commands.launch import launch_command_parser
