@@ -146,8 +146,8 @@ print(choice.sentence)
 # says how far the model's token probabilities have moved from those of the original model: 0 means not at all. A small penalty
 # in the loss (`beta`) makes moving away costly.
 #
-# The held-out curve shows the three measures on 16 questions that the model is never trained on: a rough first look. A mark at the
-# upper edge of the figure is an alert, and its text is below the figure.
+# The held-out curve shows the three measures on 16 questions that the model is never trained on: a rough first look. If there are
+# alerts, a table below the figure lists them.
 #
 # Do not wait for a falling loss: in GRPO the loss stays near zero and says nothing about progress.
 
@@ -191,7 +191,7 @@ display(first_group, last_group)
 #
 # Read the three rows. **Correct** means the right sum *in the format*. **In the format** is the format alone. **Correct anywhere**
 # compares the last number of the completion with the sum, so it does not need the tags. The column *how sure* has the p-value of
-# each change: the probability of a change at least this large if the model had not improved.
+# each change that is shown: the probability of a change at least this large if the model had not improved.
 #
 # **Predict before you run:** 14 steps, 16 completions in each. Has the model learned the format, sums, or both?
 #
@@ -245,11 +245,11 @@ print(outcome)
 #
 # | What you see | Reason | What to do |
 # | --- | --- | --- |
-# | *was imported before unsloth* | another import came first | restart the kernel and run from the top |
+# | *must not be imported before* | another import came first | restart the kernel and run from the top |
 # | after a disconnect: *was another training* | this time a different difficulty level was chosen | set `TASK` to the level of the first run: `TASK = {"source": "arithmetic", **gn.tasks.ARITHMETIC_LEVELS[2]}` |
 # | the reward stays flat | in every group all completions got the same total | read `run.step(1)`; use an easier task, an example in the prompt, or partial credit |
 # | the kernel dies | out of memory | `CHANGES = {"per_device_train_batch_size": 8}` |
-# | *the run ... exists already* | runs are never overwritten | another `RUN_NAME`, or `None` for the time of the start |
+# | *exists, and a new run overwrites nothing* | runs are never overwritten | another `RUN_NAME`, or `None` for the time of the start |
 #
 # ## Exercises
 #

@@ -176,7 +176,7 @@ run = gn.train(model, tokenizer, task, rewards, settings)
 #
 # The held-out remarks were never trained on. First, the model answers each of them greedily, as somebody who uses it would do. Read
 # the three rows *correct*, *in the format* and *correct anywhere*, and then the sentence about the majority-class baseline: only an
-# accuracy that is clearly above it counts as reading. The column *change* says whether the *training* improved anything. (The
+# accuracy that is clearly above it counts as reading. The column *how sure* says whether the *training* improved anything. (The
 # baseline here counts only the held-out remarks, so its share differs from the one above.)
 #
 # You should see a gain from 45 % to 64 %, and that the accuracy is clearly above the majority-class baseline only after the training.
@@ -266,7 +266,7 @@ print(run.outcome(sampled))
 # | *answers: text* where you have labels | the labels have fewer than three rows each on average, or there are more than 24 labels | more rows, or `kind="choice"` |
 # | *nothing in the prompt names &lt;answer&gt;* | your own `system=` does not describe the format | describe it, or give an `example` |
 # | *no signal* | all completions of a group get the same total | an `EXAMPLE`, easier questions, partial credit |
-# | *the settings are not those of the model in hand* | the settings changed after the model was loaded | run the cell with `load_model` again |
+# | *the settings are not those of the loaded model* | the settings changed after the model was loaded | run the cell with `load_model` again |
 #
 # ## Exercises
 #
