@@ -37,7 +37,7 @@ STEPS = 14  # @param {"type": "integer"}
 # ## Forty summaries with a score by hand
 #
 # The data are short notes as in the paper of a small town, with one or two summaries of each, good and bad. The makers of the kit wrote and
-# scored them along the rubric below, before any judge saw them. For your own task, score answers in `gn.RewardLab` (the keys 1 to 5)
+# scored them along the rubric below, before any judge saw them. For your own task, score answers in `gn.RewardLab` (the buttons 1 to 5)
 # or in a CSV with these columns.
 
 # %%
