@@ -123,7 +123,8 @@ _REASONS = {
     "batch_size": "the setting is per_device_train_batch_size",
     "group_size": "the setting is num_generations",
     "num_train_epochs epochs num_epochs": "a run is as long as max_steps: for two passes over the "
-    "questions write max_steps=2 * len(task.train) * num_generations // batch_size",
+    "questions write max_steps=2 * len(task.train) * num_generations // batch_size (times "
+    "num_iterations, if you set it)",
     "kl_coef": "the setting is beta",
     "lr": "the setting is learning_rate",
     "lora_r r max_lora_rank": "the setting is lora_rank",

@@ -16,11 +16,15 @@ def answer(request: dict[str, str]) -> dict[str, Any]:
             family.
     """
     from accelerate import init_empty_weights
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
     config = AutoConfig.from_pretrained(request["model"])
     with init_empty_weights(include_buffers=True):
-        return count_sizes(AutoModelForCausalLM.from_config(config))
+        try:
+            model = AutoModelForCausalLM.from_config(config)
+        except ValueError:  # a model for images and text, without a class for text alone
+            model = AutoModelForImageTextToText.from_config(config)
+    return count_sizes(model)
 
 
 def count_sizes(model: Any) -> dict[str, Any]:

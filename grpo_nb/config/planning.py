@@ -1,9 +1,11 @@
-"""`gn.plan`: the needs of a run, whether it fits, and which setting to lower first.
+"""`gn.plan`: the needs of a run, whether it fits, and smaller settings that do.
 
 Memory is arithmetic on sizes (formulas and their sources in `memory`), and never a promise. The
 time of a step is not estimated.
 """
 
+import dataclasses
+import functools
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -14,7 +16,7 @@ from grpo_nb.config.hardware import ComputeDtype, compute_dtype, has_vllm_engine
 from grpo_nb.config.memory import CPU_BASE, MemoryPart, Sizes, memory_parts, peak_gb, sizes_of
 from grpo_nb.config.presets import GPUS, PRESETS
 from grpo_nb.config.settings import Settings
-from grpo_nb.config.smaller_settings import first_saving
+from grpo_nb.config.smaller_settings import replace_line, savings
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.problems import EnvironmentProblem, warn_user
 from grpo_nb.core.tables import Shown, Table, bold
@@ -39,10 +41,15 @@ class Plan(Shown):
     prompt_tokens: int
     """Tokens of the longest prompt, or `max_prompt_length` if no prompt was measured."""
     sizes: Sizes
-    parts: tuple[MemoryPart, ...]
-    """Memory by part."""
     why_not_vllm: str = ""
     """Reason why vLLM does not generate although it was asked for; empty otherwise."""
+
+    @functools.cached_property
+    def parts(self) -> tuple[MemoryPart, ...]:
+        """Memory by part."""
+        number_bytes = self.dtype.bytes_per_number
+        parts = memory_parts(self.settings, self.sizes, self.gpu, number_bytes, self.prompt_tokens)
+        return tuple(parts)
 
     @property
     def memory_gb(self) -> float:
@@ -58,7 +65,7 @@ class Plan(Shown):
         """Raise if the run cannot fit a CPU, where the kernel would end; warn if it is a GPU.
 
         Raises:
-            EnvironmentProblem: Gives the memory needed, the memory free, and the setting to lower.
+            EnvironmentProblem: Gives the memory needed, the memory free, and settings that fit.
         """
         if self.fits:
             return
@@ -74,9 +81,28 @@ class Plan(Shown):
         need = f"about {self.memory_gb:.1f} GB at its peak"
         if self.fits:
             return f"The run fits {machine}: it needs {need}; {free}."
-        saving = first_saving(self.settings, is_gpu=self.gpu is not None)
-        advice = saving or "No setting is left to lower; take a smaller model."
+        changes = self._fitting_changes()
+        advice = "No smaller settings fit; take a smaller model."
+        if changes:
+            advice = f"What fits: {replace_line(changes)}"
         return f"This run needs {need}; {free}. {advice}"
+
+    def _fitting_changes(self) -> dict[str, Any]:
+        """Return the changes with which the run fits; empty if no smaller settings fit."""
+        changes: dict[str, Any] = {}
+        plan = self
+        # Each saving can be made only finitely often, so the loop ends.
+        while not plan.fits:
+            for saving in savings(plan.settings, is_gpu=plan.gpu is not None):
+                smaller_settings = plan.settings.replace(**saving.change)
+                smaller = dataclasses.replace(plan, settings=smaller_settings)
+                if smaller.memory_gb < plan.memory_gb:
+                    break
+            else:
+                return {}
+            changes |= saving.change
+            plan = smaller
+        return changes
 
     def _parts(self) -> Iterable[str | Table]:
         yield f"Plan for {self.settings.model}. {self._verdict()}"
@@ -147,11 +173,14 @@ def plan(
     True
     """
     require("gn.plan(settings, task)", optional=("task",), settings=settings, task=task)
-    gpu = find_gpu() if machine is None else machine
+    own_gpu = find_gpu()
+    gpu = own_gpu if machine is None else machine
     if not isinstance(machine, Gpu | None):
         require_choice("machine", machine, PRESETS)
         gpu = GPUS.get(machine)
-    is_another_machine = machine is not None and gpu is not None
+    # By name, because the memory differs a little for each driver.
+    own_name = own_gpu.name if own_gpu is not None else None
+    is_another_machine = gpu is not None and gpu.name != own_name
     prompt_tokens = settings.max_prompt_length
     if task is not None and tokenizer is not None:
         # Training drops longer prompts.
@@ -166,16 +195,13 @@ def plan(
     if why_not_vllm:
         # The plan is of the run that will happen, not of the one that was asked for.
         settings = settings.replace(fast_inference=False)
-    dtype = compute_dtype(settings, gpu, model)
-    parts = memory_parts(settings, sizes, gpu, dtype.bytes_per_number, prompt_tokens)
     return Plan(
         settings=settings,
         gpu=gpu,
         available_gb=_available(gpu, model, is_another_machine) / 1e9,
-        dtype=dtype,
+        dtype=compute_dtype(settings, gpu, model),
         prompt_tokens=prompt_tokens,
         sizes=sizes,
-        parts=tuple(parts),
         why_not_vllm=why_not_vllm,
     )
 

@@ -205,7 +205,7 @@ class Settings:
         try:
             return cls(**values)
         except ValidationError as error:
-            raise ValueError("\n".join(_problems(error))) from None
+            raise ValueError("\n".join(dict.fromkeys(_problems(error)))) from None
 
 
 def _names() -> list[str]:
@@ -219,6 +219,12 @@ def _problems(error: ValidationError) -> Iterable[str]:
         if detail["type"] == "value_error":
             # Raised by `Settings.__post_init__`.
             yield str(detail["ctx"]["error"])
+        elif detail["loc"][0] == "warmup_steps":
+            # pydantic reports one problem for each of the two types.
+            yield (
+                f"warmup_steps = {detail['input']!r:.80}: Input should be a whole number of steps, "
+                "or a share below 1."
+            )
         else:
             name = ".".join(str(part) for part in detail["loc"])
             yield f"{name} = {detail['input']!r:.80}: {detail['msg']}."

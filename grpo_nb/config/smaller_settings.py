@@ -1,7 +1,12 @@
-"""Name the setting to lower first: for a plan that does not fit, and after out-of-memory."""
+"""Find smaller settings, for a plan that does not fit and after an out-of-memory error.
 
-from collections.abc import Mapping
-from typing import Any
+Both try the same changes in the same order.
+"""
+
+import re
+import traceback
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.problems import error_chain
@@ -11,52 +16,64 @@ from grpo_nb.machine.gpu import find_gpu
 # Below this share the weights of a model hardly fit into vLLM's memory.
 _LEAST_SHARE_OF_VLLM = 0.3
 _LEAST_COMPLETION_LENGTH = 64
+# Line of a traceback in `generate` or `_generate`, which every sampling of a training calls (trl
+# 1.15, transformers 5.17).
+_SAMPLING_LINE = ", in _?generate\n"
 
 
-def first_saving(settings: Settings, *, is_gpu: bool, is_loading: bool = False) -> str:
-    """Return the change that saves memory and changes the training least; empty if there is none.
+class Saving(NamedTuple):
+    """A change to the settings that saves memory."""
+
+    why: str
+    change: dict[str, Any]
+
+
+def savings(settings: Settings, *, is_gpu: bool, phase: str = "") -> Iterator[Saving]:
+    """Yield the changes that save memory, those that change the training least first.
 
     Args:
         settings: Settings of the run.
         is_gpu: True if the run is on a GPU.
-        is_loading: If True, leave out changes that do not help while the model is loaded.
+        phase: `loading`, `generation` or `training`: leave out changes that do not help there.
     """
     micro = settings.per_device_train_batch_size
-    passes = settings.gradient_accumulation_steps
     # With steps_per_generation, halving the pass also halves what is generated at a time, and might
     # split a group.
     can_halve = micro % 2 == 0 and not settings.extra.get("steps_per_generation")
-    if can_halve and not is_loading:
-        change = {
-            "per_device_train_batch_size": micro // 2,
-            "gradient_accumulation_steps": passes * 2,
-        }
-        # The loss bnpo divides by the tokens of each pass.
-        return (
+    if can_halve and phase not in ("loading", "generation"):
+        yield Saving(
+            # The loss bnpo divides by the tokens of each pass.
             "Activations grow with the completions of one pass. The step keeps its completions; "
-            'only loss_type="bnpo" weighs their tokens a little differently. Write '
-            f"{replace_line(change)}"
+            'only loss_type="bnpo" weighs their tokens a little differently.',
+            {
+                "per_device_train_batch_size": micro // 2,
+                "gradient_accumulation_steps": settings.gradient_accumulation_steps * 2,
+            },
         )
+    # In standby vLLM gives its share back while gradients are computed.
+    has_vllm = is_gpu and settings.fast_inference and phase != "training"
     share = settings.gpu_memory_utilization
-    if is_gpu and settings.fast_inference and share > _LEAST_SHARE_OF_VLLM:
-        smaller_share = max(round(share - 0.1, 3), _LEAST_SHARE_OF_VLLM)
-        return (
-            "vLLM takes its share at once, and what is left was too little for the rest. Write "
-            f"{replace_line({'gpu_memory_utilization': smaller_share})}"
+    if has_vllm and share > _LEAST_SHARE_OF_VLLM:
+        yield Saving(
+            "vLLM takes its share at once, and what is left was too little for the rest.",
+            {"gpu_memory_utilization": max(round(share - 0.1, 3), _LEAST_SHARE_OF_VLLM)},
         )
-    if is_gpu and not settings.load_in_4bit:
-        return (
-            "The weights are the largest part left. In 4 bit they take about a third. Write "
-            f"{replace_line({'load_in_4bit': True})}"
+    if is_gpu and not settings.load_in_4bit and phase != "generation":
+        yield Saving(
+            "The weights are the largest part left. In 4 bit they take about a third.",
+            {"load_in_4bit": True},
         )
     length = settings.max_completion_length
-    if length > _LEAST_COMPLETION_LENGTH and not is_loading:
-        shorter = max(length // 2, _LEAST_COMPLETION_LENGTH)
-        return (
-            "Memory grows with the length of the completions. Write "
-            f"{replace_line({'max_completion_length': shorter})}"
+    if length > _LEAST_COMPLETION_LENGTH and phase != "loading":
+        yield Saving(
+            "Memory grows with the length of the completions.",
+            {"max_completion_length": max(length // 2, _LEAST_COMPLETION_LENGTH)},
         )
-    return ""
+    if has_vllm:
+        yield Saving(
+            "Without vLLM the memory it takes for itself is free; generation is slower.",
+            {"fast_inference": False},
+        )
 
 
 def replace_line(change: Mapping[str, Any]) -> str:
@@ -89,9 +106,16 @@ def memory_advice(
     text = " ".join(map(searchable_text, error_chain(error)))
     if not is_out_of_memory(error) or "cache blocks" in text or "kv cache" in text:
         return None
-    saving = first_saving(settings, is_gpu=find_gpu() is not None, is_loading=is_loading)
-    advice = saving or "No setting of this run is left to lower. Take a smaller model"
-    when = "while loading" if is_loading else "in training"
+    phase = "loading" if is_loading else "training"
+    # The error of a training does not say which phase it came from.
+    lines = "".join(traceback.format_exception(error))
+    if not is_loading and re.search(_SAMPLING_LINE, lines):
+        phase = "generation"
+    saving = next(savings(settings, is_gpu=find_gpu() is not None, phase=phase), None)
+    advice = "No setting of this run is left to lower. Take a smaller model"
+    if saving is not None:
+        advice = f"{saving.why} Write {replace_line(saving.change)}"
+    when = "while loading" if is_loading else f"in {phase}"
     return (
         f"Out of memory {when}. {advice}, in a fresh kernel: the failed one still holds its memory."
     )

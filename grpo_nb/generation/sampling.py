@@ -65,8 +65,8 @@ def generate(
             results together.
         temperature: 0 for greedy decoding. Above 0, tokens are sampled from the whole vocabulary,
             unless `sampling` limits it.
-        sampling: With a temperature above 0, more parameters of `GenerationConfig`: those of
-            `Settings.sampling`, such as `top_p`.
+        sampling: With a temperature above 0, more parameters of `GenerationConfig`, such as
+            `top_p`.
         batch_size: Number of prompts at a time; vLLM gets at least 256.
         chat_template_kwargs: Further arguments of the chat template.
         progress: Called with the number of completed prompts after each batch.
@@ -156,7 +156,7 @@ def _choose_sampler(
     if has_vllm_engine(model):
         reason = choice.why_not_vllm
         _LOG.warning("Prompts are completed without vLLM, which is slower: %s.", reason)
-    if choice.can_share_prompts:
+    if choice.can_share_prompts and CpuEngine.sampling_obstacle(config) is None:
         return partial(CpuEngine(model).sample, config=config), batch_size
     return partial(sample_with_transformers, model, config=config), batch_size
 

@@ -63,8 +63,8 @@ def install(*, vllm: bool = True, report: Report | None = None) -> None:
     Args:
         vllm: If True, vLLM is installed on a machine with a GPU. vLLM makes sampling several
             times faster and the installation several GB larger. In Colab it also replaces torch.
-        report: Function called with one line per step, and with the reason if a GPU gets no vLLM;
-            for example `print`.
+        report: Function called with one line per step, and with the reason if a driver is too old
+            for vLLM; for example `print`.
 
     Raises:
         EnvironmentProblem: The user has to do something first, or pip failed.
@@ -77,7 +77,7 @@ def install(*, vllm: bool = True, report: Report | None = None) -> None:
     chosen = choose_requirements(report, vllm=vllm)
     without_dependencies = _read_requirements("requirements-no-deps.txt")
     is_complete = all(map(is_met, [*chosen, *without_dependencies]))
-    if not is_complete or packages.has_breaking_torchao():
+    if not is_complete or packages.breaking_packages():
         requirements = [line for line in chosen if _pin(line) or not is_met(line)]
         kept = _pins_of_installed(_NEVER_REPLACED)
         if "torch" not in map(_name, chosen):
@@ -98,7 +98,7 @@ def choose_requirements(report: Report, *, vllm: bool = True) -> list[str]:
     use it.
 
     Args:
-        report: Function called with the reason if a GPU gets no vLLM.
+        report: Function called with the reason if a driver is too old for vLLM.
         vllm: If False, vLLM is not installed.
     """
     requirements = _read_requirements("requirements.txt")
@@ -164,16 +164,17 @@ def run_step(command: Sequence[str], step: str, report: Report, log: Report | No
 
 
 def finish_installation(folder: Path, report: Report, log: Report | None = None) -> None:
-    """Install the `--no-deps` requirements, and uninstall an old torchao, which breaks peft.
+    """Install the `--no-deps` requirements, and uninstall what breaks transformers or peft here.
 
     Call this after installing the other requirements.
     """
     file = folder / "requirements-no-deps.txt"
     step = "Installing unsloth and the small model"
     run_step([*PIP, "install", "--no-deps", "-r", str(file)], step, report, log)
-    if packages.has_breaking_torchao():
-        step = "Removing torchao, which would break peft"
-        run_step([*PIP, "uninstall", "--yes", "torchao"], step, report, log)
+    breaking = packages.breaking_packages()
+    if breaking:
+        step = f"Removing {' and '.join(breaking)}, which would break transformers or peft"
+        run_step([*PIP, "uninstall", "--yes", *breaking], step, report, log)
 
 
 def link(folder: Path) -> None:

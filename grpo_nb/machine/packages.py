@@ -114,13 +114,20 @@ def minor_release(version: str) -> tuple[int, int]:
     return int(major), int(minor)
 
 
-def has_breaking_torchao() -> bool:
-    """Return True for a torchao before 0.16, as in Colab, which the kit does not need.
-
-    With it, peft 0.21 raises ImportError when it adds a LoRA.
-    """
-    version = installed_version("torchao")
-    return version is not None and minor_release(version) < (0, 16)
+def breaking_packages() -> list[str]:
+    """Return installed packages that the kit does not need and that break transformers or peft."""
+    torch = installed_version("torch")
+    torchvision = installed_version("torchvision")
+    torchao = installed_version("torchao")
+    names = []
+    # torchvision 0.28 belongs to torch 2.13, and so on (table in the README of pytorch/vision).
+    # With another one transformers fails (operator torchvision::nms).
+    if torch and torchvision and minor_release(torchvision)[1] != minor_release(torch)[1] + 15:
+        names.append("torchvision")
+    # With a torchao before 0.16, peft 0.21 raises ImportError when it adds a LoRA. Colab has 0.10.
+    if torchao and minor_release(torchao) < (0, 16):
+        names.append("torchao")
+    return names
 
 
 @functools.cache

@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 from grpo_nb.core.problems import EnvironmentProblem
@@ -44,13 +45,21 @@ class _Nowhere(io.TextIOBase):
         return len(text)
 
 
-def silently() -> contextlib.redirect_stdout:
-    """Return a context that keeps printed output out of the notebook.
+@contextlib.contextmanager
+def silently() -> Iterator[None]:
+    """Keep printed output out of the notebook, and vLLM's log except for later errors.
 
     vLLM's log handler keeps the stdout that it finds when the first engine is made
-    (vllm/logger.py, _configure_vllm_root_logger), so its log stays out as well.
+    (vllm/logger.py, _configure_vllm_root_logger).
     """
-    return contextlib.redirect_stdout(_Nowhere())
+    try:
+        with contextlib.redirect_stdout(_Nowhere()):
+            yield
+    finally:
+        for handler in logging.getLogger("vllm").handlers:
+            if isinstance(getattr(handler, "stream", None), _Nowhere):
+                handler.setStream(sys.stderr)
+                handler.setLevel(logging.ERROR)
 
 
 def import_unsloth() -> Any:
@@ -78,6 +87,7 @@ def import_unsloth() -> Any:
             warnings.filterwarnings("ignore", message="(?s).*Unsloth should be imported before")
             import unsloth
 
+            from huggingface_hub.utils import are_progress_bars_disabled, enable_progress_bars
             from transformers.utils import logging as transformers_logging
     except (ImportError, RuntimeError) as error:
         raise EnvironmentProblem(
@@ -86,7 +96,11 @@ def import_unsloth() -> Any:
         ) from error
     setattr(unsloth, _BY_THE_KIT, True)
     # A saved notebook would show transformers' bars at 0 % for ever.
+    hides_downloads = are_progress_bars_disabled()
     transformers_logging.disable_progress_bar()
+    # It hides the bars of downloads too.
+    if not hides_downloads:
+        enable_progress_bars()
     if has_vllm:
         # At its import Unsloth saw the replaced stdout. Without this patch, a model that the user
         # loads with Unsloth directly would have no vLLM.
@@ -110,7 +124,9 @@ def _require_import_order() -> None:
         raise EnvironmentProblem(
             f"{', '.join(early)} must not be imported before grpo_nb imports unsloth for a GPU: "
             "a training would be slower, run out of memory or compute another loss. Move that "
-            "import below gn.load_model(settings). Restart the kernel and run from the top."
+            "import below gn.load_model(settings), or below "
+            "grpo_nb.models.import_unsloth.import_unsloth() if you load the model yourself. Restart "
+            "the kernel and run from the top."
         )
 
 

@@ -29,9 +29,11 @@ def resolve_model(name: str) -> str:
         FileNotFoundError: The folder holds no model, or the Hub does not give the model, with the
             folder that was searched and the first line of the Hub's error, which is a page long.
         EntryNotFoundError: The Hub's own error for an id that is no model.
+        GatedRepoError: The Hub's own error for a model that needs its owner's consent.
     """
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import (
+        GatedRepoError,
         HFValidationError,
         LocalEntryNotFoundError,
         RepositoryNotFoundError,
@@ -43,6 +45,9 @@ def resolve_model(name: str) -> str:
     if not path.exists():
         try:
             hf_hub_download(name, "config.json")
+        except GatedRepoError:
+            # The Hub's own error says to ask for access. It is a `RepositoryNotFoundError` too.
+            raise
         except (HFValidationError, LocalEntryNotFoundError, RepositoryNotFoundError) as error:
             raise FileNotFoundError(
                 f"{name!r} is no folder here (looked in {Path.cwd()}) and no model that the Hub "
@@ -61,7 +66,7 @@ def resolve_model(name: str) -> str:
 
 def cache_root() -> Path:
     """Return the folder of converted models: $GRPO_NB_CACHE, or ~/.cache/grpo_nb."""
-    return Path(os.environ.get("GRPO_NB_CACHE", "~/.cache/grpo_nb")).expanduser()
+    return Path(os.environ.get("GRPO_NB_CACHE") or "~/.cache/grpo_nb").expanduser()
 
 
 def embedded_model_folder() -> Path:

@@ -145,6 +145,11 @@ def read_run_info(path: Path) -> RunInfo:
     with reading(path):
         content = json.loads(path.read_text("utf-8"))
         check_fields(path.name, content, RUN_INFO)
+        # Earlier versions wrote the epochs beside the steps, and None for a warm-up of a tenth.
+        settings = content["settings"]
+        settings.pop("num_train_epochs", None)
+        if settings.get("warmup_steps", 0) is None:
+            settings["warmup_steps"] = 0.1
         AnswerFormat(**content["task"]["format"])
     # A later version may have added fields without changing the meaning of the others.
     names = {field.name for field in dataclasses.fields(RunInfo)}

@@ -1,13 +1,17 @@
 """A plan gives the memory that a run needs, invents no number, and names settings that fit."""
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
 
 import grpo_nb as gn
 from grpo_nb.config import memory, planning, presets, smaller_settings
-from grpo_nb.config.memory import sizes_of
+from grpo_nb.config.memory import Sizes, sizes_of
 from grpo_nb.config.presets import GPUS
 from grpo_nb.config.smaller_settings import memory_advice
 from grpo_nb.machine.gpu import Gpu
@@ -75,7 +79,7 @@ def test_plan_peak_is_that_of_the_larger_phase(name: str) -> None:
 def test_plan_that_does_not_fit_a_gpu_warns() -> None:
     plan = gn.plan(gn.preset("h100"), machine=gpu_of(16))
     assert plan.fits is False
-    with pytest.warns(UserWarning, match=r"needs about .* GB .*16.0 GB free.*settings.replace\("):
+    with pytest.warns(UserWarning, match=r"needs about .* GB .*16.0 GB free.*What fits: settings"):
         plan.require_fit()
 
 
@@ -115,6 +119,10 @@ def test_plan_for_the_cpu_of_a_gpu_machine_asks_for_free_memory(
     assert gn.plan(gn.preset("cpu"), machine="cpu").available_gb < 1.8
 
 
+def test_plan_of_the_own_card_by_name_counts_only_free_memory(on_an_l4) -> None:
+    assert gn.plan(gn.preset("l4"), machine="l4").available_gb == pytest.approx(5 * 2**30 / 1e9)
+
+
 def test_plan_of_a_card_elsewhere_has_all_its_memory(on_an_l4) -> None:
     plan = gn.plan(gn.preset("t4"), machine="t4")
     assert plan.available_gb > 15
@@ -152,6 +160,13 @@ CPU = RuntimeError("DefaultCPUAllocator: can't allocate memory")
             id="loading: less for vLLM",
         ),
         pytest.param(
+            CUDA,
+            True,
+            {"fast_inference": True, "gpu_memory_utilization": 0.3, "load_in_4bit": True},
+            {"fast_inference": False},
+            id="loading: without vLLM",
+        ),
+        pytest.param(
             CPU,
             False,
             {**ONE, "max_completion_length": 128},
@@ -187,6 +202,69 @@ def test_plan_that_does_not_fit_keeps_groups_whole() -> None:
     plan = gn.plan(GROUP_PER_STEP.replace(max_completion_length=2048), machine=gpu_of(2))
     assert not plan.fits
     assert "per_device_train_batch_size" not in repr(plan)
+
+
+SEVEN_BILLION = Sizes(
+    parameters=7_600_000_000,
+    hidden=3584,
+    mlp_width=18944,
+    layers=28,
+    key_value_width=512,
+    query_width=3584,
+    vocabulary=152064,
+    linear=6_500_000_000,
+    inputs_and_outputs=3_360_000,
+)
+
+
+@given(
+    memory_gb=st.floats(2, 200),
+    micro=st.sampled_from([8, 16, 32]),
+    length=st.sampled_from([64, 512, 2048]),
+    four_bit=st.booleans(),
+)
+@hypothesis_settings(max_examples=25, deadline=None)
+def test_plan_with_its_smaller_settings_fits(
+    memory_gb: float, micro: int, length: int, four_bit: bool
+) -> None:
+    settings = gn.preset(
+        "l4",
+        per_device_train_batch_size=micro,
+        max_completion_length=length,
+        load_in_4bit=four_bit,
+    )
+    shown = repr(gn.plan(settings, machine=gpu_of(memory_gb)))
+    assert ("The run fits" in shown) + ("What fits:" in shown) + ("take a smaller" in shown) == 1
+    if change := re.search(r"What fits: settings = (settings\.replace\(.*\))", shown):
+        smaller = eval(change[1], {"settings": settings})
+        assert gn.plan(smaller, machine=gpu_of(memory_gb)).fits
+
+
+def test_plan_of_16_bit_weights_larger_than_the_card_loads_4_bit(monkeypatch) -> None:
+    monkeypatch.setattr(planning, "sizes_of", lambda model: SEVEN_BILLION)
+    settings = gn.preset("a100", load_in_4bit=False, gpu_memory_utilization=0.9)
+    shown = repr(gn.plan(settings, machine=gpu_of(16)))
+    assert re.search(r"What fits: settings = settings\.replace\(.*load_in_4bit=True", shown)
+
+
+def test_plan_that_nothing_makes_fit_names_a_smaller_model(monkeypatch) -> None:
+    monkeypatch.setattr(planning, "sizes_of", lambda model: SEVEN_BILLION)
+    monkeypatch.setattr(planning, "free_memory_bytes", lambda: 60e9)
+    with pytest.raises(gn.machine.EnvironmentProblem) as caught:
+        gn.plan(gn.preset("cpu"), machine="cpu").require_fit()
+    assert "No smaller settings fit; take a smaller model." in str(caught.value)
+    assert "settings.replace" not in str(caught.value)
+
+
+def test_memory_advice_in_sampling_leaves_the_passes_of_training() -> None:
+    def _generate() -> None:
+        raise CUDA
+
+    with pytest.raises(RuntimeError) as caught:
+        _generate()
+    advice = memory_advice(caught.value, gn.Settings(max_completion_length=256))
+    assert advice.startswith("Out of memory in generation.")
+    assert "settings.replace(max_completion_length=128)" in advice
 
 
 def test_memory_advice_shortens_completions_to_the_least_length() -> None:

@@ -37,6 +37,11 @@ def test_preset_has_whole_groups_and_a_kl_curve(name: str) -> None:
         ({"learning_rate": float("nan")}, "learning_rate = nan: Input should be a finite number."),
         ({"learning_rate": 0}, "learning_rate = 0: Input should be greater than 0."),
         ({"learning_rate": "1e-5"}, "learning_rate = '1e-5': Input should be a valid number."),
+        (
+            {"warmup_steps": 1.5},
+            "warmup_steps = 1.5: Input should be a whole number of steps, or a share below 1.",
+        ),
+        ({"num_train_epochs": 2}, "times num_iterations, if you set it"),
         ({"max_steps": True}, "max_steps = True: Input should be a valid integer."),
         ({"num_train_epochs": 2}, "a run is as long as max_steps"),
         ({"num_generations": 6}, "per_device_train_batch_size=18"),

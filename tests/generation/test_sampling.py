@@ -108,3 +108,17 @@ def test_generate_keeps_order_and_marks_truncated_answers(tiny_folder: Path) -> 
     assert not completions[0].is_truncated
     decoded = [tokenizer.decode(row, skip_special_tokens=True) for row in expected]
     assert [one.text for one in completions] == decoded
+
+
+def test_generate_with_beams_takes_transformers(
+    tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The CPU engine has no beams, and would ignore them."""
+    model, tokenizer = gn.load_model(gn.preset("cpu", model=str(tiny_folder), dtype="float32"))
+    monkeypatch.setattr(CpuEngine, "sample", None)
+    chats = [[{"role": "user", "content": "Say yes."}]]
+    beams = {"num_beams": 2}
+    (one,) = generate(
+        model, tokenizer, chats, max_completion_length=4, temperature=1.0, sampling=beams
+    )
+    assert one.tokens > 0

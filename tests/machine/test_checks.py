@@ -232,18 +232,30 @@ def test_packages_check(versions, status, found, machine: Machine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "is_breaking"),
+    ("versions", "names"),
     [
-        pytest.param("0.10.0", True, id="old torchao of Colab"),
-        pytest.param("0.16.0", False, id="new torchao"),
-        pytest.param(None, False, id="no torchao"),
+        pytest.param({"torchao": "0.10.0"}, ["torchao"], id="old torchao of Colab"),
+        pytest.param({"torchao": "0.16.0"}, [], id="new torchao"),
+        pytest.param({}, [], id="neither"),
+        pytest.param(
+            {"torch": "2.13.0", "torchvision": "0.25.0"},
+            ["torchvision"],
+            id="torchvision for another torch",
+        ),
+        # The index's torch does not name its CUDA, and torchvision does.
+        pytest.param({"torch": "2.13.0", "torchvision": "0.28.0+cu130"}, [], id="index"),
+        pytest.param(
+            {"torch": "2.13.0a0+e6bf23d", "torchvision": "0.28.0a0+1f4c9d2"},
+            [],
+            id="container of NVIDIA",
+        ),
     ],
 )
-def test_breaking_torchao_is_found_by_its_version(
-    version: str | None, is_breaking: bool, monkeypatch: pytest.MonkeyPatch
+def test_breaking_packages_are_named_by_their_versions(
+    versions: dict, names: list, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packages, "installed_version", {"torchao": version}.get)
-    assert packages.has_breaking_torchao() is is_breaking
+    monkeypatch.setattr(packages, "installed_version", versions.get)
+    assert packages.breaking_packages() == names
 
 
 def test_kernel_with_old_package_in_memory_is_a_problem(machine: Machine, monkeypatch) -> None:

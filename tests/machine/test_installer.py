@@ -132,6 +132,7 @@ COLAB_WHEELS = (
     "helper 1.0",
     "helper 2.0",
     "torchao 0.10.0",
+    "torchvision 0.26.0",
     "unsloth 2026.10.9 certifi>=9999",
 )
 REPOSITORY_WHEELS = (
@@ -225,7 +226,7 @@ class ColabSession:
         }
         make_repository(self.clone, requirements)
         make_wheels(folder / "wheels", COLAB_WHEELS)
-        old = ("numpy==2.1.3", "transformers==5.15.0", "torchao")
+        old = ("numpy==2.1.3", "transformers==5.15.0", "torchao", "torchvision")
         self.run("-m", "pip", "-q", "--disable-pip-version-check", "install", *old)
 
     def run(self, *arguments: str) -> str:
@@ -259,14 +260,14 @@ def test_install_cell_in_a_new_colab_session(tmp_path: Path) -> None:
     assert [step.split(",")[0] for step in steps] == [
         "Installing torch",
         "Installing unsloth and the small model",
-        "Removing torchao",
+        "Removing torchvision and torchao",
     ]
     versions = session.versions()
     assert PINNED.items() <= versions.items()
     assert versions["unsloth"] == "2026.10.9"
     assert versions["numpy"] == "2.1.3", "the kernel has it loaded"
     assert versions["tyro"] == "1.5"
-    assert not {"pytest", "torchao"} & versions.keys()
+    assert not {"pytest", "torchao", "torchvision"} & versions.keys()
     # After the restart there is nothing to do.
     assert session.run_install_cell() == [[], []]
     code = "import os; os.chdir('/'); import grpo_nb; print(grpo_nb.__file__)"

@@ -3,11 +3,14 @@ they change nothing, and on a GPU they are named."""
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from huggingface_hub.utils import are_progress_bars_disabled
+from transformers.utils import logging as transformers_logging
 
 from grpo_nb.config.presets import GPUS
 from grpo_nb.core.problems import EnvironmentProblem
@@ -64,7 +67,33 @@ def early(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "peft")
 
 
+def test_import_of_unsloth_keeps_the_bars_of_downloads(monkeypatch: pytest.MonkeyPatch) -> None:
+    bars = sys.modules["huggingface_hub.utils.tqdm"]
+    monkeypatch.setattr(bars, "HF_HUB_DISABLE_PROGRESS_BARS", None)
+    monkeypatch.setattr(bars, "progress_bar_states", {})
+    import_unsloth.import_unsloth()
+    assert not are_progress_bars_disabled()
+    assert not transformers_logging.is_progress_bar_enabled()
+
+
+def test_vllm_log_handler_made_silently_shows_later_errors(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logger = logging.getLogger("vllm")
+    monkeypatch.setattr(logger, "handlers", [])
+    with import_unsloth.silently():
+        # vllm/logger.py, _configure_vllm_root_logger
+        logger.addHandler(logging.StreamHandler(sys.stdout))
+        logger.error("while loading")
+    logger.warning("not sleeping")
+    logger.error("the engine died")
+    output = capsys.readouterr()
+    assert (output.out, output.err) == ("", "the engine died\n")
+
+
 def test_early_import_on_a_gpu_names_the_packages(early: None) -> None:
-    message = r"trl, transformers must not be imported before .*unsloth.*below gn\."
+    message = (
+        r"trl, transformers must not be imported before .*unsloth.*below gn\..*import_unsloth\(\)"
+    )
     with pytest.raises(EnvironmentProblem, match=message):
         import_unsloth.import_unsloth()

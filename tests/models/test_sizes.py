@@ -76,6 +76,15 @@ def test_sizes_of_another_family_are_counted_without_weights(tmp_path: Path) -> 
     assert sizes.linear == sum(linear)
 
 
+def test_sizes_of_a_model_with_images_are_counted(counted_here: None, tmp_path: Path) -> None:
+    text = {"hidden_size": 64, "num_hidden_layers": 2, "intermediate_size": 128}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 100}
+    config = {"model_type": "qwen2_5_vl", "text_config": text | heads}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    sizes = sizes_of(str(tmp_path))
+    assert (sizes.hidden, sizes.layers, sizes.vocabulary) == (64, 2, 100)
+
+
 @pytest.mark.parametrize("name", ["a folder", "nobody/nothing", "no such/folder/at all"])
 def test_plan_of_unreadable_model_names_it(name: str, tmp_path: Path, counted_here) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "no such family"}')

@@ -1,0 +1,31 @@
+"""A model name is found as a folder or on the Hub, and the Hub's errors stay useful."""
+
+from pathlib import Path
+
+import httpx
+import huggingface_hub
+import pytest
+from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
+
+from grpo_nb.models.sources import cache_root, resolve_model
+
+
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [(GatedRepoError, GatedRepoError), (RepositoryNotFoundError, FileNotFoundError)],
+)
+def test_gated_model_keeps_the_error_of_the_hub(
+    error: type[Exception], raised: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def download(*_: str) -> None:
+        response = httpx.Response(403, request=httpx.Request("GET", "https://hub"))
+        raise error("Access is restricted.", response=response)
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+    with pytest.raises(raised, match="Access is restricted"):
+        resolve_model("owner/gated")
+
+
+def test_empty_cache_variable_means_the_default_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRPO_NB_CACHE", "")
+    assert cache_root() == Path("~/.cache/grpo_nb").expanduser()
