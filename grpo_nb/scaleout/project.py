@@ -55,7 +55,7 @@ class Project(Shown):
     def run(self) -> Run:
         """The run that was trained in the folder, made under `back/` on first use.
 
-        It has the name of the folder.
+        It has the name that the folder had then.
 
         Raises:
             FileNotFoundError: No training was finished in the folder, or a file is missing.
@@ -76,21 +76,29 @@ class Project(Shown):
         with reading(finished_file):
             finished = json.loads(finished_file.read_text("utf-8"))
             started = finished["started"]
-        run = Run(inside(self.path, "back") / self.path.resolve().name)
-        is_up_to_date = (
-            (run.path / "run.json").is_file()
+        back = inside(self.path, "back")
+        run = Run(back / self.path.resolve().name)
+        is_made = False
+        # A folder that was renamed since has the run under its earlier name. Hidden folders may be
+        # incomplete.
+        for file in back.glob("[!.]*/run.json"):
+            made_run = Run(file.parent)
             # File times would not show a new training: the clocks of two machines differ.
-            and run.info["started"] == started
-            # Another path shows that the folder was moved.
-            and run.settings.model == self.base_model
-        )
-        if not is_up_to_date:
+            if made_run.info["started"] == started:
+                run = made_run
+                is_made = True
+        if not is_made:
             with staged_folder(run.path) as staged:
                 with reading(self.path, " (origin.json or result/)"):
                     _write_trained_run(staged, self, finished)
                 put_in_place(staged, run.path)
             # Written after the move, because the card shows the name of the folder.
             write_model_card(run)
+        elif run.settings.model != self.base_model:
+            # The folder was moved since, and its copy of the base model with it.
+            info = read_run_info(run.path / "run.json")
+            info.settings["model"] = self.base_model
+            run.write_info(info)
         return open_run(run.path)
 
     @property
