@@ -55,7 +55,7 @@ class Project(Shown):
     def run(self) -> Run:
         """The run that was trained in the folder, made under `back/` on first use.
 
-        It has the name that the folder had then.
+        It has the name of the folder.
 
         Raises:
             FileNotFoundError: No training was finished in the folder, or a file is missing.
@@ -78,16 +78,14 @@ class Project(Shown):
             started = finished["started"]
         back = inside(self.path, "back")
         run = Run(back / self.path.resolve().name)
-        is_made = False
         # A folder that was renamed since has the run under its earlier name. Hidden folders may be
         # incomplete.
-        for file in back.glob("[!.]*/run.json"):
-            made_run = Run(file.parent)
-            # File times would not show a new training: the clocks of two machines differ.
-            if made_run.info["started"] == started:
-                run = made_run
-                is_made = True
-        if not is_made:
+        for file in sorted(back.glob("[!.]*/run.json")):
+            if not run.path.exists() and Run(file.parent).info["started"] == started:
+                file.parent.rename(run.path)
+        is_made = (run.path / "run.json").is_file()
+        # File times would not show a new training: the clocks of two machines differ.
+        if not is_made or run.info["started"] != started:
             with staged_folder(run.path) as staged:
                 with reading(self.path, " (origin.json or result/)"):
                     _write_trained_run(staged, self, finished)

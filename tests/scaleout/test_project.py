@@ -193,7 +193,7 @@ def test_run_of_a_moved_folder_keeps_its_files_and_base_model(
         assert copy.run.settings.model == str(tmp_path / place / "base")
         assert Path(copy.run.settings.model).is_dir()
         assert (copy.run.path / "comparison").is_dir()
-        assert len(list((copy.path / "back").iterdir())) == 1
+        assert copy.run.path == copy.path / "back" / "renamed"
 
 
 @pytest.mark.usefixtures("checked_here")
