@@ -13,8 +13,10 @@ from typing import Any, Literal
 from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
+from grpo_nb.config.settings import EMBEDDED_MODEL
 from grpo_nb.core.files import inside, refuse_links, sha256_of, target_of
 from grpo_nb.core.tables import Part, Shown, Table, bold, code
+from grpo_nb.models.sources import resolve_model
 from grpo_nb.runs.run_folder import FIGURE, Run, open_run
 from grpo_nb.runs.run_info import Text, check_fields
 
@@ -24,8 +26,6 @@ ADAPTER_FILE = "adapter_model.safetensors"
 EDITABLE = {"README.md", FIGURE}
 #: Changed files that an error names.
 MAX_SHOWN_CHANGES = 5
-#: Largest rank of a LoRA in the command for vLLM. More than the adapter's rank costs memory only.
-SERVED_RANK = 64
 
 
 class VerificationRecord(TypedDict):
@@ -81,7 +81,9 @@ class Export(Shown):
     def usage(self) -> str:
         """Shell commands that serve the export, one per program. Python code is in its README.md.
 
-        For an adapter, write the name or folder of its base model in place of BASE.
+        Raises:
+            ExportError: The adapter's base model has a name that a terminal would not show as it
+                is.
 
         >>> print(exported.usage)  # doctest: +SKIP
         """
@@ -97,9 +99,23 @@ class Export(Shown):
                 f"llama-server -m {file} {address} --jinja\n"
                 f"cd {folder} && ollama create mine -f Modelfile && ollama run mine"
             )
-        # vLLM's own limit of the rank is 16 (0.31, config/lora.py).
-        lora = f"--enable-lora --max-lora-rank {SERVED_RANK} --lora-modules mine={folder}"
-        return f"vllm serve BASE {lora} {address}"
+        # An adapter can come from somebody else, so its texts must not become commands or options.
+        config = json.loads((self.path / "adapter_config.json").read_text("utf-8"))
+        base = config["base_model_name_or_path"]
+        if not base.isprintable():
+            raise ExportError(
+                f"{str(self.path)!r} names the base model {base!r}, which is no name."
+            )
+        # vLLM does not know the kit's name for it, but can load its folder.
+        if base == EMBEDDED_MODEL:
+            base = resolve_model(base)
+        # No name on the Hub begins with a hyphen, so this can only be a folder.
+        if base.startswith("-"):
+            base = f"./{base}"
+        # vLLM takes powers of two from 8 on, and its default limit is 16 (0.31, config/lora.py).
+        rank = max(8, 2 ** (config["r"] - 1).bit_length())
+        lora = f"--enable-lora --max-lora-rank {rank} --lora-modules mine={folder}"
+        return f"vllm serve {shlex.quote(base)} {lora} {address}"
 
     def _parts(self) -> Iterable[Part]:
         measured = self.verification["measured"]

@@ -80,7 +80,8 @@ def make_export(
     target = target_of(path)
     # With overwrite=True, replacing a folder that contains one of these would delete it.
     base = Path(run.settings.model).expanduser()
-    check_target(target, overwrite, [run.path, run.adapter_path, base])
+    needed_folders = [run.path, run.adapter_path, base]
+    check_target(target, overwrite, needed_folders)
     if not (run.adapter_path / ADAPTER_FILE).is_file():
         raise FileNotFoundError(
             f"the run {run.name!r} ({run.status}) has no adapter: train it to its end first."
@@ -106,6 +107,8 @@ def make_export(
         # After the last file was written, because every file is hashed.
         verification["files"] = sizes_and_hashes(staged)
         write_json(staged / VERIFICATION_FILE, verification)
+        # Once more, because the folder may have appeared in the minutes since.
+        check_target(target, overwrite, needed_folders)
         put_in_place(staged, target)
     return Export(target, verification, run)
 

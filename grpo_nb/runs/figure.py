@@ -34,8 +34,10 @@ STYLES = ("-", "--", "-.", ":")
 FOOT_LINE_CHARACTERS = 125
 #: Most characters of a text below the panels, which can take several lines.
 MAX_FOOT_CHARACTERS = 600
-#: Most characters of the name of a reward or run next to a panel.
-MAX_NAME = 20
+#: Most characters of the name of a reward next to a panel.
+MAX_REWARD_NAME = 20
+#: Most characters of the name of a run there. Automatic names have 26, and differ at their end.
+MAX_RUN_NAME = 26
 
 WIDTH_INCHES = 10.0
 PANEL_INCHES = 2.7
@@ -202,7 +204,7 @@ def _draw_each_reward(
     lines = {}
     for number, metric in enumerate(reward_metrics(table)):
         name = metric.removeprefix("rewards/").removesuffix("/mean")
-        label = _one_line(name, MAX_NAME)
+        label = _one_line(name, MAX_REWARD_NAME)
         if name in weights:
             label += f" x{weights[name]:g}"
         line = _draw_values(axis, table[metric], window, number)
@@ -303,7 +305,7 @@ def overlay(runs: Mapping[str, Sequence[Row]]) -> Figure:
             # Held-out scores are few, and each is a mean over questions already.
             window = 1 if panel is HOLDOUT else smoothing_window(table)
             line = _draw_values(axis, table[panel.metric], window, number)
-            lines[line] = _one_line(name, MAX_NAME)
+            lines[line] = _one_line(name, MAX_RUN_NAME)
         _label_lines(axis, lines)
     return figure
 

@@ -197,12 +197,13 @@ def decide_outcome(
 
     Args:
         rise: The test of the reward over the steps, from `Run.rise`.
-        comparison: The held-out comparison, of which `verdict`, `answers_verdict`, `majority` and
-            `sentence` are read; None if there is none.
+        comparison: The held-out comparison, of which `verdict`, `answers_verdict`, `majority`,
+            `contamination` and `sentence` are read; None if there is none.
         obstacles: Reasons why this comparison cannot show that the run worked.
 
     >>> from types import SimpleNamespace
-    >>> better = SimpleNamespace(verdict="better", answers_verdict=None, majority=None, sentence="")
+    >>> better = SimpleNamespace(verdict="better", answers_verdict=None, majority=None)
+    >>> better.contamination, better.sentence = None, "16 of 20 correct, 4 before."
     >>> decide_outcome(Rise(first=0.2, last=0.9, p_value=0.001, steps=12), better).worked
     True
     """
@@ -212,6 +213,10 @@ def decide_outcome(
     is_better = False
     if comparison is None:
         missing.append("the held-out answers were not compared")
+        facts.append(
+            "gn.compare(run, task) compares them. A task without held-out questions needs "
+            "gn.load_task(..., holdout=0.2)."
+        )
     else:
         # A comparison with an obstacle proves no gain, however good its verdict is.
         is_better = comparison.verdict == "better" and not obstacles
@@ -228,6 +233,11 @@ def decide_outcome(
             facts.append(baseline.sentence)
             if not baseline.is_cleared:
                 missing.append("the majority-class baseline is not cleared")
+        if comparison.contamination is None:
+            facts.append(
+                "The training questions are not known, so nobody checked whether held-out "
+                "questions were trained on."
+            )
     if not rise.is_clear:
         missing.append("the reward did not rise clearly")
     head = "It worked."

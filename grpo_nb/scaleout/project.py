@@ -76,21 +76,27 @@ class Project(Shown):
         with reading(finished_file):
             finished = json.loads(finished_file.read_text("utf-8"))
             started = finished["started"]
-        run = Run(inside(self.path, "back") / self.path.resolve().name)
-        is_up_to_date = (
-            (run.path / "run.json").is_file()
-            # File times would not show a new training: the clocks of two machines differ.
-            and run.info["started"] == started
-            # Another path shows that the folder was moved.
-            and run.settings.model == self.base_model
-        )
-        if not is_up_to_date:
+        back = inside(self.path, "back")
+        run = Run(back / self.path.resolve().name)
+        # A folder that was renamed since has the run under its earlier name. Hidden folders may be
+        # incomplete.
+        for file in sorted(back.glob("[!.]*/run.json")):
+            if not run.path.exists() and Run(file.parent).info["started"] == started:
+                file.parent.rename(run.path)
+        is_made = (run.path / "run.json").is_file()
+        # File times would not show a new training: the clocks of two machines differ.
+        if not is_made or run.info["started"] != started:
             with staged_folder(run.path) as staged:
                 with reading(self.path, " (origin.json or result/)"):
                     _write_trained_run(staged, self, finished)
                 put_in_place(staged, run.path)
             # Written after the move, because the card shows the name of the folder.
             write_model_card(run)
+        elif run.settings.model != self.base_model:
+            # The folder was moved since, and its copy of the base model with it.
+            info = read_run_info(run.path / "run.json")
+            info.settings["model"] = self.base_model
+            run.write_info(info)
         return open_run(run.path)
 
     @property

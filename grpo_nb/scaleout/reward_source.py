@@ -99,6 +99,13 @@ class RewardSource:
         module = getattr(value, "__module__", None) or ""
         own_name = getattr(value, "__name__", "")
         if isinstance(value, types.ModuleType):
+            # A fresh process here may find it, if it belongs to an editable installation.
+            if not is_installed(own_name):
+                raise NotPortable(
+                    f"{own_name} is a file of your own, which does not exist elsewhere. Import its "
+                    "functions by name, outside of the reward, and their source is written along: "
+                    f"from {own_name} import NAME."
+                )
             self._add_import(name, f"import {own_name}")
         elif callable(value) and not is_installed(module):
             self._add_function(name, value)
@@ -193,7 +200,9 @@ def is_installed(module: str) -> bool:
     package = module.partition(".")[0]
     if package == THIS_PACKAGE or package in sys.stdlib_module_names:
         return True
-    file = getattr(sys.modules.get(package), "__file__", None) or ""
+    loaded = sys.modules.get(package)
+    # A namespace package, such as google, has folders but no file.
+    file = getattr(loaded, "__file__", None) or str(getattr(loaded, "__path__", ""))
     # Debian's own Python installs packages into dist-packages.
     return "site-packages" in file or "dist-packages" in file
 

@@ -158,6 +158,8 @@ def write(
                 f"{', '.join(names)} would hold what looks like an access token or key. Remove it "
                 "from the reward or the settings, and revoke it: the run's folder holds it too."
             )
+        # Once more, because the folder may have appeared in the minutes since.
+        check_target(target, overwrite, needed_folders)
         put_in_place(staged, target)
     return open_project(target)
 

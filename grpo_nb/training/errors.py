@@ -86,7 +86,8 @@ def explaining_machine_faults(settings: Settings, model: Any, run: Path) -> Iter
         if is_disk_full(error):
             raise EnvironmentProblem(
                 f"the disk of {str(run)!r} is full ({error}). Everything saved before is kept. "
-                f"Free some space, then resume with gn.train(..., resume={str(run)!r})."
+                f"Free some space, then resume with gn.train(..., resume={str(run)!r}), or start a "
+                "new run with another name if it has no checkpoint."
             ) from error
         problem = gpu_problem(error)
         if problem is not None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -104,7 +105,8 @@ class Recorder(TrainerCallback):
     def stop_button(self) -> Iterator[None]:
         """Within the block, end the training after the current step at the first Ctrl-C.
 
-        A second Ctrl-C ends the training at once.
+        A second Ctrl-C ends the training at once. Outside the main thread no interrupt arrives, and
+        nothing changes.
         """
 
         def on_interrupt(number: int, frame: Any) -> None:
@@ -114,6 +116,10 @@ class Recorder(TrainerCallback):
             if self.bar is not None:
                 self.bar.set_description("stopping after this step, press again to stop now")
 
+        # Python delivers signals to the main thread only.
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
         previous = signal.signal(signal.SIGINT, on_interrupt)
         try:
             yield

@@ -11,7 +11,7 @@ import pytest
 from gguf.scripts import gguf_new_metadata
 
 import grpo_nb as gn
-from grpo_nb.export import conversion
+from grpo_nb.export import conversion, verify_child
 from grpo_nb.export import gguf as gguf_export
 from grpo_nb.export.saved_export import Export, ExportError
 from tests.export.test_merged import rewrite
@@ -51,6 +51,17 @@ def test_gguf_export_is_verified_through_llama_cpp(exported: Export, tiny_run: g
     text = (exported.path / "Modelfile").read_text()
     assert text.startswith(f'FROM ./tiny-q8_0.gguf\nSYSTEM """{system}"""\n')
     assert "num_ctx 4096" in text
+
+
+@pytest.mark.usefixtures("checked_here")
+def test_gguf_without_memory_says_that_weights_are_unchecked(
+    exported: Export, merged: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "weights" not in exported.sentence
+    monkeypatch.setattr(verify_child, "fits_in_memory", lambda *_: False)
+    unchecked = gn.export_gguf(merged, tmp_path / "tiny")
+    assert unchecked.verification["checks"]["tokens"] is None
+    assert unchecked.sentence.endswith("So nothing has checked the weights in the file.")
 
 
 @pytest.mark.usefixtures("checked_here")

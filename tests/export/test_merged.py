@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -358,11 +359,41 @@ def test_export_killed_at_any_moment_is_whole_or_absent(
 # What `Export.usage` prints
 
 
-def test_usage_of_an_adapter_serves_it_on_its_base(tmp_path: Path) -> None:
+def test_usage_of_an_adapter_serves_it_on_its_base(tiny_run: gn.runs.Run, tmp_path: Path) -> None:
     """The folder has a name that a shell would split. test_serving.py starts the servers."""
-    usage = export.Export(tmp_path / "my adapter", {"kind": "adapter"}).usage
-    lora = f"--enable-lora --max-lora-rank 64 --lora-modules mine='{tmp_path / 'my adapter'}'"
-    assert usage == f"vllm serve BASE {lora} --host 127.0.0.1 --port 8000"
+    adapter = gn.export.export_adapter(tiny_run, tmp_path / "my adapter")
+    rank = tiny_run.settings.lora_rank
+    lora = f"--enable-lora --max-lora-rank {rank} --lora-modules mine='{adapter.path}'"
+    base = shlex.quote(tiny_run.settings.model)
+    assert adapter.usage == f"vllm serve {base} {lora} --host 127.0.0.1 --port 8000"
+
+
+def usage_with(folder: Path, base: str, rank: object) -> str:
+    config = {"base_model_name_or_path": base, "r": rank}
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    return export.Export(folder, {"kind": "adapter"}).usage
+
+
+@pytest.mark.parametrize(("rank", "taken"), [(4, 8), (12, 16), (32, 32), (128, 128)])
+def test_usage_rounds_the_rank_for_vllm(rank: int, taken: int, tmp_path: Path) -> None:
+    usage = usage_with(tmp_path, "Qwen/Qwen3-0.6B", rank)
+    assert (
+        f"vllm serve Qwen/Qwen3-0.6B --enable-lora --max-lora-rank {taken} --lora-modules" in usage
+    )
+
+
+@pytest.mark.parametrize("name", ["--trust-remote-code", "-v"])
+def test_usage_never_shows_a_base_name_as_an_option(name: str, tmp_path: Path) -> None:
+    assert usage_with(tmp_path, name, 8).startswith(f"vllm serve ./{name} --enable-lora ")
+
+
+def test_usage_never_shows_texts_of_an_adapter_as_commands(tmp_path: Path) -> None:
+    assert "serve 'a; touch b' --enable-lora" in usage_with(tmp_path, "a; touch b", 8)
+    for name in ("a\ntouch b", "a\x1b[2Ktouch b", "a\rtouch b", "a\u202etouch b"):
+        with pytest.raises(export.ExportError, match="names the base model"):
+            usage_with(tmp_path, name, 8)
+    with pytest.raises(TypeError):
+        usage_with(tmp_path, "a", "8; touch b")
 
 
 def test_table_escapes_hostile_text(merged: export.Export) -> None:

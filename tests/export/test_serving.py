@@ -23,7 +23,6 @@ import pytest
 import grpo_nb as gn
 from grpo_nb.export import conversion
 from grpo_nb.export.saved_export import Export
-from grpo_nb.models.sources import resolve_model
 from tests.support.notebooks import only_published
 from tests.support.real_vllm import needs_vllm
 
@@ -170,12 +169,11 @@ def test_vllm_serve_answers_as_transformers(
     for name, value in (("VLLM_CPU_KVCACHE_SPACE", "1"), ("VLLM_NO_USAGE_STATS", "1")):
         monkeypatch.setitem(ENVIRONMENT, name, value)
     export = quick if kind == "merged" else gn.export.export_adapter(quick.run, tmp_path / "lora")
-    base = resolve_model(quick.run.settings.model)
     name = str(quick.path) if kind == "merged" else "mine"
     port = free_port()
     # vLLM compiles the model first, for minutes where cores are shared.
     with served(
-        [base if word == "BASE" else word for word in shell_line(export, "vllm", port)],
+        shell_line(export, "vllm", port),
         f"http://127.0.0.1:{port}/health",
         tmp_path / "log",
         seconds=600,

@@ -304,3 +304,12 @@ def test_overlay_draws_each_measured_panel_of_each_run() -> None:
     assert EACH.title not in expected
     for axis in figure.axes:
         assert texts_of(axis)[1:] == ["one", "_two"]
+
+
+def test_overlay_labels_differ_for_automatic_names_of_one_minute() -> None:
+    names = ["2026-11-29_20-54-28-123456", "2026-11-29_20-54-29-654321"]
+    rows = [row | holdout(0.5) for row in made_rows()]
+    figure = overlay({names[0]: rows, names[1]: rows})
+    assert texts_of(figure.axes[0])[1:] == names
+    width = figure.get_size_inches()[0] * figure.dpi
+    assert all(box.x1 <= width for _, box in boxes_of_texts(figure))

@@ -12,10 +12,11 @@ from tests.support.written_run import COMPARISON, compare_by_hand, write_run
 
 ROSE = Rise(first=0.2, last=0.9, p_value=0.001, steps=12)
 FLAT = Rise(first=0.5, last=0.4, p_value=0.7, steps=12)
+CHECKED = SimpleNamespace(count=0)
 
 
 def compared(verdict: str, sentence: str, **fields: object) -> SimpleNamespace:
-    others = {"answers_verdict": None, "majority": None} | fields
+    others = {"answers_verdict": None, "majority": None, "contamination": CHECKED} | fields
     return SimpleNamespace(verdict=verdict, sentence=sentence, **others)
 
 
@@ -133,3 +134,16 @@ def test_outcome_of_trained_questions_did_not_work(tmp_path: Path) -> None:
     outcome = run.outcome()
     assert not outcome.worked
     assert "3 of the held-out questions were trained on" in outcome.sentence
+
+
+def test_outcome_says_when_training_questions_are_unknown(tmp_path: Path) -> None:
+    outcome = compared_run(tmp_path / "a").outcome()
+    assert outcome.worked
+    assert "The training questions are not known" in outcome.sentence
+    assert "not known" not in decide_outcome(ROSE, BETTER).sentence
+
+
+def test_outcome_without_comparison_names_the_calls() -> None:
+    sentence = decide_outcome(ROSE, None).sentence
+    assert "gn.compare(run, task) compares them." in sentence
+    assert "needs gn.load_task(..., holdout=0.2)." in sentence

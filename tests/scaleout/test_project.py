@@ -180,14 +180,20 @@ def test_run_is_made_again_only_after_another_training(
     assert not mine.exists()
 
 
-def test_run_of_a_moved_folder_has_its_base_model(
+def test_run_of_a_moved_folder_keeps_its_files_and_base_model(
     back: gn.scaleout.Project, tmp_path: Path
 ) -> None:
     copy = gn.scaleout.open(shutil.copytree(back.path, tmp_path / "copy"))
     assert copy.run.settings.model == str(tmp_path / "copy" / "base")
-    moved = gn.scaleout.open(copy.path.rename(tmp_path / "moved"))
-    assert moved.run.settings.model == str(tmp_path / "moved" / "base")
-    assert Path(moved.run.settings.model).is_dir()
+    (copy.run.path / "comparison").mkdir()
+    # Renamed, and then moved to another folder.
+    (tmp_path / "elsewhere").mkdir()
+    for place in ("renamed", "elsewhere/renamed"):
+        copy = gn.scaleout.open(copy.path.rename(tmp_path / place))
+        assert copy.run.settings.model == str(tmp_path / place / "base")
+        assert Path(copy.run.settings.model).is_dir()
+        assert (copy.run.path / "comparison").is_dir()
+        assert copy.run.path == copy.path / "back" / "renamed"
 
 
 @pytest.mark.usefixtures("checked_here")

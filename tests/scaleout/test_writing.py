@@ -428,3 +428,19 @@ def test_reward_with_a_key_is_refused(letters_folder: Path, tmp_path: Path) -> N
         rewritten(letters_folder, tmp_path, [leaks])
     assert KEY not in str(caught.value)
     assert not (tmp_path / "folder").exists()
+
+
+def test_folder_that_appears_meanwhile_is_kept(
+    run: gn.runs.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "folder"
+
+    def somebody_else(files: object) -> list[str]:
+        target.mkdir()
+        (target / "theirs").touch()
+        return []
+
+    monkeypatch.setattr("grpo_nb.scaleout.writing.files_with_secrets", somebody_else)
+    with pytest.raises(FileExistsError, match="exists, and is kept"):
+        gn.scaleout.write(run, target)
+    assert [file.name for file in target.iterdir()] == ["theirs"]

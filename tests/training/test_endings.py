@@ -4,6 +4,7 @@ import errno
 import shutil
 import signal
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -37,7 +38,10 @@ def test_memory_advice_in_a_run_without_vllm_spares_vllm(
 
 
 def test_full_disk_advises_to_free_space_and_resume(tmp_path: Path) -> None:
-    advice = r"Free some space, then resume with gn\.train"
+    advice = (
+        r"Free some space, then resume with gn\.train\(.*\), or start a new run with another name if "
+        "it has no checkpoint"
+    )
     model = SimpleNamespace(vllm_engine=None)
     with (
         pytest.raises(gn.machine.EnvironmentProblem, match=advice),
@@ -174,3 +178,9 @@ def test_start_folder_counts_only_the_selected_rows(
     run = gn.runs.Run(tmp_path)
     run_start.write_start_folder(run, None, SimpleNamespace(train=rows))
     assert (run.start_path / "train.jsonl").is_file() == is_kept
+
+
+def test_training_in_a_thread_ends_as_in_the_main_thread(tiny, tiny_settings) -> None:
+    with ThreadPoolExecutor() as threads:
+        run = threads.submit(gn.train, *tiny, [brevity], tiny_settings, name="thread").result()
+    assert run.status == "finished"
