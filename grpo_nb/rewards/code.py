@@ -16,7 +16,7 @@ from typing import Any, Literal
 from grpo_nb.rewards.base import Completion, Reward, completion_text, rows_of
 from grpo_nb.sandbox.candidates import run_untrusted_batch
 from grpo_nb.sandbox.jobs import Call, CallResult, Candidate, Limits, Outcome
-from grpo_nb.sandbox.values import is_same_value
+from grpo_nb.sandbox.values import is_same_value, refuse_equal_hashes
 from grpo_nb.tasks.formats import AnswerFormat
 
 _PYTHON = ("", "python", "python3", "py")
@@ -25,12 +25,24 @@ _PYTHON = ("", "python", "python3", "py")
 _FENCE = re.compile(r"^[ \t]*```([^`\n]*)$", re.MULTILINE)
 
 
+def _as_set(value: Any) -> set[Any]:
+    items = list(value)
+    refuse_equal_hashes(items)
+    return set(items)
+
+
+_WRAPPERS = {"set": _as_set, "sorted": sorted, "list": list, "tuple": tuple, "len": len}
+"""Functions that an assert may apply to a call or a value. They are applied here, to plain data."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class CodeTest:
     """One hidden test: a call and its expected value, or standard input and the expected output."""
 
     call: Call | None = None
     expected: Any = None
+    wrapper: str = ""
+    """Function that is applied to the result first, as in `assert sorted(f(x)) == [1, 2]`."""
     comparison: Literal["==", "is", "bool"] = "=="
     """`is` compares types too, so that 1 is not True; `bool` compares the truth of the result."""
     stdin: str | None = None
@@ -43,9 +55,17 @@ class CodeTest:
         """
         if isinstance(result, Outcome):
             return result.status == "ok" and _lines(result.stdout) == _lines(self.stdout)
-        value = bool(result.value) if self.comparison == "bool" else result.value
-        is_same = is_same_value(value, self.expected, exact_types=self.comparison == "is")
-        return result.is_value and is_same
+        value = result.value
+        if not result.is_value:
+            return False
+        if self.comparison == "bool":
+            value = bool(value)
+        if self.wrapper:
+            try:
+                value = _WRAPPERS[self.wrapper](value)
+            except (TypeError, ValueError):
+                return False
+        return is_same_value(value, self.expected, exact_types=self.comparison == "is")
 
 
 def _lines(text: str) -> list[str]:
@@ -58,7 +78,8 @@ def read_tests(value: Any) -> tuple[CodeTest, ...]:
     A cell is one test or a list of tests, also as JSON text. A test is one of:
 
     * an assert: `assert f(1) == 2`, `assert f(1) is None`, `assert f(1)` or `assert not f(1)`.
-      Arguments and value are written out, and are compared as Python does;
+      Arguments and value are written out, and are compared as Python does. As in MBPP, the call
+      may be in `set`, `sorted`, `list`, `tuple` or `len`;
     * `{"stdin": "...", "stdout": "..."}` for a program.
 
     Raises:
@@ -110,15 +131,22 @@ def _read_asserts(text: str) -> list[CodeTest]:
 
 def _read_assert(statement: ast.stmt) -> CodeTest:
     comparison: Literal["==", "is", "bool"] = "=="
+    wrapper = ""
     match statement:
         case ast.Assert(
             test=ast.Compare(
                 left=ast.Call() as call, ops=[ast.Eq() | ast.Is() as operator], comparators=[right]
             )
         ):
-            expected = ast.literal_eval(right)
+            expected = _value(right)
             if isinstance(operator, ast.Is):
                 comparison = "is"
+            match call:
+                case ast.Call(func=ast.Name(id=name), args=[ast.Call() as inner], keywords=[]) if (
+                    name in _WRAPPERS
+                ):
+                    wrapper = name
+                    call = inner
         case ast.Assert(test=ast.UnaryOp(op=ast.Not(), operand=ast.Call() as call)):
             expected = False
             comparison = "bool"
@@ -130,13 +158,24 @@ def _read_assert(statement: ast.stmt) -> CodeTest:
                 "it is not an assert of a call, with == or `is` and a value, or with `not` before "
                 "the call"
             )
-    args = [ast.literal_eval(argument) for argument in call.args]
-    kwargs = {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords}
+    args = [_value(argument) for argument in call.args]
+    kwargs = {keyword.arg: _value(keyword.value) for keyword in call.keywords}
     if None in kwargs:
         raise ValueError("** is not a value")
     return CodeTest(
-        call=Call(ast.unparse(call.func), args, kwargs), expected=expected, comparison=comparison
+        call=Call(ast.unparse(call.func), args, kwargs),
+        expected=expected,
+        wrapper=wrapper,
+        comparison=comparison,
     )
+
+
+def _value(node: ast.expr) -> Any:
+    """Return the value of a literal, or of a literal in `set([1, 2])` and the like."""
+    match node:
+        case ast.Call(func=ast.Name(id=name), args=[argument], keywords=[]) if name in _WRAPPERS:
+            return _WRAPPERS[name](ast.literal_eval(argument))
+    return ast.literal_eval(node)
 
 
 @dataclass(frozen=True, kw_only=True)

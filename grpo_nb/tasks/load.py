@@ -7,7 +7,7 @@ import itertools
 import math
 import random
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, get_args
 
 from grpo_nb.config.settings import Settings
@@ -20,6 +20,7 @@ from grpo_nb.tasks.formats import AnswerFormat
 from grpo_nb.tasks.prompts import (
     Example,
     TaskRows,
+    example_turns,
     fitting_format,
     require_tokenizer,
     with_prompts,
@@ -141,7 +142,8 @@ def load_task(
             holdout_rows, described_as="holdout", prefix="in holdout, "
         )
         own_holdout = clean(holdout_rows, changes, columns, on_conflict, kind)
-        rows = _without_held_out(rows, own_holdout, changes)
+        held_out_questions = [row["question"] for row in own_holdout]
+        rows = _without(rows, held_out_questions, "whose question is held out too", changes)
 
     # 3. Find the kind of the answers, which decides how they are asked for and compared.
     answers = answers_of([row["answer"] for row in [*rows, *own_holdout]], kind)
@@ -155,9 +157,12 @@ def load_task(
     held_out = with_prompts(own_holdout, format, example)
     _note_problems_of_prompts([*train, *held_out], answers, format, changes)
 
-    # 5. Hold questions out.
+    # 5. Hold questions out. The example is in every prompt, so its question would measure nothing.
+    example_texts = [turn["content"] for turn in example_turns(example, format)]
     if is_size:
-        train, held_out = _split(train, holdout, seed)
+        train, held_out = _split(train, holdout, seed, example_texts)
+    else:
+        held_out = _without(held_out, example_texts, "in holdout, that the example shows", changes)
     if not train or not held_out:
         raise ValueError(
             f"holdout = {in_line(holdout)} leaves {len(train)} training and {len(held_out)} "
@@ -189,8 +194,13 @@ def load_task(
 # The held-out part.
 
 
-def _split(rows: TaskRows, holdout: float, seed: int) -> tuple[TaskRows, TaskRows]:
-    """Return training and held-out rows; questions with the same key are in the same part."""
+def _split(
+    rows: TaskRows, holdout: float, seed: int, example_texts: Iterable[str]
+) -> tuple[TaskRows, TaskRows]:
+    """Return training and held-out rows; questions with the same key are in the same part.
+
+    Questions that the example has shown are never held out.
+    """
     if 0 < holdout < 1:
         holdout = max(round(holdout * len(rows)), 1)
     require_number("holdout", holdout, 0)
@@ -199,10 +209,11 @@ def _split(rows: TaskRows, holdout: float, seed: int) -> tuple[TaskRows, TaskRow
     rows_per_key = Counter(keys)
     order = list(rows_per_key)
     random.Random(seed).shuffle(order)
+    example_keys = set(map(question_key, example_texts))
     held_keys: set[str] = set()
     held_count = 0
     for key in order:
-        if held_count < holdout:
+        if held_count < holdout and key not in example_keys:
             held_keys.add(key)
             held_count += rows_per_key[key]
     train = [row for row, key in zip(rows, keys, strict=True) if key not in held_keys]
@@ -210,16 +221,15 @@ def _split(rows: TaskRows, holdout: float, seed: int) -> tuple[TaskRows, TaskRow
     return train, held_out
 
 
-def _without_held_out(rows: TaskRows, held_out: TaskRows, changes: Changes) -> TaskRows:
-    """Leave out the training rows whose question is held out."""
-    held_keys = {question_key(row["question"]) for row in held_out}
+def _without(rows: TaskRows, questions: Iterable[str], reason: str, changes: Changes) -> TaskRows:
+    """Leave out the rows that ask one of these questions."""
+    keys = set(map(question_key, questions))
     kept = []
     for row in rows:
-        if question_key(row["question"]) not in held_keys:
+        if question_key(row["question"]) in keys:
+            changes.leave_out(reason, f"question={in_line(row['question'], 80)}")
+        else:
             kept.append(row)
-            continue
-        example = f"question={in_line(row['question'], 80)}"
-        changes.leave_out("whose question is held out too", example)
     return kept
 
 

@@ -13,9 +13,9 @@
 # %% [markdown]
 # # Train a small model, and measure whether it improved
 #
-# In a few minutes a language model with 135 million parameters learns to answer in the format that you ask for, and you learn to tell
-# that apart from better answers. Nobody shows the model the solution of a question that it is trained on. It learns from a score
-# alone, with GRPO (*group relative policy optimization*).
+# In a few minutes a language model with 135 million parameters learns to answer in a fixed format. You then test whether its answers got
+# better too, or only their form. The model never sees the solution of a training question. It gets only a score for what it wrote, and
+# learns from these scores with GRPO (*group relative policy optimization*).
 #
 # ![The result: the reward rises within 14 steps. The format is learned first, and correct answers follow.](../docs/quickstart.png)
 #
@@ -28,7 +28,8 @@
 #
 # $$A_i = \frac{r_i - \text{mean}(r)}{\text{std}(r) + 0.0001}$$
 #
-# Mean and standard deviation (with n − 1) are those of the group.
+# Mean and standard deviation (with n − 1) are those of the group. In the picture the right city earns 1 point, and a short answer half a
+# point. So even *Sydney.* earns 0.5, and still becomes less likely, because the mean of the group is 1.0.
 #
 # ![One GRPO step: the model writes four completions to one question. Their rewards 1.5, 1.0, 1.0 and 0.5 become the advantages +1.22, 0, 0 and -1.22. The first becomes more likely, the last less likely.](../docs/grpo.png)
 #
@@ -65,8 +66,8 @@ DRIVE = ""  # @param {"type": "string"}
 # `load_task` makes sums of numbers up to 20. The prompt asks for a fixed format: a short reasoning between one pair of tags, and
 # the answer between another. Each prompt contains one worked example, because without one a model this small never writes a tag,
 # and then there is nothing to reward ([Rewards](02_rewards.ipynb) shows it). Some questions are *held out*: the model is never
-# trained on them, and in the end they show whether it learned anything. (For about half of them
-# the mirror image is in the training: 18 + 8 held out, 8 + 18 trained on. For sums that may help a little, for the format it does not.)
+# trained on them, and in the end they show whether it learned anything. (Of about half of the held-out sums the training has the swapped
+# form: 8 + 18 for 18 + 8. This may help a little with the sums.)
 #
 # You should see two sizes, and the first prompt as the model gets it.
 
@@ -119,7 +120,7 @@ gn.score(rewards, examples, {"answer": "7"})
 #
 # If the model already answers a question correctly every time, all completions earn the same reward and there is nothing to learn
 # from them. So the task has levels of difficulty, and this cell takes the first level at which fewer than two thirds of the
-# sampled answers are correct. For the small model that is the easiest level. On a GPU a larger model will move on to harder levels,
+# sampled answers are correct. For the small model that is level 0, the easiest. On a GPU a larger model will move on to harder levels,
 # such as products. The search stops after about two minutes. Only answers in the format count as correct here, so for the small model
 # most of what is missing is the format.
 
@@ -146,10 +147,18 @@ print(choice.sentence)
 # says how far the model's token probabilities have moved from those of the original model: 0 means not at all. A small penalty
 # in the loss (`beta`) makes moving away costly.
 #
-# The held-out curve shows the three measures on 16 questions that the model is never trained on: a rough first look. A mark at the
-# upper edge of the figure is an alert, and its text is below the figure.
+# The held-out curve shows the three measures on 16 questions that the model is never trained on: a rough first look. If there are
+# alerts, a table below the figure lists them.
 #
 # Do not wait for a falling loss: in GRPO the loss stays near zero and says nothing about progress.
+#
+# <details><summary>What you should see in the figure</summary>
+#
+# The held-out curve can be ahead of the training curve, because held-out questions are answered *greedily*: each token is the most likely
+# one. In training the tokens are *sampled*, so an unlikely one is picked now and then. Early in the run such a token breaks the format.
+# Late in the run it changes a number. The alert *collapse* says that many completions of a group were the same at its step. If they are
+# right, these questions have little left to teach. If they are wrong, the model has stopped trying other answers.
+# </details>
 
 # %%
 resume = "auto" if DRIVE else None
@@ -158,23 +167,20 @@ run = gn.train(model, tokenizer, task, rewards, settings, name=RUN_NAME, resume=
 # %% [markdown]
 # ## What the model wrote
 #
-# First, two things in the figure above. The held-out curve can be ahead of the training curve, because held-out questions are answered
-# *greedily*: each token is the most likely one. In training the tokens are *sampled*, so an unlikely one is picked now and then. Early
-# in the run such a token breaks the format. Late in the run it changes a number: the last group below shows two such answers. And the
-# alert *collapse* says that many completions of a group were the same at its step. If they are right, as six of the eight in the last
-# group below, these questions have little left to teach. If they are wrong, the model has stopped trying other answers.
-#
 # Every completion is kept with its scores. You see the first group of the first step, from before the model had learned
 # anything, and the first group of the last step. Check one advantage by hand: take the total of a completion in the first
 # group, subtract the mean of the eight totals, and divide by their standard deviation. Both are printed.
 #
-# You should see that the advantages of a group add up to zero: what pushes some up pushes others down. Where all
+# You should see that the advantages of a group add up to zero: the pushes up and the pushes down are equally large. Where all
 # completions got the same total, every advantage is 0, and the model has nothing more to learn from that prompt.
 #
-# GRPO does not know more than these numbers. On a CPU you see two consequences. In the first group the answer `5(2) = 1` is wrong
-# and still becomes more likely, because it is in the format and lies above the mean of its group. And **all tokens of a completion
-# share its advantage**: in the last group two wrong answers push down the right reasoning *18 + 6 = 24* before them as well. Such
-# errors average out only over many groups.
+# GRPO knows only these numbers. On a CPU you see two consequences.
+#
+# 1. **It raises what you score.** In the first group the answer `27` is wrong and becomes more likely (+0.478), because it is in the
+#    format. The completion that ends in `<answer> 37` is right and becomes less likely (−0.453), because its last tag is missing.
+# 2. **All tokens of a completion share its advantage.** But where completions share a beginning, their pushes add up. In the last group
+#    all eight write *18 + 6 = 24*: 6 · 0.540 − 2 · 1.620 = 0, so these tokens get no push at all. The push falls where the answers part:
+#    24 goes up, 14 and 0.5 go down.
 
 # %%
 first_group = run.step(1).groups[0]
@@ -191,7 +197,7 @@ display(first_group, last_group)
 #
 # Read the three rows. **Correct** means the right sum *in the format*. **In the format** is the format alone. **Correct anywhere**
 # compares the last number of the completion with the sum, so it does not need the tags. The column *how sure* has the p-value of
-# each change: the probability of a change at least this large if the model had not improved.
+# each change that is shown: how often two equally good models would differ at least as much by chance.
 #
 # **Predict before you run:** 14 steps, 16 completions in each. Has the model learned the format, sums, or both?
 #
@@ -201,12 +207,12 @@ display(first_group, last_group)
 # format. The gain in sums is shown here, but only on one of three seeds: with other random numbers it was 3 and 7 points, which
 # chance may explain ([all seeds](../docs/evidence/quickstart_seeds.md)). The p-value of *correct* looks only at the questions that
 # changed: 58 became right and none became wrong, and chance alone would give about as many of each. The small print says how large a
-# true change must be to be noticed in 80 % of repetitions. The more questions change in either direction, the larger it must be.
+# true change must be to be noticed in 80 % of repetitions.
 # </details>
 #
 # And with a larger model? Sebastian Raschka trained Qwen3-0.6B on competition mathematics: from 15.2 % to 47.4 % of MATH-500 in 50 steps,
 # and 44.0 % after 100 ([his table](https://github.com/rasbt/reasoning-from-scratch/tree/main/ch06/02_rlvr_grpo_scripts_intro), without
-# a KL term). Longer is not always better. His numbers do not separate format from skill.
+# a KL term). Longer is not always better.
 
 # %%
 comparison = gn.compare(run, task)
@@ -245,11 +251,11 @@ print(outcome)
 #
 # | What you see | Reason | What to do |
 # | --- | --- | --- |
-# | *was imported before unsloth* | another import came first | restart the kernel and run from the top |
+# | *must not be imported before* | another import came first | restart the kernel and run from the top |
 # | after a disconnect: *was another training* | this time a different difficulty level was chosen | set `TASK` to the level of the first run: `TASK = {"source": "arithmetic", **gn.tasks.ARITHMETIC_LEVELS[2]}` |
-# | the reward stays flat | in every group all completions got the same total | read `run.step(1)`; use an easier task, an example in the prompt, or partial credit |
+# | the reward stays flat | in every group all completions got the same total | read `run.step(1)`. All right: a harder task. All wrong: an easier task, an example in the prompt, or partial credit. Never in the format: first [some supervised steps](../docs/guide/train.md) |
 # | the kernel dies | out of memory | `CHANGES = {"per_device_train_batch_size": 8}` |
-# | *the run ... exists already* | runs are never overwritten | another `RUN_NAME`, or `None` for the time of the start |
+# | *exists, and a new run overwrites nothing* | runs are never overwritten | another `RUN_NAME`, or `None` for the time of the start |
 #
 # ## Exercises
 #

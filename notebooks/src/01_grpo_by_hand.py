@@ -72,13 +72,16 @@ left = [{"selector": "th, td", "props": "text-align: left"}]
 # The plan, with the numbers of the sections below: sample completions and score them (1), compute their advantages (2) and their
 # log-probabilities (3), turn these into a loss (4, 5), take a step (6), check it all against TRL (7), and repeat (8).
 #
-# Other texts say *policy* for the model, *action* for a token, *rollout* for a completion, and *on-policy* for sampled from the
-# current weights.
+# <details><summary>Where GRPO comes from, and the words that other texts use</summary>
 #
-# Where does it come from? Chat models were first tuned with *RLHF*: people compared answers, a second network learnt to predict what
-# they prefer (a *reward model*), and PPO trained on its scores. For mathematics and code a program can check the answer, so no reward
-# model is needed. GRPO was published for mathematics in 2024 (still with reward models) and became known through DeepSeek-R1 in 2025.
-# Its sibling R1-Zero learnt long chains of reasoning from checked answers and a reward for the format alone.
+# Chat models were first tuned with *RLHF*: people compared answers, a second network learned to predict what they prefer (a *reward
+# model*), and PPO trained on its scores. For mathematics and code a program can check the answer, so no reward model is needed. GRPO was
+# published for mathematics in 2024 (still with reward models) and became known through DeepSeek-R1 in 2025. Its sibling R1-Zero learned
+# long chains of reasoning from checked answers and a reward for the format alone.
+#
+# Other texts say *policy* for the model, *action* for a token, *rollout* for a completion, and *on-policy* for sampled from the current
+# weights.
+# </details>
 #
 # "How far above the average" is called the **advantage**. For completion $i$ with reward $r_i$:
 #
@@ -97,7 +100,8 @@ left = [{"selector": "th, td", "props": "text-align: left"}]
 # matter: we want to sample from exactly the distribution that we are about to change.
 #
 # A **reward** is any function that turns a completion into a number. Ours gives one point for the right city and half a point
-# for a short answer. Before you look at the table: would *you* have scored all eight the same way?
+# for a short answer. Before you look at the table: would *you* have scored all eight the same way? (Three of them name the right city and
+# then ramble on. They still earn a whole point: a first sign that our reward has a loophole.)
 
 # %%
 question = [{"role": "user", "content": "What is the capital of Australia?"}]
@@ -211,22 +215,26 @@ pandas.DataFrame({"token": tokens, "probability": shown.exp(), "log-probability"
 # same weight in the loss. Multiply by the advantage: positive means "push up", negative means "push down". Average over the group.
 # The minus sign is there because optimizers minimise. This is the **policy gradient**, known as REINFORCE since 1992.
 #
-# **Why does it raise the expected reward?** The expected reward is a sum over all possible completions: probability times reward.
-# The rewards are fixed, so only the probabilities depend on the weights. The gradient of $p$ is $p \cdot \nabla \log p$ (the chain
-# rule: $\nabla \log p = \nabla p / p$). So the gradient of the expected reward is the *average*, over completions sampled with
-# probability $p$, of $r \cdot \nabla \log p$. Our eight samples estimate this average. (Strictly, this holds for the sum over
-# tokens. Dividing it by $T_i$ is a choice of GRPO.) An example: one answer has probability 0.2 and reward 1, the other 0.8 and reward 0.
-# The expected reward is 0.2. One sample in five is the first answer, and only this one pushes, because the other has the reward 0. The
-# average push is $0.2 \cdot 1 \cdot \nabla \log p = \nabla p$: the gradient of the expected reward.
+# If you have fine-tuned a model, you know this loss: with all $A_i = 1$ it is the cross-entropy of supervised fine-tuning on these eight
+# texts. GRPO changes two things. The model writes the texts itself, and each text gets a weight, which may be negative. A negative weight
+# says: write this less often.
+#
+# **Why does it raise the expected reward?** An example: one answer has probability $p = 0.2$ and reward 1, the other 0.8 and reward 0. The
+# expected reward is $p$, so we want to move the weights along $\nabla p$. One sample in five is the first answer; the others have reward
+# 0 and push nothing. Its push is $\nabla \log p = \nabla p / p$ (the chain rule), five times as large as $\nabla p$. One time in five,
+# five times as large: on average $\nabla p$. In general the average of $r \cdot \nabla \log p$, over completions sampled with
+# probability $p$, is the gradient of the expected reward, and our eight samples estimate it. (Strictly, this holds for the sum over
+# tokens. Dividing it by $T_i$ is a choice of GRPO.)
 #
 # **Why subtract the mean of the group?** It makes the estimate less noisy ([measured here](a1_algorithms.ipynb)), and it keeps the
 # direction of the average gradient: the probabilities of all completions sum to 1, so adding one number to every reward changes the
-# expected reward by that number, whatever the weights are. (Each completion is part of its own mean, which only makes the average gradient an eighth shorter.) PPO, the usual
-# method before GRPO, trains a second model to predict that mean, the *baseline*. GRPO reads it from the group and saves that model.
+# expected reward by that number, whatever the weights are. PPO, the usual method before GRPO, trains a second model to predict that mean,
+# the *baseline*. GRPO reads it from the group and saves that model.
 #
-# **What GRPO does not know** is which token was good. All tokens of a completion get the same advantage. In *The capital of Australia
-# is Sydney.* the harmless words before the city are pushed down as much as the city itself. What helps is that the right answers
-# of the group push the same words up.
+# **Which token was good?** GRPO does not know: all tokens of a completion get the same advantage. But the pushes of completions with the
+# same beginning add up, and the cell prints the sums (before the division by $T_i$). All eight begin with *The*, so there the pushes cancel.
+# Where the completions part, they do not: *Canberra* gets +3.26 and *Sydney* −1.89. Nobody told GRPO which word matters. **The comparison
+# within the group finds it, where the completions part.**
 #
 # The mask removes the padding. The value of this loss means nothing by itself. What we need is its **gradient**: for each of the
 # LoRA weights a number that says in which direction the loss grows, and how fast.
@@ -247,48 +255,70 @@ plain_gradient = gradient_of(loss)
 print(f"loss {loss:.4f}")
 print(f"gradient: {len(plain_gradient):,} numbers, length {plain_gradient.norm():.4f}")
 
+print("Sum of the advantages of all completions with the same beginning:")
+city = "The capital of Australia is"
+for beginning in ("The", city, f"{city} Sydney", f"{city} Canberra", f"{city} Canberra."):
+    begins_so = torch.tensor([text.startswith(beginning) for text in texts])
+    print(f"{advantages[begins_so].sum():+.2f} from {begins_so.sum()} completions: {beginning}")
+
 # %% [markdown]
-# ## 5. The loss, complete
+# ## 5. The loss, complete: ratio and clipping
 #
 # Sampling is the slow part, so one would like to use a batch of completions for more than one step. After the first step,
-# however, they come from a model that no longer exists. Ratio and clipping, both from PPO, handle this. A third addition has another
-# purpose: it keeps the model near its start.
+# however, they come from a model that no longer exists. Two ideas of PPO handle this.
 #
-# 1. **Ratio.** $\rho = p_{\text{new}} / p_{\text{old}}$ is how much more likely a token is now than when it was sampled. The
-#    loss now uses $\rho$ instead of the log-probability. If a token is now twice as likely, the sample holds only half as many of it as
-#    the new model would write. So each one counts double: $\rho = 2$. (This is done token by token, which is only approximately right.)
-# 2. **Clipping.** Once a token has moved by more than 20 % in the direction that its advantage asks for, there is nothing more to
-#    gain from it: the gradient of its gain becomes zero. The 20 % are `epsilon`. The left half of the figure below shows an example with $A = +1$:
-#    at $\rho = 1.3$ the gain is cut at 1.2, and the curve is flat, so the gradient is zero. At $\rho = 0.7$ the token has moved the
-#    *wrong* way; nothing is cut, and it can come back. For $A = -1$ it is the other way round: the curve is
-#    flat below 0.8, where the token has become less likely already. The code takes the smaller of the clipped and the unclipped gain.
-#    So movement in the wanted direction stops counting at 20 %, and movement in the wrong one always counts.
-# 3. **KL term.** The *Kullback–Leibler divergence* (KL) measures how far two probability distributions are apart: the average of
-#    $\log p - \log p_{\text{ref}}$ over what the model samples. It is 0 if they are equal. The *reference* is the model we started
-#    with, here the same model with its LoRA switched off. For each token the loss uses $e^d - d - 1$ with
-#    $d = \log p_{\text{ref}} - \log p$. This has the same average as $-d$, the KL, but is never negative (right half of the figure).
-#    `beta` says what KL costs. With 0 it costs nothing, and many recent recipes do that. With a large value the model stays where it
-#    is. The first GRPO paper used 0.04. (TRL multiplies this term by $\rho$ as well, for the same reason as the gain: the samples are
-#    those of the old model, see [arXiv:2512.02556](https://arxiv.org/abs/2512.02556). The first GRPO did not.)
+# 1. **Ratio.** $\rho = p_{\text{new}} / p_{\text{old}}$ is how much more likely a token is now than when it was sampled. If a token is
+#    now twice as likely, the new model would write it twice as often as the old sample contains it. So each one counts double: $\rho = 2$.
+#    (This is done token by token, which is only approximately right.) The **gain** of a token is $\rho A$, and the loss is minus the
+#    average gain.
+# 2. **Clipping.** Without it, nothing would stop further steps on the same batch from pushing the same token on and on. So once a token has
+#    moved by more than 20 % in the direction that its advantage asks for, there is nothing more to gain from it: its gain stays the same,
+#    and the gradient of the gain becomes zero. This 20 % is the argument `epsilon`. Movement in the wrong direction always counts.
 #
-# <details><summary>Clipping in numbers</summary>
+# The code takes the smaller of the clipped and the unclipped gain. **Predict before you run:** which two of these four tokens are no longer
+# pushed?
 #
-# | $A$ | $\rho$ | $\rho A$ | clipped | the smaller: the gain | does it still push? |
-# | --- | --- | --- | --- | --- | --- |
-# | +1 | 0.7 | 0.7 | 0.8 | 0.7 | yes: it moved the wrong way |
-# | +1 | 1.3 | 1.3 | 1.2 | 1.2 | no: it has gained enough |
-# | −1 | 0.7 | −0.7 | −0.8 | −0.8 | no: it has fallen enough |
-# | −1 | 1.3 | −1.3 | −1.2 | −1.3 | yes: it moved the wrong way |
+# <details><summary>What you should see</summary>
 #
+# A push of 0 for the second and the third token: each has moved 30 % in the wanted direction. The other two moved the wrong way and are
+# still pushed with full force. Replace `minimum` by `maximum`, a mistake that is easy to make: then these two are cut instead, and nothing
+# brings them back. No reward curve would show you that.
 # </details>
+
+# %%
+example_ratio = torch.tensor([0.7, 1.3, 0.7, 1.3], requires_grad=True)
+example_advantage = torch.tensor([1.0, 1.0, -1.0, -1.0])
+unclipped = example_ratio * example_advantage
+clipped = example_ratio.clamp(0.8, 1.2) * example_advantage
+gain = torch.minimum(unclipped, clipped)
+(push,) = torch.autograd.grad(gain.sum(), example_ratio)
+columns = {"advantage": example_advantage, "ratio": example_ratio.detach()}
+pandas.DataFrame({**columns, "gain": gain.detach(), "push": push}).round(1)
+
+# %% [markdown]
+# ### The KL term
 #
-# <details><summary>The KL term in numbers, and why its average is right</summary>
+# A third part keeps the model near its start. The *Kullback–Leibler divergence* (KL) measures how far two probability distributions are
+# apart: the average of $\log p - \log p_{\text{ref}}$ over what the model samples. It is 0 if they are equal. The *reference* is the model
+# we started with, here the same model with its LoRA switched off. For each token the loss uses $e^d - d - 1$ with
+# $d = \log p_{\text{ref}} - \log p$. This has the same average as $-d$, the KL, but is never negative (right half of the figure). TRL
+# multiplies it by $\rho$ as well ([arXiv:2512.02556](https://arxiv.org/abs/2512.02556)), which the first GRPO did not.
+#
+# `beta` says what KL costs. With 0 it costs nothing, and many recent recipes do that. With a large value the model stays where it is. The
+# first GRPO paper used 0.04.
+#
+# <details><summary>The KL term in numbers, and why the ratio stands before it</summary>
 #
 # Two tokens are possible. The model gives them 0.8 and 0.2, the reference 0.5 and 0.5. The KL is
 # $0.8 \cdot \ln(0.8/0.5) + 0.2 \cdot \ln(0.2/0.5) = 0.376 - 0.183 = 0.193$. The plain $-d$ of the two tokens is $+0.47$ and
 # $-0.92$: its average is the KL, but a single sample may be negative. $e^d - d - 1$ is $0.095$ for the first and $0.584$ for the second,
 # and $0.8 \cdot 0.095 + 0.2 \cdot 0.584 = 0.193$ as well. In general $e^d - 1$ averages to zero, because
 # $\sum p \cdot p_{\text{ref}} / p = \sum p_{\text{ref}} = 1$. So adding it changes no average.
+#
+# **The right value is not enough: the gradient must be right too.** The gradient of the KL with respect to the logit of the first token is
+# 0.22. Put into a loss on samples, the plain $-d$ has an average gradient of **0**: it pulls nowhere, and only noise is left.
+# $e^d - d - 1$ has 0.30, which is the gradient of the KL the other way round, from the reference to the model. With $\rho$ in front of it
+# the average gradient is 0.22, also where $\rho = 1$.
 # </details>
 #
 # ![Left: the gain of a token against the ratio. With advantage +1 it rises and is flat above 1.2; with advantage -1 it is flat below 0.8 and falls. Right: the KL cost of a token against d. It is 0 at d = 0 and positive elsewhere.](../docs/loss.png)
@@ -333,8 +363,8 @@ print(f"difference from the gradient of the first version: {difference:.1g} of i
 #
 # The green bars (advantage above zero) point to the right and the orange ones to the left. A label such as × 1.58 means that this
 # exact completion is now 1.58 times as likely. The length of a bar does not follow the advantage alone. The gradient of $\log p$ is
-# small for a token that is likely already. Most tokens of a short right answer are, while a rambling text has many less likely tokens,
-# whose changes add up: that is why −1.37 gives × 0.03 and +1.16 only × 1.58. And all completions share weights, and many share their
+# small for a token that is likely already. A short right answer has few tokens, most of them likely already, so it changes little. A
+# rambling text has many unlikely tokens, and their changes add up: that is why −1.37 gives × 0.03 and +1.16 only × 1.58. And all completions share weights, and many share their
 # first words, so each feels the pushes of the others. In another batch a bar may even point the wrong way.
 #
 # The printed line counts the tokens whose ratio has left the range from 0.8 to 1.2 in the direction of their advantage. If the same
@@ -379,7 +409,7 @@ axes.margins(x=0.16)
 #
 # **You should see** two lines that agree to about five digits. The rest is rounding. Such a check finds mistakes that no reward
 # curve shows. Try it: delete `ratio *` in front of the KL term, restart the kernel and run all cells. The first line still agrees,
-# but the second one does not.
+# because the model does not yet differ from its reference. The second one does not.
 
 # %%
 import os
@@ -390,60 +420,43 @@ from trl import GRPOConfig, GRPOTrainer
 
 # Without this, TRL warns that rollout_func may change in later versions.
 os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
-question_as_data = Dataset.from_list([{"prompt": question}])
 
 
 def our_completions(prompts, trainer):
     written = [ids[is_token == 1].tolist() for ids, is_token in zip(completions, mask)]
-    return {
-        "prompt_ids": prompt["input_ids"].tolist() * 8,
-        "completion_ids": written,
-        "logprobs": None,
-    }
+    prompt_ids = prompt["input_ids"].tolist() * 8
+    return {"prompt_ids": prompt_ids, "completion_ids": written, "logprobs": None}
 
 
-# %%
 def our_reward(completions, **columns):
     return [reward(messages[0]["content"]) for messages in completions]
 
 
 class KeepGradients(TrainerCallback):
-    """Copy the gradients before each step, because the trainer throws them away."""
-
-    gradients = []
-
     def on_pre_optimizer_step(self, args, state, control, **others):
-        parts = [weight.grad.flatten().cpu() for weight in lora]
-        self.gradients.append(torch.cat(parts).double())
+        gradients.append(torch.cat([weight.grad.flatten().cpu() for weight in lora]).double())
 
 
 # %%
+gradients = []
 vector_to_parameters(start.clone(), lora)  # back to where we started
+question_as_data = Dataset.from_list([{"prompt": question}])
 same = {"loss_type": "grpo", "beta": 0.04, "epsilon": 0.2, "optim": "sgd", "learning_rate": 0.1}
 same |= {"num_generations": 8, "lr_scheduler_type": "constant", "max_grad_norm": 0.0}
 twice = {"num_iterations": 2, "max_steps": 2}  # two steps on the same completions
-machine = {
-    "gradient_checkpointing": False,
-    "bf16": False,
-    "report_to": "none",
-    "disable_tqdm": True,
-}
-config = GRPOConfig("runs/by_hand", **same, **twice, **machine, logging_steps=1, save_strategy="no")
-parts = {
-    "processing_class": tokenizer,
-    "rollout_func": our_completions,
-    "callbacks": [KeepGradients],
-}
-trainer = GRPOTrainer(model, our_reward, config, question_as_data, **parts)
+machine = {"gradient_checkpointing": False, "bf16": False}
+quiet = {"report_to": "none", "disable_tqdm": True, "logging_steps": 1, "save_strategy": "no"}
+config = GRPOConfig("runs/by_hand", **same, **twice, **machine, **quiet)
+own = {"rollout_func": our_completions, "callbacks": [KeepGradients], "processing_class": tokenizer}
+trainer = GRPOTrainer(model, our_reward, config, question_as_data, **own)
 trainer.remove_callback(PrinterCallback)
 trainer.train()
 losses = [row["loss"] for row in trainer.state.log_history if "loss" in row]
 model.delete_adapter("ref")  # TRL's copy of the LoRA, the reference of its KL term
 
-# %%
 differences = []
 ours = [(first_loss, first_gradient), (second_loss, second_gradient)]
-for (loss, gradient), trl_loss, trl_gradient in zip(ours, losses, KeepGradients.gradients):
+for (loss, gradient), trl_loss, trl_gradient in zip(ours, losses, gradients):
     difference = (gradient - trl_gradient).norm() / gradient.norm()
     differences.append(difference)
     print(f"loss: ours {loss:.7f}, TRL {trl_loss:.7f}; gradients differ by {difference:.1e}")
@@ -457,11 +470,13 @@ for (loss, gradient), trl_loss, trl_gradient in zip(ours, losses, KeepGradients.
 #
 # **You should see** the mean reward rise from about 0.8 to about 1.5, the most that a completion can earn. Then read the last
 # group: the rambling is gone, and nearly all eight completions are the same. Their rewards are equal, so the advantages are 0,
-# and this prompt has nothing more to teach. The dashed line is the KL: what this cost in distance from the original model. It jumps,
-# because it is measured on only eight completions, and one unlikely text among them is enough.
+# and this prompt has nothing more to teach. The dashed line is the KL: how far the model has moved from its start. It jumps,
+# because it is measured on only eight completions, and one unlikely text among them is enough. The dotted line is the standard deviation
+# of the eight rewards. Where it is 0, all advantages are 0 and the step teaches nothing. Watch it in your own runs: in one [public
+# notebook](https://github.com/unslothai/notebooks), the one for Qwen3 4B, 47 of the 100 printed steps had no spread.
 #
-# The model has not learnt geography. It gave the right answer in five of the eight samples above, and now gives it nearly
-# always, to this one prompt. A real training does the same over hundreds of prompts, so that what is learnt helps with prompts
+# The model has not learned geography. It gave the right answer in five of the eight samples above, and now gives it nearly
+# always, to this one prompt. A real training does the same over hundreds of prompts, so that what is learned helps with prompts
 # that the model has not seen. The default loss of the kit differs in one detail: it averages over all tokens of the batch.
 
 # %%
@@ -483,9 +498,11 @@ for step in range(STEPS):
     optimizer.step()
     d = (reference - log_probs).detach()
     kl = ((d.exp() - d - 1) * mask).sum() / mask.sum()
-    history.append({"mean reward": rewards.mean().item(), "KL per token": kl.item()})
+    values = {"mean reward": rewards.mean(), "KL per token": kl, "spread": rewards.std()}
+    history.append({name: value.item() for name, value in values.items()})
 history = pandas.DataFrame(history, index=range(1, STEPS + 1))
-axes = history.plot(style=["o-", "s--"], color=["#0072B2", "#C4600A"], figsize=(7, 3))
+colours = ["#0072B2", "#C4600A", "#767676"]
+axes = history.plot(style=["o-", "s--", "^:"], color=colours, figsize=(7, 3))
 axes.set(xlabel="step", ylim=(0, 1.6))
 axes.legend(frameon=False)
 print("The last group:", *texts, sep="\n")

@@ -90,8 +90,8 @@ tried
 # ## A set of rewards, checked
 #
 # On its own, `correctness` gives nothing until the answer is between its tags. So two rewards for the format are added. They weigh
-# less than a correct answer: 1 and 0.5 against 2. `check_rewards` then calls the rewards with a few thousand completions that are made
-# from your rows and try to cheat. It needs no model. (Its findings say *slot* for the place of the answer: what stands between the answer
+# less than a correct answer: 1 and 0.5 against 2. From your rows `check_rewards` builds a few thousand completions, many of them cheats,
+# and looks at what each one earns. It needs no model. (Its findings say *slot* for the place of the answer: what stands between the answer
 # tags.)
 #
 # You should see that nothing is found.
@@ -131,9 +131,10 @@ lab
 #
 # <details><summary>What you should see</summary>
 #
-# *Critical* findings for the first reward: a completion that lists all numbers from 0 on always contains the gold answer. That 17
-# contains 7 is a warning. The second reward gets a warning too: repeating the same words raises the score without end. (Read the
-# *critical* rows and the row *repetition is rewarded* first. The others are details of the same two loopholes.)
+# *Critical* findings for the first reward: a completion that lists all numbers from 0 on always contains the gold answer. That a longer
+# number contains the right one is a warning: for the answer 2 also 20 gets the point. The second reward gets a warning too: repeating the
+# same words raises the score on and on. *Critical* means that a wrong answer gets full marks. It does not mean that the model will find
+# this loophole first. (Read the *critical* rows and the row *repetition is rewarded* first. The others are details of the same two.)
 #
 # How to read a row, with the first one as the example. *every candidate* is the name of the trick. *4 of 4 such completions score like a
 # right answer* is what was measured. The *example* is one of the four, and *fix* is what to change in the function.
@@ -165,7 +166,8 @@ found
 #
 # Ignore the findings and train. You should see a curve that looks like a success: within sixteen steps the total reward doubles.
 #
-# **Predict before you run:** which of the two loopholes will the model find first? Compare the first group with the last one.
+# **Predict before you run:** which of the two loopholes will the model find first? Compare how the completions of the first group are
+# written with those of the last one (the questions differ).
 
 # %%
 hacked = gn.train(model, tokenizer, task, with_loopholes, settings)
@@ -180,20 +182,35 @@ for name, weight in first_group.weights.items():
 # It writes more. Why this, and not the list of all numbers that the check called *critical*? No completion of the first group lists
 # all numbers, and GRPO can only make more frequent what the model samples. Long texts are among its samples. And they win, because the
 # advantage is computed from the *total*: the printed lines show how widely each reward spreads within the first group. The scores for
-# length differ much more than those for the sum, so they decide who is above the average. The one completion with the right answer in
-# its place is short, and lies below it. This is **reward hacking**: the model did what you scored, not what you wanted.
+# length differ much more than those for the sum, so they decide who is above the average. Compare two completions of the first group. The
+# right answer in its place earns 2 + 2.85 = 4.85 and gets −0.316. The long text without the sum earns 15.75 and gets +2.071. So the model
+# is told to write less of the first and more of the second. This is **reward hacking**: it did what you scored, not what you wanted.
 #
-# The comparison asks the held-out questions and grades with `correctness`, which this training never used. You should see that the
-# answers got worse while the reward doubled. Read the row *correct anywhere*, which compares the last number of the completion. It says
-# nothing about arithmetic: in the last group above the reasoning `4 + 3 = 7` is still right, and then the model rambles where the answer
-# belongs. It has not forgotten how to add. It has unlearned how to answer.
+# The comparison asks the held-out questions and grades with `correctness`, which this training never used. Read the row *correct
+# anywhere*, which compares the last number of the completion. You should see that it fell while the reward doubled. (*In the format* rises
+# although nobody scored it.) Has the model forgotten how to add? The last lines
+# count the completions in which the right sum stands after a `=`.
 #
-# The total reward cannot show this, and not even the curve of `gold_somewhere` does: at the end it is no lower than at the start.
+# <details><summary>What you should see</summary>
+#
+# @ADDS@
+# </details>
+#
+# The total reward cannot show this. Nor does the curve of `gold_somewhere`: it ends no lower than it began.
 # Three things show it: a check of the reward beforehand, the completions themselves, and a held-out measure that is not the reward.
 
 # %%
+import re
+
 after_hacking = gn.compare(hacked, task, correct=gn.rewards.correctness())
-after_hacking
+display(after_hacking)
+answers = after_hacking.transcripts()
+for name in ("before", "after"):
+    has_sum = [
+        bool(re.search(rf"= {gold}\b", str(text)))
+        for gold, text in zip(answers["answer"], answers[name], strict=True)
+    ]
+    print(f"{name}: the right sum stands after = in {sum(has_sum)} of {len(has_sum)} completions")
 
 # %% [markdown]
 # ## Close the loopholes
@@ -218,12 +235,11 @@ fixed
 
 # %% [markdown]
 # One difference remains. This reward wants the number exactly as it is written in the data, and gives 0 to `7.0` for `7`.
-# `correctness` reads numbers as numbers, so the set from the beginning is still the better one. We train with that set next. Can
-# the model learn from it?
+# `correctness` reads numbers as numbers, so the set from the beginning is still the better one.
 #
 # ## Will training get a signal?
 #
-# A sound reward is not enough. GRPO learns from differences *within* a group. If all completions of a group get the same total, right or
+# We train with that set next. Can the model learn from it? A sound reward is not enough. GRPO learns from differences *within* a group. If all completions of a group get the same total, right or
 # wrong, the step teaches nothing. So let the model write some groups first, and look. The first measurement is without the solved
 # question in the prompts, the second with it.
 #
@@ -245,8 +261,9 @@ display(without_example, with_example)
 #
 # The original model, the same prompts and the same number of steps: only the rewards differ from the first training. You should see the
 # reward rise again. This time the held-out measures rise with it. (The curve shows sampled answers, the table greedy ones.) Compare the
-# KL in the lines under the two figures, too: the sound training moved farther from the original model than the hacked one. A small KL is
-# no sign that nothing is wrong.
+# KL in the lines under the two figures, too: the sound training moved farther from the original model than the hacked one. So a small KL
+# does not prove that all is well. (This is one run with one seed. [The quickstart's seeds](../docs/evidence/quickstart_seeds.md) show how
+# much such a gain varies.)
 
 # %%
 sound = gn.train(model, tokenizer, task, rewards, settings)
@@ -278,10 +295,10 @@ print(f"Held-out answers, without: {comparison.headline}")
 #
 # | What you see | Reason | What to do |
 # | --- | --- | --- |
-# | *was imported before unsloth* | another import came first | restart the kernel and run from the top |
+# | *must not be imported before* | another import came first | restart the kernel and run from the top |
 # | the lab is a table without buttons | ipywidgets is not installed where Jupyter runs, or the page has no kernel | `pip install ipywidgets`, reload the page, run the cell again; or use `gn.score` |
 # | *needs the data column* | the reward asks for a column that your rows lack | rename it: `gn.load_task(..., columns={...})` |
-# | *hangs*, or *not checked to the end* | a reward is too slow, or does not end on a hostile text | look at the text in the table; `seconds_per_call=` allows more |
+# | *hangs*, or *some probes, because it is slow* | a reward is too slow, or does not end on a hostile text | look at the text in the table; `seconds_per_call=` allows more |
 # | *no signal* with an example | the task is too hard or too easy, or completions are truncated | follow the advice under the verdict |
 # | *weak signal* | too few groups to say | `PROMPTS = 32` |
 #
@@ -296,13 +313,13 @@ print(f"Held-out answers, without: {comparison.headline}")
 # the right answer 2. The findings about `gold_somewhere` stay. The model would write until the point is full and then stop caring. A bonus with a maximum still teaches length and nothing else, so give it a small weight or leave it out.
 # </details>
 #
-# **2. Weights as a loophole.** Call `gn.check_rewards(rewards, task, weights={"correctness": 0.5, "xml_format": 2.0})`. Every reward is
-# sound. What is found?
+# **2. Be the model.** Write three completions to *What is 4 + 3?* that earn 10 points or more from `with_loopholes` without the right sum
+# in the answer tags. Score them with `gn.score(with_loopholes, texts, {"answer": "7"})`. What do the same three earn from `rewards`?
 #
 # <details><summary>Answer</summary>
 #
-# *Format outweighs the answer*: a wrong answer in the perfect format gets more than a right answer in a poor one, so the model can stop
-# at the format. The weights are a part of the reward.
+# `"7 " * 100` earns 2 + 200 / 20 = 12 there and 0 here. So does any long text with a 7 in it, and without the 7 a text of 200 characters
+# still earns 10. Inventing such texts is the best test of a reward that you have, next to the check.
 # </details>
 #
 # ## Next

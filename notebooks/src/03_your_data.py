@@ -150,13 +150,13 @@ report
 # ## What can the model do already?
 #
 # `baseline` samples some groups as the training would, and scores them. It also names the **majority-class baseline**: the share of
-# correct answers that you would get by always giving the most frequent label, without reading anything. A trained model that does not
-# beat it has not been shown to read the remarks.
+# correct answers that you would get by always giving the most frequent label, without reading anything. A model that does not beat it
+# may not have read the remarks at all.
 #
 # For the small model you should see *signal* and two very different accuracies: low when it samples at temperature 1, where an
-# unlikely token is picked now and then, and higher when it decodes greedily. (Seven of eight prompts say little: the 95 % interval
-# goes from 53 % to 98 %. The held-out comparison below has 42 prompts and gives less.) The model is right now and then and not reliably: this is what training can improve. A larger
-# model may have little left to learn; the verdict will tell you.
+# unlikely token is picked now and then, and higher when it decodes greedily. (Here that is 7 of 8 prompts, which says little. The comparison
+# below has 42 prompts and finds less.) The model is sometimes right, but not reliably: this is what training can improve. A larger model
+# may have little left to learn; the verdict will tell you.
 
 # %%
 gate = gn.baseline(model, tokenizer, task, rewards, settings)
@@ -165,8 +165,15 @@ gate
 # %% [markdown]
 # ## Train
 #
-# Twenty-four steps with 4 prompts and 8 completions each. The first steps may fall, because four prompts a step are few. Then the format
-# and the labels rise together.
+# Twenty-four steps with 4 prompts and 8 completions each. The first steps may fall, because four prompts a step are few.
+#
+# **Predict before you run:** which curve gets near its maximum first, format or labels, and why?
+#
+# <details><summary>What you should see</summary>
+#
+# The format. It is the same for all remarks, and before the training about half of the completions have it, so nearly every group holds
+# good and bad examples of it. A right label is rarer, and each mood must be learned by itself.
+# </details>
 
 # %%
 run = gn.train(model, tokenizer, task, rewards, settings)
@@ -176,7 +183,7 @@ run = gn.train(model, tokenizer, task, rewards, settings)
 #
 # The held-out remarks were never trained on. First, the model answers each of them greedily, as somebody who uses it would do. Read
 # the three rows *correct*, *in the format* and *correct anywhere*, and then the sentence about the majority-class baseline: only an
-# accuracy that is clearly above it counts as reading. The column *change* says whether the *training* improved anything. (The
+# accuracy that is clearly above it counts as reading. The column *how sure* says whether the *training* improved anything. (The
 # baseline here counts only the held-out remarks, so its share differs from the one above.)
 #
 # You should see a gain from 45 % to 64 %, and that the accuracy is clearly above the majority-class baseline only after the training.
@@ -196,9 +203,8 @@ comparison
 # <details><summary>What you should see</summary>
 #
 # Much worse: 14 % were right, because an unlikely token was picked now and then, and nearly half of the answers broke the format.
-# After the training about 54 % are right. The model now does most of the time what it did before only when it was asked for its most
-# likely answer. Before the training *pass@2* is 26 %. That is what two independent tries at 14 % give, 1 − 0.86 · 0.86, so the
-# second try added luck and no knowledge.
+# After the training about 54 % are right: a sampled answer is now nearly as good as a greedy one. Before the training *pass@2* is 26 %.
+# That is what two independent tries at 14 % give, 1 − 0.86 · 0.86.
 # </details>
 
 # %%
@@ -216,11 +222,12 @@ sampled
 #
 # <details><summary>What you should see</summary>
 #
-# All *positive* and *negative* remarks are right, and not one *neutral* remark, although the example in the prompt is neutral. Why? Two
-# guesses. The split is random, and it left only 15 neutral remarks among the 98 for training, so few groups taught this mood. Or the
-# mood is too hard: *on the first floor* praises nothing and blames nothing, and asked greedily, the model never says *neutral*. (It
-# is not that it could not sample it: before the training 3 of 30 sampled answers to neutral remarks were right, 4 of 24 to negative
-# ones.) More neutral rows would tell the guesses apart. Exercise 2 tries it.
+# All *positive* and *negative* remarks are right, and not one *neutral* remark, although the example in the prompt is neutral. Why? Count
+# with GRPO in mind. A group teaches a label only if at least one of its eight answers has it. Before the training 3 of 30 sampled answers to
+# neutral remarks were right. At one in ten, a group has none in $0.9^8$ = 43 % of cases. The random split left only 15 neutral remarks among
+# the 98 for training, so only eight or nine of them can teach *neutral* at first. And in each group of the 83 other remarks, a sampled
+# *neutral* is wrong and pushed down. What pays most often wins. (This is a rough count, and other causes are possible: *on the first floor*
+# praises nothing and blames nothing.) Exercise 2 gives the mood more rows.
 # </details>
 
 # %%
@@ -266,7 +273,18 @@ print(run.outcome(sampled))
 # | *answers: text* where you have labels | the labels have fewer than three rows each on average, or there are more than 24 labels | more rows, or `kind="choice"` |
 # | *nothing in the prompt names &lt;answer&gt;* | your own `system=` does not describe the format | describe it, or give an `example` |
 # | *no signal* | all completions of a group get the same total | an `EXAMPLE`, easier questions, partial credit |
-# | *the settings are not those of the model in hand* | the settings changed after the model was loaded | run the cell with `load_model` again |
+# | a label that is never right | too few rows, so few groups that teach it | as many rows for each label (exercise 2) |
+# | *the settings are not those of the loaded model* | the settings changed after the model was loaded | run the cell with `load_model` again |
+#
+# **Which reward for which answers?** `rewards_for(task)` chooses by the kind of the answers, which `task` shows and `kind=` sets:
+#
+# | your answers | kind | reward | what can go wrong |
+# | --- | --- | --- | --- |
+# | labels: *yes*, *neutral* | choice | `exact_text` | a label with few rows is not learned |
+# | numbers, with or without units | number | `correctness` | a unit missing in the data |
+# | formulas | expression | `maths` | a rare notation is not read |
+# | names, short texts | text | `correctness` | other right wordings score 0: list them in a column `accepted_answers` |
+# | free text | text | a [judge](08_judge.ipynb) | the judge can be fooled |
 #
 # ## Exercises
 #

@@ -61,7 +61,7 @@ rewards = [
 #
 # The second table is the **plan**: memory by part, tokens and disk, computed from the shapes of the model. It does not guess the time,
 # which the progress bar shows after the first step. On a CPU, a run that does not fit into the free memory is refused before
-# it starts; on a GPU you get a warning. Both come with settings that fit.
+# it starts; on a GPU you get a warning. Both name the setting to lower first.
 
 # %%
 display(gn.training.effective_settings(settings, model))
@@ -181,7 +181,7 @@ print("No gain is claimed, because no held-out answers were compared: gn.compare
 # | What you see | Reason | What to do |
 # | --- | --- | --- |
 # | *is not a run, because it has no run.json* | `resume` names a run that is not under `run_root` | `resume="auto"`, or the path of the run |
-# | *was another training* | a resumed run must have the same settings, data and rewards | the line that the message shows, or a new `name` |
+# | *was another training* | a resumed run must have the same settings, data and rewards | the first ones, which the message names, or a new `name` |
 # | *is being trained right now* | another kernel writes into this run | shut that kernel down |
 # | out of memory | the batch does not fit | the error names the setting; or ask `gn.plan` beforehand |
 # | the kernel died | out of memory, or Colab took the machine back | run from the top, with `resume="auto"` in the training cell |

@@ -177,7 +177,7 @@ print(run.outcome(comparison))
 # | What you see | Reason | What to do |
 # | --- | --- | --- |
 # | *no difference shown* | too few questions, too short a run, or nothing was learned | read the answers; more `STEPS`; more held-out questions |
-# | *are also in the training part* | the score would measure memory | make the task with `gn.load_task`, which keeps the parts separate |
+# | *held-out questions are also in* | the score would measure memory | make the task with `gn.load_task`, which keeps the parts separate |
 # | *is not a run, because it has no run.json* | `RUN` is not the folder of a run | the folder that the training cell printed |
 # | *has no adapter yet* | the run was interrupted | `gn.train(..., resume="auto")` |
 #

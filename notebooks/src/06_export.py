@@ -189,10 +189,10 @@ else:
 # | *rounding the merged weights would lose a part of the training* | the change is too small for 16 bit | `dtype="float32"`, or train longer |
 # | *is not the trained one, so it was not kept* | the check found a difference | the message names it; nothing was left behind |
 # | the kernel was restarted | an export is its folder | `merged = gn.export.open(EXPORT_TO + "/merged", run="runs/<name>")` |
-# | *exists. Choose another folder* | exports are not overwritten | another `EXPORT_TO`, or `overwrite=True` |
+# | *exists, and is kept* | exports are not overwritten | another `EXPORT_TO`, or `overwrite=True` |
 # | *401* | not logged in | `hf auth login` in a terminal |
 # | *403* | a token for reading, or somebody else's name | a token with the right to write; your own name |
-# | *holds other content* | the repository is in use | another name, or `overwrite=True` |
+# | *has files already* | the repository is in use | another name, or `overwrite=True` |
 #
 # ## Exercises
 #

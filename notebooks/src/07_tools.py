@@ -250,9 +250,9 @@ print("Chains of three:", three.headline)
 # | What you see | Reason | What to do |
 # | --- | --- | --- |
 # | *the chat template of this model cannot be trained with tools* | the template has no place for tools | one of the models that the message names, or `give_tool_template` |
-# | *reset began one row twice* | the game is drawn in `reset` | read what is drawn from the row |
-# | *all calls of tools failed* as an alert | a bug in a tool | call it by hand: `ByHand(task).do(...)` |
-# | *ended with a call that nobody answered* | no tokens or rounds left | a larger `max_completion_length`, `with_tools(..., rounds=...)` |
+# | *reset started one row twice* | the game is drawn in `reset` | read what is drawn from the row |
+# | *of the tool calls failed* as an alert | a bug in a tool | call it by hand: `ByHand(task).do(...)` |
+# | `run.metrics["tools/unanswered"]` above 0 | no tokens or rounds left | a larger `max_completion_length`, `with_tools(..., rounds=...)` |
 # | no calls at all | nothing shows what a call looks like | an episode as example, as above |
 #
 # ## Exercises

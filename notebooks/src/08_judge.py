@@ -37,7 +37,7 @@ STEPS = 14  # @param {"type": "integer"}
 # ## Forty summaries with a score by hand
 #
 # The data are short notes as in the paper of a small town, with one or two summaries of each, good and bad. The makers of the kit wrote and
-# scored them along the rubric below, before any judge saw them. For your own task, score answers in `gn.RewardLab` (the keys 1 to 5)
+# scored them along the rubric below, before any judge saw them. For your own task, score answers in `gn.RewardLab` (the buttons 1 to 5)
 # or in a CSV with these columns.
 
 # %%
@@ -257,9 +257,9 @@ print(f"{len(held_out)} notes are an example and not a proof: no better model is
 #
 # | What you see | Reason | What to do |
 # | --- | --- | --- |
-# | *was imported before unsloth* | another import came first | restart the kernel and run from the top |
+# | *must not be imported before* | another import came first | restart the kernel and run from the top |
 # | *the judge replied to none of ... answers* | the server is gone, or its key is wrong | run the cell of the server again; earlier replies are kept |
-# | *too few labels to tell* | the interval is too wide | score as many more as the sentence says |
+# | *too few labels to tell* | the interval is too wide | score more answers |
 # | *answers got no number* | the model does not end with `Score: N` | a larger model, or a grammar as above |
 #
 # ## Exercises

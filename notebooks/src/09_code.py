@@ -189,8 +189,8 @@ print(run.outcome(sampled))
 #
 # | What you see | Reason | What to do |
 # | --- | --- | --- |
-# | *this machine cannot isolate the code* | the system forbids user namespaces | the message names the setting; see [the sandbox](../docs/reference/sandbox.md) |
-# | *a test cannot be read* | a test is no plain `assert f(...) == ...` | `rewards[0].check(task.train)` names the row |
+# | *generated code is not run on this machine* | a part of the isolation is missing, such as `libseccomp` | the message names it; see [the sandbox](../docs/reference/sandbox.md) |
+# | *the test ... cannot be read* | a test is no plain `assert f(...) == ...` | `rewards[0].check(task.train)` names the row |
 # | all scores are 0 | the code is not found in the tags | look at `run.step(1)`; add an example to the prompt |
 # | the training waits for the sandbox | functions that do not end | a smaller time limit: `code_tests(limits=...)` |
 #

@@ -45,8 +45,8 @@ DRIVE = ""  # @param {"type": "string"}
 # %% [markdown]
 # ## The model
 #
-# The model is loaded in 4 bit with a LoRA, and vLLM samples the completions if it can start. One line shows if it did, and if not, what
-# that costs.
+# The model is loaded in 4 bit with a LoRA, and vLLM samples the completions if it can start. If it cannot, a
+# warning gives the reason.
 
 # %%
 run_root = gn.machine.run_folder(DRIVE, report=print)
@@ -130,7 +130,7 @@ exported
 # %%
 assert run.status == "finished", run.status_sentence
 assert not has_learned or exported.verification["passed"], "the export is not the trained model"
-print(f"{test.name}, {len(test.holdout)} questions of the test part.")
+print(f"{TEST}, {len(test.holdout)} questions of the test part.")
 print(run.outcome(comparison))
 
 # %% [markdown]
@@ -138,8 +138,8 @@ print(run.outcome(comparison))
 #
 # | What you see | Reason | What to do |
 # | --- | --- | --- |
-# | *sampling without vLLM* | vLLM could not start; the line shows why | nothing: the training runs, but more slowly |
-# | out of memory | another program uses the card, or the completions are long | the error names smaller settings |
+# | *generated without vLLM* | vLLM could not start; the warning shows why | nothing: the training runs, but more slowly |
+# | out of memory | another program uses the card, or the completions are long | the error names the setting to lower first |
 # | *no signal*, or *format only* | the model gets all answers wrong, or all right | a larger model, or [questions that it can learn](../docs/guide/train.md) |
 # | *no difference shown* | too few steps, or too few questions | `CHANGES = {"max_steps": 250}`, `QUESTIONS = 1319` |
 # | the data cannot be reached | no network | files: `DATA = "train.jsonl"`, `TEST = "test.jsonl"` |

@@ -47,4 +47,4 @@ def test_transcripts_begin_with_changed_answers(
 
 def test_trained_question_is_refused(notebook: nbformat.NotebookNode) -> None:
     message = printed(cell_with(notebook, "is_refused = False"))
-    assert "1 held-out question is also in the training" in message
+    assert "1 of 11 held-out questions are also in the training" in message

@@ -37,6 +37,7 @@ from grpo_nb.sandbox.candidates import run_untrusted, run_untrusted_batch, self_
 from grpo_nb.sandbox.jobs import Call, Candidate, Limits, Outcome, outcome_of
 from grpo_nb.sandbox.modules import modules_of
 from grpo_nb.sandbox.values import is_same_value
+from grpo_nb.tasks.formats import bare
 from grpo_nb.tasks.formats import xml
 from tests.sandbox.attacks import ATTACKS, HONEST, ON_LIMITS
 
@@ -427,7 +428,7 @@ SOLUTIONS = [json.loads(line) for line in LINES]
 
 def scores_of_code(codes: list[str], rows: list[dict]) -> list[float | None]:
     texts = [f"```python\n{code}\n```" for code in codes]
-    reward = code_tests(limits=Limits(wall_seconds=100.0))
+    reward = code_tests(format=bare(), limits=Limits(wall_seconds=100.0))
     return reward(completions=texts, tests=[row["tests"] for row in rows])
 
 

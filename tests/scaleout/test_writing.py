@@ -411,7 +411,7 @@ def test_bad_input_is_refused_and_leaves_nothing(
 
 
 @pytest.mark.parametrize(
-    "extra", [{"logging_steps": 2}, {"generation_batch_size": 8}], ids=["steps", "generations"]
+    "extra", [{"logging_steps": 2}, {"steps_per_generation": 1}], ids=["steps", "generations"]
 )
 def test_run_without_a_whole_recorded_step_is_refused(
     letters_folder: Path, tmp_path: Path, extra: dict

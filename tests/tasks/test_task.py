@@ -267,3 +267,18 @@ def test_repr_html_is_escaped(tokenizer) -> None:
     assert "<|im_start|>user" in repr(gn.load_task(rows, holdout=1, tokenizer=tokenizer)), (
         "as the model sees it"
     )
+
+
+def test_question_of_the_example_is_not_held_out() -> None:
+    held = gn.load_task(LABELS).holdout[0]
+    example = (held["question"] + " ", "It says so.", held["answer"])
+    task = gn.load_task(LABELS, example=example)
+    assert held["question"] in questions(task.train)
+    assert len(task.holdout) == 8
+
+
+def test_own_held_out_row_that_the_example_shows_is_left_out() -> None:
+    example = (LABELS[0]["question"], "It says so.", "sent")
+    task = gn.load_task(LABELS[2:], holdout=LABELS[:2], example=example)
+    assert task.dropped == {"in holdout, that the example shows": 1}
+    assert list(task.holdout["question"]) == [LABELS[1]["question"]]
