@@ -14,7 +14,7 @@ from typing import Any
 
 from grpo_nb.core.words import require_number
 from grpo_nb.rewards.base import Reward, completion_text
-from grpo_nb.tasks.answers import ACCEPTED, folded, is_same_answer
+from grpo_nb.tasks.answers import ACCEPTED, folded, is_same_answer, read_letter
 from grpo_nb.tasks.markup import strip_markup
 from grpo_nb.tasks.number_reading import read_number
 
@@ -127,7 +127,7 @@ class correctness(SlotReward):
       accepts 42%.
     * JSON objects and arrays are compared by their values.
     * An option is compared by its letter: for B, `b`, `(B)`, `Option B` and `B) its text` are
-      right. `A or B` is wrong.
+      right. `A or B` is wrong, and so is `B)` with a text that the question does not have after B.
     * Everything else is compared as text, without regard to case, wrappers and a closing mark.
 
     These score 0.0: several answers, such as `41 or 42`; arithmetic that is left undone
@@ -154,6 +154,8 @@ class correctness(SlotReward):
 
     def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
         if not is_same_answer(given, gold, self.tolerance):
+            return False
+        if is_contradictory_option(given, gold, row):
             return False
         # Only a number can be equal to arithmetic that was copied from the question.
         is_number = read_number(gold) is not None
@@ -192,6 +194,19 @@ class exact_text(SlotReward):
 def _normalized(text: str) -> str:
     """Return a text with single spaces, and with each accented letter as one character."""
     return unicodedata.normalize("NFC", " ".join(text.split()))
+
+
+def is_contradictory_option(given: str, gold: str, row: Mapping[str, Any]) -> bool:
+    """Return True if an answer is a letter with a text that is not this option in the question.
+
+    Otherwise the letter of one option with the text of another would be right for both.
+    """
+    letter, text_after = read_letter(given)
+    if not text_after or "prompts" not in row or folded(given) == folded(gold):
+        return False
+    question = " ".join(completion_text(row["prompts"]).casefold().split())
+    option = rf"(?<!\w){letter.casefold()}\W{{1,6}}{re.escape(folded(text_after))}(?!\w)"
+    return re.search(option, question) is None
 
 
 def is_copied_from_question(given: str, gold: str, row: Mapping[str, Any]) -> bool:

@@ -10,6 +10,7 @@ for a reason first and marks the answer as data. Whether a judge can be trusted 
 import contextlib
 import hashlib
 import json
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from grpo_nb.core.problems import EnvironmentProblem
-from grpo_nb.core.words import in_line
+from grpo_nb.core.words import in_line, require_number
 from grpo_nb.rewards.base import (
     Completion,
     Reward,
@@ -97,8 +98,8 @@ class judge(Reward):
         concurrent: Most calls at the same time, each in a thread.
 
     Raises:
-        ValueError, TypeError: A scale whose first end is not the lower one, no rubric, or an `ask`
-            that cannot be called.
+        ValueError, TypeError: A scale without two ends, the lower one first, no rubric, an `ask`
+            that cannot be called, or no call at a time.
         EnvironmentProblem: When called, if all new calls of a batch failed. If only some failed,
             their answers have no score.
 
@@ -130,8 +131,8 @@ class judge(Reward):
                 "a judge needs a function and a rubric in words: "
                 "gn.rewards.judge(ask, 'A good answer ...')."
             )
-        low, high = self.scale
-        if not low < high:
+        has_ends = isinstance(self.scale, (tuple, list)) and len(self.scale) == 2
+        if not has_ends or not -math.inf < self.scale[0] < self.scale[1] < math.inf:
             raise ValueError(
                 f"scale = {in_line(self.scale)} must be the worst and the best score, "
                 "such as (1, 5)."
@@ -141,6 +142,7 @@ class judge(Reward):
                 "ask is async, but a judge calls it in threads: write def ask(messages), with a "
                 "client such as openai.OpenAI() instead of AsyncOpenAI()."
             )
+        require_number("concurrent", self.concurrent, 1)
         # The reward is frozen. The replies are no field, because they change.
         object.__setattr__(self, "replies", _read_replies(self.cache))
 

@@ -30,7 +30,7 @@ from grpo_nb.rewards.code import code_tests
 from grpo_nb.scoring.last_answer import (
     CANDIDATE_IN_WORDS,
     candidate_kind,
-    last_candidate,
+    last_candidates,
     recurring_labels,
 )
 from grpo_nb.scoring.record import is_from_kit
@@ -279,9 +279,9 @@ def are_correct_anywhere(
 ) -> list[bool] | None:
     """Return for each completion whether its last answer is correct, in the format or not.
 
-    The last candidate of `grpo_nb.scoring.last_answer` is given to the same grader. A completion
-    that is correct in the format counts as correct here too. Returns None for a grader that does
-    not compare with gold answers.
+    The last candidates of `grpo_nb.scoring.last_answer` for each gold answer are given to the same
+    grader. A completion that is correct in the format counts as correct here too. Returns None for
+    a grader that does not compare with gold answers.
 
     Args:
         grader, texts, rows, format: As in `are_correct`.
@@ -292,16 +292,20 @@ def are_correct_anywhere(
     # With several samples a row comes several times, which would make any answer look like a label.
     distinct_rows = {id(row): row for row in rows}.values()
     labels = recurring_labels([str(row.get("answer", "")) for row in distinct_rows])
-    candidates = []
-    for text, row in zip(texts, rows, strict=True):
-        # Other accepted answers are of the kind of the first one.
-        gold = next(iter(grader.golds(dict(row))), "")
+    is_correct_anywhere = list(is_correct)
+    for place, (text, row) in enumerate(zip(texts, rows, strict=True)):
+        if is_correct[place]:
+            continue
         question = str(row.get("question", ""))
-        candidate = last_candidate(text, gold, question=question, format=format, labels=labels)
-        candidates.append(candidate or "")
-    # A candidate has no tags any more, so it is graded in the format without tags.
-    verdicts = are_correct(grader, candidates, rows, bare())
-    return [any(pair) for pair in zip(is_correct, verdicts, strict=True)]
+        candidates = []
+        for gold in grader.golds(dict(row)):
+            candidates += last_candidates(
+                text, gold, question=question, format=format, labels=labels
+            )
+        # A candidate has no tags any more, so it is graded in the format without tags.
+        verdicts = are_correct(grader, candidates, [row] * len(candidates), bare())
+        is_correct_anywhere[place] = any(verdicts)
+    return is_correct_anywhere
 
 
 def anywhere_in_words(grader: Grader, rows: Sequence[Mapping[str, Any]]) -> str:
@@ -313,10 +317,11 @@ def anywhere_in_words(grader: Grader, rows: Sequence[Mapping[str, Any]]) -> str:
     """
     if not isinstance(grader, SlotReward):
         return f"not measured, because {grader.name}() does not say where it reads the answer"
-    golds = [str(row.get("answer", "")) for row in rows]
-    kind = candidate_kind(golds[0], recurring_labels(golds))
+    labels = recurring_labels([str(row.get("answer", "")) for row in rows])
+    kinds = {candidate_kind(gold, labels) for row in rows for gold in grader.golds(dict(row))}
+    searched = " or ".join(words for kind, words in CANDIDATE_IN_WORDS.items() if kind in kinds)
     return (
-        f"{CANDIDATE_IN_WORDS[kind]} in the text, compared in the same way; "
+        f"{searched or 'the last answer'} in the text, compared in the same way; "
         "a question repeated word for word is not searched"
     )
 

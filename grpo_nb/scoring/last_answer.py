@@ -8,14 +8,15 @@ of the gold answer decides what is searched for:
 | --- | --- |
 | number | the last number written with digits, with its unit where the gold answer has one |
 | label | the label, such as "spam" or the letter of an option, that is named last |
-| JSON | the text from the first opening to the last closing bracket |
-| expression | the last `\boxed{}` or formula between dollar signs, else as for a text |
+| JSON | the JSON object or array that ends last |
+| expression | the last `\boxed{}` or formula between dollar signs, else the end of the last line |
 | text | the last words, as many as the gold answer has |
 
 Only the last candidate counts. The marks of the format are not searched. Neither is a question that
 the completion repeats word for word, because a number of the question is not an answer to it.
 """
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Literal
@@ -29,7 +30,7 @@ CandidateKind = Literal["number", "label", "json", "expression", "text"]
 CANDIDATE_IN_WORDS: Mapping[CandidateKind, str] = {
     "number": "the last number",
     "label": "the label named last",
-    "json": "the JSON value",
+    "json": "the last JSON value",
     "expression": "the last formula",
     "text": "the last words, as many as the gold answer has",
 }
@@ -68,19 +69,23 @@ _FORMULA = re.compile(
     rf"\\boxed\s*\{{({INSIDE})\}}|\$\$(.+?)\$\$|\$([^$\n]+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]",
     re.DOTALL,
 )
-_JSON = re.compile(r"[{\[].*[}\]]", re.DOTALL)
+_LEAD_IN = re.compile(r"(?is).*(?:\b(?:is|so|thus|hence)|:)\s+")
 _CLOSING = " \t\r\n.!*_`\"'"
 
 
-def last_candidate(
+def last_candidates(
     text: str,
     gold: str,
     *,
     question: str,
     format: AnswerFormat,
     labels: Sequence[str] = (),
-) -> str | None:
-    """Return the last candidate for an answer in a text; None if there is none.
+) -> list[str]:
+    """Return the readings of the last candidate for an answer in a text.
+
+    A text is read with and without its closing mark, because `exact_text` compares every character.
+    An equation is read as a whole, and its last side alone. The list is empty if there is no
+    candidate.
 
     Args:
         text: The completion.
@@ -91,10 +96,10 @@ def last_candidate(
 
     >>> xml_format = AnswerFormat(name="xml", answer_open="<answer>", answer_close="</answer>")
     >>> question = "What is 8 + 4?"
-    >>> last_candidate("What is 8 + 4? It is 12.", "12", question=question, format=xml_format)
-    '12'
-    >>> last_candidate("What is 8 + 4?", "4", question=question, format=xml_format) is None
-    True
+    >>> last_candidates("What is 8 + 4? It is 12.", "12", question=question, format=xml_format)
+    ['12']
+    >>> last_candidates("What is 8 + 4?", "4", question=question, format=xml_format)
+    []
     """
     text = _without_marks(text[-_LONGEST_TEXT:], format)
     text = _without_question(text, question)
@@ -104,12 +109,11 @@ def last_candidate(
         case "label":
             return _last_label(text, labels)
         case "json":
-            value = _JSON.search(text)
-            return value[0] if value else None
-        case "expression" if formula := _last_formula(text):
-            return formula
-    last_words = text.split()[-len(gold.split()) :]
-    return " ".join(last_words).strip(_CLOSING)
+            return _last_json(text)
+        case "expression":
+            return _last_formula(text)
+    tail = " ".join(text.split()[-len(gold.split()) :])
+    return [tail, tail.strip(_CLOSING)]
 
 
 def candidate_kind(gold: str, labels: Sequence[str] = ()) -> CandidateKind:
@@ -152,23 +156,22 @@ def _without_question(text: str, question: str) -> str:
     return re.sub(rf"(?<!\w){repeated}(?!\w|[.,]\d)", " ", text, flags=re.IGNORECASE)
 
 
-def _last_number(text: str) -> str | None:
+def _last_number(text: str) -> list[str]:
     # The last number, because worked steps come before the result.
     numbers = list(_NUMBER_IN_TEXT.finditer(text))
     if not numbers:
-        return None
+        return []
     number = numbers[-1][0].replace("\u2212", "-")
     unit = _UNIT_AFTER.match(text, numbers[-1].end())
     with_unit = f"{number} {unit[1]}" if unit else number
     # The word after the number may be no unit.
-    return number if read_number(with_unit) is None else with_unit
+    return [number if read_number(with_unit) is None else with_unit]
 
 
-def _last_label(text: str, labels: Sequence[str]) -> str | None:
+def _last_label(text: str, labels: Sequence[str]) -> list[str]:
     # The longest first: "spam mail" takes precedence over "spam".
     ordered = sorted(labels, key=len, reverse=True)
-    named = re.findall("|".join(map(_label_pattern, ordered)), text)
-    return named[-1] if named else None
+    return re.findall("|".join(map(_label_pattern, ordered)), text)[-1:]
 
 
 def _label_pattern(label: str) -> str:
@@ -183,11 +186,29 @@ def _label_pattern(label: str) -> str:
     return rf"{pattern}(?:(?<=[a-z] A)|(?!\s+(?!is\b|was\b)[a-z]))"
 
 
-def _last_formula(text: str) -> str:
-    formulas = list(_FORMULA.finditer(text[-_LONGEST_FORMULA_TEXT:]))
-    if not formulas:
-        return ""
-    formula = formulas[-1][formulas[-1].lastindex].strip()
+def _last_json(text: str) -> list[str]:
+    decoder = json.JSONDecoder()
+    last: list[str] = []
+    end = 0
+    # Text after the last closing bracket cannot be read, and trying would take long.
+    text = text[: max(text.rfind("}"), text.rfind("]")) + 1]
+    for bracket in re.finditer(r"[{\[]", text):
+        if bracket.start() < end:  # inside the value that was read
+            continue
+        try:
+            _, end = decoder.raw_decode(text, bracket.start())
+        except (ValueError, RecursionError):
+            continue
+        last = [text[bracket.start() : end]]
+    return last
+
+
+def _last_formula(text: str) -> list[str]:
+    text = text[-_LONGEST_FORMULA_TEXT:].strip()
+    formulas = list(_FORMULA.finditer(text))
+    if formulas:
+        formula = formulas[-1][formulas[-1].lastindex].strip()
+    else:
+        formula = _LEAD_IN.sub("", text.rpartition("\n")[2]).strip(_CLOSING)
     # Of a chain of equations, `y = 2x = 4`, the last side is the result.
-    is_chain = formula.count("=") > 1
-    return formula.rpartition("=")[2] if is_chain else formula
+    return [formula, formula.rpartition("=")[2]]

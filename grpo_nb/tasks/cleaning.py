@@ -3,13 +3,14 @@
 import itertools
 import json
 import numbers
+import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from grpo_nb.core.words import displayable, require_choice, shorten
-from grpo_nb.tasks.answers import is_same_answer
+from grpo_nb.tasks.answers import ACCEPTED, Kind, is_same_answer
 from grpo_nb.tasks.prompts import Chat, TaskRow, TaskRows, split_system
 from grpo_nb.tasks.read_rows import Row, SourceRows
 
@@ -32,8 +33,8 @@ TAKEN_NAMES = {
     "self",
     "trainer_state",
 }
-# The mark between a solution and its answer, as in GSM8K.
-_ANSWER_MARK = "####"
+# An answer in one line after its solution, as in GSM8K. The last #### is the one before the answer.
+_SOLVED = re.compile(r"(?s)(?P<solution>.*?)\s*####\s*(?P<answer>(?:(?!####)[^\n])+?)\s*")
 
 
 @dataclass
@@ -79,6 +80,7 @@ def clean(
     changes: Changes,
     columns: Columns | None = None,
     on_conflict: OnConflict = "raise",
+    kind: Kind | None = None,
 ) -> TaskRows:
     """Return rows with `question` and `answer`, without those that cannot be trained on.
 
@@ -88,6 +90,7 @@ def clean(
         columns: Column of each role, such as `question` and `answer`.
         on_conflict: What to do with a question that has different answers: `raise` an error, `drop`
             all of its rows, or keep the `first`.
+        kind: Kind of the answers, if the user set it: with `json`, a list is one answer.
 
     Raises:
         ValueError: No rows, a part without a column, conflicting answers, or no row left.
@@ -102,14 +105,22 @@ def clean(
         changes.note(source.note)
     names = list(dict.fromkeys(itertools.chain(*source.rows)))
     column_of = _choose_columns(source, names, columns or {})
+    golds = [row.get(column_of["answer"]) for row in source.rows]
+    are_lists_accepted = kind != "json" and _hold_only_texts(golds)
     rows: dict[int, TaskRow] = {}
     reasons: _Reasons = {}
     for number, row in enumerate(source.rows):
         try:
-            rows[number] = _read_row(row, column_of)
+            rows[number] = _read_row(row, column_of, are_lists_accepted)
         except _UnusableRow as reason:
             reasons[number] = str(reason)
-    _split_solutions(rows.values(), changes)
+    if are_lists_accepted:
+        changes.note(
+            f"each text in a list of answers is right (column {ACCEPTED!r}), and the first is "
+            'shown. If a list is one answer, write kind="json"'
+        )
+    else:
+        _split_solutions(rows.values(), changes)
     reasons |= _repeated_rows(rows, on_conflict, source.described_as)
     for number, reason in sorted(reasons.items()):
         row = source.rows[number]
@@ -160,7 +171,13 @@ def _choose_columns(source: SourceRows, names: Sequence[str], columns: Columns) 
 # How rows are read.
 
 
-def _read_row(row: Row, column_of: Mapping[str, str]) -> TaskRow:
+def _hold_only_texts(golds: Sequence[Any]) -> bool:
+    """Say whether there are lists among the answers, with texts and nothing else."""
+    lists = [gold for gold in golds if isinstance(gold, (list, tuple))]
+    return set(map(type, itertools.chain(*lists))) == {str}
+
+
+def _read_row(row: Row, column_of: Mapping[str, str], are_lists_accepted: bool) -> TaskRow:
     """Return question and answer of a row, and its own prompt if it has one.
 
     Raises:
@@ -173,12 +190,21 @@ def _read_row(row: Row, column_of: Mapping[str, str]) -> TaskRow:
     # Some rows may have only a question, where others have a prompt, or both.
     if isinstance(prompt, str) and not _is_filled(question):
         question = prompt
+    elif isinstance(prompt, str) and _is_filled(prompt):
+        name = json.dumps({"question": column_of["prompt"]}, ensure_ascii=False)
+        raise _UnusableRow(f"whose prompt is no chat but a text: columns={name} asks it")
     elif _is_filled(prompt):
         task_row["prompt"] = _read_chat(prompt)
         if not _is_filled(question):
             question = _text_of_chat(task_row["prompt"])
+    gold = cells["answer"]
+    if are_lists_accepted:
+        golds = filter(_is_filled, gold if isinstance(gold, (list, tuple)) else [gold])
+        accepted = dict.fromkeys(_as_text(answer, "answer").strip() for answer in golds)
+        task_row[ACCEPTED] = list(accepted)
+        gold = next(iter(accepted), None)
     task_row["question"] = _as_text(question, "question")
-    task_row["answer"] = _as_text(cells["answer"], "answer").strip()
+    task_row["answer"] = _as_text(gold, "answer").strip()
     return task_row
 
 
@@ -227,13 +253,11 @@ def _text_of_chat(chat: Chat) -> str:
 
 def _split_solutions(rows: Collection[TaskRow], changes: Changes) -> None:
     """Split answers at #### if most rows have it, as in GSM8K."""
-    has_mark = [_ANSWER_MARK in row["answer"] for row in rows]
-    if sum(has_mark) <= len(rows) / 2:
+    matches = [_SOLVED.fullmatch(row["answer"]) for row in rows]
+    if matches.count(None) >= len(rows) / 2:
         return
-    for row in rows:
-        solution, _, answer = row["answer"].rpartition(_ANSWER_MARK)
-        row["solution"] = solution.strip()
-        row["answer"] = answer.strip() or row["answer"]
+    for row, match in zip(rows, matches, strict=True):
+        row.update(match.groupdict() if match else {"solution": ""})
     changes.note("answers were read after ####; the text before is in the column solution")
 
 
@@ -257,7 +281,10 @@ def _repeated_rows(
             continue
         answer = row["answer"]
         first_answer = rows[first]["answer"]
-        if is_same_answer(answer, first_answer):
+        accepted = row.get(ACCEPTED, [answer])
+        first_accepted = rows[first].get(ACCEPTED, [first_answer])
+        pairs = itertools.product(accepted, first_accepted)
+        if any(itertools.starmap(is_same_answer, pairs)):
             reasons[number] = "repeated"
             continue
         if on_conflict == "raise":
@@ -265,7 +292,7 @@ def _repeated_rows(
                 f"{described_as}: rows {[first, number]} ask {shorten(row['question'], 120)!r} "
                 f'with different answers, {[first_answer, answer]}. on_conflict="drop" leaves such '
                 'questions out, "first" keeps the first. Where each is right, write one row with a '
-                'column accepted_answers, such as ["Paris", "City of Paris"].'
+                'list as its answer, such as ["Paris", "City of Paris"].'
             )
         reasons[number] = "contradictory"
         # Nobody knows which of the answers is right, so the first row goes too.
@@ -282,7 +309,12 @@ def _add_column(rows: Collection[TaskRow], name: str, values: list[Any], changes
     kept_as = name
     while kept_as in TAKEN_NAMES or any(kept_as in row for row in rows):
         kept_as = f"source_{kept_as}"
-    if kept_as != name:
+    if name == ACCEPTED and not all(
+        isinstance(value, (list, tuple, type(None))) for value in values
+    ):
+        kept_as = f"source_{name}"
+        changes.note(f"the column {name!r} is now {kept_as!r}: it does not hold lists of answers")
+    elif kept_as != name:
         changes.note(f"the column {name!r} is now {kept_as!r}: its name is taken")
     if _is_changed_by_arrow(values):
         changes.note(f"the column {name!r} is stored as text; non-text values as JSON")

@@ -22,6 +22,7 @@ from grpo_nb.tasks.prompts import (
     TaskRows,
     example_turns,
     fitting_format,
+    require_tokenizer,
     with_prompts,
 )
 from grpo_nb.tasks.read_rows import (
@@ -104,7 +105,12 @@ def load_task(
     >>> len(task.train), len(task.holdout), task.answers.kind
     (1, 1, 'number')
     """
-    require("gn.load_task(source, settings)", optional=("settings",), settings=settings)
+    require(
+        "gn.load_task(source, settings, tokenizer=tokenizer)",
+        optional=("settings", "tokenizer"),
+        settings=settings,
+        tokenizer=tokenizer,
+    )
     require_choice("kind", kind, (None, *get_args(Kind)))
     is_arithmetic = isinstance(source, str) and source == "arithmetic"
     if options and not is_arithmetic:
@@ -128,14 +134,14 @@ def load_task(
 
     # 2. Find question and answer in each row. Held-out rows of the user's own are read alike.
     changes = Changes()
-    rows = clean(source_rows, changes, columns, on_conflict)
+    rows = clean(source_rows, changes, columns, on_conflict, kind)
     own_holdout: TaskRows = []
     if not is_size:
         holdout_rows = read_rows(holdout, "test")
         holdout_rows = dataclasses.replace(
             holdout_rows, described_as="holdout", prefix="in holdout, "
         )
-        own_holdout = clean(holdout_rows, changes, columns, on_conflict)
+        own_holdout = clean(holdout_rows, changes, columns, on_conflict, kind)
         held_out_questions = [row["question"] for row in own_holdout]
         rows = _without(rows, held_out_questions, "whose question is held out too", changes)
 
@@ -145,6 +151,7 @@ def load_task(
     # 4. Make the prompts.
     format = fitting_format(format, answers, system)
     if tokenizer is not None:
+        require_tokenizer(tokenizer, chat_template_kwargs)
         format = format.for_template(tokenizer, chat_template_kwargs)
     train = with_prompts(rows, format, example)
     held_out = with_prompts(own_holdout, format, example)

@@ -160,7 +160,7 @@ def _read_file(path: Path) -> SourceRows:
 def _read_csv(path: Path) -> tuple[list[dict[str, Any]], str]:
     """Return the rows with each cell as the text in the file, and a note on a guessed encoding.
 
-    The separator is the most frequent one in the first line.
+    The separator of a .csv file is the most frequent one in the first line.
     """
     import pandas
 
@@ -171,7 +171,7 @@ def _read_csv(path: Path) -> tuple[list[dict[str, Any]], str]:
         text = path.read_text("cp1252")
         note = "not UTF-8, so read as cp1252; for others, give pandas.read_csv(file, encoding=...)"
     head = re.sub('"[^"]*"', "", text.lstrip()).partition("\n")[0]
-    separator = max("\t,;|", key=head.count)
+    separator = "\t" if path.suffix.lower() == ".tsv" else max(",;\t|", key=head.count)
     frame = pandas.read_csv(
         io.StringIO(text), sep=separator, dtype=str, keep_default_na=False, skipinitialspace=True
     )

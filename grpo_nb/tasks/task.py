@@ -21,7 +21,7 @@ from grpo_nb.core.words import shorten
 from grpo_nb.tasks.answers import Answers
 from grpo_nb.tasks.cleaning import Changes
 from grpo_nb.tasks.formats import AnswerFormat
-from grpo_nb.tasks.prompts import require_system_prompt, require_tokenizer
+from grpo_nb.tasks.prompts import require_system_prompt, require_tokenizer, split_system
 from grpo_nb.tasks.tools import Tool, Tools
 
 if TYPE_CHECKING:
@@ -171,7 +171,10 @@ class Task(Shown):
             ValueError: No training prompt or no held-out prompt is short enough, or the chat
                 template leaves out the system prompt.
         """
-        require_system_prompt(self.train[0]["prompt"], tokenizer, self.template_kwargs)
+        prompts = [*self.train["prompt"], *self.holdout["prompt"]]
+        # One prompt for each distinct system message.
+        for prompt in {repr(split_system(prompt)[0]): prompt for prompt in prompts}.values():
+            require_system_prompt(prompt, tokenizer, self.template_kwargs)
         parts = {"train": self.train, "holdout": self.holdout}
         # Both parts are measured first, because the advice names the longest prompt of all.
         lengths = {name: self.prompt_lengths(rows, tokenizer) for name, rows in parts.items()}

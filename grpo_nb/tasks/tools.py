@@ -35,6 +35,7 @@ class Tools:
 
     def __post_init__(self) -> None:
         require_number("rounds", self.rounds, 1)
+        require_number("seconds_per_call", self.seconds_per_call, 0.01, is_whole=False)
         if hasattr(self.environment, "get_reward"):  # TRL adds it after the weighted rewards
             name = self.environment.__name__
             raise ValueError(
@@ -43,8 +44,12 @@ class Tools:
                 "def won(environments, **_): return [float(e._won()) for e in environments]."
             )
         for tool in (*self.functions, *self._methods):
+            if not callable(tool):
+                raise TypeError(f"the tool {in_line(tool)} is no function: with_tools(f, g).")
             if inspect.iscoroutinefunction(tool):
                 raise ValueError(f"the tool {tool.__name__} is async: write it with def alone.")
+        if not self.names:
+            raise ValueError("there is no tool: give functions, or methods without _.")
 
     @property
     def _methods(self) -> list[Tool]:

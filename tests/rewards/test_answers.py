@@ -79,6 +79,24 @@ def test_missing_column_error_shows_the_fix(make) -> None:
 @pytest.mark.parametrize(
     ("given", "score"),
     [
+        pytest.param("B", 1.0, id="letter"),
+        pytest.param("(b)", 1.0, id="small letter in brackets"),
+        pytest.param("B) Rome", 1.0, id="letter with its text"),
+        pytest.param("B (rome).", 1.0, id="text in brackets"),
+        pytest.param("B) Paris", 0.0, id="letter with the text of another option"),
+        pytest.param("B) Madrid", 0.0, id="letter with a text of its own"),
+        pytest.param("A) Rome", 0.0, id="another letter with the right text"),
+    ],
+)
+@pytest.mark.parametrize("question", ["Which city?\nA) Paris\nB) Rome", "(A) Paris, (B) **Rome**?"])
+def test_text_after_a_letter_is_that_of_the_option(question: str, given: str, score: float) -> None:
+    reward = correctness()
+    assert reward(completions=[slot(given)], answer=["B"], prompts=[question]) == [score]
+
+
+@pytest.mark.parametrize(
+    ("given", "score"),
+    [
         pytest.param("[1]", 1.0, id="first"),
         pytest.param("[ 2.0 ]", 1.0, id="second"),
         pytest.param("[3]", 0.0, id="neither"),

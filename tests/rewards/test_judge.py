@@ -245,7 +245,15 @@ def test_pickled_judge_is_the_same_judge(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"rubric": " "}, {"ask": "gpt"}, {"scale": (5, 1)}],
+    [
+        {"rubric": " "},
+        {"ask": "gpt"},
+        {"scale": (5, 1)},
+        {"scale": (1, 2, 3)},
+        {"scale": 5},
+        {"scale": (1, float("inf"))},
+        {"concurrent": 0},
+    ],
     ids=str,
 )
 def test_judge_that_cannot_work_is_refused(options: dict) -> None:

@@ -17,7 +17,7 @@ from grpo_nb.scoring.correct_answers import (
     are_correct,
     are_correct_anywhere,
 )
-from grpo_nb.scoring.last_answer import candidate_kind, last_candidate
+from grpo_nb.scoring.last_answer import candidate_kind, last_candidates
 from grpo_nb.tasks.formats import AnswerFormat, bare, boxed, xml
 
 SUM = "What is 8 + 4?"
@@ -75,7 +75,7 @@ def test_gold_number_in_a_repeated_question_loses_to_a_later_one() -> None:
 
 
 def test_longer_number_than_in_the_question_is_kept() -> None:
-    assert last_candidate("What is 8 + 45?", "45", question=SUM, format=xml()) == "45"
+    assert last_candidates("What is 8 + 45?", "45", question=SUM, format=xml()) == ["45"]
 
 
 def test_short_question_is_not_removed_from_the_text() -> None:
@@ -121,6 +121,15 @@ def test_option_named_last_decides(text: str, expected: bool) -> None:
         ('{"a": 1} or {"a": 2}', '{"a": 1}', correctness(), False),
         ("It is Paris.", "Paris", exact_text(), True),
         ("It is paris.", "Paris", exact_text(), False),
+        ('As in [1], the record is {"a": 1}', '{"a": 1}', correctness(), True),
+        ('{"a": 2} no, {"a": 1}', '{"a": 1}', correctness(), True),
+        ("The derivative is 2x + 3.", "2x+3", maths(), True),
+        ("The point is (1, 2).", "(1,2)", maths(), True),
+        ("so y = 2x + 3", "y=2x+3", maths(), True),
+        ("We get y = 2x + 3.", "2x+3", maths(), True),
+        ("It is 2x + 3. No, it is 2x + 4.", "2x+3", maths(), False),
+        ("It is Paris.", "Paris.", exact_text(), True),
+        ("It is the U.S.A.", "U.S.A.", exact_text(), True),
         ("Paris? It is Rome.", "Paris", correctness(), False),
         ("It is 12.4", "12", correctness(tolerance=0.5), True),
     ],
@@ -129,6 +138,22 @@ def test_candidate_is_compared_by_the_grader(
     text: str, gold: str, grader: Any, expected: bool
 ) -> None:
     assert is_anywhere(text, gold, question="Find it, please.", grader=grader) is expected
+
+
+@pytest.mark.parametrize("first", ["City of Paris", "Paris"])
+def test_each_accepted_answer_is_looked_for(first: str) -> None:
+    rows = [{"question": "Where?", "answer": first, "accepted_answers": ["City of Paris", "Paris"]}]
+    assert are_correct_anywhere(DEFAULT_GRADER, ["It is Paris."], rows, xml(), [False]) == [True]
+
+
+def test_rule_names_the_kinds_of_all_gold_answers() -> None:
+    rows = [{"question": "Where?", "answer": "Paris"}, {"question": SUM, "answer": "12"}]
+    rule = "the last number or the last words, as many as the gold answer has in the text"
+    assert anywhere_in_words(DEFAULT_GRADER, rows).startswith(rule)
+    own_column = [{"question": SUM, "answer": "see there", "final": "12"}]
+    rule = anywhere_in_words(correctness(column="final"), own_column)
+    assert rule.startswith("the last number in the text")
+    assert anywhere_in_words(DEFAULT_GRADER, []).startswith("the last answer in the text")
 
 
 @pytest.mark.parametrize("format", [xml(), boxed(), bare()], ids=lambda format: format.name)
@@ -181,5 +206,5 @@ def test_label_a_is_told_from_the_article(text: str, expected: bool) -> None:
 @pytest.mark.parametrize("part", ["[", "{", "1,", "$x ", r"\boxed{", "is ", r"\frac{1}"])
 def test_candidate_search_is_fast_on_long_texts(part: str, gold: str) -> None:
     started = time.process_time()
-    last_candidate(part * 20_000, gold, question=SUM, format=xml())
+    last_candidates(part * 20_000, gold, question=SUM, format=xml())
     assert time.process_time() - started < 2

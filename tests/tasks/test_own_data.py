@@ -79,6 +79,13 @@ def test_gsm8k_row_with_a_plain_number_keeps_it() -> None:
     assert task.dropped == {}
 
 
+def test_markdown_headings_in_answers_are_kept() -> None:
+    golds = [f"#### Result\nIt is {n}.\n#### Reason\nIt adds up." for n in range(4)]
+    task = gn.load_task(rows_of(golds), holdout=1)
+    assert answers(task) == golds
+    assert "solution" not in task.train.column_names
+
+
 def test_own_solution_column_stays_beside_hashes() -> None:
     task = gn.load_task(rows_of([f"so\n#### {n}" for n in range(4)], solution=["mine"] * 4))
     assert task.train[0]["solution"] == "so"
@@ -152,11 +159,36 @@ def test_accepted_answers_are_kept_with_a_run(tmp_path: Path) -> None:
     assert all(row["accepted_answers"][0] == row["answer"] for row in kept)
 
 
-def test_answers_that_are_lists_are_json() -> None:
+def test_each_text_in_a_list_of_answers_is_right() -> None:
+    task = gn.load_task(rows_of([*CAPITALS, "Oslo"]), holdout=2)
+    assert task.answers.kind == "text"
+    accepted = {row["answer"]: row["accepted_answers"] for row in both(task)}
+    assert accepted == {names[0]: names for names in [*CAPITALS, ["Oslo"]]}
+    assert any("each text in a list of answers is right" in note for note in task.changes.notes)
+    row = next(row for row in both(task) if row["answer"] == "Paris")
+    texts = [task.format.render("so", given) for given in ("Paris", "City of Paris", "Rome")]
+    assert gn.score(gn.rewards.correctness(), texts, row).values["correctness"] == (1.0, 1.0, 0.0)
+
+
+def test_lists_of_numbers_and_kind_json_stay_json() -> None:
     assert gn.load_task(rows_of([[1, 2], [3], [4]]), holdout=1).answers.kind == "json"
-    listed = gn.load_task(rows_of([["a", "b"], ["c"], []]), holdout=1)
+    listed = gn.load_task(rows_of([["a", "b"], ["c"], []]), holdout=1, kind="json")
     assert listed.answers.kind == "json"
     assert answers(listed) == ['["a", "b"]', '["c"]', "[]"]
+
+
+@pytest.mark.parametrize("golds", [["City of Paris", "Lutetia"], ["Lutetia", "paris"]])
+def test_rows_with_a_common_answer_are_repeated(golds: list[str]) -> None:
+    rows = [*rows_of(CAPITALS), {"question": "Question 0?", "answer": golds}]
+    assert gn.load_task(rows, holdout=1).dropped == {"repeated": 1}
+
+
+@pytest.mark.parametrize("cell", [3, "['Paris', 'City of Paris']"])
+def test_accepted_answers_without_lists_are_renamed(cell: Any) -> None:
+    task = gn.load_task(rows_of(["Paris", "Rome"], accepted_answers=[cell] * 2), holdout=1)
+    assert task.train[0]["source_accepted_answers"] == cell
+    assert "accepted_answers" not in task.train.column_names
+    assert any("it does not hold lists of answers" in note for note in task.changes.notes)
 
 
 def test_missing_split_error_names_a_split() -> None:
@@ -311,9 +343,24 @@ def test_system_prompt_that_the_template_leaves_out_is_refused() -> None:
         gn.load_task("arithmetic", tokenizer=tokenizer_with(SILENT))
 
 
-def test_template_without_a_system_role_refuses_the_system_prompt() -> None:
-    with pytest.raises(TemplateError, match="System role not supported"):
+def test_system_prompt_that_the_template_refuses_is_refused() -> None:
+    with pytest.raises(ValueError, match="chat template leaves out the system prompt"):
         gn.load_task("arithmetic", tokenizer=tokenizer_with(GEMMA_2))
+
+
+def test_system_prompt_of_a_later_row_is_refused_too() -> None:
+    rows = [{"prompt": [{"role": "user", "content": f"{n}?"}], "answer": "1"} for n in range(20)]
+    rows[7]["prompt"].insert(0, {"role": "system", "content": "Answer."})
+    for template in (SILENT, GEMMA_2):
+        with pytest.raises(ValueError, match="chat template leaves out the system prompt"):
+            gn.load_task(rows, tokenizer=tokenizer_with(template))
+
+
+def test_tokenizer_that_cannot_render_prompts_is_refused() -> None:
+    with pytest.raises(ValueError, match="the tokenizer has no chat template"):
+        gn.load_task("arithmetic", tokenizer=tokenizer_with(None))
+    with pytest.raises(TypeError, match="takes a tokenizer"):
+        gn.load_task("arithmetic", tokenizer="Qwen/Qwen3-0.6B")
 
 
 @pytest.mark.parametrize("template", [GEMMA_2, SILENT], ids=["refused", "left out"])
@@ -646,5 +693,6 @@ def test_percent_is_read_in_any_case() -> None:
 
 def test_question_next_to_a_prompt_of_text_is_refused() -> None:
     rows = [{"q": "What?", "p": "Say what it is.", "answer": "1"}] * 3
-    with pytest.raises(ValueError, match="is left of 3: 3 whose prompt is no chat"):
+    with pytest.raises(ValueError, match="is left of 3: 3 whose prompt is no chat") as raised:
         gn.load_task(rows, columns={"question": "q", "prompt": "p"})
+    assert 'columns={"question": "p"}' in str(raised.value)

@@ -54,6 +54,12 @@ def test_file_is_read_unchanged(name: str, tmp_path: Path) -> None:
     assert ("so read as cp1252" in read.note) == ("windows" in name)
 
 
+def test_tsv_file_is_read_with_tabs(tmp_path: Path) -> None:
+    path = tmp_path / "a.tsv"
+    path.write_text("question, or text, or both\tanswer\n1 + 1?\t2\n")
+    assert read_rows(path).rows == [{"question, or text, or both": "1 + 1?", "answer": "2"}]
+
+
 @pytest.mark.parametrize("kind", IN_MEMORY)
 def test_rows_in_memory_are_read_unchanged(kind: str) -> None:
     assert read_rows(IN_MEMORY[kind]).rows == ROWS

@@ -85,13 +85,17 @@ def untyped(place):
         ),
         ([], {"environment": Loose}, "and drawn was"),
         ([], {"environment": Talking}, "and the prompt was"),
+        ([], {}, "there is no tool: give functions"),
+        ([[read]], {}, "is no function: with_tools"),
         ([read], {"rounds": 0}, "rounds = 0 must be at least 1"),
+        ([read], {"seconds_per_call": -1}, "seconds_per_call = -1 must be at least 0.01"),
+        ([read], {"seconds_per_call": None}, "seconds_per_call = None"),
     ],
 )
 def test_unusable_tools_are_refused(
     task: gn.tasks.Task, functions: list, options: dict, message: str
 ) -> None:
-    with pytest.raises((AttributeError, ValueError), match=message):
+    with pytest.raises((AttributeError, TypeError, ValueError), match=message):
         task.with_tools(*functions, **options)
 
 
