@@ -312,8 +312,10 @@ def test_system_prompt_that_the_template_leaves_out_is_refused() -> None:
 
 
 def test_template_without_a_system_role_refuses_the_system_prompt() -> None:
-    with pytest.raises(TemplateError, match="System role not supported"):
+    with pytest.raises(ValueError, match="chat template leaves out the system prompt") as refused:
         gn.load_task("arithmetic", tokenizer=tokenizer_with(GEMMA_2))
+    assert isinstance(refused.value.__cause__, TemplateError)
+    assert "System role not supported" in str(refused.value.__cause__)
 
 
 @pytest.mark.parametrize("template", [GEMMA_2, SILENT], ids=["refused", "left out"])
