@@ -52,8 +52,10 @@ def _advise_format(baseline: Baseline) -> Iterable[Advice]:
     texts = baseline.scores.completions
     read = round(baseline.slot_share * len(texts))
     seen = f"an answer can be read in {read or 'none'} of {len(texts)} completions"
-    # A prompt has an example if one of its turns was written by an assistant.
-    if any(turn["role"] == "assistant" for turn in baseline.rows[0]["prompt"]):
+    # A prompt has an example if one of its assistant turns shows the format.
+    opening = baseline.format.answer_open.strip()
+    turns = baseline.rows[0]["prompt"]
+    if any(turn["role"] == "assistant" and opening in turn["content"] for turn in turns):
         yield Advice(
             "priming",
             f"{seen}, although the prompts show an example. A few supervised steps on right "

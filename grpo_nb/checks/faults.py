@@ -181,7 +181,10 @@ def _find_endless_growth(reward: TriedReward) -> Iterable[Finding]:
             ranges.append(f"{variant}: {scores.min():.3g} to {scores.max():.3g}")
             examples.append(probes["text"].iloc[0])
     if ranges:
-        what = f"repeating the same text raises the score without end ({', '.join(ranges)})"
+        what = (
+            f"repeating the same text still raises the score at {GROWTH[-1]} repetitions "
+            f"({', '.join(ranges)})"
+        )
         yield make_finding("repetition is rewarded", reward.name, what, examples)
 
 

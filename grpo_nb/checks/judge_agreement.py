@@ -72,7 +72,8 @@ class Agreement(Shown):
     probes: pandas.DataFrame
     """One row per kind of probe.
 
-    Columns: `probe`, the mean score `before` and `after`, and `fools`.
+    Columns: `probe`, the mean score `before` and `after` of the answers with a number both times,
+    and `fools`.
     """
 
     def _parts(self) -> Iterator[Part]:
@@ -208,15 +209,17 @@ def _try_probes(
 
     low, high = judge.scale
     lowest = table.sort_values("person", kind="stable").head(MAX_ANSWERS_PROBED)
-    before = lowest["judge"].mean()
     probed_rows = [rows[place] for place in lowest.index]
     forms = [_reword(text, high) for text in lowest["completion"]]
     means = []
     for probe in forms[0]:
         replies = judge.judged([form[probe] for form in forms], probed_rows)
-        after = pandas.Series([reply.score for reply in replies], dtype=float).mean()
+        scores = pandas.Series([reply.score for reply in replies], lowest.index, dtype=float)
         # If the answer is replaced, the score before tells nothing about the new one.
-        is_high = after > (low + high) / 2
+        is_high = scores.mean() > (low + high) / 2
+        # Only answers with a number before and after are compared.
+        pairs = pandas.DataFrame({"before": lowest["judge"], "after": scores}).dropna()
+        before, after = pairs.mean()
         is_raised = after - before > MAX_RISE * (high - low)
         is_fooled = is_high if probe in REPLACING_PROBES else is_raised
         means.append((probe, before, after, is_fooled))
@@ -236,7 +239,7 @@ def _decide(
         return "too few labels to tell", f"it takes at least {MIN_LABELS} labels, not all the same"
     if unscored > MAX_UNSCORED * labels:
         return "not fit as a reward", f"{unscored} of {labels} answers got no number"
-    if high < ENOUGH_CORRELATION:
+    if high < ENOUGH_CORRELATION or table["judge"].nunique() < 2:
         return "not fit as a reward", "the judge does not prefer the answers that you prefer"
     fooling = [
         f"{row.probe} ({row.before:.2g} to {row.after:.2g})"

@@ -176,7 +176,7 @@ class Baseline(Shown):
         `no signal`: no group differs.
         `weak signal`: some groups differ, but the sample does not show that one in four does.
         `format only`: enough groups differ, but no answer is correct, and the reward for answers
-        gives no group a signal.
+        gives no group a signal (or any reward, if the grader is none of the rewards).
         `signal`: all other cases.
         """
         if self.counts["differs"] == 0:
@@ -184,9 +184,13 @@ class Baseline(Shown):
         # The lower end is used, so that a lucky sample of eight groups does not promise too much.
         if self.useful_interval[0] < ENOUGH_GROUPS:
             return "weak signal"
-        groups_by_reward = self.by_reward["groups"]
-        is_answer_reward_flat = groups_by_reward.get(self._answer_reward) == 0
-        return "format only" if is_answer_reward_flat and self.sampled_accuracy == 0 else "signal"
+        table = self.by_reward
+        is_for_answers = table.index == self._answer_reward
+        if not is_for_answers.any():
+            # `correctness()` decides, and each of the rewards may be the one for answers.
+            is_for_answers = table["weight"] != 0
+        has_flat = (table["groups"][is_for_answers] == 0).any()
+        return "format only" if has_flat and self.sampled_accuracy == 0 else "signal"
 
     @functools.cached_property
     def advice(self) -> tuple[Advice, ...]:

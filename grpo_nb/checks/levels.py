@@ -60,8 +60,8 @@ def choose_level(
 
     A level is mastered if two thirds of the sampled answers are correct. Harder levels are not
     measured. With a small model, usually only the first level is. If the first level that is not
-    mastered gives no signal, the level before it is chosen if that one does. If all levels are
-    mastered, the hardest is chosen. `has_room` is false if the chosen level is mastered.
+    mastered gives no signal, the hardest of the easier levels with a signal is chosen. If all
+    levels are mastered, the hardest is chosen. `has_room` is false if the chosen level is mastered.
     The model and the random state do not change.
 
     Args:
@@ -96,15 +96,17 @@ def choose_level(
 
     # The last level measured is the first that is not mastered, unless all are.
     chosen = len(baselines) - 1
-    reason = "There is something to learn."
+    with_signal = [level for level, one in enumerate(baselines) if _gives_signal(one)]
     if _is_mastered(baselines[chosen]):
         reason = "Too little is left to show a gain: two thirds or more are correct at every level."
-    elif not _gives_signal(baselines[chosen]):
-        reason = "No level gives a learning signal."
+    elif chosen in with_signal:
+        reason = "There is something to learn."
+    elif with_signal:
         # An easier level is mastered, but still teaches more than a level without any signal.
-        if chosen > 0 and _gives_signal(baselines[chosen - 1]):
-            reason = f"Level {chosen} gives no learning signal."
-            chosen -= 1
+        chosen = with_signal[-1]
+        reason = f"Level {chosen + 1} gives no learning signal."
+    else:
+        reason = "No level gives a learning signal."
     share = baselines[chosen].sampled_accuracy
     measured = f"{share:.0%} of the answers are correct before training."
     return LevelChoice(

@@ -147,18 +147,17 @@ def _try_reward(
             "a judge would be asked about a thousand times. Measure it with gn.checks.agreement"
         )
         return RewardResult(name, CALLS_JUDGE, find_unmeasured(judges, name), reason)
-    if base.is_relative(reward):
-        reason = "it ranks the completions of a group, so single completions show nothing"
-        return RewardResult(name, UNKNOWN, not_checked=reason, is_left_out=True)
     texts = {*texts_in(reward)}
-    if "environments" in texts:
-        reason = "it scores played episodes. Play one with gn.lab.ByHand(task, row_number)"
-        return RewardResult(name, UNKNOWN, not_checked=reason, is_left_out=True)
+    reason_left_out = ""
+    if base.is_relative(reward):
+        reason_left_out = "it ranks the completions of a group, so single completions show nothing"
+    elif "environments" in texts:
+        reason_left_out = "it scores played episodes. Play one with gn.lab.ByHand(task, row_number)"
 
     # 2. Does the call work, and what does the reward follow?
     runner = ProbeRunner(reward, rows, seconds_per_call)
     findings = calls.check_signature(runner)
-    if not findings:
+    if not findings and not base.is_relative(reward):
         role = _try_controls(runner, layouts)
         # Two right answers and a wrong one are scored alone, together and reversed.
         scored = [probe for probe in runner.scores if probe.layout == role.layout.name]
@@ -166,10 +165,16 @@ def _try_reward(
         repeated = [*right_first[:2], *right_first[-1:]]
         findings = calls.find_unsteadiness(runner, repeated)
     has_scores = {"right", "wrong"} <= {probe.category for probe in runner.scores}
-    if findings or not has_scores:
-        findings += calls.find_failures(runner)
-        reason = "its scores, because it breaks the contract, fails or is unsteady"
-        return RewardResult(name, UNKNOWN, findings, reason, runner.completions)
+    if findings or reason_left_out or not has_scores:
+        return RewardResult(
+            name,
+            UNKNOWN,
+            findings=[*findings, *calls.find_failures(runner)],
+            not_checked=reason_left_out
+            or "its scores, because it breaks the contract, fails or is unsteady",
+            completions=runner.completions,
+            is_left_out=bool(reason_left_out),
+        )
 
     # 3. Try all other probes in the layout that the reward reads.
     # One row that shows a fault is enough for its finding, so a few rows are tried. Rows on which a

@@ -26,6 +26,7 @@ from grpo_nb.generation.samples import GeneratedCompletion
 from grpo_nb.rewards.base import RewardFunction
 from grpo_nb.runs.card import write_model_card
 from grpo_nb.runs.run_folder import Run, open_run
+from grpo_nb.tasks.prompts import require_system_prompt
 
 
 def evaluate(
@@ -157,6 +158,8 @@ def compare(
     else:
         located, run = locate_subjects([against, subject], run)
         labels = [name_of(each) for each in located]
+        if labels[0] == labels[1]:
+            labels = ["before", "after"]
     exam = Exam(subjects=located, run=run, task=task, **options)
     comparison = Comparison(*exam.ask_all(labels))
     # Only the full comparison with the start is a result of the run. A shorter one, or one with
@@ -201,7 +204,8 @@ def ask(
 
     Raises:
         FileNotFoundError: There is no such run, or it has no adapter yet.
-        ValueError: The run was trained with tools, or its model has been trained since.
+        ValueError: The run was trained with tools, its model has been trained since, or its chat
+            template has no system role.
 
     >>> gn.ask(run, ["What is 17 + 25?", "What is 6 + 7?"]).questions
     ('What is 17 + 25?', 'What is 6 + 7?')
@@ -209,7 +213,7 @@ def ask(
     require("gn.ask(run, questions)", run=run)
     run = open_run(run)
     questions = (questions,) if isinstance(questions, str) else tuple(questions)
-    require_no_tools(run)
+    require_no_tools(run, "gn.ask cannot ask such a run, but gn.compare(run, task) can.")
     # Without the messages of the training, the model would answer another kind of prompt.
     system = {"role": "system", "content": format_of(run).system_prompt()}
     start = shared_start(run) or [system]
@@ -224,5 +228,7 @@ def ask(
     answers = []
     for part in (start_part(run), "adapter"):
         with open_model(RunModel(run, part)) as (model, tokenizer):
+            template_kwargs = decoding.chat_template_kwargs
+            require_system_prompt(rows[0]["prompt"], tokenizer, template_kwargs)
             answers.append(tuple(answers_of_model(model, tokenizer, rows, decoding)))
     return Answers(questions, *answers)

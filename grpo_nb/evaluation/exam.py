@@ -26,21 +26,21 @@ from grpo_nb.evaluation.subjects import (
     tokenizer_of_run,
 )
 from grpo_nb.generation.samples import GeneratedCompletion
-from grpo_nb.rewards.answers import SlotReward
+from grpo_nb.rewards.answers import SlotReward, correctness
 from grpo_nb.rewards.base import RewardFunction, reward_list, reward_name
 from grpo_nb.runs.run_folder import Run, questions_trained_on
 from grpo_nb.scoring.correct_answers import (
     FunctionGrader,
     Grader,
     anywhere_in_words,
-    choose_grader,
+    deciding_reward,
     function_grader,
     grader_in_words,
 )
 from grpo_nb.scoring.record import rebuild_reward, record_of
 from grpo_nb.tasks.contamination import Contamination, find_contamination
 from grpo_nb.tasks.formats import AnswerFormat
-from grpo_nb.tasks.prompts import Chat, split_system
+from grpo_nb.tasks.prompts import Chat, require_system_prompt, split_system
 from grpo_nb.tasks.read_rows import Source, sample_rows
 from grpo_nb.tasks.task import Task
 
@@ -80,7 +80,7 @@ class Exam:
                 "own questions."
             )
         if self.run is not None and getattr(self.task, "tools", None) is None:
-            require_no_tools(self.run)
+            require_no_tools(self.run, "Pass the task: gn.compare(run, task).")
         if isinstance(self.task, (Task, Holdout)):
             return self.task
         if self.run is None:
@@ -125,22 +125,22 @@ class Exam:
 
         The docstring of `evaluate` has the order of precedence.
         """
-        if isinstance(self.correct, SlotReward):
-            return self.correct
+        given = self._given_rewards
+        candidates = given or self._rewards_of_run or []
+        decider = given[0] if self.correct is not None else deciding_reward(candidates, self.rows)
+        if decider is None or isinstance(decider, SlotReward):
+            return decider or correctness()
         # A function is tried on gold answers, for which it may read token ids or an environment.
         tokenizers = [subject[1] for subject in self.subjects if isinstance(subject, tuple)]
-        if self.run is not None:
+        if not tokenizers and self.run is not None:
             tokenizers.append(tokenizer_of_run(self.run))
-        trial = {
-            "rows": self.rows,
-            "format": self.questions.format,
-            "tokenizer": next(iter(tokenizers), None),
-            "start_episode": getattr(self.questions, "start_episode", dict),
-        }
-        given = self._given_rewards
-        if self.correct is not None:
-            return function_grader(given[0], **trial)
-        return choose_grader(given or self._rewards_of_run or [], **trial)
+        return function_grader(
+            decider,
+            self.rows,
+            self.questions.format,
+            tokenizer=next(iter(tokenizers), None),
+            start_episode=getattr(self.questions, "start_episode", dict),
+        )
 
     @functools.cached_property
     def _given_rewards(self) -> list[RewardFunction]:
@@ -242,10 +242,11 @@ class Exam:
             open_model(subject) as (model, tokenizer),
             progress_bar(len(rows), desc=f"held-out, {label}", unit="answer") as bar,
         ):
+            template_kwargs = self.decoding.chat_template_kwargs
+            require_system_prompt(rows[0]["prompt"], tokenizer, template_kwargs)
             completions = answers_of_model(
                 model, tokenizer, rows, self.decoding, lambda done: bar.update(done - bar.n)
             )
-            template_kwargs = self.decoding.chat_template_kwargs
             return completions, self.questions.format.for_template(tokenizer, template_kwargs)
 
     def _runs(self) -> list[Run]:
@@ -304,10 +305,10 @@ def shared_start(run: Run) -> Chat:
     return shared
 
 
-def require_no_tools(run: Run) -> None:
+def require_no_tools(run: Run, advice: str) -> None:
     """Raise a `ValueError` if a run was trained with tools, which its folder does not have."""
     if run.info["task"].get("tools"):
         raise ValueError(
             f"the run {run.name!r} was trained with tools. Tools are Python objects and are not "
-            "stored with the run, so pass the task: gn.compare(run, task)."
+            f"stored with the run. {advice}"
         )

@@ -68,7 +68,7 @@ def locate_subjects(
         run: Run of the subjects, or its folder. By default the first run among the subjects.
 
     Raises:
-        ValueError: `"base"` or `"start"` without a run.
+        ValueError: `"base"` or `"start"` without a run, or a GGUF file.
         FileNotFoundError: There is no such folder or model.
         OSError: The Hub does not provide the model.
     """
@@ -95,6 +95,11 @@ def _locate(subject: Any) -> Subject:
         return RunModel(subject)
     if isinstance(subject, tuple) or subject in RUN_PARTS:
         return subject
+    if Path(subject).suffix == ".gguf":
+        raise ValueError(
+            f"{str(subject)!r} is a GGUF file, which llama.cpp answers. Get its answers with "
+            "complete_with_gguf, and grade them with gn.score, as in docs/guide/evaluate.md."
+        )
     # `open_run` refuses every folder that is not a run.
     with contextlib.suppress(FileNotFoundError):
         return RunModel(open_run(Path(subject).expanduser()))
@@ -214,10 +219,10 @@ def _start_adapter(model: Any, run: Run) -> Iterator[None]:
 
 def tokenizer_of_run(run: Run) -> Any:
     """Return the tokenizer that a run was trained with."""
-    if run.tokenizer is not None:
-        return run.tokenizer
-    import_unsloth()
-    return tokenizer_for(run.path, resolve_model(run.settings.model))
+    if run.tokenizer is None:
+        import_unsloth()
+        run.tokenizer = tokenizer_for(run.path, resolve_model(run.settings.model))
+    return run.tokenizer
 
 
 def _model_of(run: Run) -> tuple[Any, Any]:

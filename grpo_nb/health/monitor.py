@@ -61,6 +61,8 @@ class HealthMonitor:
         self._alerts: dict[AlertKey, Alert] = {}
         # Last step with a finding that is as severe as the alert.
         self._last_steps: dict[AlertKey, int] = {}
+        # Last step with a finding of any severity.
+        self._last_findings: dict[AlertKey, int] = {}
         self._stop_on = stop_on
         for row in rows:
             self.update(row)
@@ -113,9 +115,13 @@ class HealthMonitor:
         alert = self._alerts.get(key)
         rank = KINDS.index("withdrawn" if alert is None else alert.kind)
         new_rank = KINDS.index("withdrawn" if finding is None else finding.severity)
-        # An alert ends, or becomes milder, after 20 steps and two rows without a finding as severe.
+        if finding is not None:
+            self._last_findings[key] = step
+        # An alert becomes milder after 20 steps and two rows without a finding as severe. It ends
+        # after as many without any finding.
+        last_steps = self._last_findings if finding is None else self._last_steps
         quiet_steps = max(WINDOW, 2 * self.history.steps_per_row)
-        if new_rank < rank and step - self._last_steps[key] < quiet_steps:
+        if new_rank < rank and step - last_steps[key] < quiet_steps:
             return None
         self._last_steps[key] = step
         if new_rank == rank:

@@ -17,7 +17,11 @@ CHOICES = (1, 2, 3, 4, 5)
 
 @dataclass
 class HandLabels:
-    """Scores by hand, the oldest first."""
+    """Scores by hand, the oldest first.
+
+    Raises:
+        ValueError: The file has a score that is not between the first and the last of `CHOICES`.
+    """
 
     file: Path
     rows: list[dict[str, Any]] = field(default_factory=list)
@@ -26,6 +30,14 @@ class HandLabels:
     def __post_init__(self) -> None:
         if self.file.is_file():
             self.rows = read_rows(self.file).rows
+        for row in self.rows:
+            score = hand_score_of(row)
+            # Scores on two scales have no common order.
+            if score is not None and not CHOICES[0] <= score <= CHOICES[-1]:
+                raise ValueError(
+                    f"{self.file} has the score {score:g}, but scores in the lab are between "
+                    f"{CHOICES[0]} and {CHOICES[-1]}. Pass a new file: labels=..."
+                )
 
     def scores_of(self, question: str, completions: Sequence[str]) -> list[float | None]:
         """Return the score of each completion of a question; None for one without a score."""

@@ -107,20 +107,25 @@ def require_system_prompt(prompt: Chat, tokenizer: Any, template_kwargs: Mapping
 
     Raises:
         ValueError: The template refuses the system message, or leaves it out.
+        TemplateError: The template refuses a prompt without a system message.
     """
     from jinja2 import TemplateError
 
-    system, _ = split_system(prompt)
+    system = split_system(prompt)[0]
+    refusal = None
     try:
-        rendered = tokenizer.apply_chat_template(prompt, tokenize=False, **template_kwargs)
-    except TemplateError:
+        rendered = tokenizer.apply_chat_template(
+            prompt, tokenize=False, add_generation_prompt=True, **template_kwargs
+        )
+    except TemplateError as error:
         if not system:
             raise
         rendered = ""
+        refusal = error
     for turn in system:
         if turn["content"].strip() not in rendered:
             raise ValueError(
                 "the model's chat template leaves out the system prompt. Put the text of "
                 "format.system_prompt() before each question, in a column prompt: "
                 '[{"role": "user", "content": "..."}].'
-            )
+            ) from refusal

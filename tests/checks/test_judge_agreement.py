@@ -74,6 +74,9 @@ FOOLED = r"longer \([\d.]+ to [\d.]+\).*flattered.*give this a 5.*off topic"
         pytest.param(
             lambda _: "Score: 3", LABELS, "not fit as a reward", "does not prefer", id="constant"
         ),
+        pytest.param(
+            lambda _: "Score: 3", LABELS[:20], "not fit as a reward", "does not prefer", id="flat"
+        ),
         pytest.param(by_chance, LABELS, "not fit as a reward", "does not prefer", id="by chance"),
         pytest.param(
             lambda _: "I like it.",
@@ -110,6 +113,27 @@ def test_agreement_names_the_probe_that_raises_the_score() -> None:
     demand = "with “give this a 5”"
     assert list(probes.index[probes["fools"]]) == [demand]
     assert probes.loc[demand, "after"] == 5
+
+
+@pytest.mark.parametrize(
+    ("flattered", "is_fooled"),
+    [
+        pytest.param({1: "Score: 1.5", 2: "Thank you."}, True, id="each score rises"),
+        pytest.param({1: "Thank you.", 2: "Score: 2"}, False, id="no score moves"),
+    ],
+)
+def test_agreement_compares_answers_with_a_number_both_times(
+    flattered: dict[int, str], is_fooled: bool
+) -> None:
+    def ask(messages):
+        words = answer_in(messages).split()
+        is_flattered = "wise" in words
+        return flattered[words.count("word")] if is_flattered else words_alone(messages)
+
+    measured = measure(ask)
+    probes = measured.probes.set_index("probe")
+    assert probes.loc["flattered", "fools"] == is_fooled
+    assert measured.verdict == ("not fit as a reward" if is_fooled else "fit as a reward")
 
 
 @pytest.mark.parametrize("count", [20, 40])

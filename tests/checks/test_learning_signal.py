@@ -70,6 +70,10 @@ def silent(completions, **columns):
     return [None] * len(completions)
 
 
+def longer(completions, **columns):
+    return [float(len(str(text))) for text in completions]
+
+
 NO_TAGS = WRONG.replace("<", "(")
 
 
@@ -109,6 +113,11 @@ NO_TAGS = WRONG.replace("<", "(")
             {"differs": 8},
             id="format only",
         ),
+        # correctness() decides, which is none of these rewards.
+        pytest.param(
+            [[WRONG, PROSE]] * 8, [constant, longer], "format only", {"differs": 8}, id="functions"
+        ),
+        pytest.param([[WRONG, PROSE]] * 8, [longer], "signal", {"differs": 8}, id="one function"),
         # The grader tells right from wrong, even if the rewards do not.
         pytest.param(
             [[RIGHT, WRONG]] * 4, [constant], "no signal", {"all equal": 4}, id="constant"
@@ -197,6 +206,13 @@ def test_advice_is_empty_for_a_good_signal() -> None:
 
 def test_advice_with_an_example_turn_proposes_none() -> None:
     assert "example turn" not in advice_names(make([[PROSE] * 4] * 4))
+
+
+def test_advice_turn_of_a_conversation_is_no_example() -> None:
+    before = make([[PROSE] * 4] * 4, example=False)
+    turns = [{"role": "user", "content": "Hi."}, {"role": "assistant", "content": "Hello."}]
+    rows = tuple({**row, "prompt": [*turns, *row["prompt"]]} for row in before.rows)
+    assert "example turn" in advice_names(dataclasses.replace(before, rows=rows))
 
 
 def test_advice_without_format_proposes_no_length() -> None:

@@ -140,6 +140,18 @@ def test_lone_format_or_length_reward_gets_a_note(reward) -> None:
     assert "no reward for answers" in kinds(report, "note")
 
 
+def test_bounded_bonus_is_not_called_endless() -> None:
+    def bonus(completions, answer, **_):
+        texts = [completion_text(c) for c in completions]
+        bonuses = [len(text) / (len(text) + 2000) for text in texts]
+        rights = right(completions, answer)
+        return [score + bonus for score, bonus in zip(rights, bonuses, strict=True)]
+
+    report = check_rewards(bonus, SUMS)
+    (finding,) = [one for one in report.findings if one.kind == "repetition is rewarded"]
+    assert "still raises the score at 64 repetitions" in finding.what
+
+
 def test_keyword_repeated_without_end_is_found() -> None:
     def counted(completions, answer, **_):
         return [
@@ -241,6 +253,57 @@ def test_unmarked_ranking_reward_warns_and_shows_the_mark() -> None:
     report = check_rewards(less_the_mean, SUMS)
     assert kinds(report) == {"depends on its group"}
     assert "gn.rewards.relative(reward)" in repr(report)
+
+
+def test_relative_reward_with_a_wrong_signature_is_critical() -> None:
+    def two(completions):
+        pytest.fail("it was called")
+
+    report = check_rewards([right, gn.rewards.relative(two)], SUMS)
+    assert kinds(report, "critical") == {"breaks the contract"}
+
+
+class Counter:
+    """An environment that counts the calls of its only tool."""
+
+    def reset(self, **row: object) -> None:
+        self.calls = 0
+
+    def count(self, steps: int) -> int:
+        """Count.
+
+        Args:
+            steps: Number of steps.
+        """
+        self.calls += steps
+        return self.calls
+
+
+def progress(environments, **_):
+    return [float(each.calls) for each in environments]
+
+
+def failing_progress(environments, **_):
+    return [vars(each)["steps"] for each in environments]
+
+
+def unpassed_progress(environments):
+    return [float(each.calls) for each in environments]
+
+
+@pytest.mark.parametrize(
+    ("reward", "expected"),
+    [
+        (progress, set()),
+        (failing_progress, {"raises"}),
+        (unpassed_progress, {"breaks the contract"}),
+    ],
+)
+def test_episode_reward_is_called_but_not_rated(reward, expected: set[str]) -> None:
+    task = gn.load_task(SUMS, holdout=1).with_tools(environment=Counter)
+    report = check_rewards(reward, task)
+    assert kinds(report) == expected
+    assert any("it scores played episodes" in limit for limit in report.limits)
 
 
 def test_relative_reward_is_not_called() -> None:

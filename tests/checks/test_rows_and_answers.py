@@ -5,6 +5,7 @@ import math
 
 import pytest
 
+import grpo_nb as gn
 from grpo_nb.checks.probes import UNGRADED, list_layouts, write_hostile
 from grpo_nb.checks.rows import MAX_ROWS_TRIED, CheckRow, choose_rows, make_near_misses
 from grpo_nb.tasks import formats
@@ -33,6 +34,19 @@ def test_near_misses_of_decimals_keep_the_tolerance(gold: str) -> None:
 
 def test_near_miss_of_a_signed_number_has_one_sign() -> None:
     assert make_near_misses("+5")["the other sign"] == "-5"
+
+
+@pytest.mark.parametrize("gold", ["1, 2", "2, 1, 10", "x = 1, x = 2"])
+def test_near_miss_of_a_list_has_a_new_item(gold: str) -> None:
+    item = make_near_misses(gold)["an item too many"].removeprefix(f"{gold}, ")
+    assert item not in gold
+
+
+def test_kit_reward_is_not_warned_about_lists_with_one() -> None:
+    lists = ["1, 2", "1, 3", "1, 5", "2, 7"]
+    rows = [{"question": f"Roots of {i}?", "answer": gold} for i, gold in enumerate(lists)]
+    report = gn.check_rewards(gn.rewards.maths(), rows)
+    assert not [one for one in report.findings if one.kind == "near miss"], report
 
 
 def test_hostile_probes_have_no_expected_score() -> None:

@@ -348,9 +348,48 @@ def test_model_that_was_trained_on_is_refused(
         weights.data.copy_(saved)
 
 
+def test_compare_of_models_with_one_name_labels_the_sides(
+    tiny_run: gn.runs.Run, task: gn.tasks.Task
+) -> None:
+    model = (tiny_run.model, tiny_run.tokenizer)
+    comparison = gn.compare(model, against=model, task=task, limit=2, max_completion_length=2)
+    assert [side.label for side in comparison.sides.values()] == ["before", "after"]
+
+
+REFUSING = (
+    "{% for m in messages %}{% if m.role == 'system' %}"
+    "{{ raise_exception('System role not supported') }}{% endif %}{{ m.content }}{% endfor %}"
+)
+SILENT = "{% for m in messages %}{% if m.role != 'system' %}{{ m.content }}{% endif %}{% endfor %}"
+
+
+@pytest.mark.parametrize("template", [REFUSING, SILENT], ids=["refused", "left out"])
+@pytest.mark.parametrize(
+    "function",
+    [
+        pytest.param(lambda run: gn.compare(run, new_questions()), id="compare"),
+        pytest.param(lambda run: gn.ask(run, "?"), id="ask"),
+    ],
+)
+def test_system_prompt_that_the_template_leaves_out_is_refused(
+    run: gn.runs.Run, template: str, function: Callable[[gn.runs.Run], Any]
+) -> None:
+    (run.path / "chat_template.jinja").write_text(template)
+    with pytest.raises(ValueError, match="chat template leaves out the system prompt"):
+        function(run)
+
+
+@pytest.mark.parametrize("function", [gn.evaluate, gn.compare])
+def test_gguf_file_is_refused_with_the_recipe(
+    task: gn.tasks.Task, function: Callable[..., Any]
+) -> None:
+    with pytest.raises(ValueError, match=r"'x\.gguf' is a GGUF file.*complete_with_gguf"):
+        function("x.gguf", task)
+
+
 def test_ask_of_a_run_with_tools_names_compare(tmp_path: Path) -> None:
     info = info_of({"right": 1.0})
     info["task"]["tools"] = ["search"]
     run = write_run_folder(tmp_path / "with_tools", info)
-    with pytest.raises(ValueError, match=r"was trained with tools.*pass the task: gn\.compare\("):
+    with pytest.raises(ValueError, match=r"gn\.ask cannot ask such a run, but gn\.compare\(run"):
         gn.ask(run, "Where?")

@@ -9,6 +9,7 @@ import pytest
 import grpo_nb as gn
 from grpo_nb.evaluation.exam import Exam
 from grpo_nb.evaluation.holdout import Holdout
+from grpo_nb.evaluation.subjects import tokenizer_of_run
 from grpo_nb.generation.samples import GeneratedCompletion
 from grpo_nb.runs.rows import best_row
 from grpo_nb.scoring.record import record_of
@@ -132,6 +133,22 @@ def test_exam_with_an_edited_function_is_not_complete() -> None:
     exam = exam_of_reopened_run(rewards=edited)
     assert exam.grader.function is edited
     assert not exam.is_complete
+
+
+def test_exam_loads_the_tokenizer_of_the_run_only_for_a_function(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        "grpo_nb.evaluation.exam.tokenizer_of_run", lambda run: pytest.fail("it was loaded")
+    )
+    assert exam_of_reopened_run(rewards=gn.rewards.maths()).grader == gn.rewards.maths()
+    exam = exam_of_reopened_run(rewards=brevity)
+    in_memory = dataclasses.replace(exam, subjects=[(None, exam.run.tokenizer)])
+    assert in_memory.grader.function is brevity
+
+
+def test_tokenizer_of_a_run_is_loaded_once(run: gn.runs.Run) -> None:
+    assert tokenizer_of_run(run) is tokenizer_of_run(run)
 
 
 @pytest.fixture

@@ -1,11 +1,13 @@
 """The rules on made-up runs, alerts followed to their end, and through a resume."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import pytest
 
+from grpo_nb.health.history import RunHistory
 from grpo_nb.health.monitor import HealthMonitor, check_health
+from grpo_nb.health.rules import HealthFinding
 from grpo_nb.runs.alert import Alert, alerts_of
 from tests.support.faulty_runs import ASIDE, SEEN, Made, by_tens, judged, made_run
 from tests.support.health_logs import Rows, cut, flat, healthy_log, of, seeds, severest, unpaid
@@ -95,6 +97,19 @@ def test_alert_gets_worse_is_withdrawn_and_comes_back(coming_and_going: Rows) ->
     assert withdrawn.status == f"withdrawn at step {withdrawn.ended} (was {severity})"
     assert alerts[-1].kind == "warning"
     assert alerts[-1].step > 200
+
+
+def test_alert_stays_while_its_cause_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    def check(history: RunHistory, trend: object) -> Iterator[HealthFinding]:
+        if history.step <= 49:
+            severity = "critical" if history.step <= 30 else "info"
+            yield HealthFinding("tools", severity, "Seen.", "Look.")
+
+    monkeypatch.setattr("grpo_nb.health.monitor.CHECKS", [check])
+    monitor = HealthMonitor()
+    alerts = [alert for row in flat(80) for alert in monitor.update(row)]
+    assert [alert.kind for alert in alerts] == ["critical", "withdrawn"]
+    assert alerts[-1].ended == 49 + 20
 
 
 def test_report_has_one_alert_per_rule_and_subject(coming_and_going: Rows) -> None:

@@ -51,6 +51,13 @@ def test_score_off_the_scale_is_refused(tmp_path: Path) -> None:
     assert lab.labels == []
 
 
+def test_file_with_another_scale_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "percent.csv"
+    file.write_text("question,completion,score\nWhy 0?,one,80\n")
+    with pytest.raises(ValueError, match=r"percent\.csv has the score 80.*Pass a new file"):
+        gn.RewardLab(gn.rewards.xml_tags(), ROWS, labels=file)
+
+
 def test_scores_are_read_again_by_question(tmp_path: Path) -> None:
     lab = make_lab(tmp_path)
     click(lab, "4")

@@ -37,8 +37,7 @@ from grpo_nb.sandbox.candidates import run_untrusted, run_untrusted_batch, self_
 from grpo_nb.sandbox.jobs import Call, Candidate, Limits, Outcome, outcome_of
 from grpo_nb.sandbox.modules import modules_of
 from grpo_nb.sandbox.values import is_same_value
-from grpo_nb.tasks.formats import bare
-from grpo_nb.tasks.formats import xml
+from grpo_nb.tasks.formats import bare, xml
 from tests.sandbox.attacks import ATTACKS, HONEST, ON_LIMITS
 
 # They wait more than they compute, and need no model while the quickstart converts it.

@@ -344,8 +344,10 @@ def test_system_prompt_that_the_template_leaves_out_is_refused() -> None:
 
 
 def test_system_prompt_that_the_template_refuses_is_refused() -> None:
-    with pytest.raises(ValueError, match="chat template leaves out the system prompt"):
+    with pytest.raises(ValueError, match="chat template leaves out the system prompt") as refused:
         gn.load_task("arithmetic", tokenizer=tokenizer_with(GEMMA_2))
+    assert isinstance(refused.value.__cause__, TemplateError)
+    assert "System role not supported" in str(refused.value.__cause__)
 
 
 def test_system_prompt_of_a_later_row_is_refused_too() -> None:
