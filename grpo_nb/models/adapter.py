@@ -1,12 +1,13 @@
 """LoRA adapters as files: read the shape of one, save one, and load one with a check."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 _CONFIG = "adapter_config.json"
 _TENSORS = "adapter_model.safetensors"
-# Options of PEFT with which a layer is not base + lora_alpha / r * B @ A. Names and shapes of the
-# tensors do not show them.
+# Options that change how PEFT computes a layer, so that it is no longer base + lora_alpha / r *
+# B @ A. Names and shapes of the tensors do not show them.
 _NOT_PLAIN = (
     "use_rslora",
     "use_dora",
@@ -69,7 +70,12 @@ def options_beyond_plain_lora(config: Any) -> list[str]:
     """Return the options of a PEFT configuration by which it is more than a plain LoRA."""
     if config.peft_type != "LORA":
         return [f"peft_type {config.peft_type.value}"]
-    options = [option for option in _NOT_PLAIN if getattr(config, option)]
+    # PEFT marks further variants in the class of its configuration (peft/tuners/lora/config.py).
+    variants = [
+        field.name for field in dataclasses.fields(config) if field.metadata.get("is_lora_variant")
+    ]
+    names = dict.fromkeys((*_NOT_PLAIN, *variants))
+    options = [name for name in names if getattr(config, name)]
     if config.init_lora_weights not in _PLAIN_INITIALISATIONS:
         options.append(f"init_lora_weights {config.init_lora_weights!r}")
     return options
@@ -87,8 +93,8 @@ def save_adapter(model: Any, folder: str | Path) -> None:
 def load_adapter(model: Any, folder: str | Path, adapter: str = "default") -> None:
     """Copy a saved LoRA into one of the model's adapters, and check that every tensor arrived.
 
-    If there are adapter subfolders, transformers' own loader skips the adapter at the top, which
-    silently keeps its initial zeros. So the tensors are loaded here and compared.
+    Where subfolders hold adapters too, transformers' own loader does not load the adapter at the
+    top, which silently keeps its initial zeros. So the tensors are loaded here and compared.
 
     Raises:
         ValueError: The names and shapes of the tensors are not those of the model's adapter, or a
@@ -110,8 +116,9 @@ def load_adapter(model: Any, folder: str | Path, adapter: str = "default") -> No
     set_peft_model_state_dict(model, saved, adapter_name=adapter)
     loaded = get_peft_model_state_dict(model, adapter_name=adapter)
     for name, tensor in saved.items():
-        # A number that is not finite is unequal to itself.
-        if not torch.equal(loaded[name].cpu(), tensor.to(loaded[name].dtype)):
+        arrived = loaded[name].cpu()
+        is_equal = torch.equal(arrived, tensor.to(arrived.dtype))
+        if not (is_equal and torch.isfinite(arrived).all()):
             raise ValueError(
                 f"the adapter in {str(folder)!r} was not loaded completely, or it has values that "
                 f"are not finite, as in {name}: then its training diverged. Take one from an "

@@ -125,8 +125,8 @@ def _require_import_order() -> None:
             f"{', '.join(early)} must not be imported before grpo_nb imports unsloth for a GPU: "
             "a training would be slower, run out of memory or compute another loss. Move that "
             "import below gn.load_model(settings), or below "
-            "grpo_nb.models.import_unsloth.import_unsloth() if you load the model yourself. Restart "
-            "the kernel and run from the top."
+            "grpo_nb.models.import_unsloth.import_unsloth() if you load the model yourself. "
+            "Restart the kernel and run from the top."
         )
 
 

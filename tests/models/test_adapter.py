@@ -48,8 +48,9 @@ def test_adapter_without_safetensors_is_refused(tmp_path: Path) -> None:
         read_adapter(folder)
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_adapter_with_values_that_are_not_finite_is_refused(
-    tiny_folder: Path, tmp_path: Path
+    tiny_folder: Path, tmp_path: Path, value: float
 ) -> None:
     settings = gn.preset("cpu", model=str(tiny_folder))
     model, _ = gn.load_model(settings)
@@ -57,7 +58,7 @@ def test_adapter_with_values_that_are_not_finite_is_refused(
     file = tmp_path / "adapter_model.safetensors"
     tensors = load_file(file)
     name = next(name for name in tensors if "lora_B" in name)
-    save_file({**tensors, name: tensors[name] * float("nan")}, file)
+    save_file({**tensors, name: torch.full_like(tensors[name], value)}, file)
     with pytest.raises(ValueError, match=f"not finite, as in {name}"):
         load_adapter(model, tmp_path)
 

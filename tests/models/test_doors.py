@@ -96,7 +96,8 @@ def test_adapter_that_is_not_plain_or_of_this_model_is_refused(
     AutoTokenizer.from_pretrained(tiny_folder).save_pretrained(other)
     with pytest.raises(ValueError, match="another base"):
         gn.load_model(settings, adapter=saved_by_peft(other, tmp_path / "wide"))
-    for changes in ({"use_rslora": True}, {"use_dora": True}, {"alpha_pattern": {"q_proj": 3}}):
+    not_plain = ({"use_rslora": True}, {"use_dora": True}, {"alpha_pattern": {"q_proj": 3}})
+    for changes in (*not_plain, {"alora_invocation_tokens": [1, 2]}):
         (name,) = changes
         folder = saved_by_peft(tiny_folder, tmp_path / name, **changes)
         with pytest.raises(ValueError, match=f"no plain LoRA .{name}.*merge_and_unload"):
