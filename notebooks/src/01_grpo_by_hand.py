@@ -498,11 +498,10 @@ for step in range(STEPS):
     optimizer.step()
     d = (reference - log_probs).detach()
     kl = ((d.exp() - d - 1) * mask).sum() / mask.sum()
-    values = {"mean reward": rewards.mean(), "KL per token": kl, "spread": rewards.std()}
-    history.append({name: value.item() for name, value in values.items()})
-history = pandas.DataFrame(history, index=range(1, STEPS + 1))
-colours = ["#0072B2", "#C4600A", "#767676"]
-axes = history.plot(style=["o-", "s--", "^:"], color=colours, figsize=(7, 3))
+    history.append(torch.stack([rewards.mean(), kl, rewards.std()]).tolist())
+names = ["mean reward", "KL per token", "spread"]
+history = pandas.DataFrame(history, range(1, STEPS + 1), names)
+axes = history.plot(style=["o-", "s--", "^:"], color=["#0072B2", "#C4600A", "#767676"])
 axes.set(xlabel="step", ylim=(0, 1.6))
 axes.legend(frameon=False)
 print("The last group:", *texts, sep="\n")

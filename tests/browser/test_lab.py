@@ -195,10 +195,13 @@ def test_hostile_texts_and_failing_rewards(server: Jupyter, page: LabPage) -> No
     page.write("Completion 1", EVIL)
     page.write("Completion 2", " ")
     page.wait(
-        lambda: "The reward brevity failed on completion 2: ' '" in page.text(".gn-errors"),
+        lambda: (
+            f"the reward 'brevity' raised ValueError: nothing to count {EVIL}"
+            in page.text(".gn-errors")
+        ),
         "the error",
     )
-    assert f"ValueError: nothing to count {EVIL}" in page.text(".gn-errors")
+    assert "(on row 1: ' ')" in page.text(".gn-errors")
     assert 'raise ValueError("nothing to count "' in page.text(".gn-errors"), "the line that raised"
     assert [line["brevity"] for line in page.scores()] == [f"{1 / len(EVIL.split()):.4g}", "failed"]
     assert [line["push"] for line in page.scores()] == ["not moved", "unknown"]
