@@ -55,7 +55,7 @@ print(f"{sum(weight.numel() for weight in lora):,} LoRA weights to train")
 grey = dict.fromkeys(
     ["text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"], "#767676"
 )
-plt.rcParams.update({"axes.facecolor": "none", "font.size": 11, **grey})
+plt.rcParams.update({"axes.facecolor": "none", "font.size": 11, "figure.figsize": (7, 3), **grey})
 InlineBackend.instance().print_figure_kwargs = {"facecolor": "none", "bbox_inches": "tight"}
 left = [{"selector": "th, td", "props": "text-align: left"}]
 
