@@ -33,7 +33,7 @@ _LOAD_MODEL = "model, tokenizer = gn.load_model(settings)"
 _RUN = Role("a run or its folder", 'run = gn.open_run("runs/name")', ("Run", *_PATH))
 _SUBJECT = Role(
     "a run, a pair of model and tokenizer, or the folder of a model",
-    "gn.evaluate((model, tokenizer), task)",
+    "(model, tokenizer)",
     ("Run", "tuple", *_PATH),
 )
 _ROLES = {

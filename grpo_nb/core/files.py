@@ -98,8 +98,13 @@ def cached_folder(folder: Path, proof: str, fill: Callable[[Path], None]) -> Pat
         return folder
     with staged_folder(folder) as staged:
         fill(staged)
-        if not (folder / proof).is_file():
-            put_in_place(staged, folder)
+        try:
+            if not (folder / proof).is_file():
+                put_in_place(staged, folder)
+        except OSError:
+            # Another process may have put its result in place after the check.
+            if not (folder / proof).is_file():
+                raise
     return folder
 
 

@@ -39,17 +39,24 @@ def plain(text: object) -> str:
 
 
 def span(text: object) -> str:
-    r"""Return a text as a code span of Markdown, which can also be in a table.
+    """Return a text as a code span of Markdown; `cell` is for tables.
 
     >>> span("x | y"), span("a `b` c")
-    ('`x \\| y`', '`` a `b` c ``')
+    ('`x | y`', '`` a `b` c ``')
     """
-    # A pipe would end the cell of a table.
     line = " ".join(str(text).split())
-    line = line.replace("|", r"\|")
     ticks = "`" * (_longest_ticks(line) + 1)
     padding = " " if "`" in line or not line else ""
     return f"{ticks}{padding}{line}{padding}{ticks}"
+
+
+def cell(text: object) -> str:
+    r"""Return a text as a code span in a table of Markdown, where a bare pipe would end the cell.
+
+    >>> cell("x | y")
+    '`x \\| y`'
+    """
+    return span(text).replace("|", r"\|")
 
 
 def fence(text: str, language: str = "") -> str:
@@ -95,6 +102,7 @@ def _environment(kind: str) -> Any:
     )
     # Markup keeps `finalize` from escaping the result of these filters again.
     environment.filters["span"] = lambda text: Markup(span(text))
+    environment.filters["cell"] = lambda text: Markup(cell(text))
     environment.filters["fence"] = lambda text, language="": Markup(fence(text, language))
     return environment
 
@@ -106,7 +114,8 @@ def render(template: str, **values: Any) -> str:
 
     - `*.jinja`: HTML. Everything is escaped except what the template marks as `safe`. Headings and
       lines of code come from the macros in `core/templates/parts.jinja`.
-    - `*.md.jinja`: Markdown. Values become plain text, or code with the filters `span` and `fence`.
+    - `*.md.jinja`: Markdown. Values become plain text, or code with the filters `span`, `cell`
+      (in a table) and `fence`.
       Do not use macros there: what they return would be escaped again.
     - `*.py.jinja`, `*.yaml.jinja`: values are not escaped. The caller quotes them.
 

@@ -89,7 +89,8 @@ def require_choice(name: str, value: Any, known: Collection[Any]) -> None:
 
     >>> require_choice("loss_type", "grpo", ("grpo", "dapo"))
     """
-    if value not in known:
+    # A list, unlike a set or dict, can also be searched for a value that has no hash.
+    if value not in list(known):
         raise ValueError(f"{name} = {value!r:.80} is not known here{did_you_mean(value, known)}")
 
 

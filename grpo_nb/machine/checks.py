@@ -9,7 +9,7 @@ from typing import Literal
 
 from grpo_nb.core.tables import Html, Part, Shown, Table, bold
 from grpo_nb.machine import packages
-from grpo_nb.machine.gpu import GpuState, UnreadableGpu, read_gpu
+from grpo_nb.machine.gpu import GpuState, UnreadableGpu, driver_cuda, is_gpu_hidden, read_gpu
 from grpo_nb.machine.host import is_colab, usable_cores
 
 _MARKS = {"ok": "\u2713 ok", "warning": bold("! warning"), "problem": bold("\u2717 problem")}
@@ -87,7 +87,10 @@ def check_environment() -> EnvironmentReport:
         state = read_gpu()
     except UnreadableGpu as error:
         obstacle = str(error)
-    if state is None:
+    if state is None and _has_unread_gpu():
+        checks.append(Check("device", "warning", "GPU, not read without nvidia-ml-py", _INSTALL))
+        summary = "This machine has an NVIDIA GPU; it is checked once the packages are installed."
+    elif state is None:
         checks.append(_check_cpu(obstacle))
         summary = f"Training runs on the CPU ({usable_cores()} cores), which is for small models."
     else:
@@ -120,6 +123,12 @@ def _check_kernel() -> Check:
         fix = "Restart the kernel (Colab: Runtime > Restart session), then run from the top."
         return Check("this kernel", "problem", "; ".join(changes), fix)
     return Check("this kernel", "ok", "the loaded packages are the installed ones")
+
+
+def _has_unread_gpu() -> bool:
+    """Return True if there is a GPU, but not yet the package with which `read_gpu` asks for it."""
+    is_package_missing = packages.installed_version("nvidia-ml-py") is None
+    return is_package_missing and not is_gpu_hidden() and driver_cuda() is not None
 
 
 def _check_cpu(obstacle: str) -> Check:

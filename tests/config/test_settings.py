@@ -77,6 +77,11 @@ def test_settings_that_cannot_work_say_what_to_write(changes: dict, message: str
         gn.preset("cpu", **changes)
 
 
+def test_preset_that_is_a_list_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match=r"preset = \['t4'\] is not known here"):
+        gn.preset(["t4"])
+
+
 def test_preset_of_unknown_name_suggests_the_nearest() -> None:
     with pytest.raises(ValueError, match="'a10' is not known here; did you mean 'a100'"):
         gn.preset("a10")

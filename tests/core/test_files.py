@@ -227,3 +227,14 @@ def test_cache_filled_by_two_keeps_the_first_result(cache: Path) -> None:
 def test_inside_refuses_a_name_that_no_file_can_have(tmp_path: Path, name: str) -> None:
     with pytest.raises(ValueError, match="cannot be the name of a file"):
         files.inside(tmp_path, name)
+
+
+def test_cache_filled_by_two_at_the_same_moment_is_kept(cache: Path, monkeypatch) -> None:
+    def replace_too_late(staged: Path, target: Path) -> None:
+        target.mkdir()
+        fill(target)
+        os.replace(staged, target)
+
+    monkeypatch.setattr(Path, "replace", replace_too_late)
+    assert content(files.cached_folder(cache, "proof", fill)) == {"proof": "first"}
+    assert list(cache.parent.iterdir()) == [cache]
