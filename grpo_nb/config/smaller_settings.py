@@ -55,7 +55,7 @@ def savings(settings: Settings, *, is_gpu: bool, phase: str = "") -> Iterator[Sa
     share = settings.gpu_memory_utilization
     if has_vllm and share > _LEAST_SHARE_OF_VLLM:
         yield Saving(
-            "vLLM takes its share at once, and what is left was too little for the rest.",
+            "vLLM takes its share at once, and the remaining memory is too little for the rest.",
             {"gpu_memory_utilization": max(round(share - 0.1, 3), _LEAST_SHARE_OF_VLLM)},
         )
     if is_gpu and not settings.load_in_4bit and phase != "generation":

@@ -75,26 +75,27 @@ def _longest_ticks(text: str) -> int:
     return max(lengths, default=0)
 
 
-# What makes a value safe, by the kind of template. Jinja's autoescape covers HTML. It leaves lone
-# surrogates and NUL, which a model can write and no notebook can hold, so `displayable` runs first.
-_MAKE_SAFE = {"jinja": displayable, "md": plain}
+# Functions that make a value safe, by the language of a template. Jinja's autoescape covers HTML.
+# It leaves lone surrogates and NUL, which a model can write and no notebook can hold, so
+# `displayable` runs first. Programs get their values unescaped.
+_MAKE_SAFE = {"jinja": displayable, "md": plain, "py": str, "yaml": str}
 
 
 @functools.cache
-def _environment(kind: str) -> Any:
+def _environment(language: str) -> Any:
     import jinja2
     from markupsafe import Markup
 
-    make_safe = _MAKE_SAFE.get(kind, str)
+    make_safe = _MAKE_SAFE[language]
 
     def finalize(value: Any) -> Any:
         return value if isinstance(value, Markup) else make_safe(str(value))
 
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("grpo_nb", "."),
-        autoescape=kind == "jinja",
+        autoescape=language == "jinja",
         # Keep the final newline in generated files, such as programs.
-        keep_trailing_newline=kind not in _MAKE_SAFE,
+        keep_trailing_newline=language not in ("jinja", "md"),
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
@@ -124,8 +125,8 @@ def render(template: str, **values: Any) -> str:
         values: Every name that the template uses; a missing one raises.
     """
     # The part after the first dot: `md`, `py`, or `jinja` for HTML.
-    kind = template.split(".")[1]
-    return _environment(kind).get_template(template).render(values)
+    language = template.split(".")[1]
+    return _environment(language).get_template(template).render(values)
 
 
 def macro(name: str, *values: Any) -> str:

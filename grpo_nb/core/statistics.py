@@ -308,8 +308,9 @@ def mann_whitney_z(before: Sequence[float], after: Sequence[float]) -> float:
     variance_of_sum = n * m * (total + 1 - share_of_ties) / 3
     if variance_of_sum == 0:
         return 0.0
-    pairs = product(before, after)
-    rising_minus_falling = sum((later > earlier) - (later < earlier) for earlier, later in pairs)
+    rising_minus_falling = 0
+    for earlier, later in product(before, after):
+        rising_minus_falling += (later > earlier) - (later < earlier)
     return rising_minus_falling / math.sqrt(variance_of_sum)
 
 
@@ -376,7 +377,8 @@ def rise_p_value(values: Sequence[float]) -> float:
 def rise_z(values: Sequence[float]) -> float:
     """Return the z-score that has the p-value of `rise_p_value`, for comparing with limits.
 
-    Five rising values are enough for a z-score of 2.4, and `mann_whitney_z` needs nine.
+    Five rising values are enough for a z-score of 2.4, and `mann_whitney_z` needs nine values. If
+    all values are equal, the z-score is minus infinity.
 
     >>> rise_z([1, 2, 3, 4, 5]) > 2.3
     True

@@ -155,14 +155,15 @@ def _check_gpu(state: GpuState) -> Check:
     build = packages.read_torch_build()
     if build is None:  # `_check_packages` reports the missing torch
         return Check("device", "ok", found)
-    found += f"; torch {build.version}"
+    torch = f"torch {build.version}"
     # CUDA 13 dropped all cards before Turing; triton and bitsandbytes need 7.0 with any CUDA.
     needed = (7, 5) if build.cuda and build.cuda >= (13, 0) else (7, 0)
     if build.cuda is None:
-        problem = " is for the CPU: the GPU is not used"
+        problem = f"{torch} is for the CPU: the GPU is not used"
         fix = f"Run `pip uninstall -y torch`. {_INSTALL}"
     elif gpu.compute_capability < needed:
-        problem = f", whose kernels need compute capability {needed[0]}.{needed[1]}"
+        capability = f"{needed[0]}.{needed[1]}"
+        problem = f"{torch}, whose kernels need compute capability {capability}"
         fix = (
             "Choose another GPU (Kaggle: T4 x2 and not P100), or set CUDA_VISIBLE_DEVICES=-1 to "
             "use the CPU, and restart the kernel."
@@ -170,14 +171,14 @@ def _check_gpu(state: GpuState) -> Check:
     elif state.cuda[0] < build.cuda[0]:
         # A driver runs builds for all minor versions of its CUDA (NVIDIA, "minor version
         # compatibility").
-        problem = f" needs CUDA {build.cuda[0]}"
+        problem = f"{torch} needs CUDA {build.cuda[0]}"
         fix = (
             "Update the driver (CUDA 13: 580 or newer), or install a torch for "
             f"CUDA {state.cuda[0]} (PyTorch's web site)."
         )
     else:
-        return Check("device", "ok", found)
-    return Check("device", "problem", found + problem, fix)
+        return Check("device", "ok", f"{found}; {torch}")
+    return Check("device", "problem", f"{found}; {problem}", fix)
 
 
 def _check_vllm() -> Check:
