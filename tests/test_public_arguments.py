@@ -116,7 +116,7 @@ MISTAKES = [
     (["RewardLab"], "task", "None", "None: load_task takes .*a list of dicts"),
     (["score"], "completions", "a text", "'correctness' must be a list of texts"),
     (["score"], "completions", "a dict", "must be a list of texts"),
-    (["evaluate"], "subject", "a model", r"gn.evaluate\(\(model, tokenizer\), task\)"),
+    (["evaluate"], "subject", "a model", r"Write \(model, tokenizer\)\."),
     (["evaluate"], "subject", "a task", "of type Task, but .* takes a run"),
     (["evaluate", "compare"], "settings", "a GRPOConfig", "of type GRPOConfig"),
     (["compare"], "subject", "settings", "of type Settings, but .*takes a run, a pair of model"),

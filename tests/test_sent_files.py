@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.core.files import inside
+from grpo_nb.core.files import safe_path
 from grpo_nb.export.saved_export import Export
 from grpo_nb.models.identity import weights_identity
 from grpo_nb.runs.checkpoints import newest_checkpoint, write_checkpoint
@@ -55,26 +55,26 @@ NO_NAMES = [".", "", None, 3, ["within"]]
 @pytest.mark.parametrize("name", OUT, ids=repr)
 def test_a_name_that_leads_out_is_refused(theirs: Path, name: object) -> None:
     with pytest.raises(ValueError, match="leads out of the folder"):
-        inside(theirs, name)
+        safe_path(theirs, name)
 
 
 @pytest.mark.parametrize("name", NO_NAMES, ids=repr)
 def test_what_is_no_name_of_a_file_is_refused(theirs: Path, name: object) -> None:
     with pytest.raises(ValueError, match="cannot be the name of a file"):
-        inside(theirs, name)
+        safe_path(theirs, name)
 
 
 def test_name_within_is_taken_and_folder_may_be_a_link(theirs: Path, tmp_path: Path) -> None:
     for name in ("within", "within/file.txt", "not/there", "a..b", ".hidden"):
-        assert inside(theirs, name) == theirs / name
+        assert safe_path(theirs, name) == theirs / name
     (tmp_path / "drive").symlink_to(theirs)
-    assert inside(tmp_path / "drive", "within").is_dir()
+    assert safe_path(tmp_path / "drive", "within").is_dir()
 
 
 @pytest.mark.parametrize("name", ["link", "link/file.txt", "round"])
-def test_inside_refuses_links_within_the_folder(theirs: Path, name: str) -> None:
+def test_safe_path_refuses_links_within_the_folder(theirs: Path, name: str) -> None:
     with pytest.raises(ValueError, match=f"'{name}' leads out of the folder .* a symbolic link"):
-        inside(theirs, name)
+        safe_path(theirs, name)
 
 
 def of_a_checkpoint(folder: Path, name: str) -> object:

@@ -69,7 +69,7 @@ GRPO_CONFIG_FIELDS = frozenset(
 # class template). Its CPU backend leaves TRL's class as it is, which then refuses them. Two are
 # missing: `vllm_sampling_params` is an object that no file of settings can hold, and the kit
 # computes `max_seq_length`.
-UNSLOTH_ARGUMENTS = {
+UNSLOTH_FIELDS = {
     "unsloth_num_chunks",
     "unsloth_logit_chunk_multiplier",
     "unsloth_grpo_mini_batch",
@@ -100,7 +100,7 @@ _REASONS = {
     "model_init_kwargs trust_remote_code": _LOADED_BEFORE,
     "generation_batch_size": "the setting is extra={'steps_per_generation': ...}, the passes whose "
     "completions are generated together",
-    "resume_from_checkpoint": f'{_ONLY_SCRIPTS}: gn.train(..., resume="auto")',
+    "resume_from_checkpoint": f'{_ONLY_SCRIPTS}: write gn.train(..., resume="auto")',
     "do_train do_eval do_predict": _ONLY_SCRIPTS,
     "bf16 fp16 torch_dtype": _PRECISION,
     "eval_strategy evaluation_strategy eval_steps eval_on_start eval_delay "
@@ -118,7 +118,8 @@ _REASONS = {
     # Names that people know from elsewhere, which GRPOConfig does not have.
     "warmup_ratio": "removed in transformers 5: set warmup_steps, a number of steps or a share "
     "below 1 of the run",
-    "max_length max_seq_length": "set max_prompt_length and max_completion_length, whose sum it is",
+    "max_length max_seq_length": "it is the sum of max_prompt_length and "
+    "max_completion_length: set these two",
     "max_new_tokens": "the setting is max_completion_length",
     "batch_size": "the setting is per_device_train_batch_size",
     "group_size": "the setting is num_generations",
@@ -171,7 +172,7 @@ def is_publishing(name: str) -> bool:
 # Arguments of GRPOConfig that a user can set: as a setting, or else in `extra`.
 _SETTABLE = {
     name
-    for name in GRPO_CONFIG_FIELDS | UNSLOTH_ARGUMENTS
+    for name in GRPO_CONFIG_FIELDS | UNSLOTH_FIELDS
     if name not in _REFUSALS and not is_publishing(name)
 }
 
@@ -196,9 +197,9 @@ def check_names(values: Mapping[str, Any], fields: Collection[str]) -> None:
     for name, value in extra.items():
         if name in fields:
             problems.append(f"{name!r} in extra: it is a setting, write {name}={value!r}")
-    in_extra = {name: value for name, value in values.items() if name in known - {*fields}}
-    if in_extra:
-        problems.append(f"arguments of TRL without a setting: write extra={in_extra}")
+    belongs_in_extra = {name: value for name, value in values.items() if name in known - {*fields}}
+    if belongs_in_extra:
+        problems.append(f"arguments of TRL without a setting: write extra={belongs_in_extra}")
     if problems:
         lines = "".join(f"\n- {problem}" for problem in problems)
         raise ValueError(f"Some settings cannot be set as written:{lines}")

@@ -14,8 +14,8 @@ from grpo_nb.config.settings import Settings
 from grpo_nb.core.tables import Shown, Table, bold, code
 from grpo_nb.machine.gpu import Gpu
 
-# Settings that GRPOConfig has too, but that the kit carries out itself.
-_CARRIED_OUT_BY_KIT = {"save_steps"}
+# Settings that GRPOConfig has too, but that the kit handles itself.
+_HANDLED_BY_KIT = {"save_steps"}
 # Bookkeeping of a run, which nobody sets.
 _NOT_SHOWN = {"output_dir", "reward_weights", "hub_token"}
 # Shown as `dtype` and `fast_inference`.
@@ -58,7 +58,7 @@ class EffectiveSettings(Shown):
     """Arguments of the trainer's configuration that the kit passed, or that differ from TRL's."""
 
     def _parts(self) -> Iterable[str | Table]:
-        # `dtype` always has a row, and `adam_beta2` unless it is in `extra`.
+        # There are always rows: `training.effective_settings` adds one for `dtype`.
         yield (
             "These settings run differently from what you wrote, or were set for you. All others "
             "run as written."
@@ -82,7 +82,7 @@ def requested_arguments(
         dtype: `float32`, `bfloat16` or `float16`.
         has_vllm: True if vLLM generates; for a loaded model, if it has an engine.
     """
-    same_names = GRPO_CONFIG_FIELDS - _CARRIED_OUT_BY_KIT
+    same_names = GRPO_CONFIG_FIELDS - _HANDLED_BY_KIT
     requested = {name: value for name, value in vars(settings).items() if name in same_names}
     if settings.fast_inference and gpu is not None and has_vllm:
         requested["use_vllm"] = True

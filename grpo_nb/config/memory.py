@@ -177,7 +177,7 @@ def _parts_of_a_pass(
     A layer keeps 12 hidden widths for each computed token (two norms, inputs and outputs of
     attention, residuals) and 4 inner ones (gate, its activation, up, their product), after
     Korthikanti et al. (arXiv:2205.05198, section 4.1) for a gated MLP and no dropout. For each
-    attended token, it keeps keys and values, also as repeated for all query heads.
+    attended token, it keeps keys and values, and both again, repeated for all query heads.
     """
     micro = settings.per_device_train_batch_size
     length = settings.max_completion_length

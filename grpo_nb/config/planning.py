@@ -178,7 +178,7 @@ def plan(
     if not isinstance(machine, Gpu | None):
         require_choice("machine", machine, PRESETS)
         gpu = GPUS.get(machine)
-    # By name, because the memory differs a little for each driver.
+    # A GPU with the name of this machine's is taken for it: the reported memory differs by driver.
     own_name = own_gpu.name if own_gpu is not None else None
     is_another_machine = gpu is not None and gpu.name != own_name
     prompt_tokens = settings.max_prompt_length

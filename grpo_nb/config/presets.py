@@ -46,8 +46,8 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         **_GPU,
         "gpu_memory_utilization": 0.76,
         # Without vLLM, if the driver is too old for it, these tokens and steps take up to 53
-        # minutes (computed, not measured: docs/reference/settings.md). There are fewer
-        # steps than on an L4, so the learning rate stays at 1e-5, twice that of the L4.
+        # minutes (computed, not measured: docs/reference/settings.md). Because there are few
+        # steps, the learning rate stays at 1e-5; the preset `l4` has 250 steps and 5e-6.
         "max_completion_length": 256,
         "max_steps": 100,
         "lora_rank": 16,

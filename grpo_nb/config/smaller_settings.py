@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.problems import error_chain
-from grpo_nb.machine.faults import is_out_of_memory, searchable_text
+from grpo_nb.machine.faults import VLLM_CACHE_TOO_SMALL, is_out_of_memory, searchable_text
 from grpo_nb.machine.gpu import find_gpu
 
 # Below this share the weights of a model hardly fit into vLLM's memory.
@@ -55,7 +55,7 @@ def savings(settings: Settings, *, is_gpu: bool, phase: str = "") -> Iterator[Sa
     share = settings.gpu_memory_utilization
     if has_vllm and share > _LEAST_SHARE_OF_VLLM:
         yield Saving(
-            "vLLM takes its share at once, and what is left was too little for the rest.",
+            "vLLM takes its share at once, and the remaining memory is too little for the rest.",
             {"gpu_memory_utilization": max(round(share - 0.1, 3), _LEAST_SHARE_OF_VLLM)},
         )
     if is_gpu and not settings.load_in_4bit and phase != "generation":
@@ -104,7 +104,7 @@ def memory_advice(
     True
     """
     text = " ".join(map(searchable_text, error_chain(error)))
-    if not is_out_of_memory(error) or "cache blocks" in text or "kv cache" in text:
+    if not is_out_of_memory(error) or re.search(VLLM_CACHE_TOO_SMALL, text):
         return None
     phase = "loading" if is_loading else "training"
     # The error of a training does not say which phase it came from.

@@ -1,8 +1,9 @@
 """Refuse arguments of a wrong type at public functions, with the line to write instead.
 
 A public function calls `require` first for arguments whose own errors would come late, or would not
-name the argument. Nothing is imported: classes are recognised by name, because a notebook may have
-reloaded the module of a class, and models and tokenizers by a method, so that a stand-in will do.
+name the argument. No class of the kit is imported: classes are recognised by name, because a
+notebook may have reloaded the module of a class, and models and tokenizers by a method, so that a
+stand-in will do.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from grpo_nb.core.words import in_line
 
 
 @dataclass(frozen=True)
-class Role:
+class ArgumentRule:
     """Rule for an argument: what it can be."""
 
     takes: str
@@ -30,23 +31,27 @@ class Role:
 
 _PATH = ("str", "PurePath")
 _LOAD_MODEL = "model, tokenizer = gn.load_model(settings)"
-_RUN = Role("a run or its folder", 'run = gn.open_run("runs/name")', ("Run", *_PATH))
-_SUBJECT = Role(
+_RUN = ArgumentRule("a run or its folder", 'run = gn.open_run("runs/name")', ("Run", *_PATH))
+_SUBJECT = ArgumentRule(
     "a run, a pair of model and tokenizer, or the folder of a model",
-    "gn.evaluate((model, tokenizer), task)",
+    "(model, tokenizer)",
     ("Run", "tuple", *_PATH),
 )
-_ROLES = {
-    "settings": Role("gn.Settings", 'settings = gn.preset("auto", max_steps=100)', ["Settings"]),
-    "task": Role("a Task", "task = gn.load_task(rows, settings)", ["Task"]),
-    "model": Role("a model", _LOAD_MODEL, method="generate"),
-    "tokenizer": Role("a tokenizer", _LOAD_MODEL, method="apply_chat_template"),
+_RULES = {
+    "settings": ArgumentRule(
+        "gn.Settings", 'settings = gn.preset("auto", max_steps=100)', ("Settings",)
+    ),
+    "task": ArgumentRule("a Task", "task = gn.load_task(rows, settings)", ("Task",)),
+    "model": ArgumentRule("a model", _LOAD_MODEL, method="generate"),
+    "tokenizer": ArgumentRule("a tokenizer", _LOAD_MODEL, method="apply_chat_template"),
     "run": _RUN,
     "path": _RUN,
     "subject": _SUBJECT,
     "against": _SUBJECT,
-    "merged": Role("a merged export", 'merged = gn.export_merged(run, "exports/name")', ["Export"]),
-    "adapter": Role("the folder of a LoRA", "adapter=run.adapter_path", _PATH),
+    "merged": ArgumentRule(
+        "a merged export", 'merged = gn.export_merged(run, "exports/name")', ("Export",)
+    ),
+    "adapter": ArgumentRule("the folder of a LoRA", "adapter=run.adapter_path", _PATH),
 }
 
 
@@ -66,13 +71,13 @@ def require(call: str, /, *, optional: Iterable[str] = (), **values: Any) -> Non
     TypeError: settings = 3 (int), but gn.plan(settings) takes gn.Settings. Write settings = ...
     """
     for name, value in values.items():
-        role = _ROLES[name]
+        rule = _RULES[name]
         is_omitted = value is None and name in optional
-        has_method = role.method != "" and hasattr(value, role.method)
+        has_method = rule.method != "" and hasattr(value, rule.method)
         parents = {parent.__name__ for parent in type(value).__mro__}
-        if not (is_omitted or has_method or parents.intersection(role.classes)):
-            problem = f"{describe_value(value)}, but {call} takes {role.takes}"
-            raise TypeError(f"{name} = {problem}. Write {role.example}.")
+        if not (is_omitted or has_method or parents.intersection(rule.classes)):
+            problem = f"{describe_value(value)}, but {call} takes {rule.takes}"
+            raise TypeError(f"{name} = {problem}. Write {rule.example}.")
 
 
 def describe_value(value: Any) -> str:

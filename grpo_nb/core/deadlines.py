@@ -2,7 +2,7 @@
 
 On the main thread an alarm interrupts the call. The alarm also stops a slow regular expression or
 `10 ** 10**8`: both hold Python's global lock, but check for signals. On other threads, the call
-runs without a limit. The same is true after the function sets its own alarm, as math-verify does.
+runs without a limit. It also has no limit once it sets its own alarm, as math-verify does.
 """
 
 import signal
@@ -21,8 +21,7 @@ class _Interrupted(BaseException):
 def run_with_deadline(call: Callable[[], Any], seconds: float) -> Any:
     """Return `call()`, or raise if it takes longer than a number of seconds.
 
-    A call that sets its own alarm removes the limit. An alarm that was set before is paused
-    meanwhile.
+    An alarm that was set before is paused meanwhile.
 
     Raises:
         TimeoutError: The call was stopped.

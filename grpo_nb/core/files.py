@@ -98,8 +98,13 @@ def cached_folder(folder: Path, proof: str, fill: Callable[[Path], None]) -> Pat
         return folder
     with staged_folder(folder) as staged:
         fill(staged)
-        if not (folder / proof).is_file():
-            put_in_place(staged, folder)
+        try:
+            if not (folder / proof).is_file():
+                put_in_place(staged, folder)
+        except OSError:
+            # Another process may have put its result in place after the check.
+            if not (folder / proof).is_file():
+                raise
     return folder
 
 
@@ -131,7 +136,7 @@ def check_target(target: Path, overwrite: bool, needed: Sequence[Path] = ()) -> 
     for path in (*needed, Path.cwd()):
         if path.resolve().is_relative_to(real_target):
             raise FileExistsError(
-                f"{str(target)!r} is or contains {str(path)!r}, which would be gone with it."
+                f"{str(target)!r} is or contains {str(path)!r}, which would be deleted too."
             )
     if target.is_file():
         raise FileExistsError(
@@ -143,7 +148,7 @@ def check_target(target: Path, overwrite: bool, needed: Sequence[Path] = ()) -> 
         )
 
 
-def inside(folder: Path, name: Any) -> Path:
+def safe_path(folder: Path, name: Any) -> Path:
     """Return the path of `name` in a folder, checked to be inside the folder.
 
     A run or an export can come from somebody else. In such a folder, use this function for each
@@ -153,9 +158,9 @@ def inside(folder: Path, name: Any) -> Path:
         ValueError: `name` is not a path, leads out of the folder (as `/etc` or `..`), or a part of
             it is a symbolic link or longer than a file system allows.
 
-    >>> inside(Path("theirs"), "adapter")
+    >>> safe_path(Path("theirs"), "adapter")
     PosixPath('theirs/adapter')
-    >>> inside(Path("theirs"), "../mine")
+    >>> safe_path(Path("theirs"), "../mine")
     Traceback (most recent call last):
     ValueError: '../mine' leads out of the folder 'theirs': use a path inside it.
     """
@@ -174,17 +179,21 @@ def inside(folder: Path, name: Any) -> Path:
     for part in Path(name).parts:
         path = path / part
         if path.is_symlink():
-            raise ValueError(
-                f"{in_line(name)} leads out of the folder {str(folder)!r}, or could: it is, or "
-                "lies behind, a symbolic link. Links are not followed there, because a folder that "
-                "somebody sends could read or overwrite other files with them: replace the link by "
-                "what it points to."
-            )
+            raise _link_error(name, folder)
     return folder / name
 
 
+def _link_error(name: str, folder: Path) -> ValueError:
+    return ValueError(
+        f"{in_line(name)} leads out of the folder {str(folder)!r}, or could: it is, or lies "
+        "behind, a symbolic link. Links are not followed there, because a folder that somebody "
+        "sends could read or overwrite other files with them: replace the link by what it points "
+        "to."
+    )
+
+
 def refuse_links(folder: Path, within: Path | None = None) -> None:
-    """Raise `ValueError` if a folder contains a symbolic link at any depth; see `inside`.
+    """Raise `ValueError` if a folder contains a symbolic link at any depth; see `safe_path`.
 
     Args:
         folder: A run, an export, or a part of one.
@@ -196,7 +205,7 @@ def refuse_links(folder: Path, within: Path | None = None) -> None:
         for name in (*folders, *files):
             path = Path(parent, name)
             if path.is_symlink():
-                inside(whole, path.relative_to(whole).as_posix())
+                raise _link_error(path.relative_to(whole).as_posix(), whole)
 
 
 def nearest_existing(path: Path) -> Path:

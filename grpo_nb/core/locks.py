@@ -24,8 +24,7 @@ _log = logging.getLogger(__name__)
 _READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 # The name of a holder takes about 60 bytes. A file that the kit did not write may have any length.
 _LONGEST_HOLDER_BYTES = 200
-# `writer_status` of another process holds a shared lock for a moment, so a lock is tried for about
-# a second before it is refused.
+# A process that reads the status holds a shared lock for a moment, so retry for about a second.
 _TRIES = 20
 _SECONDS_BETWEEN_TRIES = 0.05
 # Descriptors of the locks that this process holds.
@@ -120,7 +119,7 @@ def writer_status(folder: Path, host: str | None) -> Literal["running", "crashed
 
     Args:
         folder: The folder.
-        host: Name of the machine of that process.
+        host: Name of the machine of that process, or None if it is unknown.
 
     Returns:
         `running` if the folder is locked, else `crashed`; `unknown` for a process on another

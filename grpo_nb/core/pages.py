@@ -39,17 +39,24 @@ def plain(text: object) -> str:
 
 
 def span(text: object) -> str:
-    r"""Return a text as a code span of Markdown, which can also be in a table.
+    """Return a text as a code span of Markdown; `cell` is for tables.
 
     >>> span("x | y"), span("a `b` c")
-    ('`x \\| y`', '`` a `b` c ``')
+    ('`x | y`', '`` a `b` c ``')
     """
-    # A pipe would end the cell of a table.
     line = " ".join(str(text).split())
-    line = line.replace("|", r"\|")
     ticks = "`" * (_longest_ticks(line) + 1)
     padding = " " if "`" in line or not line else ""
     return f"{ticks}{padding}{line}{padding}{ticks}"
+
+
+def cell(text: object) -> str:
+    r"""Return a text as a code span in a table of Markdown, where a bare pipe would end the cell.
+
+    >>> cell("x | y")
+    '`x \\| y`'
+    """
+    return span(text).replace("|", r"\|")
 
 
 def fence(text: str, language: str = "") -> str:
@@ -68,26 +75,27 @@ def _longest_ticks(text: str) -> int:
     return max(lengths, default=0)
 
 
-# What makes a value safe, by the kind of template. Jinja's autoescape covers HTML. It leaves lone
-# surrogates and NUL, which a model can write and no notebook can hold, so `displayable` runs first.
-_MAKE_SAFE = {"jinja": displayable, "md": plain}
+# Functions that make a value safe, by the language of a template. Jinja's autoescape covers HTML.
+# It leaves lone surrogates and NUL, which a model can write and no notebook can hold, so
+# `displayable` runs first. Programs get their values unescaped.
+_MAKE_SAFE = {"jinja": displayable, "md": plain, "py": str, "yaml": str}
 
 
 @functools.cache
-def _environment(kind: str) -> Any:
+def _environment(language: str) -> Any:
     import jinja2
     from markupsafe import Markup
 
-    make_safe = _MAKE_SAFE.get(kind, str)
+    make_safe = _MAKE_SAFE[language]
 
     def finalize(value: Any) -> Any:
         return value if isinstance(value, Markup) else make_safe(str(value))
 
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("grpo_nb", "."),
-        autoescape=kind == "jinja",
+        autoescape=language == "jinja",
         # Keep the final newline in generated files, such as programs.
-        keep_trailing_newline=kind not in _MAKE_SAFE,
+        keep_trailing_newline=language not in ("jinja", "md"),
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
@@ -95,6 +103,7 @@ def _environment(kind: str) -> Any:
     )
     # Markup keeps `finalize` from escaping the result of these filters again.
     environment.filters["span"] = lambda text: Markup(span(text))
+    environment.filters["cell"] = lambda text: Markup(cell(text))
     environment.filters["fence"] = lambda text, language="": Markup(fence(text, language))
     return environment
 
@@ -106,7 +115,8 @@ def render(template: str, **values: Any) -> str:
 
     - `*.jinja`: HTML. Everything is escaped except what the template marks as `safe`. Headings and
       lines of code come from the macros in `core/templates/parts.jinja`.
-    - `*.md.jinja`: Markdown. Values become plain text, or code with the filters `span` and `fence`.
+    - `*.md.jinja`: Markdown. Values become plain text, or code with the filters `span`, `cell`
+      (in a table) and `fence`.
       Do not use macros there: what they return would be escaped again.
     - `*.py.jinja`, `*.yaml.jinja`: values are not escaped. The caller quotes them.
 
@@ -115,8 +125,8 @@ def render(template: str, **values: Any) -> str:
         values: Every name that the template uses; a missing one raises.
     """
     # The part after the first dot: `md`, `py`, or `jinja` for HTML.
-    kind = template.split(".")[1]
-    return _environment(kind).get_template(template).render(values)
+    language = template.split(".")[1]
+    return _environment(language).get_template(template).render(values)
 
 
 def macro(name: str, *values: Any) -> str:

@@ -73,13 +73,13 @@ def run_command(
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        # The child leads its own process group, so that `_end` can also end its children.
+        # The child leads its own process group, so that `_kill_group` can also end its children.
         start_new_session=True,
         # Without PYTHONUNBUFFERED, stdout and stderr of a Python program would be out of order, and
         # its last lines would be lost when it is ended.
         env={**SPIN_VARIABLES, **os.environ, "PYTHONUNBUFFERED": "1", **(environment or {})},
     )
-    threading.Thread(target=_end_in_time, args=(child, seconds), daemon=True).start()
+    threading.Thread(target=_kill_group_after, args=(child, seconds), daemon=True).start()
     try:
         with child.stdout as output:
             for raw_line in output:
@@ -90,7 +90,7 @@ def run_command(
         status = child.wait()
     finally:
         # Also after an interrupt of this process, or an error in `on_line`.
-        _end(child)
+        _kill_group(child)
     if status == 0:
         return lines
     if time.monotonic() - start >= seconds:
@@ -98,15 +98,15 @@ def run_command(
     raise ChildError(f"ended with {status}", lines)
 
 
-def _end_in_time(child: subprocess.Popen[bytes], seconds: float) -> None:
+def _kill_group_after(child: subprocess.Popen[bytes], seconds: float) -> None:
     """Kill a child's process group once the child has ended, or after the time limit."""
     # A process that the child left behind could hold stdout open, and `run_command` would read on.
     with contextlib.suppress(subprocess.TimeoutExpired):
         child.wait(seconds)
-    _end(child)
+    _kill_group(child)
 
 
-def _end(child: subprocess.Popen[bytes]) -> None:
+def _kill_group(child: subprocess.Popen[bytes]) -> None:
     """Kill what is left of a child's process group: the child and the processes that it started."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         # On macOS, a group without living processes gives PermissionError.

@@ -229,6 +229,7 @@ class Estimate:
     """A mean over groups with its 95 % interval."""
 
     mean: float
+    """NaN without scores, or if scores of both infinities occur."""
     interval: tuple[float, float] | None
     """None with fewer than two groups, if all have the same mean, or if a score is infinite."""
 
@@ -258,8 +259,8 @@ def estimate(groups: Sequence[Sequence[float]]) -> Estimate:
         known = [score for score in group if not math.isnan(score)]
         if known:
             scores += known
-            group_means.append(fmean(known))
-    mean = fmean(group_means) if group_means else math.nan
+            group_means.append(_mean(known))
+    mean = _mean(group_means) if group_means else math.nan
     # Groups that all have the same mean say nothing about how much others would differ.
     if not math.isfinite(mean) or len(set(group_means)) < 2:
         return Estimate(mean, None)
@@ -272,6 +273,13 @@ def estimate(groups: Sequence[Sequence[float]]) -> Estimate:
     if max(scores) == 1:
         high = min(high, 1.0)
     return Estimate(mean, (float(low), float(high)))
+
+
+def _mean(values: Sequence[float]) -> float:
+    # `fmean` raises for both infinities; their mean is not defined.
+    if math.inf in values and -math.inf in values:
+        return math.nan
+    return fmean(values)
 
 
 def mann_whitney_z(before: Sequence[float], after: Sequence[float]) -> float:
@@ -300,8 +308,9 @@ def mann_whitney_z(before: Sequence[float], after: Sequence[float]) -> float:
     variance_of_sum = n * m * (total + 1 - share_of_ties) / 3
     if variance_of_sum == 0:
         return 0.0
-    pairs = product(before, after)
-    rising_minus_falling = sum((later > earlier) - (later < earlier) for earlier, later in pairs)
+    rising_minus_falling = 0
+    for earlier, later in product(before, after):
+        rising_minus_falling += (later > earlier) - (later < earlier)
     return rising_minus_falling / math.sqrt(variance_of_sum)
 
 
@@ -368,7 +377,8 @@ def rise_p_value(values: Sequence[float]) -> float:
 def rise_z(values: Sequence[float]) -> float:
     """Return the z-score that has the p-value of `rise_p_value`, for comparing with limits.
 
-    Five rising values are enough for a z-score of 2.4, and `mann_whitney_z` needs nine.
+    Five rising values are enough for a z-score of 2.4, and `mann_whitney_z` needs nine values. If
+    all values are equal, the z-score is minus infinity.
 
     >>> rise_z([1, 2, 3, 4, 5]) > 2.3
     True

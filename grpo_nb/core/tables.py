@@ -11,7 +11,7 @@ from typing import Any
 
 from grpo_nb.core.words import displayable
 
-_CELL = "text-align:left;vertical-align:top;padding:0.3em 0.7em"
+_CELL = "text-align:{align};vertical-align:top;padding:0.3em 0.7em"
 # JupyterLab gives `pre` a background and breaks lines inside of words.
 _PREFORMATTED = (
     "margin:0;white-space:pre-wrap;background:none;word-break:normal;overflow-wrap:break-word"
@@ -102,9 +102,7 @@ class Table:
         return f"<tr>{''.join(cells)}</tr>"
 
     def _style(self, column: int) -> str:
-        style = _CELL
-        if column in self.right:
-            style = style.replace("left", "right", 1)
+        style = _CELL.format(align="right" if column in self.right else "left")
         if column in self.narrow:
             style += ";white-space:nowrap"
         if column in self.wide:

@@ -89,18 +89,19 @@ def require_choice(name: str, value: Any, known: Collection[Any]) -> None:
 
     >>> require_choice("loss_type", "grpo", ("grpo", "dapo"))
     """
-    if value not in known:
-        raise ValueError(f"{name} = {value!r:.80} is not known here{did_you_mean(value, known)}")
+    # A list, unlike a set or dict, can also be searched for a value that has no hash.
+    if value not in list(known):
+        raise ValueError(f"{name} = {value!r:.80} is unknown{did_you_mean(value, known)}")
 
 
 def did_you_mean(name: object, known: Iterable[object]) -> str:
     """Return `"; did you mean 'x'?"` for the most similar known name, else a list of all names.
 
     >>> did_you_mean("colunms", ["columns", "kind"]), did_you_mean("xyz", ["columns", "kind"])
-    ("; did you mean 'columns'?", '; known: columns, kind')
+    ("; did you mean 'columns'?", '; choose from: columns, kind')
     """
     names = sorted(map(str, known))
     matches = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
     if matches:
         return f"; did you mean {matches[0]!r}?"
-    return f"; known: {shorten(', '.join(names), 600)}"
+    return f"; choose from: {shorten(', '.join(names), 600)}"

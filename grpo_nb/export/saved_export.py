@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
 from grpo_nb.config.settings import EMBEDDED_MODEL
-from grpo_nb.core.files import inside, refuse_links, sha256_of, target_of
+from grpo_nb.core.files import refuse_links, safe_path, sha256_of, target_of
 from grpo_nb.core.tables import Part, Shown, Table, bold, code
 from grpo_nb.models.sources import resolve_model
 from grpo_nb.runs.run_folder import FIGURE, Run, open_run
@@ -70,7 +70,7 @@ class Export(Shown):
         if self.kind != "gguf":
             return self.path
         # The record can come from somebody else, so its name must not lead out of the folder.
-        return inside(self.path, self.verification.get("file"))
+        return safe_path(self.path, self.verification.get("file"))
 
     @property
     def sentence(self) -> str:
@@ -182,7 +182,7 @@ def read_verification(folder: Path) -> dict[str, Any]:
         ExportError: It is missing or damaged.
         ValueError: It is a symbolic link.
     """
-    record = inside(folder, VERIFICATION_FILE)
+    record = safe_path(folder, VERIFICATION_FILE)
     try:
         verification = json.loads(record.read_text("utf-8"))
         check_fields(VERIFICATION_FILE, verification, TypeAdapter(VerificationRecord))

@@ -9,7 +9,7 @@ from typing import Literal
 
 from grpo_nb.core.tables import Html, Part, Shown, Table, bold
 from grpo_nb.machine import packages
-from grpo_nb.machine.gpu import GpuState, UnreadableGpu, read_gpu
+from grpo_nb.machine.gpu import GpuState, UnreadableGpu, driver_cuda, is_gpu_hidden, read_gpu
 from grpo_nb.machine.host import is_colab, usable_cores
 
 _MARKS = {"ok": "\u2713 ok", "warning": bold("! warning"), "problem": bold("\u2717 problem")}
@@ -87,7 +87,10 @@ def check_environment() -> EnvironmentReport:
         state = read_gpu()
     except UnreadableGpu as error:
         obstacle = str(error)
-    if state is None:
+    if state is None and _has_unread_gpu():
+        checks.append(Check("device", "warning", "GPU, not read without nvidia-ml-py", _INSTALL))
+        summary = "This machine has an NVIDIA GPU; it is checked once the packages are installed."
+    elif state is None:
         checks.append(_check_cpu(obstacle))
         summary = f"Training runs on the CPU ({usable_cores()} cores), which is for small models."
     else:
@@ -122,6 +125,12 @@ def _check_kernel() -> Check:
     return Check("this kernel", "ok", "the loaded packages are the installed ones")
 
 
+def _has_unread_gpu() -> bool:
+    """Return True if there is a GPU, but not yet the package with which `read_gpu` asks for it."""
+    is_package_missing = packages.installed_version("nvidia-ml-py") is None
+    return is_package_missing and not is_gpu_hidden() and driver_cuda() is not None
+
+
 def _check_cpu(obstacle: str) -> Check:
     """Report the CPU, and the reason why the GPU of this machine cannot be used, if any."""
     found = f"CPU, {usable_cores()} cores"
@@ -146,14 +155,15 @@ def _check_gpu(state: GpuState) -> Check:
     build = packages.read_torch_build()
     if build is None:  # `_check_packages` reports the missing torch
         return Check("device", "ok", found)
-    found += f"; torch {build.version}"
+    torch = f"torch {build.version}"
     # CUDA 13 dropped all cards before Turing; triton and bitsandbytes need 7.0 with any CUDA.
     needed = (7, 5) if build.cuda and build.cuda >= (13, 0) else (7, 0)
     if build.cuda is None:
-        problem = " is for the CPU: the GPU is not used"
+        problem = f"{torch} is for the CPU: the GPU is not used"
         fix = f"Run `pip uninstall -y torch`. {_INSTALL}"
     elif gpu.compute_capability < needed:
-        problem = f", whose kernels need compute capability {needed[0]}.{needed[1]}"
+        capability = f"{needed[0]}.{needed[1]}"
+        problem = f"{torch}, whose kernels need compute capability {capability}"
         fix = (
             "Choose another GPU (Kaggle: T4 x2 and not P100), or set CUDA_VISIBLE_DEVICES=-1 to "
             "use the CPU, and restart the kernel."
@@ -161,14 +171,14 @@ def _check_gpu(state: GpuState) -> Check:
     elif state.cuda[0] < build.cuda[0]:
         # A driver runs builds for all minor versions of its CUDA (NVIDIA, "minor version
         # compatibility").
-        problem = f" needs CUDA {build.cuda[0]}"
+        problem = f"{torch} needs CUDA {build.cuda[0]}"
         fix = (
             "Update the driver (CUDA 13: 580 or newer), or install a torch for "
             f"CUDA {state.cuda[0]} (PyTorch's web site)."
         )
     else:
-        return Check("device", "ok", found)
-    return Check("device", "problem", found + problem, fix)
+        return Check("device", "ok", f"{found}; {torch}")
+    return Check("device", "problem", f"{found}; {problem}", fix)
 
 
 def _check_vllm() -> Check:

@@ -55,7 +55,8 @@ _OUT_OF_MEMORY = (
     r"out of memory|outofmemory|can(not|'t) allocate memory|cublas_status_alloc_failed"
     r"|(unable|failed) to allocate|not enough memory"
 )
-_VLLM_OUT_OF_MEMORY = (
+#: Patterns of vLLM's own errors about a cache that is too small, which give the fix.
+VLLM_CACHE_TOO_SMALL = (
     r"no available memory for the cache blocks|larger than the available kv cache memory"
     r"|tokens that can be stored in kv cache"
 )
@@ -69,10 +70,10 @@ def is_out_of_memory(error: BaseException) -> bool:
 def _is_memory_error(error: BaseException) -> bool:
     text = searchable_text(error)
     if isinstance(error, (RuntimeError, OSError)):
-        return re.search(f"{_OUT_OF_MEMORY}|{_VLLM_OUT_OF_MEMORY}", text) is not None
+        return re.search(f"{_OUT_OF_MEMORY}|{VLLM_CACHE_TOO_SMALL}", text) is not None
     # vLLM raises a ValueError. For a ValueError only vLLM's texts count: an error of a reward
     # function may quote a completion, as that of int("out of memory") does.
-    is_of_vllm = isinstance(error, ValueError) and re.search(_VLLM_OUT_OF_MEMORY, text)
+    is_of_vllm = isinstance(error, ValueError) and re.search(VLLM_CACHE_TOO_SMALL, text)
     return bool(is_of_vllm) or isinstance(error, MemoryError)
 
 

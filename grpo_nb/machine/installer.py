@@ -2,6 +2,7 @@
 
 The Setup cell of each notebook calls `install`. It never replaces numpy or the packages of the
 kernel itself. It replaces torch only to install vLLM, or if unsloth cannot use the installed torch.
+It removes torchvision and torchao if their versions would break transformers or peft.
 scripts/bootstrap.py fills the repository's own environment with the functions of this file.
 
 This file runs before anything is installed, so it imports only the standard library and the parts

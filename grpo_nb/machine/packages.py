@@ -6,6 +6,7 @@ process, because a vLLM that was built for another CUDA version would crash the 
 
 import functools
 import importlib.util
+import re
 import runpy
 import sys
 from dataclasses import dataclass
@@ -62,10 +63,12 @@ def stale_versions() -> dict[str, tuple[str, str]]:
     """
     stale = {}
     for name in _WATCHED:
-        if name not in sys.modules:
+        module = sys.modules.get(name)
+        # The entry is None if somebody blocked the import.
+        if module is None:
             continue
         # `getattr` on a lazy module would import half of the package, and `vars` does not.
-        loaded = vars(sys.modules[name]).get("__version__")
+        loaded = vars(module).get("__version__")
         installed = installed_version(name) or "removed"
         # The part after `+` is ignored: torch's own version can be 2.13.0+cpu, and that in its
         # metadata 2.13.0.
@@ -107,11 +110,11 @@ def is_same_release(wanted: str, version: str) -> bool:
 def minor_release(version: str) -> tuple[int, int]:
     """Return the first two numbers of a version.
 
-    >>> minor_release("2.13.0+cu130")
-    (2, 13)
+    >>> minor_release("2.13.0+cu130"), minor_release("0.16rc1")
+    ((2, 13), (0, 16))
     """
-    major, minor = version.split(".")[:2]
-    return int(major), int(minor)
+    match = re.match(r"(\d+)\.(\d+)", version)
+    return int(match[1]), int(match[2])
 
 
 def breaking_packages() -> list[str]:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from grpo_nb.core.files import inside, put_in_place, sha256_of, staged_folder
+from grpo_nb.core.files import put_in_place, safe_path, sha256_of, staged_folder
 from grpo_nb.core.problems import error_chain
 from grpo_nb.runs.rows import CONTENT_ERRORS
 
@@ -95,7 +95,7 @@ def find_damage(folder: Path) -> str | None:
         manifest = json.loads((folder / MANIFEST).read_bytes())
         for name, expected in manifest["files"].items():
             # A manifest can come from somebody else and name files elsewhere.
-            file = inside(folder, name)
+            file = safe_path(folder, name)
             if not file.is_file() or sha256_of(file) != expected["sha256"]:
                 return f"{name} is not what was written"
     # Valid JSON of another shape is damage too.

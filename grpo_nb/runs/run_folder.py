@@ -34,8 +34,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.files import (
-    inside,
     refuse_links,
+    safe_path,
     sha256_of,
     shown_path,
     staged_file,
@@ -140,7 +140,7 @@ class Run(Shown):
 
         The run may come from somebody else, so a link that leads out of the folder is refused.
         """
-        return inside(self.path, name)
+        return safe_path(self.path, name)
 
     # What the run started with, and its status
 

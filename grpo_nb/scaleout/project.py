@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_nb.config.settings import EMBEDDED_MODEL, Settings
-from grpo_nb.core.files import inside, put_in_place, refuse_links, shown_path, staged_folder
+from grpo_nb.core.files import put_in_place, refuse_links, safe_path, shown_path, staged_folder
 from grpo_nb.core.tables import Part, Shown, bold
 from grpo_nb.health.monitor import HealthMonitor
 from grpo_nb.runs.card import published_name, write_model_card
@@ -67,7 +67,7 @@ class Project(Shown):
                 f"no training was finished in {str(shown_path(self.path))!r}: start train.py "
                 "there, see its README.md."
             )
-        missing = [name for name in RESULT_FILES if not inside(self.path, name).is_file()]
+        missing = [name for name in RESULT_FILES if not safe_path(self.path, name).is_file()]
         if missing:
             raise FileNotFoundError(
                 f"{str(shown_path(self.path))!r} has no {', '.join(missing)}, so the run would be "
@@ -76,7 +76,7 @@ class Project(Shown):
         with reading(finished_file):
             finished = json.loads(finished_file.read_text("utf-8"))
             started = finished["started"]
-        back = inside(self.path, "back")
+        back = safe_path(self.path, "back")
         run = Run(back / self.path.resolve().name)
         # A folder that was renamed since has the run under its earlier name. Hidden folders may be
         # incomplete.
@@ -125,7 +125,7 @@ def open_project(folder: str | Path) -> Project:
     path = Path(folder).expanduser()
     # Other entries may hold links, such as those of an environment that was made in the folder.
     for name in READ_ENTRIES:
-        if inside(path, name).is_dir():
+        if safe_path(path, name).is_dir():
             refuse_links(path / name, within=path)
     origin_file = path / "origin.json"
     origin = read_run_info(origin_file)

@@ -47,10 +47,10 @@ def last_generation(trainer: Any) -> Any:
 
 
 def micro_batch_count(trainer: Any) -> int:
-    """Return the number of micro-batches that a trainer has taken, for its checkpoints.
+    """Return the number of micro-batches that a trainer has taken.
 
-    A run that is resumed without this counter would continue with the wrong generation
-    (trl/trainer/grpo_trainer.py, `self._step`).
+    Checkpoints store it. A run that is resumed without this counter would continue with the wrong
+    generation (trl/trainer/grpo_trainer.py, `self._step`).
 
     Raises:
         EnvironmentProblem: TRL keeps the counter under another name.
@@ -162,14 +162,14 @@ def run_tool_loop(
     trainer._generate_single_turn = lambda ids, *_, **__: (sample(ids), None)
     completion_ids = sample(prompt_ids)
     prompt_ids = [list(ids) for ids in prompt_ids]
-    turns = []
+    first_turns = []
     for prompt, completion in zip(prompt_ids, completion_ids, strict=True):
-        turns.append([parse_response(trainer._tokenizer, completion, prefix=prompt)])
+        first_turns.append([parse_response(trainer._tokenizer, completion, prefix=prompt)])
     tool_masks, turns, completion_ids, *_ = trainer._tool_call_loop(
         prompts=[list(prompt) for prompt in prompts],
         prompt_ids=prompt_ids,
         completion_ids=completion_ids,
-        completions=turns,
+        completions=first_turns,
         logprobs=None,
         images=None,
         multimodal_fields={},

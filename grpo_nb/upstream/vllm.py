@@ -50,15 +50,14 @@ def drop_requests(engine: Any) -> None:
       next step is refused (v1/worker/gpu_model_runner.py, `execute_model`).
     - On a GPU, a queue holds two steps at a time. If it is full, every call ends in an assertion
       (v1/engine/core.py, `step_with_batch_queue`).
-
     """
-    inner = _require_path(engine, "llm_engine")
+    inner = require_symbol(engine, "llm_engine", "vllm")
     request_ids = list(_require_path(inner, "output_processor", "request_states"))
     if not request_ids:
         return
     core = _require_path(inner, "engine_core", "engine_core")
     # The queue is None if the engine computes one step at a time.
-    steps_under_way = _require_path(core, "batch_queue")
+    steps_under_way = require_symbol(core, "batch_queue", "vllm")
     while steps_under_way:
         # The step must end first, because the GPU writes into memory that the next requests will
         # use. An error of the step belongs to the call that was interrupted.
@@ -66,7 +65,7 @@ def drop_requests(engine: Any) -> None:
             steps_under_way.pop()[0].result()
     abort = require_symbol(inner, "abort_request", "vllm")
     abort(request_ids, internal=True)
-    _require_path(inner, "collective_rpc")(_clear_worker)
+    require_symbol(inner, "collective_rpc", "vllm")(_clear_worker)
 
 
 def _clear_worker(worker: Any) -> None:
@@ -81,8 +80,8 @@ def _clear_worker(worker: Any) -> None:
     Model Runner V1 has no `req_states`. It drops requests that are no longer scheduled by itself
     (v1/worker/gpu_model_runner.py, `_update_states`).
     """
-    runner = _require_path(worker, "model_runner")
-    _require_path(runner, "execute_model_state")
+    runner = require_symbol(worker, "model_runner", "vllm")
+    require_symbol(runner, "execute_model_state", "vllm")
     runner.execute_model_state = None
     if not hasattr(runner, "req_states"):
         return

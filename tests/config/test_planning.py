@@ -256,6 +256,11 @@ def test_plan_that_nothing_makes_fit_names_a_smaller_model(monkeypatch) -> None:
     assert "settings.replace" not in str(caught.value)
 
 
+def test_memory_advice_is_given_for_a_text_about_a_kv_cache() -> None:
+    error = RuntimeError("CUDA out of memory while copying the KV cache")
+    assert "Write settings = settings.replace(" in memory_advice(error, gn.Settings())
+
+
 def test_memory_advice_in_sampling_leaves_the_passes_of_training() -> None:
     def _generate() -> None:
         raise CUDA

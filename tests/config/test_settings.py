@@ -77,8 +77,13 @@ def test_settings_that_cannot_work_say_what_to_write(changes: dict, message: str
         gn.preset("cpu", **changes)
 
 
+def test_preset_that_is_a_list_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match=r"preset = \['t4'\] is unknown"):
+        gn.preset(["t4"])
+
+
 def test_preset_of_unknown_name_suggests_the_nearest() -> None:
-    with pytest.raises(ValueError, match="'a10' is not known here; did you mean 'a100'"):
+    with pytest.raises(ValueError, match="'a10' is unknown; did you mean 'a100'"):
         gn.preset("a10")
 
 
@@ -177,7 +182,7 @@ def test_written_down_losses_are_those_of_trl() -> None:
 def test_unsloth_arguments_are_fields_of_its_class() -> None:
     template = text_of("unsloth/models/rl.py").partition("class Unsloth{RLConfig_name}")[2]
     fields = set(re.findall(r"^    (\w+) ?: Optional", template.partition("def __init__")[0], re.M))
-    assert fields - {"vllm_sampling_params"} == arguments.UNSLOTH_ARGUMENTS
+    assert fields - {"vllm_sampling_params"} == arguments.UNSLOTH_FIELDS
 
 
 def test_settings_for_a_gpu_can_be_made_anywhere() -> None:

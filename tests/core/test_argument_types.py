@@ -45,6 +45,11 @@ def test_require_wrong_type_names_value_and_line() -> None:
         require("gn.ask(run, questions)", run=3)
 
 
+def test_require_example_does_not_name_another_function() -> None:
+    with pytest.raises(TypeError, match=r"takes a run, .* Write \(model, tokenizer\)\."):
+        require("gn.compare(subject)", subject=3)
+
+
 def test_require_does_not_ask_a_large_object_for_its_text() -> None:
     with pytest.raises(TypeError, match=r"settings = an object of type GRPOConfig, but"):
         require("gn.plan(settings)", settings=GRPOConfig())

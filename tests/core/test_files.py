@@ -142,7 +142,7 @@ def test_target_inside_needed_folder_is_accepted(out: Path) -> None:
 
 @pytest.mark.parametrize("name", [".", "out", "out/../out"])
 def test_target_that_holds_needed_folder_is_refused(name: str, out: Path) -> None:
-    with pytest.raises(FileExistsError, match="which would be gone with it"):
+    with pytest.raises(FileExistsError, match="which would be deleted too"):
         files.check_target(out.parent / name, overwrite=True, needed=[out])
 
 
@@ -151,7 +151,7 @@ def test_target_that_holds_working_directory_is_refused(
     name: str, empty: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(empty)
-    with pytest.raises(FileExistsError, match="which would be gone with it"):
+    with pytest.raises(FileExistsError, match="which would be deleted too"):
         files.check_target(empty.parent / name, overwrite=True)
 
 
@@ -224,6 +224,17 @@ def test_cache_filled_by_two_keeps_the_first_result(cache: Path) -> None:
     "name",
     [pytest.param("n" * 300, id="too long"), pytest.param("a\0b", id="NUL")],
 )
-def test_inside_refuses_a_name_that_no_file_can_have(tmp_path: Path, name: str) -> None:
+def test_safe_path_refuses_a_name_that_no_file_can_have(tmp_path: Path, name: str) -> None:
     with pytest.raises(ValueError, match="cannot be the name of a file"):
-        files.inside(tmp_path, name)
+        files.safe_path(tmp_path, name)
+
+
+def test_cache_filled_by_two_at_the_same_moment_is_kept(cache: Path, monkeypatch) -> None:
+    def replace_too_late(staged: Path, target: Path) -> None:
+        target.mkdir()
+        fill(target)
+        os.replace(staged, target)
+
+    monkeypatch.setattr(Path, "replace", replace_too_late)
+    assert content(files.cached_folder(cache, "proof", fill)) == {"proof": "first"}
+    assert list(cache.parent.iterdir()) == [cache]

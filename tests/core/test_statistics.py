@@ -226,6 +226,13 @@ def test_estimate_of_equal_groups_has_no_interval() -> None:
     assert estimate([[1.0, 0.0] * 4] * 8).interval is None
 
 
+@pytest.mark.parametrize("groups", [[[math.inf, -math.inf], [0.0]], [[math.inf], [-math.inf]]])
+def test_estimate_of_both_infinities_is_nan(groups: list) -> None:
+    result = estimate(groups)
+    assert math.isnan(result.mean)
+    assert result.interval is None
+
+
 def test_estimate_interval_stays_in_the_likely_range() -> None:
     assert estimate([[1.0], [1.0], [0.5], [0.0]]).interval == (0.0, 1.0)
     assert estimate([[1.0], [1.0], [0.5], [-0.1]]).interval[0] < -0.1

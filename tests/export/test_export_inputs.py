@@ -38,7 +38,7 @@ def test_gguf_of_a_changed_merged_export_is_refused(merged: Export, tmp_path: Pa
 
 def test_gguf_does_not_replace_its_merged_model(merged: Export) -> None:
     for target in (merged.path, merged.path.parent):
-        with pytest.raises(FileExistsError, match="which would be gone with it"):
+        with pytest.raises(FileExistsError, match="which would be deleted too"):
             gn.export_gguf(merged, target, overwrite=True)
     assert (merged.path / "verification.json").is_file()
 

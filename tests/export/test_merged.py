@@ -320,7 +320,7 @@ def test_export_never_replaces_the_run_or_new_files(
     run = moved(tiny_run, tmp_path)
     monkeypatch.chdir(tmp_path)
     for target in (run.path, run.adapter_path, tmp_path, Path(run.settings.model), "."):
-        with pytest.raises(FileExistsError, match="which would be gone with it"):
+        with pytest.raises(FileExistsError, match="which would be deleted too"):
             gn.export.export_adapter(run, target, overwrite=True)
     assert (run.path / "run.json").is_file()
     assert run.adapter_path.is_dir()

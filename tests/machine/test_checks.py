@@ -236,6 +236,7 @@ def test_packages_check(versions, status, found, machine: Machine) -> None:
     [
         pytest.param({"torchao": "0.10.0"}, ["torchao"], id="old torchao of Colab"),
         pytest.param({"torchao": "0.16.0"}, [], id="new torchao"),
+        pytest.param({"torchao": "0.16rc1"}, [], id="release candidate"),
         pytest.param({}, [], id="neither"),
         pytest.param(
             {"torch": "2.13.0", "torchvision": "0.25.0"},
@@ -256,6 +257,19 @@ def test_breaking_packages_are_named_by_their_versions(
 ) -> None:
     monkeypatch.setattr(packages, "installed_version", versions.get)
     assert packages.breaking_packages() == names
+
+
+def test_kernel_with_a_blocked_import_is_not_stale(machine: Machine, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "torchao", None)
+    assert machine.check("this kernel").status == "ok"
+
+
+def test_gpu_before_the_installation_is_not_taken_for_none(machine: Machine, monkeypatch) -> None:
+    monkeypatch.setattr(checks, "driver_cuda", lambda: (13, 0))
+    monkeypatch.setattr(checks, "is_gpu_hidden", lambda: False)
+    report = machine.report(NO_GPU, **{"nvidia-ml-py": None})
+    assert report.summary.startswith("This machine has an NVIDIA GPU")
+    assert "missing: nvidia-ml-py" in report.next_step
 
 
 def test_kernel_with_old_package_in_memory_is_a_problem(machine: Machine, monkeypatch) -> None:

@@ -110,7 +110,7 @@ def test_figure_all_has_every_measured_panel() -> None:
 
 
 def test_figure_refuses_other_choice_of_panels() -> None:
-    with pytest.raises(ValueError, match="panels = 'kl' is not known here; known: all, main"):
+    with pytest.raises(ValueError, match="panels = 'kl' is unknown; choose from: all, main"):
         training_figure(run_of(made_rows()), "kl")
 
 

@@ -392,7 +392,7 @@ def test_bad_input_is_refused_and_leaves_nothing(
         (
             lambda: write(run, run.path, overwrite=True),
             FileExistsError,
-            "which would be gone with it",
+            "which would be deleted too",
         ),
         (lambda: write(without, away), FileNotFoundError, "has not kept what it started with"),
         (

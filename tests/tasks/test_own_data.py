@@ -287,7 +287,7 @@ def test_names_the_trainer_takes_are_known() -> None:
 def test_unknown_part_is_named() -> None:
     with pytest.raises(
         ValueError,
-        match=r"a key of columns= = 'anwser' is not known here; did you mean 'answer'",
+        match=r"a key of columns= = 'anwser' is unknown; did you mean 'answer'",
     ):
         gn.load_task(rows_of(["1", "2"]), columns={"anwser": "answer"})
 

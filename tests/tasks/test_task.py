@@ -91,7 +91,7 @@ def test_arithmetic_is_right_seeded_and_split(options: dict) -> None:
             ROWS,
             {"columns": {"level": "question"}},
             ValueError,
-            "a key of columns= = 'level' is not known here; known: answer, prompt, question",
+            "a key of columns= = 'level' is unknown; choose from: answer, prompt, question",
         ),
         (
             [{"question": "1 + 1?", "answer": ""}],
@@ -99,7 +99,7 @@ def test_arithmetic_is_right_seeded_and_split(options: dict) -> None:
             ValueError,
             "left of 1: 1 with an empty answer .row 0: question=",
         ),
-        (ROWS, {"on_conflict": "last"}, ValueError, "on_conflict = 'last' is not known here"),
+        (ROWS, {"on_conflict": "last"}, ValueError, "on_conflict = 'last' is unknown"),
     ],
 )
 def test_impossible_task_is_refused(
