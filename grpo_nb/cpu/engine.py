@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class CpuEngine:
-    """Fast path of one model on a CPU; `obstacle(model)` must be None.
+    """Sampling and scoring with one model on a CPU; `obstacle(model)` must be None.
 
     Args:
         model: Causal language model, plain or wrapped by PEFT. A copy of its adapted weights is
@@ -36,7 +36,7 @@ class CpuEngine:
     """
 
     #: Returns why a model cannot be run here, or None if it can.
-    obstacle = staticmethod(shared_prompts.shared_prompt_obstacle)
+    obstacle = staticmethod(shared_prompts.cpu_engine_obstacle)
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.model = model

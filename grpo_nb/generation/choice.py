@@ -37,8 +37,8 @@ class EngineChoice:
         return self.why_not_vllm is None
 
     @property
-    def can_share_prompts(self) -> bool:
-        """True if the `CpuEngine` can run the model, which computes each distinct prompt once."""
+    def can_use_cpu_engine(self) -> bool:
+        """True if the `CpuEngine` can run the model."""
         return self.why_not_cpu_engine is None
 
 

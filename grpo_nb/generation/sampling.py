@@ -75,7 +75,7 @@ def generate(
         tools: Tools of the task. An episode is then run for each prompt.
         rows: With tools, the row of each prompt, from which its environment starts.
     """
-    # transformers raises for an empty list of chats.
+    # With tools the prompts come from the rows. transformers raises for an empty list of chats.
     if not (prompts if tools is None else rows):
         return []
     template_kwargs = dict(chat_template_kwargs or {})
@@ -166,8 +166,8 @@ def _choose_sampler(
     if has_vllm_engine(model):
         reason = choice.why_not_vllm
         _LOG.warning("Prompts are completed without vLLM, which is slower: %s.", reason)
-    can_share_prompts = shared_prompts and choice.can_share_prompts
-    if can_share_prompts and CpuEngine.sampling_obstacle(config) is None:
+    can_use_cpu_engine = shared_prompts and choice.can_use_cpu_engine
+    if can_use_cpu_engine and CpuEngine.sampling_obstacle(config) is None:
         return partial(CpuEngine(model).sample, config=config), batch_size
     return partial(sample_with_transformers, model, config=config), batch_size
 
@@ -222,6 +222,7 @@ def sample_with_transformers(
             use_cache=True,
         )
     completions = rows[:, ids.shape[1] :].tolist()
+    # Every caller gives a list of end tokens.
     return [through_end(row, config.eos_token_id) for row in completions]
 
 
