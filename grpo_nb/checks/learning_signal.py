@@ -376,6 +376,7 @@ def _sample(
             max_completion_length=settings.max_completion_length,
             batch_size=COMPLETIONS_AT_ONCE,
             chat_template_kwargs=task.chat_template_kwargs,
+            shared_prompts=settings.shared_prompts,
             tools=task.tools,
             progress=lambda done: bar.update(done - bar.n),
         )

@@ -3,8 +3,8 @@
 With grouped-query attention (arXiv:2305.13245) several query heads share one key/value head. Where
 there is a mask, transformers first copies keys and values for each query head: the whole cache, at
 every layer of every decoded token, three times over for SmolLM2. PyTorch's CPU kernel does not need
-the copies. The results are equal bit for bit. Decoding attention takes 43 % of transformers'
-time, forward and backward over completions 57 % (studies/cpu_kernels.py).
+the copies. The results are equal bit for bit. Attention takes 43 % of its time in transformers when
+decoding, and 57 % in a forward and backward pass over completions (studies/cpu_kernels.py).
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def _attention_without_copies(
 ) -> tuple[Tensor, None]:
     """Compute attention as transformers' `sdpa` does; pass calls not covered to `original`."""
     # The second dimension is that of the heads.
-    has_copies = query.shape[1] > key.shape[1]
-    if not has_copies or attention_mask is None:
+    is_grouped = query.shape[1] > key.shape[1]
+    if not is_grouped or attention_mask is None:
         return original(module, query, key, value, attention_mask, **kwargs)
     out = functional.scaled_dot_product_attention(
         query,

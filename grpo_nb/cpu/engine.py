@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class CpuEngine:
-    """Fast path of one model on a CPU; `obstacle(model)` must be None.
+    """Sampling and scoring with one model on a CPU; `obstacle(model)` must be None.
 
     Args:
         model: Causal language model, plain or wrapped by PEFT. A copy of its adapted weights is
@@ -36,7 +36,7 @@ class CpuEngine:
     """
 
     #: Returns why a model cannot be run here, or None if it can.
-    obstacle = staticmethod(shared_prompts.shared_prompt_obstacle)
+    obstacle = staticmethod(shared_prompts.cpu_engine_obstacle)
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.model = model
@@ -76,7 +76,7 @@ class CpuEngine:
         model: Any,
         input_ids: Tensor,
         attention_mask: Tensor,
-        length: int,
+        completion_length: int,
         *,
         pad_id: int,
         autocast: contextlib.AbstractContextManager[Any],
@@ -87,7 +87,7 @@ class CpuEngine:
             model: The wrapper of the engine's model that the trainer passes.
             input_ids: (B, P + C) left-padded prompts followed by right-padded completions.
             attention_mask: (B, P + C).
-            length: C.
+            completion_length: C.
             pad_id: Any token id.
             autocast: The trainer's autocast block.
 
@@ -96,7 +96,7 @@ class CpuEngine:
         """
         with self._folded.applied(), autocast:
             return shared_prompts.shared_prompt_logps(
-                model, input_ids, attention_mask, length, pad_id=pad_id
+                model, input_ids, attention_mask, completion_length, pad_id=pad_id
             )
 
     def release(self) -> None:

@@ -77,7 +77,7 @@ class FoldedLora:
             for decoding a copy of all linear layers in oneDNN's own order.
     """
 
-    # By id of the model. A value keeps its model alive, so an id is not reused.
+    # By id of the model. The `FoldedLora` keeps its model alive, so an id is not reused.
     _of_model: ClassVar[WeakValueDictionary[int, FoldedLora]] = WeakValueDictionary()
 
     def __init__(self, model: torch.nn.Module) -> None:
@@ -118,20 +118,21 @@ class FoldedLora:
         inside_lora = set()
         for layer in self._model.modules():
             adapter = single_plain_adapter(layer)
-            is_linear = type(layer) is torch.nn.Linear and layer.weight.dtype == torch.float32
+            is_linear = type(layer) is torch.nn.Linear
+            is_float32_linear = is_linear and layer.weight.dtype == torch.float32
             weight = None
             if adapter is not None:
                 # A folded layer calls neither its base layer nor the matrices A and B.
                 inside_lora.update(layer.modules())
                 weight = self._fold(layer, adapter)
-            elif can_pack and is_linear and layer not in inside_lora:
+            elif can_pack and is_float32_linear and layer not in inside_lora:
                 weight = layer.weight.detach()
             if weight is None:
                 continue  # computed as before
             packed = None
             if can_pack and weight.dtype == torch.float32:
-                # The last packed copy is replaced layer by layer, so that each new one takes its
-                # memory. Fresh memory costs ten times as much.
+                # Replacing a layer's old copy frees its memory for the next copy. Fresh memory
+                # costs ten times as much.
                 packed = torch.ops.mkldnn._reorder_linear_weight(weight, 16)
                 self._packed[layer] = packed
             patches[layer] = _folded_forward(layer, adapter, weight, packed)
@@ -141,20 +142,20 @@ class FoldedLora:
     def _fold(self, layer: Any, adapter: str) -> Tensor | None:
         """Return the base weight plus the adapter; None for a layer that is left to PEFT."""
         weight = layer.weight.detach()
-        if weight.dtype not in EXACT_DTYPES or _needs_peft_gradients(layer, adapter):
+        if weight.dtype not in EXACT_DTYPES or _must_stay_with_peft(layer, adapter):
             return None
         if layer.disable_adapters:
             return weight
         memory = self._folded.get(layer)
         if memory is None:
             memory = self._folded[layer] = torch.empty_like(weight)
-        # In one call, with the sum written into the kept memory.
         lora_a = layer.lora_A[adapter].weight.detach().to(weight.dtype)
         lora_b = layer.lora_B[adapter].weight.detach().to(weight.dtype)
+        # One call computes the sum and writes it into the kept memory.
         return torch.addmm(weight, lora_b, lora_a, alpha=layer.scaling[adapter], out=memory)
 
 
-def _needs_peft_gradients(layer: Any, adapter: str) -> bool:
+def _must_stay_with_peft(layer: Any, adapter: str) -> bool:
     """Return True if folding would change the gradients of a layer, or leave out its dropout."""
     if not torch.is_grad_enabled():
         return False

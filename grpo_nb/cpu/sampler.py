@@ -68,7 +68,7 @@ def sample(
     # Prompts, with room for the sampled tokens.
     ids = functional.pad(prompt_ids, (0, limit), value=pad_id)
     # Rows still in the batch, and the position of the last prompt token of each. A row that has
-    # ended may stay for a few more tokens.
+    # ended stays until enough rows have (REMOVE_BELOW_SHARE).
     running = torch.arange(total)
     has_ended = torch.zeros(total, dtype=torch.bool)
     last_position = prompt_mask.sum(1, keepdim=True) - 1

@@ -9,7 +9,7 @@ arithmetic is the same (Prefix Grouper, arXiv:2506.05433; packing as in arXiv:21
 order differs, so results agree up to rounding.
 
 Not covered: models without a plain key/value cache (sliding-window, linear or hybrid attention),
-learned position tables, images. `shared_prompt_obstacle` gives the reason, and the caller then
+learned position tables, images. `cpu_engine_obstacle` gives the reason, and the caller then
 takes TRL's own path.
 """
 
@@ -41,8 +41,8 @@ NO_LABEL = -100
 MIN_PREFIX_TOKENS = 16
 
 
-def shared_prompt_obstacle(model: PreTrainedModel, longest_row: int | None = None) -> str | None:
-    """Return why the shared-prompt path cannot run this model, or None if it can.
+def cpu_engine_obstacle(model: PreTrainedModel, longest_row: int | None = None) -> str | None:
+    """Return why the `CpuEngine` cannot run this model, or None if it can.
 
     Args:
         model: Causal language model, plain or wrapped by PEFT.
@@ -105,7 +105,7 @@ def prefill(
         pad_id: Any token id.
 
     Returns:
-        The key/value cache, with P rows, and its mask (P, L).
+        The key/value cache, with P rows, and its mask (P, cached tokens).
     """
     all_but_last = [tuple(prompt[:-1]) for prompt in prompts]
     # This function compares the items of any tuples, here token ids.
@@ -258,9 +258,9 @@ def shared_prompt_logps(
     lane_width = row_of_slot.shape[1]
     sees_prompt = is_prompt[:, None].expand(-1, lane_width, -1)
     is_visible = torch.cat([sees_prompt, sees_completion], -1)
-    # The mask (lanes, 1, width, P + width) is added to the scores, which every attention
-    # implementation understands. It hides by the lowest finite number: with minus infinity, a token
-    # that sees nothing would be NaN.
+    # The mask (lanes, 1, width, cached tokens + width) is added to the scores, which every
+    # attention implementation understands. It hides by the lowest finite number: with minus
+    # infinity, a token that sees nothing would be NaN.
     hidden = torch.finfo(dtype).min
     mask = torch.zeros(is_visible.shape, dtype=dtype)
     mask.masked_fill_(~is_visible, hidden)

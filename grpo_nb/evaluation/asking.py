@@ -223,6 +223,7 @@ def ask(
     decoding = Decoding(
         max_completion_length=run.settings.max_completion_length,
         chat_template_kwargs=run.chat_template_kwargs,
+        shared_prompts=run.settings.shared_prompts,
     )
     # Greedy decoding without samples, so that the two answers differ only because of the training.
     answers = []

@@ -115,6 +115,7 @@ class Exam:
             seed=settings.seed,
             chat_template_kwargs=own_kwargs or (self.run.chat_template_kwargs if self.run else {}),
             tools=getattr(self.questions, "tools", None),
+            shared_prompts=settings.shared_prompts,
         )
 
     # Who decides which answers are correct.

@@ -42,6 +42,8 @@ class Decoding:
     """Arguments of the chat template, as in training."""
     tools: Tools | None = None
     """Tools that may be called before the answer."""
+    shared_prompts: bool = True
+    """False keeps the kit's CPU engine from sampling, as in the settings."""
 
 
 @dataclass(frozen=True)
@@ -311,6 +313,7 @@ def answers_of_model(
             temperature=decoding.temperature,
             sampling=decoding.sampling,
             chat_template_kwargs=decoding.chat_template_kwargs,
+            shared_prompts=decoding.shared_prompts,
             progress=progress,
             tools=decoding.tools,
             rows=rows,

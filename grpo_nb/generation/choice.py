@@ -37,8 +37,8 @@ class EngineChoice:
         return self.why_not_vllm is None
 
     @property
-    def can_share_prompts(self) -> bool:
-        """True if the `CpuEngine` can run the model, which computes each distinct prompt once."""
+    def can_use_cpu_engine(self) -> bool:
+        """True if the `CpuEngine` can run the model."""
         return self.why_not_cpu_engine is None
 
 
@@ -80,10 +80,11 @@ def choose_engine(
     # From the fastest to the slowest.
     if why_not_vllm is None:
         name = "vLLM"
+    elif why_not_cpu_engine is None:
+        # Also for a model that is on the CPU of a machine with a GPU.
+        name = "the kit's CPU engine"
     elif gpu is not None:
         name = "Unsloth's own generation"
-    elif why_not_cpu_engine is None:
-        name = "the kit's CPU engine"
     else:
         name = "transformers' own generation"
     return EngineChoice(name, why_not_vllm, why_not_cpu_engine)

@@ -50,6 +50,7 @@ def generate(
     sampling: Mapping[str, Any] | None = None,
     batch_size: int = 48,
     chat_template_kwargs: Mapping[str, Any] | None = None,
+    shared_prompts: bool = True,
     progress: Callable[[int], None] | None = None,
     tools: Tools | None = None,
     rows: Sequence[Mapping[str, Any]] = (),
@@ -69,11 +70,12 @@ def generate(
             `top_p`.
         batch_size: Number of prompts at a time; vLLM gets at least 256.
         chat_template_kwargs: Further arguments of the chat template.
+        shared_prompts: False keeps the `CpuEngine` from sampling, as in the settings.
         progress: Called with the number of completed prompts after each batch.
         tools: Tools of the task. An episode is then run for each prompt.
         rows: With tools, the row of each prompt, from which its environment starts.
     """
-    # transformers raises for an empty list of chats.
+    # With tools the prompts come from the rows. transformers raises for an empty list of chats.
     if not (prompts if tools is None else rows):
         return []
     template_kwargs = dict(chat_template_kwargs or {})
@@ -109,7 +111,9 @@ def generate(
     order = sorted(range(len(prompt_ids)), key=lambda index: len(prompt_ids[index]))
     longest_prompt = len(prompt_ids[order[-1]])
     longest_row = longest_prompt + max_completion_length
-    sample, batch_size = _choose_sampler(model, config, longest_row, batch_size)
+    sample, batch_size = _choose_sampler(
+        model, config, longest_row, batch_size, shared_prompts=shared_prompts
+    )
     completions: dict[int, GeneratedCompletion] = {}
     with sleeping_engine_restored(model):
         for start in range(0, len(order), batch_size):
@@ -135,7 +139,12 @@ def generate(
 
 
 def _choose_sampler(
-    model: PreTrainedModel, config: GenerationConfig, longest_row: int, batch_size: int
+    model: PreTrainedModel,
+    config: GenerationConfig,
+    longest_row: int,
+    batch_size: int,
+    *,
+    shared_prompts: bool,
 ) -> tuple[Callable[[Sequence[Sequence[int]]], list[list[int]]], int]:
     """Return the fastest function that completes prompts, and the number of prompts per call.
 
@@ -147,6 +156,7 @@ def _choose_sampler(
         config: Length, special tokens and sampling parameters.
         longest_row: Tokens of the longest prompt and a completion together.
         batch_size: Number of prompts per call of any other engine than vLLM.
+        shared_prompts: False keeps the `CpuEngine` from sampling.
     """
     choice = choose_engine(model, longest_row=longest_row)
     if choice.is_vllm:
@@ -156,7 +166,8 @@ def _choose_sampler(
     if has_vllm_engine(model):
         reason = choice.why_not_vllm
         _LOG.warning("Prompts are completed without vLLM, which is slower: %s.", reason)
-    if choice.can_share_prompts and CpuEngine.sampling_obstacle(config) is None:
+    can_use_cpu_engine = shared_prompts and choice.can_use_cpu_engine
+    if can_use_cpu_engine and CpuEngine.sampling_obstacle(config) is None:
         return partial(CpuEngine(model).sample, config=config), batch_size
     return partial(sample_with_transformers, model, config=config), batch_size
 
@@ -184,7 +195,9 @@ def _completion(
 ) -> GeneratedCompletion:
     is_truncated = not tokens or tokens[-1] not in end_tokens
     text = tokenizer.decode(tokens, skip_special_tokens=True)
-    return GeneratedCompletion(text, len(tokens), is_truncated, tuple(tokens))
+    return GeneratedCompletion(
+        text, tokens=len(tokens), is_truncated=is_truncated, ids=tuple(tokens)
+    )
 
 
 @torch.no_grad()
@@ -211,6 +224,7 @@ def sample_with_transformers(
             use_cache=True,
         )
     completions = rows[:, ids.shape[1] :].tolist()
+    # Every caller gives a list of end tokens.
     return [through_end(row, config.eos_token_id) for row in completions]
 
 
@@ -220,7 +234,8 @@ def _inference_mode(model: Any) -> Iterator[None]:
 
     On a GPU Unsloth's `generate` clears gradient checkpointing on every module, and puts it back
     only if the model was in training mode when `generate` was called (unsloth/models/llama.py,
-    `unsloth_fast_generate`). Therefore Unsloth's own pair of functions switches such a model.
+    `unsloth_fast_generate`). Therefore Unsloth's own pair of functions switches such a model,
+    unless the user put it into Unsloth's inference mode before.
     """
     # Unsloth's functions switch all modules alike, also those that the user put in evaluation mode.
     with kept_modes(model):
@@ -228,12 +243,13 @@ def _inference_mode(model: Any) -> Iterator[None]:
             model.eval()
             yield
             return
-        was_training = model.training
+        # Set by `for_inference`, and removed by `for_training`.
+        was_for_inference = hasattr(model, "_flag_for_generation")
         values = [getattr(module, "gradient_checkpointing", False) for module in model.modules()]
         checkpointing = next((value for value in values if value), False)
         model.for_inference()
         try:
             yield
         finally:
-            if was_training:
+            if not was_for_inference:
                 model.for_training(use_gradient_checkpointing=checkpointing)

@@ -215,6 +215,7 @@ class RewardLab(Panel):
                 sampling=self.settings.sampling,
                 max_completion_length=self.settings.max_completion_length,
                 chat_template_kwargs=self.task.chat_template_kwargs,
+                shared_prompts=self.settings.shared_prompts,
             )
         finally:
             self._status.value = ""

@@ -6,6 +6,7 @@ from typing import Any
 
 _CONFIG = "adapter_config.json"
 _TENSORS = "adapter_model.safetensors"
+_MATRICES = (".lora_A.weight", ".lora_B.weight")
 # Options that change how PEFT computes a layer, so that it is no longer base + lora_alpha / r *
 # B @ A. Names and shapes of the tensors do not show them.
 _NOT_PLAIN = (
@@ -25,7 +26,8 @@ def read_adapter(folder: Path) -> dict[str, Any]:
     """Return rank, alpha and layers of a LoRA, by the names of the settings.
 
     Adapters with another scaling or a changed base are refused here, because `load_adapter`
-    compares only names and shapes.
+    compares only names and shapes. Adapters that also train embeddings or whole modules, or only
+    some layers, are refused before the model is loaded.
 
     Args:
         folder: Folder that PEFT wrote.
@@ -48,17 +50,27 @@ def read_adapter(folder: Path) -> dict[str, Any]:
             "wrote. That of a run is its adapter/; for a whole model, write "
             "settings = settings.replace(model=...)."
         )
+    if not (folder / _TENSORS).is_file():
+        raise FileNotFoundError(
+            f"adapter = {str(folder)!r} has no {_TENSORS}. If it has an adapter_model.bin, load it "
+            "with PEFT and save it again, model.save_pretrained(folder)."
+        )
     config = PeftConfig.from_pretrained(str(folder))
-    further_options = options_beyond_plain_lora(config)
-    if further_options:
+    obstacles = options_beyond_plain_lora(config)
+    # `load_model` puts its LoRA on every layer, and trains nothing else.
+    if getattr(config, "layers_to_transform", None) is not None:
+        obstacles.append("layers_to_transform")
+    with safe_open(folder / _TENSORS, "pt") as file:
+        names = list(file.keys())
+    obstacles += [name for name in names if not name.endswith(_MATRICES)]
+    if obstacles:
         raise ValueError(
-            f"the adapter in {str(folder)!r} is no plain LoRA ({', '.join(further_options)}): "
+            f"the adapter in {str(folder)!r} is no plain LoRA ({', '.join(obstacles[:3])}): "
             "merge it into its base model (PEFT's merge_and_unload), save that, and name its "
             "folder as the model of the settings."
         )
-    with safe_open(folder / _TENSORS, "pt") as file:
-        names = [name for name in file.keys() if ".lora_A" in name]  # noqa: SIM118 (no mapping)
-    layers = {name.partition(".lora_A")[0].rpartition(".")[2] for name in names}
+    # For example "q_proj", from "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight".
+    layers = {name.split(".")[-3] for name in names}
     return {
         "lora_rank": config.r,
         "lora_alpha": config.lora_alpha,

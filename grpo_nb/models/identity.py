@@ -71,8 +71,8 @@ def weight_files(folder: Path) -> list[Path]:
 def base_identity(model: Any, name: str) -> str | None:
     """Return the identity of the weights that a model was loaded from; None if they are not here.
 
-    Nothing is downloaded. The result is also None for a 4-bit copy that Unsloth downloaded in place
-    of the 16-bit weights.
+    A folder takes precedence over the Hub's cache. Nothing is downloaded. The result is also None
+    for a 4-bit copy that Unsloth downloaded in place of the 16-bit weights.
 
     Args:
         model: The model as it will be trained. If it came from a folder, that folder is read,

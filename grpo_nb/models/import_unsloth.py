@@ -19,7 +19,7 @@ from grpo_nb.upstream.unsloth import CPU_BF16_ENV, patch_vllm_for_notebooks
 
 #: Unsloth's variable, read at its import: vLLM gives its memory back while gradients are computed.
 STANDBY = "UNSLOTH_VLLM_STANDBY"
-#: Unsloth's variable, on unless it is 0: score a group after one copy of its prompt, without vLLM.
+#: Unsloth's variable, on unless it is 0: score a group after one copy of its prompt if vLLM is off.
 SHARED_SCORING = "UNSLOTH_GRPO_PREFIX_GROUPER"
 # Packages that unsloth patches during their import, so unsloth has to be imported first.
 _PATCHED_BY_UNSLOTH = ("trl", "transformers", "peft")
@@ -140,7 +140,8 @@ def _variables(gpu: Gpu | None, has_vllm: bool) -> dict[str, str]:
         "UNSLOTH_VLLM_STANDBY_UTIL_OVERRIDE": "1",
         # Read when the trainers are written. If it is on, the completions of a group are scored
         # behind one copy of their prompt, and only six families' attention keeps the completions
-        # from seeing each other (docs/evidence/real_engines.md, "The trainer that a GPU runs").
+        # from seeing each other, so for other families the loss is wrong
+        # (docs/evidence/real_engines.md, "The trainer that a GPU runs").
         SHARED_SCORING: "0",
         # Read by torch when it first compiles. Where `CI` is set, torch raises an error for a
         # warning that Unsloth's compiled masks give: torch's own memory planning hands out parts

@@ -41,7 +41,8 @@ def load_model(
     Args:
         settings: The model and how to load it.
         adapter: Folder of a LoRA to start from, such as one of a supervised training. Its rank,
-            alpha, layers and chat template take precedence over the settings.
+            alpha, layers and chat template take precedence over the settings. With `beta` above 0,
+            the KL reference is this adapter on a CPU, and the base model on a GPU.
         report: Called with one line per stage. By default, the lines go to the log as information.
 
     Returns:
@@ -101,9 +102,12 @@ def _load_with_best_engine(settings: Settings, source: str) -> tuple[Any, Any, s
             "the CPU, set CUDA_VISIBLE_DEVICES=-1 before the kernel starts."
         )
     obstacle = vllm_obstacle(settings, gpu)
-    # The slowest question comes last: vLLM is imported in another process, once per kernel.
-    if obstacle is None and (problem := vllm_problem()) is not None:
-        obstacle = f"vLLM does not load: {problem} ({BY_HAND_WITH_VLLM}, then restart the kernel)"
+    if obstacle is None:
+        # The slowest question comes last: vLLM is imported in another process, once per kernel.
+        problem = vllm_problem()
+        if problem is not None:
+            fix = f"{BY_HAND_WITH_VLLM}, then restart the kernel"
+            obstacle = f"vLLM does not load: {problem} ({fix})"
     loaded = None
     if obstacle is None:
         fix = "fast_inference=False skips the attempt"

@@ -26,8 +26,9 @@ def resolve_model(name: str) -> str:
         name: The embedded model, a folder, or a Hub id.
 
     Raises:
-        FileNotFoundError: The folder holds no model, or the Hub does not give the model, with the
-            folder that was searched and the first line of the Hub's error, which is a page long.
+        FileNotFoundError: The folder holds no model, or the Hub does not give the model. The
+            message has the folder that was searched, and only the first line of the Hub's long
+            error.
         EntryNotFoundError: The Hub's own error for an id that is no model.
         GatedRepoError: The Hub's own error for a model that needs its owner's consent.
     """

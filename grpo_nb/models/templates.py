@@ -49,10 +49,12 @@ def tokenizer_for(run_folder: Path, base: str | Path) -> Any:
 def give_tool_template(tokenizer: Any) -> Any:
     """Give the tokenizer of a ChatML model a chat template with tools, and return it.
 
-    A call is `<call>name(key=value, key=value)</call>`, which the embedded model writes in 12
-    tokens. A message can have any number of calls. A value cannot contain a comma. Call this before
-    the task is made, so that prompts are counted with the template. A run keeps it, and so do its
-    exports.
+    A call is `<call>name(key=value, key=value)</call>`. A message can have any number of calls. A
+    value ends at the first comma, even in quotes. A value that looks like JSON arrives as that
+    type, so a `str` parameter can get the number 7.
+
+    Call this before the task is made, so that prompts are counted with the template. A run keeps
+    it, and so do its exports.
 
     Raises:
         ValueError: Turns of this model end with another token.

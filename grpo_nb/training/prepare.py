@@ -62,7 +62,7 @@ class Prepared:
             renders the same prompts.
         weights: The weight of each reward by name.
         engine_choice: Which engine samples, and why. Prompts are shared if
-            `engine_choice.can_share_prompts`.
+            `engine_choice.can_use_cpu_engine`.
     """
 
     model: Any
@@ -157,8 +157,8 @@ def build_trainer(prepared: Prepared, trainer_class: type[KitTrainer] = KitTrain
     if has_vllm_engine(model):
         hand_copies_to_vllm()  # also for a model that grpo_nb did not load
     drop_leftovers(model)
-    can_share_prompts = prepared.engine_choice.can_share_prompts
-    engine = CpuEngine(model) if can_share_prompts else None
+    can_use_cpu_engine = prepared.engine_choice.can_use_cpu_engine
+    engine = CpuEngine(model) if can_use_cpu_engine else None
     # transformers creates its output folder at once, so a temporary folder stands in for it.
     with (
         kept_precision(model),
@@ -262,7 +262,7 @@ def effective_settings(settings: Settings, model: Any = None) -> EffectiveSettin
     changed = {"dtype": Effect(settings.dtype, dtype.name, dtype.why)}
     if settings.fast_inference and engine_choice.why_not_vllm is not None:
         changed["fast_inference"] = Effect(True, False, engine_choice.why_not_vllm)
-    if settings.shared_prompts and not engine_choice.can_share_prompts:
+    if settings.shared_prompts and not engine_choice.can_use_cpu_engine:
         changed["shared_prompts"] = Effect(True, False, engine_choice.why_not_cpu_engine)
     return EffectiveSettings({**changed, **result.changed}, result.arguments)
 

@@ -287,6 +287,8 @@ class HoldoutScore:
             max_completion_length=training.settings.max_completion_length,
             chat_template_kwargs=training.task.chat_template_kwargs,
             tools=training.task.tools,
+            # As in the plan of the memory, which counts the copies of the CPU engine.
+            shared_prompts=training.engine_choice.can_use_cpu_engine,
         )
         completions = answers_of_model(training.model, training.tokenizer, self._questions, greedy)
         graded = grade_answers(

@@ -51,7 +51,7 @@ def new_run_info(prepared: Prepared) -> RunInfo:
     settings = prepared.settings
     task = prepared.task
     engine = prepared.engine_choice
-    if engine.can_share_prompts:
+    if engine.can_use_cpu_engine:
         rollout = "shared prompts"
     elif gpu:
         rollout = engine.name

@@ -122,8 +122,8 @@ def train(
     prepared = prepare(model, tokenizer, task, rewards, settings)
     settings = prepared.settings
     # The plan is made with or without shared prompts, as the run will sample.
-    can_share_prompts = prepared.engine_choice.can_share_prompts
-    planned_settings = settings.replace(shared_prompts=can_share_prompts)
+    can_use_cpu_engine = prepared.engine_choice.can_use_cpu_engine
+    planned_settings = settings.replace(shared_prompts=can_use_cpu_engine)
     plan(planned_settings, prepared.task, model=model, tokenizer=tokenizer).require_fit()
     info = new_run_info(prepared)
     with ExitStack() as locks:

@@ -172,9 +172,15 @@ def curve(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, float]]:
     )
     settings = gn.preset("cpu", holdout_every=1, holdout_questions=4)
     rewards = [in_text, gn.rewards.xml_tags(weight=0.5)]
-    watch = HoldoutScore(
-        SimpleNamespace(task=task, settings=settings, model=None, tokenizer=None, rewards=rewards)
+    prepared = SimpleNamespace(
+        task=task,
+        settings=settings,
+        model=None,
+        tokenizer=None,
+        rewards=rewards,
+        engine_choice=SimpleNamespace(can_use_cpu_engine=True),
     )
+    watch = HoldoutScore(prepared)
     rows = [{"step": step, "max_steps": 3} for step in (1, 2, 3)]
     for row in rows:
         watch(row, None)

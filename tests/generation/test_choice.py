@@ -74,6 +74,14 @@ def test_choose_engine_compares_the_settings_with_the_engine(model: Any) -> None
     assert "started for 64" in choose_engine(model, settings).why_not_vllm
 
 
+def test_choose_engine_for_a_cpu_model_beside_a_gpu(
+    model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`generate` samples from such a model with the `CpuEngine`, so it has that name."""
+    monkeypatch.setattr(choice, "find_gpu", lambda: GPUS["t4"])
+    assert choose_engine(model, gn.preset("cpu")).name == "the kit's CPU engine"
+
+
 def test_choose_engine_without_model_predicts_a_cpu() -> None:
     engine = choose_engine(None, gn.Settings(fast_inference=True))
     assert "needs a GPU" in engine.why_not_vllm

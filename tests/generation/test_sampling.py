@@ -110,10 +110,10 @@ def test_generate_keeps_order_and_marks_truncated_answers(tiny_folder: Path) -> 
     assert [one.text for one in completions] == decoded
 
 
-def test_generate_with_beams_takes_transformers(
+def test_generate_takes_transformers_for_beams_or_if_asked(
     tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The CPU engine has no beams, and would ignore them."""
+    """The CPU engine has no beams, and would ignore them. `shared_prompts=False` switches it off."""
     model, tokenizer = gn.load_model(gn.preset("cpu", model=str(tiny_folder), dtype="float32"))
     monkeypatch.setattr(CpuEngine, "sample", None)
     chats = [[{"role": "user", "content": "Say yes."}]]
@@ -121,4 +121,6 @@ def test_generate_with_beams_takes_transformers(
     (one,) = generate(
         model, tokenizer, chats, max_completion_length=4, temperature=1.0, sampling=beams
     )
+    assert one.tokens > 0
+    (one,) = generate(model, tokenizer, chats, max_completion_length=4, shared_prompts=False)
     assert one.tokens > 0

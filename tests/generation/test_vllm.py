@@ -478,20 +478,21 @@ def test_model_runner_class_shows_v1_and_v2(model: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("is_training", "checkpointing"),
-    [pytest.param(True, "unsloth", id="training"), pytest.param(False, False, id="inference")],
+    "is_training", [pytest.param(True, id="training"), pytest.param(False, id="evaluation")]
 )
-def test_stock_sampling_puts_unsloths_modes_back(is_training: bool, checkpointing: Any) -> None:
+def test_stock_sampling_puts_unsloths_modes_back(is_training: bool) -> None:
     """On a GPU `generate` clears checkpointing on every module; Unsloth's functions restore it."""
     model = lora_model()
     layer = model.get_base_model().model.layers[0]
 
     def for_inference() -> None:
         layer.gradient_checkpointing = False
+        model._flag_for_generation = True
         model.eval()
 
     def for_training(use_gradient_checkpointing: Any) -> None:
         layer.gradient_checkpointing = use_gradient_checkpointing
+        del model._flag_for_generation
         model.train()
 
     model.for_inference = for_inference
@@ -500,7 +501,18 @@ def test_stock_sampling_puts_unsloths_modes_back(is_training: bool, checkpointin
     layer.gradient_checkpointing = "unsloth"
     sample_with_transformers(model, [SHORT], generation_config())
     assert model.training == is_training
-    assert layer.gradient_checkpointing == checkpointing
+    assert layer.gradient_checkpointing == "unsloth"
+    assert not hasattr(model, "_flag_for_generation")
+
+
+def test_stock_sampling_stays_in_unsloths_inference_mode() -> None:
+    """The user called Unsloth's `for_inference` before."""
+    model = lora_model().eval()
+    model._flag_for_generation = True
+    model.for_inference = model.eval
+    model.for_training = None
+    sample_with_transformers(model, [SHORT], generation_config())
+    assert model._flag_for_generation
 
 
 def test_stock_sampling_keeps_frozen_parts_in_their_mode() -> None:

@@ -72,7 +72,7 @@ def test_failed_sample_in_a_cell_leaves_no_status(lab: gn.RewardLab, monkeypatch
 
 def test_sample_uses_the_sampling_of_the_settings(loaded, monkeypatch) -> None:
     task = gn.load_task("arithmetic", train_size=6, holdout_size=2)
-    settings = gn.preset("cpu", num_generations=2, temperature=0.7, top_p=0.9)
+    settings = gn.preset("cpu", num_generations=2, temperature=0.7, top_p=0.9, shared_prompts=False)
     lab = gn.RewardLab(gn.rewards.xml_tags(), task, *loaded, settings)
     used = {}
     generate = sampling.generate
@@ -86,3 +86,4 @@ def test_sample_uses_the_sampling_of_the_settings(loaded, monkeypatch) -> None:
     assert used["temperature"] == 0.7
     assert used["sampling"] == settings.sampling
     assert used["sampling"]["top_p"] == 0.9
+    assert used["shared_prompts"] is False

@@ -37,6 +37,7 @@ def test_lora_that_changed_its_base_is_refused(tmp_path: Path) -> None:
 
 def test_adapter_of_another_kind_is_named(tmp_path: Path) -> None:
     IA3Config(target_modules=["q_proj"], feedforward_modules=[]).save_pretrained(tmp_path)
+    save_file({}, tmp_path / "adapter_model.safetensors")
     with pytest.raises(ValueError, match=r"no plain LoRA \(peft_type IA3\)"):
         read_adapter(tmp_path)
 
@@ -44,7 +45,22 @@ def test_adapter_of_another_kind_is_named(tmp_path: Path) -> None:
 def test_adapter_without_safetensors_is_refused(tmp_path: Path) -> None:
     folder = lora_folder(tmp_path)
     os.rename(folder / "adapter_model.safetensors", folder / "adapter_model.bin")
-    with pytest.raises(FileNotFoundError, match=r"adapter_model\.safetensors"):
+    with pytest.raises(FileNotFoundError, match=r"adapter_model\.bin, load it with PEFT"):
+        read_adapter(folder)
+
+
+def test_adapter_on_some_layers_is_refused(tmp_path: Path) -> None:
+    folder = lora_folder(tmp_path, layers_to_transform=[0])
+    with pytest.raises(ValueError, match=r"no plain LoRA \(layers_to_transform\)"):
+        read_adapter(folder)
+
+
+@pytest.mark.parametrize("name", ["lm_head.weight", "embed_tokens.lora_embedding_A"])
+def test_adapter_with_more_than_lora_matrices_is_refused(name: str, tmp_path: Path) -> None:
+    folder = lora_folder(tmp_path)
+    file = folder / "adapter_model.safetensors"
+    save_file({**load_file(file), name: torch.zeros(4, 8)}, file)
+    with pytest.raises(ValueError, match=f"no plain LoRA .{name}"):
         read_adapter(folder)
 
 

@@ -122,7 +122,10 @@ def test_holdout_score_uses_the_runs_own_grader(monkeypatch) -> None:
     ]
     graders = []
     observers = "grpo_nb.training.recorder"
-    monkeypatch.setattr(f"{observers}.answers_of_model", lambda *args, **named: [])
+    decodings = []
+    monkeypatch.setattr(
+        f"{observers}.answers_of_model", lambda *args: decodings.append(args[-1]) or []
+    )
     monkeypatch.setattr(
         f"{observers}.grade_answers", lambda *args, grader: graders.append(grader) or answers
     )
@@ -135,14 +138,21 @@ def test_holdout_score_uses_the_runs_own_grader(monkeypatch) -> None:
     )
     settings = gn.preset("cpu", holdout_every=5, holdout_questions=20)
     paid_by = [gn.rewards.correctness(tolerance=0.5), gn.rewards.xml_tags()]
-    watch = HoldoutScore(
-        SimpleNamespace(task=task, settings=settings, model=None, tokenizer=None, rewards=paid_by)
+    prepared = SimpleNamespace(
+        task=task,
+        settings=settings,
+        model=None,
+        tokenizer=None,
+        rewards=paid_by,
+        engine_choice=SimpleNamespace(can_use_cpu_engine=False),
     )
+    watch = HoldoutScore(prepared)
     rows = [{"step": step, "max_steps": 12} for step in (1, 3, 5, 10, 12)]
     for row in rows:
         watch(row, None)
     assert [row["step"] for row in rows if "holdout/accuracy" in row] == [1, 5, 10, 12]
     assert graders == paid_by[:1] * 4
+    assert not any(decoding.shared_prompts for decoding in decodings)
     assert rows[0]["holdout/accuracy"] == 0.95
     assert rows[0]["holdout/mean_length"] == 5
     assert (rows[0]["holdout/in_format"], rows[0]["holdout/anywhere"]) == (1.0, 0.9)
