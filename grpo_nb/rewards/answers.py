@@ -8,12 +8,12 @@ back, from several answers in one slot, or from a copy of the question in it.
 import json
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from grpo_nb.core.words import require_number
-from grpo_nb.rewards.base import Reward, completion_text
+from grpo_nb.rewards.base import Completion, Reward, completion_text
 from grpo_nb.tasks.answers import ACCEPTED, folded, is_same_answer, read_letter
 from grpo_nb.tasks.markup import strip_markup
 from grpo_nb.tasks.number_reading import read_number
@@ -23,6 +23,8 @@ _LONGEST_SLOT = 20_000
 # 84/2, 2^3, 3*4, 50%, 3-1, 2e5, 1 2
 _UNEVALUATED = re.compile(r"[/^*%\\(+]|\w-|\d[eE]|\d\s\d")
 _NOT_IN_NUMBERS = re.compile(r"[^0-9.]")
+# A system prompt may show how an answer is written, such as 1/2, and a model may write that.
+_ASKING_ROLES = ("user", "tool")
 
 
 class Undecided(Exception):
@@ -204,7 +206,7 @@ def is_contradictory_option(given: str, gold: str, row: Mapping[str, Any]) -> bo
     letter, text_after = read_letter(given)
     if not text_after or "prompts" not in row or folded(given) == folded(gold):
         return False
-    question = " ".join(completion_text(row["prompts"]).casefold().split())
+    question = " ".join(_text_of_prompt(row["prompts"]).casefold().split())
     option = rf"(?<!\w){letter.casefold()}\W{{1,6}}{re.escape(folded(text_after))}(?!\w)"
     return re.search(option, question) is None
 
@@ -230,8 +232,20 @@ def is_copied_from_question(given: str, gold: str, row: Mapping[str, Any]) -> bo
         return False
     # The copy must not be a part of another number: 3/4 is not copied from 13/4, 2 3/4 or 3/40.
     pattern = rf"(?<!\d)(?<!\d[. ]){re.escape(given)}(?!\d|\.\d)"
-    question = strip_markup(completion_text(row["prompts"]))
-    return re.search(pattern, _for_search(question)) is not None
+    question = row.get("question") or _text_of_prompt(row["prompts"], _ASKING_ROLES)
+    # In a prompt of one's own, the last message may ask more than the column `question`.
+    for asked in (str(question), completion_text(row["prompts"])):
+        if re.search(pattern, _for_search(strip_markup(asked))):
+            return True
+    return False
+
+
+def _text_of_prompt(prompt: Completion, roles: Collection[str] = ()) -> str:
+    """Return the text of all messages of a prompt, or of those with one of these roles."""
+    if isinstance(prompt, str):
+        return prompt
+    turns = [turn for turn in prompt or () if not roles or turn.get("role") in roles]
+    return "\n".join(str(turn.get("content") or "") for turn in turns)
 
 
 def _for_search(text: str) -> str:

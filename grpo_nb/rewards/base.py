@@ -145,7 +145,8 @@ def relative(reward: RewardFunction) -> RewardFunction:
     """Mark a reward that ranks the completions of a group, and return it.
 
     A score of such a reward has a meaning only next to the other scores of the call.
-    `check_rewards` therefore does not try it, and the report says so.
+    `check_rewards` therefore does not try it, and the report says so. An evaluation never takes it
+    as its grader.
 
     Args:
         reward: A function with TRL's signature, or an object that can be called so.

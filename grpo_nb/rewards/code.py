@@ -262,12 +262,15 @@ def _candidates(code: str | None, tests: Sequence[CodeTest]) -> list[Candidate]:
 
 
 def _count_passed(tests: Sequence[CodeTest], outcomes: Sequence[Outcome]) -> int:
-    """Return the number of passed tests; a completion without code has no outcomes."""
+    """Return the number of passed tests."""
+    if not outcomes:
+        # The completion has no code.
+        return 0
     results: list[CallResult | Outcome] = []
     for outcome in outcomes:
-        # Only the outcome of the calls has answers: one for each call.
+        # The outcome of the calls has one answer for each call, and that of a program has none.
         results += outcome.answers or [outcome]
-    return sum(test.accepts(result) for test, result in zip(tests, results, strict=False))
+    return sum(test.accepts(result) for test, result in zip(tests, results, strict=True))
 
 
 def extract_code(text: str, format: AnswerFormat) -> str | None:

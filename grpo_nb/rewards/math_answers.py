@@ -54,13 +54,20 @@ _TOWER = re.compile(r"[0-9)}]\s*\^\s*[({]*\s*(?:[0-9]{5}|[0-9]+[)}\s]*\^)")
 # A number in another base, such as 101_{2}, which math-verify reads as a product.
 _BASE = re.compile(r"[0-9]_\{")
 _AND_OR = re.compile(r"\b(?:and|or)\b")
+# A digit, an operator, a bracket or a comma; or a single small letter.
 _HAS_MATHS = re.compile(r"[0-9\\^_+*/=<>(|,;-]|^[a-z]$")
-# JSON, 007, a date, and a measure in several units: 2025-06-03, 2 h 20 min.
 _NOT_AN_EXPRESSION = re.compile(
-    r".*[\"'].*|0\d+|\d{1,4}([-/.])\d{1,2}\1\d{1,4}|(?:[\d.]+ ?[A-Za-z]+,? ?){2,}", re.DOTALL
+    r".*[\"'].*"  # JSON
+    r"|0\d+"  # 007
+    r"|\d{1,4}([-/.])\d{1,2}\1\d{1,4}"  # 2025-06-03
+    r"|(?:[\d.]+ ?[A-Za-z]+,? ?){2,}",  # 2 h 20 min
+    re.DOTALL,
 )
 _WITH_UNIT = re.compile(
-    r"(.*[0-9})\]A-Za-z]) *(\\text\s*\{[^{}]*\}(?:\^\{[23]\})?|\^\{\\circ\}| [A-Za-z/]{2,})"
+    r"(.*[0-9})\]A-Za-z]) *"
+    r"(\\text\s*\{[^{}]*\}(?:\^\{[23]\})?"  # 5 \text{cm}^{2}
+    r"|\^\{\\circ\}"  # 90^{\circ}
+    r"| [A-Za-z/]{2,})"  # 5 km/h
 )
 
 
@@ -146,10 +153,11 @@ def _has_same_parts(given: str, gold: str) -> bool:
         different = {without_spaces(part): part for part in shape.parts}
         shape = replace(shape, parts=list(different.values()))
     kinds = {shape.kind, gold_shape.kind}
-    if shape.name and gold_shape.name:
-        if without_spaces(shape.name) != without_spaces(gold_shape.name):
-            return False
-    elif EXPRESSION in kinds and _RELATION.search(given) and _RELATION.search(gold):
+    are_both_named = bool(shape.name and gold_shape.name)
+    if are_both_named and without_spaces(shape.name) != without_spaces(gold_shape.name):
+        return False
+    are_relations = _RELATION.search(given) and _RELATION.search(gold)
+    if EXPRESSION in kinds and are_relations and not are_both_named:
         # Two equations or inequalities are compared as a whole.
         return _is_same_expression(given, gold)
     # `x = 1, y = 2` is also the tuple (1, 2).

@@ -110,6 +110,7 @@ LIST = "list"
 NAMED = "named"
 RATIO = "ratio"
 EXPRESSION = "expression"
+# The kind of a tuple or interval is its pair of brackets.
 TUPLE = "()"
 _TUPLES_AND_INTERVALS = (TUPLE, "[]", "[)", "(]")
 
@@ -293,14 +294,14 @@ def _with_intervals(text: str) -> str:
 
 def _interval(text: str) -> tuple[str, str]:
     r"""Return name and interval of `1 < x \le 2` or `x > 1`; an empty name for other texts."""
-    sides = _INEQUALITY_SIGN.split(text)
     # Sides and signs in turn: 1, <, x, \le, 2.
+    sides = _INEQUALITY_SIGN.split(text)
+    if len(sides) not in (3, 5):
+        return "", text
     if set(sides[1::2]) <= {">", r"\ge"}:
         sides = [_REVERSED_SIGN.get(side, side) for side in reversed(sides)]
     if len(sides) == 3:
         sides = [r"-\infty", "<", *sides] if is_name(sides[0]) else [*sides, "<", r"\infty"]
-    if len(sides) != 5:
-        return "", text
     low, sign_after_low, name, sign_before_high, high = sides
     opening = {"<": "(", r"\le": "["}.get(sign_after_low)
     closing = {"<": ")", r"\le": "]"}.get(sign_before_high)

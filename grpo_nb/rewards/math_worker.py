@@ -49,6 +49,7 @@ def are_equal_expressions(given: str, gold: str) -> bool:
     with _lock:
         if _worker is None or _worker.poll() is not None:
             _worker = _start()
+        # The limit goes with the pair, because the worker does not see if it is changed here.
         line = _exchange(_worker, json.dumps([given, gold, PAIR_SECONDS]))
     # No line if the worker has ended, and null if its memory was used up.
     verdict = json.loads(line or "null")

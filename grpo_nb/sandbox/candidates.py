@@ -107,14 +107,14 @@ def run_untrusted_batch(
         for candidate in group:
             for call in candidate.calls:
                 _require_plain(call)
-    failures = self_test()
-    if failures:
+    isolation_failures = self_test()
+    if isolation_failures:
         # The machine may have been out of memory for a moment, so the next call tries again.
         self_test.cache_clear()
         raise EnvironmentProblem(
             "generated code is not run on this machine, because it cannot be isolated here: "
-            f"{'; '.join(failures)}. Code that is not isolated could read your files and choose "
-            "its own reward."
+            f"{'; '.join(isolation_failures)}. Code that is not isolated could read your files and "
+            "choose its own reward."
         )
     return _run_batch(groups, limits or Limits())
 

@@ -1,12 +1,12 @@
 """Decide which answers are correct, so that evaluation measures what a training rewards.
 
-The grader of a set of rewards decides. It is not a language model, as `gn.rewards.judge` is.
-`choose_grader` returns the first of these:
+A grader says whether an answer is correct. `choose_grader` chooses it from the rewards of a
+training, as the first of these:
 
 1. The only reward of the set that compares the answer slot, if the rows have the column that it
    reads. It is a `SlotReward`, such as `maths()` or a user's subclass.
 2. If the set has no `SlotReward`: the user's own function, or the kit's `code_tests()`, that alone
-   has the highest weight of all rewards.
+   has the highest weight of all rewards. It is not marked with `gn.rewards.relative`.
 3. `correctness()`.
 
 The functions are in the order of their use: choose a grader, describe it, apply it to answers in
@@ -22,6 +22,7 @@ from typing import Any
 from grpo_nb.rewards.answers import SlotReward, correctness
 from grpo_nb.rewards.base import (
     RewardFunction,
+    is_relative,
     range_of,
     reward_name,
     weights_by_name,
@@ -73,7 +74,7 @@ def choose_grader(
     tokenizer: Any = None,
     start_episode: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
 ) -> Grader:
-    """Return the grader of a set of rewards, as described at the top.
+    """Return the grader of a set of rewards, by the rules in the docstring of this module.
 
     Args:
         rewards: The rewards of a training.
@@ -93,10 +94,11 @@ def choose_grader(
 def deciding_reward(
     rewards: Iterable[RewardFunction], rows: Sequence[Mapping[str, Any]] = ()
 ) -> RewardFunction | None:
-    """Return the reward of a set that decides which answers are correct, as described at the top.
+    """Return the reward of a set that decides which answers are correct.
 
-    None if `correctness()` decides. The kit's other rewards (format and `judge`) may share the
-    highest weight with a function; they are never chosen.
+    The rules are in the docstring of this module. None if `correctness()` decides. The kit's other
+    rewards (format and `judge`) may share the highest weight with a function; they are never
+    chosen.
 
     >>> def solved(completions, **columns): ...
     >>> def style(completions, **columns): ...
@@ -117,6 +119,8 @@ def deciding_reward(
     main = []
     for reward in rewards:
         may_decide = not is_from_kit(reward) or isinstance(reward, code_tests)
+        # A relative score has no meaning without the other scores of the call.
+        may_decide = may_decide and not is_relative(reward)
         if may_decide and weights[reward_name(reward)] == highest > 0:
             main.append(reward)
     return main[0] if len(main) == 1 else None
@@ -169,7 +173,9 @@ def function_grader(
     started_rows = [dict(start_episode(row)) for row in [*tried_rows] * 3]
     scores = _function_scores(function, texts, started_rows, tokenizer=tokenizer) if texts else []
     # A text without a score is below every text with one.
-    gold_scores, *other_scores = np.nan_to_num(scores, nan=-np.inf).reshape(3, -1)
+    scores = np.nan_to_num(scores, nan=-np.inf)
+    gold_scores = scores[: len(golds)]
+    other_scores = scores[len(golds) :]
     highest_other = np.max(other_scores, initial=-np.inf)
     full_scores = gold_scores[gold_scores > highest_other + _ROUNDING]
     declared_range = range_of(function)

@@ -86,7 +86,8 @@ def record_of(reward: RewardFunction) -> dict[str, Any]:
         "call": repr(reward) if is_kit_reward else "a function",
         "parameters": json.loads(parameters) or {},
         "source": source,
-        # A reward has changed if its hash or its state differs.
+        # A reward has changed if its hash or its state differs: the hash is of its source, or of a
+        # kit reward's parameters, and the state of the values that a user's reward holds.
         "hash": hashlib.sha256(identity.encode()).hexdigest()[:16],
         # The parameters of a kit reward are all that it holds.
         "state": "" if is_kit_reward else _hash_of_state(reward),

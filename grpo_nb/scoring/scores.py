@@ -44,7 +44,8 @@ TRL_KEYWORDS = (
     "log_metric",
 )
 """Keywords that trl 1.15 passes to a reward besides the columns of the data."""
-# Columns for which TRL passes its own values.
+# Columns for which TRL passes its own values. It drops these three itself; a column named as
+# another of its keywords would be passed twice, which is an error.
 _REPLACED_BY_TRL = ("prompt", "completion", "completion_ids")
 # TRL holds scores in a float32 tensor.
 _FLOAT32_MAX = 3.4028234663852886e38
@@ -120,7 +121,7 @@ def make_batch(
     }
     passed_columns = [name for name in first_row if name not in _REPLACED_BY_TRL]
     for name in passed_columns:
-        if name in batch:
+        if name in TRL_KEYWORDS:
             raise ValueError(f"a data column cannot be named {name!r}: the trainer passes its own.")
         batch[name] = [row[name] for row in listed_rows]
     return batch

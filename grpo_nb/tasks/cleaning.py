@@ -215,10 +215,10 @@ def _is_filled(cell: Any) -> bool:
 
 
 def _as_text(value: Any, role: str) -> str:
-    """Return a question or answer as text; an answer that is a dict or list as JSON."""
+    """Return a question or answer as text; an answer of several values as JSON."""
     if not _is_filled(value):
         raise _UnusableRow(f"with an empty {role}")
-    if isinstance(value, (dict, list)) and role == "answer":
+    if isinstance(value, (dict, list, tuple)) and role == "answer":
         return _as_json(value)
     if not isinstance(value, (str, numbers.Number)):
         raise _UnusableRow(f"whose {role} is no text")

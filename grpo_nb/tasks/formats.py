@@ -38,7 +38,8 @@ class AnswerFormat:
             completion must not repeat it.
 
     Raises:
-        ValueError: An `answer_open` that is white space, or empty next to other marks.
+        ValueError: An `answer_open` that is white space, or empty next to other marks; or a
+            `reasoning_close` without a `reasoning_open`.
 
     >>> xml().extract("<reasoning>\n3 + 4 = 7\n</reasoning>\n<answer>\n7\n</answer>")
     '7'
@@ -62,6 +63,11 @@ class AnswerFormat:
                 f"answer_open = {self.answer_open!r}: without a mark before it, no answer can be "
                 "found."
             )
+        if self.reasoning_close and not self.reasoning_open:
+            raise ValueError(
+                f"reasoning_close = {self.reasoning_close!r} needs a reasoning_open. If the chat "
+                "template writes that tag, name it and write is_opened_by_template=True."
+            )
 
     @property
     def is_bare(self) -> bool:
@@ -70,10 +76,10 @@ class AnswerFormat:
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """The marks a complete completion holds, in order, each once."""
+        """The tags of a complete completion, in order, each once."""
         opened = "" if self.is_opened_by_template else self.reasoning_open
-        marks = (opened, self.reasoning_close, self.answer_open, self.answer_close)
-        return tuple(mark for mark in marks if mark.strip())
+        tags = (opened, self.reasoning_close, self.answer_open, self.answer_close)
+        return tuple(tag for tag in tags if tag.strip())
 
     def system_prompt(self) -> str:
         """Return the instruction for the model."""

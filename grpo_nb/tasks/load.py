@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 # Share of the rows that is held out if the user does not choose another.
-_HELD_OUT = 0.2
+_HOLDOUT_SHARE = 0.2
 
 
 def load_task(
@@ -120,7 +120,7 @@ def load_task(
 
     # 1. Read the source.
     if holdout is None:
-        holdout = options.pop("holdout_size", HOLDOUT_SIZE) if is_arithmetic else _HELD_OUT
+        holdout = options.pop("holdout_size", HOLDOUT_SIZE) if is_arithmetic else _HOLDOUT_SHARE
     is_size = isinstance(holdout, (int, float))
     if is_arithmetic:
         # No rows are generated for a held-out part of the user's own.
@@ -137,9 +137,8 @@ def load_task(
     rows = clean(source_rows, changes, columns, on_conflict, kind)
     own_holdout: TaskRows = []
     if not is_size:
-        holdout_rows = read_rows(holdout, "test")
         holdout_rows = dataclasses.replace(
-            holdout_rows, described_as="holdout", prefix="in holdout, "
+            read_rows(holdout, "test"), described_as="holdout", prefix="in holdout, "
         )
         own_holdout = clean(holdout_rows, changes, columns, on_conflict, kind)
         held_out_questions = [row["question"] for row in own_holdout]

@@ -167,11 +167,13 @@ def is_same_number(given: Number, gold: Number, tolerance: float = 0.0) -> bool:
         return False
     if given.unit and gold.unit and given.unit != gold.unit:
         return False
+    # As it is written: the float 0.3 is less than 3/10, and the values are exact.
+    tolerance = Fraction(str(tolerance))
     difference = abs(given.value - gold.value)
     difference_as_written = abs(_as_written(given) - _as_written(gold))
     if gold.unit == "%":
         return difference_as_written <= tolerance or 100 * difference <= tolerance
-    if given.unit == "%" and _is_in_percent(gold.value):
+    if given.unit == "%" and _reads_as_percent(gold.value):
         return difference_as_written <= tolerance
     return difference <= tolerance
 
@@ -181,8 +183,8 @@ def _as_written(number: Number) -> Fraction:
     return number.value * 100 if number.unit == "%" else number.value
 
 
-def _is_in_percent(gold: Fraction) -> bool:
-    """Say whether a gold answer without a sign is in percent: 42 is, 0.5 and 3.5 are not.
+def _reads_as_percent(gold: Fraction) -> bool:
+    """Return True if a gold answer without a sign is in percent: 42 is, 0.5 and 3.5 are not.
 
     Integers above 1 are in percent, and all numbers from 10 on. Others are shares: 3.5 is 350 %.
     """
@@ -205,6 +207,8 @@ def _value_of_words(words: str) -> int | None:
     for scale in ("billion", "million", "thousand", "hundred"):
         count, name, rest = words.partition(f" {scale}")
         if name:
+            if rest and not rest.startswith(" "):
+                return None
             whole = 1 if count == "a" else _value_of_words(count)
             more = _value_of_words(rest.strip().removeprefix("and ")) if rest else 0
             if whole is None or more is None or more >= _SCALES[scale]:

@@ -35,16 +35,16 @@ def with_prompts(rows: TaskRows, format: AnswerFormat, example: Example | None) 
     A row's own messages stay, with the example after their system prompt. An `instruction` of the
     format takes the place of their system prompt.
     """
-    system = [{"role": "system", "content": format.system_prompt()}]
+    format_system = [{"role": "system", "content": format.system_prompt()}]
     example_messages = example_turns(example, format)
     prompted = []
     for row in rows:
-        instructions = system
+        system = format_system
         turns: Chat = [{"role": "user", "content": row["question"]}]
         if "prompt" in row:
-            own_system, turns = split_system(row["prompt"])
-            instructions = system if format.instruction else own_system
-        prompted.append({**row, "prompt": [*instructions, *example_messages, *turns]})
+            row_system, turns = split_system(row["prompt"])
+            system = format_system if format.instruction else row_system
+        prompted.append({**row, "prompt": [*system, *example_messages, *turns]})
     return prompted
 
 

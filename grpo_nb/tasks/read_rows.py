@@ -258,8 +258,10 @@ def arithmetic_rows(
         terms: Count of numbers in a question.
 
     Raises:
-        ValueError: Too few distinct questions.
+        ValueError: Too few distinct questions, or another operator.
     """
+    if not operators or set(operators) - set("+-*"):
+        raise ValueError(f"operators = {operators!r} must be some of '+-*', such as '+-'.")
     rng = random.Random(seed)
     count = train_size + holdout_size
     numbers = range(low, high + 1)

@@ -247,10 +247,11 @@ class Task(Shown):
         title = "The first training prompt, whose answer is"
         answer = first["answer"]
         yield Html(f"{title} {answer!r}:", f"{title} <code>{escaped(answer)}</code>:")
+        [prompt] = self.starting_prompts(self.train.select([0]))
         if self.tokenizer is None:
-            yield Table([(turn["role"], as_written(turn["content"])) for turn in first["prompt"]])
+            yield Table([(turn["role"], as_written(turn["content"])) for turn in prompt])
             return
         rendered = self.tokenizer.apply_chat_template(
-            first["prompt"], tokenize=False, add_generation_prompt=True, **self.template_kwargs
+            prompt, tokenize=False, add_generation_prompt=True, **self.template_kwargs
         )
         yield Html(rendered, f"<pre style='white-space:pre-wrap'>{escaped(rendered)}</pre>")

@@ -43,9 +43,19 @@ class Tools:
                 "_won and write a reward: "
                 "def won(environments, **_): return [float(e._won()) for e in environments]."
             )
+        if self.environment is not None and not hasattr(self.environment, "reset"):
+            raise ValueError(
+                f"the environment {in_line(self.environment)} has no method reset, which starts "
+                "an episode: write def reset(self, **row)."
+            )
         for tool in (*self.functions, *self._methods):
             if not callable(tool):
                 raise TypeError(f"the tool {in_line(tool)} is no function: with_tools(f, g).")
+            if not hasattr(tool, "__name__"):
+                raise TypeError(
+                    f"the tool {in_line(tool)} has no __name__, by which the model calls it: write "
+                    "a function with def."
+                )
             if inspect.iscoroutinefunction(tool):
                 raise ValueError(f"the tool {tool.__name__} is async: write it with def alone.")
         if not self.names:

@@ -94,6 +94,49 @@ def test_text_after_a_letter_is_that_of_the_option(question: str, given: str, sc
     assert reward(completions=[slot(given)], answer=["B"], prompts=[question]) == [score]
 
 
+ASKED_BEFORE = [
+    {"role": "user", "content": "Which city?\nA) Paris\nB) Rome"},
+    {"role": "assistant", "content": "", "tool_calls": []},
+]
+
+
+@pytest.mark.parametrize(
+    "last",
+    [{"role": "tool", "content": "map"}, {"role": "user", "content": "Go on."}],
+    ids=["tool", "user"],
+)
+def test_options_are_searched_in_every_message(last: dict) -> None:
+    reward = correctness()
+    completions = [
+        [{"role": "assistant", "content": slot(text)}] for text in ("B) Rome", "B) Paris")
+    ]
+    columns = {"answer": ["B"] * 2, "prompts": [[*ASKED_BEFORE, last]] * 2}
+    assert reward(completions=completions, **columns) == [1.0, 0.0]
+
+
+@pytest.mark.parametrize("has_question", [True, False], ids=["column", "messages"])
+def test_copy_of_an_earlier_message_scores_zero(has_question: bool) -> None:
+    question = "What is 84 / 2?"
+    prompt = [{"role": "user", "content": question}, {"role": "tool", "content": "ready"}]
+    columns = {"question": [question]} if has_question else {}
+    reward = correctness()
+    assert reward(completions=[slot("84/2")], answer=["42"], prompts=[prompt], **columns) == [0.0]
+
+
+def test_fraction_shown_in_the_system_prompt_is_no_copy() -> None:
+    prompt = [
+        {"role": "system", "content": "Write fractions, such as 1/2."},
+        {"role": "user", "content": "What is 0.25 + 0.25?"},
+    ]
+    assert correctness()(completions=[slot("1/2")], answer=["0.5"], prompts=[prompt]) == [1.0]
+
+
+@pytest.mark.parametrize("given", ["10.3", "9.7"])
+def test_tolerance_includes_its_own_value(given: str) -> None:
+    reward = correctness(tolerance=0.3)
+    assert reward(completions=[slot(given), slot("10.31")], answer=["10"] * 2) == [1.0, 0.0]
+
+
 @pytest.mark.parametrize(
     ("given", "score"),
     [

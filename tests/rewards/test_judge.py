@@ -198,10 +198,24 @@ def test_one_answer_without_a_reply_is_an_error() -> None:
         call(judge, TEXTS[1:2] * 3)
 
 
-def test_only_new_answer_without_a_reply_is_an_error(tmp_path: Path) -> None:
+def test_single_refusal_beside_a_kept_reply_scores_none(tmp_path: Path) -> None:
+    """A filter refuses one answer each time, so stopping would stop every resumed training."""
     call(kept(Asked(), tmp_path), TEXTS[:1])
-    with pytest.raises(EnvironmentProblem, match="none of 1 answers"):
-        call(kept(Asked(fails=99), tmp_path), TEXTS[:2])
+    assert call(kept(Asked(fails=99), tmp_path), TEXTS[:2]) == [0.0, None]
+
+
+def test_scale_may_be_a_list() -> None:
+    listed = gn.rewards.judge(print, "?", scale=[1, 5], cache=None)
+    assert {listed} == {gn.rewards.judge(print, "?", scale=(1, 5), cache=None)}
+
+
+def test_cache_with_a_line_of_another_kind_is_read(tmp_path: Path) -> None:
+    asked = Asked()
+    call(kept(asked, tmp_path))
+    with (tmp_path / "replies.jsonl").open("a") as file:
+        file.write("5\n")
+    assert call(kept(asked, tmp_path)) == [0.0, 0.5, 1.0]
+    assert asked.calls == 3
 
 
 def test_one_lost_reply_of_several_scores_none() -> None:

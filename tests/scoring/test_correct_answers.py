@@ -4,7 +4,15 @@ import dataclasses
 
 import pytest
 
-from grpo_nb.rewards import code_tests, correctness, exact_text, maths, xml_format, xml_tags
+from grpo_nb.rewards import (
+    code_tests,
+    correctness,
+    exact_text,
+    maths,
+    relative,
+    xml_format,
+    xml_tags,
+)
 from grpo_nb.scoring.correct_answers import (
     are_correct,
     choose_grader,
@@ -43,6 +51,12 @@ class Weighed:
 
 def test_deciding_reward_is_the_only_one_of_the_user() -> None:
     assert deciding_reward([solved, xml_tags(), xml_format()]) is solved
+
+
+def test_relative_reward_does_not_decide() -> None:
+    ranking = relative(Weighed(2.0))
+    assert deciding_reward([ranking]) is None
+    assert deciding_reward([ranking, solved]) is None
 
 
 def test_deciding_reward_has_the_highest_weight() -> None:

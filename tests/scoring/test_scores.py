@@ -310,9 +310,10 @@ def test_token_ids_are_passed_on() -> None:
     assert score(count_tokens, ["a"], completion_ids=[[1, 2, 3]]).totals == (3.0,)
 
 
-def test_column_with_a_name_of_the_trainer_is_refused() -> None:
-    with pytest.raises(ValueError, match="a data column cannot be named 'prompts'"):
-        score(TAGS, ["a"], {"prompts": "b"})
+@pytest.mark.parametrize("name", ["prompts", "log_metric", "trainer_state"])
+def test_column_with_a_name_of_the_trainer_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=f"a data column cannot be named '{name}'"):
+        score(TAGS, ["a"], {name: "b"})
 
 
 def test_token_ids_without_a_tokenizer_are_none() -> None:

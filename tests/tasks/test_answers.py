@@ -30,6 +30,11 @@ def test_read_number_other_text_is_none(text: str) -> None:
     assert read_number(text) is None
 
 
+def test_read_number_words_need_spaces() -> None:
+    assert read_number("two hundred five").value == 205
+    assert read_number("two hundredfive") is None
+
+
 @pytest.mark.parametrize("is_same", [True, False])
 def test_is_same_answer_agrees_with_people(is_same: bool) -> None:
     pairs = WRITTEN["one answer" if is_same else "two answers"]

@@ -304,3 +304,8 @@ def test_chat_without_its_own_question_is_read_beside_rows_with_one() -> None:
     ]
     task = gn.load_task(rows, holdout=1)
     assert sorted([*task.train["question"], *task.holdout["question"]]) == ["1 + 1?", "1 + 2?"]
+
+
+def test_tuple_is_an_answer_as_a_list_is() -> None:
+    task = gn.load_task(of_answers([("a", "b"), ["c"]]), holdout=1, kind="json")
+    assert answers(task) == {"0?": '["a", "b"]', "1?": '["c"]'}

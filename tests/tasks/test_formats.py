@@ -65,3 +65,8 @@ def test_never_raises_and_exact_implies_the_rest(text: str) -> None:
         if format.is_exact(text):
             assert format.completeness(text) == 1
             assert format.extract(text)
+
+
+def test_reasoning_close_without_open_is_refused() -> None:
+    with pytest.raises(ValueError, match="'</think>' needs a reasoning_open"):
+        formats.AnswerFormat(name="think", reasoning_close="</think>", answer_open="####")

@@ -282,3 +282,25 @@ def test_own_held_out_row_that_the_example_shows_is_left_out() -> None:
     task = gn.load_task(LABELS[2:], holdout=LABELS[:2], example=example)
     assert task.dropped == {"in holdout, that the example shows": 1}
     assert list(task.holdout["question"]) == [LABELS[1]["question"]]
+
+
+@pytest.mark.parametrize("operators", ["/", "", "+/"])
+def test_operator_without_a_whole_answer_is_refused(operators: str) -> None:
+    with pytest.raises(ValueError, match="must be some of"):
+        gn.load_task("arithmetic", operators=operators)
+
+
+class Greeting:
+    """An environment whose `reset` adds to the question."""
+
+    def reset(self, **row) -> str:
+        return " You are at the gate."
+
+    def wait(self) -> str:
+        """Wait."""
+        return "ok"
+
+
+def test_shown_prompt_has_the_text_of_the_environment() -> None:
+    task = gn.load_task(ROWS).with_tools(environment=Greeting)
+    assert "You are at the gate." in str(task)

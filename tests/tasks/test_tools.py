@@ -77,7 +77,8 @@ def untyped(place):
             "TRL would add Named.get_reward to the score, unweighted and unlogged",
         ),
         ([], {"environment": Late}, "is async: write it with def"),
-        ([], {"environment": Endless}, "'Endless' has no attribute 'reset'"),
+        ([], {"environment": Endless}, "Endless'> has no method reset"),
+        ([functools.partial(read, "mill")], {}, "has no __name__"),
         (
             [],
             {"environment": Dice},
