@@ -28,6 +28,7 @@ from grpo_nb.rewards.answers import gold_answers
 from grpo_nb.rewards.base import RewardFunction, reward_list, weights_by_name
 from grpo_nb.scoring.scores import Scores, score
 from grpo_nb.tasks.formats import xml
+from grpo_nb.tasks.prompts import with_prompts
 from grpo_nb.tasks.task import Task
 
 
@@ -210,7 +211,7 @@ class RewardLab(Panel):
             group = generate(
                 self.model,
                 self.tokenizer,
-                [self.row["prompt"]] * size,
+                [self._prompt] * size,
                 temperature=self.settings.temperature,
                 sampling=self.settings.sampling,
                 max_completion_length=self.settings.max_completion_length,
@@ -345,6 +346,14 @@ class RewardLab(Panel):
             gold=self.row.get("answer", "(no column 'answer')"),
             prompt=prompt_text(self.row, self.tokenizer, self.task.template_kwargs),
         )
+
+    @property
+    def _prompt(self) -> Any:
+        """Prompt of the row shown. A row with a question alone is asked as in a task."""
+        if "prompt" in self.row:
+            return self.row["prompt"]
+        (prompted,) = with_prompts([self.row], self.task.format, example=None)
+        return prompted["prompt"]
 
     def _show_examples(self) -> None:
         self._set_completions(example_completions(self.row, self.task.format))
