@@ -284,8 +284,6 @@ def _asked_as_in_training(source: Source, run: Run) -> Holdout:
     """Load questions in the format of a run, with the system prompt and example of its prompts."""
     loaded = load_holdout(source, format=format_of(run))
     start = shared_start(run)
-    if not start:
-        return loaded
     rows = []
     for row in loaded.holdout:
         turns = split_system(row["prompt"])[1]
@@ -294,14 +292,21 @@ def _asked_as_in_training(source: Source, run: Run) -> Holdout:
 
 
 def shared_start(run: Run) -> Chat:
-    """Return the messages with which all prompts of a run start, before their questions."""
-    starts = [row["prompt"][:-1] for row in run.holdout]
+    """Return the messages with which all prompts of a run start, before their questions.
+
+    If the prompts have system messages of their own, return the system prompt of the format.
+    """
+    prompts = [row["prompt"] for row in run.holdout]
+    starts = [prompt[:-1] for prompt in prompts]
     shared = []
     # The prompts of conversations have different lengths.
     for messages in zip(*starts, strict=False):
         if any(message != messages[0] for message in messages):
             break
         shared.append(messages[0])
+    has_system_prompts = any(split_system(prompt)[0] for prompt in prompts)
+    if has_system_prompts and not shared:
+        return [{"role": "system", "content": format_of(run).system_prompt()}]
     return shared
 
 
