@@ -105,7 +105,8 @@ class Exam:
             settings = settings.replace(max_completion_length=self.max_completion_length)
         if self.samples < 1:
             raise ValueError(f"samples = {self.samples!r} must be at least 1.")
-        # Prompts that differ from those of the training would measure another task.
+        # Prompts that differ from those of the training would measure another task. So questions
+        # without arguments of their own are asked with those of the run.
         own_kwargs = getattr(self.questions, "chat_template_kwargs", {})
         return Decoding(
             max_completion_length=settings.max_completion_length,
@@ -125,9 +126,11 @@ class Exam:
 
         The docstring of `evaluate` has the order of precedence.
         """
-        given = self._given_rewards
-        candidates = given or self._rewards_of_run or []
-        decider = given[0] if self.correct is not None else deciding_reward(candidates, self.rows)
+        if self.correct is not None:
+            (decider,) = self._given_rewards
+        else:
+            candidates = self._given_rewards or self._rewards_of_run or []
+            decider = deciding_reward(candidates, self.rows)
         if decider is None or isinstance(decider, SlotReward):
             return decider or correctness()
         # A function is tried on gold answers, for which it may read token ids or an environment.
@@ -187,7 +190,7 @@ class Exam:
         asked = [row["prompt"] for row in self.rows]
         own = [row["prompt"] for row in self.run.holdout]
         full_length = self.run.settings.max_completion_length
-        is_full_length = self.decoding.max_completion_length >= full_length
+        is_at_least_full_length = self.decoding.max_completion_length >= full_length
         if self._given_rewards:
             # An earlier version of a reward has another hash.
             hashes = [record["hash"] for record in self.run.info["rewards"]]
@@ -196,7 +199,9 @@ class Exam:
             is_graded_as_by_run = record_of(reward)["hash"] in hashes
         else:
             is_graded_as_by_run = self._rewards_of_run is not None
-        return asked == own and is_full_length and self.samples == 1 and is_graded_as_by_run
+        return (
+            asked == own and is_at_least_full_length and self.samples == 1 and is_graded_as_by_run
+        )
 
     # Ask and grade.
 
