@@ -260,9 +260,9 @@ class RewardLab(Panel):
         self._weight_boxes: dict[str, widgets.FloatText] = {}
         self._weight_line = line([])
         label_buttons = []
-        for score_by_hand in CHOICES:
-            callback = functools.partial(self.score_by_hand, score_by_hand)
-            label_buttons.append(self._button(f"{score_by_hand}", callback))
+        for choice in CHOICES:
+            callback = functools.partial(self.score_by_hand, choice)
+            label_buttons.append(self._button(f"{choice}", callback))
         self._label_buttons = line(label_buttons)
 
     def _lay_out(self) -> None:
