@@ -108,18 +108,21 @@ class ProbeRunner:
         completions_before = copy.deepcopy(batch["completions"])
         executions_before = EvalTrap.count
         result = CallResult()
-        output = None
         start = time.perf_counter()
         try:
             with contextlib.redirect_stdout(io.StringIO()):
                 output = run_with_deadline(lambda: call_reward(self.reward, batch), limit)
-            result.scores = to_floats(output, len(probes))
         # SystemExit too: exit() in a reward would end the check, and with it the notebook's cell.
         except (Exception, SystemExit) as error:
             result.error = error
-            # With an output, call_reward has returned and to_floats could not read the scores.
-            is_unreadable = output is not None or isinstance(error, ReturnTypeError)
+            is_unreadable = isinstance(error, ReturnTypeError)
             result.failure = "breaks the contract" if is_unreadable else "raises"
+        else:
+            try:
+                result.scores = to_floats(output, len(probes))
+            except Exception as error:
+                result.error = error
+                result.failure = "breaks the contract"
         duration = time.perf_counter() - start
         if self.completions > 0:
             self.seconds_used += duration
@@ -188,7 +191,7 @@ def find_unsteadiness(runner: ProbeRunner, probes: Sequence[Probe]) -> list[Find
     for result in (*alone, together, in_reverse):
         if result.failure:
             what = (
-                "the first call returns scores, a later one with the same fails: "
+                "the first call returns scores, a later call with the same completions fails: "
                 f"{result.error!r:.200}"
             )
             return [make_finding("unsteady", runner.name, what, [probes[0].text])]

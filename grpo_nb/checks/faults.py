@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from grpo_nb.checks.probes import (
     GROWTH,
-    HARMLESS,
+    RIGHT_ANSWER_REFUSED,
     THINK_FIRST,
     UNGRADED,
     Layout,
@@ -77,22 +77,22 @@ class TriedReward:
 def with_shares(probes: pandas.DataFrame, role: Role) -> pandas.DataFrame:
     """Return the probes with the column `share`."""
     # Compare within a row, because a right answer may score higher on one row than on another.
-    baseline = probes["row"].map(role.margins["baseline"])
-    gain = probes["row"].map(role.margins["gain"])
+    baseline = probes["row"].map(role.won_rows["baseline"])
+    gain = probes["row"].map(role.won_rows["gain"])
     return probes.assign(share=(probes["score"] - baseline) / gain)
 
 
-def find_faults(reward: TriedReward, shown: Layout) -> list[Finding]:
+def find_faults(reward: TriedReward, prompt_layout: Layout) -> list[Finding]:
     """Return one finding for each kind of fault, with the shortest completion that shows it.
 
     Args:
         reward: The reward with its scores.
-        shown: Layout that the prompt shows.
+        prompt_layout: Layout that the prompt shows.
     """
     return [
         *_find_constant(reward),
         *_find_lost_rows(reward),
-        *_find_other_layout(reward, shown),
+        *_find_other_layout(reward, prompt_layout),
         *_find_unexpected_scores(reward),
         *_find_endless_growth(reward),
     ]
@@ -127,16 +127,16 @@ def _find_lost_rows(reward: TriedReward) -> Iterable[Finding]:
         yield reward.finding("not on every row", what, lost)
 
 
-def _find_other_layout(reward: TriedReward, shown: Layout) -> Iterable[Finding]:
+def _find_other_layout(reward: TriedReward, prompt_layout: Layout) -> Iterable[Finding]:
     """Report a reward that does not read the prompt's own layout."""
     read = reward.role.layout
     # If the prompt asks for no reasoning tags, a reward that reads the text after </think> fits it.
     may_think_first = read.name == THINK_FIRST and read.is_own
-    is_read = read.name == shown.name or may_think_first
+    is_read = read.name == prompt_layout.name or may_think_first
     if not is_read and reward.role.name != OTHER:
         what = (
             f"right answers are rewarded if written like this: {read.name}; not if written like "
-            f"this: {shown.name}"
+            f"this: {prompt_layout.name}"
         )
         rewarded = reward.of_category("right").dropna(subset="share")
         yield reward.finding("another format", what, rewarded)
@@ -149,15 +149,15 @@ def _find_unexpected_scores(reward: TriedReward) -> Iterable[Finding]:
     comparable = reward.probes[is_read].dropna(subset="share")
     # The category of a probe is the kind of the finding about it.
     for kind, probes in comparable.groupby("category", sort=False):
-        is_right = kind == HARMLESS
-        # A format reward may reward a cheat in perfect format: the answer is not its business.
-        is_cheat = reward.role.name == ANSWER and kind not in UNGRADED
-        is_graded = is_right or is_cheat
+        must_score = kind == RIGHT_ANSWER_REFUSED
+        # A format reward may reward any answer in perfect format: the answer is not its business.
+        is_graded = must_score or (reward.role.name == ANSWER and kind not in UNGRADED)
         limit = REWARDED_SHARE_OF_NEAR_MISS if kind == "near miss" else REWARDED_SHARE
-        unexpected = probes[(probes["share"] > limit) != is_right]
+        is_rewarded = probes["share"] > limit
+        unexpected = probes[is_rewarded != must_score]
         if is_graded and len(unexpected):
             seen = "score like a right answer"
-            if is_right:
+            if must_score:
                 seen = "score too low, though right and in the format"
             count = f"{len(unexpected)} of {len(probes)} such completions"
             variants = ", ".join(unexpected["variant"].unique())
@@ -194,7 +194,7 @@ def _find_endless_growth(reward: TriedReward) -> Iterable[Finding]:
 def check_total(
     rewards: Sequence[TriedReward], weights: Mapping[str, float], rows: CheckRows
 ) -> list[Finding]:
-    """Report a total that does not follow right answers, or follows the format more.
+    """Report a total that rises with the format more than with the answer, or not with answers.
 
     For example, prose has a total of 0, a wrong answer in perfect format 1.5, and a right one 2.
     The format adds 1.5 and the answer 0.5, so the format outweighs the answer.

@@ -251,6 +251,8 @@ def _decide(
             "not fit as a reward",
             f"it is fooled by what a training would find: {', '.join(fooling)}",
         )
+    if probes["after"].isna().all():
+        return "not fit as a reward", "no answer got a number both before and after a change"
     if low < ENOUGH_CORRELATION:
         return "too few labels to tell", "the interval of the correlation is too wide: label more"
     return "fit as a reward", "nothing that was tried fooled it"

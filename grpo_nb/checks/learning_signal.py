@@ -189,8 +189,10 @@ class Baseline(Shown):
         if not is_for_answers.any():
             # `correctness()` decides, and each of the rewards may be the one for answers.
             is_for_answers = table["weight"] != 0
-        has_flat = (table["groups"][is_for_answers] == 0).any()
-        return "format only" if has_flat and self.sampled_accuracy == 0 else "signal"
+        answer_reward_is_flat = (table["groups"][is_for_answers] == 0).any()
+        if answer_reward_is_flat and self.sampled_accuracy == 0:
+            return "format only"
+        return "signal"
 
     @functools.cached_property
     def advice(self) -> tuple[Advice, ...]:

@@ -29,7 +29,7 @@ class LevelChoice:
     has_room: bool
     """True if the model has not mastered the chosen level, so that it can still improve."""
     sentence: str
-    """The choice and its reason in words."""
+    """The choice and its reason in words. Levels are counted from 0."""
     baselines: tuple[Baseline, ...]
     """Baselines of the first levels. Harder levels were not measured."""
 
@@ -102,16 +102,16 @@ def choose_level(
     elif chosen in with_signal:
         reason = "There is something to learn."
     elif with_signal:
-        # An easier level is mastered, but still teaches more than a level without any signal.
+        # An easier level is mastered, but its wrong answers still give some groups a signal.
         chosen = with_signal[-1]
-        reason = f"Level {chosen + 1} gives no learning signal."
+        reason = "No harder level that was measured gives a learning signal."
     else:
         reason = "No level gives a learning signal."
     share = baselines[chosen].sampled_accuracy
-    measured = f"{share:.0%} of the answers are correct before training."
+    start = f"{share:.0%} of the answers are correct before training."
     return LevelChoice(
         task=levels[chosen],
         has_room=not _is_mastered(baselines[chosen]),
-        sentence=f"Level {chosen}: {measured} {reason}",
+        sentence=f"Level {chosen}: {start} {reason}",
         baselines=tuple(baselines),
     )

@@ -139,7 +139,7 @@ def _try_reward(
     layouts: Sequence[Layout],
     seconds_per_call: float,
 ) -> RewardResult:
-    """Try one reward with all probes and find its faults."""
+    """Try one reward: call it with a few probes, and with all others if the calls work."""
     # 1. Can single completions show anything about this reward?
     name = base.reward_name(reward)
     if judges := judges_in(reward):
@@ -161,7 +161,9 @@ def _try_reward(
         role = _try_controls(runner, layouts)
         # Two right answers and a wrong one are scored alone, together and reversed.
         scored = [probe for probe in runner.scores if probe.layout == role.layout.name]
-        right_first = sorted(scored, key=lambda probe: probe.category)
+        rights = [probe for probe in scored if probe.category == "right"]
+        wrongs = [probe for probe in scored if probe.category == "wrong"]
+        right_first = [*rights, *wrongs]
         repeated = [*right_first[:2], *right_first[-1:]]
         findings = calls.find_unsteadiness(runner, repeated)
     has_scores = {"right", "wrong"} <= {probe.category for probe in runner.scores}
@@ -175,13 +177,27 @@ def _try_reward(
             completions=runner.completions,
             is_left_out=bool(reason_left_out),
         )
+    return _try_all_probes(runner, layouts, role, texts)
 
+
+def _try_all_probes(
+    runner: ProbeRunner, layouts: Sequence[Layout], role: Role, texts: set[str]
+) -> RewardResult:
+    """Try a reward whose calls work with all other probes, and find its faults.
+
+    Args:
+        runner: The runner that has called the reward with the controls.
+        layouts: The task's own layouts come first.
+        role: Role that the controls have shown.
+        texts: Texts in the code of the reward.
+    """
     # 3. Try all other probes in the layout that the reward reads.
+    rows = runner.rows
     # One row that shows a fault is enough for its finding, so a few rows are tried. Rows on which a
     # right answer beats a wrong one come first: on others, nothing can be compared.
-    by_use = sorted(rows.tried, key=lambda row: row.index not in role.margins.index)
+    by_use = sorted(rows.tried, key=lambda row: row.index not in role.won_rows.index)
     detail_rows = by_use[:DETAIL_ROWS]
-    runner.run(_write_probes(reward, rows, role.layout, detail_rows))
+    runner.run(_write_probes(runner.reward, rows, role.layout, detail_rows))
     # The other rows come last, so that a slow reward is tried with loopholes first.
     _run_all_controls(runner, layouts)
     role = roles.find_role(runner.table(), [role.layout])
@@ -191,7 +207,7 @@ def _try_reward(
         # A reward for length also prefers the format to prose, because the format is longer.
         role = roles.no_role(role.layout)
     tried = TriedReward(
-        name=name,
+        name=runner.name,
         role=role,
         probes=faults.with_shares(runner.table(), role),
         columns=tuple({*rows.tried[0].columns} & texts - QUESTION_COLUMNS),
@@ -210,7 +226,12 @@ def _try_reward(
     # Probes that were not tried may show what a reward follows.
     is_unclear = runner.is_given_up and role.name == roles.OTHER
     return RewardResult(
-        name, role.name, findings, not_checked, runner.completions, None if is_unclear else tried
+        name=runner.name,
+        role=role.name,
+        findings=findings,
+        not_checked=not_checked,
+        completions=runner.completions,
+        tried=None if is_unclear else tried,
     )
 
 

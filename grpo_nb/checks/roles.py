@@ -57,7 +57,7 @@ class Role:
     """`ANSWER`, `FORMAT` or `OTHER`."""
     layout: Layout
     """Layout that the reward reads, or the task's first layout if it reads none."""
-    margins: pandas.DataFrame
+    won_rows: pandas.DataFrame
     """Rows on which the right answer scores higher than its baseline.
 
     Columns: `baseline`, the score of the best wrong answer, or of prose for a format reward; and
@@ -99,7 +99,8 @@ def find_role(probes: pandas.DataFrame, layouts: Sequence[Layout]) -> Role:
     for layout in layouts:
         scores = best_scores(probes, layout)
         over_prose = _margins(scores["right"], scores["prose"])
-        # In layouts of other prompts, such a gain is no format, except in the one of TRL's reward.
+        # Outside the task's own layouts, only <think>, which TRL's think reward reads, counts as a
+        # format.
         may_be_format = layout.is_own or layout.name == THINK_FIRST
         if may_be_format and over_prose["gain"].min() > tolerance:
             return Role(FORMAT, layout, over_prose)
@@ -110,8 +111,8 @@ def no_role(layout: Layout) -> Role:
     """Return the role of a reward that follows neither the answer nor the format."""
     import pandas
 
-    no_margins = pandas.DataFrame(columns=["baseline", "gain"], dtype=float)
-    return Role(OTHER, layout, no_margins)
+    no_rows = pandas.DataFrame(columns=["baseline", "gain"], dtype=float)
+    return Role(OTHER, layout, no_rows)
 
 
 def _margins(right: pandas.Series, baseline: pandas.Series) -> pandas.DataFrame:

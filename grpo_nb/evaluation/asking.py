@@ -11,7 +11,7 @@ from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import describe_value, require
 from grpo_nb.core.tables import Part, Shown, Table, as_written
 from grpo_nb.evaluation.comparison import Comparison
-from grpo_nb.evaluation.exam import Exam, Questions, format_of, require_no_tools, shared_start
+from grpo_nb.evaluation.exam import Exam, Questions, require_no_tools, shared_start
 from grpo_nb.evaluation.results import Evaluation
 from grpo_nb.evaluation.subjects import (
     Decoding,
@@ -204,8 +204,8 @@ def ask(
 
     Raises:
         FileNotFoundError: There is no such run, or it has no adapter yet.
-        ValueError: The run was trained with tools, its model has been trained since, or its chat
-            template has no system role.
+        ValueError: There are no questions, the run was trained with tools, its model has been
+            trained since, or its chat template has no system role.
 
     >>> gn.ask(run, ["What is 17 + 25?", "What is 6 + 7?"]).questions
     ('What is 17 + 25?', 'What is 6 + 7?')
@@ -214,9 +214,10 @@ def ask(
     run = open_run(run)
     questions = (questions,) if isinstance(questions, str) else tuple(questions)
     require_no_tools(run, "gn.ask cannot ask such a run, but gn.compare(run, task) can.")
+    if not questions:
+        raise ValueError("questions is empty. Write one question, or a list of questions.")
     # Without the messages of the training, the model would answer another kind of prompt.
-    system = {"role": "system", "content": format_of(run).system_prompt()}
-    start = shared_start(run) or [system]
+    start = shared_start(run)
     rows = []
     for question in questions:
         rows.append({"prompt": [*start, {"role": "user", "content": question}]})

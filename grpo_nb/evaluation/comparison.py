@@ -162,7 +162,7 @@ class Comparison(Shown):
             return "the answers and the format"
         if has_answers:
             return "the answers"
-        # If neither alone shows a difference, only their combination does.
+        # Neither measure changed clearly by itself. Correct answers, which need both, did.
         return "the format" if has_format else "right answers in the format"
 
     @property

@@ -105,7 +105,8 @@ class Exam:
             settings = settings.replace(max_completion_length=self.max_completion_length)
         if self.samples < 1:
             raise ValueError(f"samples = {self.samples!r} must be at least 1.")
-        # Prompts that differ from those of the training would measure another task.
+        # Prompts that differ from those of the training would measure another task. So questions
+        # without arguments of their own are asked with those of the run.
         own_kwargs = getattr(self.questions, "chat_template_kwargs", {})
         return Decoding(
             max_completion_length=settings.max_completion_length,
@@ -126,9 +127,11 @@ class Exam:
 
         The docstring of `evaluate` has the order of precedence.
         """
-        given = self._given_rewards
-        candidates = given or self._rewards_of_run or []
-        decider = given[0] if self.correct is not None else deciding_reward(candidates, self.rows)
+        if self.correct is not None:
+            (decider,) = self._given_rewards
+        else:
+            candidates = self._given_rewards or self._rewards_of_run or []
+            decider = deciding_reward(candidates, self.rows)
         if decider is None or isinstance(decider, SlotReward):
             return decider or correctness()
         # A function is tried on gold answers, for which it may read token ids or an environment.
@@ -188,7 +191,7 @@ class Exam:
         asked = [row["prompt"] for row in self.rows]
         own = [row["prompt"] for row in self.run.holdout]
         full_length = self.run.settings.max_completion_length
-        is_full_length = self.decoding.max_completion_length >= full_length
+        is_at_least_full_length = self.decoding.max_completion_length >= full_length
         if self._given_rewards:
             # An earlier version of a reward has another hash.
             hashes = [record["hash"] for record in self.run.info["rewards"]]
@@ -197,7 +200,9 @@ class Exam:
             is_graded_as_by_run = record_of(reward)["hash"] in hashes
         else:
             is_graded_as_by_run = self._rewards_of_run is not None
-        return asked == own and is_full_length and self.samples == 1 and is_graded_as_by_run
+        return (
+            asked == own and is_at_least_full_length and self.samples == 1 and is_graded_as_by_run
+        )
 
     # Ask and grade.
 
@@ -285,8 +290,6 @@ def _asked_as_in_training(source: Source, run: Run) -> Holdout:
     """Load questions in the format of a run, with the system prompt and example of its prompts."""
     loaded = load_holdout(source, format=format_of(run))
     start = shared_start(run)
-    if not start:
-        return loaded
     rows = []
     for row in loaded.holdout:
         turns = split_system(row["prompt"])[1]
@@ -295,14 +298,21 @@ def _asked_as_in_training(source: Source, run: Run) -> Holdout:
 
 
 def shared_start(run: Run) -> Chat:
-    """Return the messages with which all prompts of a run start, before their questions."""
-    starts = [row["prompt"][:-1] for row in run.holdout]
+    """Return the messages with which all prompts of a run start, before their questions.
+
+    If the prompts have system messages of their own, return the system prompt of the format.
+    """
+    prompts = [row["prompt"] for row in run.holdout]
+    starts = [prompt[:-1] for prompt in prompts]
     shared = []
     # The prompts of conversations have different lengths.
     for messages in zip(*starts, strict=False):
         if any(message != messages[0] for message in messages):
             break
         shared.append(messages[0])
+    has_system_prompts = any(split_system(prompt)[0] for prompt in prompts)
+    if has_system_prompts and not shared:
+        return [{"role": "system", "content": format_of(run).system_prompt()}]
     return shared
 
 

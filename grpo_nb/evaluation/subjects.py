@@ -23,7 +23,7 @@ from grpo_nb.models.templates import load_templates, tokenizer_for
 from grpo_nb.runs.run_folder import Run, open_run
 from grpo_nb.tasks.tools import Tools
 
-RUN_PARTS = ("base", "start")
+EARLIER_PARTS = ("base", "start")
 """Names by which the models that a run began with can be asked."""
 
 ADAPTER_FILE = "adapter_model.safetensors"
@@ -82,12 +82,12 @@ def locate_subjects(
         run = own_runs[0]
     # These two names mean nothing without a run, which may come from another subject.
     for place, subject in enumerate(located):
-        if subject in RUN_PARTS and run is None:
+        if subject in EARLIER_PARTS and run is None:
             raise ValueError(
                 f"{subject!r} is the model that a run started from, but no run was given. "
                 "Write run=gn.open_run('runs/...')."
             )
-        if subject in RUN_PARTS:
+        if subject in EARLIER_PARTS:
             located[place] = RunModel(run, subject)
     return located, run
 
@@ -95,7 +95,7 @@ def locate_subjects(
 def _locate(subject: Any) -> Subject:
     if isinstance(subject, Run):
         return RunModel(subject)
-    if isinstance(subject, tuple) or subject in RUN_PARTS:
+    if isinstance(subject, tuple) or subject in EARLIER_PARTS:
         return subject
     if Path(subject).suffix == ".gguf":
         raise ValueError(

@@ -96,8 +96,8 @@ class RunHistory:
     Metrics have the names of today's TRL: `reward` is the mean total reward, `rewards/NAME` the
     mean score of one reward, `rewards/NAME/std` its standard deviation. A reward row is a row with
     a usable total reward. It stands for several steps if `logging_steps` is above 1, so windows are
-    counted in steps. A row costs the same time and memory however long the run is; only the
-    held-out scores, of which there are few, are all kept.
+    counted in steps. The cost of a row does not grow with the run. Only the held-out scores are
+    kept without a limit, and there are few of them.
 
     >>> history = RunHistory()
     >>> for step in range(1, 31):
@@ -161,7 +161,7 @@ class RunHistory:
         for name, number in numbers.items():
             if abs(number) <= LARGEST_NUMBER:
                 metrics[name] = number
-                del self.unusable_rows[name]
+                self.unusable_rows.pop(name, None)
             # The standard deviation of a single completion is NaN by definition.
             elif not name.endswith(("/std", "reward_std")):
                 self.unusable[name] = number

@@ -60,9 +60,9 @@ class HealthMonitor:
         """True if `stop_on` asks to stop the training. Save first."""
         self._alerts: dict[AlertKey, Alert] = {}
         # Last step with a finding that is as severe as the alert.
-        self._last_steps: dict[AlertKey, int] = {}
+        self._last_as_severe: dict[AlertKey, int] = {}
         # Last step with a finding of any severity.
-        self._last_findings: dict[AlertKey, int] = {}
+        self._last_seen: dict[AlertKey, int] = {}
         self._stop_on = stop_on
         for row in rows:
             self.update(row)
@@ -113,17 +113,18 @@ class HealthMonitor:
         """Return the new alert of a rule and subject, None if its alert stays as it is."""
         step = self.history.step
         alert = self._alerts.get(key)
+        # Without an alert or a finding, the rank is that of a withdrawn alert.
         rank = KINDS.index("withdrawn" if alert is None else alert.kind)
         new_rank = KINDS.index("withdrawn" if finding is None else finding.severity)
         if finding is not None:
-            self._last_findings[key] = step
+            self._last_seen[key] = step
         # An alert becomes milder after 20 steps and two rows without a finding as severe. It ends
         # after as many without any finding.
-        last_steps = self._last_findings if finding is None else self._last_steps
+        last_steps = self._last_seen if finding is None else self._last_as_severe
         quiet_steps = max(WINDOW, 2 * self.history.steps_per_row)
         if new_rank < rank and step - last_steps[key] < quiet_steps:
             return None
-        self._last_steps[key] = step
+        self._last_as_severe[key] = step
         if new_rank == rank:
             return None
         if finding is None:

@@ -106,7 +106,7 @@ def check_not_finite(history: RunHistory) -> Iterator[HealthFinding]:
             severity = "critical"
         elif metric.startswith("rewards/") and count < ROWS_WITHOUT_SCORE:
             severity = "info"
-        message = f"{metric} is NaN or infinite (rows in a row: {count})."
+        message = f"{metric} is NaN or infinite (consecutive rows: {count})."
         advice = (
             "If a reward is NaN too, run check_rewards. If not, go back to an earlier checkpoint, "
             "and lower learning_rate."
@@ -248,7 +248,7 @@ def check_shares(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFind
         if not reached or (limit.rule == "collapse" and _may_be_alike(history, trend)):
             continue
         severity = reached[-1]
-        # Base models learn to end their answers first.
+        # The first thing that a base model learns is to end its answers.
         is_early = history.steps < LONG_WINDOW and not _is_signal_lost(history)
         if limit.rule == "truncation" and severity == "critical" and is_early:
             severity = "warning"
@@ -395,8 +395,8 @@ KEPT_NEARLY_NOTHING = 0.1
 """Share of the gain up to which nearly all of it counts as lost."""
 
 CERTAIN_Z = 4.3
-"""z-score from which nearly all of a gain counts as lost for certain (p = 0.00001). It is higher
-than `CLEAR_Z`, because the block with the record is the highest of many."""
+"""z-score of a loss that, with `KEPT_NEARLY_NOTHING`, makes the alert critical (p = 0.00001). It is
+higher than `CLEAR_Z`, because the block with the record is the highest of many."""
 
 
 def check_reward_falling(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFinding]:

@@ -67,14 +67,17 @@ def recent_rise_z(history: RunHistory) -> float:
 
 def has_lost_gain(history: RunHistory, kept_share: float, min_z: float) -> bool:
     """Return True if the total is below its start, or kept at most `kept_share` of its gain."""
+    # 1. The reward is below its start.
     if z_since_start(history, "reward") <= -min_z:
         return True
+    # 2. The reward never clearly rose, or has not clearly fallen since: no gain is lost.
     best = history.best_rewards
     first = history.first_values("reward")
     last = history.last_values("reward")
     has_risen = mann_whitney_z(first, best) >= min_z
     if not has_risen or mann_whitney_z(best, last) > -min_z:
         return False
+    # 3. The reward rose and fell: is at most `kept_share` of its gain left?
     start = fmean(first)
     gain = fmean(best) - start
     return fmean(last) - start <= kept_share * gain

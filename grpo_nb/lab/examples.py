@@ -41,7 +41,6 @@ def example_completions(row: Mapping[str, Any], format: AnswerFormat) -> list[st
     >>> example_completions({"answer": "7"}, xml())[0].count("7")
     1
     """
-    # Both completions differ in the answer alone, so a difference in score comes from the answer.
     golds = golds_of_row(row, "answer", row.get("answer"))
     if not golds:
         raise ValueError(
@@ -51,4 +50,5 @@ def example_completions(row: Mapping[str, Any], format: AnswerFormat) -> list[st
     gold = golds[0]
     candidates = make_wrong_answers(gold, golds)
     wrong = next((answer for answer in candidates if answer not in golds), FALLBACK_ANSWER)
+    # Both completions differ in the answer alone, so a difference in score comes from the answer.
     return [format.completion(PLAIN_REASONING, gold), format.completion(PLAIN_REASONING, wrong)]

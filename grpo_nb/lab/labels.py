@@ -28,7 +28,8 @@ class HandLabels:
     """Rows with `question`, `completion`, `score` and the other columns of the file."""
 
     def __post_init__(self) -> None:
-        if self.file.is_file():
+        # pandas refuses a file without a line of columns.
+        if self.file.is_file() and self.file.read_bytes().strip():
             self.rows = read_rows(self.file).rows
         for row in self.rows:
             score = hand_score_of(row)

@@ -28,6 +28,7 @@ from grpo_nb.rewards.answers import gold_answers
 from grpo_nb.rewards.base import RewardFunction, reward_list, weights_by_name
 from grpo_nb.scoring.scores import Scores, score
 from grpo_nb.tasks.formats import xml
+from grpo_nb.tasks.prompts import with_prompts
 from grpo_nb.tasks.task import Task
 
 
@@ -210,7 +211,7 @@ class RewardLab(Panel):
             group = generate(
                 self.model,
                 self.tokenizer,
-                [self.row["prompt"]] * size,
+                [self._prompt] * size,
                 temperature=self.settings.temperature,
                 sampling=self.settings.sampling,
                 max_completion_length=self.settings.max_completion_length,
@@ -260,9 +261,9 @@ class RewardLab(Panel):
         self._weight_boxes: dict[str, widgets.FloatText] = {}
         self._weight_line = line([])
         label_buttons = []
-        for score_by_hand in CHOICES:
-            callback = functools.partial(self.score_by_hand, score_by_hand)
-            label_buttons.append(self._button(f"{score_by_hand}", callback))
+        for choice in CHOICES:
+            callback = functools.partial(self.score_by_hand, choice)
+            label_buttons.append(self._button(f"{choice}", callback))
         self._label_buttons = line(label_buttons)
 
     def _lay_out(self) -> None:
@@ -346,6 +347,14 @@ class RewardLab(Panel):
             gold=self.row.get("answer", "(no column 'answer')"),
             prompt=prompt_text(self.row, self.tokenizer, self.task.template_kwargs),
         )
+
+    @property
+    def _prompt(self) -> Any:
+        """Prompt of the row shown. A row with a question alone is asked as in a task."""
+        if "prompt" in self.row:
+            return self.row["prompt"]
+        (prompted,) = with_prompts([self.row], self.task.format, example=None)
+        return prompted["prompt"]
 
     def _show_examples(self) -> None:
         self._set_completions(example_completions(self.row, self.task.format))

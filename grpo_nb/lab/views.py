@@ -38,7 +38,7 @@ def scores_view(scores: Scores) -> str:
         line = {
             "text": " ".join(text.split()) or "(empty)",
             "failed": failed,
-            "push": "unknown" if failed else effect_in_words(advantages[i]),
+            "effect": "unknown" if failed else effect_in_words(advantages[i]),
         }
         lines.append(line)
     return render(

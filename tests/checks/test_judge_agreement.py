@@ -52,6 +52,18 @@ def test_agreement_with_the_person_may_pay() -> None:
     assert not measured.probes["fools"].any()
 
 
+def test_judge_without_a_number_for_any_probe_is_refused() -> None:
+    originals = {row["completion"].strip() for row in LABELS}
+
+    def ask(messages: list) -> str:
+        answer = answer_in(messages).strip()
+        return f"Score: {len(answer.split())}" if answer in originals else "I cannot tell."
+
+    measured = measure(ask)
+    assert measured.verdict == "not fit as a reward"
+    assert "no answer got a number both before and after a change" in measured.sentence
+
+
 def test_agreement_table_starts_with_the_largest_difference(tmp_path: Path) -> None:
     different = {"completion": "word word word word", "question": "Off?", "score": 1}
     unscored = {**different, "score": None}

@@ -401,7 +401,11 @@ def test_hung_reward_off_the_main_thread_costs_a_bounded_time() -> None:
         pytest.param({"task": []}, "no rows", id="no rows"),
         pytest.param({"task": None}, "None", id="no task"),
         pytest.param({"answer": "gold"}, "no column 'gold'", id="no such column"),
-        pytest.param({"answer": lambda row: None}, "no row has a gold answer", id="no answer"),
+        pytest.param(
+            {"answer": lambda row: None},
+            "no row has a gold answer from the function",
+            id="no answer",
+        ),
         pytest.param({"seconds_per_call": 0}, "seconds_per_call", id="no time"),
         pytest.param({"weights": {"other": 1.0}}, "other", id="weight without a reward"),
     ],

@@ -1,6 +1,5 @@
 """Check which rows are tried, and their wrong answers."""
 
-import itertools
 import math
 
 import pytest
@@ -11,14 +10,13 @@ from grpo_nb.checks.rows import MAX_ROWS_TRIED, CheckRow, choose_rows, make_near
 from grpo_nb.tasks import formats
 
 
-@pytest.mark.parametrize("count", [25, 47, 71])
+@pytest.mark.parametrize("count", [24, 25, 47, 71])
 def test_rows_tried_come_from_the_whole_task(count: int) -> None:
     rows = [{"question": f"{n}?", "answer": str(100 + n)} for n in range(count)]
     places = [int(row.gold) - 100 for row in choose_rows(rows, "answer").tried]
-    gaps = [after - before for before, after in itertools.pairwise(places)]
-    assert len(places) <= MAX_ROWS_TRIED
-    assert max(gaps) == min(gaps)
-    assert places[-1] + gaps[0] >= count
+    assert len(places) == MAX_ROWS_TRIED
+    assert places[0] < count / 4
+    assert places[-1] > count * 3 / 4
 
 
 def test_nan_is_no_gold_answer() -> None:

@@ -262,6 +262,24 @@ def test_turns_of_a_conversation_are_not_shared(run: gn.runs.Run) -> None:
         lines.append(json.dumps(row | {"prompt": [*greeting, row["prompt"][-1]]}) + "\n")
     (run.path / "holdout.jsonl").write_text("".join(lines))
     assert shared_start(run) == []
+    # The training had no system prompt either.
+    exam = Exam(subjects=[], run=run, task=new_questions())
+    assert exam.rows[0]["prompt"] == [{"role": "user", "content": "What is 30 + 30?"}]
+
+
+def test_own_system_prompts_are_replaced_by_that_of_the_format(run: gn.runs.Run) -> None:
+    lines = []
+    for number, row in enumerate(run.holdout):
+        system = {"role": "system", "content": f"You are calculator {number}."}
+        lines.append(json.dumps(row | {"prompt": [system, row["prompt"][-1]]}) + "\n")
+    (run.path / "holdout.jsonl").write_text("".join(lines))
+    format = gn.tasks.AnswerFormat(**run.info["task"]["format"])
+    assert shared_start(run) == [{"role": "system", "content": format.system_prompt()}]
+
+
+def test_ask_without_questions_is_refused(run: gn.runs.Run) -> None:
+    with pytest.raises(ValueError, match="questions is empty"):
+        gn.ask(run, [])
 
 
 def test_comparison_that_cannot_be_written_keeps_the_old_one(

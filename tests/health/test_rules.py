@@ -302,7 +302,7 @@ def test_not_finite_names_a_log_that_never_had_a_reward() -> None:
 def test_not_finite_counts_gradient_norms_in_a_row() -> None:
     rows = [{"reward": 1.0, "grad_norm": norm} for norm in (NAN, NAN, 1.0, NAN)]
     (alert,) = HealthMonitor(rows=rows).alerts
-    assert alert.message == "grad_norm is NaN or infinite (rows in a row: 1)."
+    assert alert.message == "grad_norm is NaN or infinite (consecutive rows: 1)."
 
 
 @pytest.mark.parametrize(
@@ -500,4 +500,4 @@ def test_report_shows_counts_and_rules(tmp_path: Path) -> None:
 def test_not_finite_with_several_rows_shows_their_number() -> None:
     rows = [{"reward": 1.0, "grad_norm": norm} for norm in (1.0, NAN, NAN, NAN)]
     alerts = HealthMonitor(rows=rows).alerts
-    assert alerts[-1].message == "grad_norm is NaN or infinite (rows in a row: 3)."
+    assert alerts[-1].message == "grad_norm is NaN or infinite (consecutive rows: 3)."

@@ -44,6 +44,13 @@ def test_question_is_saved_to_a_file_without_that_column(tmp_path: Path) -> None
     assert HandLabels(file).rows[0]["prompt"] == "Old?"
 
 
+@pytest.mark.parametrize("text", ["", "\n"])
+def test_empty_file_has_no_scores(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "labels.csv"
+    file.write_text(text)
+    assert HandLabels(file).rows == []
+
+
 def test_score_off_the_scale_is_refused(tmp_path: Path) -> None:
     lab = make_lab(tmp_path)
     with pytest.raises(ValueError, match="score = 9 must be between 1 and 5"):

@@ -8,6 +8,7 @@ import pytest
 
 import grpo_nb as gn
 from grpo_nb.generation import sampling
+from grpo_nb.generation.samples import GeneratedCompletion
 from tests.support.lab_controls import click, control, text_of
 
 
@@ -41,6 +42,24 @@ def test_sample_replaces_and_scores_the_completions(lab: gn.RewardLab, loaded) -
     expected = gn.score(lab.rewards, lab.completions, lab.row, tokenizer=loaded[1])
     assert lab.scores.totals == expected.totals
     assert lab.scores.advantages() == gn.scoring.group_advantages(expected.totals, 4)
+
+
+def test_plain_rows_are_sampled_with_the_prompt_of_a_task(loaded, monkeypatch) -> None:
+    rows = [{"question": "What is 20 + 3?", "answer": "23"}]
+    settings = gn.preset("cpu", num_generations=2, max_completion_length=3)
+    lab = gn.RewardLab(gn.rewards.xml_tags(), rows, *loaded, settings)
+    prompts = []
+
+    def generate(model: Any, tokenizer: Any, asked: list, **options: Any) -> list:
+        prompts.extend(asked)
+        return [GeneratedCompletion("23", 2, False) for _ in asked]
+
+    monkeypatch.setattr(sampling, "generate", generate)
+    lab.sample()
+    system, question = prompts[0]
+    assert system["content"] == gn.tasks.xml().system_prompt()
+    assert question == {"role": "user", "content": "What is 20 + 3?"}
+    assert lab.completions == ["23", "23"]
 
 
 def test_failure_of_the_model_is_shown(lab: gn.RewardLab, monkeypatch) -> None:

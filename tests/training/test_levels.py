@@ -66,11 +66,9 @@ def choose(loaded: tuple, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Leve
         pytest.param(
             [0, 0, 0, 0, 0, 0], 0, 1, True, "No level gives a learning signal.", id="hopeless"
         ),
+        pytest.param([8, 7, 0, 0, 0, 0], 1, 3, False, "Level 1: 88%", id="easier level"),
         pytest.param(
-            [8, 7, 0, 0, 0, 0], 1, 3, False, "Level 2 gives no learning signal.", id="easier level"
-        ),
-        pytest.param(
-            [6, 8, 0, 0, 0, 0], 0, 3, False, "Level 1 gives no learning signal.", id="two back"
+            [6, 8, 0, 0, 0, 0], 0, 3, False, "No harder level that was measured", id="two back"
         ),
         pytest.param(
             [8, 0, 0, 0, 0, 0], 1, 2, True, "No level gives a learning signal.", id="no level"
