@@ -11,7 +11,7 @@ from grpo_nb.export.saved_export import ADAPTER_FILE, Export, require_passed
 from grpo_nb.export.staged_export import make_export
 from grpo_nb.models.sources import resolve_model
 from grpo_nb.models.templates import save_templates, tokenizer_for
-from grpo_nb.runs.card import published_name
+from grpo_nb.runs.card import published_base
 from grpo_nb.runs.run_folder import Run, open_run
 
 
@@ -47,7 +47,7 @@ def export_adapter(run: Run | str | Path, path: str | Path, *, overwrite: bool =
         config = json.loads((run.adapter_path / "adapter_config.json").read_text())
         # A name that others can load: the folder of this machine's cache means nothing elsewhere.
         model = run.settings.model
-        config["base_model_name_or_path"] = published_name(model) or model
+        config["base_model_name_or_path"] = published_base(run) or model
         write_json(staged / "adapter_config.json", config)
         # The base may have another chat template than the training.
         tokenizer = tokenizer_for(run.path, resolve_model(model))
@@ -61,7 +61,7 @@ def export_adapter(run: Run | str | Path, path: str | Path, *, overwrite: bool =
             "the adapter changes the model": any(bool(tensor.any()) for tensor in lora_b),
         }
         # The name alone of a folder, which cannot be taken for a name on the Hub.
-        base_name = published_name(model) or Path(model).name
+        base_name = published_base(run) or Path(model).name
         verification = {
             "checks": checks,
             "measured": {},

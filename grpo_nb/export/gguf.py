@@ -61,6 +61,7 @@ def export_gguf(
     >>> gn.export_gguf(merged, "exports/first-gguf")  # doctest: +SKIP
     """
     require('gn.export_gguf(merged, "exports/name")', merged=merged)
+    # A list, because a dict would fail with a value that has no hash, such as ["q8_0", "q4_k_m"].
     if quantization not in list(LIMITS_OF_QUANTIZATION):
         raise ValueError(
             f"quantization = {quantization!r} is not one of 'q8_0', 'q4_k_m'. An export holds one "

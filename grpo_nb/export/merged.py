@@ -11,7 +11,7 @@ import json
 import math
 import re
 import shutil
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -80,9 +80,8 @@ def export_merged(
         FileNotFoundError: The run has no adapter.
         ValueError: An unknown dtype.
         EnvironmentProblem: Too little disk.
-        ExportError: The merged model is not the trained one, the adapter is no plain LoRA,
-            or the run has no held-out questions to verify it with.
-            `path` is as it was.
+        ExportError: The merged model is not the trained one, the adapter is no plain LoRA, or the
+            run has no held-out questions to verify the merged model with. `path` is as it was.
 
     >>> gn.export_merged(gn.open_run("runs/first"), "exports/first")  # doctest: +SKIP
     """
@@ -136,12 +135,12 @@ class Lora:
         return (pair["B"] @ pair["A"]).mul_(self.scaling)
 
 
-def read_lora(adapter: Path, weights: Container[str]) -> Lora:
+def read_lora(adapter: Path, files_by_tensor: Mapping[str, Path]) -> Lora:
     """Read an adapter.
 
     Args:
         adapter: Folder of the adapter.
-        weights: Names of the base's weights.
+        files_by_tensor: File of each tensor of the base.
 
     Raises:
         ExportError: The adapter is no plain LoRA, or is one of another base.
@@ -156,7 +155,7 @@ def read_lora(adapter: Path, weights: Container[str]) -> Lora:
         match = LORA_TENSOR.fullmatch(name)
         weight = f"{match[1]}.weight" if match else ""
         # What is no A or B of a weight would be lost without a trace.
-        if weight in weights:
+        if weight in files_by_tensor:
             matrices.setdefault(weight, {})[match[2]] = tensor.float()
         else:
             obstacles.append(f"{name}, which belongs to no weight of the base's files")
@@ -165,6 +164,20 @@ def read_lora(adapter: Path, weights: Container[str]) -> Lora:
             f"the adapter has {obstacles[0]}, and only a plain LoRA is merged. Use "
             "gn.export.export_adapter, or PEFT's merge_and_unload without a verification."
         )
+    for name, pair in matrices.items():
+        if pair.keys() != {"A", "B"}:
+            raise ExportError(
+                f"the adapter has only one of the two matrices A and B of {name}. Its file is "
+                "incomplete: train again, or put a copy of the file back."
+            )
+        shape = read_tensor(files_by_tensor[name], name).shape
+        change = (*pair["B"].shape[:1], *pair["A"].shape[1:])
+        if change != tuple(shape):
+            raise ExportError(
+                f"the adapter changes a weight {name} of the shape {change}, but that of the base "
+                f"has {tuple(shape)}. It was trained on another base model, or is no plain "
+                "LoRA on linear layers."
+            )
     return Lora(matrices, config.lora_alpha / config.r)
 
 
@@ -195,12 +208,14 @@ def merge(base: Path, adapter: Path, target: Path, *, dtype: str) -> dict[str, A
         )
     files_by_tensor = tensor_files(base)
     lora = read_lora(adapter, files_by_tensor)
-    retained = {}
-    for chosen in DTYPES if dtype == "auto" else [dtype]:
-        retained[chosen] = retained_share(files_by_tensor, lora, chosen)
-        if retained[chosen] >= MIN_RETAINED:
+    retained: dict[str, float] = {}
+    for candidate in DTYPES if dtype == "auto" else [dtype]:
+        retained[candidate] = retained_share(files_by_tensor, lora, candidate)
+        if retained[candidate] >= MIN_RETAINED:
             break
-    else:
+    # The last one that was tried is the only one that can keep enough.
+    chosen = list(retained)[-1]
+    if retained[chosen] < MIN_RETAINED:
         measured = ", ".join(f"{name} {share:.1%}" for name, share in retained.items())
         raise ExportError(
             "rounding the merged weights would lose a part of the training (share kept: "

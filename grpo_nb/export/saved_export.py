@@ -34,6 +34,7 @@ class VerificationRecord(TypedDict):
     kind: Literal["merged", "adapter", "gguf"]
     run: Text
     adapter: Text
+    """SHA-256 of the run's adapter file."""
     sentence: Text
     checks: dict[str, Literal[True] | None]
     measured: dict

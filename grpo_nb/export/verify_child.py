@@ -30,8 +30,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 #: Check name -> (passed, or None if the check was not made; measurement in words).
 Checks = dict[str, tuple[bool | None, str]]
-#: Largest relative error of a weight that was rounded once. In 16 bit it is twice the largest error
-#: of rounding to the nearest value; in float32 16 times, for the order of sums in B @ A.
+#: Largest relative error of a weight that was rounded once. bfloat16 has 7 bits after the leading
+#: one, so rounding to the nearest value errs by at most 2^-8. In float16 the limit is twice the
+#: largest error, and in float32 16 times, for the order of sums in B @ A.
 ROUNDING = {
     torch.bfloat16: 2.0**-8,
     torch.float16: 2.0**-10,
@@ -292,7 +293,7 @@ def metadata_problems(file: str, tokenizer: Any) -> list[str]:
 
 
 def fits_in_memory(folder: Path, free_memory: int) -> bool:
-    """Return whether a model fits into memory in float32.
+    """Return True if a model fits into memory in float32.
 
     Args:
         folder: Folder of the merged model. The base has as many values, and is loaded before or

@@ -31,11 +31,12 @@ ORIGIN_OF_EMBEDDED_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 SECRET_NAME = re.compile(r"(.*_)?(token|password|secret|key|credentials?)", re.IGNORECASE)
 #: Settings that mean nothing on another machine.
 MACHINE_SETTINGS = frozenset({"run_root", "model", "logging_dir", "output_dir"})
-#: Parts of a text that are removed: in "http://me:pass@host/v1?api_key=5" the login and the key,
-#: and the folders of a path below a home folder or a drive, such as "/home/me/" and "C:\\Users\\".
+#: Parts of a text that are removed: in "http://me:pass@host/v1?api_key=5" the login and the value
+#: of the key, whose name stays, and the folders of a path below a home folder or a drive, such as
+#: "/home/me/" and "C:\\Users\\".
 PRIVATE_PART = re.compile(
     r"""(?<=://)[^\s/'"]*@
-    | [?&][\w-]*(?i:token|key|password|secret)[\w-]*=[^&\s'"]+
+    | (?P<key>[?&][\w-]*(?i:token|key|password|secret)[\w-]*=)[^&\s'"]+
     | (?<![\w/.:<~])
       (?:~|[A-Za-z]:\\+Users
         |/(?:home|root|Users|mnt|media|content|kaggle|workspace|tmp|data|work))
@@ -90,7 +91,7 @@ def model_card(
         info=without_private_parts(info),
         kind=kind,
         metadata=card_metadata(run, kind),
-        base=published_name(settings.model),
+        base=published_base(run),
         model_name=Path(settings.model).name,
         embedded_model=settings.model if settings.model == EMBEDDED_MODEL else None,
         origin=ORIGIN_OF_EMBEDDED_MODEL,
@@ -112,7 +113,7 @@ def card_metadata(run: Run, kind: str = "adapter") -> ModelCardData:
 
     model = run.settings.model
     is_embedded = model == EMBEDDED_MODEL
-    base = published_name(model)
+    base = published_base(run)
     # Merged weights descend from the published model. An adapter fits only embedded weights.
     if is_embedded and kind != "adapter":
         base = ORIGIN_OF_EMBEDDED_MODEL
@@ -127,6 +128,16 @@ def card_metadata(run: Run, kind: str = "adapter") -> ModelCardData:
         pipeline_tag="text-generation",
         tags=["grpo", "trl", "unsloth", "reinforcement-learning"],
     )
+
+
+def published_base(run: Run) -> str | None:
+    """Return the name on the Hub of the model that a run was trained on, as `published_name`.
+
+    A folder such as "models/mine" stays a folder if the notebook is started elsewhere.
+    """
+    if run.info.get("is_base_local"):
+        return None
+    return published_name(run.settings.model)
 
 
 def published_name(model: str) -> str | None:
@@ -150,7 +161,7 @@ def without_private_parts(value: Any) -> Any:
     """Return texts, lists and mappings without private parts: a path's folders, logins and keys.
 
     >>> without_private_parts(["/home/me/acme/model", "http://me:pass@host:8000/v1?api_key=5"])
-    ['model', 'http://host:8000/v1']
+    ['model', 'http://host:8000/v1?api_key=[removed]']
     >>> without_private_parts("open('~/a/c.txt') or </answer>")
     "open('c.txt') or </answer>"
     """
@@ -160,7 +171,13 @@ def without_private_parts(value: Any) -> Any:
         return {name: without_private_parts(value[name]) for name in public_names}
     if isinstance(value, (list, tuple)):
         return [without_private_parts(item) for item in value]
-    return PRIVATE_PART.sub("", value) if isinstance(value, str) else value
+    return PRIVATE_PART.sub(_public_part, value) if isinstance(value, str) else value
+
+
+def _public_part(match: re.Match[str]) -> str:
+    """Return what a text shows in place of a private part."""
+    # Without a mark, a regular expression in the source of a reward would seem to be complete.
+    return f"{match['key']}[removed]" if match["key"] else ""
 
 
 def public_settings(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from grpo_nb.core.palette import COLOURS, INK
 from grpo_nb.core.progress import CellOutput
 from grpo_nb.core.tables import Html, escaped
 from grpo_nb.core.words import displayable, require_choice
-from grpo_nb.runs.outcome import describe_run
+from grpo_nb.runs.outcome import describe_run, unit_of
 from grpo_nb.runs.rows import ACCURACY, HOLDOUT_MEASURES, Row
 
 #: With line styles, curves can be told apart without colour too.
@@ -133,7 +133,9 @@ def training_figure(run: Any, panels: Literal["main", "all"] = "main") -> Figure
     sentence = describe_run(rows, run.reference)
     foot = [sentence]
     if window > 1:
-        foot.append(f"Strong lines: mean of the last {window} steps. Pale lines: each step.")
+        unit = unit_of(rows)
+        each = unit.removesuffix("s")
+        foot.append(f"Strong lines: mean of the last {window} {unit}. Pale lines: each {each}.")
     figure = _empty_figure(shown, foot)
     figure.set_label(sentence)
     for axis, panel in zip(figure.axes, shown, strict=True):
@@ -241,7 +243,7 @@ def _draw_values(axis: Axes, values: pandas.Series, window: int, number: int = 0
     Args:
         axis: The panel.
         values: The values by step.
-        window: Number of steps of the mean.
+        window: Number of rows of the mean.
         number: Number of the line in its panel, which decides colour and line style.
     """
     colour = COLOURS[number % len(COLOURS)]

@@ -66,9 +66,9 @@ def completions_table(
     columns["total"] = weighted.sum(axis=1, min_count=1)
     columns["advantage"] = list(logs["advantages"])
     # What rewards log for each completion (TRL's `log_extra`), such as a judge's reasons.
-    for name, words in logs.get("extra", {}).items():
+    for name, values in logs.get("extra", {}).items():
         if name not in columns:
-            columns[name] = pandas.Series([str(word) for word in words])
+            columns[name] = pandas.Series([str(value) for value in values])
     # Built at once: a table that grows by columns takes twice as long.
     return pandas.DataFrame(columns)
 
@@ -113,7 +113,7 @@ class GroupScores:
     def has_spread(self) -> bool:
         """True if the totals differ. Otherwise GRPO learns nothing from the group.
 
-        Totals that are all NaN count as spread, lest missing scores be reported as equal.
+        Totals that are all NaN count as spread, so that missing scores are not reported as equal.
         """
         totals = self.table["total"]
         is_equal = totals.max() - totals.min() <= NO_SPREAD

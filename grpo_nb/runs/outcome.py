@@ -4,6 +4,7 @@ Prompts and samples differ from step to step, so a comparison of the first and l
 could show a rise that is luck. The test takes all steps.
 """
 
+import itertools
 import math
 import textwrap
 from collections.abc import Sequence
@@ -18,8 +19,8 @@ LEVEL = 0.01
 #: Fewest steps that can show a rise. Four values have 24 orders, so even a steady rise of four
 #: steps has p = 1/24, above `LEVEL`.
 MIN_STEPS = 5
-#: Steps at the end of a run that KL, truncation and the reward in tables are averaged over.
-LAST_STEPS = 10
+#: Rows at the end of a run that KL, truncation and the reward in tables are averaged over.
+LAST_ROWS = 10
 #: Notebooks break longer printed lines in the middle of a word.
 LINE_WIDTH = 88
 
@@ -33,13 +34,15 @@ class Rise:
         last: Mean reward over the last third of the steps.
         p_value: Probability that a model which learns nothing shows a rise at least as clear; 1
             with too few steps.
-        steps: Number of steps with a finite reward.
+        steps: Number of rows with a finite reward: of steps, if each step was logged.
+        unit: "steps", or "logged steps" if not each step has a row (`unit_of`).
     """
 
     first: float
     last: float
     p_value: float
     steps: int
+    unit: str = "steps"
 
     @property
     def is_clear(self) -> bool:
@@ -53,12 +56,12 @@ class Rise:
     def claim(self) -> str:
         """Beginning of every sentence about the reward of a run, so that all sentences agree."""
         if self.steps == 0:
-            return "No step has a reward"
+            return "No step has a finite reward"
         if self.steps == 1:
             return f"The reward of the only step is {self.first:.2f}"
         # With fewer than six steps a "third" is a single step.
         third = f" {self.steps // 3}" if self.steps >= 6 else ""
-        start = f"{self.first:.2f} (first{third} of {self.steps} steps)"
+        start = f"{self.first:.2f} (first{third} of {self.steps} {self.unit})"
         end = f"{self.last:.2f} (last{third})"
         if self.is_clear:
             return f"The reward rose from {start} to {end}"
@@ -77,12 +80,12 @@ class Rise:
             )
         if self.steps == 0:
             return (
-                f"{self.claim} that is a finite number. gn.check_rewards(rewards, task) shows "
-                "whether a reward causes this."
+                f"{self.claim}. gn.check_rewards(rewards, task) shows whether a reward causes this."
             )
         if self.steps < MIN_STEPS:
             return (
-                f"{self.claim}. Train at least {MIN_STEPS} steps: fewer are too few to show a rise."
+                f"{self.claim}. Train at least {MIN_STEPS} {self.unit}: fewer are too few to show "
+                "a rise."
             )
         return (
             f"{self.claim}. run.plot() and run.alerts show what was missing; more steps or an "
@@ -91,6 +94,19 @@ class Rise:
 
     def __repr__(self) -> str:
         return self.sentence
+
+
+def unit_of(rows: Sequence[Row]) -> str:
+    """Return what sentences call the rows of a run: "steps", or "logged steps" if some have no row.
+
+    With `logging_steps=5` a row is the mean of five steps.
+
+    >>> [unit_of([{"step": step} for step in logged]) for logged in ((1, 2, 3), (5, 10, 12))]
+    ['steps', 'logged steps']
+    """
+    steps = [row["step"] for row in rows]
+    has_gap = any(later - earlier > 1 for earlier, later in itertools.pairwise([0, *steps]))
+    return "logged steps" if has_gap else "steps"
 
 
 def reward_rise(rows: Sequence[Row]) -> Rise:
@@ -116,6 +132,7 @@ def reward_rise(rows: Sequence[Row]) -> Rise:
         last=mean(values[-third:]),
         p_value=p_value,
         steps=len(values),
+        unit=unit_of(rows),
     )
 
 
@@ -135,15 +152,15 @@ def describe_run(rows: Sequence[Row], reference: str = "the reference model") ->
     # The test and the curves leave these steps out, so the sentence must not hide them.
     broken = sum("reward" in row for row in rows) - rise.steps
     if broken:
-        parts.append(f"it was NaN or infinite at {broken} more")
-    # In a short run at most a third of the steps, so the mean describes the end only.
-    count = min(LAST_STEPS, max(1, rise.steps // 3))
+        parts.append(f"it was NaN or infinite at {broken} further {rise.unit}")
+    # In a short run at most a third of the rows, so the mean describes the end only.
+    count = min(LAST_ROWS, max(1, rise.steps // 3))
     last = rows[-count:]
     kl = mean(metric_values(last, "kl"))
     parts.append("KL not measured" if math.isnan(kl) else f"KL to {reference} {kl:.3f}")
     truncated = mean(metric_values(last, "completions/clipped_ratio"))
     if not math.isnan(truncated):
-        span = f" (last {count} steps)" if count > 1 else ""
+        span = f" (last {count} {rise.unit})" if count > 1 else ""
         parts.append(f"{truncated:.0%} of the completions truncated{span}")
     return "; ".join(parts) + "."
 
@@ -170,9 +187,7 @@ class Outcome:
     """The verdict on a run, for the end of a notebook. `print` shows one paragraph per fact.
 
     Attributes:
-        worked: True if the held-out comparison is of this run and better, none of its questions is
-            known to have been trained on, the answers themselves did not get worse, the
-            majority-class baseline, if there is one, is cleared, and the reward rose.
+        worked: True if all conditions hold that `Run.outcome` lists.
         facts: What happened. The first one starts with "It worked." or with what is missing.
     """
 

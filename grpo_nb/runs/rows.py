@@ -130,10 +130,13 @@ def reading(file: Path, where: str = "") -> Iterator[None]:
         ) from error
 
 
-def read_rows(file: Path) -> list[dict[str, Any]]:
+def read_rows(file: Path, *, is_appended: bool = False) -> list[dict[str, Any]]:
     """Read a file of JSON lines, one mapping in each. A missing file has no rows.
 
-    The last line of `metrics.jsonl` is left out if a crash truncated it.
+    Args:
+        file: The file.
+        is_appended: True if the file is written line by line. A crash can truncate its last line,
+            which is then left out.
 
     Raises:
         ValueError: A line cannot be read; the message names file and line.
@@ -150,7 +153,7 @@ def read_rows(file: Path) -> list[dict[str, Any]]:
             try:
                 row = json.loads(line)
             except json.JSONDecodeError:
-                if file.name == "metrics.jsonl" and number == len(lines):
+                if is_appended and number == len(lines):
                     break
                 raise
             if not isinstance(row, dict):
@@ -230,5 +233,10 @@ def best_row(rows: Iterable[Row]) -> Row | None:
     >>> best_row([{"step": step, ACCURACY: score} for step, score in enumerate((0.5, 0.8, 0.8), 1)])
     {'step': 2, 'holdout/accuracy': 0.8}
     """
-    scored = [row for row in rows if isinstance(row.get(ACCURACY), (int, float))]
+    rows = list(rows)
+    scored = []
+    for row, score in zip(rows, metric_values(rows, ACCURACY), strict=True):
+        # A NaN would be the best forever, because no number is greater.
+        if math.isfinite(score):
+            scored.append(row)
     return max(scored, key=lambda row: row[ACCURACY], default=None)

@@ -233,7 +233,7 @@ class Run(Shown):
     def rows(self) -> list[dict[str, Any]]:
         """One mapping per logged step, with TRL's metric names, without metrics not measured."""
         file = self._file("metrics.jsonl")
-        rows = read_rows(file)
+        rows = read_rows(file, is_appended=True)
         for row in rows:
             with reading(file, f", step {in_line(row.get('step'))},"):
                 # Metrics have any name, so only the step and the alerts are known.
@@ -395,7 +395,7 @@ class Run(Shown):
 
     @property
     def trained_questions(self) -> dict[str, str] | None:
-        """Name of this run as a source, by the hash of each training question; None if not kept.
+        """`the training questions of <run>` by the hash of each of them; None if not kept.
 
         Raises:
             ValueError: The file is empty or damaged, so that every question would seem to be new.

@@ -115,6 +115,8 @@ class RunInfo:
     """Name of its machine."""
     base: Text | None = None
     """Identity of the base model's weights."""
+    is_base_local: bool | None = None
+    """True if the base model was a folder. A relative path can look like a name on the Hub."""
     reference: Text | None = None
     """Model that the KL is measured against, in words (`training.run_start`)."""
     effective: dict | None = None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.files import shown_path
 from grpo_nb.core.tables import Part, Shown, Table, bold
-from grpo_nb.runs.outcome import LAST_STEPS
+from grpo_nb.runs.outcome import LAST_ROWS
 from grpo_nb.runs.rows import holdout_in_words, mean, metric_values
 from grpo_nb.runs.run_folder import Run, open_run
 
@@ -84,7 +84,7 @@ class RunTable(Shown, Sequence):
             rows = run.rows
             done = rows[-1]["step"] if rows else 0
             planned = run.settings.max_steps
-            reward = mean(metric_values(rows[-LAST_STEPS:], "reward"))
+            reward = mean(metric_values(rows[-LAST_ROWS:], "reward"))
             own_values = [f"{fact}={values[number]}" for fact, values in differences.items()]
             line = (
                 names[number],
@@ -119,8 +119,7 @@ def list_runs(root: str | Path | None = None) -> RunTable:
     for file in sorted(root.glob("*/run.json")):
         try:
             run = open_run(file.parent)
-            # Everything that the table shows is read once, to find out if it is damaged.
-            _ = run.started, run.settings, run.rows, run.comparison
+            _read_shown_parts(run)
             readable.append(run)
         except (OSError, ValueError) as error:
             unreadable[file.parent.name] = str(error)
@@ -128,6 +127,18 @@ def list_runs(root: str | Path | None = None) -> RunTable:
     runs = sorted(readable, key=lambda run: run.started)
     title = f"Runs in {root}: {len(runs)}"
     return RunTable(title, tuple(runs), shows_curves=False, unreadable=unreadable)
+
+
+def _read_shown_parts(run: Run) -> None:
+    """Read everything that the table shows.
+
+    Raises:
+        ValueError: A part is damaged.
+    """
+    _ = run.started
+    _ = run.settings
+    _ = run.rows
+    _ = run.comparison
 
 
 def side_by_side(*runs: Run | str | Path) -> RunTable:

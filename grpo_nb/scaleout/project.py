@@ -18,7 +18,7 @@ from grpo_nb.runs.card import published_name, write_model_card
 from grpo_nb.runs.groups import completions_table
 from grpo_nb.runs.rows import read_rows, reading, repetition_metrics, tidy_row
 from grpo_nb.runs.run_folder import Run, open_run
-from grpo_nb.runs.run_info import RunInfo, read_run_info
+from grpo_nb.runs.run_info import RUN_INFO, RunInfo, check_fields, read_run_info
 
 #: Subfolder of a copied base model, and its name as the model of the settings.
 COPIED_BASE = "base"
@@ -87,8 +87,7 @@ class Project(Shown):
         # File times would not show a new training: the clocks of two machines differ.
         if not is_made or run.info["started"] != started:
             with staged_folder(run.path) as staged:
-                with reading(self.path, " (origin.json or result/)"):
-                    _write_trained_run(staged, self, finished)
+                _write_trained_run(staged, self, finished)
                 put_in_place(staged, run.path)
             # Written after the move, because the card shows the name of the folder.
             write_model_card(run)
@@ -140,34 +139,43 @@ def open_project(folder: str | Path) -> Project:
 
 
 def _write_trained_run(target: Path, project: Project, finished: dict[str, Any]) -> None:
-    """Fill a folder with what was trained in a project, as `gn.train` would have left it."""
+    """Fill a folder with what was trained in a project, as `gn.train` would have left it.
+
+    Raises:
+        ValueError: A file of the project is damaged.
+    """
     source = project.path
-    settings = _trained_settings(project, finished["trainer"])
-    info = dataclasses.replace(
-        project.origin,
-        status="finished",
-        settings=settings.to_dict(),
-        # All of these are shown on the card of the run.
-        machine={name: finished["machine"][name] for name in ("platform", "device", "gpu")},
-        started=finished["started"],
-        # Packages that only the kit uses have the versions of the machine that wrote the folder.
-        versions={**project.origin.versions, **finished["versions"]},
-        rollout=f"trl, processes: {finished['processes']} ({finished['strategy']})",
-        effective=None,
-    )
+    damaged_place = " (origin.json or result/)"
+    with reading(source, damaged_place):
+        settings = _trained_settings(project, finished["trainer"])
+        info = dataclasses.replace(
+            project.origin,
+            status="finished",
+            settings=settings.to_dict(),
+            # All of these are shown on the card of the run.
+            machine={name: finished["machine"][name] for name in ("platform", "device", "gpu")},
+            started=finished["started"],
+            # Packages that only the kit uses have the versions of the machine that wrote the
+            # folder.
+            versions={**project.origin.versions, **finished["versions"]},
+            rollout=f"trl, processes: {finished['processes']} ({finished['strategy']})",
+            effective=None,
+        )
+        check_fields("finished.json", info.to_dict(), RUN_INFO)
     run = Run(target)
     run.write_info(info)
-    weights = run.weights  # Raises if a field of finished.json has another type.
+    weights = run.weights
     # train.py knows no health rules, so they judge its rows here.
     health = HealthMonitor(weights=weights, ranges=run.ranges, group_size=settings.num_generations)
     for logged in read_rows(source / "result" / "steps.jsonl"):
-        step = logged["step"]
-        row = tidy_row(logged["logs"], step, settings.max_steps, settings.beta)
-        table = None
-        # Without this metric the step reused an earlier step's completions.
-        if "completions/mean_length" in row:
-            table = completions_table(logged, step, settings.num_generations, weights)
-            row |= repetition_metrics(table["completion"], table["group"])
+        with reading(source, damaged_place):
+            step = logged["step"]
+            row = tidy_row(logged["logs"], step, settings.max_steps, settings.beta)
+            table = None
+            # Without this metric the step reused an earlier step's completions.
+            if "completions/mean_length" in row:
+                table = completions_table(logged, step, settings.num_generations, weights)
+                row |= repetition_metrics(table["completion"], table["group"])
         alerts = health.update(row)
         if alerts:
             row["alerts"] = [alert.to_dict() for alert in alerts]
@@ -176,7 +184,9 @@ def _write_trained_run(target: Path, project: Project, finished: dict[str, Any])
     # Without it, a later stage would be compared with the base model and credited with all stages.
     copy_files(source / "adapter_init", target / "start", "adapter_*")
     # A comparison of the run warns about held-out questions that were trained on.
-    questions = [row["question"] for row in read_rows(source / "train.jsonl")]
+    train_file = source / "train.jsonl"
+    with reading(train_file):
+        questions = [row["question"] for row in read_rows(train_file)]
     run.keep_questions(questions, read_rows(source / "holdout.jsonl"))
     copy_files(source, target, "chat_template.jinja")
 

@@ -196,7 +196,7 @@ def source_of(name: str, function: Callable[..., Any]) -> str:
 
 
 def is_installed(module: str) -> bool:
-    """Return whether a module is the kit's, Python's or from a package, so not a user's own."""
+    """Return True if a module is the kit's, Python's or from a package, so not a user's own."""
     package = module.partition(".")[0]
     if package == THIS_PACKAGE or package in sys.stdlib_module_names:
         return True

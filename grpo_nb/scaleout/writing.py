@@ -6,9 +6,10 @@ the recorded scores in a fresh process.
 
 import importlib.metadata
 import json
+import operator
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from grpo_nb import __version__
 from grpo_nb.config.arguments import is_publishing
@@ -21,7 +22,7 @@ from grpo_nb.export.staged_export import require_same_base
 from grpo_nb.models.identity import weights_identity
 from grpo_nb.models.sources import resolve_model
 from grpo_nb.rewards.base import RewardFunction, reward_name
-from grpo_nb.runs.card import public_settings, published_name, without_private_parts
+from grpo_nb.runs.card import public_settings, published_base, without_private_parts
 from grpo_nb.runs.rows import reading
 from grpo_nb.runs.run_folder import Run, open_run
 from grpo_nb.scaleout.project import (
@@ -104,7 +105,7 @@ def write(
             "here, with gn.train(...)."
         )
     # A model of the Hub is fetched there. Any other one is copied.
-    model = published_name(run.settings.model) or COPIED_BASE
+    model = published_base(run) or COPIED_BASE
     revision = None
     needed_folders = [run.path]
     if model == COPIED_BASE:
@@ -241,27 +242,54 @@ def _recorded_steps(run: Run) -> list[dict[str, Any]]:
         has_comparable_loss = generation_size == settings.per_device_train_batch_size
     rows_by_step = {row["step"]: row for row in run.rows}
     recorded_steps = []
-    with reading(file):
-        for generation in json.loads(file.read_text("utf-8")):
-            # TRL counts finished steps, and a run counts from 1.
-            step = generation["step"] + 1
-            if step not in run.steps or step not in rows_by_step:
-                break
-            table = run.completions(step)
-            rows = [row for row in generation["rows"] for _ in range(settings.num_generations)]
-            entry = {
-                "step": step,
-                "rows": rows,
-                "completion": list(table["completion"]),
-                "completion_ids": generation["completion_ids"],
-                "rewards": {name: table[name].tolist() for name in run.weights},
-                "advantages": table["advantage"].tolist(),
-            }
-            if has_comparable_loss:
-                metrics = rows_by_step[step]
-                entry |= {name: metrics[name] for name in ("loss", "grad_norm") if name in metrics}
-            recorded_steps.append(entry)
+    for generation in _read_generations(file):
+        step = generation.finished_steps + 1
+        if step not in run.steps or step not in rows_by_step:
+            break
+        table = run.completions(step)
+        rows = []
+        for row_of_group in generation.rows_of_groups:
+            rows += [row_of_group] * settings.num_generations
+        with reading(run.completions_file(step)):
+            completions = list(table["completion"])
+            rewards = {name: table[name].tolist() for name in run.weights}
+            advantages = table["advantage"].tolist()
+        entry = {
+            "step": step,
+            "rows": rows,
+            "completion": completions,
+            "completion_ids": generation.completion_ids,
+            "rewards": rewards,
+            "advantages": advantages,
+        }
+        if has_comparable_loss:
+            metrics = rows_by_step[step]
+            entry |= {name: metrics[name] for name in ("loss", "grad_norm") if name in metrics}
+        recorded_steps.append(entry)
     return recorded_steps
+
+
+class _Generation(NamedTuple):
+    """One of the first generations of a run (`training.run_start.write_generation`)."""
+
+    finished_steps: int
+    """Steps that were done before. TRL counts these, and a run counts its steps from 1."""
+    rows_of_groups: list[dict[str, Any]]
+    completion_ids: list[list[int]]
+
+
+def _read_generations(file: Path) -> list[_Generation]:
+    """Read `generations.json`.
+
+    Raises:
+        ValueError: The file is damaged.
+    """
+    generations = []
+    with reading(file):
+        for entry in json.loads(file.read_text("utf-8")):
+            step, rows, completion_ids = entry["step"], entry["rows"], entry["completion_ids"]
+            generations.append(_Generation(operator.index(step), list(rows), list(completion_ids)))
+    return generations
 
 
 # The folder

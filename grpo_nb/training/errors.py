@@ -79,8 +79,8 @@ def explaining_machine_faults(settings: Settings, model: Any, run: Path) -> Iter
         if advice is not None:
             adapter = str(run / "adapter")
             raise EnvironmentProblem(
-                f"{advice} Another batch size or length makes it another run, which can start from "
-                f"what this run has learned: gn.load_model(settings, adapter={adapter!r}).\n"
+                f"{advice} With another batch size or length this run cannot be resumed. Start a "
+                f"new run from its adapter: gn.load_model(settings, adapter={adapter!r}).\n"
                 f"({type(error).__name__}: {str(error)[:200]})"
             ) from error
         if is_disk_full(error):

@@ -33,7 +33,7 @@ from grpo_nb.runs.alert import Alert
 from grpo_nb.runs.checkpoints import best_adapter_folder, delete_outdated_best
 from grpo_nb.runs.figure import LivePlot
 from grpo_nb.runs.groups import completions_table, transcripts
-from grpo_nb.runs.rows import ACCURACY, HOLDOUT_MEASURES, best_row, repetition_metrics, tidy_row
+from grpo_nb.runs.rows import HOLDOUT_MEASURES, best_row, repetition_metrics, tidy_row
 from grpo_nb.runs.run_folder import Run
 from grpo_nb.scoring.correct_answers import choose_grader, grader_in_words
 from grpo_nb.upstream.trl import last_generation
@@ -148,6 +148,8 @@ class Recorder(TrainerCallback):
         if SAMPLING_METRIC in row:
             table = self._completions_of_step(row)
         self._ask_observers(row, table)
+        # Observers may add numbers of numpy. The row must be as a resumed run reads it.
+        row = json.loads(json.dumps(row, default=float))
         new_alerts = self.health.update(row)
         if new_alerts:
             row["alerts"] = [alert.to_dict() for alert in new_alerts]
@@ -157,7 +159,8 @@ class Recorder(TrainerCallback):
         # 2. Write before showing: a figure that fails loses nothing.
         self.run.write_step(row, table)
         self.rows.append(row)
-        is_best = ACCURACY in row and best_row(self.rows)["step"] == row["step"]
+        best = best_row(self.rows)
+        is_best = best is not None and best["step"] == row["step"]
         if is_best and self.trainer.has_finite_adapter:
             self._save_best_adapter(row["step"])
         self._show(row, new_alerts)

@@ -19,7 +19,6 @@ from grpo_nb.runs.checkpoints import (
 )
 from grpo_nb.runs.run_folder import Run, open_run
 from grpo_nb.runs.run_info import RunInfo
-from grpo_nb.runs.run_table import list_runs
 from grpo_nb.scoring.record import differences
 from grpo_nb.training.run_start import BASE_REFERENCE
 
@@ -63,6 +62,7 @@ def find_run(
     | none                             | new run       | new run        | error   |
     | finished, same training          | returned      | returned       | error   |
     | the same, and larger `max_steps` | resumed       | resumed        | resumed |
+    | the same, smaller `max_steps`    | error         | error          | error   |
     | finished, another training       | new run       | error          | error   |
     | unfinished, same training        | resumed       | resumed        | resumed |
     | unfinished, another training     | error         | error          | error   |
@@ -197,18 +197,27 @@ def _requested_run(root: Path, name: str | None, resume: str | Path | None) -> R
 def _newest_run(root: Path) -> Run | None:
     """Return the run in a folder that was started last; None if there is none.
 
+    Only the time of the start is read, so damage to the rest of an older run does not matter.
+
     Raises:
-        ValueError: A run cannot be read, and may be the newest.
+        ValueError: The time of a run cannot be read, so that this run may be the newest.
     """
-    runs = list_runs(root)
-    if runs.unreadable:
-        damaged, reason = next(iter(runs.unreadable.items()))
-        raise ValueError(
-            f"the run {damaged!r} may be the newest, and cannot be read: {reason} To resume "
-            "another run, name it, as in resume='name'. To start a new run, pass resume=None, or "
-            "move the damaged folder elsewhere."
-        )
-    return runs[-1] if runs else None
+    started = {}
+    for file in sorted(root.glob("*/run.json")):
+        folder = file.parent
+        try:
+            started[folder] = Run(folder).started
+        except (OSError, ValueError) as error:
+            raise ValueError(
+                f"the run {folder.name!r} may be the newest, and cannot be read: {error} To resume "
+                "another run, name it, as in resume='name'. To start a new run, pass resume=None, "
+                "or move the damaged folder elsewhere."
+            ) from error
+    if not started:
+        return None
+    # Of runs that started in the same second, the last name counts.
+    *_, newest = sorted(started, key=started.get)
+    return open_run(newest)
 
 
 def _differences_in_training(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -4,7 +4,7 @@ With the start folder the first steps can be repeated elsewhere (`grpo_nb.scaleo
 
 runs/<name>/start/
   adapter_*                    the LoRA before the first step; the KL may be measured against it
-  train.jsonl                  the training rows in their order, if they have at most 100 MB
+  train.jsonl                  the training rows in their order; left out above 100 MB
   generations.json             the first three generations: the row of each group, and the token ids
                                of each completion
 """
@@ -17,6 +17,7 @@ import os
 import platform
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.config.hardware import compute_dtype
@@ -86,6 +87,7 @@ def new_run_info(prepared: Prepared) -> RunInfo:
         versions=package_versions(),
         rollout=rollout,
         base=base_identity(model, settings.model),
+        is_base_local=Path(settings.model).expanduser().exists(),
     )
 
 
@@ -115,10 +117,11 @@ def set_kl_reference(model: Any, settings: Settings, info: RunInfo) -> None:
         ValueError: A resumed run measured its KL against a copy, which is missing here.
     """
     lora_b = [tensor for name, tensor in model.named_parameters() if "lora_B.default" in name]
-    is_trained = any(bool(tensor.detach().any()) for tensor in lora_b)
-    is_base = info.reference == BASE_REFERENCE or not is_trained
-    if is_base and "ref" in model.peft_config:
-        # With B = 0 the copy is the base model, and costs three matrix products per layer.
+    starts_trained = any(bool(tensor.detach().any()) for tensor in lora_b)
+    # A resumed run keeps its reference, although its adapter is trained by now. A new run whose
+    # B is 0 starts as the base model, and the copy would cost three matrix products per layer.
+    measures_against_base = info.reference == BASE_REFERENCE or not starts_trained
+    if measures_against_base and "ref" in model.peft_config:
         model.delete_adapter("ref")
     reference = START_REFERENCE if "ref" in model.peft_config else BASE_REFERENCE
     if info.reference not in (None, reference):
@@ -126,7 +129,7 @@ def set_kl_reference(model: Any, settings: Settings, info: RunInfo) -> None:
             f"this run measures its KL against {info.reference}, but on a GPU Unsloth measures it "
             "against the base model. Resume it on a CPU, where it started, or start a new run."
         )
-    if settings.beta and reference == BASE_REFERENCE and not is_base:
+    if settings.beta and reference == BASE_REFERENCE and not measures_against_base:
         warn_user(
             "On a GPU, Unsloth measures the KL against the base model, so this run cannot measure "
             "it against the adapter that it starts from.",

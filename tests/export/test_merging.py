@@ -176,6 +176,18 @@ def test_merge_refuses_useless_adapters_and_bases(tmp_path: Path) -> None:
     refused((base, adapter), r"'base' is stored quantized.*load_in_4bit=True")
 
 
+def test_merge_refuses_half_an_adapter_and_another_base(tmp_path: Path) -> None:
+    base, adapter = base_and_adapter(tmp_path)
+    tensors = tensors_in(adapter)
+    name = next(name for name in tensors if ".q_proj.lora_B" in name)
+    b = tensors.pop(name)
+    for tensor, message in ((None, "only one of the two matrices"), (b[:-1], "another base model")):
+        content = tensors if tensor is None else tensors | {name: tensor.contiguous()}
+        save_file(content, adapter / "adapter_model.safetensors")
+        with pytest.raises(ExportError, match=message):
+            merged((base, adapter), tmp_path / "out", "float32")
+
+
 def test_merge_refuses_an_index_that_leaves_the_base(tmp_path: Path) -> None:
     base, adapter = base_and_adapter(tmp_path)
     (base / "model.safetensors").rename(tmp_path / "secret.safetensors")

@@ -120,7 +120,8 @@ def test_card_has_no_private_parts(kind: str, tmp_path: Path) -> None:
         ("/workspace/acme/model", "model"),
         ("https://me:p@ss@host:8000/v1", "https://host:8000/v1"),
         ("C:\\Users\\me\\q.csv", "q.csv"),
-        ("http://h/x?access_token=abc&b=1", "http://h/x&b=1"),
+        ("http://h/x?access_token=abc&b=1", "http://h/x?access_token=[removed]&b=1"),
+        ("re.search(r'?key=(.*)', text)", "re.search(r'?key=[removed]', text)"),
     ],
 )
 def test_private_parts_are_removed_from_text(text: str, said: str | None) -> None:
@@ -226,3 +227,11 @@ def test_card_says_whose_system_prompt_it_shows(run: gn.runs.Run) -> None:
 @pytest.mark.parametrize("name", ["hub_token", "HUB_TOKEN", "Api_Key", "Run_Root"])
 def test_public_settings_leaves_out_private_names_in_any_case(name: str) -> None:
     assert public_settings({name: "hf_1234", "beta": 0.1}) == {"beta": 0.1}
+
+
+def test_local_base_stays_local_in_another_folder(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "first", model="models/mine")
+    assert card_metadata(run).base_model == "models/mine"
+    (run.path / "run.json").write_text(json.dumps(run.info | {"is_base_local": True}))
+    assert card_metadata(run).base_model is None
+    assert "mine (local)" in model_card(run)

@@ -140,6 +140,17 @@ def test_total_reward_shows_values_pale_and_mean_strong() -> None:
     assert mean.get_ydata()[-1] == pytest.approx(sum(last_five) / 5)
 
 
+def test_figure_of_rows_of_several_steps_calls_them_logged_steps() -> None:
+    rows = made_rows(20)
+    assert "mean of the last 5 steps. Pale lines: each step." in foot_of(
+        training_figure(run_of(rows))
+    )
+    every_fifth = [row | {"step": 5 * row["step"]} for row in rows]
+    assert "mean of the last 5 logged steps. Pale lines: each logged step." in foot_of(
+        training_figure(run_of(every_fifth))
+    )
+
+
 def test_each_reward_is_named_with_weight_and_own_style() -> None:
     axis = panels(made_rows())["Each reward"]
     assert {"right x2", "form"} <= set(texts_of(axis))

@@ -80,10 +80,20 @@ def test_rise_after_a_high_outlier_is_not_clear() -> None:
 
 def test_describe_without_a_reward_says_so() -> None:
     sentence = describe_run([{"step": 1, "kl": 0.1}])
-    assert sentence.startswith("No step has a reward that is a finite number.")
+    assert sentence.startswith("No step has a finite reward.")
 
 
 def test_sentence_of_an_unmeasured_reward_asks_for_no_steps() -> None:
     sentence = reward_rise([{"step": 1, "kl": 0.1}]).sentence
-    assert sentence.startswith("No step has a reward that is a finite number.")
+    assert sentence.startswith("No step has a finite reward.")
     assert "Train at least" not in sentence
+
+
+def test_rise_of_rows_of_several_steps_calls_them_logged_steps() -> None:
+    logged = [{"step": 5 * number, "reward": float(number)} for number in range(1, 13)]
+    logged.append({"step": 63, "reward": math.nan})
+    assert "(first 4 of 12 logged steps)" in reward_rise(logged).claim
+    described = describe_run([row | {"completions/clipped_ratio": 0.5} for row in logged])
+    assert "NaN or infinite at 1 further logged steps" in described
+    assert "truncated (last 4 logged steps)" in described
+    assert "at least 5 logged steps" in reward_rise(logged[:2]).sentence

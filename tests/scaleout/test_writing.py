@@ -136,7 +136,7 @@ def test_hub_model_with_other_weights_is_refused(
     """The folder would pin the revision in the cache, which is not the one of the training."""
     copy = Path(shutil.copytree(run.path, tmp_path / "copy"))
     settings = run.info["settings"] | {"model": "acme/tiny"}
-    rewrite(copy / "run.json", settings=settings, base="0" * 32)
+    rewrite(copy / "run.json", settings=settings, base="0" * 32, is_base_local=False)
     cached = str(letters_folder / "config.json")
     monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *_: cached)
     with pytest.raises(gn.export.ExportError, match="are not those that the run"):
@@ -248,6 +248,7 @@ def test_settings_of_a_gpu_run_are_written(run: gn.runs.Run, tmp_path: Path) -> 
         copy / "run.json",
         settings=run.info["settings"] | {"loss_type": "dapo", **more},
         effective=effective,
+        is_base_local=False,
     )
     project = gn.scaleout.write(copy, tmp_path / "folder", rewards=run.rewards)
     values = values_of(project)
@@ -287,6 +288,14 @@ def test_damaged_generations_are_named(run: gn.runs.Run, tmp_path: Path, content
     (copy / "start" / "generations.json").write_text(content)
     with pytest.raises(ValueError, match=r"generations\.json is damaged"):
         gn.scaleout.write(copy, tmp_path / "folder", rewards=run.rewards)
+
+
+def test_damaged_completions_are_named(run: gn.runs.Run, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(run.path, tmp_path / "copy"))
+    (copy / "completions" / "step_000001.parquet").write_bytes(b"PAR1")
+    with pytest.raises(ValueError, match=r"step_000001\.parquet is damaged") as caught:
+        gn.scaleout.write(copy, tmp_path / "folder", rewards=run.rewards)
+    assert "generations.json" not in str(caught.value)
 
 
 def test_run_without_its_arguments_is_named(run: gn.runs.Run, tmp_path: Path) -> None:

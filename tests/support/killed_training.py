@@ -96,7 +96,9 @@ def has_done_a_step(folder: Path, pid: int, before: int) -> bool:
             return False
     except FileNotFoundError:  # not begun yet, or begun anew at this moment
         return False
-    return any(row["step"] > before for row in read_rows(folder / "metrics.jsonl"))
+    return any(
+        row["step"] > before for row in read_rows(folder / "metrics.jsonl", is_appended=True)
+    )
 
 
 def main(model: str, root: str, count: str) -> None:
@@ -119,7 +121,8 @@ def main(model: str, root: str, count: str) -> None:
             if seconds is not None
             else (Path(root) / "operation.txt").read_text()
         )
-        kills.append({"at": at, "rows": len(read_rows(Path(root) / "killed" / "metrics.jsonl"))})
+        rows = read_rows(Path(root) / "killed" / "metrics.jsonl", is_appended=True)
+        kills.append({"at": at, "rows": len(rows)})
     assert not in_child(lambda: train(parts, settings, "whole")), "it was not to be killed"
     print(json.dumps(kills))
 

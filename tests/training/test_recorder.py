@@ -8,6 +8,7 @@ import numpy
 import pytest
 
 import grpo_nb as gn
+from grpo_nb.runs.rows import ACCURACY
 from grpo_nb.training.recorder import HoldoutScore
 from tests.run_fixtures import brevity
 from tests.support.tiny import load_tiny
@@ -160,3 +161,13 @@ def test_holdout_score_uses_the_runs_own_grader(monkeypatch) -> None:
     assert (rows[0]["holdout/accuracy_low"], rows[0]["holdout/accuracy_high"]) == pytest.approx(
         (0.764, 0.991), abs=1e-3
     ), "Wilson's"
+
+
+@pytest.mark.parametrize("first", [None, math.nan, numpy.float32(0.25)])
+def test_holdout_score_of_an_observer_never_ends_the_training(tiny, settings, first) -> None:
+    def scoring(row: dict, completions: object) -> None:
+        row[ACCURACY] = first if row["step"] == 1 else numpy.float32(0.5)
+
+    run = gn.train(*tiny, [brevity], settings, observers=[scoring])
+    assert run.status == "finished"
+    assert run.best["step"] == 2

@@ -335,6 +335,14 @@ def test_auto_refuses_a_damaged_only_run(root: Path, settings: gn.Settings) -> N
         find_run(settings, None, "auto")
 
 
+def test_auto_ignores_damage_that_hides_no_start(root: Path, settings: gn.Settings) -> None:
+    make_run(root / "a", started="2026-01-01")
+    newest = make_run(root / "b", started="2026-01-02")
+    put(root / "a" / "metrics.jsonl", b"{\n{}")
+    put(root / "a" / "comparison" / "comparison.json", b"{")
+    assert find_run(settings, None, "auto").run.path == newest.path
+
+
 def test_auto_warns_when_only_a_reward_state_changed(root: Path, settings: gn.Settings) -> None:
     make_run(root / "a", status="finished", saved=(), rewards=[REWARD])
     put(root / "a" / "adapter" / "adapter_model.safetensors", b"weights")
