@@ -5,6 +5,7 @@ No code in the folder is executed, and paths that lead outside of the folder are
 
 import dataclasses
 import json
+import operator
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -155,8 +156,7 @@ def _write_trained_run(target: Path, project: Project, finished: dict[str, Any])
             # All of these are shown on the card of the run.
             machine={name: finished["machine"][name] for name in ("platform", "device", "gpu")},
             started=finished["started"],
-            # Packages that only the kit uses have the versions of the machine that wrote the
-            # folder.
+            # Packages that only the kit uses keep the versions with which the folder was written.
             versions={**project.origin.versions, **finished["versions"]},
             rollout=f"trl, processes: {finished['processes']} ({finished['strategy']})",
             effective=None,
@@ -169,7 +169,7 @@ def _write_trained_run(target: Path, project: Project, finished: dict[str, Any])
     health = HealthMonitor(weights=weights, ranges=run.ranges, group_size=settings.num_generations)
     for logged in read_rows(source / "result" / "steps.jsonl"):
         with reading(source, damaged_place):
-            step = logged["step"]
+            step = operator.index(logged["step"])
             row = tidy_row(logged["logs"], step, settings.max_steps, settings.beta)
             table = None
             # Without this metric the step reused an earlier step's completions.

@@ -231,6 +231,29 @@ def test_damaged_machine_is_named_and_leaves_no_run(
     assert not (copy / "back" / "copy").exists()
 
 
+def test_damaged_step_is_named(back: gn.scaleout.Project, tmp_path: Path) -> None:
+    ignored = shutil.ignore_patterns("back")
+    copy = Path(shutil.copytree(back.path, tmp_path / "copy", ignore=ignored))
+    (copy / "result" / "steps.jsonl").write_text('{"step": "1", "logs": {"reward": 1.0}}\n')
+    with pytest.raises(ValueError, match=r"origin\.json or result/.* damaged"):
+        _ = gn.scaleout.open(copy).run
+
+
+def test_health_rules_are_asked_outside_of_reading(
+    back: gn.scaleout.Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bug of the kit must not be reported as a damaged file."""
+    ignored = shutil.ignore_patterns("back")
+    copy = Path(shutil.copytree(back.path, tmp_path / "copy", ignore=ignored))
+
+    def fails(*_: object) -> None:
+        raise TypeError("a bug")
+
+    monkeypatch.setattr("grpo_nb.scaleout.project.HealthMonitor.update", fails)
+    with pytest.raises(TypeError, match="a bug"):
+        _ = gn.scaleout.open(copy).run
+
+
 def test_run_of_a_folder_opened_as_a_dot_has_full_paths(
     back: gn.scaleout.Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
