@@ -193,7 +193,8 @@ for name, weight in first_group.weights.items():
 #
 # <details><summary>What you should see</summary>
 #
-# @ADDS@
+# In 49 of 84 completions before the training, and in 54 after it. So the model has not forgotten how to add. It has unlearned how to
+# answer: it writes on where the answer belongs.
 # </details>
 #
 # The total reward cannot show this. Nor does the curve of `gold_somewhere`: it ends no lower than it began.
