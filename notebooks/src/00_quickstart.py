@@ -19,6 +19,9 @@
 #
 # ![The result: the reward rises within 14 steps. The format is learned first, and correct answers follow.](../docs/quickstart.png)
 #
+# *How to read it:* left, the total reward; in the middle, its three parts (the tags, the whole format, the right answer); right, questions
+# that the model is never trained on. The format comes first, right answers follow.
+#
 # About 4 minutes on two idle CPU cores, under 5 GB of memory and 0.6 GB of disk. No GPU needed.
 #
 # ## GRPO in one minute
@@ -29,7 +32,7 @@
 # $$A_i = \frac{r_i - \text{mean}(r)}{\text{std}(r) + 0.0001}$$
 #
 # Mean and standard deviation (with n − 1) are those of the group. In the picture the right city earns 1 point, and a short answer half a
-# point. So even *Sydney.* earns 0.5, and still becomes less likely, because the mean of the group is 1.0.
+# point. *Sydney.* earns 0.5. The mean of its group is 1.0, so it becomes less likely: a reward above zero is not enough.
 #
 # ![One GRPO step: the model writes four completions to one question. Their rewards 1.5, 1.0, 1.0 and 0.5 become the advantages +1.22, 0, 0 and -1.22. The first becomes more likely, the last less likely.](../docs/grpo.png)
 #
@@ -66,8 +69,8 @@ DRIVE = ""  # @param {"type": "string"}
 # `load_task` makes sums of numbers up to 20. The prompt asks for a fixed format: a short reasoning between one pair of tags, and
 # the answer between another. Each prompt contains one worked example, because without one a model this small never writes a tag,
 # and then there is nothing to reward ([Rewards](02_rewards.ipynb) shows it). Some questions are *held out*: the model is never
-# trained on them, and in the end they show whether it learned anything. (Of about half of the held-out sums the training has the swapped
-# form: 8 + 18 for 18 + 8. This may help a little with the sums.)
+# trained on them, and in the end they show whether it learned anything. (For about half of the held-out sums, such as
+# 18 + 8, the swapped sum 8 + 18 is among the training prompts. This may make them a little easier.)
 #
 # You should see two sizes, and the first prompt as the model gets it.
 
@@ -142,8 +145,9 @@ print(choice.sentence)
 # figure updates itself while the model trains.
 # `gn.train` drives TRL's `GRPOTrainer`, which most people use ([which argument is which](../docs/guide/from_other_tools.md)).
 #
-# The first steps may even fall: two prompts a step are few, so the curves are noisy. Then you should see tags and format rise, and
-# correct answers with them, because only an answer in the format can be counted. The line under the figure sums it up. **KL** in it
+# The learning rate grows over the first four steps (*warm-up*), and two prompts a step are few. So the first steps show only noise, and may
+# even fall. Then you should see tags and format rise, and correct answers with them, because only an answer in the format can be
+# counted. Sampled answers (left and middle) score lower than greedy ones (right). The line under the figure sums it up. **KL** in it
 # says how far the model's token probabilities have moved from those of the original model: 0 means not at all. A small penalty
 # in the loss (`beta`) makes moving away costly.
 #
@@ -166,6 +170,9 @@ run = gn.train(model, tokenizer, task, rewards, settings, name=RUN_NAME, resume=
 
 # %% [markdown]
 # ## What the model wrote
+#
+# **Predict before you run:** the totals of the first group are 3.5, 1.5, 1.5, 0.375, 0.25, 0.25, 0 and 0. The completion with 0.375 has the
+# right sum and lacks only its last tag. Is it pushed up or down?
 #
 # Every completion is kept with its scores. You see the first group of the first step, from before the model had learned
 # anything, and the first group of the last step. Check one advantage by hand: take the total of a completion in the first
@@ -204,8 +211,9 @@ display(first_group, last_group)
 # <details><summary>What you should see</summary>
 #
 # On a CPU the format rises from 17 % to 100 % and the sums themselves from 55 % to 70 %. So most of the gain in *correct* is the
-# format. The gain in sums is shown here, but only on one of three seeds: with other random numbers it was 3 and 7 points, which
-# chance may explain ([all seeds](../docs/evidence/quickstart_seeds.md)). The p-value of *correct* looks only at the questions that
+# format. The gain in sums is 15 points here. With two other seeds it was 3 and 7, which chance may explain
+# ([all seeds](../docs/evidence/quickstart_seeds.md)). So this notebook shows that the format is learned. That sums are learned, it only
+# suggests. The p-value of *correct* looks only at the questions that
 # changed: 58 became right and none became wrong, and chance alone would give about as many of each. The small print says how large a
 # true change must be to be noticed in 80 % of repetitions.
 # </details>
@@ -234,8 +242,8 @@ gn.ask(run, ["What is 17 + 25?", "What is 6 + 7?"])
 # %% [markdown]
 # ## Did it work?
 #
-# *It worked* needs two measurements that agree: the reward rose by more than chance (a rank test asks how often numbers in random order
-# rise as steadily), and the held-out answers are better by a statistical test. If one of them is missing, the sentence says which one. If the model could already do the task, you get a
+# *It worked* needs two measurements that agree: the reward rose by more than chance (a rank test: if the rewards of the steps were
+# shuffled, how often would they rise as steadily?), and the held-out answers are better by a statistical test. If one of them is missing, the sentence says which one. If the model could already do the task, you get a
 # message saying so. That is not a failure.
 
 # %%

@@ -88,7 +88,7 @@ left = [{"selector": "th, td", "props": "text-align: left"}]
 # $$A_i = \frac{r_i - \text{mean}(r)}{\text{std}(r) + 0.0001}$$
 #
 # In words: its distance from the average of the group, measured in standard deviations. (The 0.0001 only prevents a division by
-# zero.) Take four completions with the rewards 1.5, 1.0, 1.0 and 0.5. Their mean is $1.0$ and their standard deviation is $0.41$.
+# zero.) Take four completions with the rewards 1.5, 1.0, 1.0 and 0.5. Their mean is $1.0$ and their standard deviation (with $n - 1$) is $0.41$.
 # The first gets $(1.5 - 1.0) / 0.41 = +1.22$, the two in the middle get $0$, and the last gets $(0.5 - 1.0) / 0.41 = -1.22$.
 #
 # ![One GRPO step: the model writes four completions to the question for the capital of Australia. Their rewards 1.5, 1.0, 1.0 and 0.5 become the advantages +1.22, 0, 0 and -1.22. The first becomes more likely, the last less likely.](../docs/grpo.png)
@@ -226,15 +226,16 @@ pandas.DataFrame({"token": tokens, "probability": shown.exp(), "log-probability"
 # probability $p$, is the gradient of the expected reward, and our eight samples estimate it. (Strictly, this holds for the sum over
 # tokens. Dividing it by $T_i$ is a choice of GRPO.)
 #
-# **Why subtract the mean of the group?** It makes the estimate less noisy ([measured here](a1_algorithms.ipynb)), and it keeps the
-# direction of the average gradient: the probabilities of all completions sum to 1, so adding one number to every reward changes the
-# expected reward by that number, whatever the weights are. PPO, the usual method before GRPO, trains a second model to predict that mean,
-# the *baseline*. GRPO reads it from the group and saves that model.
+# **Why subtract the mean of the group?** Suppose the rewards are 10 and 11. Without the mean both texts are pushed up hard, also the worse
+# one, and only over many samples does the difference of 1 decide. With it the better one goes up and the worse one down at once: the
+# estimate is less noisy ([measured here](a1_algorithms.ipynb)). On average the direction stays: add 5 to every reward, and the expected
+# reward rises by 5 for any weights. PPO trains a second model to predict that mean, the *baseline*. GRPO saves that model.
 #
 # **Which token was good?** GRPO does not know: all tokens of a completion get the same advantage. But the pushes of completions with the
-# same beginning add up, and the cell prints the sums (before the division by $T_i$). All eight begin with *The*, so there the pushes cancel.
-# Where the completions part, they do not: *Canberra* gets +3.26 and *Sydney* −1.89. Nobody told GRPO which word matters. **The comparison
-# within the group finds it, where the completions part.**
+# same beginning add up, and the cell prints the sums of their advantages. All eight begin with *The*, and their advantages sum to 0. Where the
+# completions part, they do not: *Canberra* gets +3.26 and *Sydney* −1.89. Nobody told GRPO which word matters. **The comparison within the
+# group finds it, where the completions part.** (The division by $T_i$ gives the short texts more weight, so a small push is left even at
+# *The*. *Dr. GRPO*, in the first exercise, leaves it out.)
 #
 # The mask removes the padding. The value of this loss means nothing by itself. What we need is its **gradient**: for each of the
 # LoRA weights a number that says in which direction the loss grows, and how fast.
@@ -268,15 +269,15 @@ for beginning in ("The", city, f"{city} Sydney", f"{city} Canberra", f"{city} Ca
 # however, they come from a model that no longer exists. Two ideas of PPO handle this.
 #
 # 1. **Ratio.** $\rho = p_{\text{new}} / p_{\text{old}}$ is how much more likely a token is now than when it was sampled. If a token is
-#    now twice as likely, the new model would write it twice as often as the old sample contains it. So each one counts double: $\rho = 2$.
-#    (This is done token by token, which is only approximately right.) The **gain** of a token is $\rho A$, and the loss is minus the
+#    now twice as likely, the old sample holds it half as often as the new model would write it. To make up for that it counts double:
+#    $\rho = 2$. (This is done token by token, which is only approximately right.) The **gain** of a token is $\rho A$, and the loss is minus the
 #    average gain.
 # 2. **Clipping.** Without it, nothing would stop further steps on the same batch from pushing the same token on and on. So once a token has
-#    moved by more than 20 % in the direction that its advantage asks for, there is nothing more to gain from it: its gain stays the same,
-#    and the gradient of the gain becomes zero. This 20 % is the argument `epsilon`. Movement in the wrong direction always counts.
+#    moved by more than 20 % in the direction that its advantage asks for, its gain stops growing. So the gradient of the gain is zero, and
+#    nothing pushes it further. This 20 % is the argument `epsilon`. Movement in the wrong direction always counts.
 #
 # The code takes the smaller of the clipped and the unclipped gain. **Predict before you run:** which two of these four tokens are no longer
-# pushed?
+# pushed? (The column *push* is the gradient of the gain with respect to the ratio.)
 #
 # <details><summary>What you should see</summary>
 #
@@ -301,8 +302,8 @@ pandas.DataFrame({**columns, "gain": gain.detach(), "push": push}).round(1)
 # A third part keeps the model near its start. The *Kullback–Leibler divergence* (KL) measures how far two probability distributions are
 # apart: the average of $\log p - \log p_{\text{ref}}$ over what the model samples. It is 0 if they are equal. The *reference* is the model
 # we started with, here the same model with its LoRA switched off. For each token the loss uses $e^d - d - 1$ with
-# $d = \log p_{\text{ref}} - \log p$. This has the same average as $-d$, the KL, but is never negative (right half of the figure). TRL
-# multiplies it by $\rho$ as well ([arXiv:2512.02556](https://arxiv.org/abs/2512.02556)), which the first GRPO did not.
+# $d = \log p_{\text{ref}} - \log p$. The average of $-d$ is the KL, but a single $-d$ can be negative. $e^d - d - 1$ has the same average
+# and is never negative (right half of the figure; the left half shows the gain of a token, with its two flat parts). TRL multiplies it by $\rho$ as well ([arXiv:2512.02556](https://arxiv.org/abs/2512.02556)), which the first GRPO did not.
 #
 # `beta` says what KL costs. With 0 it costs nothing, and many recent recipes do that. With a large value the model stays where it is. The
 # first GRPO paper used 0.04.

@@ -133,8 +133,8 @@ lab
 #
 # *Critical* findings for the first reward: a completion that lists all numbers from 0 on always contains the gold answer. That a longer
 # number contains the right one is a warning: for the answer 2 also 20 gets the point. The second reward gets a warning too: repeating the
-# same words raises the score on and on. *Critical* means that a wrong answer gets full marks. It does not mean that the model will find
-# this loophole first. (Read the *critical* rows and the row *repetition is rewarded* first. The others are details of the same two.)
+# same words raises the score on and on. *Critical* means that a training can learn the trick in place of the task; a *warning* is a trick
+# that helps less often or less far. Neither says which of them the model will find first. (Read the *critical* rows and the row *repetition is rewarded* first. The others are details of the same two.)
 #
 # How to read a row, with the first one as the example. *every candidate* is the name of the trick. *4 of 4 such completions score like a
 # right answer* is what was measured. The *example* is one of the four, and *fix* is what to change in the function.
@@ -186,6 +186,9 @@ for name, weight in first_group.weights.items():
 # right answer in its place earns 2 + 2.85 = 4.85 and gets −0.316. The long text without the sum earns 15.75 and gets +2.071. So the model
 # is told to write less of the first and more of the second. This is **reward hacking**: it did what you scored, not what you wanted.
 #
+# Look at the last group again. Two texts answer 22 and 10 and still earn the 2 points, because the 7 is in the reasoning: the finding
+# *answer outside the slot*. All eight texts earn them, so `gold_somewhere` has no spread in this group and teaches nothing. Only length is left.
+#
 # The comparison asks the held-out questions and grades with `correctness`, which this training never used. Read the row *correct
 # anywhere*, which compares the last number of the completion. You should see that it fell while the reward doubled. (*In the format* rises
 # although nobody scored it.) Has the model forgotten how to add? The last lines
@@ -197,7 +200,7 @@ for name, weight in first_group.weights.items():
 # answer: it writes on where the answer belongs.
 # </details>
 #
-# The total reward cannot show this. Nor does the curve of `gold_somewhere`: it ends no lower than it began.
+# Neither curve shows this: the total rises, and `gold_somewhere` does not fall.
 # Three things show it: a check of the reward beforehand, the completions themselves, and a held-out measure that is not the reward.
 
 # %%
@@ -240,7 +243,7 @@ fixed
 #
 # ## Will training get a signal?
 #
-# We train with that set next. Can the model learn from it? A sound reward is not enough. GRPO learns from differences *within* a group. If all completions of a group get the same total, right or
+# We train with that set next. A sound reward is not enough: the completions of a group must also differ in it. GRPO learns from differences *within* a group. If all completions of a group get the same total, right or
 # wrong, the step teaches nothing. So let the model write some groups first, and look. The first measurement is without the solved
 # question in the prompts, the second with it.
 #

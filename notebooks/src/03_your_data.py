@@ -105,7 +105,8 @@ task
 #
 # A reward is a function: it gets the completions and the columns of your data, and returns one number for each completion. The
 # attribute `weight` says how much it counts in the sum. Here are two. The first gives a point if the right label occurs anywhere in the
-# text, the way many people first write it. The second gives a point for a short reason of three to fifteen words.
+# text, the way many people first write it. The second gives a point for a short reason of three to fifteen words: a wish about the form,
+# which makes no answer right, so it gets a small weight.
 #
 # **Predict before you run:** which completion would get a point from the first reward on *every* remark?
 
@@ -154,8 +155,8 @@ report
 # may not have read the remarks at all.
 #
 # For the small model you should see *signal* and two very different accuracies: low when it samples at temperature 1, where an
-# unlikely token is picked now and then, and higher when it decodes greedily. (Here that is 7 of 8 prompts, which says little. The comparison
-# below has 42 prompts and finds less.) The model is sometimes right, but not reliably: this is what training can improve. A larger model
+# unlikely token is picked now and then, and higher when it decodes greedily. (88 % is 7 of 8 prompts, too few to trust. On the 42 held-out
+# remarks below it is 45 %.) The model is sometimes right, but not reliably: this is what training can improve. A larger model
 # may have little left to learn; the verdict will tell you.
 
 # %%
@@ -187,6 +188,7 @@ run = gn.train(model, tokenizer, task, rewards, settings)
 # baseline here counts only the held-out remarks, so its share differs from the one above.)
 #
 # You should see a gain from 45 % to 64 %, and that the accuracy is clearly above the majority-class baseline only after the training.
+# (Before it, the interval contains the share of the most frequent mood.)
 
 # %%
 comparison = gn.compare(run, task)
@@ -204,7 +206,8 @@ comparison
 #
 # Much worse: 14 % were right, because an unlikely token was picked now and then, and nearly half of the answers broke the format.
 # After the training about 54 % are right: a sampled answer is now nearly as good as a greedy one. Before the training *pass@2* is 26 %.
-# That is what two independent tries at 14 % give, 1 − 0.86 · 0.86.
+# Two independent tries at 14 % would give the same: 1 − 0.86² = 26 %. After the training they would give 1 − 0.46² = 79 %, but *pass@2* is
+# 67 %: the two tries tend to fail on the same remarks. Which ones? The next section shows it.
 # </details>
 
 # %%
@@ -224,8 +227,9 @@ sampled
 #
 # All *positive* and *negative* remarks are right, and not one *neutral* remark, although the example in the prompt is neutral. Why? Count
 # with GRPO in mind. A group teaches a label only if at least one of its eight answers has it. Before the training 3 of 30 sampled answers to
-# neutral remarks were right. At one in ten, a group has none in $0.9^8$ = 43 % of cases. The random split left only 15 neutral remarks among
-# the 98 for training, so only eight or nine of them can teach *neutral* at first. And in each group of the 83 other remarks, a sampled
+# neutral remarks were right. If one answer in ten is right, all eight miss with probability $0.9^8$ = 43 %. The random split left only 15
+# neutral remarks among the 98 for training, and 24 steps of 4 prompts see each remark about once. So the whole training had about 15 groups
+# for *neutral*, and only eight or nine of them could teach it. And in each group of the 83 other remarks, a sampled
 # *neutral* is wrong and pushed down. What pays most often wins. (This is a rough count, and other causes are possible: *on the first floor*
 # praises nothing and blames nothing.) Exercise 2 gives the mood more rows.
 # </details>
