@@ -287,8 +287,9 @@ def _read_generations(file: Path) -> list[_Generation]:
     generations = []
     with reading(file):
         for entry in json.loads(file.read_text("utf-8")):
-            step, rows, completion_ids = entry["step"], entry["rows"], entry["completion_ids"]
-            generations.append(_Generation(operator.index(step), list(rows), list(completion_ids)))
+            step = operator.index(entry["step"])
+            rows = list(entry["rows"])
+            generations.append(_Generation(step, rows, list(entry["completion_ids"])))
     return generations
 
 
