@@ -239,7 +239,7 @@ class Comparison(Shown):
             "after": self.after.to_dict(),
             "tests": tests,
             "majority": self.majority and dataclasses.asdict(self.majority),
-            "contamination": self.contamination and self.contamination.to_dict(),
+            "contamination": self.contamination and dataclasses.asdict(self.contamination),
         }
 
     def _parts(self) -> Iterator[Part]:

@@ -81,6 +81,7 @@ def clean(
     columns: Columns | None = None,
     on_conflict: OnConflict = "raise",
     kind: Kind | None = None,
+    part: str = "",
 ) -> TaskRows:
     """Return rows with `question` and `answer`, without those that cannot be trained on.
 
@@ -91,46 +92,46 @@ def clean(
         on_conflict: What to do with a question that has different answers: `raise` an error, `drop`
             all of its rows, or keep the `first`.
         kind: Kind of the answers, if the user set it: with `json`, a list is one answer.
+        part: The argument of `load_task` that the rows come from, if it is not `source`.
 
     Raises:
         ValueError: No rows, a part without a column, conflicting answers, or no row left.
     """
     require_choice("on_conflict", on_conflict, get_args(OnConflict))
+    described_as = part or "the data"
+    prefix = f"in {part}, " if part else ""
     if not source.rows:
         raise ValueError(
-            f"{source.described_as} has no rows: a task needs at least two, one to train on and "
+            f"{described_as} has no rows: a task needs at least two, one to train on and "
             "one held out."
         )
     if source.note:
         changes.note(source.note)
     names = list(dict.fromkeys(itertools.chain(*source.rows)))
-    column_of = _choose_columns(source, names, columns or {})
-    golds = [row.get(column_of["answer"]) for row in source.rows]
-    are_lists_accepted = kind != "json" and _hold_only_texts(golds)
+    column_of = _choose_columns(names, columns or {}, described_as)
     rows: dict[int, TaskRow] = {}
     reasons: _Reasons = {}
     for number, row in enumerate(source.rows):
         try:
-            rows[number] = _read_row(row, column_of, are_lists_accepted)
+            rows[number] = _read_row(row, column_of, kind)
         except _UnusableRow as reason:
             reasons[number] = str(reason)
-    if are_lists_accepted:
+    if any(ACCEPTED in row for row in rows.values()):
         changes.note(
             f"each text in a list of answers is right (column {ACCEPTED!r}), and the first is "
             'shown. If a list is one answer, write kind="json"'
         )
-    else:
-        _split_solutions(rows.values(), changes)
-    reasons |= _repeated_rows(rows, on_conflict, source.described_as)
+    _split_solutions(rows.values(), changes)
+    reasons |= _repeated_rows(rows, on_conflict, described_as)
     for number, reason in sorted(reasons.items()):
         row = source.rows[number]
         cells = [f"{name}={shorten(repr(row.get(name)), 80)}" for name in column_of.values()]
         example = f"row {number}: {', '.join(cells)}"
-        changes.leave_out(source.prefix + reason, example)
+        changes.leave_out(prefix + reason, example)
         rows.pop(number, None)
     if not rows:
         raise ValueError(
-            f"no row of {source.described_as} is left of {len(source.rows)}: {changes.sentence}."
+            f"no row of {described_as} is left of {len(source.rows)}: {changes.sentence}."
         )
     for name in names:
         if name not in column_of.values():
@@ -139,7 +140,7 @@ def clean(
     return list(rows.values())
 
 
-def _choose_columns(source: SourceRows, names: Sequence[str], columns: Columns) -> dict[str, str]:
+def _choose_columns(names: Sequence[str], columns: Columns, described_as: str) -> dict[str, str]:
     """Return the column of each role: question, answer and prompt.
 
     A role without an entry in `columns` has the column of its own name.
@@ -162,7 +163,7 @@ def _choose_columns(source: SourceRows, names: Sequence[str], columns: Columns) 
             question, answer = names if len(names) == 2 else ["<column>", "<column>"]
             to_copy = json.dumps({"question": question, "answer": answer}, ensure_ascii=False)
             raise ValueError(
-                f"{source.described_as} has no column {name!r} for the {role}; it has "
+                f"{described_as} has no column {name!r} for the {role}; it has "
                 f"{shorten(str(names), 1000)}. Map it: columns={to_copy}"
             )
     return column_of
@@ -171,13 +172,7 @@ def _choose_columns(source: SourceRows, names: Sequence[str], columns: Columns) 
 # How rows are read.
 
 
-def _hold_only_texts(golds: Sequence[Any]) -> bool:
-    """Say whether there are lists among the answers, with texts and nothing else."""
-    lists = [gold for gold in golds if isinstance(gold, (list, tuple))]
-    return set(map(type, itertools.chain(*lists))) == {str}
-
-
-def _read_row(row: Row, column_of: Mapping[str, str], are_lists_accepted: bool) -> TaskRow:
+def _read_row(row: Row, column_of: Mapping[str, str], kind: Kind | None) -> TaskRow:
     """Return question and answer of a row, and its own prompt if it has one.
 
     Raises:
@@ -190,22 +185,22 @@ def _read_row(row: Row, column_of: Mapping[str, str], are_lists_accepted: bool) 
     # Some rows may have only a question, where others have a prompt, or both.
     if isinstance(prompt, str) and not _is_filled(question):
         question = prompt
-    elif isinstance(prompt, str) and _is_filled(prompt):
-        name = json.dumps({"question": column_of["prompt"]}, ensure_ascii=False)
-        raise _UnusableRow(f"whose prompt is no chat but a text: columns={name} asks it")
     elif _is_filled(prompt):
         task_row["prompt"] = _read_chat(prompt)
         if not _is_filled(question):
             question = _text_of_chat(task_row["prompt"])
     gold = cells["answer"]
-    if are_lists_accepted:
-        golds = filter(_is_filled, gold if isinstance(gold, (list, tuple)) else [gold])
-        accepted = dict.fromkeys(_as_text(answer, "answer").strip() for answer in golds)
-        task_row[ACCEPTED] = list(accepted)
-        gold = next(iter(accepted), None)
+    if kind != "json" and _is_list_of_texts(gold):
+        texts = [text.strip() for text in gold if _is_filled(text)]
+        task_row[ACCEPTED] = list(dict.fromkeys(map(displayable, texts)))
+        gold = next(iter(texts), None)
     task_row["question"] = _as_text(question, "question")
     task_row["answer"] = _as_text(gold, "answer").strip()
     return task_row
+
+
+def _is_list_of_texts(cell: Any) -> bool:
+    return isinstance(cell, (list, tuple)) and all(isinstance(value, str) for value in cell)
 
 
 def _is_filled(cell: Any) -> bool:
@@ -237,7 +232,8 @@ def _read_chat(turns: Any) -> Chat:
         chat = [{"role": turn["role"], "content": displayable(turn["content"])} for turn in turns]
     except (TypeError, KeyError, AttributeError):
         raise _UnusableRow(
-            'whose prompt is no chat, [{"role": "user", "content": "..."}, ...]'
+            'whose prompt is no chat, [{"role": "user", "content": "..."}, ...]. If it is the '
+            'question as text, write columns={"question": "prompt"}'
         ) from None
     last = chat[-1] if chat else {"role": "", "content": ""}
     if last["role"] not in ("user", "tool") or not last["content"].strip():
@@ -307,15 +303,15 @@ def _repeated_rows(
 def _add_column(rows: Collection[TaskRow], name: str, values: list[Any], changes: Changes) -> None:
     """Give each row its value of a column, which is renamed if its name is taken."""
     kept_as = name
+    reason = "its name is taken"
+    are_lists = all(isinstance(value, (list, tuple, type(None))) for value in values)
+    if name == ACCEPTED and not are_lists:
+        kept_as = f"source_{name}"
+        reason = "it does not hold lists of answers"
     while kept_as in TAKEN_NAMES or any(kept_as in row for row in rows):
         kept_as = f"source_{kept_as}"
-    if name == ACCEPTED and not all(
-        isinstance(value, (list, tuple, type(None))) for value in values
-    ):
-        kept_as = f"source_{name}"
-        changes.note(f"the column {name!r} is now {kept_as!r}: it does not hold lists of answers")
-    elif kept_as != name:
-        changes.note(f"the column {name!r} is now {kept_as!r}: its name is taken")
+    if kept_as != name:
+        changes.note(f"the column {name!r} is now {kept_as!r}: {reason}")
     if _is_changed_by_arrow(values):
         changes.note(f"the column {name!r} is stored as text; non-text values as JSON")
         values = [_stored_as_text(value) for value in values]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 import random
@@ -137,10 +136,8 @@ def load_task(
     rows = clean(source_rows, changes, columns, on_conflict, kind)
     own_holdout: TaskRows = []
     if not is_size:
-        holdout_rows = dataclasses.replace(
-            read_rows(holdout, "test"), described_as="holdout", prefix="in holdout, "
-        )
-        own_holdout = clean(holdout_rows, changes, columns, on_conflict, kind)
+        holdout_rows = read_rows(holdout, "test")
+        own_holdout = clean(holdout_rows, changes, columns, on_conflict, kind, part="holdout")
         held_out_questions = [row["question"] for row in own_holdout]
         rows = _without(rows, held_out_questions, "whose question is held out too", changes)
 

@@ -23,15 +23,12 @@ FILES = (".csv", ".tsv", ".json", ".jsonl", ".parquet", ".xlsx")
 
 @dataclass(frozen=True)
 class SourceRows:
-    """The rows of a source, and what to know about the reading."""
+    """The rows of a source, with its name."""
 
     name: str
     rows: list[dict[str, Any]]
     note: str = ""
-    described_as: str = "the data"
-    """The source's name in a sentence."""
-    prefix: str = ""
-    """Start of the reasons for rows that are left out."""
+    """Sentence on how the source was read, if the user should check it."""
 
 
 def sample_rows(rows: Sequence[Row], limit: int | None, seed: int = 0) -> list[Row]:
@@ -154,7 +151,7 @@ def _read_file(path: Path) -> SourceRows:
             f"{path} cannot be read: {' '.join(str(error).split())}. Correct the file, or give a "
             "DataFrame."
         ) from error
-    return SourceRows(path.stem, rows, note, path.name)
+    return SourceRows(path.stem, rows, note)
 
 
 def _read_csv(path: Path) -> tuple[list[dict[str, Any]], str]:
@@ -212,7 +209,7 @@ def _read_hub(name: str, split: str) -> SourceRows:
 
     config = "main" if hub_id == "openai/gsm8k" else None
     data = load_dataset(hub_id, config, split=split)
-    return SourceRows(name, _rows_of_dataset(data), described_as=name)
+    return SourceRows(name, _rows_of_dataset(data))
 
 
 # The task `arithmetic`: generated sums, differences and products.

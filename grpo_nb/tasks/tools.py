@@ -49,12 +49,10 @@ class Tools:
                 "an episode: write def reset(self, **row)."
             )
         for tool in (*self.functions, *self._methods):
-            if not callable(tool):
-                raise TypeError(f"the tool {in_line(tool)} is no function: with_tools(f, g).")
             if not hasattr(tool, "__name__"):
                 raise TypeError(
-                    f"the tool {in_line(tool)} has no __name__, by which the model calls it: write "
-                    "a function with def."
+                    f"the tool {in_line(tool)} is no function with a __name__, by which the model "
+                    "calls it: define each tool with def, and write with_tools(f, g)."
                 )
             if inspect.iscoroutinefunction(tool):
                 raise ValueError(f"the tool {tool.__name__} is async: write it with def alone.")
@@ -142,33 +140,34 @@ class Tools:
         The completions of a group would play different games.
 
         Raises:
-            ValueError: With what was different.
+            ValueError: With the name of the attribute that was different.
         """
         if self.environment is None:
             return
         first = self._started_state(row)
         second = self._started_state(row)
         for name, value in first.items():
-            if not _is_same(value, second.get(name)):
+            if value != second.get(name):
                 raise ValueError(
-                    f"{self.environment.__name__}.reset started one row twice, and {name} was "
-                    f"{in_line(value)}, then {in_line(second.get(name))}: completions of a group "
-                    "would play different games, and advantages would be luck. Take what is random "
-                    "from the row: a column for it, or random.Random(row['question'])."
+                    f"{self.environment.__name__}.reset started one row twice, and {name} differed:"
+                    " completions of a group would play different games, and advantages would be "
+                    "luck. Take what is random from the row: a column for it, or "
+                    "random.Random(row['question'])."
                 )
 
-    def _started_state(self, row: Row) -> TaskRow:
+    def _started_state(self, row: Row) -> dict[str, bytes]:
         """Return the prompt and the attributes of an environment that has just started."""
         prompt, columns = self.start(row)
-        return {"the prompt": prompt, **vars(columns["environments"])}
+        state = {"the prompt": prompt, **vars(columns["environments"])}
+        return {name: _as_bytes(value) for name, value in state.items()}
 
 
-def _is_same(value: Any, other: Any) -> bool:
-    """Say whether two values are pickled alike, or are of one class that cannot be pickled."""
+def _as_bytes(value: Any) -> bytes:
+    """Return a value for a comparison; empty for a connection or a lock, which is not compared."""
     try:
-        return pickle.dumps(value) == pickle.dumps(other)
-    except Exception:  # a connection, a lock
-        return type(value) is type(other)
+        return pickle.dumps(value)
+    except Exception:
+        return b""
 
 
 # Episodes as text.

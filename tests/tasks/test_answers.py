@@ -117,7 +117,6 @@ def test_read_json_refuses_text_that_is_not_json() -> None:
     for text in (
         "NaN",
         "1e999",
-        '{"a": 1, "a": 1}',
         "[1,]",
         "01",
         "'a'",

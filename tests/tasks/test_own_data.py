@@ -163,7 +163,7 @@ def test_each_text_in_a_list_of_answers_is_right() -> None:
     task = gn.load_task(rows_of([*CAPITALS, "Oslo"]), holdout=2)
     assert task.answers.kind == "text"
     accepted = {row["answer"]: row["accepted_answers"] for row in both(task)}
-    assert accepted == {names[0]: names for names in [*CAPITALS, ["Oslo"]]}
+    assert accepted == {names[0]: names for names in CAPITALS} | {"Oslo": None}
     assert any("each text in a list of answers is right" in note for note in task.changes.notes)
     row = next(row for row in both(task) if row["answer"] == "Paris")
     texts = [task.format.render("so", given) for given in ("Paris", "City of Paris", "Rome")]
@@ -697,4 +697,4 @@ def test_question_next_to_a_prompt_of_text_is_refused() -> None:
     rows = [{"q": "What?", "p": "Say what it is.", "answer": "1"}] * 3
     with pytest.raises(ValueError, match="is left of 3: 3 whose prompt is no chat") as raised:
         gn.load_task(rows, columns={"question": "q", "prompt": "p"})
-    assert 'columns={"question": "p"}' in str(raised.value)
+    assert 'columns={"question": "prompt"}' in str(raised.value)
