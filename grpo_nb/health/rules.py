@@ -134,33 +134,33 @@ def check_no_spread(history: RunHistory, trend: RewardTrend) -> Iterator[HealthF
     # Without a measured share nothing is reported.
     share = fmean(history.last_values(ZERO_STD_SHARE, LONG_WINDOW) or [0.0])
     position = main_position(history)
-    has_failed = position <= LOW_POSITION
-    has_succeeded = position >= HIGH_POSITION
+    severity: Severity = "critical" if _is_signal_lost(history) else "warning"
     threshold = WASTED_SHARE
-    if LOW_POSITION < position < HIGH_POSITION:
-        size = history.group_size
-        share_by_chance = position**size + (1 - position) ** size
-        threshold += CHANCE_WEIGHT * share_by_chance
-    if share < threshold or (has_succeeded and trend.is_above_start):
-        return
-
-    severity: Severity = "warning"
-    if _is_signal_lost(history) and not has_succeeded:
-        severity = "critical"
-    reason = "all are alike"
-    advice = (
-        "Read a group. If its completions answer in the same way, raise temperature. If they are "
-        "right, use harder prompts."
-    )
-    if has_failed:
+    if position <= LOW_POSITION:
         reason = "nearly all fail"
         advice = (
             "Use easier prompts, add an example to the prompt, give partial credit, or raise "
             "num_generations: one success in a group is a signal."
         )
-    elif has_succeeded:
+    elif position >= HIGH_POSITION:
+        if trend.is_above_start:
+            return  # The run has learned these prompts.
+        severity = "warning"
         reason = "nearly all succeed"
         advice = "Use harder prompts, or stop here if this is the goal."
+    else:
+        # Some groups agree by chance. The position is NaN if the range is not known.
+        if not math.isnan(position):
+            size = history.group_size
+            share_by_chance = position**size + (1 - position) ** size
+            threshold += CHANCE_WEIGHT * share_by_chance
+        reason = "all are alike"
+        advice = (
+            "Read a group. If its completions answer in the same way, raise temperature. If they "
+            "are right, use harder prompts."
+        )
+    if share < threshold:
+        return
     message = (
         f"In {share:.0%} of the groups of the last steps, all completions got the same reward: "
         f"{reason}."
