@@ -273,10 +273,12 @@ def loud_rules(rows: list[Row], **told: Any) -> set[str]:
 
 def is_stopped(rows: list[Row], **told: Any) -> bool:
     """Return True if `stop_on_alert="critical"` would have ended the run."""
-    monitor = HealthMonitor(stop_on="critical", **told)
+    monitor = HealthMonitor(**told)
     for row in rows:
         monitor.update(row)
-    return monitor.should_stop
+        if monitor.is_critical:
+            return True
+    return False
 
 
 def main() -> None:

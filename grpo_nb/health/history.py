@@ -52,8 +52,8 @@ LARGEST_NUMBER = 1e30
 """Absolute value above which a number counts as infinite. No metric of a working run comes near
 it, and bfloat16 and float32 overflow soon after, at 3e38."""
 
-ZERO_STD = 1e-6
-"""Reward standard deviation up to which all rewards count as equal."""
+NEARLY_ZERO = 1e-6
+"""Difference up to which two scores, or all scores of a group, count as equal."""
 
 ZERO_UPDATE = 1e-12
 """Gradient norm or learning rate up to which no weight moves."""
@@ -133,9 +133,9 @@ class RunHistory:
     highest: Metrics = field(default_factory=dict)
     """Highest value of each metric in all reward rows."""
 
-    unusable: Metrics = field(default_factory=dict)
-    """Metrics of the last row that are NaN or infinite."""
-    unusable_rows: Counter[str] = field(default_factory=Counter)
+    not_finite: Metrics = field(default_factory=dict)
+    """NaN and infinite values of the last row, by metric."""
+    rows_not_finite: Counter[str] = field(default_factory=Counter)
     """Number of consecutive rows in which each metric was NaN or infinite."""
     is_reward_missing: bool = False
     """True if the last row is a training row without a total reward."""
@@ -147,25 +147,25 @@ class RunHistory:
     held_out_error: float = 0.0
     """Largest standard error of a held-out accuracy, 0 if it is not known."""
 
-    best_rewards: list[float] = field(default_factory=list)
-    """Rewards of the block of `WINDOW` steps that holds the record. A later block replaces it if
-    its z-score against the record is at least `LIKELY_Z`."""
-    length_at_best: float = 0.0
-    """Median length of the completions of that block, 0 if it is not known."""
+    record_rewards: list[float] = field(default_factory=list)
+    """Rewards of the best block of `WINDOW` steps so far. A later block is a new record if its
+    z-score against this one is at least `LIKELY_Z`."""
+    length_at_record: float = 0.0
+    """Median length of completions in the same block, 0 if it is not known."""
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Add one logged row."""
         numbers = read_numbers(row)
         metrics = {}
-        self.unusable = {}
+        self.not_finite = {}
         for name, number in numbers.items():
             if abs(number) <= LARGEST_NUMBER:
                 metrics[name] = number
-                self.unusable_rows.pop(name, None)
+                self.rows_not_finite.pop(name, None)
             # The standard deviation of a single completion is NaN by definition.
             elif not name.endswith(("/std", "reward_std")):
-                self.unusable[name] = number
-        self.unusable_rows.update(self.unusable.keys())
+                self.not_finite[name] = number
+        self.rows_not_finite.update(self.not_finite.keys())
 
         if "step" in metrics:
             self.step = int(metrics["step"])
@@ -202,15 +202,15 @@ class RunHistory:
             self.lowest[name] = min(value, self.lowest.get(name, value))
             self.highest[name] = max(value, self.highest.get(name, value))
         if self.reward_rows % self.rows_in(WINDOW, MIN_ROWS_PER_SIDE) == 0:
-            self._update_best()
+            self._update_record()
 
-    def _update_best(self) -> None:
+    def _update_record(self) -> None:
         block = self.last_values("reward")
-        is_better = mann_whitney_z(self.best_rewards, block) >= LIKELY_Z
-        if is_better or not self.best_rewards:
+        is_better = mann_whitney_z(self.record_rewards, block) >= LIKELY_Z
+        if is_better or not self.record_rewards:
             lengths = self.last_values("completions/mean_length")
-            self.best_rewards = block
-            self.length_at_best = median(lengths) if lengths else 0.0
+            self.record_rewards = block
+            self.length_at_record = median(lengths) if lengths else 0.0
 
     def _add_derived(self, metrics: Metrics) -> None:
         """Add metrics that follow from others, and remove metrics that were not measured."""
@@ -218,7 +218,7 @@ class RunHistory:
             metrics[ZERO_STD_SHARE] = metrics["frac_reward_zero_std"]
         elif "reward_std" in metrics:
             # If the deviation is zero, of a group or of the batch, no group has reward variance.
-            has_no_variance = metrics["reward_std"] <= ZERO_STD
+            has_no_variance = metrics["reward_std"] <= NEARLY_ZERO
             metrics[ZERO_STD_SHARE] = float(has_no_variance)
         if metrics.get(ZERO_STD_SHARE) == 1:
             # Without reward variance every advantage is 0, so a gradient of 0 is right.

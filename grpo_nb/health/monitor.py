@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from grpo_nb.core.tables import Part, Shown, bold
 from grpo_nb.health.history import ASSUMED_GROUP_SIZE, MIN_ROWS, SHORT_WINDOW, WINDOW, RunHistory
@@ -34,7 +34,6 @@ class HealthMonitor:
         ranges: Lowest and highest score that each reward can give, by name.
         group_size: Number of completions per prompt.
         rows: Earlier rows of a resumed run. Their alerts are not reported again.
-        stop_on: `"critical"` sets `should_stop` at the first critical finding after `rows`.
 
     >>> monitor = HealthMonitor()
     >>> for step in range(1, 31):
@@ -52,22 +51,18 @@ class HealthMonitor:
         ranges: Mapping[str, Sequence[float]] | None = None,
         group_size: int = ASSUMED_GROUP_SIZE,
         rows: Iterable[Mapping[str, Any]] = (),
-        stop_on: Literal["critical"] | None = None,
     ) -> None:
         self.history = RunHistory(weights=weights or {}, ranges=ranges or {}, group_size=group_size)
         """History of the run, which the rules read."""
-        self.should_stop = False
-        """True if `stop_on` asks to stop the training. Save first."""
+        self.is_critical = False
+        """True if the last row has a critical finding."""
         self._alerts: dict[AlertKey, Alert] = {}
         # Last step with a finding that is as severe as the alert.
         self._last_as_severe: dict[AlertKey, int] = {}
         # Last step with a finding of any severity.
         self._last_seen: dict[AlertKey, int] = {}
-        self._stop_on = stop_on
         for row in rows:
             self.update(row)
-        # An alert of the earlier rows does not stop the resumed run.
-        self.should_stop = False
 
     @property
     def alerts(self) -> list[Alert]:
@@ -96,7 +91,7 @@ class HealthMonitor:
         self._alerts |= changed
 
         severities = [finding.severity for finding in findings.values()]
-        self.should_stop |= self._stop_on in severities
+        self.is_critical = "critical" in severities
         return list(changed.values())
 
     def _run_checks(self) -> Iterator[HealthFinding]:
@@ -113,19 +108,19 @@ class HealthMonitor:
         """Return the new alert of a rule and subject, None if its alert stays as it is."""
         step = self.history.step
         alert = self._alerts.get(key)
-        # Without an alert or a finding, the rank is that of a withdrawn alert.
-        rank = KINDS.index("withdrawn" if alert is None else alert.kind)
-        new_rank = KINDS.index("withdrawn" if finding is None else finding.severity)
+        kind = "withdrawn" if alert is None else alert.kind
+        new_kind = "withdrawn" if finding is None else finding.severity
         if finding is not None:
             self._last_seen[key] = step
         # An alert becomes milder after 20 steps and two rows without a finding as severe. It ends
         # after as many without any finding.
+        is_milder = KINDS.index(new_kind) < KINDS.index(kind)
         last_steps = self._last_seen if finding is None else self._last_as_severe
         quiet_steps = max(WINDOW, 2 * self.history.steps_per_row)
-        if new_rank < rank and step - last_steps[key] < quiet_steps:
+        if is_milder and step - last_steps[key] < quiet_steps:
             return None
         self._last_as_severe[key] = step
-        if new_rank == rank:
+        if new_kind == kind:
             return None
         if finding is None:
             return dataclasses.replace(alert, ended=step)

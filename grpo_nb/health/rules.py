@@ -26,6 +26,7 @@ from grpo_nb.health.history import (
     LIKELY_Z,
     LONG_WINDOW,
     MIN_ROWS_FOR_CRITICAL,
+    NEARLY_ZERO,
     SHORT_WINDOW,
     WINDOW,
     ZERO_STD_SHARE,
@@ -78,11 +79,11 @@ VITAL_METRICS = ("reward", "loss", "kl", "grad_norm")
 """Metrics without which nothing is learnt."""
 
 HARMLESS_ROWS = 2
-"""Consecutive rows with an unusable vital metric that do no harm: float16 training skips a step now
-and then, and a single token can make the KL estimate infinite."""
+"""Consecutive rows with NaN or infinity in a vital metric that do no harm: float16 training skips a
+step now and then, and a single token can make the KL estimate infinite."""
 
 ROWS_WITHOUT_SCORE = 10
-"""Consecutive rows in which one reward is unusable that get a warning. A reward may have no score
+"""Consecutive rows without a score of one reward that get a warning. A reward may have no score
 for a few."""
 
 
@@ -97,8 +98,8 @@ def check_not_finite(history: RunHistory) -> Iterator[HealthFinding]:
             "left out of the log."
         )
         yield HealthFinding("not_finite", "critical", message, advice, "missing reward")
-    for metric, value in history.unusable.items():
-        count = history.unusable_rows[metric]
+    for metric, value in history.not_finite.items():
+        count = history.rows_not_finite[metric]
         # A NaN is harmless in the gradient alone, because such a step is skipped.
         is_fatal = metric != "grad_norm" and math.isnan(value)
         severity: Severity = "warning"
@@ -245,7 +246,7 @@ def check_shares(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFind
     for limit in SHARE_LIMITS:
         share = history.mean(limit.metric)
         reached = [severity for severity, lowest in limit.thresholds.items() if share >= lowest]
-        if not reached or (limit.rule == "collapse" and _may_be_alike(history, trend)):
+        if not reached or (limit.rule == "collapse" and _repeats_are_normal(history, trend)):
             continue
         severity = reached[-1]
         # The first thing that a base model learns is to end its answers.
@@ -257,11 +258,11 @@ def check_shares(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFind
         yield HealthFinding(limit.rule, severity, message, limit.advice, limit.metric)
 
 
-def _may_be_alike(history: RunHistory, trend: RewardTrend) -> bool:
+def _repeats_are_normal(history: RunHistory, trend: RewardTrend) -> bool:
     """Return True if completions are bare answers, or of unknown length, or have become right."""
     is_long = history.mean("completions/mean_length") > SHORT_ANSWER_TOKENS
-    has_reached_top = trend.is_above_start and main_position(history) >= HIGH_POSITION
-    return has_reached_top or not is_long
+    has_learned = trend.is_above_start and main_position(history) >= HIGH_POSITION
+    return has_learned or not is_long
 
 
 # gradient, entropy, length: now and at the start -------------------------------------------------
@@ -285,9 +286,6 @@ that may take 200 steps to show."""
 SLIGHT_Z = 1.4
 """z-score of a rise of the reward that excuses longer completions. It is below `LIKELY_Z`, because
 longer completions alone are no fault."""
-
-SMALLEST_START = 1e-6
-"""Median up to which a metric is not compared with its start: a ratio to nearly 0 is noise."""
 
 
 def check_zero_gradient(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFinding]:
@@ -323,7 +321,7 @@ def check_shifts(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFind
         yield HealthFinding("gradient", "warning", message, advice, "grad_norm/size")
 
     then, now = _clear_shift(history, "entropy")
-    if now <= ENTROPY_LEFT * then and not _may_be_alike(history, trend):
+    if now <= ENTROPY_LEFT * then and not _repeats_are_normal(history, trend):
         message = f"The entropy is {now:.3g}, from {then:.3g} at the start."
         advice = (
             "Read a group: are its completions alike? Then raise temperature, lower learning_rate, "
@@ -334,9 +332,9 @@ def check_shifts(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFind
     # The usual GRPO loss favours long wrong answers, because it averages over the tokens of each
     # answer (arXiv:2503.20783).
     then, now = _clear_shift(history, "completions/mean_length")
-    is_longer = now >= LENGTH_GROWTH * max(then, history.length_at_best)
+    is_longer = now >= LENGTH_GROWTH * max(then, history.length_at_record)
     last_rewards = history.last_values("reward", LONG_WINDOW)
-    has_gained = mann_whitney_z(history.best_rewards, last_rewards) >= SLIGHT_Z
+    has_gained = mann_whitney_z(history.record_rewards, last_rewards) >= SLIGHT_Z
     if is_longer and history.steps >= LENGTH_STEPS and not has_gained:
         message = f"Completions have {now:.0f} tokens, from {then:.0f} at the start."
         advice = 'Reward brevity. The loss_type "dr_grpo" does not favour long wrong answers.'
@@ -348,7 +346,8 @@ def _clear_shift(history: RunHistory, metric: str) -> tuple[float, float]:
     first = history.first_values(metric)
     last = history.last_values(metric)
     is_early = history.steps < 2 * WINDOW
-    if is_early or abs(mann_whitney_z(first, last)) < CLEAR_Z or median(first) <= SMALLEST_START:
+    # A ratio to nearly 0 is noise.
+    if is_early or abs(mann_whitney_z(first, last)) < CLEAR_Z or median(first) <= NEARLY_ZERO:
         return math.nan, math.nan
     return median(first), median(last)
 
@@ -409,8 +408,8 @@ def check_reward_falling(history: RunHistory, trend: RewardTrend) -> Iterator[He
     start = fmean(history.first_values("reward"))
     now = fmean(history.last_values("reward"))
     message = f"The reward is {now:.3g}; it was {start:.3g} at the start"
-    if history.best_rewards:
-        message += f", {fmean(history.best_rewards):.3g} at its best"
+    if history.record_rewards:
+        message += f", {fmean(history.record_rewards):.3g} at its best"
     advice = (
         "Compare completions from before and after. Then go back to the best checkpoint, and lower "
         "learning_rate or raise beta."
@@ -450,9 +449,6 @@ def check_reward_flat(history: RunHistory, trend: RewardTrend) -> Iterator[Healt
 # constant_reward ---------------------------------------------------------------------------------
 
 
-SAME_SCORE = 1e-6
-"""Difference of two means up to which they are the same score, except for rounding."""
-
 NEVER_REWARDED_STEPS = 30
 """Steps without any score above 0 that are a warning. The usual reason is a pattern that cannot
 match (unslothai/notebooks issue 96)."""
@@ -465,14 +461,14 @@ def check_constant_reward(history: RunHistory, trend: RewardTrend) -> Iterator[H
     for name in history.rewards:
         metric = f"rewards/{name}"
         score = history.highest[metric]
-        is_constant = score - history.lowest[metric] < SAME_SCORE
+        is_constant = score - history.lowest[metric] < NEARLY_ZERO
         # A reward that is NaN in most rows was measured too rarely to be called constant.
         values = history.last_values(metric, LONG_WINDOW)
         if not is_constant or len(values) < history.rows_in(SHORT_WINDOW):
             continue
         constants.append(f"{name} is {score:.3g}")
         # A reward that only punishes gives 0 at best, so 0 is the top of its range.
-        is_never_rewarded |= reward_position(history, name) <= SAME_SCORE
+        is_never_rewarded |= reward_position(history, name) <= NEARLY_ZERO
     if not constants:
         return
     severity: Severity = "info"

@@ -71,7 +71,7 @@ def has_lost_gain(history: RunHistory, kept_share: float, min_z: float) -> bool:
     if z_since_start(history, "reward") <= -min_z:
         return True
     # 2. The reward never clearly rose, or has not clearly fallen since: no gain is lost.
-    best = history.best_rewards
+    best = history.record_rewards
     first = history.first_values("reward")
     last = history.last_values("reward")
     has_risen = mann_whitney_z(first, best) >= min_z

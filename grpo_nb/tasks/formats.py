@@ -55,10 +55,9 @@ class AnswerFormat:
     is_opened_by_template: bool = False
 
     def __post_init__(self) -> None:
-        others = (self.answer_close, self.reasoning_open, self.reasoning_close)
-        # Without marks, the whole completion is the answer, as in `bare()`.
-        has_no_marks = not self.answer_open and not any(others)
-        if not has_no_marks and not self.answer_open.strip():
+        # Without any mark, the whole completion is the answer, as in `bare()`.
+        marks = (self.answer_open, self.answer_close, self.reasoning_open, self.reasoning_close)
+        if any(marks) and not self.answer_open.strip():
             raise ValueError(
                 f"answer_open = {self.answer_open!r}: without a mark before it, no answer can be "
                 "found."

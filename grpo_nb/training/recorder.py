@@ -91,7 +91,6 @@ class Recorder(TrainerCallback):
             ranges=run.ranges,
             group_size=settings.num_generations,
             rows=self.rows,
-            stop_on=settings.stop_on_alert,
         )
         self.should_end = False
         self.stopped_by: list[str] = []
@@ -153,7 +152,7 @@ class Recorder(TrainerCallback):
         new_alerts = self.health.update(row)
         if new_alerts:
             row["alerts"] = [alert.to_dict() for alert in new_alerts]
-        if self.health.should_stop:
+        if self.settings.stop_on_alert and self.health.is_critical:
             critical = [alert.rule for alert in self.health.alerts if alert.kind == "critical"]
             self.stopped_by += critical
         # 2. Write before showing: a figure that fails loses nothing.

@@ -10,7 +10,18 @@ from grpo_nb.health.monitor import HealthMonitor, check_health
 from grpo_nb.health.rules import HealthFinding
 from grpo_nb.runs.alert import Alert, alerts_of
 from tests.support.faulty_runs import ASIDE, SEEN, Made, by_tens, judged, made_run
-from tests.support.health_logs import Rows, cut, flat, healthy_log, of, seeds, severest, unpaid
+from tests.support.health_logs import (
+    NAN,
+    Rows,
+    critical_rows,
+    cut,
+    flat,
+    healthy_log,
+    of,
+    seeds,
+    severest,
+    unpaid,
+)
 
 
 @pytest.mark.parametrize(
@@ -118,24 +129,22 @@ def test_report_has_one_alert_per_rule_and_subject(coming_and_going: Rows) -> No
 
 @pytest.mark.parametrize("seed", seeds(20, 2))
 def test_run_that_rises_is_never_stopped(seed: int) -> None:
-    monitor = HealthMonitor(stop_on="critical")
-    for row in healthy_log(150, seed, groups=1, right=lambda at: 0.1 + 0.4 * at):
-        monitor.update(row)
-    assert not monitor.should_stop
+    rows = healthy_log(150, seed, groups=1, right=lambda at: 0.1 + 0.4 * at)
+    assert not critical_rows(rows)
 
 
-def test_resumed_run_is_not_stopped_by_its_earlier_rows() -> None:
+def test_resumed_run_is_critical_while_its_cause_holds() -> None:
     rows = unpaid(80)
-    resumed = HealthMonitor(rows=rows[:25], stop_on="critical")
-    assert not resumed.should_stop
+    resumed = HealthMonitor(rows=rows[:25])
     resumed.update(rows[25])
-    assert resumed.should_stop
+    assert resumed.is_critical
 
 
-def test_first_critical_alert_stops() -> None:
-    monitor = HealthMonitor(stop_on="critical")
-    stopped = []
-    for row in unpaid(80):
-        monitor.update(row)
-        stopped.append(monitor.should_stop)
-    assert stopped.index(True) == 19
+def test_resumed_run_is_not_critical_because_of_earlier_rows() -> None:
+    resumed = HealthMonitor(rows=[{"reward": 1.0, "loss": NAN}])
+    resumed.update({"reward": 1.0, "loss": 0.1})
+    assert not resumed.is_critical
+
+
+def test_run_is_critical_from_its_first_critical_finding_on() -> None:
+    assert critical_rows(unpaid(80))[0] == 19

@@ -6,12 +6,13 @@ import math
 
 import pytest
 
-from grpo_nb.health.monitor import HealthMonitor, check_health
+from grpo_nb.health.monitor import check_health
 from tests.support.faulty_runs import Made, by_tens
 from tests.support.health_logs import (
     INFINITE,
     Rows,
     changed,
+    critical_rows,
     cut,
     flat,
     healthy_log,
@@ -189,10 +190,7 @@ def test_collapse_of_one_word_answers_is_silent(tokens: float) -> None:
 def test_not_finite_single_infinite_kl_is_no_critical() -> None:
     rows = flat(60, kl=lambda i, r: INFINITE if i == 30 else 0.01)
     assert severest(check_health(rows), "not_finite") == "warning"
-    monitor = HealthMonitor(stop_on="critical")
-    for row in flat(60, kl=lambda i, r: INFINITE if i in (5, 6, 7) else 0.01):
-        monitor.update(row)
-    assert monitor.should_stop
+    assert critical_rows(flat(60, kl=lambda i, r: INFINITE if i in (5, 6, 7) else 0.01))
 
 
 def test_no_spread_at_the_top_without_weights_is_silent() -> None:

@@ -15,7 +15,7 @@ import pytest
 
 import grpo_nb as gn
 from grpo_nb.core.statistics import share_interval
-from grpo_nb.health.monitor import HealthReport
+from grpo_nb.health.monitor import HealthMonitor, HealthReport
 from grpo_nb.runs.alert import Alert
 from tests.support.run_folders import info_of, write_run_folder
 
@@ -160,6 +160,17 @@ def severest(report: HealthReport, rule: str) -> str | None:
     """Return the severity of the worst alert of a rule, withdrawn ones among them."""
     order = ["info", "warning", "critical"]
     return max((a.severity for a in report.alerts if a.rule == rule), key=order.index, default=None)
+
+
+def critical_rows(rows: Rows) -> list[int]:
+    """Return the places of the rows at which `stop_on_alert="critical"` stops a run."""
+    monitor = HealthMonitor()
+    places = []
+    for place, row in enumerate(rows):
+        monitor.update(row)
+        if monitor.is_critical:
+            places.append(place)
+    return places
 
 
 def of(report: HealthReport, rule: str) -> list[Alert]:
