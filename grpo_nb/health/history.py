@@ -155,6 +155,7 @@ class RunHistory:
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Add one logged row."""
+        # 1. Set NaN and infinite values apart.
         numbers = read_numbers(row)
         metrics = {}
         self.not_finite = {}
@@ -167,12 +168,14 @@ class RunHistory:
                 self.not_finite[name] = number
         self.rows_not_finite.update(self.not_finite.keys())
 
+        # 2. The step.
         if "step" in metrics:
             self.step = int(metrics["step"])
         elif "reward" in numbers:
             # A printed log has no step numbers, so its rows count as steps.
             self.step += 1
         self.max_steps = metrics.get("max_steps", self.max_steps)
+        # 3. The held-out score.
         for metric in HELD_OUT_METRICS:
             if metric in metrics:
                 self.held_out.append(metrics[metric])
@@ -181,8 +184,8 @@ class RunHistory:
         if metrics.keys() >= ACCURACY_INTERVAL:
             width = metrics["holdout/accuracy_high"] - metrics["holdout/accuracy_low"]
             self.held_out_error = max(self.held_out_error, width / (2 * Z_95))
-        # Evaluation rows have an `eval_loss` and the summary a `train_loss`. In a training row, TRL
-        # leaves a reward out that is NaN or None for every completion.
+        # 4. The reward. Evaluation rows have an `eval_loss` and the summary a `train_loss`. In a
+        # training row, TRL leaves a reward out that is NaN or None for every completion.
         self.is_reward_missing = "loss" in numbers and "reward" not in numbers
         if "reward" in metrics:
             self._add_reward_row(metrics)

@@ -311,6 +311,7 @@ def check_shifts(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFind
     """Report a gradient, an entropy or a length that has changed much without a better reward."""
     if trend.is_rising:
         return
+    # 1. A gradient that explodes.
     then, now = _clear_shift(history, "grad_norm")
     if now >= GRADIENT_GROWTH * then:
         message = f"The gradient norm is {now:.3g}, from {then:.3g} at the start."
@@ -320,6 +321,7 @@ def check_shifts(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFind
         )
         yield HealthFinding("gradient", "warning", message, advice, "grad_norm/size")
 
+    # 2. An entropy that collapses.
     then, now = _clear_shift(history, "entropy")
     if now <= ENTROPY_LEFT * then and not _repeats_are_normal(history, trend):
         message = f"The entropy is {now:.3g}, from {then:.3g} at the start."
@@ -329,8 +331,8 @@ def check_shifts(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFind
         )
         yield HealthFinding("collapse", "warning", message, advice, "entropy")
 
-    # The usual GRPO loss favours long wrong answers, because it averages over the tokens of each
-    # answer (arXiv:2503.20783).
+    # 3. Longer completions. The usual GRPO loss favours long wrong answers, because it averages
+    # over the tokens of each answer (arXiv:2503.20783).
     then, now = _clear_shift(history, "completions/mean_length")
     is_longer = now >= LENGTH_GROWTH * max(then, history.length_at_record)
     last_rewards = history.last_values("reward", LONG_WINDOW)
@@ -545,17 +547,20 @@ def check_holdout(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFin
     scores = history.held_out
     if len(scores) < MIN_HELD_OUT_SCORES:
         return
+    # 1. The range of the score.
     lowest = 0.0
     highest = 1.0
     if history.held_out_metric == "eval_reward":
         lowest = history.lowest["reward"]
         highest = history.highest["reward"]
-    # The mean of two successive scores is less noisy than one score.
+    # 2. The start, the best and now: means of two successive scores, which are less noisy than one.
     pairs = list(pairwise(scores))
     means = [(earlier + later) / 2 for earlier, later in pairs]
     start = means[0]
     best = max(means)
     now = means[-1]
+    # 3. Has the score fallen by more than its noise? Without an interval of the accuracy, the noise
+    # follows from the differences of successive scores.
     mean_change = fmean(abs(later - earlier) for earlier, later in pairs)
     error = history.held_out_error or mean_change / MEAN_ABS_DIFFERENCE
     span = highest - lowest
@@ -571,6 +576,7 @@ def check_holdout(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFin
         )
         yield HealthFinding("holdout", "warning", message, advice, "falling")
         return
+    # 4. Has the score stayed the same, although the training reward has risen?
     has_trained = trend.is_above_start and history.steps >= 2 * LONG_WINDOW
     has_room = start <= lowest + HELD_OUT_TOP * span
     if has_trained and has_room and now - start < HELD_OUT_GAIN * span:

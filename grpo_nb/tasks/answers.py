@@ -217,11 +217,11 @@ def read_letter(text: str) -> tuple[str, str]:
 def read_json(text: str) -> Any:
     """Return the JSON value that a text is; None for any other text.
 
-    A Markdown fence and a full stop may be around it. A float that is whole becomes an int, so
-    that 1.0 is 1.
+    A Markdown fence and a full stop may be around it. A key that comes twice is refused. A float
+    that is whole becomes an int, so that 1.0 is 1.
 
-    >>> read_json('{"a": 1.0}.'), read_json("NaN")
-    ({'a': 1}, None)
+    >>> read_json('{"a": 1.0}.'), read_json('{"a": 1, "a": 2}'), read_json("NaN")
+    ({'a': 1}, None, None)
     """
     text = text.strip().removesuffix(".").rstrip()
     if len(text) > _LONGEST_JSON:
@@ -229,11 +229,22 @@ def read_json(text: str) -> Any:
     fenced = re.fullmatch(r"```(?:json)?\s*\n(.*)\n\s*```", text, re.DOTALL)
     json_text = fenced[1] if fenced else text
     try:
-        value = json.loads(json_text, parse_float=_int_if_whole)
+        value = json.loads(
+            json_text,
+            object_pairs_hook=_unique_keys,
+            parse_float=_int_if_whole,
+        )
         # json.loads reads NaN, and 1e999 as infinity; neither is JSON.
         json.dumps(value, allow_nan=False)
     except (ValueError, RecursionError):
         return None
+    return value
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        raise ValueError("a key comes twice")
     return value
 
 

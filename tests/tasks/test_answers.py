@@ -117,6 +117,7 @@ def test_read_json_refuses_text_that_is_not_json() -> None:
     for text in (
         "NaN",
         "1e999",
+        '{"a": 1, "a": 1}',
         "[1,]",
         "01",
         "'a'",
