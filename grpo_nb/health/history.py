@@ -245,11 +245,10 @@ class RunHistory:
     @property
     def rewards(self) -> list[str]:
         """Names of all rewards that were logged so far."""
-        names = []
-        for metric in self.highest:
-            if metric.startswith("rewards/") and not metric.endswith("/std"):
-                names.append(metric.removeprefix("rewards/"))
-        return names
+        means = [metric for metric in self.highest if not metric.endswith("/std")]
+        return [
+            metric.removeprefix("rewards/") for metric in means if metric.startswith("rewards/")
+        ]
 
     def rows_in(self, steps: int, min_rows: int = MIN_ROWS) -> int:
         """Return how many rows stand for this many steps, but at least `min_rows`."""

@@ -230,12 +230,12 @@ def _read_chat(turns: Any) -> Chat:
     """Return chat messages with `role` and `content` alone."""
     try:
         chat = [{"role": turn["role"], "content": displayable(turn["content"])} for turn in turns]
-    except (TypeError, KeyError, AttributeError):
+        last = chat[-1]
+    except (TypeError, LookupError, AttributeError):
         raise _UnusableRow(
             'whose prompt is no chat, [{"role": "user", "content": "..."}, ...]. If it is the '
             'question as text, write columns={"question": "prompt"}'
         ) from None
-    last = chat[-1] if chat else {"role": "", "content": ""}
     if last["role"] not in ("user", "tool") or not last["content"].strip():
         raise _UnusableRow("whose prompt does not end with what a user says")
     return chat

@@ -188,10 +188,9 @@ def _read_json(path: Path) -> list[dict[str, Any]]:
     """
     text = path.read_text("utf-8-sig")
     if not text.lstrip().startswith("["):
-        # As one text, so that an error names the line.
-        *lines, last_line = text.rstrip().split("\n")
-        rows = [f"{line}," if line.strip() else "" for line in lines]
-        text = "[" + "\n".join([*rows, last_line]) + "]"
+        # A comma between the lines makes one JSON text of them, so that an error names the line.
+        lines = re.sub(r"(\n\s*)", r",\1", text.strip())
+        text = f"[{lines}]"
     return _as_dicts(path.name, json.loads(text))
 
 

@@ -177,6 +177,13 @@ def test_lists_of_numbers_and_kind_json_stay_json() -> None:
     assert answers(listed) == ['["a", "b"]', '["c"]', "[]"]
 
 
+def test_each_list_of_answers_is_read_alone() -> None:
+    task = gn.load_task(rows_of([["Paris", "City of Paris"], [1, 2], []]), holdout=1)
+    accepted = {row["answer"]: row["accepted_answers"] for row in both(task)}
+    assert accepted == {"Paris": ["Paris", "City of Paris"], "[1, 2]": None}
+    assert task.dropped == {"with an empty answer": 1}
+
+
 @pytest.mark.parametrize("golds", [["City of Paris", "Lutetia"], ["Lutetia", "paris"]])
 def test_rows_with_a_common_answer_are_repeated(golds: list[str]) -> None:
     rows = [*rows_of(CAPITALS), {"question": "Question 0?", "answer": golds}]
