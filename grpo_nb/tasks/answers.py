@@ -54,7 +54,7 @@ class Answers:
     labels: tuple[tuple[str, float], ...] = ()
     """(answer, share of the rows), the most frequent first.
 
-    All labels of choices, and frequent numbers such as ratings.
+    All labels of choices, and numbers that repeat such as ratings.
     """
     others: tuple[str, ...] = ()
     """Gold answers of another kind, such as `n/a` among numbers. They are compared as text."""
@@ -103,10 +103,8 @@ def answers_of(golds: Sequence[str], kind: Kind | None = None) -> Answers:
         kind = _likely_kind(golds)
         if kind in ("expression", "text") and repeats:
             kind = "choice"
-    # Equally frequent numbers, such as sums that each come three times, have no majority.
-    has_majority = repeats and len({*counts.values()}) > 1
     labels = []
-    if kind == "choice" or (kind == "number" and has_majority):
+    if kind == "choice" or (kind == "number" and repeats):
         # Equally frequent labels stay in the order of their first rows.
         labels = [(label, count / len(golds)) for label, count in counts.most_common()]
     others = _answers_of_other_kinds(golds, kind)
