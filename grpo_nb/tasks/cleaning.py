@@ -98,7 +98,7 @@ def clean(
         ValueError: No rows, a part without a column, conflicting answers, or no row left.
     """
     require_choice("on_conflict", on_conflict, get_args(OnConflict))
-    described_as = part or "the data"
+    described_as = part or source.described_as
     prefix = f"in {part}, " if part else ""
     if not source.rows:
         raise ValueError(

@@ -29,6 +29,8 @@ class SourceRows:
     rows: list[dict[str, Any]]
     note: str = ""
     """Sentence on how the source was read, if the user should check it."""
+    described_as: str = "the data"
+    """The source's name in a sentence."""
 
 
 def sample_rows(rows: Sequence[Row], limit: int | None, seed: int = 0) -> list[Row]:
@@ -151,7 +153,7 @@ def _read_file(path: Path) -> SourceRows:
             f"{path} cannot be read: {' '.join(str(error).split())}. Correct the file, or give a "
             "DataFrame."
         ) from error
-    return SourceRows(path.stem, rows, note)
+    return SourceRows(path.stem, rows, note, path.name)
 
 
 def _read_csv(path: Path) -> tuple[list[dict[str, Any]], str]:
@@ -208,7 +210,7 @@ def _read_hub(name: str, split: str) -> SourceRows:
 
     config = "main" if hub_id == "openai/gsm8k" else None
     data = load_dataset(hub_id, config, split=split)
-    return SourceRows(name, _rows_of_dataset(data))
+    return SourceRows(name, _rows_of_dataset(data), described_as=name)
 
 
 # The task `arithmetic`: generated sums, differences and products.
