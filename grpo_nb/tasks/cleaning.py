@@ -107,6 +107,7 @@ def clean(
         )
     if source.note:
         changes.note(source.note)
+    # 1. Find question and answer in each row, by the row's number in the source.
     names = list(dict.fromkeys(itertools.chain(*source.rows)))
     column_of = _choose_columns(names, columns or {}, described_as)
     rows: dict[int, TaskRow] = {}
@@ -116,12 +117,14 @@ def clean(
             rows[number] = _read_row(row, column_of, kind)
         except _UnusableRow as reason:
             reasons[number] = str(reason)
+    # 2. Note how answers were read.
     if any(ACCEPTED in row for row in rows.values()):
         changes.note(
             f"each text in a list of answers is right (column {ACCEPTED!r}), and the first is "
             'shown. If a list is one answer, write kind="json"'
         )
     _split_solutions(rows.values(), changes)
+    # 3. Leave rows out.
     reasons |= _repeated_rows(rows, on_conflict, described_as)
     for number, reason in sorted(reasons.items()):
         row = source.rows[number]
@@ -133,6 +136,7 @@ def clean(
         raise ValueError(
             f"no row of {described_as} is left of {len(source.rows)}: {changes.sentence}."
         )
+    # 4. Add the other columns.
     for name in names:
         if name not in column_of.values():
             values = [source.rows[number].get(name) for number in rows]
