@@ -66,11 +66,12 @@ class HealthFinding(NamedTuple):
 
 def soften(severity: Severity, history: RunHistory, trend: RewardTrend) -> Severity:
     """Return the severity that is fair to a run that learns, or that may be learning."""
-    if trend.is_rising:
-        return "warning" if severity == "critical" else "info"
-    # A run whose reward has risen all the same is not lost. With few rows a rise would not be seen.
-    may_learn = trend.is_above_start or history.reward_rows < MIN_ROWS_FOR_CRITICAL
-    return "warning" if may_learn and severity == "critical" else severity
+    # A run whose reward has risen at all is not lost. With few rows a rise would not be seen.
+    has_few_rows = history.reward_rows < MIN_ROWS_FOR_CRITICAL
+    may_learn = trend.is_rising or trend.is_above_start or has_few_rows
+    if severity == "critical" and may_learn:
+        return "warning"
+    return "info" if trend.is_rising else severity
 
 
 # not_finite --------------------------------------------------------------------------------------
