@@ -106,7 +106,6 @@ class Outcome:
     """Text that a program printed; empty for calls."""
     error: str = ""
     """Reason for another status than `ok`; it may contain text of the candidate."""
-    cpu_seconds: float = 0.0
 
 
 def outcome_without_answers(candidate: Candidate, status: Status, error: str) -> Outcome:
@@ -120,7 +119,6 @@ def outcome_of(
     report: bytes,
     limit: str,
     exit_code: int,
-    cpu_seconds: float,
 ) -> Outcome:
     """Turn bytes that a candidate could choose into an outcome.
 
@@ -133,7 +131,6 @@ def outcome_of(
             code.
         limit: The limit that it reached; empty if none.
         exit_code: Exit code of its process.
-        cpu_seconds: Processor time of the process, with its start.
     """
     # "isolated", "loaded", one line per call, and an extra one, to detect too many lines.
     most_lines = len(candidate.calls) + 3
@@ -144,7 +141,6 @@ def outcome_of(
         traceback = report.decode("utf-8", "replace")[-values.LONGEST_ERROR :].strip()
         error = content or traceback or "its process did not start"
         return outcome_without_answers(candidate, "lost", error)
-    start_seconds = content
     kinds = [kind for kind, _ in lines[1:]]
     load_error = lines[1][1] if kinds else None
     answers = []
@@ -174,7 +170,6 @@ def outcome_of(
         answers=(*answers, *missing),
         stdout=stdout.decode("utf-8", "replace"),
         error=error,
-        cpu_seconds=cpu_seconds - start_seconds,
     )
 
 
@@ -182,11 +177,14 @@ def _read(line: bytes) -> tuple[str, Any]:
     """Return kind and content of one line of a report; an invalid line has no kind."""
     try:
         match json.loads(line.decode("ascii")):
-            case ["isolated" | "value" as kind, content]:
-                return kind, values.decode(content)
-            case ["not isolated" | "loaded" | "error" as kind, None | str() as text]:
+            case ["value", content]:
+                return "value", values.decode(content)
+            case [
+                "isolated" | "not isolated" | "loaded" | "error" as kind,
+                None | str() as text,
+            ]:
                 return kind, text and text[: values.LONGEST_ERROR]
-    except (ValueError, RecursionError):
+    except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError):
         # Not a line of the protocol, or not plain data.
         pass
     return "", None
