@@ -150,7 +150,7 @@ class Exam:
     def _given_rewards(self) -> list[RewardFunction]:
         """`correct`, or `rewards`. They take precedence over the rewards of the run."""
         if self.correct is None:
-            return reward_list(self.rewards, may_be_empty=True)
+            return reward_list(self.rewards) if self.rewards else []
         return reward_list([self.correct])
 
     @functools.cached_property
@@ -233,7 +233,7 @@ class Exam:
                     temperature=self.decoding.temperature,
                     contamination=contamination,
                     counted_as_correct=grader_in_words(grader),
-                    anywhere_note=anywhere_in_words(grader, self.rows),
+                    anywhere_note=anywhere_in_words(grader),
                     compares_gold=not is_function,
                     unproven_grader=grader.name if is_unproven else "",
                 )

@@ -95,6 +95,9 @@ def gold_answers(value: Any) -> list[str]:
     >>> gold_answers(["1/2", 0.5]), gold_answers(None)
     (['1/2', '0.5'], [])
     """
+    # Imported here, because importing the package must not load it.
+    import pandas
+
     if hasattr(value, "tolist"):
         # An array or number of numpy.
         value = value.tolist()
@@ -103,19 +106,10 @@ def gold_answers(value: Any) -> list[str]:
     for answer in values:
         if isinstance(answer, dict):
             texts.append(json.dumps(answer))
-        elif not _is_empty(answer):
+        # Of a nested list, pandas returns one answer for each item.
+        elif pandas.isna(answer) is not True:
             texts.append(str(answer).strip())
     return [text for text in texts if text]
-
-
-def _is_empty(value: Any) -> bool:
-    """Return True for None and for the empty cells of pandas: NaN, NaT and NA."""
-    try:
-        # NaN and NaT are not equal to themselves.
-        return value is None or bool(value != value)
-    except TypeError:
-        # pandas raises "boolean value of NA is ambiguous".
-        return True
 
 
 @dataclass(frozen=True, kw_only=True)

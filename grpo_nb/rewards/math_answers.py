@@ -202,7 +202,7 @@ def _is_same_expression(given: str, gold: str) -> bool:
         given = with_unit[1].strip()
     if _BASE.search(gold) or not is_single_answer(given, gold):
         return False
-    return are_equal_expressions(given.replace("*", r" \cdot "), gold.replace("*", r" \cdot "))
+    return are_equal_expressions(given, gold)
 
 
 def is_single_answer(given: str, gold: str) -> bool:
@@ -231,8 +231,7 @@ def is_single_answer(given: str, gold: str) -> bool:
             continue
         if not token.isalnum() or not token.isascii():
             return False
-        # Several letters are a product of the gold answer's variables, a function, or a word.
-        is_product = set(token) <= variables
-        if len(token) > 1 and not is_product and not _HARMLESS_TOKEN.fullmatch(f"\\{token}"):
+        # Several letters are a product of the gold answer's variables, or a word.
+        if len(token) > 1 and not variables.issuperset(token):
             return False
     return True

@@ -159,15 +159,12 @@ def normalize_latex(text: str) -> str:
 
 
 def without_spaces(text: str) -> str:
-    r"""Return a normalised text without white space and multiplication signs.
+    r"""Return a normalised text without white space, except between two digits.
 
-    >>> without_spaces(r"(\frac{1}{2}, 3 \cdot x)")
+    >>> without_spaces(r"(\frac{1}{2}, 3 x)")
     '(\\frac{1}{2},3x)'
     """
-    # Before the spaces go: one may end the name of the command.
-    text = re.sub(r"\\cdot(?![A-Za-z])", "*", text)
-    text = re.sub(r"(?<![0-9])\s+|\s+(?![0-9])", "", text)
-    return re.sub(r"(?<=[A-Za-z0-9)}])\*(?=[A-Za-z(\\])", "", text)
+    return re.sub(r"(?<![0-9])\s+|\s+(?![0-9])", "", text)
 
 
 def split_name(text: str) -> tuple[str, str]:
@@ -181,7 +178,7 @@ def split_name(text: str) -> tuple[str, str]:
     match = _NAME_BEFORE.match(text)
     if match is None:
         return "", text
-    return match[1].replace(" ", ""), text[match.end() :].strip()
+    return match[1], text[match.end() :].strip()
 
 
 def is_name(text: str) -> bool:

@@ -28,12 +28,7 @@ from grpo_nb.rewards.base import (
     weights_by_name,
 )
 from grpo_nb.rewards.code import code_tests
-from grpo_nb.scoring.last_answer import (
-    CANDIDATE_IN_WORDS,
-    candidate_kind,
-    last_candidates,
-    recurring_labels,
-)
+from grpo_nb.scoring.last_answer import last_candidates, recurring_labels
 from grpo_nb.scoring.record import is_from_kit
 from grpo_nb.scoring.scores import first_step_state, score
 from grpo_nb.tasks.answers import folded
@@ -108,6 +103,8 @@ def deciding_reward(
     correctness(tolerance=0.1)
     """
     rewards = list(rewards)
+    if not rewards:
+        return None
     slot_rewards = [reward for reward in rewards if isinstance(reward, SlotReward)]
     if slot_rewards:
         # Two rewards for the slot may disagree, and neither is more right than the other.
@@ -115,7 +112,7 @@ def deciding_reward(
         has_column = not rows or slot_rewards[0].column in rows[0]
         return slot_rewards[0] if is_only_one and has_column else None
     weights = weights_by_name(rewards)
-    highest = max(weights.values(), default=0.0)
+    highest = max(weights.values())
     main = []
     for reward in rewards:
         may_decide = not is_from_kit(reward) or isinstance(reward, code_tests)
@@ -226,27 +223,13 @@ def grader_in_words(grader: Grader) -> str:
     return f"answers to which {shown!r} gives the full score"
 
 
-def are_correct(
-    grader: Grader,
-    texts: Sequence[str],
-    rows: Sequence[Mapping[str, Any]],
-    format: AnswerFormat,
-    *,
-    scores: Sequence[float] | None = None,
-) -> list[bool]:
-    """Return for each completion whether it is correct.
-
-    A completion is correct if the grader gives it the full score. Without a score (None) it is not.
+def are_correct(grader: Grader, scores: Iterable[float]) -> list[bool]:
+    """Return for each of the grader's scores whether it is the full score. NaN is not.
 
     Args:
         grader: From `choose_grader`.
-        texts: The completions.
-        rows: The data row of each completion, with `answer`.
-        format: The format in which the questions were asked.
-        scores: From `grader_scores` for the same completions, to call the grader only once.
+        scores: From `grader_scores`.
     """
-    if scores is None:
-        scores = grader_scores(grader, texts, rows, format)
     full_score = grader.full_score if isinstance(grader, FunctionGrader) else 1.0
     return [value >= full_score - _ROUNDING for value in scores]
 
@@ -262,7 +245,10 @@ def grader_scores(
     """Return the grader's scores, NaN for None.
 
     Args:
-        grader, texts, rows, format: As in `are_correct`.
+        grader: From `choose_grader`.
+        texts: The completions.
+        rows: The data row of each completion, with `answer`.
+        format: The format in which the questions were asked.
         function_arguments: Completions, rows and token ids as a training passes them to a function
             (`generation.samples.as_scored`). The texts and rows if not given.
     """
@@ -290,7 +276,7 @@ def are_correct_anywhere(
     a grader that does not compare with gold answers.
 
     Args:
-        grader, texts, rows, format: As in `are_correct`.
+        grader, texts, rows, format: As in `grader_scores`.
         is_correct: Result of `are_correct` for the same completions.
     """
     if not isinstance(grader, SlotReward):
@@ -309,26 +295,22 @@ def are_correct_anywhere(
                 text, gold, question=question, format=format, labels=labels
             )
         # A candidate has no tags any more, so it is graded in the format without tags.
-        verdicts = are_correct(grader, candidates, [row] * len(candidates), bare())
-        is_correct_anywhere[place] = any(verdicts)
+        scores = grader_scores(grader, candidates, [row] * len(candidates), bare())
+        is_correct_anywhere[place] = any(are_correct(grader, scores))
     return is_correct_anywhere
 
 
-def anywhere_in_words(grader: Grader, rows: Sequence[Mapping[str, Any]]) -> str:
+def anywhere_in_words(grader: Grader) -> str:
     """Return a phrase for how `are_correct_anywhere` finds an answer, or why it finds none.
 
-    >>> rows = [{"question": "1 + 1?", "answer": "2"}]
-    >>> anywhere_in_words(correctness(), rows).partition(";")[0]
-    'the last number in the text, compared in the same way'
+    >>> anywhere_in_words(correctness()).partition(",")[0]
+    'the last answer in the text'
     """
     if not isinstance(grader, SlotReward):
         return f"not measured, because {grader.name}() does not say where it reads the answer"
-    labels = recurring_labels([str(row.get("answer", "")) for row in rows])
-    kinds = {candidate_kind(gold, labels) for row in rows for gold in grader.golds(dict(row))}
-    searched = " or ".join(words for kind, words in CANDIDATE_IN_WORDS.items() if kind in kinds)
     return (
-        f"{searched or 'the last answer'} in the text, compared in the same way; "
-        "a question repeated word for word is not searched"
+        "the last answer in the text, compared in the same way (for a number the last number, for "
+        "a label the label named last); a question repeated word for word is not searched"
     )
 
 

@@ -14,13 +14,15 @@ from grpo_nb.rewards import (
     xml_tags,
 )
 from grpo_nb.scoring.correct_answers import (
+    Grader,
     are_correct,
     choose_grader,
     deciding_reward,
     function_grader,
     grader_in_words,
+    grader_scores,
 )
-from grpo_nb.tasks.formats import xml
+from grpo_nb.tasks.formats import AnswerFormat, xml
 
 ROWS = [{"question": f"What is {i} + {i}?", "answer": str(2 * i)} for i in range(1, 4)]
 
@@ -29,6 +31,10 @@ def solved(completions: list, answer: list, **columns: object) -> list[float]:
     """Score 2.0 for the gold answer as a word of the completion, wherever it stands."""
     texts = [turns if isinstance(turns, str) else turns[-1]["content"] for turns in completions]
     return [2.0 * (gold in text.split()) for text, gold in zip(texts, answer, strict=True)]
+
+
+def verdicts(grader: Grader, texts: list, rows: list, format: AnswerFormat) -> list[bool]:
+    return are_correct(grader, grader_scores(grader, texts, rows, format))
 
 
 def style(completions: list, **columns: object) -> list[float]:
@@ -107,7 +113,7 @@ def test_full_score_is_one_where_no_gold_answer_is_scored() -> None:
 
 def test_completion_with_the_full_score_is_correct() -> None:
     grader = choose_grader([solved, xml_tags()], ROWS, xml())
-    assert are_correct(grader, ["it is 2", "it is 5", "6"], ROWS, xml()) == [True, False, True]
+    assert verdicts(grader, ["it is 2", "it is 5", "6"], ROWS, xml()) == [True, False, True]
 
 
 def test_grader_in_words_names_function_and_threshold() -> None:
@@ -123,7 +129,7 @@ def test_function_that_returns_booleans_can_grade() -> None:
         return [text.endswith("2") for text in completions]
 
     is_even.range = (0, 1)
-    assert are_correct(function_grader(is_even, ROWS, xml()), ["12", "13", "2"], ROWS, xml()) == [
+    assert verdicts(function_grader(is_even, ROWS, xml()), ["12", "13", "2"], ROWS, xml()) == [
         True,
         False,
         True,
@@ -135,7 +141,7 @@ def test_answer_without_a_score_is_not_correct() -> None:
         return [None] * len(completions)
 
     grader = function_grader(silent, ROWS, xml())
-    assert are_correct(grader, ["<answer>2</answer>"], ROWS[:1], xml()) == [False]
+    assert verdicts(grader, ["<answer>2</answer>"], ROWS[:1], xml()) == [False]
 
 
 def test_grading_leaves_the_memory_of_a_reward_as_it_was() -> None:
@@ -157,7 +163,7 @@ def test_grading_leaves_the_memory_of_a_reward_as_it_was() -> None:
 
     counting = Counting()
     grader = function_grader(counting, ROWS, xml())
-    are_correct(grader, ["1"] * 3, ROWS, xml())
+    verdicts(grader, ["1"] * 3, ROWS, xml())
     assert counting.calls == 0
 
 
@@ -168,14 +174,14 @@ def test_grading_is_marked_as_a_trial() -> None:
         trials.append(trainer_state.is_trial)
         return [1.0] * len(completions)
 
-    are_correct(function_grader(learning, ROWS, xml()), ["1"] * 3, ROWS, xml())
+    verdicts(function_grader(learning, ROWS, xml()), ["1"] * 3, ROWS, xml())
     assert set(trials) == {True}
 
 
 @pytest.mark.parametrize("kind", [maths, exact_text])
 def test_kit_grader_still_compares_the_slot(kind: type) -> None:
     rows = [{"question": "?", "answer": "A"}]
-    assert are_correct(kind(), ["<answer>A</answer>"], rows, xml()) == [True]
+    assert verdicts(kind(), ["<answer>A</answer>"], rows, xml()) == [True]
 
 
 def by_points(completions: list, answer: list, points: list, **columns: object) -> list[float]:
@@ -188,7 +194,7 @@ def test_questions_of_different_worth_share_the_lowest_score() -> None:
     rows = [{**row, "points": float(i)} for i, row in enumerate(ROWS, 1)]
     grader = function_grader(by_points, rows, xml())
     assert grader.full_score == 1.0
-    assert are_correct(grader, ["it is 2", "it is 4", "no"], rows, xml()) == [True, True, False]
+    assert verdicts(grader, ["it is 2", "it is 4", "no"], rows, xml()) == [True, True, False]
 
 
 def test_full_score_is_above_partial_credit_of_other_questions() -> None:
@@ -249,7 +255,7 @@ def test_function_without_a_wrong_answer_is_not_proven() -> None:
 def test_copied_question_is_no_correct_answer(rewards: list) -> None:
     rows = [{"question": "What is 84 / 2?", "answer": "42"}]
     grader = choose_grader(rewards, rows, xml())
-    assert are_correct(grader, ["<answer>84/2</answer>"], rows, xml()) == [False]
+    assert verdicts(grader, ["<answer>84/2</answer>"], rows, xml()) == [False]
 
 
 def test_reversed_or_broken_range_is_no_full_score() -> None:
