@@ -68,8 +68,6 @@ def _one_command(match: re.Match[str]) -> str:
 
 # The order matters: each pattern sees the result of the ones before.
 _REWRITES: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
-    # $x$ is x.
-    (r"(?<!\\)\$\$?((?:[^$\\]|\\.)*+)\$\$?", r" \1 "),
     # \mathbf{x} is x, and \mathrm{e} is e.
     (r"\\(?:mathbf|boldsymbol|bm|mathit)\s*\{([^{}]*)\}|\\mathrm\s*\{\s*([eid])\s*\}", r"\1\2"),
     (r"(?<!\\)\\([A-Za-z]+)\s*", _one_command),

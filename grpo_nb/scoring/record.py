@@ -130,11 +130,8 @@ def rebuild_reward(record: Mapping[str, Any]) -> Reward | None:
 
 def _compared_fields(value: Any) -> dict[str, Any]:
     # A field that is not compared does not affect a score, such as the `ask` function of a judge.
-    values = {}
-    for field in dataclasses.fields(value):
-        if field.compare:
-            values[field.name] = getattr(value, field.name)
-    return values
+    compared = [field.name for field in dataclasses.fields(value) if field.compare]
+    return {name: getattr(value, name) for name in compared}
 
 
 def _hash_of_state(reward: RewardFunction) -> str:

@@ -233,9 +233,16 @@ def test_everything_written_by_others_is_escaped() -> None:
     raises.__name__ = evil
     rows = make_rows(note=evil)
     rows[0]["question"] = rows[0]["prompt"][0]["content"] = rows[0]["answer"] = evil
-    lab = gn.RewardLab([correctness(), raises], rows)
-    lab.completions = [f"<answer>{evil}</answer>", evil]
-    views = [*html_views(lab), page_html(lab)]
+
+    def scores(completions: list, **columns: Any) -> list[float]:
+        return [1.0] * len(completions)
+
+    scores.__name__ = evil
+    views = []
+    for reward in (raises, scores):
+        lab = gn.RewardLab([correctness(), reward], rows)
+        lab.completions = [f"<answer>{evil}</answer>", evil]
+        views += [*html_views(lab), page_html(lab)]
     assert sum("alert(1)" in view for view in views) >= 6
     for view in views:
         assert "<script" not in view
@@ -288,6 +295,8 @@ def test_lab_shows_itself_as_widget_text_and_page(lab: gn.RewardLab) -> None:
     assert shown["text/plain"] == repr(lab)
     assert "What is 20 + 3?" in shown["text/html"]
     assert "ZeroDivisionError" in shown["text/html"]
+    lab.completions = [RIGHT, WRONG]
+    shown = DisplayFormatter().format(lab)[0]
     assert '<td class="gn-number gn-strong gn-total">' in shown["text/html"]
 
 
