@@ -6,7 +6,6 @@ are parsed and never run.
 """
 
 import ast
-import json
 import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
@@ -66,7 +65,7 @@ class CodeTest:
 def read_tests(value: Any) -> tuple[CodeTest, ...]:
     """Return the hidden tests in one cell of a data set.
 
-    A cell is one test or a list of tests, also as JSON text. A test is an assert:
+    A cell is one test or a list of tests. A test is an assert:
     `assert f(1) == 2`, `assert f(1) is None`, `assert f(1)` or `assert not f(1)`. Arguments and
     value are written out, and are compared as Python does. As in MBPP, the call may be in `set`,
     `sorted`, `list`, `tuple` or `len`.
@@ -77,16 +76,7 @@ def read_tests(value: Any) -> tuple[CodeTest, ...]:
     >>> [test.expected for test in read_tests(["assert add(1, 2) == 3"])]
     [3]
     """
-    is_json = isinstance(value, str) and value.strip().startswith(("[", "{"))
-    try:
-        cells = json.loads(value) if is_json else value
-    except ValueError as error:
-        raise ValueError(
-            f"the tests {value!r:.120} are not valid JSON ({error}): write them with "
-            "json.dumps(tests), or as a list."
-        ) from error
-    if isinstance(cells, (str, Mapping)):
-        cells = [cells]
+    cells = [value] if isinstance(value, (str, Mapping)) else value
     if not isinstance(cells, Iterable):
         raise ValueError(f"the tests are {cells!r:.80}: write a list of tests.")
     tests: list[CodeTest] = []
@@ -111,7 +101,7 @@ def _read_asserts(text: str) -> list[CodeTest]:
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError) as error:
         raise ValueError(
             f"the test {text!r:.160} cannot be read ({error}). Write call and value out: "
-            '"assert f(1) == 3".'
+            '"assert f(1) == 3". A list in the form of a JSON text is read with json.loads(text).'
         ) from error
 
 
