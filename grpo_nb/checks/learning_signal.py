@@ -33,6 +33,7 @@ from grpo_nb.scoring.correct_answers import (
     Grader,
     are_correct,
     choose_grader,
+    deciding_reward,
     grader_in_words,
     grader_scores,
 )
@@ -327,7 +328,11 @@ def baseline(
     started_rows = [task.start_episode(row) for row in rows]
     score(rewards, [""] * len(rows), started_rows, tokenizer=tokenizer)  # raises if one fails
     grader = choose_grader(
-        rewards, rows, task.format, tokenizer=tokenizer, start_episode=task.start_episode
+        deciding_reward(rewards, rows),
+        rows,
+        task.format,
+        tokenizer=tokenizer,
+        start_episode=task.start_episode,
     )
 
     # 2. Sample the groups, and one greedy completion of each prompt.

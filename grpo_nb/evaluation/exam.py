@@ -33,8 +33,8 @@ from grpo_nb.scoring.correct_answers import (
     FunctionGrader,
     Grader,
     anywhere_in_words,
+    choose_grader,
     deciding_reward,
-    function_grader,
     grader_in_words,
 )
 from grpo_nb.scoring.record import rebuild_reward, record_of
@@ -138,7 +138,7 @@ class Exam:
         tokenizers = [subject[1] for subject in self.subjects if isinstance(subject, tuple)]
         if not tokenizers and self.run is not None:
             tokenizers.append(tokenizer_of_run(self.run))
-        return function_grader(
+        return choose_grader(
             decider,
             self.rows,
             self.questions.format,

@@ -1,6 +1,6 @@
 """Decide which answers are correct, so that evaluation measures what a training rewards.
 
-A grader says whether an answer is correct. `choose_grader` chooses it from the rewards of a
+A grader says whether an answer is correct. `deciding_reward` chooses it from the rewards of a
 training, as the first of these:
 
 1. The only reward of the set that compares the answer slot, if the rows have the column that it
@@ -61,31 +61,6 @@ class FunctionGrader:
 Grader = SlotReward | FunctionGrader
 
 
-def choose_grader(
-    rewards: Iterable[RewardFunction],
-    rows: Sequence[Mapping[str, Any]],
-    format: AnswerFormat,
-    *,
-    tokenizer: Any = None,
-    start_episode: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
-) -> Grader:
-    """Return the grader of a set of rewards, by the rules in the docstring of this module.
-
-    Args:
-        rewards: The rewards of a training.
-        rows: Data rows, with `answer`.
-        format, tokenizer, start_episode: As in `function_grader`.
-
-    >>> from grpo_nb.rewards import xml_tags
-    >>> choose_grader([correctness(tolerance=0.1), xml_tags()], [], xml())
-    correctness(tolerance=0.1)
-    """
-    decider = deciding_reward(rewards, rows)
-    if decider is None or isinstance(decider, SlotReward):
-        return decider or correctness()
-    return function_grader(decider, rows, format, tokenizer=tokenizer, start_episode=start_episode)
-
-
 def deciding_reward(
     rewards: Iterable[RewardFunction], rows: Sequence[Mapping[str, Any]] = ()
 ) -> RewardFunction | None:
@@ -123,15 +98,15 @@ def deciding_reward(
     return main[0] if len(main) == 1 else None
 
 
-def function_grader(
-    function: RewardFunction,
+def choose_grader(
+    decider: RewardFunction | None,
     rows: Sequence[Mapping[str, Any]],
     format: AnswerFormat,
     *,
     tokenizer: Any = None,
     start_episode: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
-) -> FunctionGrader:
-    """Return a function as a grader, with its full score.
+) -> Grader:
+    """Return the grader for a deciding reward: a function with its full score.
 
     The gold answers of the first rows are scored, and for each of them a wrong answer, which is the
     gold answer of another row, and an empty completion. The full score is, in this order:
@@ -143,7 +118,8 @@ def function_grader(
     3. 1.0.
 
     Args:
-        function: A reward function with TRL's signature. It may return booleans.
+        decider: From `deciding_reward`. A function may return booleans. A `SlotReward` is a grader
+            itself, and None is `correctness()`.
         rows: Data rows, with `answer`.
         format: The format in which the questions are asked.
         tokenizer: For a function that reads `completion_ids`.
@@ -155,9 +131,11 @@ def function_grader(
     >>> def twice(completions, answer, **columns):
     ...     return [2.0 * (gold in text) for text, gold in zip(completions, answer)]
     >>> rows = [{"question": "1 + 1?", "answer": "2"}]
-    >>> function_grader(twice, rows, xml()).full_score
+    >>> choose_grader(twice, rows, xml()).full_score
     2.0
     """
+    if decider is None or isinstance(decider, SlotReward):
+        return decider or correctness()
     # Imported here, because importing the package must not load it.
     import numpy as np
 
@@ -168,14 +146,14 @@ def function_grader(
     texts = [*in_format, *[""] * len(golds)]
     # Each text gets a new environment, because the function may change it.
     started_rows = [dict(start_episode(row)) for row in [*tried_rows] * 3]
-    scores = _function_scores(function, texts, started_rows, tokenizer=tokenizer) if texts else []
+    scores = _function_scores(decider, texts, started_rows, tokenizer=tokenizer) if texts else []
     # A text without a score is below every text with one.
     scores = np.nan_to_num(scores, nan=-np.inf)
     gold_scores = scores[: len(golds)]
     other_scores = scores[len(golds) :]
     highest_other = np.max(other_scores, initial=-np.inf)
     full_scores = gold_scores[gold_scores > highest_other + _ROUNDING]
-    declared_range = range_of(function)
+    declared_range = range_of(decider)
     if declared_range is not None:
         # It takes precedence: the gold answers of eight rows may not reach it.
         _, full_score = declared_range
@@ -189,7 +167,7 @@ def function_grader(
     if not full_scores.size:
         reason += "; no gold answer scores above a wrong one"
     return FunctionGrader(
-        function=function,
+        function=decider,
         full_score=full_score,
         reason=reason,
         # If all gold answers are the same, no wrong one was tried.
