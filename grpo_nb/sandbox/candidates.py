@@ -30,8 +30,8 @@ from grpo_nb.sandbox.jobs import (
     Candidate,
     Limits,
     Outcome,
+    lost_outcome,
     outcome_of,
-    outcome_without_answers,
 )
 from grpo_nb.sandbox.modules import modules_of
 
@@ -217,7 +217,7 @@ def _run(candidate: Candidate, limits: Limits) -> Outcome:
                 command, stdin=file, stdout=PIPE, stderr=PIPE, cwd="/", env=environment
             )
     except OSError as error:
-        return outcome_without_answers(candidate, "lost", f"no process can be started: {error}")
+        return lost_outcome(candidate, f"no process can be started: {error}")
     with child.stdout, child.stderr:
         written, limit = _read_until_end([child.stdout, child.stderr], limits, child.pid)
     has_ended = not limit and _ends_by_itself(child.pid)
@@ -229,9 +229,7 @@ def _run(candidate: Candidate, limits: Limits) -> Outcome:
     is_killed_by_kernel = has_ended and child.returncode == -signal.SIGKILL
     if is_killed_by_kernel and cpu_seconds < limits.cpu_seconds:
         # The code cannot send signals, so this says nothing about the code.
-        return outcome_without_answers(
-            candidate, "lost", "the system killed it: it may be out of memory"
-        )
+        return lost_outcome(candidate, "the system killed it: it may be out of memory")
     if is_killed_by_kernel or child.returncode == -signal.SIGPROF:
         limit = "processor time"
     return outcome_of(candidate, *written, limit, child.returncode)

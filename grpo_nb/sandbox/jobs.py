@@ -108,9 +108,9 @@ class Outcome:
     """Reason for another status than `ok`; it may contain text of the candidate."""
 
 
-def outcome_without_answers(candidate: Candidate, status: Status, error: str) -> Outcome:
-    """Return the outcome of a candidate that gave no answer."""
-    return Outcome(status=status, answers=(CallResult(),) * len(candidate.calls), error=error)
+def lost_outcome(candidate: Candidate, error: str) -> Outcome:
+    """Return the outcome of a candidate that could not be run, because the machine failed."""
+    return Outcome(status="lost", answers=(CallResult(),) * len(candidate.calls), error=error)
 
 
 def outcome_of(
@@ -140,7 +140,7 @@ def outcome_of(
     if kind != "isolated":
         traceback = report.decode("utf-8", "replace")[-values.LONGEST_ERROR :].strip()
         error = content or traceback or "its process did not start"
-        return outcome_without_answers(candidate, "lost", error)
+        return lost_outcome(candidate, error)
     kinds = [kind for kind, _ in lines[1:]]
     load_error = lines[1][1] if kinds else None
     answers = []
