@@ -40,11 +40,9 @@ def seconds(what: Callable[[], object]) -> float:
 
 
 def run(candidates: list[Candidate]) -> None:
-    outcomes = run_untrusted_batch(
-        [[candidate] for candidate in candidates], limits=Limits(cpu_seconds=LIMIT)
-    )
+    outcomes = run_untrusted_batch(candidates, limits=Limits(cpu_seconds=LIMIT))
     wanted = ["limit" if candidate is LOOP else "ok" for candidate in candidates]
-    assert [outcome.status for (outcome,) in outcomes] == wanted, outcomes
+    assert [outcome.status for outcome in outcomes] == wanted, outcomes
 
 
 def new_interpreter() -> None:

@@ -106,7 +106,7 @@ MISTAKES = [
         "a text",
         r"'correctness' is not a reward function: write rewards=\[gn.rewards.correctness\(\)\]",
     ),
-    (SCORING, "rewards", "a class", r"contains the class correctness"),
+    (SCORING, "rewards", "a class", r"class .*correctness.* is not a reward function"),
     (SCORING, "rewards", "None", "None is not a reward function"),
     (["score"], "rewards", "rows", "is not a reward function: write rewards="),
     (["train"], "settings", "None", "None, .*gn.preset"),

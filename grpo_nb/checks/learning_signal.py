@@ -33,7 +33,9 @@ from grpo_nb.scoring.correct_answers import (
     Grader,
     are_correct,
     choose_grader,
+    deciding_reward,
     grader_in_words,
+    grader_scores,
 )
 from grpo_nb.scoring.scores import NO_SPREAD, Scores, in_groups, score
 from grpo_nb.tasks.formats import AnswerFormat
@@ -153,12 +155,13 @@ class Baseline(Shown):
         return self.grader.name if is_function else reward_name(self.grader)
 
     def _are_correct(self, scores: Scores) -> list[bool]:
+        if isinstance(self.grader, FunctionGrader):
+            # Its scores are known, so do not call it again.
+            return are_correct(self.grader, scores.values[self._answer_reward])
         per_row = len(scores) // len(self.rows)
         repeated = [row for row in self.rows for _ in range(per_row)]
-        known = None
-        if isinstance(self.grader, FunctionGrader):  # its scores are known, do not call it again
-            known = scores.values[self._answer_reward]
-        return are_correct(self.grader, scores.completions, repeated, self.format, scores=known)
+        known = grader_scores(self.grader, scores.completions, repeated, self.format)
+        return are_correct(self.grader, known)
 
     @functools.cached_property
     def slot_share(self) -> float:
@@ -325,7 +328,11 @@ def baseline(
     started_rows = [task.start_episode(row) for row in rows]
     score(rewards, [""] * len(rows), started_rows, tokenizer=tokenizer)  # raises if one fails
     grader = choose_grader(
-        rewards, rows, task.format, tokenizer=tokenizer, start_episode=task.start_episode
+        deciding_reward(rewards, rows),
+        rows,
+        task.format,
+        tokenizer=tokenizer,
+        start_episode=task.start_episode,
     )
 
     # 2. Sample the groups, and one greedy completion of each prompt.

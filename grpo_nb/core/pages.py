@@ -156,7 +156,9 @@ def errors_view(errors: Sequence[BaseException]) -> str:
     views = []
     for error in errors:
         message = shorten(str(error), _MESSAGE_CHARACTERS)
-        views.append(macro("error", type(error).__name__, message, last_lines(error)))
+        # The cause has the line of the user's own code, such as that of a reward.
+        lines = last_lines(error.__cause__ or error)
+        views.append(macro("error", type(error).__name__, message, lines))
     return "".join(views)
 
 

@@ -33,8 +33,8 @@ from grpo_nb.scoring.correct_answers import (
     FunctionGrader,
     Grader,
     anywhere_in_words,
+    choose_grader,
     deciding_reward,
-    function_grader,
     grader_in_words,
 )
 from grpo_nb.scoring.record import rebuild_reward, record_of
@@ -138,7 +138,7 @@ class Exam:
         tokenizers = [subject[1] for subject in self.subjects if isinstance(subject, tuple)]
         if not tokenizers and self.run is not None:
             tokenizers.append(tokenizer_of_run(self.run))
-        return function_grader(
+        return choose_grader(
             decider,
             self.rows,
             self.questions.format,
@@ -150,7 +150,7 @@ class Exam:
     def _given_rewards(self) -> list[RewardFunction]:
         """`correct`, or `rewards`. They take precedence over the rewards of the run."""
         if self.correct is None:
-            return reward_list(self.rewards, may_be_empty=True)
+            return reward_list(self.rewards) if self.rewards else []
         return reward_list([self.correct])
 
     @functools.cached_property
@@ -233,7 +233,7 @@ class Exam:
                     temperature=self.decoding.temperature,
                     contamination=contamination,
                     counted_as_correct=grader_in_words(grader),
-                    anywhere_note=anywhere_in_words(grader, self.rows),
+                    anywhere_note=anywhere_in_words(grader),
                     compares_gold=not is_function,
                     unproven_grader=grader.name if is_unproven else "",
                 )

@@ -106,7 +106,7 @@ def grade_answers(
             f"{grader.name}() returned None for {missing} of {len(scores)} answers: they count as "
             "not correct."
         )
-    is_correct = are_correct(grader, texts, questions, format, scores=scores)
+    is_correct = are_correct(grader, scores)
     is_correct_anywhere = are_correct_anywhere(grader, texts, questions, format, is_correct)
     if is_correct_anywhere is None:
         is_correct_anywhere = [None] * len(texts)

@@ -18,7 +18,7 @@ import ipywidgets as widgets
 from grpo_nb.checks.rows import rows_of
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require
-from grpo_nb.core.pages import errors_view, render
+from grpo_nb.core.pages import render
 from grpo_nb.core.panels import Panel, above, button, in_panel, label, line, section, view
 from grpo_nb.core.words import as_score, displayable
 from grpo_nb.lab import views
@@ -400,7 +400,6 @@ class RewardLab(Panel):
                 self.completions,
                 self.row,
                 tokenizer=self.tokenizer,
-                on_error="record",
             )
             self.scores = dataclasses.replace(scores, weights=self.weights)
         finally:
@@ -426,11 +425,6 @@ class RewardLab(Panel):
         # Marks may fail in a user's own format; the scores are right all the same.
         with self.showing_errors():
             self._marks.value = views.marks_view(self.scores, self.rewards)
-
-    def _show_failures(self) -> None:
-        # Overrides `Panel._show_failures`: errors of rewards are shown too.
-        errors = self.scores.errors if self.scores is not None else ()
-        self._errors.value = errors_view([*self._failures, *errors])
 
     # ---- Scores by hand ----
 

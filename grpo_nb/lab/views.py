@@ -33,12 +33,9 @@ def scores_view(scores: Scores) -> str:
     advantages = scores.advantages()
     lines = []
     for i, text in enumerate(scores.completions):
-        # `row` is None if the reward failed on the whole group, so each line has no score.
-        failed = [error.reward for error in scores.errors if error.row in (None, i)]
         line = {
             "text": " ".join(text.split()) or "(empty)",
-            "failed": failed,
-            "effect": "unknown" if failed else effect_in_words(advantages[i]),
+            "effect": effect_in_words(advantages[i]),
         }
         lines.append(line)
     return render(
@@ -46,23 +43,10 @@ def scores_view(scores: Scores) -> str:
         scores=scores,
         advantages=advantages,
         lines=lines,
-        note=_note_on_group(scores, advantages),
+        are_equal=max(map(abs, advantages)) < NO_SPREAD,
         number=as_score,
         shorten=shorten,
     )
-
-
-def _note_on_group(scores: Scores, advantages: Sequence[float]) -> str:
-    if scores.errors:
-        return (
-            "A reward failed, and a trainer would stop here. The advantages are those of the other "
-            "completions."
-        )
-    if max(map(abs, advantages)) < NO_SPREAD:
-        return (
-            "All totals are equal, so every advantage is 0 and GRPO learns nothing from this group."
-        )
-    return ""
 
 
 class Piece(NamedTuple):

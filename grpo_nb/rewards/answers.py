@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from grpo_nb.core.words import require_number
-from grpo_nb.rewards.base import Completion, Reward, completion_text
+from grpo_nb.rewards.base import Completion, Reward
 from grpo_nb.tasks.answers import ACCEPTED, folded, is_same_answer, read_letter
 from grpo_nb.tasks.markup import strip_markup
 from grpo_nb.tasks.number_reading import read_number
@@ -95,6 +95,9 @@ def gold_answers(value: Any) -> list[str]:
     >>> gold_answers(["1/2", 0.5]), gold_answers(None)
     (['1/2', '0.5'], [])
     """
+    # Imported here, because importing the package must not load it.
+    import pandas
+
     if hasattr(value, "tolist"):
         # An array or number of numpy.
         value = value.tolist()
@@ -103,19 +106,10 @@ def gold_answers(value: Any) -> list[str]:
     for answer in values:
         if isinstance(answer, dict):
             texts.append(json.dumps(answer))
-        elif not _is_empty(answer):
+        # Of a nested list, pandas returns one answer for each item.
+        elif pandas.isna(answer) is not True:
             texts.append(str(answer).strip())
     return [text for text in texts if text]
-
-
-def _is_empty(value: Any) -> bool:
-    """Return True for None and for the empty cells of pandas: NaN, NaT and NA."""
-    try:
-        # NaN and NaT are not equal to themselves.
-        return value is None or bool(value != value)
-    except TypeError:
-        # pandas raises "boolean value of NA is ambiguous".
-        return True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,12 +226,8 @@ def is_copied_from_question(given: str, gold: str, row: Mapping[str, Any]) -> bo
         return False
     # The copy must not be a part of another number: 3/4 is not copied from 13/4, 2 3/4 or 3/40.
     pattern = rf"(?<!\d)(?<!\d[. ]){re.escape(given)}(?!\d|\.\d)"
-    question = row.get("question") or _text_of_prompt(row["prompts"], _ASKING_ROLES)
-    # In a prompt of one's own, the last message may ask more than the column `question`.
-    for asked in (str(question), completion_text(row["prompts"])):
-        if re.search(pattern, _for_search(strip_markup(asked))):
-            return True
-    return False
+    asked = _text_of_prompt(row["prompts"], _ASKING_ROLES)
+    return re.search(pattern, _for_search(strip_markup(asked))) is not None
 
 
 def _text_of_prompt(prompt: Completion, roles: Collection[str] = ()) -> str:

@@ -178,13 +178,15 @@ def check_weight(weight: Any, name: str) -> float:
 
 
 def range_of(reward: RewardFunction) -> tuple[float, float] | None:
-    """Return the lowest and highest score that a reward declares as `range`.
+    """Return the lowest and highest score that a reward declares as `range`, or None."""
+    return as_range(getattr(reward, "range", None))
 
-    None without a `range` of two finite numbers, the lower one first.
-    """
+
+def as_range(ends: Any) -> tuple[float, float] | None:
+    """Return two finite numbers, the lower one first, as floats; None for anything else."""
     try:
-        low, high = map(float, reward.range)
-    except (AttributeError, TypeError, ValueError):
+        low, high = map(float, ends)
+    except (TypeError, ValueError):
         return None
     return (low, high) if -math.inf < low < high < math.inf else None
 
@@ -209,30 +211,24 @@ def reward_name(reward: RewardFunction) -> str:
 
 
 def reward_list(
-    rewards: RewardFunction | Iterable[RewardFunction], *, may_be_empty: bool = False
+    rewards: RewardFunction | Iterable[RewardFunction],
 ) -> list[RewardFunction]:
     """Return one reward, or several, as a list.
 
     Args:
         rewards: One reward function or several.
-        may_be_empty: True if an empty list is accepted.
 
     Raises:
         ValueError: There is no reward, or one of them cannot be called as a reward.
     """
     is_several = isinstance(rewards, Iterable) and not isinstance(rewards, str)
     listed = list(rewards) if is_several and not callable(rewards) else [rewards]
-    if not listed and not may_be_empty:
+    if not listed:
         raise ValueError(
             "rewards is empty: without a reward there is nothing to score or to learn from."
         )
     for reward in listed:
-        if isinstance(reward, type):
-            raise ValueError(
-                f"rewards contains the class {reward.__name__}; create a reward first: "
-                f"{reward.__name__}()."
-            )
-        if not callable(reward):
+        if isinstance(reward, type) or not callable(reward):
             raise ValueError(
                 f"rewards = {reward!r:.80} is not a reward function: "
                 "write rewards=[gn.rewards.correctness()]."
@@ -264,7 +260,7 @@ def weights_by_name(
     """
     changed = changed or {}
     weights: dict[str, float] = {}
-    for reward in reward_list(rewards, may_be_empty=True):
+    for reward in reward_list(rewards):
         name = reward_name(reward)
         if name in weights:
             raise ValueError(

@@ -6,7 +6,6 @@ are parsed and never run.
 """
 
 import ast
-import json
 import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +15,7 @@ from typing import Any, Literal
 from grpo_nb.rewards.base import Completion, Reward, completion_text, rows_of
 from grpo_nb.sandbox.candidates import run_untrusted_batch
 from grpo_nb.sandbox.jobs import Call, CallResult, Candidate, Limits, Outcome
-from grpo_nb.sandbox.values import is_same_value, refuse_equal_hashes
+from grpo_nb.sandbox.values import refuse_equal_hashes
 from grpo_nb.tasks.formats import AnswerFormat
 
 _PYTHON = ("", "python", "python3", "py")
@@ -37,27 +36,20 @@ _WRAPPERS = {"set": _as_set, "sorted": sorted, "list": list, "tuple": tuple, "le
 
 @dataclass(frozen=True, kw_only=True)
 class CodeTest:
-    """One hidden test: a call and its expected value, or standard input and the expected output."""
+    """One hidden test: a call and its expected value."""
 
-    call: Call | None = None
-    expected: Any = None
+    call: Call
+    expected: Any
     wrapper: str = ""
     """Function that is applied to the result first, as in `assert sorted(f(x)) == [1, 2]`."""
     comparison: Literal["==", "is", "bool"] = "=="
-    """`is` compares types too, so that 1 is not True; `bool` compares the truth of the result."""
-    stdin: str | None = None
-    stdout: str = ""
+    """`is` is for None, True and False; `bool` compares the truth of the result."""
 
-    def accepts(self, result: CallResult | Outcome) -> bool:
-        """Return True if a call gave the expected value, or a program printed the expected output.
-
-        White space at the end of a line, and around the whole output, does not matter.
-        """
-        if isinstance(result, Outcome):
-            return result.status == "ok" and _lines(result.stdout) == _lines(self.stdout)
-        value = result.value
+    def accepts(self, result: CallResult) -> bool:
+        """Return True if a call gave the expected value."""
         if not result.is_value:
             return False
+        value = result.value
         if self.comparison == "bool":
             value = bool(value)
         if self.wrapper:
@@ -65,22 +57,18 @@ class CodeTest:
                 value = _WRAPPERS[self.wrapper](value)
             except (TypeError, ValueError):
                 return False
-        return is_same_value(value, self.expected, exact_types=self.comparison == "is")
-
-
-def _lines(text: str) -> list[str]:
-    return [line.rstrip() for line in text.strip().splitlines()]
+        if self.comparison == "is":
+            return value is self.expected
+        return value == self.expected
 
 
 def read_tests(value: Any) -> tuple[CodeTest, ...]:
-    """Return the hidden tests in one cell of a data set, the calls first.
+    """Return the hidden tests in one cell of a data set.
 
-    A cell is one test or a list of tests, also as JSON text. A test is one of:
-
-    * an assert: `assert f(1) == 2`, `assert f(1) is None`, `assert f(1)` or `assert not f(1)`.
-      Arguments and value are written out, and are compared as Python does. As in MBPP, the call
-      may be in `set`, `sorted`, `list`, `tuple` or `len`;
-    * `{"stdin": "...", "stdout": "..."}` for a program.
+    A cell is one test or a list of tests. A test is an assert:
+    `assert f(1) == 2`, `assert f(1) is None`, `assert f(1)` or `assert not f(1)`. Arguments and
+    value are written out, and are compared as Python does. As in MBPP, the call may be in `set`,
+    `sorted`, `list`, `tuple` or `len`.
 
     Raises:
         ValueError: Anything else. The message shows what to write instead.
@@ -88,35 +76,23 @@ def read_tests(value: Any) -> tuple[CodeTest, ...]:
     >>> [test.expected for test in read_tests(["assert add(1, 2) == 3"])]
     [3]
     """
-    is_json = isinstance(value, str) and value.strip().startswith(("[", "{"))
-    try:
-        cells = json.loads(value) if is_json else value
-    except ValueError as error:
-        raise ValueError(
-            f"the tests {value!r:.120} are not valid JSON ({error}): write them with "
-            "json.dumps(tests), or as a list."
-        ) from error
-    if isinstance(cells, (str, Mapping)):
-        cells = [cells]
+    cells = [value] if isinstance(value, (str, Mapping)) else value
     if not isinstance(cells, Iterable):
         raise ValueError(f"the tests are {cells!r:.80}: write a list of tests.")
     tests: list[CodeTest] = []
     for cell in cells:
-        match cell:
-            case str():
-                tests += _read_asserts(cell)
-            case {"stdin": str(stdin), "stdout": str(stdout), **others} if not others:
-                tests.append(CodeTest(stdin=stdin, stdout=stdout))
-            case _:
-                raise ValueError(
-                    f"the test {cell!r:.120} must be an assert such as "
-                    '"assert f(1) == 2", or {"stdin": "...", "stdout": "..."}.'
-                )
+        if not isinstance(cell, str):
+            raise ValueError(
+                f"the test {cell!r:.120} must be an assert such as "
+                '"assert f(1) == 2". For programs that read standard input, '
+                "docs/reference/sandbox.md has a reward."
+            )
+        tests += _read_asserts(cell)
     if not tests:
         raise ValueError(
             "a row has no tests, so no code could score there. Remove the row or add a test."
         )
-    return tuple(sorted(tests, key=lambda test: test.call is None))
+    return tuple(tests)
 
 
 def _read_asserts(text: str) -> list[CodeTest]:
@@ -125,7 +101,7 @@ def _read_asserts(text: str) -> list[CodeTest]:
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError) as error:
         raise ValueError(
             f"the test {text!r:.160} cannot be read ({error}). Write call and value out: "
-            '"assert f(1) == 3".'
+            '"assert f(1) == 3". A list in the form of a JSON text is read with json.loads(text).'
         ) from error
 
 
@@ -194,9 +170,7 @@ class code_tests(Reward):
         column: The data column with the tests; `read_tests` describes its cells.
         all_or_nothing: Score 1.0 if every test passes, else 0.0. Partial credit (the default) gives
             a model smaller steps to learn, but can reward code for a special case only.
-        limits: Time, memory and output for each completion. Each test through standard input is a
-            process of its own. These processes share the time: if one runs out of it, the tests
-            after it fail too.
+        limits: Time, memory and output for all tests of a completion together.
 
     Raises:
         ValueError: When called, if the column is missing or a test cannot be read. This is a
@@ -235,42 +209,26 @@ class code_tests(Reward):
         rows = rows_of(columns, len(completions))
         tests_of_rows = [read_tests(self.value_in(row, self.column)) for row in rows]
         codes = [extract_code(completion_text(item), self.format) for item in completions]
-        candidates_of_rows = list(map(_candidates, codes, tests_of_rows))
+        candidates = []
+        for code, tests in zip(codes, tests_of_rows, strict=True):
+            if code is not None:
+                candidates.append(Candidate(code=code, calls=[test.call for test in tests]))
         # One batch for all completions, so that several endless loops run out of time together.
-        outcomes_of_rows = run_untrusted_batch(candidates_of_rows, limits=self.limits)
+        outcomes = iter(run_untrusted_batch(candidates, limits=self.limits))
         scores: list[float | None] = []
-        for tests, outcomes in zip(tests_of_rows, outcomes_of_rows, strict=True):
-            share = _count_passed(tests, outcomes) / len(tests)
-            if any(outcome.status == "lost" for outcome in outcomes):
-                # The machine failed, which says nothing about the code: TRL leaves a None out.
-                scores.append(None)
-            else:
-                scores.append(float(share == 1.0) if self.all_or_nothing else share)
+        for code, tests in zip(codes, tests_of_rows, strict=True):
+            scores.append(0.0 if code is None else self._score(tests, next(outcomes)))
         return scores
 
-
-def _candidates(code: str | None, tests: Sequence[CodeTest]) -> list[Candidate]:
-    """Return one candidate for all calls, and one for each test through standard input."""
-    if code is None:
-        return []
-    calls = [test.call for test in tests if test.call is not None]
-    candidates = [Candidate(code=code, calls=calls)] if calls else []
-    # `read_tests` puts the calls first.
-    for test in tests[len(calls) :]:
-        candidates.append(Candidate(code=code, stdin=test.stdin))
-    return candidates
-
-
-def _count_passed(tests: Sequence[CodeTest], outcomes: Sequence[Outcome]) -> int:
-    """Return the number of passed tests."""
-    if not outcomes:
-        # The completion has no code.
-        return 0
-    results: list[CallResult | Outcome] = []
-    for outcome in outcomes:
-        # The outcome of the calls has one answer for each call, and that of a program has none.
-        results += outcome.answers or [outcome]
-    return sum(test.accepts(result) for test, result in zip(tests, results, strict=True))
+    def _score(self, tests: Sequence[CodeTest], outcome: Outcome) -> float | None:
+        if outcome.status == "lost":
+            # The machine failed, which says nothing about the code: TRL leaves a None out.
+            return None
+        passed = 0
+        for test, answer in zip(tests, outcome.answers, strict=True):
+            passed += test.accepts(answer)
+        share = passed / len(tests)
+        return float(share == 1.0) if self.all_or_nothing else share
 
 
 def extract_code(text: str, format: AnswerFormat) -> str | None:

@@ -10,7 +10,6 @@ for a reason first and marks the answer as data. Whether a judge can be trusted 
 import contextlib
 import hashlib
 import json
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -23,6 +22,7 @@ from grpo_nb.core.words import in_line, require_number
 from grpo_nb.rewards.base import (
     Completion,
     Reward,
+    as_range,
     completion_text,
     is_async,
     rows_of,
@@ -131,8 +131,7 @@ class judge(Reward):
                 "a judge needs a function and a rubric in words: "
                 "gn.rewards.judge(ask, 'A good answer ...')."
             )
-        has_ends = isinstance(self.scale, (tuple, list)) and len(self.scale) == 2
-        if not has_ends or not -math.inf < self.scale[0] < self.scale[1] < math.inf:
+        if as_range(self.scale) is None:
             raise ValueError(
                 f"scale = {in_line(self.scale)} must be the worst and the best score, "
                 "such as (1, 5)."

@@ -34,8 +34,6 @@ from grpo_nb.tasks.number_reading import is_same_number, read_number, unit_name
 
 _LONGEST = 400
 """Characters of an answer that is compared as mathematics."""
-_MOST_PARTS = 64
-"""Parts of an answer: each given part is compared with each part of the gold answer."""
 
 # Tokens that an answer may contain more often than the gold answer: operators, brackets, functions
 # and Greek letters.
@@ -162,7 +160,7 @@ def _has_same_parts(given: str, gold: str) -> bool:
         return _is_same_expression(given, gold)
     # `x = 1, y = 2` is also the tuple (1, 2).
     have_matching_kinds = len(kinds) == 1 or kinds in ({NAMED, TUPLE}, {NAMED, LIST})
-    have_same_length = len(shape.parts) == len(gold_shape.parts) <= _MOST_PARTS
+    have_same_length = len(shape.parts) == len(gold_shape.parts)
     if not (have_matching_kinds and have_same_length):
         return False
     if kinds == {EXPRESSION}:
@@ -202,7 +200,7 @@ def _is_same_expression(given: str, gold: str) -> bool:
         given = with_unit[1].strip()
     if _BASE.search(gold) or not is_single_answer(given, gold):
         return False
-    return are_equal_expressions(given.replace("*", r" \cdot "), gold.replace("*", r" \cdot "))
+    return are_equal_expressions(given, gold)
 
 
 def is_single_answer(given: str, gold: str) -> bool:
@@ -231,8 +229,8 @@ def is_single_answer(given: str, gold: str) -> bool:
             continue
         if not token.isalnum() or not token.isascii():
             return False
-        # Several letters are a product of the gold answer's variables, a function, or a word.
-        is_product = set(token) <= variables
+        # Several letters are a product of the gold answer's variables, a name, or a word.
+        is_product = variables.issuperset(token)
         if len(token) > 1 and not is_product and not _HARMLESS_TOKEN.fullmatch(f"\\{token}"):
             return False
     return True

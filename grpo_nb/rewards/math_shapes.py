@@ -38,7 +38,6 @@ _SIGNS |= {
     for letter in _GREEK_LETTERS
 }
 _SIGNS_TABLE = str.maketrans(_SIGNS)
-_ROOT_SIGN = re.compile(r"\u221a\s*(?:\(([^()]*)\)|([0-9.]+|\w))")
 
 # One command, and the commands that mean the same. A space ends the name of a command.
 _COMMANDS = {
@@ -68,8 +67,8 @@ def _one_command(match: re.Match[str]) -> str:
 
 # The order matters: each pattern sees the result of the ones before.
 _REWRITES: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
-    # $x$ is x.
-    (r"(?<!\\)\$\$?((?:[^$\\]|\\.)*+)\$\$?", r" \1 "),
+    # The sign of a root.
+    (r"\u221a\s*(?:\(([^()]*)\)|([0-9.]+|\w|\\pi))", r"\\sqrt{\1\2}"),
     # \mathbf{x} is x, and \mathrm{e} is e.
     (r"\\(?:mathbf|boldsymbol|bm|mathit)\s*\{([^{}]*)\}|\\mathrm\s*\{\s*([eid])\s*\}", r"\1\2"),
     (r"(?<!\\)\\([A-Za-z]+)\s*", _one_command),
@@ -147,8 +146,7 @@ def normalize_latex(text: str) -> str:
     if "\\begin" not in text:
         # Escaped twice, as in JSON.
         text = re.sub(r"\\\\(?=[A-Za-z{}()\[\]%])", r"\\", text)
-    text = _ROOT_SIGN.sub(r"\\sqrt{\1\2}", strip_markup(text))
-    text = text.translate(_SIGNS_TABLE)
+    text = strip_markup(text).translate(_SIGNS_TABLE)
     # A box on a line of its own may be another answer; in a matrix lines are only rows.
     text = _BOX.sub(r"\n\1\n", text)
     if "\\begin" in text:
@@ -159,15 +157,12 @@ def normalize_latex(text: str) -> str:
 
 
 def without_spaces(text: str) -> str:
-    r"""Return a normalised text without white space and multiplication signs.
+    r"""Return a normalised text without white space, except between two digits.
 
-    >>> without_spaces(r"(\frac{1}{2}, 3 \cdot x)")
+    >>> without_spaces(r"(\frac{1}{2}, 3 x)")
     '(\\frac{1}{2},3x)'
     """
-    # Before the spaces go: one may end the name of the command.
-    text = re.sub(r"\\cdot(?![A-Za-z])", "*", text)
-    text = re.sub(r"(?<![0-9])\s+|\s+(?![0-9])", "", text)
-    return re.sub(r"(?<=[A-Za-z0-9)}])\*(?=[A-Za-z(\\])", "", text)
+    return re.sub(r"(?<![0-9])\s+|\s+(?![0-9])", "", text)
 
 
 def split_name(text: str) -> tuple[str, str]:
@@ -181,7 +176,7 @@ def split_name(text: str) -> tuple[str, str]:
     match = _NAME_BEFORE.match(text)
     if match is None:
         return "", text
-    return match[1].replace(" ", ""), text[match.end() :].strip()
+    return match[1], text[match.end() :].strip()
 
 
 def is_name(text: str) -> bool:

@@ -120,17 +120,12 @@ if hasattr(os, "register_at_fork"):
 
 def _verify(given: str, gold: str) -> bool:
     """Return True if two expressions are equal by math-verify and, as numbers, also close."""
-    from latex2sympy2_extended import NormalizationConfig
     from math_verify import LatexExtractionConfig, parse, verify
     from sympy import Basic, Float
 
-    # The settings of TRL's accuracy_reward. The time limits of math-verify are signal handlers,
-    # which never run inside a long multiplication, so they are off.
-    config = LatexExtractionConfig(
-        normalization_config=NormalizationConfig(units=True),
-        boxed_match_priority=0,
-        try_extract_without_anchor=False,
-    )
+    # The time limits of math-verify are signal handlers, which never run inside a long
+    # multiplication, so they are off.
+    config = LatexExtractionConfig(boxed_match_priority=0)
     sides = []
     for text in (given, gold):
         parsed = parse(
@@ -144,7 +139,7 @@ def _verify(given: str, gold: str) -> bool:
         sides.append(parsed[0])
     answer, gold_answer = sides
     are_expressions = isinstance(answer, Basic) and isinstance(gold_answer, Basic)
-    if are_expressions and "i" in map(str, gold_answer.free_symbols):
+    if are_expressions:
         # math-verify reads the imaginary unit as a variable, with other assumptions on each side.
         answer = _with_imaginary_unit(answer)
         gold_answer = _with_imaginary_unit(gold_answer)

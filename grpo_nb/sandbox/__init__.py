@@ -5,4 +5,3 @@
 
 from grpo_nb.sandbox.candidates import run_untrusted, self_test
 from grpo_nb.sandbox.jobs import Call, Candidate, Limits, Outcome
-from grpo_nb.sandbox.values import is_same_value

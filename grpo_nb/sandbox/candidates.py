@@ -19,10 +19,9 @@ import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from subprocess import PIPE
-from typing import IO
+from typing import IO, Any
 
 from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.machine.host import usable_cores
@@ -31,11 +30,10 @@ from grpo_nb.sandbox.jobs import (
     Candidate,
     Limits,
     Outcome,
+    lost_outcome,
     outcome_of,
-    outcome_without_answers,
 )
 from grpo_nb.sandbox.modules import modules_of
-from grpo_nb.sandbox.values import is_same_value
 
 _CHILD = Path(__file__).with_name("child.py")
 # Attacks that `self_test` tries: the forbidden action, and a call that does it.
@@ -52,8 +50,6 @@ _ATTACKS = {
     "another program": Call("os.execv", ("/no/such/program", ["program"])),
     "another process": Call("os.fork"),
 }
-# With less shared time than this, the next candidate of a group is not started.
-_LEAST_SECONDS = 0.02
 # The kernel closes the pipes of a process a moment before the process counts as ended.
 _END_SECONDS = 0.1
 # Attack: single pages far apart in the address space need twice their size in page tables, which no
@@ -69,8 +65,8 @@ def run_untrusted(
 
     The code is either called or run as a program with standard input. It has no files, network,
     environment, new processes or other programs, and can import the standard library. An error of
-    the code is in the outcome, and is not raised. Compare the answers in the caller, with
-    `is_same_value`: the code cannot copy an expected value that it never sees.
+    the code is in the outcome, and is not raised. Compare the answers in the caller: the
+    code cannot copy an expected value that it never sees.
 
     Args:
         code: Untrusted Python source.
@@ -85,28 +81,26 @@ def run_untrusted(
     >>> run_untrusted("def add(a, b): return a + b", [Call("add", (2, 3))]).answers[0].value
     5
     """
-    ((outcome,),) = run_untrusted_batch(
-        [[Candidate(code=code, calls=calls, stdin=stdin)]], limits=limits
+    (outcome,) = run_untrusted_batch(
+        [Candidate(code=code, calls=calls, stdin=stdin)], limits=limits
     )
     return outcome
 
 
 def run_untrusted_batch(
-    groups: Sequence[Sequence[Candidate]], *, limits: Limits | None = None
-) -> list[list[Outcome]]:
-    """Run many groups of candidates at once; return their outcomes in the same groups and order.
+    candidates: Sequence[Candidate], *, limits: Limits | None = None
+) -> list[Outcome]:
+    """Run many candidates at once; return their outcomes in the same order.
 
-    Candidates of a group, such as the tests of one completion, run one after the other and share
-    the time of one candidate. An endless loop costs its own processor time and nothing else: `n` of
-    them take about `n * cpu_seconds / cores`, and the other groups still get their full time.
+    An endless loop costs its own processor time and nothing else: `n` of them take about
+    `n * cpu_seconds / cores`, and the other candidates still get their full time.
 
     Raises:
         EnvironmentProblem, ValueError: As in `run_untrusted`.
     """
-    for group in groups:
-        for candidate in group:
-            for call in candidate.calls:
-                _require_plain(call)
+    for candidate in candidates:
+        for call in candidate.calls:
+            _require_plain(call)
     isolation_failures = self_test()
     if isolation_failures:
         # The machine may have been out of memory for a moment, so the next call tries again.
@@ -116,7 +110,7 @@ def run_untrusted_batch(
             f"{'; '.join(isolation_failures)}. Code that is not isolated could read your files and "
             "choose its own reward."
         )
-    return _run_batch(groups, limits or Limits())
+    return _run_batch(candidates, limits or Limits())
 
 
 @functools.cache
@@ -132,8 +126,7 @@ def self_test() -> tuple[str, ...]:
         code="import json, mmap, os, socket", calls=[honest_call, *_ATTACKS.values()]
     )
     endless = Candidate(code="while True: pass")
-    groups = _run_batch([[attack], [endless]], Limits(cpu_seconds=0.3))
-    ((attacked,), (ended,)) = groups
+    attacked, ended = _run_batch([attack, endless], Limits(cpu_seconds=0.3))
     if attacked.status == "lost":
         return (f"{attacked.error} (for libseccomp.so.2: apt-get install -y libseccomp2)",)
     # dup2 fails with EBADF for a descriptor above the limit.
@@ -159,11 +152,7 @@ def _require_plain(call: Call) -> None:
     numbers and arrays of numpy, as bytes.
     """
     for value in [*call.args, *call.kwargs.values()]:
-        try:
-            is_plain = is_same_value(marshal.loads(marshal.dumps(value)), value)
-        except (ValueError, TypeError, RecursionError):
-            is_plain = False
-        if not is_plain:
+        if not _is_plain(value):
             raise ValueError(
                 f"an argument of Call({call.function!r}) is not plain data, so the sandbox cannot "
                 f"pass it on: {value!r:.60}. Give None, bools, numbers, texts, bytes, and lists, "
@@ -171,37 +160,32 @@ def _require_plain(call: Call) -> None:
             )
 
 
-def _run_batch(groups: Sequence[Sequence[Candidate]], limits: Limits) -> list[list[Outcome]]:
+def _is_plain(value: Any) -> bool:
+    kind = type(value)
+    if kind is dict:
+        return all(map(_is_plain, value.items()))
+    if kind in (list, tuple, set, frozenset):
+        return all(map(_is_plain, value))
+    return value is None or kind in (bool, int, float, complex, str, bytes)
+
+
+def _run_batch(candidates: Sequence[Candidate], limits: Limits) -> list[Outcome]:
     # Two threads for each core, so that code that sleeps does not leave a core idle.
     threads = ThreadPoolExecutor(min(2 * usable_cores(), 32))
     try:
-        return list(threads.map(functools.partial(_run_group, limits=limits), groups))
+        return list(threads.map(functools.partial(_run_or_try_again, limits=limits), candidates))
     finally:
         # After an interrupt nothing new is started, and what runs soon reaches its limits.
         threads.shutdown(wait=False, cancel_futures=True)
 
 
-def _run_group(group: Sequence[Candidate], limits: Limits) -> list[Outcome]:
-    """Run candidates one after the other in the time of one."""
-    outcomes: list[Outcome] = []
-    cpu_left = limits.cpu_seconds
-    clock_left = limits.wall_seconds
-    for candidate in group:
-        start = time.monotonic()
-        if min(cpu_left, clock_left) < _LEAST_SECONDS:
-            outcome = outcome_without_answers(
-                candidate, "limit", "the candidates before it used up the time"
-            )
-        else:
-            left = replace(limits, cpu_seconds=cpu_left, wall_seconds=clock_left)
-            outcome = _run(candidate, left)
-            if outcome.status == "lost":
-                # The machine may have been out of memory for a moment.
-                outcome = _run(candidate, left)
-        outcomes.append(outcome)
-        cpu_left -= outcome.cpu_seconds
-        clock_left -= time.monotonic() - start
-    return outcomes
+def _run_or_try_again(candidate: Candidate, limits: Limits) -> Outcome:
+    """Run one candidate, and a second time if the machine failed."""
+    outcome = _run(candidate, limits)
+    if outcome.status == "lost":
+        # The machine may have been out of memory for a moment.
+        outcome = _run(candidate, limits)
+    return outcome
 
 
 def _run(candidate: Candidate, limits: Limits) -> Outcome:
@@ -233,7 +217,7 @@ def _run(candidate: Candidate, limits: Limits) -> Outcome:
                 command, stdin=file, stdout=PIPE, stderr=PIPE, cwd="/", env=environment
             )
     except OSError as error:
-        return outcome_without_answers(candidate, "lost", f"no process can be started: {error}")
+        return lost_outcome(candidate, f"no process can be started: {error}")
     with child.stdout, child.stderr:
         written, limit = _read_until_end([child.stdout, child.stderr], limits, child.pid)
     has_ended = not limit and _ends_by_itself(child.pid)
@@ -245,12 +229,10 @@ def _run(candidate: Candidate, limits: Limits) -> Outcome:
     is_killed_by_kernel = has_ended and child.returncode == -signal.SIGKILL
     if is_killed_by_kernel and cpu_seconds < limits.cpu_seconds:
         # The code cannot send signals, so this says nothing about the code.
-        return outcome_without_answers(
-            candidate, "lost", "the system killed it: it may be out of memory"
-        )
+        return lost_outcome(candidate, "the system killed it: it may be out of memory")
     if is_killed_by_kernel or child.returncode == -signal.SIGPROF:
         limit = "processor time"
-    return outcome_of(candidate, *written, limit, child.returncode, cpu_seconds)
+    return outcome_of(candidate, *written, limit, child.returncode)
 
 
 def _ends_by_itself(pid: int) -> bool:

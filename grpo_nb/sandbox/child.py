@@ -124,7 +124,7 @@ def main() -> None:
         _isolate(job)
     except (OSError, ValueError) as error:
         return _send("not isolated", _error_text(error))
-    _send("isolated", time.process_time())
+    _send("isolated", None)
     module = types.ModuleType("__main__" if job["is_program"] else "candidate")
     sys.modules[module.__name__] = module
     if "random" in sys.modules:

@@ -106,12 +106,11 @@ class Outcome:
     """Text that a program printed; empty for calls."""
     error: str = ""
     """Reason for another status than `ok`; it may contain text of the candidate."""
-    cpu_seconds: float = 0.0
 
 
-def outcome_without_answers(candidate: Candidate, status: Status, error: str) -> Outcome:
-    """Return the outcome of a candidate that gave no answer."""
-    return Outcome(status=status, answers=(CallResult(),) * len(candidate.calls), error=error)
+def lost_outcome(candidate: Candidate, error: str) -> Outcome:
+    """Return the outcome of a candidate that could not be run, because the machine failed."""
+    return Outcome(status="lost", answers=(CallResult(),) * len(candidate.calls), error=error)
 
 
 def outcome_of(
@@ -120,7 +119,6 @@ def outcome_of(
     report: bytes,
     limit: str,
     exit_code: int,
-    cpu_seconds: float,
 ) -> Outcome:
     """Turn bytes that a candidate could choose into an outcome.
 
@@ -133,7 +131,6 @@ def outcome_of(
             code.
         limit: The limit that it reached; empty if none.
         exit_code: Exit code of its process.
-        cpu_seconds: Processor time of the process, with its start.
     """
     # "isolated", "loaded", one line per call, and an extra one, to detect too many lines.
     most_lines = len(candidate.calls) + 3
@@ -143,8 +140,7 @@ def outcome_of(
     if kind != "isolated":
         traceback = report.decode("utf-8", "replace")[-values.LONGEST_ERROR :].strip()
         error = content or traceback or "its process did not start"
-        return outcome_without_answers(candidate, "lost", error)
-    start_seconds = content
+        return lost_outcome(candidate, error)
     kinds = [kind for kind, _ in lines[1:]]
     load_error = lines[1][1] if kinds else None
     answers = []
@@ -174,7 +170,6 @@ def outcome_of(
         answers=(*answers, *missing),
         stdout=stdout.decode("utf-8", "replace"),
         error=error,
-        cpu_seconds=cpu_seconds - start_seconds,
     )
 
 
@@ -182,11 +177,14 @@ def _read(line: bytes) -> tuple[str, Any]:
     """Return kind and content of one line of a report; an invalid line has no kind."""
     try:
         match json.loads(line.decode("ascii")):
-            case ["isolated" | "value" as kind, content]:
-                return kind, values.decode(content)
-            case ["not isolated" | "loaded" | "error" as kind, None | str() as text]:
+            case ["value", content]:
+                return "value", values.decode(content)
+            case [
+                "isolated" | "not isolated" | "loaded" | "error" as kind,
+                None | str() as text,
+            ]:
                 return kind, text and text[: values.LONGEST_ERROR]
-    except (ValueError, RecursionError):
+    except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError):
         # Not a line of the protocol, or not plain data.
         pass
     return "", None

@@ -38,19 +38,18 @@ _CONTAINERS = {kind.__name__: kind for kind in (list, tuple, set, frozenset, deq
 _BUILDERS = {**_CONTAINERS, "iter": iter}
 
 
-def encode(value: object, depth: int = 0) -> str:
+def encode(value: object) -> str:
     """Return a value as JSON: None, bools and texts as they are, all else as `[type, content]`.
 
     An object of a subclass is encoded as its base class, whatever its own methods return.
 
     Raises:
         NotPlainData: The value cannot be encoded.
+        RecursionError: It is nested too deeply.
 
     >>> encode((1, "a"))
     '["tuple",[["int","1"],"a"]]'
     """
-    if depth > _MAX_DEPTH:
-        raise NotPlainData(f"nested more than {_MAX_DEPTH} deep")
     if value is None or isinstance(value, bool):
         return _CONSTANTS[value]
     if isinstance(value, str):
@@ -62,18 +61,14 @@ def encode(value: object, depth: int = 0) -> str:
     if isinstance(value, (bytes, bytearray)):
         text = bytes(value).hex()
         return f'["bytes","{text}"]'
-    if hasattr(type(value), "__float__"):
-        # Decimal and Fraction.
-        number = float(value)
-        return f'["float","{number!r}"]'
     if isinstance(value, dict):
         pairs = list(dict.items(value))
-        content = encode(pairs, depth + 1)
+        content = encode(pairs)
         return f'["dict",{content}]'
-    return _encode_items(value, depth)
+    return _encode_items(value)
 
 
-def _encode_items(value: object, depth: int) -> str:
+def _encode_items(value: object) -> str:
     if not hasattr(type(value), "__iter__"):
         raise NotPlainData(f"a value of type {type(value).__name__}, which is not plain data")
     # A range or a generator must not equal a list. So an iterable with a length is sent as a deque,
@@ -86,8 +81,7 @@ def _encode_items(value: object, depth: int) -> str:
             # A subclass may have another `__iter__`.
             iterable = kind.__iter__(value)
             break
-    items = [encode(item, depth + 1) for item in iterable]
-    content = ",".join(items)
+    content = ",".join(map(encode, iterable))
     return f'["{name}",[{content}]]'
 
 
@@ -95,55 +89,24 @@ def decode(data: object, depth: int = 0) -> object:
     """Return the value that `encode` wrote.
 
     Raises:
-        NotPlainData: The data is nothing that `encode` writes.
+        ValueError, TypeError, LookupError, ArithmeticError: The data is nothing that `encode`
+            writes, or is nested more than `_MAX_DEPTH` deep.
     """
     if depth > _MAX_DEPTH:
         raise NotPlainData(f"nested more than {_MAX_DEPTH} deep")
     if data is None or isinstance(data, (bool, str)):
         return data
-    try:
-        kind, content = data
-        if isinstance(content, str):
-            return _SCALARS[kind](content)
-        if kind == "dict":
-            pairs = decode(content, depth + 1)
-            refuse_equal_hashes([key for key, _ in pairs])
-            return dict(pairs)
-        items = [decode(item, depth + 1) for item in content]
-        if kind in ("set", "frozenset"):
-            refuse_equal_hashes(items)
-        return _BUILDERS[kind](items)
-    except (TypeError, ValueError, LookupError, ArithmeticError) as error:
-        raise NotPlainData("not an encoded value") from error
-
-
-def is_same_value(given: object, expected: object, *, exact_types: bool = True) -> bool:
-    """Return True if two values of plain data are equal.
-
-    With `exact_types` the types must be equal too, at every level. NaN is then equal to NaN,
-    because otherwise no answer could match an expected NaN. Without `exact_types`, values are
-    compared by Python's `==`.
-
-    >>> is_same_value([1, 2], [1, True]), is_same_value(1, True, exact_types=False)
-    (False, True)
-    """
-    if exact_types:
-        return bool(_with_types(given) == _with_types(expected))
-    return bool(given == expected)
-
-
-def _with_types(value: object) -> object:
-    """Return a hashable form that is equal only for values of equal types and content."""
-    kind = type(value)
-    if kind is float and value != value:
-        return (kind, "nan")
-    if kind is dict:
-        value = value.items()
-    if kind in (set, frozenset, dict):
-        return (kind, frozenset(map(_with_types, value)))
-    if kind in (list, tuple, deque):
-        return (kind, tuple(map(_with_types, value)))
-    return (kind, value)
+    kind, content = data
+    if isinstance(content, str):
+        return _SCALARS[kind](content)
+    if kind == "dict":
+        pairs = decode(content, depth + 1)
+        refuse_equal_hashes([key for key, _ in pairs])
+        return dict(pairs)
+    items = [decode(item, depth + 1) for item in content]
+    if kind in ("set", "frozenset"):
+        refuse_equal_hashes(items)
+    return _BUILDERS[kind](items)
 
 
 def refuse_equal_hashes(keys: list[object]) -> None:

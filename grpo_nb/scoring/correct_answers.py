@@ -1,6 +1,6 @@
 """Decide which answers are correct, so that evaluation measures what a training rewards.
 
-A grader says whether an answer is correct. `choose_grader` chooses it from the rewards of a
+A grader says whether an answer is correct. `deciding_reward` chooses it from the rewards of a
 training, as the first of these:
 
 1. The only reward of the set that compares the answer slot, if the rows have the column that it
@@ -28,12 +28,7 @@ from grpo_nb.rewards.base import (
     weights_by_name,
 )
 from grpo_nb.rewards.code import code_tests
-from grpo_nb.scoring.last_answer import (
-    CANDIDATE_IN_WORDS,
-    candidate_kind,
-    last_candidates,
-    recurring_labels,
-)
+from grpo_nb.scoring.last_answer import last_candidates, recurring_labels
 from grpo_nb.scoring.record import is_from_kit
 from grpo_nb.scoring.scores import first_step_state, score
 from grpo_nb.tasks.answers import folded
@@ -66,31 +61,6 @@ class FunctionGrader:
 Grader = SlotReward | FunctionGrader
 
 
-def choose_grader(
-    rewards: Iterable[RewardFunction],
-    rows: Sequence[Mapping[str, Any]],
-    format: AnswerFormat,
-    *,
-    tokenizer: Any = None,
-    start_episode: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
-) -> Grader:
-    """Return the grader of a set of rewards, by the rules in the docstring of this module.
-
-    Args:
-        rewards: The rewards of a training.
-        rows: Data rows, with `answer`.
-        format, tokenizer, start_episode: As in `function_grader`.
-
-    >>> from grpo_nb.rewards import xml_tags
-    >>> choose_grader([correctness(tolerance=0.1), xml_tags()], [], xml())
-    correctness(tolerance=0.1)
-    """
-    decider = deciding_reward(rewards, rows)
-    if decider is None or isinstance(decider, SlotReward):
-        return decider or correctness()
-    return function_grader(decider, rows, format, tokenizer=tokenizer, start_episode=start_episode)
-
-
 def deciding_reward(
     rewards: Iterable[RewardFunction], rows: Sequence[Mapping[str, Any]] = ()
 ) -> RewardFunction | None:
@@ -108,6 +78,8 @@ def deciding_reward(
     correctness(tolerance=0.1)
     """
     rewards = list(rewards)
+    if not rewards:
+        return None
     slot_rewards = [reward for reward in rewards if isinstance(reward, SlotReward)]
     if slot_rewards:
         # Two rewards for the slot may disagree, and neither is more right than the other.
@@ -115,7 +87,7 @@ def deciding_reward(
         has_column = not rows or slot_rewards[0].column in rows[0]
         return slot_rewards[0] if is_only_one and has_column else None
     weights = weights_by_name(rewards)
-    highest = max(weights.values(), default=0.0)
+    highest = max(weights.values())
     main = []
     for reward in rewards:
         may_decide = not is_from_kit(reward) or isinstance(reward, code_tests)
@@ -126,15 +98,15 @@ def deciding_reward(
     return main[0] if len(main) == 1 else None
 
 
-def function_grader(
-    function: RewardFunction,
+def choose_grader(
+    decider: RewardFunction | None,
     rows: Sequence[Mapping[str, Any]],
     format: AnswerFormat,
     *,
     tokenizer: Any = None,
     start_episode: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
-) -> FunctionGrader:
-    """Return a function as a grader, with its full score.
+) -> Grader:
+    """Return the grader for a deciding reward: a function with its full score.
 
     The gold answers of the first rows are scored, and for each of them a wrong answer, which is the
     gold answer of another row, and an empty completion. The full score is, in this order:
@@ -146,7 +118,8 @@ def function_grader(
     3. 1.0.
 
     Args:
-        function: A reward function with TRL's signature. It may return booleans.
+        decider: From `deciding_reward`. A function may return booleans. A `SlotReward` is a grader
+            itself, and None is `correctness()`.
         rows: Data rows, with `answer`.
         format: The format in which the questions are asked.
         tokenizer: For a function that reads `completion_ids`.
@@ -158,9 +131,11 @@ def function_grader(
     >>> def twice(completions, answer, **columns):
     ...     return [2.0 * (gold in text) for text, gold in zip(completions, answer)]
     >>> rows = [{"question": "1 + 1?", "answer": "2"}]
-    >>> function_grader(twice, rows, xml()).full_score
+    >>> choose_grader(twice, rows, xml()).full_score
     2.0
     """
+    if decider is None or isinstance(decider, SlotReward):
+        return decider or correctness()
     # Imported here, because importing the package must not load it.
     import numpy as np
 
@@ -171,14 +146,14 @@ def function_grader(
     texts = [*in_format, *[""] * len(golds)]
     # Each text gets a new environment, because the function may change it.
     started_rows = [dict(start_episode(row)) for row in [*tried_rows] * 3]
-    scores = _function_scores(function, texts, started_rows, tokenizer=tokenizer) if texts else []
+    scores = _function_scores(decider, texts, started_rows, tokenizer=tokenizer) if texts else []
     # A text without a score is below every text with one.
     scores = np.nan_to_num(scores, nan=-np.inf)
     gold_scores = scores[: len(golds)]
     other_scores = scores[len(golds) :]
     highest_other = np.max(other_scores, initial=-np.inf)
     full_scores = gold_scores[gold_scores > highest_other + _ROUNDING]
-    declared_range = range_of(function)
+    declared_range = range_of(decider)
     if declared_range is not None:
         # It takes precedence: the gold answers of eight rows may not reach it.
         _, full_score = declared_range
@@ -192,7 +167,7 @@ def function_grader(
     if not full_scores.size:
         reason += "; no gold answer scores above a wrong one"
     return FunctionGrader(
-        function=function,
+        function=decider,
         full_score=full_score,
         reason=reason,
         # If all gold answers are the same, no wrong one was tried.
@@ -226,27 +201,13 @@ def grader_in_words(grader: Grader) -> str:
     return f"answers to which {shown!r} gives the full score"
 
 
-def are_correct(
-    grader: Grader,
-    texts: Sequence[str],
-    rows: Sequence[Mapping[str, Any]],
-    format: AnswerFormat,
-    *,
-    scores: Sequence[float] | None = None,
-) -> list[bool]:
-    """Return for each completion whether it is correct.
-
-    A completion is correct if the grader gives it the full score. Without a score (None) it is not.
+def are_correct(grader: Grader, scores: Iterable[float]) -> list[bool]:
+    """Return for each of the grader's scores whether it is the full score. NaN is not.
 
     Args:
         grader: From `choose_grader`.
-        texts: The completions.
-        rows: The data row of each completion, with `answer`.
-        format: The format in which the questions were asked.
-        scores: From `grader_scores` for the same completions, to call the grader only once.
+        scores: From `grader_scores`.
     """
-    if scores is None:
-        scores = grader_scores(grader, texts, rows, format)
     full_score = grader.full_score if isinstance(grader, FunctionGrader) else 1.0
     return [value >= full_score - _ROUNDING for value in scores]
 
@@ -262,7 +223,10 @@ def grader_scores(
     """Return the grader's scores, NaN for None.
 
     Args:
-        grader, texts, rows, format: As in `are_correct`.
+        grader: From `choose_grader`.
+        texts: The completions.
+        rows: The data row of each completion, with `answer`.
+        format: The format in which the questions were asked.
         function_arguments: Completions, rows and token ids as a training passes them to a function
             (`generation.samples.as_scored`). The texts and rows if not given.
     """
@@ -290,7 +254,7 @@ def are_correct_anywhere(
     a grader that does not compare with gold answers.
 
     Args:
-        grader, texts, rows, format: As in `are_correct`.
+        grader, texts, rows, format: As in `grader_scores`.
         is_correct: Result of `are_correct` for the same completions.
     """
     if not isinstance(grader, SlotReward):
@@ -309,26 +273,22 @@ def are_correct_anywhere(
                 text, gold, question=question, format=format, labels=labels
             )
         # A candidate has no tags any more, so it is graded in the format without tags.
-        verdicts = are_correct(grader, candidates, [row] * len(candidates), bare())
-        is_correct_anywhere[place] = any(verdicts)
+        scores = grader_scores(grader, candidates, [row] * len(candidates), bare())
+        is_correct_anywhere[place] = any(are_correct(grader, scores))
     return is_correct_anywhere
 
 
-def anywhere_in_words(grader: Grader, rows: Sequence[Mapping[str, Any]]) -> str:
+def anywhere_in_words(grader: Grader) -> str:
     """Return a phrase for how `are_correct_anywhere` finds an answer, or why it finds none.
 
-    >>> rows = [{"question": "1 + 1?", "answer": "2"}]
-    >>> anywhere_in_words(correctness(), rows).partition(";")[0]
-    'the last number in the text, compared in the same way'
+    >>> anywhere_in_words(correctness()).partition(",")[0]
+    'the last answer in the text'
     """
     if not isinstance(grader, SlotReward):
         return f"not measured, because {grader.name}() does not say where it reads the answer"
-    labels = recurring_labels([str(row.get("answer", "")) for row in rows])
-    kinds = {candidate_kind(gold, labels) for row in rows for gold in grader.golds(dict(row))}
-    searched = " or ".join(words for kind, words in CANDIDATE_IN_WORDS.items() if kind in kinds)
     return (
-        f"{searched or 'the last answer'} in the text, compared in the same way; "
-        "a question repeated word for word is not searched"
+        "the last answer in the text, compared in the same way (for a number the last number, for "
+        "a label the label named last); a question repeated word for word is not searched"
     )
 
 

@@ -18,7 +18,7 @@ the completion repeats word for word, because a number of the question is not an
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 from grpo_nb.tasks.answers import answers_of, folded
@@ -27,13 +27,6 @@ from grpo_nb.tasks.markup import INSIDE
 from grpo_nb.tasks.number_reading import read_number
 
 CandidateKind = Literal["number", "label", "json", "expression", "text"]
-CANDIDATE_IN_WORDS: Mapping[CandidateKind, str] = {
-    "number": "the last number",
-    "label": "the label named last",
-    "json": "the last JSON value",
-    "expression": "the last formula",
-    "text": "the last words, as many as the gold answer has",
-}
 _LONGEST_TEXT = 20_000
 """Characters at the end of a completion that are searched."""
 _LONGEST_FORMULA_TEXT = 2_000

@@ -3,7 +3,7 @@
 The record of a kit reward has its class and parameters, and that of a user's function its source.
 Two rewards of one source can still score differently, as `get_soft_overlong_punishment(512, 128)`
 and `get_soft_overlong_punishment(64, 8)` of TRL do. So `state` is a hash of the values that a
-function or an object holds: its attributes, closure, defaults and the arguments of a
+function or an object holds: its attributes, its closure and the arguments of a
 `functools.partial`.
 
 Global variables are not recorded. An object inside these values is recorded as Python writes it,
@@ -130,11 +130,8 @@ def rebuild_reward(record: Mapping[str, Any]) -> Reward | None:
 
 def _compared_fields(value: Any) -> dict[str, Any]:
     # A field that is not compared does not affect a score, such as the `ask` function of a judge.
-    values = {}
-    for field in dataclasses.fields(value):
-        if field.compare:
-            values[field.name] = getattr(value, field.name)
-    return values
+    compared = [field.name for field in dataclasses.fields(value) if field.compare]
+    return {name: getattr(value, name) for name in compared}
 
 
 def _hash_of_state(reward: RewardFunction) -> str:
@@ -155,22 +152,16 @@ def _hash_of_state(reward: RewardFunction) -> str:
 
 
 def _held_values(reward: RewardFunction) -> Any:
-    """Return the arguments of a partial, or closure, defaults and attributes of a function."""
+    """Return the arguments of a partial, or the closure and attributes of a function."""
     if isinstance(reward, functools.partial):
         return [_held_values(reward.func), reward.args, reward.keywords]
-    if isinstance(reward, types.MethodType):
-        return _held_values(reward.__self__)
-    # What `state_dict` saves is in the checkpoints. It may save the attribute `_count` as `count`.
-    saved = set()
     if hasattr(reward, "load_state_dict"):
-        saved = {str(name).strip("_") for name in reward.state_dict()}
+        # Its values change from call to call, and are in the checkpoints.
+        return []
+    # A run records the name and the weight on their own.
     attributes = {
-        name: value for name, value in vars(reward).items() if name.strip("_") not in saved
+        name: value for name, value in vars(reward).items() if name not in ("__name__", "weight")
     }
-    # A run records these two on their own.
-    for name in ("__name__", "weight"):
-        attributes.pop(name, None)
-    if not isinstance(reward, types.FunctionType):
-        return attributes
-    closure = inspect.getclosurevars(reward).nonlocals
-    return [closure, reward.__defaults__, reward.__kwdefaults__, attributes]
+    if isinstance(reward, types.FunctionType):
+        return [inspect.getclosurevars(reward).nonlocals, attributes]
+    return attributes

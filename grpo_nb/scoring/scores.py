@@ -65,7 +65,6 @@ class RewardError(Exception):
     def __init__(self, reward: str, row: int | None, excerpt: str, cause: BaseException) -> None:
         self.reward = reward
         self.row = row
-        self.excerpt = excerpt
         place = f"on row {row}: {excerpt}"
         if row is None:
             place = "on the whole batch, though on none of its rows alone"
@@ -216,10 +215,8 @@ class Scores(Shown):
     completions: tuple[str, ...]
     """Text of each completion."""
     values: Mapping[str, tuple[float, ...]]
-    """Scores by the name of the reward, before weights; NaN for no score and for a failure."""
+    """Scores by the name of the reward, before weights; NaN for no score."""
     weights: Mapping[str, float]
-    errors: tuple[RewardError, ...] = ()
-    """Failures with their rows, if `on_error="record"`."""
 
     def __len__(self) -> int:
         return len(self.completions)
@@ -228,18 +225,13 @@ class Scores(Shown):
     def totals(self) -> tuple[float, ...]:
         """Weighted sum for each completion, without the rewards that gave no score.
 
-        The total is NaN if no reward gave one; TRL leaves such a completion out of its
-        group. It is also NaN if a reward failed, because the total is unknown then; `errors` tells
-        the two apart.
+        The total is NaN if no reward gave one; TRL leaves such a completion out of its group.
         """
-        failed_rows = {error.row for error in self.errors}
         totals = []
         for place in range(len(self)):
             parts = [self.weights[name] * scores[place] for name, scores in self.values.items()]
             known_parts = [part for part in parts if not math.isnan(part)]
-            # A failure without a row is one of the whole batch.
-            is_unknown = place in failed_rows or None in failed_rows
-            totals.append(sum(known_parts) if known_parts and not is_unknown else math.nan)
+            totals.append(sum(known_parts) if known_parts else math.nan)
         return tuple(totals)
 
     def advantages(self) -> list[float]:
@@ -261,9 +253,6 @@ class Scores(Shown):
         for text, *scores in zip(self.completions, *self.values.values(), self.totals, strict=True):
             rows.append((*map(as_score, scores), as_written(shorten(text, 400))))
         yield Table(rows, [*heads, "total", "completion"], right=range(len(heads) + 1))
-        if self.errors:
-            yield "Failed:"
-            yield from map(str, self.errors)
 
 
 def score(
@@ -274,7 +263,6 @@ def score(
     completion_ids: Sequence[Sequence[int]] | None = None,
     tokenizer: Any = None,
     trainer_state: Any = None,
-    on_error: Literal["raise", "record"] = "raise",
 ) -> Scores:
     """Score completions with reward functions as trl 1.15 calls them.
 
@@ -291,24 +279,20 @@ def score(
         tokenizer: Makes `completion_ids` from the completions if these are not given.
         trainer_state: For rewards that read the training progress. Without it, they get the state
             of the first step.
-        on_error: `"raise"` stops at the first reward that fails and names the row. `"record"`
-            scores the rest and lists the failures in `errors`.
 
     Raises:
-        RewardError: A reward raised, or returned something that TRL cannot use, and `on_error` is
-            `"raise"`.
+        RewardError: A reward raised, or returned something that TRL cannot use. The message names
+            the first such row.
         ValueError: Two rewards of the same name, a reward that is not a function, or rows that do
             not fit the completions.
         KeyError: A row that does not have a column of the first row.
         EnvironmentProblem: A reward cannot work on this machine, such as a judge without its
-            server. It is raised for both values of `on_error`.
+            server.
 
     >>> from grpo_nb.rewards import correctness, xml_tags
     >>> score([correctness(), xml_tags()], ["<answer>7</answer>", "7"], {"answer": "7"}).totals
     (2.5, 0.0)
     """
-    if on_error not in ("raise", "record"):
-        raise ValueError(f"on_error = {on_error!r} must be 'raise' or 'record'.")
     rewards = reward_list(rewards)
     weights = weights_by_name(rewards)
     batch = make_batch(completions, rows, completion_ids=completion_ids, tokenizer=tokenizer)
@@ -317,54 +301,45 @@ def score(
     batch = copy.deepcopy(batch, {id(value): value for value in environments})
     texts = tuple(completion_text(completion) for completion in batch["completions"])
     values: dict[str, tuple[float, ...]] = {}
-    errors: list[RewardError] = []
     for reward in rewards:
-        name = reward_name(reward)
         try:
             output = call_reward(reward, batch, trainer_state)
-            values[name] = tuple(to_floats(output, len(texts)))
+            values[reward_name(reward)] = tuple(to_floats(output, len(texts)))
         except EnvironmentProblem:
             # A judge without its server would fail on each row as well, only more slowly.
             raise
         except Exception as error:
-            values[name], failures = score_rows(reward, batch, trainer_state, texts, error)
-            if on_error == "raise":
-                raise failures[0] from failures[0].__cause__
-            errors += failures
-    return Scores(completions=texts, values=values, weights=weights, errors=tuple(errors))
+            failure = find_failure(reward, batch, trainer_state, texts, error)
+            raise failure from failure.__cause__
+    return Scores(completions=texts, values=values, weights=weights)
 
 
-def score_rows(
+def find_failure(
     reward: RewardFunction,
     batch: Batch,
     trainer_state: Any,
     texts: Sequence[str],
     batch_error: Exception,
-) -> tuple[tuple[float, ...], list[RewardError]]:
-    """Score each row of a failed batch on its own, to name the rows that fail. They score NaN.
+) -> RewardError:
+    """Score each row of a failed batch on its own, and return the failure of the first that fails.
 
-    If no row fails alone, the only failure returned is that of the batch.
+    If no row fails alone, return that of the batch.
 
     Raises:
         EnvironmentProblem: The machine failed on a row, which says nothing about the row.
     """
     name = reward_name(reward)
-    scores: list[float] = []
-    failures: list[RewardError] = []
     for place, text in enumerate(texts):
         row_alone = {}
         for column, values in batch.items():
             row_alone[column] = None if values is None else [values[place]]
         try:
-            scores += to_floats(call_reward(reward, row_alone, trainer_state), 1)
+            to_floats(call_reward(reward, row_alone, trainer_state), 1)
         except EnvironmentProblem:
             raise
         except Exception as error:
-            scores.append(math.nan)
-            failures.append(RewardError(name, place, in_line(text, 160), error))
-    if not failures:
-        return (math.nan,) * len(texts), [RewardError(name, None, "", batch_error)]
-    return tuple(scores), failures
+            return RewardError(name, place, in_line(text, 160), error)
+    return RewardError(name, None, "", batch_error)
 
 
 def in_groups(values: Sequence[Any], size: int) -> list[Sequence[Any]]:

@@ -18,7 +18,7 @@ from grpo_nb.rewards.base import (
     reward_name,
 )
 from grpo_nb.runs.checkpoints import is_disk_full
-from grpo_nb.scoring.scores import RewardError, score_rows, to_floats
+from grpo_nb.scoring.scores import RewardError, find_failure, to_floats
 
 #: Keywords of TRL for a reward that have no value for each completion.
 TRAINER_KEYWORDS = ("trainer_state", "log_extra", "log_metric")
@@ -45,11 +45,11 @@ def with_named_errors(reward: RewardFunction) -> RewardFunction:
         except Exception as error:
             if isinstance(error, OUT_OF_MEMORY_ERRORS) and is_out_of_memory(error):
                 raise
-            # This scores every row again, which a paid judge charges again.
+            # This scores rows again, which a paid judge charges again.
             batch = {key: value for key, value in keywords.items() if key not in TRAINER_KEYWORDS}
             texts = [completion_text(completion) for completion in completions]
-            _, failures = score_rows(reward, batch, others.get("trainer_state"), texts, error)
-            raise failures[0] from failures[0].__cause__
+            failure = find_failure(reward, batch, others.get("trainer_state"), texts, error)
+            raise failure from failure.__cause__
         return scores
 
     checked_reward.__name__ = name

@@ -35,7 +35,7 @@ from grpo_nb.runs.figure import LivePlot
 from grpo_nb.runs.groups import completions_table, transcripts
 from grpo_nb.runs.rows import HOLDOUT_MEASURES, best_row, repetition_metrics, tidy_row
 from grpo_nb.runs.run_folder import Run
-from grpo_nb.scoring.correct_answers import choose_grader, grader_in_words
+from grpo_nb.scoring.correct_answers import choose_grader, deciding_reward, grader_in_words
 from grpo_nb.upstream.trl import last_generation
 
 import_unsloth()
@@ -271,7 +271,7 @@ class HoldoutScore:
         self._questions = list(asked)
         # The grader is chosen once, so that all points of the curve have the same full score.
         self._grader = choose_grader(
-            prepared.rewards,
+            deciding_reward(prepared.rewards, self._questions),
             self._questions,
             prepared.task.format,
             tokenizer=prepared.tokenizer,

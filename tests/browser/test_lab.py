@@ -191,7 +191,7 @@ def test_hostile_texts_and_failing_rewards(server: Jupyter, page: LabPage) -> No
     assert EVIL in page.text(".gn-prompt")
     assert EVIL in page.scores()[0]
 
-    # The reward fails on the second text: it is named, with row and excerpt, and the rest goes on.
+    # The reward fails on the second text: it is named, with row and excerpt.
     page.write("Completion 1", EVIL)
     page.write("Completion 2", " ")
     page.wait(
@@ -203,8 +203,7 @@ def test_hostile_texts_and_failing_rewards(server: Jupyter, page: LabPage) -> No
     )
     assert "(on row 1: ' ')" in page.text(".gn-errors")
     assert 'raise ValueError("nothing to count "' in page.text(".gn-errors"), "the line that raised"
-    assert [line["brevity"] for line in page.scores()] == [f"{1 / len(EVIL.split()):.4g}", "failed"]
-    assert [line["push"] for line in page.scores()] == ["not moved", "unknown"]
+    assert page.scores() == []
 
     assert page.run(INJECTED) is None
     # That an img would have been noticed:

@@ -8,7 +8,7 @@ import pytest
 
 import grpo_nb as gn
 from grpo_nb.checks.learning_signal import Baseline
-from grpo_nb.scoring.correct_answers import choose_grader
+from grpo_nb.scoring.correct_answers import choose_grader, deciding_reward
 from grpo_nb.scoring.scores import group_advantages
 
 pytestmark = pytest.mark.begins(130)
@@ -159,7 +159,7 @@ def test_baseline_asks_a_function_what_is_right() -> None:
 
     rewards = [twice, gn.rewards.xml_tags()]
     before = make([["it is 2", "it is 3"]] * 4, rewards, greedy=["2"] * 4)
-    grader = choose_grader(rewards, before.rows, FORMAT)
+    grader = choose_grader(deciding_reward(rewards), before.rows, FORMAT)
     graded = dataclasses.replace(before, grader=grader)
     assert graded.sampled_accuracy == 0.5
     assert "100% of the greedy ones" in repr(graded)

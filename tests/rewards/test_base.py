@@ -161,7 +161,9 @@ def test_weights_are_one_where_a_reward_has_none() -> None:
 
 
 def test_class_in_place_of_a_reward_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"contains the class correctness.*correctness\(\)"):
+    with pytest.raises(
+        ValueError, match=r"class .*correctness.* is not a reward function: write .*correctness\(\)"
+    ):
         base.reward_list([correctness])
 
 

@@ -10,6 +10,7 @@ import functools
 import json
 import math
 import os
+import pprint
 import secrets
 import select
 import shutil
@@ -29,14 +30,12 @@ from typing import Any
 import numpy
 import pytest
 
-from grpo_nb import sandbox
 from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.rewards.code import code_tests, extract_code
 from grpo_nb.sandbox import candidates, jobs
 from grpo_nb.sandbox.candidates import run_untrusted, run_untrusted_batch, self_test
 from grpo_nb.sandbox.jobs import Call, Candidate, Limits, Outcome, outcome_of
 from grpo_nb.sandbox.modules import modules_of
-from grpo_nb.sandbox.values import is_same_value
 from grpo_nb.tasks.formats import bare, xml
 from tests.sandbox.attacks import ATTACKS, HONEST, ON_LIMITS
 
@@ -56,8 +55,7 @@ HAS_HUGE_PAGES = _HUGE_PAGES.exists() and "[never]" not in _HUGE_PAGES.read_text
 
 def alone(candidates: Sequence[Candidate], limits: Limits | None = None) -> list[Outcome]:
     """Return the outcomes of candidates that share nothing, all run at once."""
-    groups = run_untrusted_batch([[candidate] for candidate in candidates], limits=limits)
-    return [outcome for (outcome,) in groups]
+    return run_untrusted_batch(candidates, limits=limits)
 
 
 @contextmanager
@@ -152,8 +150,7 @@ def test_attack_gains_no_point(name: str, way: str) -> None:
     outcome = outcomes[name]
     (answer,) = outcome.answers
     if answer.is_value:
-        assert not is_same_value(answer.value, EXPECTED, exact_types=True)
-        assert not is_same_value(answer.value, EXPECTED, exact_types=False)
+        assert answer.value != EXPECTED
     assert "GAINED" not in repr(outcome)
     assert secret not in repr(outcome)
     allowed = {"ok", "error", "exit"} if name in ATTACKS else {"ok", "error", "exit", "limit"}
@@ -356,40 +353,15 @@ def test_values_come_back_with_their_types() -> None:
     outcome = run_untrusted("def f(x): return x", [Call("f", (v,)) for v in PLAIN])
     assert outcome.status == "ok"
     for answer, value in zip(outcome.answers, PLAIN, strict=True):
-        assert is_same_value(answer.value, value), (answer, value)
+        # Shown with sorted sets, and with NaN equal to itself.
+        assert pprint.pformat(answer.value) == pprint.pformat(value)
 
 
 def test_dict_of_ranges_is_compared() -> None:
     outcome = run_untrusted('def f(): return {"a": range(2), 1: {}.keys()}', [Call("f")])
     (answer,) = outcome.answers
-    assert is_same_value(answer.value, answer.value)
-    assert not is_same_value(answer.value, {"a": [0, 1], 1: []})
-
-
-@pytest.mark.parametrize(
-    ("given", "expected", "exact", "equal"),
-    [
-        (1, 1, True, True),
-        (1, True, False, True),
-        (1, 1.0, False, True),
-        ([1], (1,), False, False),
-        ({1: [True]}, {1: [1]}, False, True),
-        ({1}, {1.0}, False, True),
-        (math.nan, math.nan, True, False),
-        ("1", 1, False, False),
-        ([1, 2], [2, 1], False, False),
-        ({1, 2}, {2, 1}, True, True),
-        (b"a", "a", False, False),
-    ],
-)
-def test_type_and_value_are_compared(given: Any, expected: Any, exact: bool, equal: bool) -> None:
-    assert is_same_value(given, expected) is exact
-    assert is_same_value(given, expected, exact_types=False) is equal
-
-
-def test_values_are_compared_by_the_public_name() -> None:
-    outcome = sandbox.run_untrusted("def f(): return (1, 2)", [Call("f")])
-    assert not sandbox.is_same_value(outcome.answers[0].value, [1, 2])
+    assert answer.is_value
+    assert answer.value != {"a": [0, 1], 1: []}
 
 
 def test_programs_read_and_print() -> None:
@@ -565,8 +537,8 @@ def test_reading_a_report_takes_time_for_its_calls_only(
     reads = []
     read = jobs._read
     monkeypatch.setattr(jobs, "_read", lambda line: reads.append(1) or read(line))
-    report = b'["isolated",["float","0"]]\n["loaded",null]\n' + line * 50_000
-    outcome = outcome_of(Candidate(code="", calls=[Call("f")]), b"", report, "", 0, 1.0)
+    report = b'["isolated",null]\n["loaded",null]\n' + line * 50_000
+    outcome = outcome_of(Candidate(code="", calls=[Call("f")]), b"", report, "", 0)
     assert (outcome.status, len(reads)) == ("exit", 4)
 
 
@@ -575,32 +547,23 @@ def test_a_late_failure_keeps_earlier_answers() -> None:
     outcome = run_untrusted(code, [Call("f", (n,)) for n in range(4)], limits=SHORT)
     assert outcome.status == "limit"
     assert "processor time" in outcome.error
-    assert 0.2 <= outcome.cpu_seconds < 0.75
     assert [a.value for a in outcome.answers] == [0, 1, None, None]
     assert [a.is_value for a in outcome.answers] == [True, True, False, False]
 
 
-def statuses(groups: list[list[Outcome]]) -> list[list[str]]:
-    return [[outcome.status for outcome in group] for group in groups]
-
-
-def test_sleeping_candidates_of_a_group_share_its_time() -> None:
+def test_candidates_sleep_side_by_side() -> None:
     sleeper = Candidate(code="import time\ntime.sleep(999)", stdin="")
-    groups = [[sleeper] * 4] * 4 + [[Candidate(code="")]]
     start = time.monotonic()
-    outcomes = run_untrusted_batch(groups, limits=Limits(wall_seconds=1.5))
-    # Each group costs its limit once, and groups sleep side by side.
+    outcomes = alone([*[sleeper] * 4, Candidate(code="")], Limits(wall_seconds=1.5))
     assert time.monotonic() - start < 5
-    assert statuses(outcomes) == [["limit"] * 4] * 4 + [["ok"]]
+    assert [outcome.status for outcome in outcomes] == ["limit"] * 4 + ["ok"]
 
 
-def test_busy_candidates_of_a_group_share_its_time() -> None:
+def test_each_candidate_has_its_full_time() -> None:
     code = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass"
     busy = Candidate(code=code, stdin="")
-    outcomes = run_untrusted_batch(
-        [[busy] * 3, [busy]], limits=Limits(cpu_seconds=0.5, wall_seconds=60)
-    )
-    assert statuses(outcomes) == [["ok", "limit", "limit"], ["ok"]]
+    outcomes = alone([busy] * 4, Limits(cpu_seconds=0.5, wall_seconds=60))
+    assert [outcome.status for outcome in outcomes] == ["ok"] * 4
 
 
 def test_candidates_share_nothing_and_repeat_themselves() -> None:
@@ -651,7 +614,7 @@ def test_the_end_of_the_notebook_ends_everything(end: str) -> None:
 import os, sys, threading
 from grpo_nb.sandbox.candidates import *
 print(self_test(), flush=True)
-sleepers = [[Candidate(code="import time\\nwhile True: time.sleep(9)", stdin="")]] * 2
+sleepers = [Candidate(code="import time\\nwhile True: time.sleep(9)", stdin="")] * 2
 threading.Thread(target=run_untrusted_batch, args=(sleepers,), daemon=True).start()
 sys.stdin.readline()
 {end}
@@ -693,8 +656,8 @@ sys.stdin.readline()
     ids=lambda line: repr(line[:20]),
 )
 def test_report_with_a_forged_value_is_refused(line: str) -> None:
-    report = f'["isolated",["float","0"]]\n["loaded",null]\n["value",{line}]\n'.encode("latin-1")
-    outcome = outcome_of(Candidate(code="", calls=[Call("f")]), b"", report, "", 0, 1.0)
+    report = f'["isolated",null]\n["loaded",null]\n["value",{line}]\n'.encode("latin-1")
+    outcome = outcome_of(Candidate(code="", calls=[Call("f")]), b"", report, "", 0)
     # The first line is the only honest one.
     is_value = line == '"x"'
     assert outcome.status == ("ok" if is_value else "exit")

@@ -28,7 +28,7 @@ def test_endless_loop_costs_a_batch_its_limit_once(monkeypatch: pytest.MonkeyPat
 
     def recorded(*arguments: object, **options: object) -> list:
         outcomes = run_untrusted_batch(*arguments, **options)
-        statuses.extend(outcome.status for group in outcomes for outcome in group)
+        statuses.extend(outcome.status for outcome in outcomes)
         return outcomes
 
     monkeypatch.setattr(code, "run_untrusted_batch", recorded)
@@ -49,5 +49,5 @@ FRAMES = ["{}", "<answer>{}</answer>", "```python\n{}\n```", "<answer>```\n{}\n`
 @given(text=st.text(), frame=st.sampled_from(FRAMES))
 def test_no_text_makes_code_tests_raise_or_score(text: str, frame: str) -> None:
     completions = [frame.replace("{}", text), slot(text)]
-    tests = [ADD, [{"stdin": text, "stdout": "\x01 never"}]]
+    tests = [ADD, ["assert never() == 1"]]
     assert KINDS["code_tests"](completions=completions, tests=tests) == [0.0, 0.0]

@@ -14,13 +14,14 @@ from grpo_nb.rewards import (
     xml_tags,
 )
 from grpo_nb.scoring.correct_answers import (
+    Grader,
     are_correct,
     choose_grader,
     deciding_reward,
-    function_grader,
     grader_in_words,
+    grader_scores,
 )
-from grpo_nb.tasks.formats import xml
+from grpo_nb.tasks.formats import AnswerFormat, xml
 
 ROWS = [{"question": f"What is {i} + {i}?", "answer": str(2 * i)} for i in range(1, 4)]
 
@@ -29,6 +30,10 @@ def solved(completions: list, answer: list, **columns: object) -> list[float]:
     """Score 2.0 for the gold answer as a word of the completion, wherever it stands."""
     texts = [turns if isinstance(turns, str) else turns[-1]["content"] for turns in completions]
     return [2.0 * (gold in text.split()) for text, gold in zip(texts, answer, strict=True)]
+
+
+def verdicts(grader: Grader, texts: list, rows: list, format: AnswerFormat) -> list[bool]:
+    return are_correct(grader, grader_scores(grader, texts, rows, format))
 
 
 def style(completions: list, **columns: object) -> list[float]:
@@ -73,8 +78,8 @@ def test_two_functions_of_one_weight_do_not_decide() -> None:
 
 
 def test_kit_reward_for_the_answer_takes_precedence() -> None:
-    assert choose_grader([Weighed(9.0), maths()], ROWS, xml()) == maths()
-    assert choose_grader([Weighed(9.0), correctness()], ROWS, xml()) == correctness()
+    assert deciding_reward([Weighed(9.0), maths()], ROWS) == maths()
+    assert deciding_reward([Weighed(9.0), correctness()], ROWS) == correctness()
 
 
 def test_code_tests_decide_where_they_are_the_main_reward() -> None:
@@ -83,7 +88,7 @@ def test_code_tests_decide_where_they_are_the_main_reward() -> None:
 
 
 def test_full_score_is_that_of_gold_answers() -> None:
-    assert function_grader(solved, ROWS, xml()).full_score == 2.0
+    assert choose_grader(solved, ROWS, xml()).full_score == 2.0
 
 
 def test_full_score_fits_a_format_that_the_template_opens() -> None:
@@ -94,24 +99,24 @@ def test_full_score_fits_a_format_that_the_template_opens() -> None:
         pairs = zip(completions, right, strict=True)
         return [score * format.is_exact(text) for text, score in pairs]
 
-    assert function_grader(in_format, ROWS, format).full_score == 2.0
+    assert choose_grader(in_format, ROWS, format).full_score == 2.0
 
 
 def test_full_score_is_the_declared_maximum() -> None:
-    assert function_grader(Weighed(1.0, (0.0, 3.0)), ROWS, xml()).full_score == 3.0
+    assert choose_grader(Weighed(1.0, (0.0, 3.0)), ROWS, xml()).full_score == 3.0
 
 
 def test_full_score_is_one_where_no_gold_answer_is_scored() -> None:
-    assert function_grader(style, ROWS, xml()).full_score == 1.0
+    assert choose_grader(style, ROWS, xml()).full_score == 1.0
 
 
 def test_completion_with_the_full_score_is_correct() -> None:
-    grader = choose_grader([solved, xml_tags()], ROWS, xml())
-    assert are_correct(grader, ["it is 2", "it is 5", "6"], ROWS, xml()) == [True, False, True]
+    grader = choose_grader(deciding_reward([solved, xml_tags()]), ROWS, xml())
+    assert verdicts(grader, ["it is 2", "it is 5", "6"], ROWS, xml()) == [True, False, True]
 
 
 def test_grader_in_words_names_function_and_threshold() -> None:
-    grader = function_grader(solved, ROWS, xml())
+    grader = choose_grader(solved, ROWS, xml())
     assert (
         grader_in_words(grader)
         == "answers to which solved() gives 2 or more (its score for a gold answer in the format)"
@@ -123,7 +128,7 @@ def test_function_that_returns_booleans_can_grade() -> None:
         return [text.endswith("2") for text in completions]
 
     is_even.range = (0, 1)
-    assert are_correct(function_grader(is_even, ROWS, xml()), ["12", "13", "2"], ROWS, xml()) == [
+    assert verdicts(choose_grader(is_even, ROWS, xml()), ["12", "13", "2"], ROWS, xml()) == [
         True,
         False,
         True,
@@ -134,8 +139,8 @@ def test_answer_without_a_score_is_not_correct() -> None:
     def silent(completions: list, **columns: object) -> list[None]:
         return [None] * len(completions)
 
-    grader = function_grader(silent, ROWS, xml())
-    assert are_correct(grader, ["<answer>2</answer>"], ROWS[:1], xml()) == [False]
+    grader = choose_grader(silent, ROWS, xml())
+    assert verdicts(grader, ["<answer>2</answer>"], ROWS[:1], xml()) == [False]
 
 
 def test_grading_leaves_the_memory_of_a_reward_as_it_was() -> None:
@@ -156,8 +161,8 @@ def test_grading_leaves_the_memory_of_a_reward_as_it_was() -> None:
             self.calls = state["calls"]
 
     counting = Counting()
-    grader = function_grader(counting, ROWS, xml())
-    are_correct(grader, ["1"] * 3, ROWS, xml())
+    grader = choose_grader(counting, ROWS, xml())
+    verdicts(grader, ["1"] * 3, ROWS, xml())
     assert counting.calls == 0
 
 
@@ -168,14 +173,14 @@ def test_grading_is_marked_as_a_trial() -> None:
         trials.append(trainer_state.is_trial)
         return [1.0] * len(completions)
 
-    are_correct(function_grader(learning, ROWS, xml()), ["1"] * 3, ROWS, xml())
+    verdicts(choose_grader(learning, ROWS, xml()), ["1"] * 3, ROWS, xml())
     assert set(trials) == {True}
 
 
 @pytest.mark.parametrize("kind", [maths, exact_text])
 def test_kit_grader_still_compares_the_slot(kind: type) -> None:
     rows = [{"question": "?", "answer": "A"}]
-    assert are_correct(kind(), ["<answer>A</answer>"], rows, xml()) == [True]
+    assert verdicts(kind(), ["<answer>A</answer>"], rows, xml()) == [True]
 
 
 def by_points(completions: list, answer: list, points: list, **columns: object) -> list[float]:
@@ -186,9 +191,9 @@ def by_points(completions: list, answer: list, points: list, **columns: object) 
 
 def test_questions_of_different_worth_share_the_lowest_score() -> None:
     rows = [{**row, "points": float(i)} for i, row in enumerate(ROWS, 1)]
-    grader = function_grader(by_points, rows, xml())
+    grader = choose_grader(by_points, rows, xml())
     assert grader.full_score == 1.0
-    assert are_correct(grader, ["it is 2", "it is 4", "no"], rows, xml()) == [True, True, False]
+    assert verdicts(grader, ["it is 2", "it is 4", "no"], rows, xml()) == [True, True, False]
 
 
 def test_full_score_is_above_partial_credit_of_other_questions() -> None:
@@ -200,7 +205,7 @@ def test_full_score_is_above_partial_credit_of_other_questions() -> None:
         return [worth if score else 0.4 * worth * bool(text) for worth, score, text in pairs]
 
     rows = [{**ROWS[0], "points": 1.0}, {**ROWS[1], "points": 3.0}]
-    assert function_grader(partly, rows, xml()).full_score == 3.0
+    assert choose_grader(partly, rows, xml()).full_score == 3.0
 
 
 def test_gold_answer_that_scores_as_a_wrong_one_sets_no_limit() -> None:
@@ -212,7 +217,7 @@ def test_gold_answer_that_scores_as_a_wrong_one_sets_no_limit() -> None:
             for text, score, known in zip(completions, right, is_known, strict=True)
         ]
 
-    assert function_grader(for_even_answers, ROWS, xml()).full_score == 3.0
+    assert choose_grader(for_even_answers, ROWS, xml()).full_score == 3.0
 
 
 def test_gold_answer_inside_a_wrong_one_leaves_the_full_score() -> None:
@@ -220,7 +225,7 @@ def test_gold_answer_inside_a_wrong_one_leaves_the_full_score() -> None:
         return [2.0 * (gold in text) for text, gold in zip(completions, answer, strict=True)]
 
     rows = [{"question": "?", "answer": "2"}, {"question": "?", "answer": "12"}]
-    grader = function_grader(contains, rows, xml())
+    grader = choose_grader(contains, rows, xml())
     assert grader.full_score == 2.0
     assert grader.is_proven
 
@@ -229,18 +234,18 @@ def test_function_that_pays_any_answer_is_named_as_that() -> None:
     def has_slot(completions: list, **columns: object) -> list[float]:
         return [float("<answer>" in turns) for turns in completions]
 
-    grader = function_grader(has_slot, ROWS, xml())
+    grader = choose_grader(has_slot, ROWS, xml())
     assert not grader.is_proven
     assert grader_in_words(grader).endswith("no gold answer scores above a wrong one)")
 
 
 def test_function_that_pays_only_the_gold_answer_is_proven() -> None:
-    assert function_grader(solved, ROWS, xml()).is_proven
-    assert not function_grader(style, ROWS, xml()).is_proven
+    assert choose_grader(solved, ROWS, xml()).is_proven
+    assert not choose_grader(style, ROWS, xml()).is_proven
 
 
 def test_function_without_a_wrong_answer_is_not_proven() -> None:
-    grader = function_grader(solved, ROWS[:1] * 2, xml())
+    grader = choose_grader(solved, ROWS[:1] * 2, xml())
     assert grader.full_score == 2.0
     assert not grader.is_proven
 
@@ -248,13 +253,13 @@ def test_function_without_a_wrong_answer_is_not_proven() -> None:
 @pytest.mark.parametrize("rewards", [[correctness()], [style, Weighed(1.0)]])
 def test_copied_question_is_no_correct_answer(rewards: list) -> None:
     rows = [{"question": "What is 84 / 2?", "answer": "42"}]
-    grader = choose_grader(rewards, rows, xml())
-    assert are_correct(grader, ["<answer>84/2</answer>"], rows, xml()) == [False]
+    grader = choose_grader(deciding_reward(rewards, rows), rows, xml())
+    assert verdicts(grader, ["<answer>84/2</answer>"], rows, xml()) == [False]
 
 
 def test_reversed_or_broken_range_is_no_full_score() -> None:
     for ends in ((3.0, 0.0), (3.0,), ("low", "high")):
-        assert function_grader(Weighed(1.0, ends), ROWS, xml()).full_score == 1.0
+        assert choose_grader(Weighed(1.0, ends), ROWS, xml()).full_score == 1.0
 
 
 def test_function_that_counts_tokens_can_grade() -> None:
@@ -264,4 +269,4 @@ def test_function_that_counts_tokens_can_grade() -> None:
     def tokenizer(text: str, **how: object) -> dict[str, list[int]]:
         return {"input_ids": list(range(len(text)))}
 
-    assert function_grader(brief, ROWS, xml(), tokenizer=tokenizer).full_score == 1.0
+    assert choose_grader(brief, ROWS, xml(), tokenizer=tokenizer).full_score == 1.0

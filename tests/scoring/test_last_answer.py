@@ -16,6 +16,7 @@ from grpo_nb.scoring.correct_answers import (
     anywhere_in_words,
     are_correct,
     are_correct_anywhere,
+    grader_scores,
 )
 from grpo_nb.scoring.last_answer import candidate_kind, last_candidates
 from grpo_nb.tasks.formats import AnswerFormat, bare, boxed, xml
@@ -40,7 +41,7 @@ def is_anywhere(
     prompt = [{"role": "user", "content": question}]
     rows = [{"question": question, "answer": one, "prompt": prompt} for one in golds]
     texts = [text] * len(golds)
-    is_right = are_correct(grader, texts, rows, format)
+    is_right = are_correct(grader, grader_scores(grader, texts, rows, format))
     return are_correct_anywhere(grader, texts, rows, format, is_right)[0]
 
 
@@ -146,14 +147,8 @@ def test_each_accepted_answer_is_looked_for(first: str) -> None:
     assert are_correct_anywhere(DEFAULT_GRADER, ["It is Paris."], rows, xml(), [False]) == [True]
 
 
-def test_rule_names_the_kinds_of_all_gold_answers() -> None:
-    rows = [{"question": "Where?", "answer": "Paris"}, {"question": SUM, "answer": "12"}]
-    rule = "the last number or the last words, as many as the gold answer has in the text"
-    assert anywhere_in_words(DEFAULT_GRADER, rows).startswith(rule)
-    own_column = [{"question": SUM, "answer": "see there", "final": "12"}]
-    rule = anywhere_in_words(correctness(column="final"), own_column)
-    assert rule.startswith("the last number in the text")
-    assert anywhere_in_words(DEFAULT_GRADER, []).startswith("the last answer in the text")
+def test_rule_says_what_is_searched() -> None:
+    assert anywhere_in_words(DEFAULT_GRADER).startswith("the last answer in the text")
 
 
 @pytest.mark.parametrize("format", [xml(), boxed(), bare()], ids=lambda format: format.name)
@@ -187,7 +182,7 @@ def test_candidate_kind_candidate_follows_the_gold_answer(gold: str, kind: str) 
 def test_grader_without_candidates_is_not_measured(grader: Any, reason: str) -> None:
     rows = [{"question": SUM, "answer": "12"}]
     assert are_correct_anywhere(grader, ["12"], rows, xml(), [False]) is None
-    assert reason in anywhere_in_words(grader, rows)
+    assert reason in anywhere_in_words(grader)
 
 
 @pytest.mark.parametrize(

@@ -111,13 +111,6 @@ class Counting:
         self._calls = state["calls"]
 
 
-def with_default(value: int) -> Callable:
-    def scored(completions: list, *, factor: int = value, **columns: object) -> list[float]:
-        return [factor for _ in completions]
-
-    return scored
-
-
 def circle() -> Callable:
     judge = Judge(1.0)
     judge.itself = [judge]
@@ -172,8 +165,6 @@ DIFFERENT = [
     pytest.param(make(0.1), make(0.2), OTHER_VALUES, id="closure"),
     pytest.param(Judge(1.0), Judge(2.0), OTHER_VALUES, id="attribute"),
     pytest.param(Weighing(0.3), Weighing(0.7), OTHER_VALUES, id="weight of a part"),
-    pytest.param(with_default(1), with_default(2), OTHER_VALUES, id="default"),
-    pytest.param(Judge(1.0).__call__, Judge(2.0).__call__, OTHER_VALUES, id="method"),
     pytest.param(
         get_soft_overlong_punishment(512, 128),
         get_soft_overlong_punishment(64, 8),

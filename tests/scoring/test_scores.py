@@ -243,33 +243,12 @@ def test_problem_of_the_machine_on_one_row_is_raised() -> None:
         raise EnvironmentProblem("the server is down")
 
     with pytest.raises(EnvironmentProblem, match="the server is down"):
-        score(breaks_down, ["a", "b"], on_error="record")
-
-
-@pytest.fixture
-def with_failure() -> gn.scoring.Scores:
-    texts = ["7", "seven", "8"]
-    return score([picky, xml_tags()], texts, {"answer": "7"}, on_error="record")
-
-
-def test_recorded_failure_leaves_the_other_rows_scored(with_failure: gn.scoring.Scores) -> None:
-    assert with_failure.values["picky"] == pytest.approx((1.0, NAN, 0.0), nan_ok=True)
-    assert [error.row for error in with_failure.errors] == [1]
-
-
-def test_recorded_failure_makes_its_total_unknown(with_failure: gn.scoring.Scores) -> None:
-    assert with_failure.totals == pytest.approx((1.0, NAN, 0.0), nan_ok=True)
-
-
-def test_recorded_failure_is_shown(with_failure: gn.scoring.Scores) -> None:
-    assert "row 1" in repr(with_failure)
-    assert "row 1" in with_failure._repr_html_()
+        score(breaks_down, ["a", "b"])
 
 
 def test_nan_is_no_score_as_in_trl() -> None:
     scores = score([returning([NAN, 1.0]), xml_tags()], [GOOD, "b"])
     assert scores.totals == (1.0, 1.0)
-    assert not scores.errors
 
 
 @pytest.fixture(params=[INF, -INF, 1e39])
@@ -284,10 +263,6 @@ def test_score_that_is_not_finite_is_an_error(not_finite) -> None:
     message = r"'odd' raised ValueError: a score is .* a finite number, or None.*row 1: 'b'"
     with pytest.raises(RewardError, match=message):
         score(not_finite, ["a", "b"])
-
-
-def test_score_that_is_not_finite_is_recorded(not_finite) -> None:
-    assert score(not_finite, ["a", "b"], on_error="record").errors[0].row == 1
 
 
 def test_wrong_number_of_scores_is_an_error() -> None:

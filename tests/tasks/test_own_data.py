@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerFast
 
 import grpo_nb as gn
 from grpo_nb.evaluation.holdout import load_holdout
-from grpo_nb.scoring.correct_answers import are_correct
+from grpo_nb.scoring.correct_answers import grader_scores
 from grpo_nb.tasks.answers import is_same_answer
 from grpo_nb.tasks.contamination import find_contamination, question_hashes
 
@@ -135,19 +135,15 @@ def test_accepted_answers_are_all_right_in_every_reward() -> None:
     texts = [task.format.render("so", given) for given in ("Paris", "City of Paris", "Rome")]
     for reward in (gn.rewards.correctness(), gn.rewards.exact_text(), gn.rewards.maths()):
         assert gn.score(reward, texts, row).values[reward.__name__] == (1.0, 1.0, 0.0)
-    assert are_correct(gn.rewards.correctness(), texts, [row] * 3, task.format) == [
-        True,
-        True,
-        False,
-    ]
+    scores = grader_scores(gn.rewards.correctness(), texts, [row] * 3, task.format)
+    assert scores == [1.0, 1.0, 0.0]
 
 
 def test_accepted_answers_are_right_in_a_held_out_set() -> None:
     rows = rows_of([names[0] for names in CAPITALS], accepted_answers=CAPITALS)
     row = load_holdout(rows).holdout[0]
-    assert are_correct(
-        gn.rewards.correctness(), ["<answer>City of Paris</answer>"], [dict(row)], gn.tasks.xml()
-    ) == [True]
+    text = "<answer>City of Paris</answer>"
+    assert grader_scores(gn.rewards.correctness(), [text], [dict(row)], gn.tasks.xml()) == [1.0]
 
 
 def test_accepted_answers_are_kept_with_a_run(tmp_path: Path) -> None:
