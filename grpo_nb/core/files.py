@@ -27,13 +27,8 @@ def write_json(path: Path, value: Any) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Write a text as UTF-8, completely or not at all."""
-    write_bytes(path, text.encode("utf-8", "backslashreplace"))
-
-
-def write_bytes(path: Path, data: bytes) -> None:
-    """Write bytes, completely or not at all."""
     with staged_file(path) as staged:
-        staged.write_bytes(data)
+        staged.write_bytes(text.encode("utf-8", "backslashreplace"))
 
 
 @contextlib.contextmanager
@@ -192,40 +187,20 @@ def _link_error(name: str, folder: Path) -> ValueError:
     )
 
 
-def refuse_links(folder: Path, within: Path | None = None) -> None:
-    """Raise `ValueError` if a folder contains a symbolic link at any depth; see `safe_path`.
-
-    Args:
-        folder: A run, an export, or a part of one.
-        within: Folder from which the message gives the path of the link; by default `folder`.
-    """
-    whole = within or folder
+def refuse_links(folder: Path) -> None:
+    """Raise `ValueError` if a folder contains a symbolic link at any depth; see `safe_path`."""
     # `os.walk` passes over what a training in progress removes meanwhile.
     for parent, folders, files in os.walk(folder):
         for name in (*folders, *files):
             path = Path(parent, name)
             if path.is_symlink():
-                raise _link_error(path.relative_to(whole).as_posix(), whole)
-
-
-def nearest_existing(path: Path) -> Path:
-    """Return `path` as an absolute path, or its nearest parent that exists."""
-    existing = path.absolute()
-    while not existing.exists():
-        existing = existing.parent
-    return existing
+                raise _link_error(path.relative_to(folder).as_posix(), folder)
 
 
 def sha256_of(file: Path) -> str:
     """Return the SHA-256 of a file, which is read in parts and may be larger than the memory."""
     with file.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
-
-
-def shown_path(path: Path) -> Path:
-    """Return a path as a user would type it: relative if it is below the working directory."""
-    here = Path.cwd()
-    return path.relative_to(here) if path.is_relative_to(here) else path
 
 
 def _hidden_sibling(target: Path, kind: str) -> Path:

@@ -16,6 +16,7 @@ from grpo_nb.core.words import displayable, shorten
 
 _PARTS_TEMPLATE = "core/templates/parts.jinja"
 _MESSAGE_CHARACTERS = 600
+_LINES_OF_TRACEBACK = 12
 
 # Characters with a meaning inside a line, for CommonMark or for the mathematics of the Hub. An
 # underscore has a meaning only at the edge of a word.
@@ -145,18 +146,14 @@ def style(*sheets: str) -> str:
     return "\n".join(lines)
 
 
-def last_lines(error: BaseException, limit: int = 12) -> str:
-    """Return the last lines of an error's traceback."""
-    lines = "".join(traceback.format_exception(error)).splitlines()
-    return displayable("\n".join(lines[-limit:]))
-
-
 def errors_view(errors: Sequence[BaseException]) -> str:
     """Return each error with the end of its traceback; empty without errors."""
     views = []
     for error in errors:
         message = shorten(str(error), _MESSAGE_CHARACTERS)
-        views.append(macro("error", type(error).__name__, message, last_lines(error)))
+        trace = "".join(traceback.format_exception(error)).splitlines()
+        last_lines = "\n".join(trace[-_LINES_OF_TRACEBACK:])
+        views.append(macro("error", type(error).__name__, message, last_lines))
     return "".join(views)
 
 

@@ -135,8 +135,6 @@ def section(
     return box
 
 
-def button(text: str, style: str = "", tooltip: str = "") -> widgets.Button:
+def button(text: str, style: str = "") -> widgets.Button:
     """Return a button as wide as its text."""
-    return widgets.Button(
-        description=text, button_style=style, tooltip=tooltip, layout={"width": "auto"}
-    )
+    return widgets.Button(description=text, button_style=style, layout={"width": "auto"})
