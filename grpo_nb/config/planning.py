@@ -47,7 +47,7 @@ class Plan(Shown):
     @functools.cached_property
     def parts(self) -> tuple[MemoryPart, ...]:
         """Memory by part."""
-        number_bytes = self.dtype.bytes_per_number
+        number_bytes = 4 if self.dtype.name == "float32" else 2
         parts = memory_parts(self.settings, self.sizes, self.gpu, number_bytes, self.prompt_tokens)
         return tuple(parts)
 
@@ -163,8 +163,9 @@ def plan(
             built from the configuration, which takes some seconds the first time.
         tokenizer: With `task`, to measure the longest prompt. Without both, the longest prompt has
             `max_prompt_length` tokens.
-        machine: `cpu` (of this computer), `t4`, `l4`, `a100`, `h100` or a
-            `grpo_nb.machine.gpu.Gpu` such as `Gpu("mine", 24.0, (8, 9))`; by default this machine.
+        machine: `cpu` (of this computer), or another machine with all its memory free: `t4`, `l4`,
+            `a100`, `h100` or a `grpo_nb.machine.gpu.Gpu` such as `Gpu("mine", 24.0, (8, 9))`. By
+            default this machine, with the memory that is free now.
 
     Raises:
         ValueError: The machine is unknown, or the model has no configuration that can be read.
@@ -173,14 +174,12 @@ def plan(
     True
     """
     require("gn.plan(settings, task)", optional=("task",), settings=settings, task=task)
-    own_gpu = find_gpu()
-    gpu = own_gpu if machine is None else machine
-    if not isinstance(machine, Gpu | None):
+    gpu = find_gpu() if machine is None else machine
+    if isinstance(machine, str):
         require_choice("machine", machine, PRESETS)
         gpu = GPUS.get(machine)
-    # A GPU with the name of this machine's is taken for it: the reported memory differs by driver.
-    own_name = own_gpu.name if own_gpu is not None else None
-    is_another_machine = gpu is not None and gpu.name != own_name
+    # `machine="cpu"` is the CPU of this computer.
+    is_another_machine = machine is not None and gpu is not None
     prompt_tokens = settings.max_prompt_length
     if task is not None and tokenizer is not None:
         # Training drops longer prompts.

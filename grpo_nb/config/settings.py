@@ -219,12 +219,11 @@ def _problems(error: ValidationError) -> Iterable[str]:
         if detail["type"] == "value_error":
             # Raised by `Settings.__post_init__`.
             yield str(detail["ctx"]["error"])
-        elif detail["loc"][0] == "warmup_steps":
+            continue
+        name = ".".join(map(str, detail["loc"]))
+        message = detail["msg"]
+        if name.startswith("warmup_steps"):
             # pydantic reports one problem for each of the two types.
-            yield (
-                f"warmup_steps = {detail['input']!r:.80}: Input should be a whole number of steps, "
-                "or a share below 1."
-            )
-        else:
-            name = ".".join(str(part) for part in detail["loc"])
-            yield f"{name} = {detail['input']!r:.80}: {detail['msg']}."
+            name = "warmup_steps"
+            message = "Input should be a whole number of steps, or a share below 1"
+        yield f"{name} = {detail['input']!r:.80}: {message}."

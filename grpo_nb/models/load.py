@@ -34,7 +34,7 @@ def load_model(
     """Load a model through Unsloth, add a LoRA, and return it with its tokenizer.
 
     Weights that are not in 4 bit are float32 on a CPU, and bfloat16 or float16 on a GPU, unless
-    `settings.dtype` or UNSLOTH_CPU_BF16 says otherwise. On a GPU with `fast_inference`, vLLM is
+    `settings.dtype` says otherwise. On a GPU with `fast_inference`, vLLM is
     loaded too and shares the weights. If vLLM cannot be used, Unsloth's own generation samples, and
     one warning gives the reason and what to do. Only one model per kernel can have vLLM at a time.
 

@@ -4,9 +4,8 @@ import pytest
 
 import grpo_nb as gn
 from grpo_nb.config import hardware
-from grpo_nb.config.hardware import compute_dtype, cpu_dtype, vllm_obstacle
+from grpo_nb.config.hardware import compute_dtype, vllm_obstacle
 from grpo_nb.config.presets import GPUS
-from grpo_nb.upstream.unsloth import CPU_BF16_ENV
 
 DTYPE_OF_GPU = {"t4": "float16", "l4": "bfloat16", "a100": "bfloat16", "h100": "bfloat16"}
 
@@ -38,11 +37,6 @@ def test_vllm_that_is_installed_has_no_obstacle(installed) -> None:
     assert vllm_obstacle(gn.preset("t4"), GPUS["t4"]) is None
 
 
-@pytest.fixture(autouse=True)
-def no_variable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(CPU_BF16_ENV, raising=False)
-
-
 def test_dtype_on_a_cpu_is_float32() -> None:
     assert compute_dtype(gn.preset("cpu"), None).name == "float32"
 
@@ -53,16 +47,6 @@ def test_dtype_on_a_gpu_follows_its_compute_capability(name: str, dtype: str) ->
 
 
 @pytest.mark.parametrize(
-    ("value", "dtype"), [("1", "bfloat16"), ("on", "bfloat16"), ("0", "float32")]
-)
-def test_dtype_on_a_cpu_follows_the_variable(
-    value: str, dtype: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(CPU_BF16_ENV, value)
-    assert compute_dtype(gn.preset("cpu"), None).name == dtype
-
-
-@pytest.mark.parametrize(
     ("wanted", "dtype"),
     [
         pytest.param("float32", "float32", id="float32"),
@@ -70,8 +54,5 @@ def test_dtype_on_a_cpu_follows_the_variable(
         pytest.param("float16", "float32", id="float16 gradients would vanish"),
     ],
 )
-def test_dtype_setting_takes_precedence_over_variable(
-    wanted: str, dtype: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(CPU_BF16_ENV, "0")
-    assert cpu_dtype(wanted).name == dtype
+def test_dtype_setting_takes_precedence_on_a_cpu(wanted: str, dtype: str) -> None:
+    assert compute_dtype(gn.preset("cpu", dtype=wanted), None).name == dtype
