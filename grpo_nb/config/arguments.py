@@ -144,8 +144,8 @@ _REASONS = {
     "runs held-out episodes: task.with_tools(...)",
 }
 
-#: With these arguments, building or ending a trainer creates a repository or a Space on the Hub, and
-#: fills it with files that nobody has verified (trl 1.15, grpo_trainer.py, `create_repo`;
+#: With these arguments, building or ending a trainer creates a repository or a Space on the Hub,
+#: and fills it with files that nobody has verified (trl 1.15, grpo_trainer.py, `create_repo`;
 #: transformers 5.17, `Trainer.init_hf_repo` and the callback of trackio).
 PUBLISHING = frozenset(
     """
@@ -168,12 +168,12 @@ for _names, _reason in _REASONS.items():
 _SETTABLE = (GRPO_CONFIG_FIELDS | UNSLOTH_FIELDS) - _REFUSALS.keys()
 
 
-def check_names(values: Mapping[str, Any], fields: Collection[str]) -> None:
+def check_names(values: Mapping[str, Any], setting_names: Collection[str]) -> None:
     """Check the names of settings and those in `extra`; all problems are reported at once.
 
     Args:
         values: The settings by name, as they were written.
-        fields: Names that settings have.
+        setting_names: Names that settings have.
 
     Raises:
         ValueError: Names are unknown, do nothing or contradict a setting; says for each why it
@@ -182,13 +182,13 @@ def check_names(values: Mapping[str, Any], fields: Collection[str]) -> None:
     >>> check_names({"beta": 0.1, "extra": {"epsilon": 0.1}}, {"beta", "extra"})
     """
     extra = values["extra"] if isinstance(values.get("extra"), Mapping) else {}
-    known = _SETTABLE.union(fields)
+    known = _SETTABLE.union(setting_names)
     # People paste whole configurations, so all problems are collected first.
     problems = [_problem(name, known) for name in (*values, *extra) if name not in known]
     for name, value in extra.items():
-        if name in fields:
+        if name in setting_names:
             problems.append(f"{name!r} in extra: it is a setting, write {name}={value!r}")
-    only_in_trl = _SETTABLE.difference(fields)
+    only_in_trl = _SETTABLE.difference(setting_names)
     belongs_in_extra = {name: value for name, value in values.items() if name in only_in_trl}
     if belongs_in_extra:
         problems.append(f"arguments of TRL without a setting: write extra={belongs_in_extra}")

@@ -197,7 +197,7 @@ def plan(
     return Plan(
         settings=settings,
         gpu=gpu,
-        available_gb=_available(gpu, model, is_another_machine) / 1e9,
+        available_gb=_available_bytes(gpu, model, is_another_machine) / 1e9,
         dtype=compute_dtype(settings, gpu, model),
         prompt_tokens=prompt_tokens,
         sizes=sizes,
@@ -205,7 +205,7 @@ def plan(
     )
 
 
-def _available(gpu: Gpu | None, model: Any, is_another_machine: bool) -> float:
+def _available_bytes(gpu: Gpu | None, model: Any, is_another_machine: bool) -> float:
     """Return the bytes that a run can have: free memory, and what its model holds already."""
     if gpu is None:
         import psutil

@@ -36,17 +36,17 @@ def savings(settings: Settings, *, is_gpu: bool, phase: str = "") -> Iterator[Sa
         is_gpu: True if the run is on a GPU.
         phase: `loading`, `generation` or `training`: leave out changes that do not help there.
     """
-    micro = settings.per_device_train_batch_size
+    micro_batch = settings.per_device_train_batch_size
     # With steps_per_generation, halving the pass also halves what is generated at a time, and might
     # split a group.
-    can_halve = micro % 2 == 0 and not settings.extra.get("steps_per_generation")
+    can_halve = micro_batch % 2 == 0 and not settings.extra.get("steps_per_generation")
     if can_halve and phase not in ("loading", "generation"):
         yield Saving(
             # The loss bnpo divides by the tokens of each pass.
             "Activations grow with the completions of one pass. The step keeps its completions; "
             'only loss_type="bnpo" weighs their tokens a little differently.',
             {
-                "per_device_train_batch_size": micro // 2,
+                "per_device_train_batch_size": micro_batch // 2,
                 "gradient_accumulation_steps": settings.gradient_accumulation_steps * 2,
             },
         )

@@ -28,14 +28,14 @@ def test_sizes_of_a_path_with_tilde_are_counted(
     counted = []
     names = (
         "parameters",
-        "hidden",
+        "hidden_width",
         "mlp_width",
         "layers",
         "key_value_width",
         "query_width",
         "vocabulary",
-        "linear",
-        "inputs_and_outputs",
+        "linear_weights",
+        "linear_widths",
     )
 
     def count(name: str) -> dict:
@@ -202,14 +202,14 @@ def test_plan_that_does_not_fit_keeps_groups_whole() -> None:
 
 SEVEN_BILLION = Sizes(
     parameters=7_600_000_000,
-    hidden=3584,
+    hidden_width=3584,
     mlp_width=18944,
     layers=28,
     key_value_width=512,
     query_width=3584,
     vocabulary=152064,
-    linear=6_500_000_000,
-    inputs_and_outputs=3_360_000,
+    linear_weights=6_500_000_000,
+    linear_widths=3_360_000,
 )
 
 
