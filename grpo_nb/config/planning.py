@@ -5,7 +5,6 @@ time of a step is not estimated.
 """
 
 import dataclasses
-import functools
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -44,12 +43,13 @@ class Plan(Shown):
     why_not_vllm: str = ""
     """Reason why vLLM does not generate although it was asked for; empty otherwise."""
 
-    @functools.cached_property
-    def parts(self) -> tuple[MemoryPart, ...]:
+    @property
+    def parts(self) -> list[MemoryPart]:
         """Memory by part."""
         number_bytes = 4 if self.dtype.name == "float32" else 2
-        parts = memory_parts(self.settings, self.sizes, self.gpu, number_bytes, self.prompt_tokens)
-        return tuple(parts)
+        return list(
+            memory_parts(self.settings, self.sizes, self.gpu, number_bytes, self.prompt_tokens)
+        )
 
     @property
     def memory_gb(self) -> float:

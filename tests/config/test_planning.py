@@ -264,7 +264,7 @@ def test_memory_advice_in_sampling_leaves_the_passes_of_training() -> None:
     with pytest.raises(RuntimeError) as caught:
         _generate()
     advice = memory_advice(caught.value, gn.Settings(max_completion_length=256))
-    assert advice.startswith("Out of memory in generation.")
+    assert advice.startswith("Out of memory during generation.")
     assert "settings.replace(max_completion_length=128)" in advice
 
 
