@@ -107,7 +107,7 @@ def compare_configurations(
         built: The configuration, or a trainer's `args`.
         trl_only: The configuration that TRL alone builds of the same arguments.
     """
-    asked = {**vars(settings), **settings.extra}
+    written = {**vars(settings), **settings.extra}
     changed = {}
     arguments = {}
     for field in dataclasses.fields(trl_only):
@@ -117,9 +117,9 @@ def compare_configurations(
         if name in _NOT_SHOWN or is_untouched:
             continue
         arguments[name] = value
-        if name not in _SHOWN_ELSEWHERE and value != _plain(asked.get(name, field.default)):
+        if name not in _SHOWN_ELSEWHERE and value != _plain(written.get(name, field.default)):
             why = _REASONS.get(name, "" if name in requested else "Unsloth's own.")
-            changed[name] = Effect(asked.get(name, "not set"), value, why)
+            changed[name] = Effect(written.get(name, "not set"), value, why)
     return EffectiveSettings(changed, arguments)
 
 

@@ -115,6 +115,6 @@ def memory_advice(
     if saving is not None:
         advice = f"{saving.why} Write {replace_line(saving.change)}"
     return (
-        f"Out of memory during {phase}. {advice}, in a fresh kernel: the failed one still holds its "
-        "memory."
+        f"Out of memory during {phase}. {advice}, in a fresh kernel: the failed one still holds "
+        "its memory."
     )
