@@ -169,7 +169,7 @@ _SETTABLE = (GRPO_CONFIG_FIELDS | UNSLOTH_FIELDS) - _REFUSALS.keys()
 
 
 def check_names(values: Mapping[str, Any], setting_names: Collection[str]) -> None:
-    """Check the names of settings and those in `extra`; all problems are reported at once.
+    """Check the names of settings and of arguments in `extra`, and report all problems at once.
 
     Args:
         values: The settings by name, as they were written.

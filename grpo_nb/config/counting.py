@@ -1,8 +1,8 @@
 """Count the sizes of a model: a loaded one, or one without weights built from a config.json.
 
-This way, a run of any family that transformers knows can be planned. `core.processes.run_script`
-runs this file in a process of its own, because transformers must not be imported before unsloth in
-the user's. For that reason it imports nothing of the kit.
+So `gn.plan` works for every family that transformers knows. `core.processes.run_script` runs this
+file in a process of its own, because the user's process must import unsloth before transformers.
+For that reason, this file imports nothing of the kit.
 """
 
 from typing import Any

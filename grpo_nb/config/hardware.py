@@ -1,12 +1,12 @@
-"""Decide what hardware and packages let a run use: the dtype that it computes in, and vLLM or not.
+"""Decide which dtype a run computes in, and whether vLLM can generate, on the hardware here.
 
 On a CPU the dtype is float32, with or without bfloat16 instructions, so that a run gives the same
 numbers on every machine. On a GPU it is bfloat16, or float16 where the card has no bfloat16, as
 Unsloth chooses. `Settings.dtype` takes precedence.
 
-Before a model is loaded, `vllm_obstacle` decides about vLLM. Once it is loaded, the model has a
-vLLM engine or has none, and `generation.choose_engine` decides. Further obstacles (the model, 4
-bit, versions, a length) show when the model is loaded.
+Before a model is loaded, `vllm_obstacle` decides about vLLM. A loaded model has a vLLM engine or
+has none, and `generation.choose_engine` decides. Other obstacles (the family of the model, 4 bit,
+versions, a length) only show while the model is loaded.
 """
 
 from dataclasses import dataclass

@@ -66,7 +66,7 @@ class Sizes:
 
 @dataclass(frozen=True)
 class MemoryPart:
-    """One part of the memory."""
+    """One part of a run's memory, such as the weights."""
 
     name: str
     size: float

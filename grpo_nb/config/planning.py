@@ -1,7 +1,7 @@
-"""`gn.plan`: the needs of a run, whether it fits, and smaller settings that do.
+"""Plan the memory of a run (`gn.plan`): what it needs, if that fits, and smaller settings that fit.
 
-Memory is arithmetic on sizes (formulas and their sources in `memory`), and never a promise. The
-time of a step is not estimated.
+The memory is computed from the sizes of the model (formulas and sources are in `memory`). It is an
+estimate. The time of a step is not estimated.
 """
 
 import dataclasses
@@ -26,15 +26,15 @@ from grpo_nb.machine.host import free_memory_bytes
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Plan(Shown):
-    """The memory that a run needs, and the memory there is."""
+    """Memory that a run needs, and memory that the machine has for it."""
 
     settings: Settings
     """Settings that will run: without vLLM where it cannot generate."""
     gpu: Gpu | None
     """GPU that trains, or None for a CPU."""
     available_gb: float
-    """Memory that the run can have: what is free, and what its model holds already. On a machine
-    that is not this one, nothing else is assumed to run."""
+    """Memory for the run: what is free, and what its model holds already. Another machine is assumed
+    to run nothing else."""
     dtype: ComputeDtype
     """Dtype of the numbers that are not quantized."""
     prompt_tokens: int
@@ -154,7 +154,7 @@ def plan(
     tokenizer: Any = None,
     machine: str | Gpu | None = None,
 ) -> Plan:
-    """Estimate the memory that a run needs, beside what the machine has, and the disk of an export.
+    """Estimate the memory that a run needs, compare it with the machine's, and size an export.
 
     Args:
         settings: Settings of the run.
@@ -192,7 +192,7 @@ def plan(
         obstacle = "the model was loaded without vLLM"
         why_not_vllm = obstacle if model is not None else vllm_obstacle(settings, gpu) or ""
     if why_not_vllm:
-        # The plan is of the run that will happen, not of the one that was asked for.
+        # Plan the run that will happen, not the one that was asked for.
         settings = settings.replace(fast_inference=False)
     return Plan(
         settings=settings,

@@ -1,6 +1,6 @@
 """Find smaller settings, for a plan that does not fit and after an out-of-memory error.
 
-Both try the same changes in the same order.
+In both cases the same changes are tried in the same order.
 """
 
 import re
