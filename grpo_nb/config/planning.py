@@ -33,8 +33,8 @@ class Plan(Shown):
     gpu: Gpu | None
     """GPU that trains, or None for a CPU."""
     available_gb: float
-    """Memory for the run: what is free, and what its model holds already. Another machine is assumed
-    to run nothing else."""
+    """Memory for the run: what is free, and what its model holds already. On another machine, all
+    memory is assumed to be free."""
     dtype: ComputeDtype
     """Dtype of the numbers that are not quantized."""
     prompt_tokens: int
