@@ -174,8 +174,11 @@ def plan(
     True
     """
     require("gn.plan(settings, task)", optional=("task",), settings=settings, task=task)
-    gpu = find_gpu() if machine is None else machine
-    if isinstance(machine, str):
+    if machine is None:
+        gpu = find_gpu()
+    elif isinstance(machine, Gpu):
+        gpu = machine
+    else:
         require_choice("machine", machine, PRESETS)
         gpu = GPUS.get(machine)
     # `machine="cpu"` is the CPU of this computer.

@@ -119,6 +119,12 @@ def test_plan_for_the_cpu_of_a_gpu_machine_asks_for_free_memory(
     assert gn.plan(gn.preset("cpu"), machine="cpu").available_gb < 1.8
 
 
+@pytest.mark.parametrize("machine", ["l40", 24, ["t4"]], ids=str)
+def test_plan_for_an_unknown_machine_is_refused(machine: object) -> None:
+    with pytest.raises(ValueError, match="machine = .* is unknown"):
+        gn.plan(gn.preset("cpu"), machine=machine)
+
+
 def test_plan_of_a_card_elsewhere_has_all_its_memory(on_an_l4) -> None:
     plan = gn.plan(gn.preset("t4"), machine="t4")
     assert plan.available_gb > 15
