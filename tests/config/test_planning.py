@@ -121,7 +121,7 @@ def test_plan_for_the_cpu_of_a_gpu_machine_asks_for_free_memory(
 
 @pytest.mark.parametrize("machine", ["l40", 24, ["t4"]], ids=str)
 def test_plan_for_an_unknown_machine_is_refused(machine: object) -> None:
-    with pytest.raises(ValueError, match="machine = .* is unknown"):
+    with pytest.raises(ValueError, match=r"machine = .* is unknown"):
         gn.plan(gn.preset("cpu"), machine=machine)
 
 
