@@ -187,14 +187,20 @@ def _link_error(name: str, folder: Path) -> ValueError:
     )
 
 
-def refuse_links(folder: Path) -> None:
-    """Raise `ValueError` if a folder contains a symbolic link at any depth; see `safe_path`."""
+def refuse_links(folder: Path, within: Path | None = None) -> None:
+    """Raise `ValueError` if a folder contains a symbolic link at any depth; see `safe_path`.
+
+    Args:
+        folder: A run, an export, or a part of one.
+        within: Folder from which the message gives the path of the link; by default `folder`.
+    """
+    whole = within or folder
     # `os.walk` passes over what a training in progress removes meanwhile.
     for parent, folders, files in os.walk(folder):
         for name in (*folders, *files):
             path = Path(parent, name)
             if path.is_symlink():
-                raise _link_error(path.relative_to(folder).as_posix(), folder)
+                raise _link_error(path.relative_to(whole).as_posix(), whole)
 
 
 def sha256_of(file: Path) -> str:

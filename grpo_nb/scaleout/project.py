@@ -125,7 +125,7 @@ def open_project(folder: str | Path) -> Project:
     # Other entries may hold links, such as those of an environment that was made in the folder.
     for name in READ_ENTRIES:
         if safe_path(path, name).is_dir():
-            refuse_links(path / name)
+            refuse_links(path / name, within=path)
     origin_file = path / "origin.json"
     origin = read_run_info(origin_file)
     with reading(origin_file):
