@@ -6,7 +6,6 @@ takes ten seconds, so the names are written down here for the pinned version, an
 them with its class. TRL itself checks the values in `extra`, when the trainer is built.
 """
 
-import re
 from collections.abc import Collection, Mapping
 from typing import Any, Literal, get_args
 
@@ -144,45 +143,37 @@ _REASONS = {
     "tools environment_factory rollout_func": "tools and their loop belong to the task, which also "
     "runs held-out episodes: task.with_tools(...)",
 }
-_REFUSALS = {}
-for _names, _reason in _REASONS.items():
-    _REFUSALS |= dict.fromkeys(_names.split(), _reason)
 
-# With these arguments, building or ending a trainer creates a repository or a Space on the Hub, and
-# fills it with files that nobody has verified (trl 1.15, grpo_trainer.py, `create_repo`;
-# transformers 5.17, `Trainer.init_hf_repo` and the callback of trackio).
-_PUBLISHING = re.compile(
-    r"push_to_hub.*|hub_.*|log_completions_hub_repo|trackio_(space|static_space|bucket)_id"
+#: With these arguments, building or ending a trainer creates a repository or a Space on the Hub,
+#: and fills it with files that nobody has verified (trl 1.15, grpo_trainer.py, `create_repo`;
+#: transformers 5.17, `Trainer.init_hf_repo` and the callback of trackio).
+PUBLISHING = frozenset(
+    """
+    push_to_hub push_to_hub_model_id push_to_hub_organization push_to_hub_token hub_model_id
+    hub_strategy hub_token hub_private_repo hub_always_push hub_revision log_completions_hub_repo
+    trackio_space_id trackio_static_space_id trackio_bucket_id
+    """.split()  # noqa: SIM905 (as above)
 )
 _NO_PUBLISHING = (
     "it would publish while the run trains, before anything is verified. Push what was verified: "
     'gn.export.push_to_hub(gn.export_merged(run, "exports/name"), "user/name")'
 )
 
-
-def is_publishing(name: str) -> bool:
-    """Return whether an argument of GRPOConfig sends something to the Hub.
-
-    >>> is_publishing("push_to_hub"), is_publishing("hub_model_id"), is_publishing("beta")
-    (True, True, False)
-    """
-    return _PUBLISHING.fullmatch(name) is not None
-
+# Name -> why settings cannot have it, and what to write instead.
+_REFUSALS = dict.fromkeys(PUBLISHING, _NO_PUBLISHING)
+for _names, _reason in _REASONS.items():
+    _REFUSALS |= dict.fromkeys(_names.split(), _reason)
 
 # Arguments of GRPOConfig that a user can set: as a setting, or else in `extra`.
-_SETTABLE = {
-    name
-    for name in GRPO_CONFIG_FIELDS | UNSLOTH_FIELDS
-    if name not in _REFUSALS and not is_publishing(name)
-}
+_SETTABLE = (GRPO_CONFIG_FIELDS | UNSLOTH_FIELDS) - _REFUSALS.keys()
 
 
-def check_names(values: Mapping[str, Any], fields: Collection[str]) -> None:
-    """Check the names of settings and those in `extra`; all problems are reported at once.
+def check_names(values: Mapping[str, Any], setting_names: Collection[str]) -> None:
+    """Check the names of settings and of arguments in `extra`, and report all problems at once.
 
     Args:
         values: The settings by name, as they were written.
-        fields: Names that settings have.
+        setting_names: Names that settings have.
 
     Raises:
         ValueError: Names are unknown, do nothing or contradict a setting; says for each why it
@@ -191,13 +182,14 @@ def check_names(values: Mapping[str, Any], fields: Collection[str]) -> None:
     >>> check_names({"beta": 0.1, "extra": {"epsilon": 0.1}}, {"beta", "extra"})
     """
     extra = values["extra"] if isinstance(values.get("extra"), Mapping) else {}
-    known = {*fields, *_SETTABLE}
+    known = _SETTABLE.union(setting_names)
     # People paste whole configurations, so all problems are collected first.
     problems = [_problem(name, known) for name in (*values, *extra) if name not in known]
     for name, value in extra.items():
-        if name in fields:
+        if name in setting_names:
             problems.append(f"{name!r} in extra: it is a setting, write {name}={value!r}")
-    belongs_in_extra = {name: value for name, value in values.items() if name in known - {*fields}}
+    only_in_trl = _SETTABLE.difference(setting_names)
+    belongs_in_extra = {name: value for name, value in values.items() if name in only_in_trl}
     if belongs_in_extra:
         problems.append(f"arguments of TRL without a setting: write extra={belongs_in_extra}")
     if problems:
@@ -207,7 +199,6 @@ def check_names(values: Mapping[str, Any], fields: Collection[str]) -> None:
 
 def _problem(name: str, known: Collection[str]) -> str:
     """Return why neither settings nor `extra` can have a name, and what to write."""
-    reason = _NO_PUBLISHING if is_publishing(name) else _REFUSALS.get(name)
-    if reason is None:
-        return f"unknown setting {name!r}{did_you_mean(name, known)}"
-    return f"{name!r}: {reason}"
+    if name in _REFUSALS:
+        return f"{name!r}: {_REFUSALS[name]}"
+    return f"unknown setting {name!r}{did_you_mean(name, known)}"

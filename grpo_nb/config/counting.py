@@ -1,8 +1,8 @@
 """Count the sizes of a model: a loaded one, or one without weights built from a config.json.
 
-This way, a run of any family that transformers knows can be planned. `core.processes.run_script`
-runs this file in a process of its own, because transformers must not be imported before unsloth in
-the user's. For that reason it imports nothing of the kit.
+So `gn.plan` works for every family that transformers knows. `core.processes.run_script` runs this
+file in a process of its own, because the user's process must import unsloth before transformers.
+For that reason, this file imports nothing of the kit.
 """
 
 from typing import Any
@@ -33,12 +33,12 @@ def count_sizes(model: Any) -> dict[str, Any]:
 
     config = model.config.get_text_config()
     head = model.get_output_embeddings()
-    linear = 0
-    inputs_and_outputs = 0
+    linear_weights = 0
+    linear_widths = 0
     for path, module in model.named_modules():
         if isinstance(module, torch.nn.Linear) and module is not head and "lora_" not in path:
-            linear += module.in_features * module.out_features
-            inputs_and_outputs += module.in_features + module.out_features
+            linear_weights += module.in_features * module.out_features
+            linear_widths += module.in_features + module.out_features
     parameters = 0
     for name, parameter in model.named_parameters():
         if "lora_" not in name:
@@ -51,12 +51,12 @@ def count_sizes(model: Any) -> dict[str, Any]:
     mlp_width = getattr(config, "intermediate_size", None)
     return {
         "parameters": parameters,
-        "hidden": config.hidden_size,
+        "hidden_width": config.hidden_size,
         "mlp_width": mlp_width if isinstance(mlp_width, int) else 4 * config.hidden_size,
         "layers": config.num_hidden_layers,
         "key_value_width": (getattr(config, "num_key_value_heads", None) or heads) * head_width,
         "query_width": heads * head_width,
         "vocabulary": config.vocab_size,
-        "linear": linear,
-        "inputs_and_outputs": inputs_and_outputs,
+        "linear_weights": linear_weights,
+        "linear_widths": linear_widths,
     }

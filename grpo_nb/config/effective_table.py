@@ -14,8 +14,6 @@ from grpo_nb.config.settings import Settings
 from grpo_nb.core.tables import Shown, Table, bold, code
 from grpo_nb.machine.gpu import Gpu
 
-# Settings that GRPOConfig has too, but that the kit handles itself.
-_HANDLED_BY_KIT = {"save_steps"}
 # Bookkeeping of a run, which nobody sets.
 _NOT_SHOWN = {"output_dir", "reward_weights", "hub_token"}
 # Shown as `dtype` and `fast_inference`.
@@ -82,7 +80,8 @@ def requested_arguments(
         dtype: `float32`, `bfloat16` or `float16`.
         has_vllm: True if vLLM generates; for a loaded model, if it has an engine.
     """
-    same_names = GRPO_CONFIG_FIELDS - _HANDLED_BY_KIT
+    # The kit saves checkpoints itself.
+    same_names = GRPO_CONFIG_FIELDS - {"save_steps"}
     requested = {name: value for name, value in vars(settings).items() if name in same_names}
     if settings.fast_inference and gpu is not None and has_vllm:
         requested["use_vllm"] = True
@@ -108,7 +107,7 @@ def compare_configurations(
         built: The configuration, or a trainer's `args`.
         trl_only: The configuration that TRL alone builds of the same arguments.
     """
-    asked = {**vars(settings), **settings.extra}
+    written = {**vars(settings), **settings.extra}
     changed = {}
     arguments = {}
     for field in dataclasses.fields(trl_only):
@@ -118,9 +117,9 @@ def compare_configurations(
         if name in _NOT_SHOWN or is_untouched:
             continue
         arguments[name] = value
-        if name not in _SHOWN_ELSEWHERE and value != _plain(asked.get(name, field.default)):
+        if name not in _SHOWN_ELSEWHERE and value != _plain(written.get(name, field.default)):
             why = _REASONS.get(name, "" if name in requested else "Unsloth's own.")
-            changed[name] = Effect(asked.get(name, "not set"), value, why)
+            changed[name] = Effect(written.get(name, "not set"), value, why)
     return EffectiveSettings(changed, arguments)
 
 

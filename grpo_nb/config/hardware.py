@@ -1,13 +1,12 @@
-"""Decide what hardware and packages let a run use: the dtype that it computes in, and vLLM or not.
+"""Decide which dtype a run computes in, and whether vLLM can generate, on the hardware here.
 
 On a CPU the dtype is float32, with or without bfloat16 instructions, so that a run gives the same
-numbers on every machine. `Settings.dtype` or the variable UNSLOTH_CPU_BF16 change that, except to
-float16, whose gradients would vanish there. On a GPU it is bfloat16, or float16 where the card has
-no bfloat16, as Unsloth chooses.
+numbers on every machine. On a GPU it is bfloat16, or float16 where the card has no bfloat16, as
+Unsloth chooses. `Settings.dtype` takes precedence, and on a CPU UNSLOTH_CPU_BF16 comes second.
 
-Before a model is loaded, `vllm_obstacle` decides about vLLM. Once it is loaded, the model has a
-vLLM engine or has none, and `generation.choose_engine` decides. Further obstacles (the model, 4
-bit, versions, a length) show when the model is loaded.
+Before a model is loaded, `vllm_obstacle` decides about vLLM. A loaded model has a vLLM engine or
+has none, and `generation.choose_engine` decides. Other obstacles (the family of the model, 4 bit,
+versions, a length) only show while the model is loaded.
 """
 
 import os
@@ -29,11 +28,6 @@ class ComputeDtype:
     """`float32`, `bfloat16` or `float16`."""
     why: str
 
-    @property
-    def bytes_per_number(self) -> int:
-        """Bytes of one number."""
-        return 4 if self.name == "float32" else 2
-
 
 def compute_dtype(settings: Settings, gpu: Gpu | None, model: Any = None) -> ComputeDtype:
     """Return the dtype of a run.
@@ -48,28 +42,20 @@ def compute_dtype(settings: Settings, gpu: Gpu | None, model: Any = None) -> Com
     # The weights of a loaded model keep their dtype, whatever the settings say.
     if gpu is None and model is not None:
         return ComputeDtype(str(model.dtype).removeprefix("torch."), "As the model was loaded.")
-    if gpu is None:
-        return cpu_dtype(settings.dtype)
+    if gpu is None and settings.dtype == "float16":
+        why = "A CPU computes float16 slowly, and its gradients would vanish."
+        return ComputeDtype("float32", why)
     if settings.dtype != "auto":
         return ComputeDtype(settings.dtype, "As set.")
-    name = "bfloat16" if gpu.has_bfloat16 else "float16"
-    return ComputeDtype(
-        name, "A GPU computes in bfloat16 from compute capability 8.0 on, else in float16."
-    )
-
-
-def cpu_dtype(wanted: str = "auto") -> ComputeDtype:
-    """Return the dtype on a CPU for a value of `Settings.dtype`."""
-    if wanted == "float16":
-        return ComputeDtype(
-            "float32", "A CPU computes float16 slowly, and its gradients would vanish."
-        )
-    if wanted != "auto":
-        return ComputeDtype(wanted, "As set.")
     # The texts that Unsloth takes for "on" (unsloth_zoo/cpu/runtime.py).
-    if os.environ.get(CPU_BF16_ENV, "").strip().lower() in ("1", "true", "yes", "on"):
+    is_on = os.environ.get(CPU_BF16_ENV, "").strip().lower() in ("1", "true", "yes", "on")
+    if gpu is None and is_on:
         return ComputeDtype("bfloat16", f"As set by {CPU_BF16_ENV}.")
-    return ComputeDtype("float32", "On every CPU, so that a run gives the same numbers everywhere.")
+    if gpu is None:
+        why = "On every CPU, so that a run gives the same numbers everywhere."
+        return ComputeDtype("float32", why)
+    why = "A GPU computes in bfloat16 from compute capability 8.0 on, else in float16."
+    return ComputeDtype("bfloat16" if gpu.has_bfloat16 else "float16", why)
 
 
 def has_vllm_engine(model: Any) -> bool:

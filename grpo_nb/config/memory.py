@@ -24,6 +24,11 @@ CPU_BASE = 0.72e9
 _BYTES_IN_4_BIT = (4 + 0.127) / 8
 # CUDA context and fragmentation: a margin, not a measurement.
 _GPU_RESERVE = 1.07e9
+# What a layer keeps of each token for the backward pass, after Korthikanti et al.
+# (arXiv:2205.05198, section 4.1) for a gated MLP and no dropout. Hidden widths: two norms, inputs
+# and outputs of attention, residuals. MLP widths: gate, its activation, up, their product.
+_HIDDEN_WIDTHS_PER_TOKEN = 12
+_MLP_WIDTHS_PER_TOKEN = 4
 # Elements of one block of logits (unsloth_zoo/cpu/ops.py, cpu_chunked_log_probs).
 _LOGIT_CHUNK = 16 * 1024 * 1024
 _COPIES_OF_LOGIT_CHUNK = 4
@@ -44,7 +49,7 @@ class Sizes:
     """Sizes of a model that its memory depends on."""
 
     parameters: int
-    hidden: int
+    hidden_width: int
     mlp_width: int
     layers: int
     key_value_width: int
@@ -52,16 +57,16 @@ class Sizes:
     query_width: int
     """Queries of all heads together."""
     vocabulary: int
-    linear: int
+    linear_weights: int
     """Weights of the decoder's linear layers, which 4-bit loading packs."""
-    inputs_and_outputs: int
+    linear_widths: int
     """Inputs and outputs of these layers together. A LoRA has `rank` weights for each
     (arXiv:2106.09685)."""
 
 
 @dataclass(frozen=True)
 class MemoryPart:
-    """One part of the memory."""
+    """One part of a run's memory, such as the weights."""
 
     name: str
     size: float
@@ -127,11 +132,11 @@ def memory_parts(
     # 4-bit loading packs only the linear layers.
     bits = 4 if settings.load_in_4bit else 8 * bytes_per_number
     bytes_of_linear = _BYTES_IN_4_BIT if settings.load_in_4bit else bytes_per_number
-    others = sizes.parameters - sizes.linear
-    weights = sizes.linear * bytes_of_linear + others * bytes_per_number
+    others = sizes.parameters - sizes.linear_weights
+    weights = sizes.linear_weights * bytes_of_linear + others * bytes_per_number
     yield MemoryPart("weights", weights, f"{sizes.parameters / 1e6:,.0f} million in {bits} bit")
     # PEFT keeps the LoRA in float32, also over weights in 16 bit.
-    lora = settings.lora_rank * sizes.inputs_and_outputs
+    lora = settings.lora_rank * sizes.linear_widths
     rank = f"rank {settings.lora_rank}: {lora / 1e6:,.1f} million in float32"
     yield MemoryPart("LoRA", lora * _BYTES_OF_FLOAT32, rank)
     yield MemoryPart("gradients", lora * _BYTES_OF_FLOAT32, "one for each LoRA weight", "training")
@@ -155,57 +160,55 @@ def memory_parts(
         cache = rows * (prompt_tokens + length) * bytes_per_token
         explanation = f"{rows} rows of {prompt_tokens} + {length} tokens"
         yield MemoryPart("KV cache", cache, explanation, "generation")
-    yield from _parts_of_a_pass(
-        settings, sizes, bytes_per_number, prompt_tokens, is_gpu=gpu is not None
-    )
+    yield from _parts_of_training_pass(settings, sizes, gpu, bytes_per_number, prompt_tokens)
     has_copies = gpu is None and settings.shared_prompts and not settings.load_in_4bit
     if has_copies and bytes_per_number == _BYTES_OF_FLOAT32:
         # grpo_nb.cpu samples with copies of the weights, and keeps them in training.
-        folded = sizes.linear * _BYTES_OF_FLOAT32
+        folded = sizes.linear_weights * _BYTES_OF_FLOAT32
         explanation = "the adapter added to a copy of the linear layers"
         yield MemoryPart("folded weights", folded, explanation)
-        packed = (sizes.linear + sizes.vocabulary * sizes.hidden) * _BYTES_OF_FLOAT32
+        packed = (sizes.linear_weights + sizes.vocabulary * sizes.hidden_width) * _BYTES_OF_FLOAT32
         explanation = "linear and output layers in the order that decoding reads"
         yield MemoryPart("packed weights", packed, explanation)
 
 
-def _parts_of_a_pass(
-    settings: Settings, sizes: Sizes, bytes_per_number: int, prompt_tokens: int, *, is_gpu: bool
+def _parts_of_training_pass(
+    settings: Settings, sizes: Sizes, gpu: Gpu | None, bytes_per_number: int, prompt_tokens: int
 ) -> Iterator[MemoryPart]:
     """Estimate what one forward and backward pass keeps.
 
-    A layer keeps 12 hidden widths for each computed token (two norms, inputs and outputs of
-    attention, residuals) and 4 inner ones (gate, its activation, up, their product), after
-    Korthikanti et al. (arXiv:2205.05198, section 4.1) for a gated MLP and no dropout. For each
-    attended token, it keeps keys and values, and both again, repeated for all query heads.
+    A computed token is one that passes through the layers; shared prompts pass once. Attention
+    keeps keys and values for each token of each row, and both again, repeated for all query heads.
     """
-    micro = settings.per_device_train_batch_size
+    micro_batch = settings.per_device_train_batch_size
     length = settings.max_completion_length
-    prompt_copies = micro
-    if settings.shared_prompts and not is_gpu:
+    prompt_copies = micro_batch
+    if settings.shared_prompts and gpu is None:
         # On a CPU, each group computes its prompt once.
-        prompt_copies = math.ceil(micro / settings.num_generations)
-    computed_tokens = micro * length + prompt_copies * prompt_tokens
-    attended_tokens = micro * (prompt_tokens + length)
-    per_computed = 12 * sizes.hidden + 4 * sizes.mlp_width
-    per_attended = 2 * (sizes.key_value_width + sizes.query_width)
-    numbers_per_layer = computed_tokens * per_computed + attended_tokens * per_attended
-    if is_gpu:
+        prompt_copies = math.ceil(micro_batch / settings.num_generations)
+    computed_tokens = micro_batch * length + prompt_copies * prompt_tokens
+    attended_tokens = micro_batch * (prompt_tokens + length)
+    hidden_numbers = _HIDDEN_WIDTHS_PER_TOKEN * sizes.hidden_width
+    mlp_numbers = _MLP_WIDTHS_PER_TOKEN * sizes.mlp_width
+    attention_numbers = 2 * (sizes.key_value_width + sizes.query_width)
+    computed_numbers = computed_tokens * (hidden_numbers + mlp_numbers)
+    numbers_per_layer = computed_numbers + attended_tokens * attention_numbers
+    if gpu is not None:
         # Unsloth's checkpointing recomputes one layer at a time.
         layers = 1
         kept = "one layer at a time (checkpointing)"
-        # Unsloth computes at least one row at a time, and the vocabulary in 4 x micro chunks.
-        logits_at_once = sizes.vocabulary / (_UNSLOTH_LEAST_CHUNKS * micro)
-        numbers = (prompt_tokens + length) * (logits_at_once + sizes.hidden)
+        # Unsloth computes at least one row at a time, and the vocabulary in 4 x micro_batch chunks.
+        logits_at_once = sizes.vocabulary / (_UNSLOTH_LEAST_CHUNKS * micro_batch)
+        numbers = (prompt_tokens + length) * (logits_at_once + sizes.hidden_width)
         logits = numbers * _UNSLOTH_BYTES_PER_NUMBER
         block = "the smallest block; Unsloth takes more where memory is free"
     else:
         layers = sizes.layers
         kept = f"{layers} layers"
-        chunk = min(micro * length * sizes.vocabulary, _LOGIT_CHUNK)
+        chunk = min(micro_batch * length * sizes.vocabulary, _LOGIT_CHUNK)
         logits = chunk * _COPIES_OF_LOGIT_CHUNK * _BYTES_OF_FLOAT32
         block = f"four copies of a block of {chunk / 1e6:.0f} million"
     activations = layers * numbers_per_layer * bytes_per_number
-    tokens = f"{computed_tokens:,} tokens in {kept}, micro-batch of {micro}"
+    tokens = f"{computed_tokens:,} tokens in {kept}, micro-batch of {micro_batch}"
     yield MemoryPart("activations", activations, tokens, "training")
     yield MemoryPart("logits", logits, block, "training")

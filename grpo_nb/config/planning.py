@@ -1,11 +1,10 @@
-"""`gn.plan`: the needs of a run, whether it fits, and smaller settings that do.
+"""Plan the memory of a run (`gn.plan`): what it needs, if that fits, and smaller settings that fit.
 
-Memory is arithmetic on sizes (formulas and their sources in `memory`), and never a promise. The
-time of a step is not estimated.
+The memory is computed from the sizes of the model (formulas and sources are in `memory`). It is an
+estimate. The time of a step is not estimated.
 """
 
 import dataclasses
-import functools
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -27,15 +26,15 @@ from grpo_nb.machine.host import free_memory_bytes
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Plan(Shown):
-    """The memory that a run needs, and the memory there is."""
+    """Memory that a run needs, and memory that the machine has for it."""
 
     settings: Settings
     """Settings that will run: without vLLM where it cannot generate."""
     gpu: Gpu | None
     """GPU that trains, or None for a CPU."""
     available_gb: float
-    """Memory that the run can have: what is free, and what its model holds already. On a machine
-    that is not this one, nothing else is assumed to run."""
+    """Memory for the run: what is free, and what its model holds already. On another machine, all
+    memory is assumed to be free."""
     dtype: ComputeDtype
     """Dtype of the numbers that are not quantized."""
     prompt_tokens: int
@@ -44,12 +43,13 @@ class Plan(Shown):
     why_not_vllm: str = ""
     """Reason why vLLM does not generate although it was asked for; empty otherwise."""
 
-    @functools.cached_property
-    def parts(self) -> tuple[MemoryPart, ...]:
+    @property
+    def parts(self) -> list[MemoryPart]:
         """Memory by part."""
-        number_bytes = self.dtype.bytes_per_number
-        parts = memory_parts(self.settings, self.sizes, self.gpu, number_bytes, self.prompt_tokens)
-        return tuple(parts)
+        number_bytes = 4 if self.dtype.name == "float32" else 2
+        return list(
+            memory_parts(self.settings, self.sizes, self.gpu, number_bytes, self.prompt_tokens)
+        )
 
     @property
     def memory_gb(self) -> float:
@@ -154,7 +154,7 @@ def plan(
     tokenizer: Any = None,
     machine: str | Gpu | None = None,
 ) -> Plan:
-    """Estimate the memory that a run needs, beside what the machine has, and the disk of an export.
+    """Estimate the memory that a run needs, compare it with the machine's, and size an export.
 
     Args:
         settings: Settings of the run.
@@ -163,8 +163,9 @@ def plan(
             built from the configuration, which takes some seconds the first time.
         tokenizer: With `task`, to measure the longest prompt. Without both, the longest prompt has
             `max_prompt_length` tokens.
-        machine: `cpu` (of this computer), `t4`, `l4`, `a100`, `h100` or a
-            `grpo_nb.machine.gpu.Gpu` such as `Gpu("mine", 24.0, (8, 9))`; by default this machine.
+        machine: `cpu` (of this computer), or another machine with all its memory free: `t4`, `l4`,
+            `a100`, `h100` or a `grpo_nb.machine.gpu.Gpu` such as `Gpu("mine", 24.0, (8, 9))`. By
+            default this machine, with the memory that is free now.
 
     Raises:
         ValueError: The machine is unknown, or the model has no configuration that can be read.
@@ -173,14 +174,15 @@ def plan(
     True
     """
     require("gn.plan(settings, task)", optional=("task",), settings=settings, task=task)
-    own_gpu = find_gpu()
-    gpu = own_gpu if machine is None else machine
-    if not isinstance(machine, Gpu | None):
+    if machine is None:
+        gpu = find_gpu()
+    elif isinstance(machine, Gpu):
+        gpu = machine
+    else:
         require_choice("machine", machine, PRESETS)
         gpu = GPUS.get(machine)
-    # A GPU with the name of this machine's is taken for it: the reported memory differs by driver.
-    own_name = own_gpu.name if own_gpu is not None else None
-    is_another_machine = gpu is not None and gpu.name != own_name
+    # `machine="cpu"` is the CPU of this computer.
+    is_another_machine = machine is not None and gpu is not None
     prompt_tokens = settings.max_prompt_length
     if task is not None and tokenizer is not None:
         # Training drops longer prompts.
@@ -193,12 +195,12 @@ def plan(
         obstacle = "the model was loaded without vLLM"
         why_not_vllm = obstacle if model is not None else vllm_obstacle(settings, gpu) or ""
     if why_not_vllm:
-        # The plan is of the run that will happen, not of the one that was asked for.
+        # Plan the run that will happen, not the one that was asked for.
         settings = settings.replace(fast_inference=False)
     return Plan(
         settings=settings,
         gpu=gpu,
-        available_gb=_available(gpu, model, is_another_machine) / 1e9,
+        available_gb=_available_bytes(gpu, model, is_another_machine) / 1e9,
         dtype=compute_dtype(settings, gpu, model),
         prompt_tokens=prompt_tokens,
         sizes=sizes,
@@ -206,7 +208,7 @@ def plan(
     )
 
 
-def _available(gpu: Gpu | None, model: Any, is_another_machine: bool) -> float:
+def _available_bytes(gpu: Gpu | None, model: Any, is_another_machine: bool) -> float:
     """Return the bytes that a run can have: free memory, and what its model holds already."""
     if gpu is None:
         import psutil

@@ -143,7 +143,7 @@ class Settings:
     """Further arguments of TRL's `GRPOConfig` and Unsloth's, with values that JSON has."""
 
     def __post_init__(self) -> None:
-        arguments.check_names({"extra": self.extra}, _names())
+        arguments.check_names({"extra": self.extra}, _setting_names())
         # The size of a generation is computed from it. None is TRL's default.
         steps = self.extra.get("steps_per_generation")
         if steps is not None:
@@ -201,30 +201,29 @@ class Settings:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Return the settings of `to_dict`, checked."""
-        arguments.check_names(values, _names())
+        arguments.check_names(values, _setting_names())
         try:
             return cls(**values)
         except ValidationError as error:
-            raise ValueError("\n".join(dict.fromkeys(_problems(error)))) from None
+            raise ValueError("\n".join(dict.fromkeys(_sentences(error)))) from None
 
 
-def _names() -> list[str]:
+def _setting_names() -> list[str]:
     """Return the names of all settings, in the order of the class."""
     return [field.name for field in fields(Settings)]
 
 
-def _problems(error: ValidationError) -> Iterable[str]:
+def _sentences(error: ValidationError) -> Iterable[str]:
     """Yield a sentence for each wrong value: its name, the value and what is allowed."""
     for detail in error.errors():
         if detail["type"] == "value_error":
             # Raised by `Settings.__post_init__`.
             yield str(detail["ctx"]["error"])
-        elif detail["loc"][0] == "warmup_steps":
+            continue
+        name = ".".join(map(str, detail["loc"]))
+        message = detail["msg"]
+        if name.startswith("warmup_steps"):
             # pydantic reports one problem for each of the two types.
-            yield (
-                f"warmup_steps = {detail['input']!r:.80}: Input should be a whole number of steps, "
-                "or a share below 1."
-            )
-        else:
-            name = ".".join(str(part) for part in detail["loc"])
-            yield f"{name} = {detail['input']!r:.80}: {detail['msg']}."
+            name = "warmup_steps"
+            message = "Input should be a whole number of steps, or a share below 1"
+        yield f"{name} = {detail['input']!r:.80}: {message}."

@@ -1,6 +1,6 @@
 """Find smaller settings, for a plan that does not fit and after an out-of-memory error.
 
-Both try the same changes in the same order.
+In both cases the same changes are tried in the same order.
 """
 
 import re
@@ -9,8 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from grpo_nb.config.settings import Settings
-from grpo_nb.core.problems import error_chain
-from grpo_nb.machine.faults import VLLM_CACHE_TOO_SMALL, is_out_of_memory, searchable_text
+from grpo_nb.machine.faults import VLLM_CACHE_TOO_SMALL, is_out_of_memory
 from grpo_nb.machine.gpu import find_gpu
 
 # Below this share the weights of a model hardly fit into vLLM's memory.
@@ -36,17 +35,17 @@ def savings(settings: Settings, *, is_gpu: bool, phase: str = "") -> Iterator[Sa
         is_gpu: True if the run is on a GPU.
         phase: `loading`, `generation` or `training`: leave out changes that do not help there.
     """
-    micro = settings.per_device_train_batch_size
+    micro_batch = settings.per_device_train_batch_size
     # With steps_per_generation, halving the pass also halves what is generated at a time, and might
     # split a group.
-    can_halve = micro % 2 == 0 and not settings.extra.get("steps_per_generation")
+    can_halve = micro_batch % 2 == 0 and not settings.extra.get("steps_per_generation")
     if can_halve and phase not in ("loading", "generation"):
         yield Saving(
             # The loss bnpo divides by the tokens of each pass.
             "Activations grow with the completions of one pass. The step keeps its completions; "
             'only loss_type="bnpo" weighs their tokens a little differently.',
             {
-                "per_device_train_batch_size": micro // 2,
+                "per_device_train_batch_size": micro_batch // 2,
                 "gradient_accumulation_steps": settings.gradient_accumulation_steps * 2,
             },
         )
@@ -103,19 +102,19 @@ def memory_advice(
     >>> "per_device_train_batch_size=8" in memory_advice(MemoryError(), Settings())
     True
     """
-    text = " ".join(map(searchable_text, error_chain(error)))
+    # With the errors that it came from.
+    text = "".join(traceback.format_exception(error)).lower()
     if not is_out_of_memory(error) or re.search(VLLM_CACHE_TOO_SMALL, text):
         return None
     phase = "loading" if is_loading else "training"
-    # The error of a training does not say which phase it came from.
-    lines = "".join(traceback.format_exception(error))
-    if not is_loading and re.search(_SAMPLING_LINE, lines):
+    # Only the traceback shows in which phase of a step an error was raised.
+    if not is_loading and re.search(_SAMPLING_LINE, text):
         phase = "generation"
     saving = next(savings(settings, is_gpu=find_gpu() is not None, phase=phase), None)
     advice = "No setting of this run is left to lower. Take a smaller model"
     if saving is not None:
         advice = f"{saving.why} Write {replace_line(saving.change)}"
-    when = "while loading" if is_loading else f"in {phase}"
     return (
-        f"Out of memory {when}. {advice}, in a fresh kernel: the failed one still holds its memory."
+        f"Out of memory during {phase}. {advice}, in a fresh kernel: the failed one still holds "
+        "its memory."
     )

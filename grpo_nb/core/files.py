@@ -27,13 +27,8 @@ def write_json(path: Path, value: Any) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Write a text as UTF-8, completely or not at all."""
-    write_bytes(path, text.encode("utf-8", "backslashreplace"))
-
-
-def write_bytes(path: Path, data: bytes) -> None:
-    """Write bytes, completely or not at all."""
     with staged_file(path) as staged:
-        staged.write_bytes(data)
+        staged.write_bytes(text.encode("utf-8", "backslashreplace"))
 
 
 @contextlib.contextmanager
@@ -208,24 +203,10 @@ def refuse_links(folder: Path, within: Path | None = None) -> None:
                 raise _link_error(path.relative_to(whole).as_posix(), whole)
 
 
-def nearest_existing(path: Path) -> Path:
-    """Return `path` as an absolute path, or its nearest parent that exists."""
-    existing = path.absolute()
-    while not existing.exists():
-        existing = existing.parent
-    return existing
-
-
 def sha256_of(file: Path) -> str:
     """Return the SHA-256 of a file, which is read in parts and may be larger than the memory."""
     with file.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
-
-
-def shown_path(path: Path) -> Path:
-    """Return a path as a user would type it: relative if it is below the working directory."""
-    here = Path.cwd()
-    return path.relative_to(here) if path.is_relative_to(here) else path
 
 
 def _hidden_sibling(target: Path, kind: str) -> Path:

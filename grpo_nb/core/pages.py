@@ -12,10 +12,13 @@ from collections.abc import Sequence
 from importlib import resources
 from typing import Any
 
+from markupsafe import Markup
+
 from grpo_nb.core.words import displayable, shorten
 
 _PARTS_TEMPLATE = "core/templates/parts.jinja"
 _MESSAGE_CHARACTERS = 600
+_LINES_OF_TRACEBACK = 12
 
 # Characters with a meaning inside a line, for CommonMark or for the mathematics of the Hub. An
 # underscore has a meaning only at the edge of a word.
@@ -38,35 +41,37 @@ def plain(text: object) -> str:
     return html.escape(line, quote=False)
 
 
-def span(text: object) -> str:
+def span(text: object) -> Markup:
     """Return a text as a code span of Markdown; `cell` is for tables.
 
-    >>> span("x | y"), span("a `b` c")
-    ('`x | y`', '`` a `b` c ``')
+    >>> print(span("x | y"), span("a `b` c"))
+    `x | y` `` a `b` c ``
     """
     line = " ".join(str(text).split())
     ticks = "`" * (_longest_ticks(line) + 1)
     padding = " " if "`" in line or not line else ""
-    return f"{ticks}{padding}{line}{padding}{ticks}"
+    return Markup(f"{ticks}{padding}{line}{padding}{ticks}")
 
 
-def cell(text: object) -> str:
+def cell(text: object) -> Markup:
     r"""Return a text as a code span in a table of Markdown, where a bare pipe would end the cell.
 
-    >>> cell("x | y")
-    '`x \\| y`'
+    >>> print(cell("x | y"))
+    `x \| y`
     """
     return span(text).replace("|", r"\|")
 
 
-def fence(text: str, language: str = "") -> str:
+def fence(text: str, language: str = "") -> Markup:
     """Return a text as a block of code in Markdown.
 
-    >>> fence("x = 1", "python").splitlines()
-    ['```python', 'x = 1', '```']
+    >>> print(fence("x = 1", "python"))
+    ```python
+    x = 1
+    ```
     """
     ticks = "`" * max(_FENCE_TICKS, _longest_ticks(text) + 1)
-    return f"{ticks}{language}\n{text.rstrip()}\n{ticks}"
+    return Markup(f"{ticks}{language}\n{text.rstrip()}\n{ticks}")
 
 
 def _longest_ticks(text: str) -> int:
@@ -84,7 +89,6 @@ _MAKE_SAFE = {"jinja": displayable, "md": plain, "py": str, "yaml": str}
 @functools.cache
 def _environment(language: str) -> Any:
     import jinja2
-    from markupsafe import Markup
 
     make_safe = _MAKE_SAFE[language]
 
@@ -101,10 +105,8 @@ def _environment(language: str) -> Any:
         undefined=jinja2.StrictUndefined,
         finalize=finalize,
     )
-    # Markup keeps `finalize` from escaping the result of these filters again.
-    environment.filters["span"] = lambda text: Markup(span(text))
-    environment.filters["cell"] = lambda text: Markup(cell(text))
-    environment.filters["fence"] = lambda text, language="": Markup(fence(text, language))
+    # They return Markup, so `finalize` does not escape their results again.
+    environment.filters.update(span=span, cell=cell, fence=fence)
     return environment
 
 
@@ -137,18 +139,9 @@ def macro(name: str, *values: Any) -> str:
 
 def style(*sheets: str) -> str:
     """Return the panels' style sheet, followed by others, such as `runs/viewer.css`."""
-    lines = ["<style>"]
-    for sheet in ("core/panels.css", *sheets):
-        file = resources.files("grpo_nb") / sheet
-        lines.append(file.read_text("utf-8").strip())
-    lines.append("</style>")
-    return "\n".join(lines)
-
-
-def last_lines(error: BaseException, limit: int = 12) -> str:
-    """Return the last lines of an error's traceback."""
-    lines = "".join(traceback.format_exception(error)).splitlines()
-    return displayable("\n".join(lines[-limit:]))
+    package = resources.files("grpo_nb")
+    texts = [(package / sheet).read_text("utf-8") for sheet in ("core/panels.css", *sheets)]
+    return f"<style>\n{''.join(texts)}</style>"
 
 
 def errors_view(errors: Sequence[BaseException]) -> str:
@@ -157,18 +150,7 @@ def errors_view(errors: Sequence[BaseException]) -> str:
     for error in errors:
         message = shorten(str(error), _MESSAGE_CHARACTERS)
         # The cause has the line of the user's own code, such as that of a reward.
-        lines = last_lines(error.__cause__ or error)
-        views.append(macro("error", type(error).__name__, message, lines))
+        trace = "".join(traceback.format_exception(error.__cause__ or error)).splitlines()
+        last_lines = "\n".join(trace[-_LINES_OF_TRACEBACK:])
+        views.append(macro("error", type(error).__name__, message, last_lines))
     return "".join(views)
-
-
-def page(name: str, parts: Sequence[tuple[str, Sequence[str]]], *sheets: str) -> str:
-    """Return a read-only panel for pages that show no widgets.
-
-    Args:
-        name: Title of the panel.
-        parts: Headings, each with the views (HTML) below it. A heading without views is left out.
-        sheets: Style sheets, as for `style`.
-    """
-    sections = [(heading, "".join(views)) for heading, views in parts if any(views)]
-    return macro("page", style(*sheets), name, sections)

@@ -18,8 +18,8 @@ from grpo_nb.core.words import displayable
 class Panel(widgets.VBox):
     """Base class of a widget that shows its callbacks' errors and can be read without a kernel.
 
-    A subclass sets `_static_views` to pairs of a heading and the views below it. A page without
-    widgets shows these views.
+    A subclass sets `_static_views` to pairs of a heading and a view. A page without widgets shows
+    those views that are not empty.
     """
 
     panel_title: str = ""
@@ -33,7 +33,7 @@ class Panel(widgets.VBox):
         self._errors = view()
         self._failures: list[BaseException] = []
         self._depth = 0
-        self._static_views: Sequence[tuple[str, Sequence[widgets.HTML]]] = ()
+        self._static_views: Sequence[tuple[str, widgets.HTML]] = ()
 
     @contextlib.contextmanager
     def showing_errors(self) -> Iterator[None]:
@@ -42,8 +42,7 @@ class Panel(widgets.VBox):
         Without this, a notebook loses a callback's error or hides it in a log. Blocks can be
         nested. The outermost block clears the errors shown before.
         """
-        is_outermost = self._depth == 0
-        if is_outermost:
+        if self._depth == 0:
             self._failures = []
         self._depth += 1
         try:
@@ -63,22 +62,17 @@ class Panel(widgets.VBox):
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
         """Return the widget and, for pages that cannot show it, its present views as HTML."""
+        shown = [(heading, html.value) for heading, html in self._static_views if html.value]
+        style = pages.style(*self.panel_sheets)
         return {
             "text/plain": repr(self),
-            "text/html": self._snapshot(),
+            "text/html": pages.macro("page", style, self.panel_title, shown),
             "application/vnd.jupyter.widget-view+json": {
                 "version_major": 2,
                 "version_minor": 0,
                 "model_id": self.model_id,
             },
         }
-
-    def _snapshot(self) -> str:
-        """Return the panel's present views as HTML that needs no kernel."""
-        parts = []
-        for heading, views in self._static_views:
-            parts.append((heading, [html_view.value for html_view in views]))
-        return pages.page(self.panel_title, parts, *self.panel_sheets)
 
     def _header(self) -> widgets.HTML:
         """Return the title together with the style sheets of the views."""
@@ -135,8 +129,6 @@ def section(
     return box
 
 
-def button(text: str, style: str = "", tooltip: str = "") -> widgets.Button:
+def button(text: str, style: str = "") -> widgets.Button:
     """Return a button as wide as its text."""
-    return widgets.Button(
-        description=text, button_style=style, tooltip=tooltip, layout={"width": "auto"}
-    )
+    return widgets.Button(description=text, button_style=style, layout={"width": "auto"})

@@ -5,6 +5,7 @@ Also short texts of other errors, and the errors that they came from.
 
 import os
 import sys
+import traceback
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,14 +33,10 @@ def _level_of_caller() -> int:
     That code is just outside the outermost frame of the kit. The first frame outside the kit would
     be wrong: it can be TRL, which calls the kit's callbacks, or a user's reward.
     """
-    frame = sys._getframe(1)
-    level = 1
-    outermost_of_kit = 1
-    while frame is not None:
+    frames = traceback.walk_stack(sys._getframe(1))
+    for level, (frame, _) in enumerate(frames, start=1):
         if frame.f_code.co_filename.startswith(_PACKAGE):
             outermost_of_kit = level
-        frame = frame.f_back
-        level += 1
     return outermost_of_kit + 1
 
 

@@ -29,23 +29,6 @@ _FLIPS_AT_ONCE = 4_000_000
 # Shares of right answers
 
 
-def pass_at_k(samples: int, correct: int, k: int) -> float:
-    """Return the unbiased estimate of the chance that at least one of `k` samples is right.
-
-    The formula is 1 - C(n - c, k) / C(n, k) (Chen et al., arXiv:2107.03374, equation 1). The naive
-    1 - (1 - c/n)^k is too low.
-
-    Args:
-        samples: n, the number of samples.
-        correct: c, the number of right samples.
-        k: At most n.
-
-    >>> pass_at_k(4, 1, 2), pass_at_k(4, 3, 2)
-    (0.5, 1.0)
-    """
-    return 1 - math.comb(samples - correct, k) / math.comb(samples, k)
-
-
 def share_interval(values: Sequence[float], samples: int = 1) -> tuple[float, float]:
     """Return the 95 % Wilson interval of a mean of shares, one share for each question.
 
@@ -71,16 +54,12 @@ def share_interval(values: Sequence[float], samples: int = 1) -> tuple[float, fl
             variance_of_mean = spread / n
             effective = share * (1 - share) / variance_of_mean
             n = min(max(effective, n), n * samples)
-    shrink = 1 + Z_95**2 / n
-    middle = (share + Z_95**2 / (2 * n)) / shrink
-    share_variance = share * (1 - share) / n
-    correction = (Z_95 / (2 * n)) ** 2
-    standard_error = math.sqrt(share_variance + correction)
-    half = Z_95 / shrink * standard_error
+    added = Z_95**2 / 2
+    middle = (n * share + added) / (n + 2 * added)
+    variance_of_count = n * share * (1 - share) + added / 2
+    half = Z_95 * math.sqrt(variance_of_count) / (n + 2 * added)
     # If all or no answers are right, one end is the share itself, apart from rounding.
-    low = max(middle - half, 0.0)
-    high = min(middle + half, 1.0)
-    return min(low, share), max(high, share)
+    return max(0.0, min(middle - half, share)), min(1.0, max(middle + half, share))
 
 
 # Two models on the same questions
@@ -165,10 +144,10 @@ def paired_p_value(change: Sequence[float], samples: int = 1) -> float:
         numpy.sum,
         permutation_type="samples",
         vectorized=True,
-        batch=max(1, _FLIPS_AT_ONCE // len(moved)),
+        batch=_FLIPS_AT_ONCE // len(moved) + 1,
         rng=0,
     )
-    return min(float(test.pvalue), 1.0)
+    return float(test.pvalue)
 
 
 def paired_interval(change: Sequence[float], samples: int = 1) -> tuple[float, float]:
@@ -215,7 +194,7 @@ def smallest_difference(change: Sequence[float]) -> float | None:
         spread = max(changed, difference)
         n = max(count - 1 / difference, 0.0)
         test_term = Z_95 * math.sqrt(spread)
-        power_term = Z_POWER_80 * math.sqrt(max(spread - difference**2, 0.0))
+        power_term = Z_POWER_80 * math.sqrt(spread - difference**2)
         if difference * math.sqrt(n) >= test_term + power_term:
             return difference
     return None
@@ -229,9 +208,9 @@ class Estimate:
     """A mean over groups with its 95 % interval."""
 
     mean: float
-    """NaN without scores, or if scores of both infinities occur."""
+    """NaN without scores."""
     interval: tuple[float, float] | None
-    """None with fewer than two groups, if all have the same mean, or if a score is infinite."""
+    """None with fewer than two groups, or if all have the same mean."""
 
     def __str__(self) -> str:
         if self.interval is None:
@@ -246,7 +225,7 @@ def estimate(groups: Sequence[Sequence[float]]) -> Estimate:
     Student's t over the group means is used.
 
     Args:
-        groups: Scores of each group. The groups may have different sizes.
+        groups: Finite scores of each group. The groups may have different sizes.
 
     >>> estimate([[0.0, 1.0], [1.0, 1.0], [0.0, 0.0]]).mean
     0.5
@@ -259,10 +238,10 @@ def estimate(groups: Sequence[Sequence[float]]) -> Estimate:
         known = [score for score in group if not math.isnan(score)]
         if known:
             scores += known
-            group_means.append(_mean(known))
-    mean = _mean(group_means) if group_means else math.nan
+            group_means.append(fmean(known))
+    mean = fmean(group_means) if group_means else math.nan
     # Groups that all have the same mean say nothing about how much others would differ.
-    if not math.isfinite(mean) or len(set(group_means)) < 2:
+    if len(set(group_means)) < 2:
         return Estimate(mean, None)
     standard_error = stats.sem(group_means)
     low, high = stats.t.interval(0.95, len(group_means) - 1, mean, standard_error)
@@ -273,13 +252,6 @@ def estimate(groups: Sequence[Sequence[float]]) -> Estimate:
     if max(scores) == 1:
         high = min(high, 1.0)
     return Estimate(mean, (float(low), float(high)))
-
-
-def _mean(values: Sequence[float]) -> float:
-    # `fmean` raises for both infinities; their mean is not defined.
-    if math.inf in values and -math.inf in values:
-        return math.nan
-    return fmean(values)
 
 
 def mann_whitney_z(before: Sequence[float], after: Sequence[float]) -> float:

@@ -75,7 +75,7 @@ class Table:
     def text(self) -> str:
         """Return the table as lines with aligned columns."""
         rows = [self.head, *self.rows] if self.head else self.rows
-        lines = [list(map(_words, row)) for row in rows]
+        lines = [[as_part(cell).text() for cell in row] for row in rows]
         widths = []
         for index, column in enumerate(zip(*lines, strict=True)):
             width = 0 if index in self.wide else max(map(len, column))
@@ -96,7 +96,7 @@ class Table:
 
     def _html_row(self, row: Sequence[Any], tag: str) -> str:
         cells = [
-            f"<{tag} style='{self._style(index)}'>{_markup(cell)}</{tag}>"
+            f"<{tag} style='{self._style(index)}'>{as_part(cell).html()}</{tag}>"
             for index, cell in enumerate(row)
         ]
         return f"<tr>{''.join(cells)}</tr>"
@@ -128,20 +128,17 @@ class Shown:
 
 def text_of(parts: Iterable[Part]) -> str:
     """Return parts as plain text, one below the other; empty ones are left out."""
-    texts = [_words(part) for part in parts]
+    texts = [as_part(part).text() for part in parts]
     return "\n".join(text for text in texts if text)
 
 
 def html_of(parts: Iterable[Part]) -> str:
     """Return parts as HTML, one below the other; empty ones are left out."""
-    markups = [_markup(part) for part in parts]
+    markups = [as_part(part).html() for part in parts]
     # A paragraph cannot contain a table or a picture, so each part is a `div`.
     return "".join(f"<div style='margin:0.6em 0'>{markup}</div>" for markup in markups if markup)
 
 
-def _words(part: Any) -> str:
-    return part.text() if isinstance(part, (Html, Table)) else displayable(str(part))
-
-
-def _markup(part: Any) -> str:
-    return part.html() if isinstance(part, (Html, Table)) else escaped(part)
+def as_part(value: Any) -> Html | Table:
+    """Return a part or cell as an object with the methods `text` and `html`."""
+    return value if isinstance(value, (Html, Table)) else Html(str(value))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from grpo_nb.core.statistics import pass_at_k, share_interval
+from grpo_nb.core.statistics import share_interval
 from grpo_nb.core.tables import Part, Shown, Table
 from grpo_nb.runs.rows import HOLDOUT_MEASURES, in_percent
 from grpo_nb.scoring.scores import in_groups
@@ -102,12 +102,14 @@ class Evaluation(Shown):
     def pass_at(self) -> dict[int, tuple[float, Interval]]:
         """pass@k with its 95 % interval, for k = 1 and k = `samples`."""
         grades = [row["is_correct"] for row in self.rows]
-        correct_counts = [sum(group) for group in in_groups(grades, self.samples)]
-        estimates = {}
-        for k in (1, self.samples):
-            values = [pass_at_k(self.samples, count, k) for count in correct_counts]
-            estimates[k] = (fmean(values), share_interval(values, self.samples))
-        return estimates
+        groups = in_groups(grades, self.samples)
+        shares = {
+            1: [fmean(group) for group in groups],
+            self.samples: [float(any(group)) for group in groups],
+        }
+        return {
+            k: (fmean(values), share_interval(values, self.samples)) for k, values in shares.items()
+        }
 
     @property
     def contamination_sentence(self) -> str:

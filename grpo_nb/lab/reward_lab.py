@@ -243,11 +243,11 @@ class RewardLab(Panel):
         self._marks = view()
         self._label_view = view()
         self._static_views = [
-            ("The row", [self._row_view]),
-            ("", [self._errors]),
-            ("Scores", [self._table]),
-            ("Where it came from", [self._marks]),
-            ("Scores by hand", [self._label_view]),
+            ("The row", self._row_view),
+            ("", self._errors),
+            ("Scores", self._table),
+            ("Where it came from", self._marks),
+            ("Scores by hand", self._label_view),
         ]
 
     def _make_controls(self) -> None:

@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from grpo_nb.core.files import nearest_existing
 from grpo_nb.core.problems import EnvironmentProblem
 
 # Folder into which Colab mounts Google Drive.
@@ -65,7 +64,10 @@ def require_disk(path: Path, needed: int, purpose: str) -> None:
 
     The path need not exist yet.
     """
-    free = shutil.disk_usage(nearest_existing(path)).free
+    existing = path.absolute()
+    while not existing.exists():
+        existing = existing.parent
+    free = shutil.disk_usage(existing).free
     if free < needed:
         raise EnvironmentProblem(
             f"{purpose} needs {needed / 1e9:.2f} GB on the disk of {path}, but "

@@ -11,7 +11,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from grpo_nb.core.files import shown_path
 from grpo_nb.core.words import in_line
 
 if TYPE_CHECKING:
@@ -125,7 +124,7 @@ def reading(file: Path, where: str = "") -> Iterator[None]:
             raise
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise ValueError(
-            f"{shown_path(file)}{where} is damaged, or was written by another version of grpo_nb "
+            f"{file}{where} is damaged, or was written by another version of grpo_nb "
             f"({reason}): put a copy of it back, or delete what is damaged."
         ) from error
 

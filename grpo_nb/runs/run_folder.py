@@ -37,9 +37,7 @@ from grpo_nb.core.files import (
     refuse_links,
     safe_path,
     sha256_of,
-    shown_path,
     staged_file,
-    write_bytes,
     write_json,
     write_text,
 )
@@ -463,7 +461,8 @@ class Run(Shown):
 
         if self.rows:
             (self.path / FIGURE).parent.mkdir(exist_ok=True)
-            write_bytes(self.path / FIGURE, png(self.plot(), dpi=150))
+            with staged_file(self.path / FIGURE) as staged:
+                staged.write_bytes(png(self.plot(), dpi=150))
 
     # Display
 
@@ -483,7 +482,7 @@ class Run(Shown):
         comparison = self.comparison
         if comparison is not None:
             yield f"Held-out: {comparison.sentence}"
-        yield f"Folder: {shown_path(self.path)}"
+        yield f"Folder: {self.path}"
 
 
 def open_run(path: str | Path | Run) -> Run:

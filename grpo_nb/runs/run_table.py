@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.config.settings import Settings
-from grpo_nb.core.files import shown_path
 from grpo_nb.core.tables import Part, Shown, Table, bold
 from grpo_nb.runs.outcome import LAST_ROWS
 from grpo_nb.runs.rows import holdout_in_words, mean, metric_values
@@ -49,7 +48,7 @@ class RunTable(Shown, Sequence):
         """Name of each run, or the paths if two runs share a name."""
         names = [run.name for run in self.runs]
         if len(set(names)) < len(names):
-            return [str(shown_path(run.path)) for run in self.runs]
+            return [str(run.path) for run in self.runs]
         return names
 
     @property

@@ -52,7 +52,7 @@ class RunViewer(Panel):
             section("The step", explanation, self._step_view),
         ]
         # `Panel` draws this view where no widget can be shown.
-        self._static_views = (("The step", [self._step_view]),)
+        self._static_views = [("The step", self._step_view)]
         self._slider.observe(self._show_step, "value")
         self._show_step()
 

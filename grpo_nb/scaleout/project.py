@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_nb.config.settings import EMBEDDED_MODEL, Settings
-from grpo_nb.core.files import put_in_place, refuse_links, safe_path, shown_path, staged_folder
+from grpo_nb.core.files import put_in_place, refuse_links, safe_path, staged_folder
 from grpo_nb.core.tables import Part, Shown, bold
 from grpo_nb.health.monitor import HealthMonitor
 from grpo_nb.runs.card import published_name, write_model_card
@@ -65,13 +65,13 @@ class Project(Shown):
         finished_file = self.path / "result" / "finished.json"
         if not finished_file.is_file():
             raise FileNotFoundError(
-                f"no training was finished in {str(shown_path(self.path))!r}: start train.py "
+                f"no training was finished in {str(self.path)!r}: start train.py "
                 "there, see its README.md."
             )
         missing = [name for name in RESULT_FILES if not safe_path(self.path, name).is_file()]
         if missing:
             raise FileNotFoundError(
-                f"{str(shown_path(self.path))!r} has no {', '.join(missing)}, so the run would be "
+                f"{str(self.path)!r} has no {', '.join(missing)}, so the run would be "
                 "incomplete. Copy the whole folder again from the machine that trained it."
             )
         with reading(finished_file):
@@ -106,8 +106,7 @@ class Project(Shown):
         return str((self.path / COPIED_BASE).resolve()) if model == COPIED_BASE else model
 
     def _parts(self) -> Iterator[Part]:
-        script = shown_path(self.path / "train.py")
-        yield bold(f"To be trained by {script}.")
+        yield bold(f"To be trained by {self.path / 'train.py'}.")
         if self.origin.settings.get("loss_type") == "bnpo":
             yield BNPO_BECOMES_DAPO
 

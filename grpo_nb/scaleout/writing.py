@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from grpo_nb import __version__
-from grpo_nb.config.arguments import is_publishing
+from grpo_nb.config.arguments import PUBLISHING
 from grpo_nb.config.settings import EMBEDDED_MODEL
 from grpo_nb.core.files import check_target, put_in_place, staged_folder, target_of, write_json
 from grpo_nb.core.pages import render
@@ -220,7 +220,7 @@ def _trainer_arguments(run: Run) -> dict[str, Any]:
     size = settings.per_device_train_batch_size
     arguments["steps_per_generation"] = settings.generation_batch_size // size
     public = public_settings(arguments)
-    left_out = SET_BY_TRAIN_PY | set(filter(is_publishing, public))
+    left_out = SET_BY_TRAIN_PY | PUBLISHING
     return {name: public[name] for name in public if name not in left_out}
 
 

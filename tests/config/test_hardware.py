@@ -4,7 +4,7 @@ import pytest
 
 import grpo_nb as gn
 from grpo_nb.config import hardware
-from grpo_nb.config.hardware import compute_dtype, cpu_dtype, vllm_obstacle
+from grpo_nb.config.hardware import compute_dtype, vllm_obstacle
 from grpo_nb.config.presets import GPUS
 from grpo_nb.upstream.unsloth import CPU_BF16_ENV
 
@@ -74,4 +74,4 @@ def test_dtype_setting_takes_precedence_over_variable(
     wanted: str, dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(CPU_BF16_ENV, "0")
-    assert cpu_dtype(wanted).name == dtype
+    assert compute_dtype(gn.preset("cpu", dtype=wanted), None).name == dtype

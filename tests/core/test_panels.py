@@ -14,7 +14,7 @@ class SmallPanel(Panel):
         super().__init__()
         self.content = view()
         self.outer_calls = 0
-        self._static_views = [("Found", [self.content]), ("Empty", [view()])]
+        self._static_views = [("Found", self.content), ("Empty", view())]
 
     @in_panel
     def outer(self) -> None:

@@ -265,7 +265,7 @@ def test_error_that_a_second_load_would_repeat_is_explained(on_a_gpu, words, cha
 
 def test_memory_advice_while_loading_without_vllm_spares_vllm(on_a_gpu, monkeypatch) -> None:
     monkeypatch.setattr(hardware, "installed_version", lambda name: None)
-    with pytest.raises(gn.machine.EnvironmentProblem, match="while loading") as caught:
+    with pytest.raises(gn.machine.EnvironmentProblem, match="during loading") as caught:
         on_a_gpu(Loader(error="CUDA out of memory.", always=True), warned="is not installed")
     assert "gpu_memory_utilization" not in str(caught.value)
 

@@ -73,7 +73,7 @@ def test_sizes_of_another_family_are_counted_without_weights(tmp_path: Path) -> 
     sizes = sizes_of(str(tmp_path))
     linear = [p.numel() for name, p in model.named_parameters() if name.endswith("proj.weight")]
     assert sizes.parameters == sum(p.numel() for p in model.parameters())
-    assert sizes.linear == sum(linear)
+    assert sizes.linear_weights == sum(linear)
 
 
 def test_sizes_of_a_model_with_images_are_counted(counted_here: None, tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_sizes_of_a_model_with_images_are_counted(counted_here: None, tmp_path: 
     config = {"model_type": "qwen2_5_vl", "text_config": text | heads}
     (tmp_path / "config.json").write_text(json.dumps(config))
     sizes = sizes_of(str(tmp_path))
-    assert (sizes.hidden, sizes.layers, sizes.vocabulary) == (64, 2, 100)
+    assert (sizes.hidden_width, sizes.layers, sizes.vocabulary) == (64, 2, 100)
 
 
 @pytest.mark.parametrize("name", ["a folder", "nobody/nothing", "no such/folder/at all"])
