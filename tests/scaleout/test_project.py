@@ -272,7 +272,7 @@ def test_result_that_was_copied_in_part_is_refused(
     ignored = shutil.ignore_patterns("back")
     copy = Path(shutil.copytree(back.path, tmp_path / "copy", ignore=ignored))
     (copy / "result" / name).unlink()
-    with pytest.raises(FileNotFoundError, match=rf"has no result/{name}.*Copy the whole folder"):
+    with pytest.raises(FileNotFoundError, match=rf"has no result/{name}.*copy the whole folder"):
         _ = gn.scaleout.open(copy).run
     shutil.copyfile(back.path / "result" / name, copy / "result" / name)
     assert len(gn.scaleout.open(copy).run.rows) == 3
