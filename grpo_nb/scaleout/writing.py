@@ -113,6 +113,7 @@ def write(
     """
     run = open_run(run)
     target = target_of(folder)
+    # 1. Refuse what cannot be the same elsewhere, before anything is written.
     if run.info["task"].get("tools"):
         raise ValueError(
             f"the run {run.name!r} has tools, which cannot be written to the folder. Train it "
@@ -136,13 +137,15 @@ def write(
     reward_functions = _rewards_of(run, rewards)
     trainer_arguments = _trainer_arguments(run)
     with staged_folder(target) as staged:
+        # 2. Write the rewards and prove them. Most refusals come from them, and copying the base
+        # model can take minutes.
+        write_rewards(staged, reward_functions)
+        _require_recorded_scores(staged, run, recorded_steps)
+        # 3. Write everything else.
         copy_files(run.start_path, staged / "adapter_init", "adapter_*")
         copy_files(run.start_path, staged, "train.jsonl")
         copy_files(run.path, staged, "holdout.jsonl")
         copy_files(run.path, staged, "chat_template.jinja")
-        # Before the base is copied, which can take minutes: most refusals come from the rewards.
-        write_rewards(staged, reward_functions)
-        _require_recorded_scores(staged, run, recorded_steps)
         if model == COPIED_BASE:
             copy_files(base_folder, staged / COPIED_BASE)
         lines = "".join(json.dumps(step) + "\n" for step in recorded_steps)
@@ -161,7 +164,7 @@ def write(
                 has_vllm=trainer_arguments.get("use_vllm", False),
             )
             (staged / name).write_text(text, "utf-8")
-        # The folder is made to be sent to other machines.
+        # 4. Refuse secrets, because the folder is made to be sent to other machines.
         files = {file.name: file for file in staged.iterdir() if file.is_file()}
         names = files_with_secrets(files)
         if names:
@@ -169,7 +172,7 @@ def write(
                 f"{', '.join(names)} would hold what looks like an access token or key. Remove it "
                 "from the reward or the settings, and revoke it: the run's folder holds it too."
             )
-        # Once more, because the folder may have appeared in the minutes since.
+        # Checked again, because the folder may have appeared in the minutes since.
         check_target(target, overwrite, needed_folders)
         put_in_place(staged, target)
     return open_project(target)

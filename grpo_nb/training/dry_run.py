@@ -8,12 +8,12 @@ answers another question: whether randomly chosen prompts give a learning signal
 
 import contextlib
 import copy
-import dataclasses
 import tempfile
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from grpo_nb.config.settings import Settings
+from grpo_nb.core.argument_types import require
 from grpo_nb.models.import_unsloth import import_unsloth
 from grpo_nb.models.modes import kept_modes, kept_random_state
 from grpo_nb.rewards.base import reward_list
@@ -26,7 +26,7 @@ import_unsloth()
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from grpo_nb.training.prepare import build_trainer, prepare, reference_adapter_removed
+from grpo_nb.training.prepare import CALL_EXAMPLE, build_trainer, prepare, reference_adapter_removed
 from grpo_nb.training.trainer import KitTrainer, stateful_functions
 
 
@@ -51,27 +51,31 @@ def dry_run(
     >>> bool(trial.groups[0].table["total"].notna().all())
     True
     """
+    require(
+        CALL_EXAMPLE.format("dry_run"),
+        model=model,
+        tokenizer=tokenizer,
+        task=task,
+        settings=settings,
+    )
     with_state = stateful_functions(reward_list(rewards))
     # Copied, because a state_dict may return the very lists that the reward adds to. The reward
     # itself may hold a lock or a model, which cannot be copied.
     states = {name: copy.deepcopy(reward.state_dict()) for name, reward in with_state.items()}
     try:
-        with kept_random_state():
-            prepared = prepare(model, tokenizer, task, rewards, settings)
-            extra = {**prepared.settings.extra, "report_to": "none"}
-            without_tracker = prepared.settings.replace(extra=extra)
-            with (
-                kept_modes(model),
-                reference_adapter_removed(model),
-                tempfile.TemporaryDirectory() as folder,
-            ):
-                trainer = build_trainer(
-                    dataclasses.replace(prepared, settings=without_tracker), _DryRunTrainer
-                )
-                trainer.beta = 0.0  # only a loss would need the reference model
-                trainer.args.output_dir = folder
-                with contextlib.suppress(_FirstStepSampled):
-                    trainer.train()
+        with (
+            kept_random_state(),
+            kept_modes(model),
+            reference_adapter_removed(model),
+            tempfile.TemporaryDirectory() as folder,
+        ):
+            without_tracker = settings.replace(extra={**settings.extra, "report_to": "none"})
+            prepared = prepare(model, tokenizer, task, rewards, without_tracker)
+            trainer = build_trainer(prepared, _DryRunTrainer)
+            trainer.beta = 0.0  # only a loss would need the reference model
+            trainer.args.output_dir = folder
+            with contextlib.suppress(_FirstStepSampled):
+                trainer.train()
     finally:
         for name, reward in with_state.items():
             reward.load_state_dict(states[name])

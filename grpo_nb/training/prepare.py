@@ -45,6 +45,9 @@ from trl import GRPOConfig
 from grpo_nb.cpu.engine import CpuEngine
 from grpo_nb.training.trainer import KitTrainer
 
+#: Call of `train` or `dry_run`, for messages.
+CALL_EXAMPLE = "gn.{}(model, tokenizer, task, rewards, settings)"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
@@ -77,17 +80,9 @@ def prepare(
     """Check the arguments of a training and return its parts. Nothing is written.
 
     Raises:
-        TypeError: An argument has a wrong type.
         ValueError: Rewards, data or settings cannot work.
         RewardError: A reward failed on the first row.
     """
-    require(
-        "gn.train(model, tokenizer, task, rewards, settings)",
-        model=model,
-        tokenizer=tokenizer,
-        task=task,
-        settings=settings,
-    )
     rewards = reward_list(rewards)
     require_same_settings(model, tokenizer, settings)
     if settings.keep_adapter == "best" and not settings.holdout_every:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from grpo_nb.config.planning import plan
 from grpo_nb.config.settings import Settings
+from grpo_nb.core.argument_types import require
 from grpo_nb.core.files import copy_files, put_in_place, staged_folder
 from grpo_nb.core.problems import warn_user
 from grpo_nb.models.adapter import load_adapter
@@ -24,6 +25,7 @@ from grpo_nb.runs.run_info import RunInfo
 from grpo_nb.tasks.task import Task
 from grpo_nb.training.errors import explaining_machine_faults
 from grpo_nb.training.prepare import (
+    CALL_EXAMPLE,
     Prepared,
     build_trainer,
     effective_settings,
@@ -107,6 +109,13 @@ def train(
     >>> trained.status, len(trained.metrics)
     ('finished', 2)
     """
+    require(
+        CALL_EXAMPLE.format("train"),
+        model=model,
+        tokenizer=tokenizer,
+        task=task,
+        settings=settings,
+    )
     if name is not None:
         require_run_name(name)
     prepared = prepare(model, tokenizer, task, rewards, settings)
