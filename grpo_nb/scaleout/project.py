@@ -87,7 +87,7 @@ class Project(Shown):
             started = finished["started"]
         run = Run(self.path / "back" / self.path.resolve().name)
         # File times would not show a new training: the clocks of two machines differ.
-        earlier_run = _find_run(run.path.parent, started)
+        earlier_run = _run_started_at(started, run.path.parent)
         if earlier_run is None:
             with staged_folder(run.path) as staged:
                 _write_trained_run(staged, self, finished)
@@ -141,8 +141,8 @@ def open_project(folder: str | Path) -> Project:
     return Project(path=path, origin=origin)
 
 
-def _find_run(folder: Path, started: str) -> Run | None:
-    """Return the run in a folder that started at a time; None if there is none."""
+def _run_started_at(started: str, folder: Path) -> Run | None:
+    """Return the run in a folder that was started at this time; None if there is none."""
     # Hidden folders may be incomplete.
     for file in sorted(folder.glob("[!.]*/run.json")):
         run = Run(file.parent)
