@@ -16,7 +16,6 @@ from grpo_nb.core.files import (
     put_in_place,
     refuse_links,
     safe_path,
-    shown_path,
     staged_folder,
 )
 from grpo_nb.core.tables import Part, Shown, bold
@@ -78,7 +77,7 @@ class Project(Shown):
         missing = [name for name in RESULT_FILES if not (self.path / name).is_file()]
         if missing:
             raise FileNotFoundError(
-                f"{str(shown_path(self.path))!r} has no {missing[0]}: start train.py there, see "
+                f"{str(self.path)!r} has no {missing[0]}: start train.py there, see "
                 "its README.md. If it was trained on another machine, copy the whole folder again."
             )
         finished_file = self.path / RESULT_FILES[0]
@@ -111,8 +110,7 @@ class Project(Shown):
         return str((self.path / COPIED_BASE).resolve()) if model == COPIED_BASE else model
 
     def _parts(self) -> Iterator[Part]:
-        script = shown_path(self.path / "train.py")
-        yield bold(f"To be trained by {script}.")
+        yield bold(f"To be trained by {self.path / 'train.py'}.")
         if self.origin.settings.get("loss_type") == "bnpo":
             yield BNPO_BECOMES_DAPO
 

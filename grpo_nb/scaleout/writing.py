@@ -31,7 +31,6 @@ from grpo_nb.rewards.base import RewardFunction, reward_name
 from grpo_nb.runs.card import public_settings, published_base, without_private_parts
 from grpo_nb.runs.rows import reading
 from grpo_nb.runs.run_folder import Run, open_run
-from grpo_nb.runs.run_info import check_fields
 from grpo_nb.scaleout.project import (
     BNPO_BECOMES_DAPO,
     COPIED_BASE,
@@ -255,7 +254,7 @@ def _recorded_steps(run: Run) -> list[dict[str, Any]]:
     for file in sorted(run.start_path.glob("generation_*.json")):
         with reading(file):
             generation = json.loads(file.read_text("utf-8"))
-            check_fields(file.name, generation, GENERATION)
+            GENERATION.validate_python(generation)
         # TRL counts the steps that are done, and a run counts its steps from 1.
         step = generation["step"] + 1
         if step not in run.steps or step not in rows_by_step:
