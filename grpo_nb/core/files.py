@@ -84,6 +84,14 @@ def put_in_place(staged: Path, target: Path) -> None:
     shutil.rmtree(replaced)
 
 
+def copy_files(source: Path, target: Path, pattern: str = "*") -> None:
+    """Copy the files of a folder, without its subfolders, to another folder."""
+    target.mkdir(exist_ok=True)
+    for file in source.glob(pattern):
+        if file.is_file():
+            shutil.copyfile(file, target / file.name)
+
+
 def cached_folder(folder: Path, proof: str, fill: Callable[[Path], None]) -> Path:
     """Return a cache folder; call `fill` first unless the folder has the file `proof`.
 

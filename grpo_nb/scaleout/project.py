@@ -6,13 +6,18 @@ No code in the folder is executed, and paths that lead outside of the folder are
 import dataclasses
 import json
 import operator
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from grpo_nb.config.settings import EMBEDDED_MODEL, Settings
-from grpo_nb.core.files import put_in_place, refuse_links, safe_path, staged_folder
+from grpo_nb.core.files import (
+    copy_files,
+    put_in_place,
+    refuse_links,
+    safe_path,
+    staged_folder,
+)
 from grpo_nb.core.tables import Part, Shown, bold
 from grpo_nb.health.monitor import HealthMonitor
 from grpo_nb.runs.card import published_name, write_model_card
@@ -34,8 +39,13 @@ READ_ENTRIES = (
     "result",
     "back",
 )
-#: Files that a finished training has. A copy from another machine may be incomplete.
-RESULT_FILES = ("train.jsonl", "result/steps.jsonl", "result/adapter/adapter_model.safetensors")
+#: Files of a finished training. train.py writes the first one last of all.
+RESULT_FILES = (
+    "result/finished.json",
+    "result/steps.jsonl",
+    "result/adapter/adapter_model.safetensors",
+    "train.jsonl",
+)
 #: The only setting whose effect `write` changes, in words for the user.
 BNPO_BECOMES_DAPO = (
     "The loss bnpo becomes dapo. bnpo divides by the tokens of one process, so each number of "
@@ -62,38 +72,32 @@ class Project(Shown):
             FileNotFoundError: No training was finished in the folder, or a file is missing.
             ValueError: A file is damaged.
         """
-        finished_file = self.path / "result" / "finished.json"
-        if not finished_file.is_file():
-            raise FileNotFoundError(
-                f"no training was finished in {str(self.path)!r}: start train.py "
-                "there, see its README.md."
-            )
-        missing = [name for name in RESULT_FILES if not safe_path(self.path, name).is_file()]
+        # Once more, because the results may have been copied into the folder since it was opened.
+        _refuse_outside_links(self.path)
+        missing = [name for name in RESULT_FILES if not (self.path / name).is_file()]
         if missing:
             raise FileNotFoundError(
-                f"{str(self.path)!r} has no {', '.join(missing)}, so the run would be "
-                "incomplete. Copy the whole folder again from the machine that trained it."
+                f"{str(self.path)!r} has no {missing[0]}: start train.py there, see "
+                "its README.md. If it was trained on another machine, copy the whole folder again."
             )
+        finished_file = self.path / RESULT_FILES[0]
         with reading(finished_file):
             finished = json.loads(finished_file.read_text("utf-8"))
             started = finished["started"]
-        back = safe_path(self.path, "back")
-        run = Run(back / self.path.resolve().name)
-        # A folder that was renamed since has the run under its earlier name. Hidden folders may be
-        # incomplete.
-        for file in sorted(back.glob("[!.]*/run.json")):
-            if not run.path.exists() and Run(file.parent).info["started"] == started:
-                file.parent.rename(run.path)
-        is_made = (run.path / "run.json").is_file()
+        run = Run(self.path / "back" / self.path.resolve().name)
         # File times would not show a new training: the clocks of two machines differ.
-        if not is_made or run.info["started"] != started:
+        earlier_run = _run_started_at(started, run.path.parent)
+        if earlier_run is None:
             with staged_folder(run.path) as staged:
                 _write_trained_run(staged, self, finished)
                 put_in_place(staged, run.path)
             # Written after the move, because the card shows the name of the folder.
             write_model_card(run)
-        elif run.settings.model != self.base_model:
-            # The folder was moved since, and its copy of the base model with it.
+        elif earlier_run.path != run.path:
+            # The project was renamed since.
+            put_in_place(earlier_run.path, run.path)
+        # The project may also have been moved, and its copy of the base model with it.
+        if run.settings.model != self.base_model:
             info = read_run_info(run.path / "run.json")
             info.settings["model"] = self.base_model
             run.write_info(info)
@@ -122,10 +126,7 @@ def open_project(folder: str | Path) -> Project:
     >>> gn.scaleout.open("anywhere").run.plot()  # doctest: +SKIP
     """
     path = Path(folder).expanduser()
-    # Other entries may hold links, such as those of an environment that was made in the folder.
-    for name in READ_ENTRIES:
-        if safe_path(path, name).is_dir():
-            refuse_links(path / name, within=path)
+    _refuse_outside_links(path)
     origin_file = path / "origin.json"
     origin = read_run_info(origin_file)
     with reading(origin_file):
@@ -136,6 +137,24 @@ def open_project(folder: str | Path) -> Project:
             f"{str(origin_file)!r} names the model {model!r}, which is not a name on the Hub."
         )
     return Project(path=path, origin=origin)
+
+
+def _run_started_at(started: str, folder: Path) -> Run | None:
+    """Return the run in a folder that was started at this time; None if there is none."""
+    # Hidden folders may be incomplete.
+    for file in sorted(folder.glob("[!.]*/run.json")):
+        run = Run(file.parent)
+        if run.info["started"] == started:
+            return run
+    return None
+
+
+def _refuse_outside_links(folder: Path) -> None:
+    """Raise `ValueError` if something that is read or written in a project is a link."""
+    # Other entries may hold links, such as those of an environment that was made in the folder.
+    for name in READ_ENTRIES:
+        if safe_path(folder, name).is_dir():
+            refuse_links(folder / name, within=folder)
 
 
 def _write_trained_run(target: Path, project: Project, finished: dict[str, Any]) -> None:
@@ -198,19 +217,10 @@ def _trained_settings(project: Project, arguments: dict[str, Any]) -> Settings:
     settings["loss_type"] = arguments["loss_type"]
     written_arguments = project.origin.effective["arguments"]
     for name, value in arguments.items():
-        # For an unchanged argument, the settings of the run stay as they were written. A run has
-        # `max_steps` in place of epochs.
-        if written_arguments.get(name) != value and name != "num_train_epochs":
+        # For an unchanged argument, the settings of the run stay as they were written.
+        if written_arguments.get(name) != value:
             place = settings if name in settings else extra
             place[name] = value
     # Last, because the arguments come from a file of the folder and must not change these.
     settings |= {"model": project.base_model, "run_root": "runs", "extra": extra}
     return Settings.from_dict(settings)
-
-
-def copy_files(source: Path, target: Path, pattern: str = "*") -> None:
-    """Copy the files of a folder, without its subfolders, to another folder."""
-    target.mkdir(exist_ok=True)
-    for file in source.glob(pattern):
-        if file.is_file():
-            shutil.copyfile(file, target / file.name)

@@ -25,8 +25,8 @@ from grpo_nb.core.words import in_line
 from grpo_nb.rewards.base import Reward, reward_name
 from grpo_nb.rewards.judge_model import judge
 
-#: The name `grpo_nb`.
-THIS_PACKAGE = __name__.partition(".")[0]
+#: Folder of the kit, whose name is `grpo_nb`.
+THIS_PACKAGE = Path(__file__).resolve().parents[1]
 PORTABLE_REWARD = (
     "Define the reward as a function with def, at the top of a cell or file. It may use imports, "
     "constants (numbers, texts, lists, dicts, regular expressions) and other such functions."
@@ -37,31 +37,24 @@ class NotPortable(ValueError):
     """Raised if a reward cannot run outside of this process; the message says what to change."""
 
 
-def write_rewards(folder: Path, rewards: Sequence[Callable[..., Any]]) -> bool:
-    """Write rewards.py, and a copy of the kit if a reward needs it; return whether one does.
+def write_rewards(folder: Path, rewards: Sequence[Callable[..., Any]]) -> None:
+    """Write rewards.py, and in `kit/` a copy of grpo_nb, which most rewards use.
 
     Raises:
         NotPortable: A reward holds something that exists in this process only.
     """
     source = RewardSource()
     expressions = [source.add(reward) for reward in rewards]
-    imports = sorted(source.imports.values())
-    definitions = list(source.definitions.values())
-    needs_kit = THIS_PACKAGE in "\n".join([*imports, *definitions])
     text = render(
         "scaleout/templates/rewards.py.jinja",
         version=__version__,
-        imports=imports,
-        definitions=definitions,
+        imports=sorted(source.imports.values()),
+        definitions=source.definitions.values(),
         rewards=expressions,
-        needs_kit=needs_kit,
     )
     (folder / "rewards.py").write_text(text, "utf-8")
-    if needs_kit:
-        package = Path(__file__).resolve().parents[1]
-        ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(package, folder / "kit" / THIS_PACKAGE, ignore=ignored)
-    return needs_kit
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(THIS_PACKAGE, folder / "kit" / THIS_PACKAGE.name, ignore=ignored)
 
 
 class RewardSource:
@@ -198,7 +191,7 @@ def source_of(name: str, function: Callable[..., Any]) -> str:
 def is_installed(module: str) -> bool:
     """Return True if a module is the kit's, Python's or from a package, so not a user's own."""
     package = module.partition(".")[0]
-    if package == THIS_PACKAGE or package in sys.stdlib_module_names:
+    if package == THIS_PACKAGE.name or package in sys.stdlib_module_names:
         return True
     loaded = sys.modules.get(package)
     # A namespace package, such as google, has folders but no file.

@@ -6,15 +6,21 @@ the recorded scores in a fresh process.
 
 import importlib.metadata
 import json
-import operator
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from grpo_nb import __version__
 from grpo_nb.config.arguments import PUBLISHING
 from grpo_nb.config.settings import EMBEDDED_MODEL
-from grpo_nb.core.files import check_target, put_in_place, staged_folder, target_of, write_json
+from grpo_nb.core.files import (
+    check_target,
+    copy_files,
+    put_in_place,
+    staged_folder,
+    target_of,
+    write_json,
+)
 from grpo_nb.core.pages import render
 from grpo_nb.core.processes import ChildError, run_script
 from grpo_nb.export.hub import files_with_secrets
@@ -29,21 +35,28 @@ from grpo_nb.scaleout.project import (
     BNPO_BECOMES_DAPO,
     COPIED_BASE,
     Project,
-    copy_files,
     open_project,
 )
 from grpo_nb.scaleout.reward_source import NotPortable, write_rewards
 from grpo_nb.scoring.record import rebuild_reward
 from grpo_nb.scoring.scores import first_step_state, make_batch
-from grpo_nb.training.run_start import BASE_REFERENCE
+from grpo_nb.training.run_start import BASE_REFERENCE, GENERATION
 
 #: Release that train.py is for: the first whose plain trainer takes a step on a CPU. TRL 1.15 asks
 #: for Triton there.
 TRL_VERSION = "1.16.0"
-#: Packages that train.py imports, besides TRL.
-TRAINING_PACKAGES = ("torch", "transformers", "peft", "accelerate", "datasets", "PyYAML")
-#: Further packages that the copy of the kit imports.
+#: Packages that the copy of the kit imports.
 KIT_PACKAGES = ("lazy_loader", "math-verify", "pydantic")
+#: Packages that a training imports, besides TRL.
+TRAINING_PACKAGES = (
+    "torch",
+    "transformers",
+    "peft",
+    "accelerate",
+    "datasets",
+    "PyYAML",
+    *KIT_PACKAGES,
+)
 #: Fields of run.json that origin.json has as they are.
 UNCHANGED_FIELDS = (
     "format_version",
@@ -99,6 +112,7 @@ def write(
     """
     run = open_run(run)
     target = target_of(folder)
+    # 1. Refuse what cannot be the same elsewhere, before anything is written.
     if run.info["task"].get("tools"):
         raise ValueError(
             f"the run {run.name!r} has tools, which cannot be written to the folder. Train it "
@@ -106,14 +120,11 @@ def write(
         )
     # A model of the Hub is fetched there. Any other one is copied.
     model = published_base(run) or COPIED_BASE
-    revision = None
     needed_folders = [run.path]
     if model == COPIED_BASE:
         base_folder = Path(resolve_model(run.settings.model))
         require_same_base(run, base_folder)
         needed_folders.append(base_folder)
-    else:
-        revision = _cached_revision(run, model)
     check_target(target, overwrite, needed_folders)
     recorded_steps = _recorded_steps(run)
     if not recorded_steps or not (run.start_path / "train.jsonl").is_file():
@@ -125,18 +136,20 @@ def write(
     reward_functions = _rewards_of(run, rewards)
     trainer_arguments = _trainer_arguments(run)
     with staged_folder(target) as staged:
+        # 2. Write the rewards and prove them. Most refusals come from them, and copying the base
+        # model can take minutes.
+        write_rewards(staged, reward_functions)
+        _require_recorded_scores(staged, run, recorded_steps)
+        # 3. Write everything else.
         copy_files(run.start_path, staged / "adapter_init", "adapter_*")
         copy_files(run.start_path, staged, "train.jsonl")
         copy_files(run.path, staged, "holdout.jsonl")
         copy_files(run.path, staged, "chat_template.jinja")
-        # Before the base is copied, which can take minutes: most refusals come from the rewards.
-        needs_kit = write_rewards(staged, reward_functions)
-        _require_recorded_scores(staged, run, recorded_steps)
         if model == COPIED_BASE:
             copy_files(base_folder, staged / COPIED_BASE)
         lines = "".join(json.dumps(step) + "\n" for step in recorded_steps)
         (staged / "record.jsonl").write_text(lines, "utf-8")
-        _write_settings(staged, run, trainer_arguments, model=model, revision=revision)
+        _write_settings(staged, run, trainer_arguments, model=model)
         _write_origin(staged, run, trainer_arguments, model=model)
         for name in ("train.py", "replay.py", "cpu2.yaml", "README.md"):
             text = render(
@@ -144,14 +157,13 @@ def write(
                 run_name=run.name,
                 settings=run.settings,
                 version=__version__,
-                requirements=_requirements(run, trainer_arguments, needs_kit),
+                requirements=_requirements(run, trainer_arguments),
                 model=model,
-                loss_note=BNPO_BECOMES_DAPO if run.settings.loss_type == "bnpo" else "",
-                needs_kit=needs_kit,
+                bnpo_note=BNPO_BECOMES_DAPO,
                 has_vllm=trainer_arguments.get("use_vllm", False),
             )
             (staged / name).write_text(text, "utf-8")
-        # The folder is made to be sent to other machines.
+        # 4. Refuse secrets, because the folder is made to be sent to other machines.
         files = {file.name: file for file in staged.iterdir() if file.is_file()}
         names = files_with_secrets(files)
         if names:
@@ -159,7 +171,7 @@ def write(
                 f"{', '.join(names)} would hold what looks like an access token or key. Remove it "
                 "from the reward or the settings, and revoke it: the run's folder holds it too."
             )
-        # Once more, because the folder may have appeared in the minutes since.
+        # Checked again, because the folder may have appeared in the minutes since.
         check_target(target, overwrite, needed_folders)
         put_in_place(staged, target)
     return open_project(target)
@@ -230,67 +242,41 @@ def _recorded_steps(run: Run) -> list[dict[str, Any]]:
     Empty if the run did not log its first step, or a generation is no whole number of steps.
     """
     settings = run.settings
-    file = run.start_path / "generations.json"
     generation_size = settings.generation_batch_size
-    if not file.is_file() or generation_size % settings.batch_size:
+    if generation_size % settings.batch_size:
         return []
-    # If a generation is for several steps, TRL shuffles its completions over them, so that losses
-    # differ although nothing is wrong.
-    has_comparable_loss = generation_size == settings.batch_size
-    if settings.loss_type == "bnpo":
-        # bnpo equals dapo only if the step is one forward pass.
-        has_comparable_loss = generation_size == settings.per_device_train_batch_size
+    # bnpo equals dapo only if a step is one forward pass. If a generation is for several steps, TRL
+    # shuffles its completions over them, so that losses differ although nothing is wrong.
+    is_bnpo = settings.loss_type == "bnpo"
+    comparable_size = settings.per_device_train_batch_size if is_bnpo else settings.batch_size
     rows_by_step = {row["step"]: row for row in run.rows}
     recorded_steps = []
-    for generation in _read_generations(file):
-        step = generation.finished_steps + 1
+    for file in sorted(run.start_path.glob("generation_*.json")):
+        with reading(file):
+            generation = json.loads(file.read_text("utf-8"))
+            GENERATION.validate_python(generation)
+        # TRL counts the steps that are done, and a run counts its steps from 1.
+        step = generation["step"] + 1
         if step not in run.steps or step not in rows_by_step:
             break
         table = run.completions(step)
-        rows = []
-        for row_of_group in generation.rows_of_groups:
-            rows += [row_of_group] * settings.num_generations
         with reading(run.completions_file(step)):
             completions = list(table["completion"])
             rewards = {name: table[name].tolist() for name in run.weights}
             advantages = table["advantage"].tolist()
         entry = {
             "step": step,
-            "rows": rows,
+            "rows": generation["completion_rows"],
             "completion": completions,
-            "completion_ids": generation.completion_ids,
+            "completion_ids": generation["completion_ids"],
             "rewards": rewards,
             "advantages": advantages,
         }
-        if has_comparable_loss:
+        if generation_size == comparable_size:
             metrics = rows_by_step[step]
             entry |= {name: metrics[name] for name in ("loss", "grad_norm") if name in metrics}
         recorded_steps.append(entry)
     return recorded_steps
-
-
-class _Generation(NamedTuple):
-    """One of the first generations of a run (`training.run_start.write_generation`)."""
-
-    finished_steps: int
-    """Steps that were done before. TRL counts these, and a run counts its steps from 1."""
-    rows_of_groups: list[dict[str, Any]]
-    completion_ids: list[list[int]]
-
-
-def _read_generations(file: Path) -> list[_Generation]:
-    """Read `generations.json`.
-
-    Raises:
-        ValueError: The file is damaged.
-    """
-    generations = []
-    with reading(file):
-        for entry in json.loads(file.read_text("utf-8")):
-            step = operator.index(entry["step"])
-            rows = list(entry["rows"])
-            generations.append(_Generation(step, rows, list(entry["completion_ids"])))
-    return generations
 
 
 # The folder
@@ -311,8 +297,11 @@ def _require_recorded_scores(
         arguments = make_batch(
             step["completion"], step["rows"], completion_ids=step["completion_ids"]
         )
-        trainer_state = vars(first_step_state())
-        trainer_state |= {"global_step": step["step"] - 1, "max_steps": run.settings.max_steps}
+        trainer_state = {
+            **vars(first_step_state()),
+            "global_step": step["step"] - 1,
+            "max_steps": run.settings.max_steps,
+        }
         batches.append({"arguments": arguments, "trainer_state": trainer_state})
     script = Path(__file__).with_name("score_child.py")
     try:
@@ -337,19 +326,18 @@ def _require_recorded_scores(
 
 
 def _write_settings(
-    staged: Path,
-    run: Run,
-    trainer_arguments: dict[str, Any],
-    *,
-    model: str,
-    revision: str | None,
+    staged: Path, run: Run, trainer_arguments: dict[str, Any], *, model: str
 ) -> None:
-    """Write run.yaml."""
+    """Write run.yaml.
+
+    Raises:
+        ExportError: The base model here is not the one that the run was trained on.
+    """
     import yaml
 
     values = {
         "model": model,
-        "revision": revision,
+        "revision": None if model == COPIED_BASE else _cached_revision(run, model),
         "dtype": run.info["number_type"],
         "load_in_4bit": run.settings.load_in_4bit,
         "reference": "base" if run.info["reference"] == BASE_REFERENCE else "start",
@@ -381,11 +369,9 @@ def _write_origin(staged: Path, run: Run, trainer_arguments: dict[str, Any], *, 
     write_json(staged / "origin.json", origin)
 
 
-def _requirements(run: Run, trainer_arguments: dict[str, Any], needs_kit: bool) -> list[str]:
+def _requirements(run: Run, trainer_arguments: dict[str, Any]) -> list[str]:
     """Return the packages that train.py needs, with the versions that are installed here."""
     packages = list(TRAINING_PACKAGES)
-    if needs_kit:
-        packages += KIT_PACKAGES
     if run.settings.load_in_4bit or trainer_arguments["optim"].endswith("8bit"):
         packages.append("bitsandbytes")
     trl = "trl[vllm]" if trainer_arguments.get("use_vllm") else "trl"

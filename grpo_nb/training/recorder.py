@@ -253,9 +253,9 @@ class HoldoutScore:
 
     Keys, all below `holdout/`: `accuracy`, `in_format` and `anywhere` (left out if the grader does
     not report where it reads the answer), each with its 95 % interval (`accuracy_low`,
-    `accuracy_high` and so on), and `mean_length`. Step 1, if it is logged, and the step `max_steps`
-    are always scored. The random state is restored afterwards, so that the training is the same
-    with and without the score.
+    `accuracy_high` and so on). Step 1, if it is logged, and the step `max_steps` are always scored.
+    The random state is restored afterwards, so that the training is the same with and without the
+    score.
 
     Args:
         prepared: The training. The same questions are asked each time, so that the whole curve
@@ -302,4 +302,3 @@ class HoldoutScore:
             if interval is not None:
                 row[measure.key] = evaluation.share_of(measure.name)
                 row[measure.low_key], row[measure.high_key] = interval
-        row["holdout/mean_length"] = evaluation.mean_length

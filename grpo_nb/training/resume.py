@@ -197,27 +197,15 @@ def _requested_run(root: Path, name: str | None, resume: str | Path | None) -> R
 def _newest_run(root: Path) -> Run | None:
     """Return the run in a folder that was started last; None if there is none.
 
-    Only the time of the start is read, so damage to the rest of an older run does not matter.
+    Only `run.json` is read, so damage to the rest of an older run does not matter.
 
     Raises:
-        ValueError: The time of a run cannot be read, so that this run may be the newest.
+        ValueError: The `run.json` of a run is damaged, so that this run may be the newest.
     """
-    started = {}
-    for file in sorted(root.glob("*/run.json")):
-        folder = file.parent
-        try:
-            started[folder] = Run(folder).started
-        except (OSError, ValueError) as error:
-            raise ValueError(
-                f"the run {folder.name!r} may be the newest, and cannot be read: {error} To resume "
-                "another run, name it, as in resume='name'. To start a new run, pass resume=None, "
-                "or move the damaged folder elsewhere."
-            ) from error
-    if not started:
-        return None
+    runs = [Run(file.parent) for file in sorted(root.glob("*/run.json"))]
     # Of runs that started in the same second, the last name counts.
-    *_, newest = sorted(started, key=started.get)
-    return open_run(newest)
+    runs_by_start = sorted(runs, key=lambda run: run.started)
+    return open_run(runs_by_start[-1].path) if runs_by_start else None
 
 
 def _differences_in_training(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -229,7 +217,8 @@ def _differences_in_training(before: Mapping[str, Any], now: Mapping[str, Any]) 
         *_changed_values(_names_and_weights(before), _names_and_weights(now), ("rewards",)),
     ]
     # A local folder may hold another model now. Older runs have no identity of their base.
-    if None not in (before.get("base"), now.get("base")) and before["base"] != now["base"]:
+    known_bases = {before.get("base"), now.get("base")} - {None}
+    if len(known_bases) > 1:
         sentences.append("the weights of the base model have changed")
     return sentences
 

@@ -5,8 +5,8 @@ With the start folder the first steps can be repeated elsewhere (`grpo_nb.scaleo
 runs/<name>/start/
   adapter_*                    the LoRA before the first step; the KL may be measured against it
   train.jsonl                  the training rows in their order; left out above 100 MB
-  generations.json             the first three generations: the row of each group, and the token ids
-                               of each completion
+  generation_000000.json       the generation after 0 steps: the data row and the token ids of each
+                               completion; two more files are of the next generations
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import TypeAdapter
+from typing_extensions import TypedDict
+
 from grpo_nb.config.hardware import compute_dtype
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.files import write_json, write_text
@@ -28,9 +31,9 @@ from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.machine.packages import package_versions
 from grpo_nb.models.adapter import save_adapter
 from grpo_nb.models.identity import base_identity
-from grpo_nb.rewards.base import RewardFunction, range_of
+from grpo_nb.rewards.base import range_of
 from grpo_nb.runs.run_folder import Run
-from grpo_nb.runs.run_info import RunInfo
+from grpo_nb.runs.run_info import Count, RunInfo
 from grpo_nb.scoring.record import record_of
 from grpo_nb.tasks.task import Task
 
@@ -43,6 +46,20 @@ BASE_REFERENCE = "the base model"
 START_REFERENCE = "the adapter it started from"
 #: Larger data are not copied into each run. Such a run cannot be written as a scale-out folder.
 MAX_TASK_BYTES = 100_000_000
+
+
+class Generation(TypedDict):
+    """Content of a file that `write_generation` wrote."""
+
+    step: Count
+    """Optimizer steps that the training had done before."""
+    completion_rows: list[dict]
+    """The data row of each completion."""
+    completion_ids: list[list[int]]
+    """The token ids of each completion. Its text alone would not restore them."""
+
+
+GENERATION = TypeAdapter(Generation)
 
 
 def new_run_info(prepared: Prepared) -> RunInfo:
@@ -61,7 +78,8 @@ def new_run_info(prepared: Prepared) -> RunInfo:
         rollout = f"stock ({engine.why_not_cpu_engine})"
     rewards = []
     for reward, (name, weight) in zip(prepared.rewards, prepared.weights.items(), strict=True):
-        rewards.append(_reward_record(reward, name, weight))
+        record = {"name": name, "weight": weight, **record_of(reward), "range": range_of(reward)}
+        rewards.append(record)
     return RunInfo(
         status="running",
         pid=os.getpid(),
@@ -89,16 +107,6 @@ def new_run_info(prepared: Prepared) -> RunInfo:
         base=base_identity(model, settings.model),
         is_base_local=Path(settings.model).expanduser().exists(),
     )
-
-
-def _reward_record(reward: RewardFunction, name: str, weight: float) -> dict[str, Any]:
-    bounds = range_of(reward)
-    return {
-        "name": name,
-        "weight": weight,
-        **record_of(reward),
-        "range": list(bounds) if bounds else None,
-    }
 
 
 def set_kl_reference(model: Any, settings: Settings, info: RunInfo) -> None:
@@ -150,29 +158,16 @@ def write_start_folder(run: Run, model: Any, task: Task) -> None:
 def write_generation(
     run: Run,
     step: int,
-    rows: Sequence[Mapping[str, Any]],
+    completion_rows: Sequence[Mapping[str, Any]],
     completion_ids: Sequence[Sequence[int]],
-    group_size: int,
 ) -> None:
-    """Add one of the first generations to `generations.json`.
+    """Write one of the first generations; the arguments are the fields of `Generation`.
 
-    Token ids are kept, because the text alone would not restore them.
-
-    Args:
-        run: The run whose folder is written to.
-        step: Optimizer steps that the training has done before this generation.
-        rows: The data row of each completion. Completions of a group follow one another.
-        completion_ids: The token ids of each completion.
-        group_size: Completions per group.
+    A resumed run may sample the generation of a step again, which replaces the earlier one.
     """
-    # Rewritten as a whole, because it has three entries at most.
-    file = run.start_path / "generations.json"
-    recorded = json.loads(file.read_text("utf-8")) if file.is_file() else []
-    # A resumed run samples some generations again, which replace the earlier ones.
-    earlier = [entry for entry in recorded if entry["step"] < step]
     generation = {
         "step": step,
-        "rows": list(rows[::group_size]),
+        "completion_rows": list(completion_rows),
         "completion_ids": [list(ids) for ids in completion_ids],
     }
-    write_json(file, [*earlier, generation])
+    write_json(run.start_path / f"generation_{step:06d}.json", generation)

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING
 from grpo_nb.config.planning import plan
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require
-from grpo_nb.core.files import put_in_place, staged_folder
+from grpo_nb.core.files import copy_files, put_in_place, staged_folder
 from grpo_nb.core.problems import warn_user
 from grpo_nb.models.adapter import load_adapter
 from grpo_nb.models.templates import save_templates
 from grpo_nb.rewards.base import RewardFunction
 from grpo_nb.runs.card import write_model_card
 from grpo_nb.runs.checkpoints import best_adapters, keep_newest, newest_checkpoint
-from grpo_nb.runs.rows import best_row
 from grpo_nb.runs.run_folder import Run, new_run_folder, require_free_name, require_run_name
 from grpo_nb.runs.run_info import RunInfo
 from grpo_nb.tasks.task import Task
@@ -208,7 +207,7 @@ def _train_and_close(recorder: Recorder, info: RunInfo, found_run: FoundRun | No
     trainer.args.output_dir = str(run.path / "checkpoints")
     trainer.add_callback(recorder)
     trainer.stateful = stateful_functions([*run.rewards, *recorder.observers])
-    trainer.record_generation = partial(write_generation, run, group_size=settings.num_generations)
+    trainer.record_generation = partial(write_generation, run)
     failure = None
     try:
         with explaining_machine_faults(settings, run.model, run.path), recorder.stop_button():
@@ -278,18 +277,14 @@ def _write_adapter(recorder: Recorder, info: RunInfo) -> None:
         return
     run = recorder.run
     source, step, _ = newest_checkpoint(run.path / "checkpoints")
-    if recorder.settings.keep_adapter == "best":
-        # A folder in `best/` may have been deleted by hand.
-        kept_folders = dict(best_adapters(run.path))
-        best = best_row(row for row in recorder.rows if row["step"] in kept_folders)
-        if best is not None:
-            step = best["step"]
-            source = kept_folders[step]
+    best = best_adapters(run.path)
+    if recorder.settings.keep_adapter == "best" and best:
+        # Each of them had a better score than those before it.
+        step, source = best[-1]
     if source is None:  # the training ended before its first checkpoint
         return
     with staged_folder(run.adapter_path) as staged:
-        for file in source.glob("adapter_*"):
-            shutil.copyfile(file, staged / file.name)
+        copy_files(source, staged, "adapter_*")
         put_in_place(staged, run.adapter_path)
     # Later cells ask the model in memory, which must be the one that was saved.
     load_adapter(run.model, run.adapter_path)

@@ -152,6 +152,18 @@ def test_folder_from_elsewhere_writes_nothing_outside(
     assert [file.name for file in mine.iterdir()] == ["thesis.txt"]
 
 
+def test_link_among_results_copied_later_is_refused(
+    back: gn.scaleout.Project, tmp_path: Path
+) -> None:
+    """Results come from another machine, also into a folder that is open already."""
+    ignored = shutil.ignore_patterns("back")
+    copy = gn.scaleout.open(shutil.copytree(back.path, tmp_path / "copy", ignore=ignored))
+    (tmp_path / "mine.txt").write_text("private")
+    (copy.path / "result" / "adapter" / "adapter_more").symlink_to(tmp_path / "mine.txt")
+    with pytest.raises(ValueError, match="adapter_more' leads out of the folder"):
+        _ = copy.run
+
+
 def test_training_by_epochs_without_a_log_is_a_run(
     run: gn.runs.Run, plain_trl: Path, tmp_path: Path
 ) -> None:
@@ -272,7 +284,7 @@ def test_result_that_was_copied_in_part_is_refused(
     ignored = shutil.ignore_patterns("back")
     copy = Path(shutil.copytree(back.path, tmp_path / "copy", ignore=ignored))
     (copy / "result" / name).unlink()
-    with pytest.raises(FileNotFoundError, match=rf"has no result/{name}.*Copy the whole folder"):
+    with pytest.raises(FileNotFoundError, match=rf"has no result/{name}.*copy the whole folder"):
         _ = gn.scaleout.open(copy).run
     shutil.copyfile(back.path / "result" / name, copy / "result" / name)
     assert len(gn.scaleout.open(copy).run.rows) == 3

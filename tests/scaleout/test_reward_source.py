@@ -99,7 +99,7 @@ def test_rewards_of_the_kit_have_equal_records(tmp_path: Path) -> None:
     ids=["kit", "kit with a sandbox", "own function"],
 )
 def test_rewards_run_where_the_kit_is_not_installed(tmp_path: Path, rewards: list) -> None:
-    assert write_rewards(tmp_path, rewards)
+    write_rewards(tmp_path, rewards)
     code = (
         f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import rewards; "
         "print(len(rewards.REWARDS))"
@@ -154,7 +154,7 @@ def test_namespace_package_is_imported(tmp_path: Path, monkeypatch: pytest.Monke
     google.__path__ = [str(tmp_path / "site-packages" / "google")]
     monkeypatch.setitem(sys.modules, "google", google)
     write_rewards(tmp_path, [uses_a_namespace_package])
-    assert "import google\n" in (tmp_path / "rewards.py").read_text()
+    assert "import google  # noqa" in (tmp_path / "rewards.py").read_text()
 
 
 def uses_a_lambda(completions, **columns):
@@ -211,17 +211,6 @@ class Short(gn.rewards.Reward):
 
     def score_text(self, text: str, row: dict) -> float:
         return float(len(text) < self.most)
-
-
-def imports_the_kit_in_one_line(completions, **columns):
-    import math, grpo_nb  # noqa: E401, I001
-
-    return [math.sqrt(len(grpo_nb.rewards.completion_text(c))) for c in completions]
-
-
-def test_import_of_the_kit_in_one_line_copies_the_kit(tmp_path: Path) -> None:
-    assert write_rewards(tmp_path, [imports_the_kit_in_one_line])
-    assert (tmp_path / "kit" / "grpo_nb").is_dir()
 
 
 def test_decorated_reward_is_written_with_its_decorator(tmp_path: Path) -> None:

@@ -282,11 +282,11 @@ def test_arguments_that_publish_are_not_written(run: gn.runs.Run, tmp_path: Path
 # Refusals
 
 
-@pytest.mark.parametrize("content", ["[{}]", "{", '[{"step": 0}]'])
+@pytest.mark.parametrize("content", ["[]", "{", '{"step": 0}'])
 def test_damaged_generations_are_named(run: gn.runs.Run, tmp_path: Path, content: str) -> None:
     copy = Path(shutil.copytree(run.path, tmp_path / "copy"))
-    (copy / "start" / "generations.json").write_text(content)
-    with pytest.raises(ValueError, match=r"generations\.json is damaged"):
+    (copy / "start" / "generation_000000.json").write_text(content)
+    with pytest.raises(ValueError, match=r"generation_000000\.json is damaged"):
         gn.scaleout.write(copy, tmp_path / "folder", rewards=run.rewards)
 
 
@@ -295,7 +295,7 @@ def test_damaged_completions_are_named(run: gn.runs.Run, tmp_path: Path) -> None
     (copy / "completions" / "step_000001.parquet").write_bytes(b"PAR1")
     with pytest.raises(ValueError, match=r"step_000001\.parquet is damaged") as caught:
         gn.scaleout.write(copy, tmp_path / "folder", rewards=run.rewards)
-    assert "generations.json" not in str(caught.value)
+    assert "generation_" not in str(caught.value)
 
 
 def test_run_without_its_arguments_is_named(run: gn.runs.Run, tmp_path: Path) -> None:
