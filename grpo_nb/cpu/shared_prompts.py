@@ -57,15 +57,11 @@ def cpu_engine_obstacle(model: PreTrainedModel, longest_row: int | None = None) 
         return f"{name} is multimodal"
     # Configurations without layer types have full attention in every layer. A window is None or 0
     # where it is not used.
-    window = getattr(config, "sliding_window", None)
-    covered_types = {"full_attention"}
-    if window:
-        covered_types.add("sliding_attention")
     layer_types = getattr(config, "layer_types", None) or ()
-    other_types = set(layer_types) - covered_types
-    if other_types:
-        listed = ", ".join(sorted(other_types))
-        return f"{name} has {listed} layers"
+    for layer_type in layer_types:
+        if layer_type not in ("full_attention", "sliding_attention"):
+            return f"{name} has {layer_type} layers"
+    window = getattr(config, "sliding_window", None)
     if window and (longest_row is None or longest_row > window):
         return (
             f"{name} uses a sliding window of {window} tokens, "
@@ -76,14 +72,6 @@ def cpu_engine_obstacle(model: PreTrainedModel, longest_row: int | None = None) 
     if getattr(model, "is_gradient_checkpointing", False):
         return "gradient checkpointing drops the key/value cache"
     return None
-
-
-def _unpadded_prompts(ids: Tensor, mask: Tensor, completion_length: int) -> list[tuple[int, ...]]:
-    """Return the prompt of each row without its padding on the left."""
-    prompt_ids = ids[:, :-completion_length]
-    is_prompt = mask[:, :-completion_length].bool()
-    rows = zip(prompt_ids, is_prompt, strict=True)
-    return [tuple(row[is_token].tolist()) for row, is_token in rows]
 
 
 def left_padded(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, Tensor]:
@@ -216,7 +204,11 @@ def shared_prompt_logps(
     prompt_width = input_ids.shape[1] - completion_length
     prompt_lengths = attention_mask[:, :prompt_width].sum(1)
     is_completion = attention_mask[:, prompt_width:].bool()
-    prompt_per_row = _unpadded_prompts(input_ids, attention_mask, completion_length)
+    # The prompt of each row without its padding on the left.
+    prompt_per_row = [
+        row[prompt_width - length : prompt_width]
+        for row, length in zip(input_ids.tolist(), prompt_lengths.tolist(), strict=True)
+    ]
     prompts, prompt_of_row = deduplicate(prompt_per_row)
     dtype = next(model.parameters()).dtype
 
