@@ -112,8 +112,7 @@ def prefill(
             attention_mask=prefix_mask[:1],
             past_key_values=cache,
         )
-        only_row = torch.tensor([0])
-        cache = select_rows(cache, only_row.expand(len(prompts)))
+        cache = select_rows(cache, torch.zeros(len(prompts), dtype=torch.long))
     if suffixes.shape[1]:
         # Each suffix continues the positions of the prefix.
         positions = mask.cumsum(1) - 1

@@ -89,9 +89,9 @@ def read_torch_build() -> TorchBuild | None:
     Torch is not imported.
     """
     spec = importlib.util.find_spec("torch")
-    if spec is None or spec.origin is None:
+    file = Path(spec.origin).with_name("version.py") if spec is not None and spec.origin else None
+    if file is None or not file.is_file():
         return None
-    file = Path(spec.origin).with_name("version.py")
     # torch/version.py only assigns texts, such as __version__ = "2.13.0+cu130" and cuda = "13.0".
     # In a build for the CPU, `cuda` is None.
     values = runpy.run_path(str(file))
