@@ -58,7 +58,7 @@ def complete_with_gguf(
 
     >>> chats = [[{"role": "user", "content": "2 + 2?"}]]
     >>> complete_with_gguf("model.gguf", chats, max_completion_length=8)  # doctest: +SKIP
-    [GgufCompletion(text='4', tokens=2, is_truncated=False)]
+    [GgufCompletion(text='4', is_truncated=False)]
     """
     require_llama_cpp()
     file = Path(gguf)

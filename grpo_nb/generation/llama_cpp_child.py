@@ -91,7 +91,6 @@ def complete(
     ids = completion["tokens"]
     return {
         "text": completion["content"],
-        "tokens": len(ids),
         "ids": ids,
         "prompt_ids": prompt_ids,
         "is_truncated": completion["stop_type"] == "limit",
