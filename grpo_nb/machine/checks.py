@@ -50,12 +50,11 @@ class EnvironmentReport(Shown):
     @property
     def next_step(self) -> str:
         """The first problem with its fix, else the first warning or hint; empty without any."""
-        to_do = [check for check in self.checks if check.fix]
-        if not to_do:
-            return ""
-        problems = [check for check in to_do if check.status == "problem"]
-        first = problems[0] if problems else to_do[0]
-        return f"{first.name}: {first.found}. {first.fix}"
+        problems_first = sorted(self.checks, key=lambda check: check.status != "problem")
+        for check in problems_first:
+            if check.fix:
+                return f"{check.name}: {check.found}. {check.fix}"
+        return ""
 
     @property
     def table(self) -> Table:
