@@ -74,8 +74,8 @@ def cpu_engine_obstacle(model: PreTrainedModel, longest_row: int | None = None) 
     return None
 
 
-def left_padded(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, Tensor]:
-    """Return rows of token ids as one tensor (N, L), and its mask."""
+def left_padded(rows: Sequence[Sequence[int]], pad_id: int = 0) -> tuple[Tensor, Tensor]:
+    """Return rows of token ids as one tensor (N, L), and its mask, which hides the pad tokens."""
     ids = [torch.tensor(row, dtype=torch.long) for row in rows]
     mask = [torch.ones_like(row) for row in ids]
     pad = partial(pad_sequence, batch_first=True, padding_side="left")
@@ -83,14 +83,13 @@ def left_padded(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, Ten
 
 
 def prefill(
-    run: Callable[..., Any], prompts: Sequence[Sequence[int]], pad_id: int
+    run: Callable[..., Any], prompts: Sequence[Sequence[int]]
 ) -> tuple[DynamicCache, Tensor]:
     """Run all but the last token of each prompt, and their shared prefix once.
 
     Args:
         run: The model.
         prompts: P lists of token ids.
-        pad_id: Any token id.
 
     Returns:
         The key/value cache, with P rows, and its mask (P, cached tokens).
@@ -102,7 +101,7 @@ def prefill(
         prefix = ()
     # The suffix of a prompt is what follows the prefix. The last token is in neither.
     suffix_rows = [tokens[len(prefix) :] for tokens in all_but_last]
-    suffixes, suffix_mask = left_padded(suffix_rows, pad_id)
+    suffixes, suffix_mask = left_padded(suffix_rows)
     prefix_mask = torch.ones(len(prompts), len(prefix), dtype=torch.long)
     mask = torch.cat([prefix_mask, suffix_mask], 1)
     cache = DynamicCache()
@@ -178,8 +177,6 @@ def shared_prompt_logps(
     input_ids: Tensor,
     attention_mask: Tensor,
     completion_length: int,
-    *,
-    pad_id: int,
 ) -> tuple[Tensor, Tensor]:
     """Compute per-token log-probabilities and entropies of completions, each prompt run once.
 
@@ -195,7 +192,6 @@ def shared_prompt_logps(
         attention_mask: (B, P + C), 1 for real tokens. TRL masks a completion as a whole or not at
             all; the tokens of tools are in another mask.
         completion_length: C.
-        pad_id: Any token id. It fills prompts to one length, where the mask hides it.
 
     Returns:
         `(log_probs, entropies)`, both (B, C) float32 in nats, and zero where masked.
@@ -216,7 +212,7 @@ def shared_prompt_logps(
         return model(**inputs, shift_labels=labels, fused_lm_head=True)
 
     # 1. Run the prompts without their last tokens.
-    cache, prompt_mask = prefill(run, prompts, pad_id)
+    cache, prompt_mask = prefill(run, prompts)
 
     # 2. Lay the completions out in lanes. `row_of_slot` and `step_of_slot` (lanes, width) say
     # where in the batch the token of each slot is. Both are -1 for padding.
