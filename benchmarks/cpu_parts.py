@@ -103,7 +103,6 @@ class Step:
             self.input_ids,
             self.mask,
             self.length,
-            pad_id=0,
             autocast=contextlib.nullcontext(),
         )
 

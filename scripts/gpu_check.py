@@ -533,11 +533,8 @@ def main() -> int:
 def check(request: Request, gpu: Any) -> dict[str, list[Row]]:
     """Run all phases and return the rows of each; on a GPU, each phase has its own process."""
     from grpo_nb.config.hardware import vllm_obstacle
-    from grpo_nb.machine.packages import vllm_problem
 
     obstacle = vllm_obstacle(request.settings(), gpu)
-    if obstacle is None:
-        obstacle = vllm_problem()
     planned = "planned" if obstacle is None else f"not used: {obstacle}"
     report = {"all": [measured("vLLM", planned)]}
     run = run_phase if gpu is None else in_a_process

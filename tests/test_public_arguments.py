@@ -193,7 +193,7 @@ def test_compare_with_missing_path_is_one_line(path: str) -> None:
 
 
 def test_run_folder_as_adapter_names_its_adapter(tiny_run: gn.runs.Run) -> None:
-    with pytest.raises(ValueError, match=r"is no LoRA.*That of a run is its adapter/"):
+    with pytest.raises(FileNotFoundError, match=r"is no LoRA.*That of a run is its adapter/"):
         gn.load_model(tiny_run.settings, adapter=tiny_run.path)
 
 
@@ -203,6 +203,6 @@ def test_run_as_adapter_names_its_adapter_path(tiny_run: gn.runs.Run) -> None:
 
 
 def test_missing_adapter_path_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="is no folder here") as error:
+    with pytest.raises(FileNotFoundError, match="is no LoRA: there is no adapter_config") as error:
         gn.load_model(SETTINGS, adapter=tmp_path / "none")
     assert len(str(error.value).splitlines()) == 1

@@ -78,7 +78,6 @@ class CpuEngine:
         attention_mask: Tensor,
         completion_length: int,
         *,
-        pad_id: int,
         autocast: contextlib.AbstractContextManager[Any],
     ) -> tuple[Tensor, Tensor]:
         """Return log-probabilities and entropies of completions, differentiable.
@@ -88,7 +87,6 @@ class CpuEngine:
             input_ids: (B, P + C) left-padded prompts followed by right-padded completions.
             attention_mask: (B, P + C).
             completion_length: C.
-            pad_id: Any token id.
             autocast: The trainer's autocast block.
 
         Returns:
@@ -96,7 +94,7 @@ class CpuEngine:
         """
         with self._folded.applied(), autocast:
             return shared_prompts.shared_prompt_logps(
-                model, input_ids, attention_mask, completion_length, pad_id=pad_id
+                model, input_ids, attention_mask, completion_length
             )
 
     def release(self) -> None:

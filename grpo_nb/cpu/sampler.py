@@ -76,7 +76,7 @@ def sample(
     with kept_modes(model), grouped_attention(), folded.applied(is_decoding=True):
         model.eval()
         run = partial(model, use_cache=True, logits_to_keep=1)
-        cache, mask = prefill(run, distinct_prompts, pad_id)
+        cache, mask = prefill(run, distinct_prompts)
         rows = torch.tensor(prompt_of_row)
         cache.layers = [_GrowingLayer(layer, rows, limit) for layer in cache.layers]
         mask = functional.pad(mask[rows], (0, limit), value=1)

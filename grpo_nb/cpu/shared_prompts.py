@@ -57,15 +57,11 @@ def cpu_engine_obstacle(model: PreTrainedModel, longest_row: int | None = None) 
         return f"{name} is multimodal"
     # Configurations without layer types have full attention in every layer. A window is None or 0
     # where it is not used.
-    window = getattr(config, "sliding_window", None)
-    covered_types = {"full_attention"}
-    if window:
-        covered_types.add("sliding_attention")
     layer_types = getattr(config, "layer_types", None) or ()
-    other_types = set(layer_types) - covered_types
-    if other_types:
-        listed = ", ".join(sorted(other_types))
-        return f"{name} has {listed} layers"
+    for layer_type in layer_types:
+        if layer_type not in ("full_attention", "sliding_attention"):
+            return f"{name} has {layer_type} layers"
+    window = getattr(config, "sliding_window", None)
     if window and (longest_row is None or longest_row > window):
         return (
             f"{name} uses a sliding window of {window} tokens, "
@@ -78,16 +74,8 @@ def cpu_engine_obstacle(model: PreTrainedModel, longest_row: int | None = None) 
     return None
 
 
-def _unpadded_prompts(ids: Tensor, mask: Tensor, completion_length: int) -> list[tuple[int, ...]]:
-    """Return the prompt of each row without its padding on the left."""
-    prompt_ids = ids[:, :-completion_length]
-    is_prompt = mask[:, :-completion_length].bool()
-    rows = zip(prompt_ids, is_prompt, strict=True)
-    return [tuple(row[is_token].tolist()) for row, is_token in rows]
-
-
-def left_padded(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, Tensor]:
-    """Return rows of token ids as one tensor (N, L), and its mask."""
+def left_padded(rows: Sequence[Sequence[int]], pad_id: int = 0) -> tuple[Tensor, Tensor]:
+    """Return rows of token ids as one tensor (N, L), and its mask, which hides the pad tokens."""
     ids = [torch.tensor(row, dtype=torch.long) for row in rows]
     mask = [torch.ones_like(row) for row in ids]
     pad = partial(pad_sequence, batch_first=True, padding_side="left")
@@ -95,14 +83,13 @@ def left_padded(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, Ten
 
 
 def prefill(
-    run: Callable[..., Any], prompts: Sequence[Sequence[int]], pad_id: int
+    run: Callable[..., Any], prompts: Sequence[Sequence[int]]
 ) -> tuple[DynamicCache, Tensor]:
     """Run all but the last token of each prompt, and their shared prefix once.
 
     Args:
         run: The model.
         prompts: P lists of token ids.
-        pad_id: Any token id.
 
     Returns:
         The key/value cache, with P rows, and its mask (P, cached tokens).
@@ -114,7 +101,7 @@ def prefill(
         prefix = ()
     # The suffix of a prompt is what follows the prefix. The last token is in neither.
     suffix_rows = [tokens[len(prefix) :] for tokens in all_but_last]
-    suffixes, suffix_mask = left_padded(suffix_rows, pad_id)
+    suffixes, suffix_mask = left_padded(suffix_rows)
     prefix_mask = torch.ones(len(prompts), len(prefix), dtype=torch.long)
     mask = torch.cat([prefix_mask, suffix_mask], 1)
     cache = DynamicCache()
@@ -124,8 +111,7 @@ def prefill(
             attention_mask=prefix_mask[:1],
             past_key_values=cache,
         )
-        only_row = torch.tensor([0])
-        cache = select_rows(cache, only_row.expand(len(prompts)))
+        cache = select_rows(cache, torch.zeros(len(prompts), dtype=torch.long))
     if suffixes.shape[1]:
         # Each suffix continues the positions of the prefix.
         positions = mask.cumsum(1) - 1
@@ -191,8 +177,6 @@ def shared_prompt_logps(
     input_ids: Tensor,
     attention_mask: Tensor,
     completion_length: int,
-    *,
-    pad_id: int,
 ) -> tuple[Tensor, Tensor]:
     """Compute per-token log-probabilities and entropies of completions, each prompt run once.
 
@@ -208,7 +192,6 @@ def shared_prompt_logps(
         attention_mask: (B, P + C), 1 for real tokens. TRL masks a completion as a whole or not at
             all; the tokens of tools are in another mask.
         completion_length: C.
-        pad_id: Any token id. It fills prompts to one length, where the mask hides it.
 
     Returns:
         `(log_probs, entropies)`, both (B, C) float32 in nats, and zero where masked.
@@ -216,7 +199,11 @@ def shared_prompt_logps(
     prompt_width = input_ids.shape[1] - completion_length
     prompt_lengths = attention_mask[:, :prompt_width].sum(1)
     is_completion = attention_mask[:, prompt_width:].bool()
-    prompt_per_row = _unpadded_prompts(input_ids, attention_mask, completion_length)
+    # The prompt of each row without its padding on the left.
+    prompt_per_row = [
+        row[prompt_width - length : prompt_width]
+        for row, length in zip(input_ids.tolist(), prompt_lengths.tolist(), strict=True)
+    ]
     prompts, prompt_of_row = deduplicate(prompt_per_row)
     dtype = next(model.parameters()).dtype
 
@@ -225,7 +212,7 @@ def shared_prompt_logps(
         return model(**inputs, shift_labels=labels, fused_lm_head=True)
 
     # 1. Run the prompts without their last tokens.
-    cache, prompt_mask = prefill(run, prompts, pad_id)
+    cache, prompt_mask = prefill(run, prompts)
 
     # 2. Lay the completions out in lanes. `row_of_slot` and `step_of_slot` (lanes, width) say
     # where in the batch the token of each slot is. Both are -1 for padding.

@@ -89,12 +89,10 @@ def run_episodes(
         # One that used up its rounds ends with a tool result, or with a call that nobody ran.
         last = turns[-1]
         has_answer = last.get("role") != "tool" and not last.get("tool_calls")
-        written = tokens_of_model(ids, mask)
         completion = GeneratedCompletion(
             text=final_text(turns),
-            tokens=len(written),
             is_truncated=not (has_ended and has_answer),
-            ids=tuple(written),
+            ids=tuple(tokens_of_model(ids, mask)),
             turns=tuple(turns),
             reward_columns=column,
         )

@@ -8,7 +8,7 @@ ready wheels; llama-cpp-python must be compiled.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,6 @@ def complete_with_gguf(
     *,
     max_completion_length: int,
     chat_template_kwargs: Mapping[str, Any] | None = None,
-    progress: Callable[[int], None] | None = None,
 ) -> list[GgufCompletion]:
     """Complete chat prompts with a GGUF file by greedy decoding, in the order of the prompts.
 
@@ -52,7 +51,6 @@ def complete_with_gguf(
         prompts: Chat messages of at least one chat.
         max_completion_length: Tokens of an answer.
         chat_template_kwargs: Further arguments of the chat template.
-        progress: Called with the number of answered prompts.
 
     Raises:
         EnvironmentProblem: xllamacpp is not installed.
@@ -60,7 +58,7 @@ def complete_with_gguf(
 
     >>> chats = [[{"role": "user", "content": "2 + 2?"}]]
     >>> complete_with_gguf("model.gguf", chats, max_completion_length=8)  # doctest: +SKIP
-    [GgufCompletion(text='4', tokens=2, is_truncated=False)]
+    [GgufCompletion(text='4', is_truncated=False)]
     """
     require_llama_cpp()
     file = Path(gguf)
@@ -71,15 +69,10 @@ def complete_with_gguf(
         "chat_template_kwargs": dict(chat_template_kwargs or {}),
         "threads": usable_cores(),
     }
-
-    def report_count(line: str) -> None:
-        if progress is not None and line.strip().isdigit():
-            progress(int(line))
-
     # A crash of llama.cpp ends the child alone, and its last words are in the error.
     script = Path(__file__).with_name("llama_cpp_child.py")
     try:
-        rows = run_script(script, request, on_line=report_count)
+        rows = run_script(script, request)
     except ChildError as error:
         raise LlamaCppError(f"llama.cpp on {file.name} {error}") from error
     return [GgufCompletion(**row) for row in rows]

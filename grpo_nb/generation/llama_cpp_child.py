@@ -1,9 +1,8 @@
 """Answer chats with a GGUF file through llama.cpp, in a process without the kit and unsloth.
 
 `grpo_nb.core.processes.run_script` runs this file. The request has `gguf`, `prompts` (chat
-messages), `chat_template_kwargs`, `limit` and `threads`. After each answer a line with
-the number of answers goes to standard output. The engine is llama.cpp's own server on this
-machine's loopback address, behind a key that only this process knows.
+messages), `chat_template_kwargs`, `limit` and `threads`. The engine is llama.cpp's own server on
+this machine's loopback address, behind a key that only this process knows.
 """
 
 from __future__ import annotations
@@ -32,11 +31,7 @@ def answer(request: dict[str, Any]) -> list[dict[str, Any]]:
         timeout=TIMEOUT_SECONDS,
         trust_env=False,
     )
-    answers = []
-    for prompt in request["prompts"]:
-        answers.append(complete(client, request, prompt))
-        print(len(answers), flush=True)
-    return answers
+    return [complete(client, request, prompt) for prompt in request["prompts"]]
 
 
 def start_server(request: dict[str, Any], key: str) -> xllamacpp.Server:
@@ -96,7 +91,6 @@ def complete(
     ids = completion["tokens"]
     return {
         "text": completion["content"],
-        "tokens": len(ids),
         "ids": ids,
         "prompt_ids": prompt_ids,
         "is_truncated": completion["stop_type"] == "limit",

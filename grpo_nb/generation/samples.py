@@ -15,8 +15,6 @@ class GeneratedCompletion:
 
     text: str
     """Generated text. For an episode, the text of the model's last message."""
-    tokens: int
-    """Number of tokens that the model wrote."""
     is_truncated: bool
     """True if it has no end token, or if the episode ends before the final answer."""
     ids: Sequence[int] = field(default=(), repr=False)
@@ -25,6 +23,11 @@ class GeneratedCompletion:
     """Messages of an episode, with the results of tools. Empty without tools."""
     reward_columns: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """Columns that rewards get besides those of the row: the environment of an episode."""
+
+    @property
+    def tokens(self) -> int:
+        """Number of tokens that the model wrote."""
+        return len(self.ids)
 
     @property
     def shown(self) -> str:

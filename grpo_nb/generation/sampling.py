@@ -195,9 +195,7 @@ def _completion(
 ) -> GeneratedCompletion:
     is_truncated = not tokens or tokens[-1] not in end_tokens
     text = tokenizer.decode(tokens, skip_special_tokens=True)
-    return GeneratedCompletion(
-        text, tokens=len(tokens), is_truncated=is_truncated, ids=tuple(tokens)
-    )
+    return GeneratedCompletion(text, is_truncated, ids=tuple(tokens))
 
 
 @torch.no_grad()

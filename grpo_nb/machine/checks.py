@@ -9,7 +9,7 @@ from typing import Literal
 
 from grpo_nb.core.tables import Html, Part, Shown, Table, bold
 from grpo_nb.machine import packages
-from grpo_nb.machine.gpu import GpuState, UnreadableGpu, driver_cuda, is_gpu_hidden, read_gpu
+from grpo_nb.machine.gpu import GpuState, UnreadableGpu, read_gpu
 from grpo_nb.machine.host import is_colab, usable_cores
 
 _MARKS = {"ok": "\u2713 ok", "warning": bold("! warning"), "problem": bold("\u2717 problem")}
@@ -50,12 +50,11 @@ class EnvironmentReport(Shown):
     @property
     def next_step(self) -> str:
         """The first problem with its fix, else the first warning or hint; empty without any."""
-        to_do = [check for check in self.checks if check.fix]
-        if not to_do:
-            return ""
-        problems = [check for check in to_do if check.status == "problem"]
-        first = problems[0] if problems else to_do[0]
-        return f"{first.name}: {first.found}. {first.fix}"
+        problems_first = sorted(self.checks, key=lambda check: check.status != "problem")
+        for check in problems_first:
+            if check.fix:
+                return f"{check.name}: {check.found}. {check.fix}"
+        return ""
 
     @property
     def table(self) -> Table:
@@ -87,9 +86,9 @@ def check_environment() -> EnvironmentReport:
         state = read_gpu()
     except UnreadableGpu as error:
         obstacle = str(error)
-    if state is None and _has_unread_gpu():
-        checks.append(Check("device", "warning", "GPU, not read without nvidia-ml-py", _INSTALL))
-        summary = "This machine has an NVIDIA GPU; it is checked once the packages are installed."
+    if packages.installed_version("nvidia-ml-py") is None:
+        # `read_gpu` asks the driver with this package.
+        summary = "A GPU, if there is one, is looked for once the packages are installed."
     elif state is None:
         checks.append(_check_cpu(obstacle))
         summary = f"Training runs on the CPU ({usable_cores()} cores), which is for small models."
@@ -125,12 +124,6 @@ def _check_kernel() -> Check:
     return Check("this kernel", "ok", "the loaded packages are the installed ones")
 
 
-def _has_unread_gpu() -> bool:
-    """Return True if there is a GPU, but not yet the package with which `read_gpu` asks for it."""
-    is_package_missing = packages.installed_version("nvidia-ml-py") is None
-    return is_package_missing and not is_gpu_hidden() and driver_cuda() is not None
-
-
 def _check_cpu(obstacle: str) -> Check:
     """Report the CPU, and the reason why the GPU of this machine cannot be used, if any."""
     found = f"CPU, {usable_cores()} cores"
@@ -147,9 +140,8 @@ def _check_gpu(state: GpuState) -> Check:
     """Check that the installed torch can start on the GPU."""
     gpu = state.gpu
     major, minor = gpu.compute_capability
-    precision = "bf16" if gpu.has_bfloat16 else "fp16"
     found = (
-        f"{gpu.name} ({major}.{minor}, {precision}), {gpu.memory_gib:.0f} GiB, "
+        f"{gpu.name} ({major}.{minor}), {gpu.memory_gib:.0f} GiB, "
         f"driver {state.driver} for CUDA {state.cuda[0]}.{state.cuda[1]}"
     )
     build = packages.read_torch_build()

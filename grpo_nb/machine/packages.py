@@ -1,10 +1,8 @@
 """Read the versions of installed packages and of the packages that this kernel has loaded.
 
-The versions come from metadata and files, without an import. Only vLLM is imported, in a separate
-process, because a vLLM that was built for another CUDA version would crash the kernel.
+The versions come from metadata and files, without an import.
 """
 
-import functools
 import importlib.util
 import re
 import runpy
@@ -12,7 +10,6 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from grpo_nb.core.processes import ChildError, run_command
 from grpo_nb.upstream.symbols import installed_version
 
 # Commands with which a user installs packages by hand: all that the kit needs, and torch with vLLM.
@@ -131,24 +128,3 @@ def breaking_packages() -> list[str]:
     if torchao and minor_release(torchao) < (0, 16):
         names.append("torchao")
     return names
-
-
-@functools.cache
-def vllm_problem() -> str | None:
-    """Return why the installed vLLM does not load here, or None if it loads.
-
-    The first call imports vLLM in a separate process, which takes some seconds, and minutes on a
-    fresh machine, where it reads 3 GB. Later calls return the same result.
-    """
-    command = [sys.executable, "-c", "from vllm import LLM, SamplingParams"]
-    try:
-        lines = run_command(command)
-    except ChildError as error:
-        return f"{str(error).splitlines()[0]} {error.last(1)[:300]}"
-    # If a compiled part does not load, vLLM only logs the error (vllm/platforms/cuda.py,
-    # import_kernels) and fails later. The message "does not define module export function" is
-    # harmless: in older CPU builds the file is a plain library, which vLLM can still use.
-    for line in lines:
-        if "Failed to import from vllm._C" in line and "not define module export" not in line:
-            return line
-    return None

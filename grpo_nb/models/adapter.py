@@ -8,8 +8,10 @@ _CONFIG = "adapter_config.json"
 _TENSORS = "adapter_model.safetensors"
 _MATRICES = (".lora_A.weight", ".lora_B.weight")
 # Options that change how PEFT computes a layer, so that it is no longer base + lora_alpha / r *
-# B @ A. Names and shapes of the tensors do not show them.
+# B @ A. Names and shapes of the tensors do not show them. `load_model` puts its LoRA on every
+# layer, so an adapter on some layers is none of its own either.
 _NOT_PLAIN = (
+    "layers_to_transform",
     "use_rslora",
     "use_dora",
     "alpha_pattern",
@@ -33,33 +35,23 @@ def read_adapter(folder: Path) -> dict[str, Any]:
         folder: Folder that PEFT wrote.
 
     Raises:
-        FileNotFoundError: There is no such folder, or the tensors are missing.
-        ValueError: The folder holds no adapter, or not a plain LoRA.
+        FileNotFoundError: The folder holds no adapter in PEFT's files.
+        ValueError: The adapter is not a plain LoRA.
     """
     from peft import PeftConfig
     from safetensors import safe_open
 
-    if not folder.exists():
+    missing = [name for name in (_CONFIG, _TENSORS) if not (folder / name).is_file()]
+    if missing:
         raise FileNotFoundError(
-            f"adapter = {str(folder)!r} is no folder here (looked in {Path.cwd()}). For a LoRA of "
-            "the Hub, write adapter=huggingface_hub.snapshot_download(...)."
-        )
-    if not (folder / _CONFIG).is_file():
-        raise ValueError(
-            f"adapter = {str(folder)!r} is no LoRA: it has no {_CONFIG}. Name the folder that PEFT "
-            "wrote. That of a run is its adapter/; for a whole model, write "
-            "settings = settings.replace(model=...)."
-        )
-    if not (folder / _TENSORS).is_file():
-        raise FileNotFoundError(
-            f"adapter = {str(folder)!r} has no {_TENSORS}. If it has an adapter_model.bin, load it "
-            "with PEFT and save it again, model.save_pretrained(folder)."
+            f"adapter = {str(folder)!r} is no LoRA: there is no {' and no '.join(missing)} (looked "
+            f"in {Path.cwd()}). Name the folder that PEFT wrote. That of a run is its adapter/. If "
+            "it has an adapter_model.bin, load it with PEFT and save it again, "
+            "model.save_pretrained(folder). For a LoRA of the Hub, write "
+            "adapter=huggingface_hub.snapshot_download(...)."
         )
     config = PeftConfig.from_pretrained(str(folder))
     obstacles = options_beyond_plain_lora(config)
-    # `load_model` puts its LoRA on every layer, and trains nothing else.
-    if getattr(config, "layers_to_transform", None) is not None:
-        obstacles.append("layers_to_transform")
     with safe_open(folder / _TENSORS, "pt") as file:
         names = list(file.keys())
     obstacles += [name for name in names if not name.endswith(_MATRICES)]
@@ -102,8 +94,8 @@ def save_adapter(model: Any, folder: str | Path) -> None:
     Path(folder, "README.md").unlink(missing_ok=True)
 
 
-def load_adapter(model: Any, folder: str | Path, adapter: str = "default") -> None:
-    """Copy a saved LoRA into one of the model's adapters, and check that every tensor arrived.
+def load_adapter(model: Any, folder: str | Path) -> None:
+    """Copy a saved LoRA into the trained one (`default`), and check that every tensor arrived.
 
     Where subfolders hold adapters too, transformers' own loader does not load the adapter at the
     top, which silently keeps its initial zeros. So the tensors are loaded here and compared.
@@ -117,7 +109,7 @@ def load_adapter(model: Any, folder: str | Path, adapter: str = "default") -> No
     from safetensors.torch import load_file
 
     saved = load_file(Path(folder) / _TENSORS)
-    expected = get_peft_model_state_dict(model, adapter_name=adapter)
+    expected = get_peft_model_state_dict(model)
     saved_shapes = {name: tensor.shape for name, tensor in saved.items()}
     if saved_shapes != {name: tensor.shape for name, tensor in expected.items()}:
         raise ValueError(
@@ -125,8 +117,8 @@ def load_adapter(model: Any, folder: str | Path, adapter: str = "default") -> No
             "to another base model, rank or set of target modules. Load the model with the "
             "settings of that run."
         )
-    set_peft_model_state_dict(model, saved, adapter_name=adapter)
-    loaded = get_peft_model_state_dict(model, adapter_name=adapter)
+    set_peft_model_state_dict(model, saved)
+    loaded = get_peft_model_state_dict(model)
     for name, tensor in saved.items():
         arrived = loaded[name].cpu()
         is_equal = torch.equal(arrived, tensor.to(arrived.dtype))

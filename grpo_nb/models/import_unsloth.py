@@ -27,7 +27,7 @@ _PATCHED_BY_UNSLOTH = ("trl", "transformers", "peft")
 _BY_THE_KIT = "imported_by_grpo_nb"
 
 
-class _Nowhere(io.TextIOBase):
+class _Nowhere(io.StringIO):
     """Output that nobody sees, in place of stdout while unsloth is imported or a model is loaded.
 
     Only Python's stdout is replaced. C code and child processes still write to descriptor 1: muting
@@ -40,9 +40,6 @@ class _Nowhere(io.TextIOBase):
         See vllm/utils/system_utils.py, suppress_stdout.
         """
         return 1
-
-    def write(self, text: str) -> int:
-        return len(text)
 
 
 @contextlib.contextmanager
@@ -71,12 +68,9 @@ def import_unsloth() -> Any:
     """
     gpu = find_gpu()
     has_vllm = gpu is not None and importlib.util.find_spec("vllm") is not None
-    variables = _variables(gpu, has_vllm)
-    if gpu is None:
-        variables |= SPIN_VARIABLES
-    else:
+    if gpu is not None:
         _require_import_order()
-    for name, value in variables.items():
+    for name, value in _variables(gpu, has_vllm).items():
         os.environ.setdefault(name, value)
     # bitsandbytes warns, in a red box, that a faster 4-bit product on a CPU could be downloaded,
     # which nothing here would use.
@@ -158,7 +152,7 @@ def _variables(gpu: Gpu | None, has_vllm: bool) -> dict[str, str]:
         variables["THP_MEM_ALLOC_ENABLE"] = "1"
         # The kit computes in float32, whatever instructions the processor has.
         variables[CPU_BF16_ENV] = "0"
-        return variables
+        return variables | SPIN_VARIABLES
     # Lets vLLM give its memory back while gradients are computed. Without vLLM it would only keep
     # unsloth_zoo from switching "expandable segments" on, with which torch joins free blocks.
     if has_vllm:

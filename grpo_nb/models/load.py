@@ -14,7 +14,6 @@ from grpo_nb.core.argument_types import require
 from grpo_nb.core.problems import EnvironmentProblem, error_summary, warn_user
 from grpo_nb.machine.faults import find_fix, gpu_problem, is_out_of_memory
 from grpo_nb.machine.gpu import Gpu, find_gpu
-from grpo_nb.machine.packages import BY_HAND_WITH_VLLM, vllm_problem
 from grpo_nb.models.adapter import load_adapter, read_adapter
 from grpo_nb.models.import_unsloth import import_unsloth, silently
 from grpo_nb.models.load_record import RECORDS, LoadRecord
@@ -101,14 +100,8 @@ def _load_with_best_engine(settings: Settings, source: str) -> tuple[Any, Any, s
             "torch reports a GPU, but no NVIDIA driver was found (AMD is not supported). To use "
             "the CPU, set CUDA_VISIBLE_DEVICES=-1 before the kernel starts."
         )
-    obstacle = vllm_obstacle(settings, gpu)
-    if obstacle is None:
-        # The slowest question comes last: vLLM is imported in another process, once per kernel.
-        problem = vllm_problem()
-        if problem is not None:
-            fix = f"{BY_HAND_WITH_VLLM}, then restart the kernel"
-            obstacle = f"vLLM does not load: {problem} ({fix})"
     loaded = None
+    obstacle = vllm_obstacle(settings, gpu)
     if obstacle is None:
         fix = "fast_inference=False skips the attempt"
         try:
@@ -152,7 +145,9 @@ def loader_arguments(settings: Settings, source: str, gpu: Gpu | None) -> dict[s
         "load_in_4bit": settings.load_in_4bit,
         # Only one precision may be set (unsloth/models/loader.py, _precision_flags_conflict).
         "load_in_16bit": not settings.load_in_4bit,
-        "use_gradient_checkpointing": _checkpointing(gpu),
+        # Trades time for memory. A GPU is short of memory. A CPU is not, and would lose its
+        # key/value cache.
+        "use_gradient_checkpointing": "unsloth" if gpu else False,
     }
     if gpu is None or settings.dtype != "auto":
         import torch
@@ -173,17 +168,10 @@ def lora_arguments(settings: Settings, gpu: Gpu | None) -> dict[str, Any]:
         "lora_alpha": settings.lora_alpha,
         "lora_dropout": settings.lora_dropout,
         "target_modules": list(settings.lora_target_modules),
-        "use_gradient_checkpointing": _checkpointing(gpu),
+        # As for the loader.
+        "use_gradient_checkpointing": "unsloth" if gpu else False,
         "random_state": settings.seed,
     }
-
-
-def _checkpointing(gpu: Gpu | None) -> str | bool:
-    """Return Unsloth's value for gradient checkpointing, which trades time for memory.
-
-    A GPU is short of memory. A CPU is not, and would lose its key/value cache.
-    """
-    return "unsloth" if gpu else False
 
 
 def _load(settings: Settings, source: str, gpu: Gpu | None) -> tuple[Any, Any]:

@@ -209,11 +209,8 @@ class KitTrainer(GRPOTrainer):
         batch = (model, input_ids, attention_mask, logits_to_keep)
         if self.engine is None:
             return super()._get_per_token_logps_and_entropies(*batch, *args, **kwargs)
-        log_probs, entropies = self.engine.log_probs(
-            *batch,
-            pad_id=self._tokenizer.pad_token_id,
-            autocast=self.accelerator.autocast(),
-        )
+        autocast = self.accelerator.autocast()
+        log_probs, entropies = self.engine.log_probs(*batch, autocast=autocast)
         return log_probs, entropies, None  # no loss of a mixture of experts
 
     # 3. Tools and rewards. Calls of tools are limited in time, and rewards get the tokens that the

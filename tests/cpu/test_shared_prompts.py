@@ -30,7 +30,7 @@ CASES = {
 
 
 def shared(model, ids, mask, length):
-    return shared_prompts.shared_prompt_logps(model, ids, mask, length, pad_id=0)
+    return shared_prompts.shared_prompt_logps(model, ids, mask, length)
 
 
 @pytest.mark.parametrize("case", CASES)

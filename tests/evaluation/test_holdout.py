@@ -13,7 +13,7 @@ def correct_of(
 ) -> list[bool]:
     """Return which of the texts are correct answers to one question."""
     questions = [{"question": "?", "answer": gold}] * len(texts)
-    completions = [GeneratedCompletion(text, tokens=5, is_truncated=False) for text in texts]
+    completions = [GeneratedCompletion(text, False, ids=range(5)) for text in texts]
     grader = grader or gn.rewards.correctness()
     rows = grade_answers(questions, completions, gn.tasks.xml(), grader=grader)
     return [row["is_correct"] for row in rows]

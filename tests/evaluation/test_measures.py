@@ -20,7 +20,7 @@ FULL = "<reasoning>\n{0} + {0} = {1}\n</reasoning>\n<answer>\n{1}\n</answer>"
 def answered(label: str, texts: list[str]) -> Evaluation:
     """Grade one text for each of the sums 0 + 0, 1 + 1, ..."""
     rows = [{"question": f"What is {i} + {i}?", "answer": str(2 * i)} for i in range(len(texts))]
-    completions = [GeneratedCompletion(text, tokens=5, is_truncated=False) for text in texts]
+    completions = [GeneratedCompletion(text, False, ids=range(5)) for text in texts]
     read = grade_answers(rows, completions, gn.tasks.xml(), gn.rewards.correctness())
     return Evaluation(
         label,

@@ -160,7 +160,7 @@ def curve(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, float]]:
     def answers(*given: object) -> list[GeneratedCompletion]:
         count = next(right)
         texts = [str(2 * i if i < count else 99) for i in range(4)]
-        return [GeneratedCompletion(text, tokens=1, is_truncated=False) for text in texts]
+        return [GeneratedCompletion(text, False, ids=range(1)) for text in texts]
 
     monkeypatch.setattr("grpo_nb.training.recorder.answers_of_model", answers)
     task = SimpleNamespace(

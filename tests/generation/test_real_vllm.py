@@ -28,7 +28,6 @@ from grpo_nb.generation.vllm import (
     sampling_arguments,
     vllm_sampling_obstacle,
 )
-from grpo_nb.machine.packages import vllm_problem
 from grpo_nb.upstream.vllm import longest_row_of
 from scripts.gpu_check import model_runner_class
 from tests.support.real_vllm import load_with_engine, needs_vllm, trained_tensors
@@ -96,7 +95,6 @@ def generation_config(**changes: object) -> GenerationConfig:
 def test_engine_starts_in_the_kits_loader(loaded) -> None:
     """vLLM asks for the descriptor of stdout while it makes the process group of a process."""
     model = loaded[0]
-    assert vllm_problem() is None
     assert has_vllm_engine(model)
     assert choose_engine(model).is_vllm
     assert longest_row_of(model.vllm_engine) == LONGEST_ROW

@@ -285,7 +285,7 @@ def test_generate_asks_the_engine_once(model: Any) -> None:
     answers = complete(model, *[SHORT] * 5, progress=done.append)
     assert len(model.vllm_engine.calls) == 1
     assert done == [5]
-    assert answers[0] == GeneratedCompletion("5 9", 3, False, tuple(WRITTEN))
+    assert answers[0] == GeneratedCompletion("5 9", False, tuple(WRITTEN))
 
 
 def test_generate_leaves_an_engine_awake_that_was_awake(model: Any) -> None:

@@ -155,7 +155,6 @@ def on_a_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path):
     for module in (models, choice, smaller_settings):
         monkeypatch.setattr(module, "find_gpu", lambda: GPUS["t4"])
     monkeypatch.setattr(hardware, "installed_version", lambda name: "0.31.0")
-    monkeypatch.setattr(models, "vllm_problem", lambda: None)
     monkeypatch.setattr(vllm_utils, "_build_lora_request", lambda *_: None)
     for name in ("handlers", "level", "propagate"):  # which vLLM's start configures
         monkeypatch.setattr(LOG, name, getattr(LOG, name))
@@ -236,12 +235,18 @@ def test_without_vllm_it_falls_back_and_says_so(on_a_gpu, monkeypatch) -> None:
     assert choose_engine(model).why_not_vllm.startswith("vLLM is not installed")
 
 
-def test_vllm_that_does_not_load_is_left_out_with_its_error(on_a_gpu, monkeypatch) -> None:
-    monkeypatch.setattr(models, "vllm_problem", lambda: "vllm/_C.abi3.so: undefined symbol")
-    loader = Loader()
-    model, _ = on_a_gpu(loader, warned=r"vLLM does not load: .*undefined symbol \(pip install")
-    assert "fast_inference" not in loader.calls[0]
-    assert "undefined symbol" in RECORDS[model].why_not_vllm
+def test_vllm_that_unsloth_disabled_is_left_out_with_its_error(on_a_gpu) -> None:
+    """Unsloth imports vLLM when it is imported, and its loader gives the error of that import."""
+    words = (
+        "Unsloth: Detected broken vLLM binary extension; disabling vLLM imports and continuing "
+        "import.\n`fast_inference = True` needs a working vLLM."
+    )
+    loader = Loader(error=words)
+    model, _ = on_a_gpu(
+        loader, warned=r"Detected broken vLLM binary extension.*pip install -r requirements.txt -r"
+    )
+    assert "fast_inference" not in loader.calls[1]
+    assert "broken vLLM" in RECORDS[model].why_not_vllm
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def test_plain_rows_are_sampled_with_the_prompt_of_a_task(loaded, monkeypatch) -
 
     def generate(model: Any, tokenizer: Any, asked: list, **options: Any) -> list:
         prompts.extend(asked)
-        return [GeneratedCompletion("23", 2, False) for _ in asked]
+        return [GeneratedCompletion("23", False, ids=(1, 2)) for _ in asked]
 
     monkeypatch.setattr(sampling, "generate", generate)
     lab.sample()

@@ -44,7 +44,7 @@ def choose(loaded: tuple, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Leve
                 value = eval(question.removeprefix("What is ").removesuffix("?"))
                 answer = value if i % 8 < right_of_eight[question] else -1
                 text = gn.tasks.xml().render("so", str(answer))
-                completions.append(GeneratedCompletion(text, 20, False))
+                completions.append(GeneratedCompletion(text, False, ids=range(20)))
             return completions
 
         monkeypatch.setattr("grpo_nb.generation.sampling.generate", generate)
