@@ -109,8 +109,7 @@ def find_damage(folder: Path) -> str | None:
 def keep_newest(root: Path, count: int) -> None:
     """Delete all but the newest `count` checkpoints."""
     for _, folder in checkpoint_folders(root)[:-count]:
-        # The manifest goes first, so that an interrupted deletion leaves no complete checkpoint.
-        (folder / MANIFEST).unlink(missing_ok=True)
+        # The manifest lists each file, so a partly deleted checkpoint counts as incomplete.
         shutil.rmtree(folder)
 
 

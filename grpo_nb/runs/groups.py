@@ -120,11 +120,10 @@ class GroupScores:
         return not is_equal
 
     def __repr__(self) -> str:
-        question = " ".join(self.question.split())
         # As literals, so that a terminal executes no control characters.
-        texts = [repr(" ".join(text.split())[:80]) for text in self.transcripts]
+        texts = self.transcripts.str[:80].map(repr)
         columns = self.table[["advantage", "total"]].assign(completion=texts)
-        return f"Group {self.number}: {question[:100]}\n{columns.to_string(index=False)}"
+        return f"Group {self.number}: {self.question[:100]!r}\n{columns.to_string(index=False)}"
 
     def _repr_html_(self) -> str:
         return with_styles("group", group=self)

@@ -96,4 +96,4 @@ def test_rise_of_rows_of_several_steps_calls_them_logged_steps() -> None:
     described = describe_run([row | {"completions/clipped_ratio": 0.5} for row in logged])
     assert "NaN or infinite at 1 further logged steps" in described
     assert "truncated (last 4 logged steps)" in described
-    assert "at least 5 logged steps" in reward_rise(logged[:2]).sentence
+    assert "fewer than 5 logged steps" in reward_rise(logged[:2]).sentence

@@ -118,13 +118,8 @@ def test_viewer_of_a_running_run_opens_at_its_newest_step(run: gn.runs.Run) -> N
 
 
 def test_viewer_without_completions_says_so(empty: gn.runs.Run) -> None:
-    shows = gn.RunViewer(empty)
-    assert shows.step is None
-    assert "No completions" in shows._step_view.value
-    empty.write_step({"step": 1, "reward": 0.5}, None)
-    shows = gn.RunViewer(empty)
-    assert shows._errors.value == ""
-    assert "No completions" in shows._step_view.value
+    with pytest.raises(ValueError, match="the run 'made' has no completions yet"):
+        gn.RunViewer(empty)
 
 
 def test_everything_is_escaped(empty: gn.runs.Run) -> None:

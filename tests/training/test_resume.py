@@ -321,10 +321,10 @@ def test_auto_refuses_a_damaged_newest_run(root: Path, settings: gn.Settings) ->
     run = make_run(root / "a")
     put(root / "b" / "run.json", b'{"status": "running", "pid": "x"}')
     with pytest.raises(
-        ValueError, match=r"'b' may be the newest, and cannot be read: .*started: Field required"
+        ValueError, match=r"'b' may be the newest, and cannot be read: .*started Field required"
     ):
         find_run(settings, None, "auto")
-    with pytest.raises(ValueError, match="started: Field required"):
+    with pytest.raises(ValueError, match="started Field required"):
         find_run(settings, "b", "auto")
     assert find_run(settings, None, "a").run.path == run.path
 
