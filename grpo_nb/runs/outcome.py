@@ -18,8 +18,6 @@ LEVEL = 0.01
 #: Fewest steps that can show a rise. Four values have 24 orders, so even a steady rise of four
 #: steps has p = 1/24, above `LEVEL`.
 MIN_STEPS = 5
-#: Rows at the end of a run that the reward in tables is averaged over.
-LAST_ROWS = 10
 #: Notebooks break longer printed lines in the middle of a word.
 LINE_WIDTH = 88
 
@@ -128,15 +126,12 @@ def describe_run(rows: Sequence[Row], reference: str = "the reference model") ->
     broken = sum("reward" in row for row in rows) - rise.steps
     if broken:
         parts.append(f"it was NaN or infinite at {broken} further logged steps")
-    third = max(1, rise.steps // 3)
-    last = rows[-third:]
+    last = rows[-max(1, rise.steps // 3) :]
     kl = metric_values(last, "kl")
     parts.append(f"KL to {reference} {mean(kl):.3f}" if kl else "KL not measured")
     truncated = metric_values(last, "completions/clipped_ratio")
     if truncated:
-        parts.append(
-            f"{mean(truncated):.0%} of the completions truncated (last {third} logged steps)"
-        )
+        parts.append(f"{mean(truncated):.0%} of the completions truncated at the end")
     return "; ".join(parts) + "."
 
 

@@ -79,7 +79,6 @@ CONTENT_ERRORS = (
     AttributeError,
     ArithmeticError,
     RecursionError,
-    OSError,
 )
 
 
@@ -95,7 +94,7 @@ def reading(file: Path, where: str = "") -> Iterator[None]:
     """
     try:
         yield
-    except CONTENT_ERRORS as error:
+    except (*CONTENT_ERRORS, OSError) as error:
         # pyarrow raises an OSError without a number for a damaged file.
         has_errno = isinstance(error, OSError) and error.errno is not None
         if has_errno:

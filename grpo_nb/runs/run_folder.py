@@ -207,11 +207,9 @@ class Run(Shown):
         """Status with the reason, if it is known."""
         status = self.status
         info = self.info
-        if status == "failed" and "error" in info:
-            return f"failed: {info['error']}"
-        if status == "stopped" and "stopped_by" in info:
-            return f"stopped by {info['stopped_by']}"
-        return status
+        reasons = {"failed": info.get("error"), "stopped": info.get("stopped_by")}
+        reason = reasons.get(status)
+        return f"{status}: {reason}" if reason else status
 
     @property
     def checkpoint_step(self) -> int | None:

@@ -6,13 +6,12 @@ fields that the kit reads are checked first, by pydantic. Errors name the file, 
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired
 
-from pydantic import BaseModel, Field, InstanceOf, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, InstanceOf, TypeAdapter
 from typing_extensions import TypedDict
 
 from grpo_nb.runs.outcome import MajorityBaseline
@@ -28,13 +27,19 @@ Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Interval = tuple[Number, Number]
 
 
-class SettingsRecord(TypedDict):
+class Record(TypedDict):
+    """Base class of the objects in run.json. Fields that are not listed are kept as they are."""
+
+    __pydantic_config__ = ConfigDict(extra="allow")
+
+
+class SettingsRecord(Record):
     """The field of the settings that is read without `Settings`."""
 
     max_steps: Count
 
 
-class TaskRecord(TypedDict):
+class TaskRecord(Record):
     """Description of the task. The format has the fields of `AnswerFormat`."""
 
     name: Text
@@ -44,7 +49,7 @@ class TaskRecord(TypedDict):
     fingerprint: Text
 
 
-class RewardRecord(TypedDict):
+class RewardRecord(Record):
     """Description of a reward."""
 
     name: Text
@@ -55,19 +60,19 @@ class RewardRecord(TypedDict):
     range: NotRequired[Interval | None]
 
 
-class GpuRecord(TypedDict):
+class GpuRecord(Record):
     """Description of a GPU."""
 
     name: Text
 
 
-class MachineRecord(TypedDict):
+class MachineRecord(Record):
     """Description of the machine."""
 
     gpu: GpuRecord | None
 
 
-class RowRecord(TypedDict):
+class RowRecord(Record):
     """The field that every row of metrics.jsonl has."""
 
     step: Count
@@ -137,17 +142,14 @@ def read_run_info(path: Path) -> RunInfo:
             of grpo_nb wrote the file. The message names file, field and value.
     """
     with reading(path):
-        content = json.loads(path.read_text("utf-8"))
-        RUN_INFO.validate_python(content)
+        # A later version may have added fields without changing the meaning of the others.
+        info = RUN_INFO.validate_python(json.loads(path.read_text("utf-8")))
         # Earlier versions wrote the epochs beside the steps, and None for a warm-up of a tenth.
-        settings = content["settings"]
-        settings.pop("num_train_epochs", None)
-        if settings.get("warmup_steps", 0) is None:
-            settings["warmup_steps"] = 0.1
-        AnswerFormat(**content["task"]["format"])
-    # A later version may have added fields without changing the meaning of the others.
-    names = {field.name for field in dataclasses.fields(RunInfo)}
-    return RunInfo(**{name: value for name, value in content.items() if name in names})
+        info.settings.pop("num_train_epochs", None)
+        if info.settings.get("warmup_steps", 0) is None:
+            info.settings["warmup_steps"] = 0.1
+        AnswerFormat(**info.task["format"])
+    return info
 
 
 class ComparisonPart(BaseModel, extra="allow"):

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.tables import Part, Shown, Table, bold
-from grpo_nb.runs.outcome import LAST_ROWS
-from grpo_nb.runs.rows import HOLDOUT_MEASURES, mean, metric_values
+from grpo_nb.runs.outcome import reward_rise
+from grpo_nb.runs.rows import HOLDOUT_MEASURES
 from grpo_nb.runs.run_folder import Run, open_run
 from grpo_nb.runs.run_info import SavedComparison
 
@@ -122,12 +122,12 @@ def _cells_of(run: Run) -> tuple[str, ...]:
     """
     rows = run.rows
     done = rows[-1]["step"] if rows else 0
-    rewards = metric_values(rows[-LAST_ROWS:], "reward")
+    rise = reward_rise(rows)
     return (
         run.name,
         run.status,
         f"{done} of {run.settings.max_steps}",
-        f"{mean(rewards):.2f}" if rewards else "not measured",
+        f"{rise.last:.2f}" if rise.steps else "not measured",
         _holdout_in_words(run.comparison),
     )
 

@@ -1,16 +1,14 @@
-"""The run viewer: a widget that shows the groups of a step. The same can be had from `Run.step`.
+"""The run viewer: a widget that shows the groups of a step. `Run.step` returns the same.
 
 Core ipywidgets, 7.7 to 8. Callbacks run on the kernel's main thread between cells: during a
 training in the same kernel nothing here answers, from another notebook everything does.
 """
 
 from pathlib import Path
-from typing import ClassVar
 
 import ipywidgets as widgets
 
 from grpo_nb.core.panels import Panel, above, in_panel, section, view
-from grpo_nb.runs.groups import render_view
 from grpo_nb.runs.run_folder import Run, open_run
 
 
@@ -30,8 +28,6 @@ class RunViewer(Panel):
     >>> RunViewer("runs/first")  # doctest: +SKIP
     """
 
-    panel_sheets: ClassVar[tuple[str, ...]] = ("runs/viewer.css",)
-
     def __init__(self, run: Run | str | Path) -> None:
         super().__init__()
         self.run = open_run(run)
@@ -44,7 +40,9 @@ class RunViewer(Panel):
         )
         self._slider = above(slider, "340px")
         self._step_view = view()
-        explanation = "its groups, completions in the order of their advantages"
+        explanation = (
+            "as run.step(number): its groups, completions in the order of their advantages"
+        )
         self.children = [
             self._header(),
             self._errors,
@@ -68,4 +66,4 @@ class RunViewer(Panel):
     def _show_step(self) -> None:
         """Show the groups of the chosen step, folded."""
         groups = self.run.step(self.step)
-        self._step_view.value = render_view("step", step=groups, run_step=self.step)
+        self._step_view.value = groups._repr_html_()

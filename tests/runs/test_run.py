@@ -78,7 +78,7 @@ def test_run_reads_back_its_files(tmp_path: Path) -> None:
         ("finished", GONE, None, "finished"),
         ("running", GONE, "elsewhere", "unknown"),
         ("failed", GONE, None, "failed: ValueError: no"),
-        ("stopped", GONE, None, "stopped by Watcher"),
+        ("stopped", GONE, None, "stopped: Watcher"),
     ],
 )
 def test_status_sentence_of_each_state(
