@@ -72,7 +72,7 @@ class MachineRecord(Record):
     gpu: GpuRecord | None
 
 
-class RowRecord(Record):
+class RowRecord(TypedDict):
     """The field that every row of metrics.jsonl has."""
 
     step: Count

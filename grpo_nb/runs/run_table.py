@@ -65,8 +65,7 @@ class RunTable(Shown, Sequence):
         head = ("name", "status", "steps", "reward", "held-out", "what differs")
         yield Table(lines, head, right=(3,), narrow=(0, 2), wide=(5,))
         for name, reason in self.unreadable.items():
-            # A folder's name can hold line breaks.
-            yield f"{' '.join(name.split())} cannot be read: {reason}"
+            yield f"{name} cannot be read: {reason}"
 
 
 def list_runs(root: str | Path | None = None) -> RunTable:
@@ -109,9 +108,7 @@ def side_by_side(*runs: Run | str | Path) -> RunTable:
     >>> len(gn.runs.side_by_side(run))
     1
     """
-    opened = tuple(open_run(run) for run in runs)
-    names = ", ".join(run.name for run in opened)
-    return RunTable(f"Runs {names}", opened)
+    return RunTable("Runs side by side", tuple(open_run(run) for run in runs))
 
 
 def _cells_of(run: Run) -> tuple[str, ...]:
