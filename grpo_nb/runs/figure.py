@@ -219,7 +219,8 @@ def _draw_panels(
         _style_panel(axis, panel)
         # Held-out scores are few, and each is a mean over questions already.
         panel_window = 1 if panel is HOLDOUT else window
-        _label_lines(axis, [_draw_curve(axis, curve, panel_window) for curve in curves[panel]])
+        labels = {_draw_curve(axis, curve, panel_window): curve.label for curve in curves[panel]}
+        _label_lines(axis, labels)
         # Shares always have the same axis, so that panels and runs can be compared.
         if panel.is_share:
             axis.set_ylim(0, 1.02)
@@ -262,20 +263,19 @@ def _draw_curve(axis: Axes, curve: Curve, window: int) -> Line2D:
         # Few values have a dot each.
         marker="o" if len(values) <= 12 else None,
         markersize=3.5,
-        label=curve.label,
     )
     return line
 
 
-def _label_lines(axis: Axes, lines: Sequence[Line2D]) -> None:
+def _label_lines(axis: Axes, labels: Mapping[Line2D, str]) -> None:
     """Write the label of each line to the right of a panel, the highest line first."""
     # In the order of the ends of the lines, each in a row of its own, so none overlap.
-    ordered = sorted(lines, key=lambda line: line.get_ydata()[-1], reverse=True)
+    ordered = sorted(labels, key=lambda line: line.get_ydata()[-1], reverse=True)
     for number, line in enumerate(ordered):
         axis.text(
             1.03,
             1 - LABEL_DISTANCE * number,
-            line.get_label(),
+            labels[line],
             transform=axis.transAxes,
             va="center",
             fontsize=8.5,

@@ -141,6 +141,7 @@ def test_total_reward_shows_values_pale_and_mean_strong() -> None:
     raw, mean = panels(rows)["Total reward"].get_lines()
     assert list(raw.get_ydata()) == [row["reward"] for row in rows]
     assert raw.get_linewidth() < mean.get_linewidth()
+    assert "".join(texts_of(panels(rows)["Total reward"])) == "weighted sum"
     last_five = [row["reward"] for row in rows[-5:]]
     assert mean.get_ydata()[-1] == pytest.approx(sum(last_five) / 5)
 
