@@ -186,7 +186,7 @@ def _holdout_curves(table: pandas.DataFrame) -> list[Curve]:
             values = table[measure.key].dropna()
             label = f"{measure.label} {values.iloc[-1]:.0%}"
             # Another program may have logged a share without its interval, or an impossible one.
-            interval = table.reindex(columns=[measure.low_key, measure.high_key])
+            interval = table.reindex(columns=measure.interval_keys)
             band = interval.dropna().clip(0, 1)
             curves.append(Curve(values, label, number, band))
     return curves

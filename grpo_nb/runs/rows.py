@@ -40,14 +40,9 @@ class HoldoutMeasure(NamedTuple):
         return f"holdout/{self.name}"
 
     @property
-    def low_key(self) -> str:
-        """Key of the lower end of the 95 % interval in a row of a run."""
-        return f"{self.key}_low"
-
-    @property
-    def high_key(self) -> str:
-        """Key of the upper end of the 95 % interval in a row of a run."""
-        return f"{self.key}_high"
+    def interval_keys(self) -> list[str]:
+        """Keys of the lower and upper end of the 95 % interval in a row of a run."""
+        return [f"{self.key}_low", f"{self.key}_high"]
 
 
 #: The measures of held-out answers, in the order in which they are shown. The format may improve
