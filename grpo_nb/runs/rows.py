@@ -172,7 +172,8 @@ def repetition_metrics(texts: pandas.Series, groups: pandas.Series) -> dict[str,
 def metric_values(rows: Iterable[Row], key: str) -> list[float]:
     """Return the measured values of a metric: numbers, which may be infinite, but no NaN."""
     values = [row.get(key) for row in rows]
-    return [v for v in values if isinstance(v, (int, float)) and not math.isnan(v)]
+    measured = [value for value in values if isinstance(value, (int, float))]
+    return [value for value in measured if not math.isnan(value)]
 
 
 def mean(values: Sequence[float]) -> float:
