@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -274,11 +275,11 @@ def by_seed(
                 "Leave one out, or "
                 'use a function: by=lambda run: f"{run.settings.loss_type} {run.settings.beta}".'
             )
-        rewards = metric_values(run.rows, "reward")
+        rewards = [row.get("reward", math.nan) for row in run.rows]
         if are_compared:
             scores[group][key] = run.comparison.after.accuracy
         else:
-            scores[group][key] = mean(rewards[-REWARD_STEPS:])
+            scores[group][key] = mean(metric_values(run.rows[-REWARD_STEPS:], "reward"))
         curves.setdefault(group, {})[key] = rewards
     if first is not None and first not in scores:
         raise ValueError(

@@ -157,9 +157,9 @@ class Evaluation(Shown):
         numbers = dict(vars(self))
         # The completions have a file of their own, and both models the same contamination.
         del numbers["rows"], numbers["contamination"]
-        for name, measure in MEASURES.items():
+        for name in MEASURES:
             numbers[name] = self.share_of(name)
-            numbers[measure.interval_field] = self.interval_of(name)
+            numbers[f"{name}_interval"] = self.interval_of(name)
         return numbers
 
     def _parts(self) -> Iterator[Part]:

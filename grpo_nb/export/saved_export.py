@@ -18,7 +18,7 @@ from grpo_nb.core.files import refuse_links, safe_path, sha256_of, target_of
 from grpo_nb.core.tables import Part, Shown, Table, bold, code
 from grpo_nb.models.sources import resolve_model
 from grpo_nb.runs.run_folder import FIGURE, Run, open_run
-from grpo_nb.runs.run_info import Text, check_fields
+from grpo_nb.runs.run_info import Text
 
 VERIFICATION_FILE = "verification.json"
 ADAPTER_FILE = "adapter_model.safetensors"
@@ -186,11 +186,12 @@ def read_verification(folder: Path) -> dict[str, Any]:
     record = safe_path(folder, VERIFICATION_FILE)
     try:
         verification = json.loads(record.read_text("utf-8"))
-        check_fields(VERIFICATION_FILE, verification, TypeAdapter(VerificationRecord))
+        TypeAdapter(VerificationRecord).validate_python(verification)
     except (OSError, ValueError, RecursionError) as error:
+        reason = " ".join(str(error).split())
         raise ExportError(
             f"{str(folder)!r} is not an export: its {VERIFICATION_FILE} is missing, damaged or "
-            f"of another version ({error}). gn.export_merged(run, path) makes an export."
+            f"of another version ({reason}). gn.export_merged(run, path) makes an export."
         ) from error
     return verification
 

@@ -5,14 +5,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from grpo_nb.core.tables import Html, Shown, Table, bold, escaped
-from grpo_nb.core.words import in_line
+from grpo_nb.core.tables import Shown, Table, bold
 
 Severity = Literal["info", "warning", "critical"]
-#: Severities of an open alert, the mildest first.
-SEVERITIES: tuple[Severity, ...] = ("info", "warning", "critical")
 #: Kinds of alerts in the order of their urgency, the least urgent first.
-KINDS = ("withdrawn", *SEVERITIES)
+KINDS = ("withdrawn", "info", "warning", "critical")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -48,13 +45,6 @@ class Alert(Shown):
     subject: str = ""
     ended: int | None = None
 
-    def __post_init__(self) -> None:
-        # Alerts are also read from the folders of other people.
-        if self.severity not in SEVERITIES:
-            raise ValueError(
-                f"severity = {in_line(self.severity)} must be one of {', '.join(SEVERITIES)}"
-            )
-
     @property
     def kind(self) -> str:
         """Severity of an open alert, otherwise `withdrawn`."""
@@ -71,26 +61,19 @@ class Alert(Shown):
         """Return plain values for JSON. `Alert(**values)` makes an equal alert."""
         return dataclasses.asdict(self)
 
-    def _parts(self) -> Iterator[Html]:
+    def _parts(self) -> Iterator[Table]:
         yield alert_table([self])
 
 
-def alert_table(alerts: Iterable[Alert]) -> Html:
-    """Return alerts as a table, or as two lines of plain text for each."""
+def alert_table(alerts: Iterable[Alert]) -> Table:
+    """Return alerts as a table."""
     rows = []
-    texts = []
     for alert in alerts:
         # A rule that watches several things reports each of them by its name.
-        name = alert.rule
-        if alert.subject:
-            name += f" ({alert.subject})"
-        seen = Html(alert.message, f"<b>{escaped(name)}</b>: {escaped(alert.message)}")
-        rows.append((bold(alert.status), alert.step, seen, alert.advice))
-        texts.append(f"{alert.status}: {name}, step {alert.step}: {alert.message}")
-        texts.append(f"    change: {alert.advice}")
+        name = f"{alert.rule} ({alert.subject})" if alert.subject else alert.rule
+        rows.append((bold(alert.status), alert.step, f"{name}: {alert.message}", alert.advice))
     head = ("severity", "step", "what was seen", "what to change")
-    table = Table(rows, head)
-    return Html("\n".join(texts), table.html())
+    return Table(rows, head, wide=(2, 3))
 
 
 def worst_first(alerts: Iterable[Alert]) -> list[Alert]:
@@ -105,7 +88,7 @@ def alerts_of(rows: Iterable[Mapping[str, Any]]) -> list[Alert]:
     one replaces an earlier one of the same rule and subject.
 
     Raises:
-        TypeError, ValueError: A field is missing or unknown, or the severity is unknown.
+        TypeError: A field is missing or unknown.
     """
     latest: dict[tuple[str, str], Alert] = {}
     for row in rows:

@@ -45,10 +45,6 @@ PRIVATE_PART = re.compile(
 )
 
 
-#: Library that loads an export, by its kind. llama.cpp, which loads GGUF, is none on the Hub.
-LIBRARIES = {"adapter": "peft", "merged": "transformers"}
-
-
 def write_model_card(run: Run) -> None:
     """Write the run's own README.md, which is the card of its adapter."""
     write_text(run.path / "README.md", model_card(run))
@@ -117,14 +113,11 @@ def card_metadata(run: Run, kind: str = "adapter") -> ModelCardData:
     # Merged weights descend from the published model. An adapter fits only embedded weights.
     if is_embedded and kind != "adapter":
         base = ORIGIN_OF_EMBEDDED_MODEL
-    dataset = without_private_parts(run.info["task"]["name"])
     return ModelCardData(
         model_name=run.name,
         base_model=base,
-        library_name=LIBRARIES.get(kind),
         # The licence of another model is not known here, so the card claims none.
         license="apache-2.0" if is_embedded else None,
-        datasets=[dataset] if published_name(dataset) else None,
         pipeline_tag="text-generation",
         tags=["grpo", "trl", "unsloth", "reinforcement-learning"],
     )

@@ -9,7 +9,6 @@ from one disk to another.
 import errno
 import json
 import os
-import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -22,8 +21,6 @@ from grpo_nb.runs.rows import CONTENT_ERRORS
 MANIFEST = "manifest.json"
 #: A disk with less free space counts as full.
 FULL_DISK_BYTES = 2**20
-#: Errors of a path that leads to no file, in contrast to those of a drive that fails.
-NO_SUCH_FILE = (errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
 
 
 class NewestCheckpoint(NamedTuple):
@@ -98,10 +95,8 @@ def find_damage(folder: Path) -> str | None:
             file = safe_path(folder, name)
             if not file.is_file() or sha256_of(file) != expected["sha256"]:
                 return f"{name} is not what was written"
-    # Valid JSON of another shape is damage too.
-    except CONTENT_ERRORS as error:
-        if isinstance(error, OSError) and error.errno not in NO_SUCH_FILE:
-            raise
+    # Valid JSON of another shape is damage too. Other errors of files mean that the drive fails.
+    except (*CONTENT_ERRORS, FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
         return f"its manifest cannot be read ({error})"
     return None
 
@@ -182,8 +177,8 @@ def checkpoint_folders(root: Path) -> list[tuple[int, Path]]:
 def _numbered_folders(root: Path, prefix: str) -> list[tuple[int, Path]]:
     folders = []
     for folder in root.glob(f"{prefix}*"):
+        number = folder.name.removeprefix(prefix)
         # Copies that a user made, such as "checkpoint-4 (1)", are left out.
-        match = re.fullmatch(r"\d{1,15}", folder.name.removeprefix(prefix))
-        if match:
-            folders.append((int(match[0]), folder))
+        if number.isdecimal():
+            folders.append((int(number), folder))
     return sorted(folders)

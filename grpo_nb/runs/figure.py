@@ -25,7 +25,7 @@ from grpo_nb.core.palette import COLOURS, INK
 from grpo_nb.core.progress import CellOutput
 from grpo_nb.core.tables import Html, escaped
 from grpo_nb.core.words import displayable, require_choice
-from grpo_nb.runs.outcome import describe_run, unit_of
+from grpo_nb.runs.outcome import describe_run
 from grpo_nb.runs.rows import ACCURACY, HOLDOUT_MEASURES, Row
 
 #: With line styles, curves can be told apart without colour too.
@@ -68,7 +68,6 @@ TOTAL = CurvePanel("Total reward", "reward", "weighted sum")
 EACH = CurvePanel("Each reward", "rewards/", "mean, unweighted")
 HOLDOUT = CurvePanel("Held-out questions", ACCURACY, "share, 95 % interval", is_share=True)
 KL = CurvePanel("KL", "kl", "nats")
-MAIN_PANELS = (TOTAL, EACH, HOLDOUT)
 OTHER_PANELS = (
     KL,
     CurvePanel("Completion length", "completions/mean_length", "tokens, mean"),
@@ -96,18 +95,30 @@ def curve_table(rows: Sequence[Row]) -> pandas.DataFrame:
     return table.where(numpy.isfinite(table)).dropna(axis="columns", how="all")
 
 
-def smoothing_window(table: pandas.DataFrame) -> int:
+def smoothing_window(row_count: int) -> int:
     """Return the number of rows of the trailing mean.
 
     It is small in a short run, because a long mean would hide the start.
     """
     # From 500 rows on, a fiftieth of the width smooths better than ten rows.
-    return max(1, min(10, len(table) // 4), len(table) // 50)
+    return max(1, min(10, row_count // 4), row_count // 50)
 
 
-def reward_metrics(table: pandas.DataFrame) -> list[str]:
-    """Return the columns with the mean score of each measured reward."""
-    return [name for name in table if name.startswith("rewards/") and name.endswith("/mean")]
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """One curve of a panel.
+
+    Attributes:
+        values: The values by step. A missing value would break the line, so none is missing.
+        label: Text next to the panel; empty if the title says enough.
+        number: Number of the curve, which decides colour and line style.
+        band: Lower and upper ends of the 95 % intervals by step.
+    """
+
+    values: pandas.Series
+    label: str = ""
+    number: int = 0
+    band: pandas.DataFrame | None = None
 
 
 def training_figure(run: Any, panels: Literal["main", "all"] = "main") -> Figure:
@@ -127,46 +138,75 @@ def training_figure(run: Any, panels: Literal["main", "all"] = "main") -> Figure
     require_choice("panels", panels, ("main", "all"))
     rows = run.rows
     table = curve_table(rows)
-    candidates = MAIN_PANELS if panels == "main" else MAIN_PANELS + OTHER_PANELS
-    shown = [panel for panel in candidates if _is_measured(panel, table)]
-    window = smoothing_window(table)
+    window = smoothing_window(len(rows))
+    curves = {TOTAL: _metric_curves(TOTAL, table), EACH: _reward_curves(table, run.weights)}
+    curves[HOLDOUT] = _holdout_curves(table)
+    if panels == "all":
+        for panel in OTHER_PANELS:
+            curves[panel] = _metric_curves(panel, table)
     sentence = describe_run(rows, run.reference)
-    foot = [sentence]
+    foot = sentence
     if window > 1:
-        unit = unit_of(rows)
-        each = unit.removesuffix("s")
-        foot.append(f"Strong lines: mean of the last {window} {unit}. Pale lines: each {each}.")
-    figure = _empty_figure(shown, foot)
+        foot += (
+            f" Strong lines: mean of the last {window} logged steps. Pale lines: each logged step."
+        )
+    figure = _draw_panels(curves, window, foot)
     figure.set_label(sentence)
-    for axis, panel in zip(figure.axes, shown, strict=True):
-        if panel is EACH:
-            _draw_each_reward(axis, table, window, run.weights)
-        elif panel is HOLDOUT:
-            _draw_holdout(axis, table)
-        else:
-            _draw_values(axis, table[panel.metric], window)
-            # From 0, so that a steady curve does not look restless. Rewards have no natural zero.
-            if panel in OTHER_PANELS and table[panel.metric].min() >= 0:
-                axis.set_ylim(bottom=0)
     return figure
 
 
-def _is_measured(panel: CurvePanel, table: pandas.DataFrame) -> bool:
-    """Return True if some row has a finite value of the panel's metric."""
-    if panel is EACH:
-        # With one reward this panel would repeat the total.
-        return len(reward_metrics(table)) > 1
-    return panel.metric in table
+def _metric_curves(panel: CurvePanel, table: pandas.DataFrame) -> list[Curve]:
+    """Return the curve of a metric; empty if it was not measured."""
+    if panel.metric not in table:
+        return []
+    return [Curve(table[panel.metric].dropna())]
 
 
-def _empty_figure(shown: Sequence[CurvePanel], foot: Sequence[str]) -> Figure:
-    """Return a figure with empty panels, in this order, and texts below them."""
+def _reward_curves(table: pandas.DataFrame, weights: Mapping[str, float]) -> list[Curve]:
+    """Return the mean score of each measured reward, with name and weight."""
+    metrics = [name for name in table if name.startswith("rewards/") and name.endswith("/mean")]
+    # With one reward this panel would repeat the total.
+    if len(metrics) == 1:
+        return []
+    curves = []
+    for number, metric in enumerate(metrics):
+        name = metric.removeprefix("rewards/").removesuffix("/mean")
+        label = _one_line(name, MAX_REWARD_NAME)
+        if name in weights:
+            label += f" x{weights[name]:g}"
+        curves.append(Curve(table[metric].dropna(), label, number))
+    return curves
+
+
+def _holdout_curves(table: pandas.DataFrame) -> list[Curve]:
+    """Return the held-out measures with their 95 % intervals and their last values."""
+    curves = []
+    for number, measure in enumerate(HOLDOUT_MEASURES):
+        if measure.key in table:
+            values = table[measure.key].dropna()
+            label = f"{measure.label} {values.iloc[-1]:.0%}"
+            # Another program may have logged a share without its interval, or an impossible one.
+            interval = table.reindex(columns=measure.interval_keys)
+            band = interval.dropna().clip(0, 1)
+            curves.append(Curve(values, label, number, band))
+    return curves
+
+
+def _draw_panels(
+    curves: Mapping[CurvePanel, Sequence[Curve]], window: int, foot: str = ""
+) -> Figure:
+    """Draw the panels that have a curve, in this order.
+
+    Args:
+        curves: The curves of each panel.
+        window: Number of rows of the trailing mean.
+        foot: Text below the panels.
+    """
+    shown = [panel for panel in curves if curves[panel]]
+    # A run that somebody sends can name anything as its reference.
+    text = _one_line(foot, MAX_FOOT_CHARACTERS)
     # matplotlib does not wrap text at words.
-    lines = []
-    for text in foot:
-        # A run that somebody sends can name anything as its reference.
-        line = _one_line(text, MAX_FOOT_CHARACTERS)
-        lines += textwrap.wrap(line, FOOT_LINE_CHARACTERS, break_on_hyphens=False)
+    lines = textwrap.wrap(text, FOOT_LINE_CHARACTERS, break_on_hyphens=False)
     row_count = math.ceil(len(shown) / PANELS_PER_ROW)
     height = PANEL_INCHES * row_count + FOOT_LINE_INCHES * (len(lines) + 1.5)
     figure = Figure(figsize=(WIDTH_INCHES, height), facecolor="none", layout="constrained")
@@ -177,6 +217,16 @@ def _empty_figure(shown: Sequence[CurvePanel], foot: Sequence[str]) -> Figure:
     for number, panel in enumerate(shown, 1):
         axis = figure.add_subplot(row_count, column_count, number)
         _style_panel(axis, panel)
+        # Held-out scores are few, and each is a mean over questions already.
+        panel_window = 1 if panel is HOLDOUT else window
+        labels = {_draw_curve(axis, curve, panel_window): curve.label for curve in curves[panel]}
+        _label_lines(axis, labels)
+        # Shares always have the same axis, so that panels and runs can be compared.
+        if panel.is_share:
+            axis.set_ylim(0, 1.02)
+        # From 0, so that a steady curve does not look restless. Rewards have no natural zero.
+        elif panel in OTHER_PANELS:
+            axis.set_ylim(bottom=min(0, axis.dataLim.ymin))
     return figure
 
 
@@ -194,67 +244,21 @@ def _style_panel(axis: Axes, panel: CurvePanel) -> None:
     axis.locator_params(axis="x", nbins=3, integer=True)
     axis.xaxis.set_major_formatter(EngFormatter(sep=""))  # 10,000 as 10k
     axis.yaxis.set_major_formatter("{x:.0%}" if panel.is_share else "{x:.3g}")
-    # Shares always have the same axis, so that panels and runs can be compared.
-    if panel.is_share:
-        axis.set_ylim(0, 1.02)
 
 
-def _draw_each_reward(
-    axis: Axes, table: pandas.DataFrame, window: int, weights: Mapping[str, float]
-) -> None:
-    """Draw the mean score of each reward, with its name and weight next to the panel."""
-    lines = {}
-    for number, metric in enumerate(reward_metrics(table)):
-        name = metric.removeprefix("rewards/").removesuffix("/mean")
-        label = _one_line(name, MAX_REWARD_NAME)
-        if name in weights:
-            label += f" x{weights[name]:g}"
-        line = _draw_values(axis, table[metric], window, number)
-        lines[line] = label
-    _label_lines(axis, lines)
-
-
-def _draw_holdout(axis: Axes, table: pandas.DataFrame) -> None:
-    """Draw the three held-out measures with their 95 % intervals and their last values."""
-    lines = {}
-    for number, measure in enumerate(HOLDOUT_MEASURES):
-        if measure.key not in table:
-            continue
-        line = _draw_values(axis, table[measure.key], 1, number)
-        last = line.get_ydata()[-1]
-        lines[line] = f"{measure.label} {last:.0%}"
-        # Another program may have logged a share without its interval, or an impossible one.
-        interval = table.reindex(columns=[measure.low_key, measure.high_key])
-        interval = interval.dropna().clip(0, 1)
-        axis.fill_between(
-            interval.index,
-            interval[measure.low_key],
-            interval[measure.high_key],
-            color=COLOURS[number],
-            alpha=0.13,
-            linewidth=0,
-        )
-    _label_lines(axis, lines)
-
-
-def _draw_values(axis: Axes, values: pandas.Series, window: int, number: int = 0) -> Line2D:
-    """Draw values pale and thin, and their trailing mean strong; return the line of the mean.
-
-    Args:
-        axis: The panel.
-        values: The values by step.
-        window: Number of rows of the mean.
-        number: Number of the line in its panel, which decides colour and line style.
-    """
-    colour = COLOURS[number % len(COLOURS)]
-    # Some metrics are not logged at each step, and a missing value would break the line.
-    values = values.dropna()
+def _draw_curve(axis: Axes, curve: Curve, window: int) -> Line2D:
+    """Draw values pale and thin, their trailing mean strong; return the line of the mean."""
+    colour = COLOURS[curve.number % len(COLOURS)]
+    values = curve.values
     if window > 1:
         axis.plot(values, color=colour, alpha=0.4, linewidth=0.7)
+    if curve.band is not None:
+        low, high = curve.band.to_numpy().T
+        axis.fill_between(curve.band.index, low, high, color=colour, alpha=0.13, linewidth=0)
     (line,) = axis.plot(
         values.rolling(window, 1).mean(),
         color=colour,
-        linestyle=STYLES[number % len(STYLES)],
+        linestyle=STYLES[curve.number % len(STYLES)],
         linewidth=2,
         # Few values have a dot each.
         marker="o" if len(values) <= 12 else None,
@@ -263,16 +267,15 @@ def _draw_values(axis: Axes, values: pandas.Series, window: int, number: int = 0
     return line
 
 
-def _label_lines(axis: Axes, lines: Mapping[Line2D, str]) -> None:
+def _label_lines(axis: Axes, labels: Mapping[Line2D, str]) -> None:
     """Write the label of each line to the right of a panel, the highest line first."""
     # In the order of the ends of the lines, each in a row of its own, so none overlap.
-    ordered = sorted(lines, key=lambda line: line.get_ydata()[-1], reverse=True)
+    ordered = sorted(labels, key=lambda line: line.get_ydata()[-1], reverse=True)
     for number, line in enumerate(ordered):
-        height = 1 - LABEL_DISTANCE * number
         axis.text(
             1.03,
-            height,
-            lines[line],
+            1 - LABEL_DISTANCE * number,
+            labels[line],
             transform=axis.transAxes,
             va="center",
             fontsize=8.5,
@@ -289,27 +292,18 @@ def _one_line(text: str, limit: int) -> str:
     return f"{line[: limit - 3]}..."
 
 
-def overlay(runs: Mapping[str, Sequence[Row]]) -> Figure:
-    """Draw several runs in one figure, a colour for each: reward, held-out accuracy and KL.
-
-    Args:
-        runs: The rows of each run by its name.
-    """
-    tables = {name: curve_table(rows) for name, rows in runs.items()}
-    measured = set().union(*tables.values())
-    shown = [panel for panel in (TOTAL, HOLDOUT, KL) if panel.metric in measured]
-    figure = _empty_figure(shown, [])
-    for axis, panel in zip(figure.axes, shown, strict=True):
-        lines = {}
-        for number, (name, table) in enumerate(tables.items()):
-            if panel.metric not in table:
-                continue
-            # Held-out scores are few, and each is a mean over questions already.
-            window = 1 if panel is HOLDOUT else smoothing_window(table)
-            line = _draw_values(axis, table[panel.metric], window, number)
-            lines[line] = _one_line(name, MAX_RUN_NAME)
-        _label_lines(axis, lines)
-    return figure
+def overlay(runs: Sequence[Any]) -> Figure:
+    """Draw several runs in one figure, a colour for each: reward, held-out accuracy and KL."""
+    curves: dict[CurvePanel, list[Curve]] = {TOTAL: [], HOLDOUT: [], KL: []}
+    row_count = 0
+    for number, run in enumerate(runs):
+        table = curve_table(run.rows)
+        row_count = max(row_count, len(table))
+        label = _one_line(run.name, MAX_RUN_NAME)
+        for panel in curves:
+            if panel.metric in table:
+                curves[panel].append(Curve(table[panel.metric].dropna(), label, number))
+    return _draw_panels(curves, smoothing_window(row_count))
 
 
 def png(figure: Figure, dpi: int = 100) -> bytes:

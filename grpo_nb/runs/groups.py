@@ -107,7 +107,7 @@ class GroupScores:
     def text_columns(self) -> list[str]:
         """Names of columns with texts of the rewards, such as a judge's reasons."""
         others = (*OWN_COLUMNS, *self.weights)
-        return [name for name in self.table.columns if name not in others]
+        return [name for name in self.table if name not in others]
 
     @property
     def has_spread(self) -> bool:
@@ -116,18 +116,16 @@ class GroupScores:
         Totals that are all NaN count as spread, so that missing scores are not reported as equal.
         """
         totals = self.table["total"]
-        is_equal = totals.max() - totals.min() <= NO_SPREAD
-        return not is_equal
+        return not totals.max() - totals.min() <= NO_SPREAD
 
     def __repr__(self) -> str:
-        question = " ".join(self.question.split())
         # As literals, so that a terminal executes no control characters.
-        texts = [repr(" ".join(text.split())[:80]) for text in self.transcripts]
+        texts = self.transcripts.str[:80].map(repr)
         columns = self.table[["advantage", "total"]].assign(completion=texts)
-        return f"Group {self.number}: {question[:100]}\n{columns.to_string(index=False)}"
+        return f"Group {self.number}: {self.question[:100]!r}\n{columns.to_string(index=False)}"
 
     def _repr_html_(self) -> str:
-        return with_styles("group", group=self)
+        return _view("group", group=self)
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,21 +153,16 @@ class StepGroups:
         return "\n".join([head, *map(repr, self.groups)])
 
     def _repr_html_(self) -> str:
-        return with_styles("step", step=self, run_step=None)
+        return _view("step", step=self)
 
 
-def render_view(name: str, **values: Any) -> str:
-    """Return a view of a run or of its parts as HTML, from `templates`."""
-    return render(
+def _view(name: str, **values: Any) -> str:
+    """Return a view from `templates` as HTML, together with its style sheet."""
+    markup = render(
         f"runs/templates/{name}.jinja",
         number=as_score,
         effect_in_words=effect_in_words,
         shown=shorten,
         **values,
     )
-
-
-def with_styles(name: str, **values: Any) -> str:
-    """Return a view as HTML together with its style sheet, to be shown on its own."""
-    view = render_view(name, **values)
-    return f'{style("runs/viewer.css")}<div class="gn-lab">{view}</div>'
+    return f'{style("runs/viewer.css")}<div class="gn-lab">{markup}</div>'

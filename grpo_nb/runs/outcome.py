@@ -4,7 +4,6 @@ Prompts and samples differ from step to step, so a comparison of the first and l
 could show a rise that is luck. The test takes all steps.
 """
 
-import itertools
 import math
 import textwrap
 from collections.abc import Sequence
@@ -19,8 +18,6 @@ LEVEL = 0.01
 #: Fewest steps that can show a rise. Four values have 24 orders, so even a steady rise of four
 #: steps has p = 1/24, above `LEVEL`.
 MIN_STEPS = 5
-#: Rows at the end of a run that KL, truncation and the reward in tables are averaged over.
-LAST_ROWS = 10
 #: Notebooks break longer printed lines in the middle of a word.
 LINE_WIDTH = 88
 
@@ -34,15 +31,14 @@ class Rise:
         last: Mean reward over the last third of the steps.
         p_value: Probability that a model which learns nothing shows a rise at least as clear; 1
             with too few steps.
-        steps: Number of rows with a finite reward: of steps, if each step was logged.
-        unit: "steps", or "logged steps" if not each step has a row (`unit_of`).
+        steps: Number of logged steps with a finite reward. With `logging_steps=5`, a logged step
+            is the mean of five steps.
     """
 
     first: float
     last: float
     p_value: float
     steps: int
-    unit: str = "steps"
 
     @property
     def is_clear(self) -> bool:
@@ -57,17 +53,17 @@ class Rise:
         """Beginning of every sentence about the reward of a run, so that all sentences agree."""
         if self.steps == 0:
             return "No step has a finite reward"
-        if self.steps == 1:
-            return f"The reward of the only step is {self.first:.2f}"
-        # With fewer than six steps a "third" is a single step.
-        third = f" {self.steps // 3}" if self.steps >= 6 else ""
-        start = f"{self.first:.2f} (first{third} of {self.steps} {self.unit})"
-        end = f"{self.last:.2f} (last{third})"
+        if self.steps < MIN_STEPS:
+            return (
+                f"The last logged reward is {self.last:.2f} (fewer than {MIN_STEPS} logged steps "
+                "are too few to show a rise)"
+            )
+        third = self.steps // 3
+        start = f"{self.first:.2f} (first {third} of {self.steps} logged steps)"
+        end = f"{self.last:.2f} (last {third})"
         if self.is_clear:
             return f"The reward rose from {start} to {end}"
-        if self.steps >= MIN_STEPS:
-            return f"The reward did not rise clearly: it went from {start} to {end}"
-        return f"The reward went from {start} to {end}"
+        return f"The reward did not rise clearly: it went from {start} to {end}"
 
     @property
     def sentence(self) -> str:
@@ -78,35 +74,13 @@ class Rise:
                 f"{self.claim}. A model that learns nothing would show such a rise less than once "
                 f"in {runs:,} runs."
             )
-        if self.steps == 0:
-            return (
-                f"{self.claim}. gn.check_rewards(rewards, task) shows whether a reward causes this."
-            )
-        if self.steps < MIN_STEPS:
-            return (
-                f"{self.claim}. Train at least {MIN_STEPS} {self.unit}: fewer are too few to show "
-                "a rise."
-            )
         return (
-            f"{self.claim}. run.plot() and run.alerts show what was missing; more steps or an "
+            f"{self.claim}. run.plot() and run.alerts show what was missing. More steps or an "
             "easier task make a rise clearer."
         )
 
     def __repr__(self) -> str:
         return self.sentence
-
-
-def unit_of(rows: Sequence[Row]) -> str:
-    """Return what sentences call the rows of a run: "steps", or "logged steps" if some have no row.
-
-    With `logging_steps=5` a row is the mean of five steps.
-
-    >>> [unit_of([{"step": step} for step in logged]) for logged in ((1, 2, 3), (5, 10, 12))]
-    ['steps', 'logged steps']
-    """
-    steps = [row["step"] for row in rows]
-    has_gap = any(later - earlier > 1 for earlier, later in itertools.pairwise([0, *steps]))
-    return "logged steps" if has_gap else "steps"
 
 
 def reward_rise(rows: Sequence[Row]) -> Rise:
@@ -132,7 +106,6 @@ def reward_rise(rows: Sequence[Row]) -> Rise:
         last=mean(values[-third:]),
         p_value=p_value,
         steps=len(values),
-        unit=unit_of(rows),
     )
 
 
@@ -152,16 +125,13 @@ def describe_run(rows: Sequence[Row], reference: str = "the reference model") ->
     # The test and the curves leave these steps out, so the sentence must not hide them.
     broken = sum("reward" in row for row in rows) - rise.steps
     if broken:
-        parts.append(f"it was NaN or infinite at {broken} further {rise.unit}")
-    # In a short run at most a third of the rows, so the mean describes the end only.
-    count = min(LAST_ROWS, max(1, rise.steps // 3))
-    last = rows[-count:]
-    kl = mean(metric_values(last, "kl"))
-    parts.append("KL not measured" if math.isnan(kl) else f"KL to {reference} {kl:.3f}")
-    truncated = mean(metric_values(last, "completions/clipped_ratio"))
-    if not math.isnan(truncated):
-        span = f" (last {count} {rise.unit})" if count > 1 else ""
-        parts.append(f"{truncated:.0%} of the completions truncated{span}")
+        parts.append(f"it was NaN or infinite at {broken} further logged steps")
+    last = rows[-max(1, rise.steps // 3) :]
+    kl = metric_values(last, "kl")
+    parts.append(f"KL to {reference} {mean(kl):.3f}" if kl else "KL not measured")
+    truncated = metric_values(last, "completions/clipped_ratio")
+    if truncated:
+        parts.append(f"{mean(truncated):.0%} of the completions truncated at the end")
     return "; ".join(parts) + "."
 
 
@@ -222,39 +192,36 @@ def decide_outcome(
     >>> decide_outcome(Rise(first=0.2, last=0.9, p_value=0.001, steps=12), better).worked
     True
     """
-    # All missing evidence is named, not only the first, so that one rerun can supply it all.
-    missing = list(obstacles)
-    facts = []
-    is_better = False
     if comparison is None:
-        missing.append("the held-out answers were not compared")
-        facts.append(
+        obstacles = [*obstacles, "the held-out answers were not compared"]
+        shortcomings = {}
+        facts = [
             "gn.compare(run, task) compares them. A task without held-out questions needs "
             "gn.load_task(..., holdout=0.2)."
-        )
+        ]
     else:
-        # A comparison with an obstacle proves no gain, however good its verdict is.
-        is_better = comparison.verdict == "better" and not obstacles
-        if comparison.verdict == "worse":
-            missing.append("the held-out answers got worse")
-        elif comparison.verdict != "better":
-            missing.append("the held-out comparison shows no difference")
-        # More answers in the format can hide that fewer answers are right.
-        if comparison.answers_verdict == "worse":
-            missing.append("the answers themselves got worse")
-        facts.append(f"Held-out: {comparison.sentence}")
+        verdict = comparison.verdict
         baseline = comparison.majority
+        shortcomings = {
+            "the held-out answers got worse": verdict == "worse",
+            "the held-out comparison shows no difference": verdict not in ("better", "worse"),
+            # More answers in the format can hide that fewer answers are right.
+            "the answers themselves got worse": comparison.answers_verdict == "worse",
+            "the majority-class baseline is not cleared": baseline and not baseline.is_cleared,
+        }
+        facts = [f"Held-out: {comparison.sentence}"]
         if baseline is not None:
             facts.append(baseline.sentence)
-            if not baseline.is_cleared:
-                missing.append("the majority-class baseline is not cleared")
         if comparison.contamination is None:
             facts.append(
                 "The training questions are not known, so nobody checked whether held-out "
                 "questions were trained on."
             )
-    if not rise.is_clear:
-        missing.append("the reward did not rise clearly")
+    # A comparison with an obstacle proves no gain, however good its verdict is.
+    is_better = not obstacles and comparison.verdict == "better"
+    shortcomings["the reward did not rise clearly"] = not rise.is_clear
+    # All missing evidence is named, not only the first, so that one rerun can supply it all.
+    missing = [*obstacles, *(text for text, is_true in shortcomings.items() if is_true)]
     head = "It worked."
     if missing:
         start = "A gain is shown, but " if is_better else "No gain is shown: "

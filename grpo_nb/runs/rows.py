@@ -39,19 +39,9 @@ class HoldoutMeasure(NamedTuple):
         return f"holdout/{self.name}"
 
     @property
-    def low_key(self) -> str:
-        """Key of the lower end of the 95 % interval in a row of a run."""
-        return f"{self.key}_low"
-
-    @property
-    def high_key(self) -> str:
-        """Key of the upper end of the 95 % interval in a row of a run."""
-        return f"{self.key}_high"
-
-    @property
-    def interval_field(self) -> str:
-        """Name of the 95 % interval in comparison.json."""
-        return f"{self.name}_interval"
+    def interval_keys(self) -> list[str]:
+        """Keys of the lower and upper end of the 95 % interval in a row of a run."""
+        return [f"{self.key}_low", f"{self.key}_high"]
 
 
 #: The measures of held-out answers, in the order in which they are shown. The format may improve
@@ -73,24 +63,6 @@ def in_percent(share: float | None, interval: Sequence[float] | None) -> str:
     return f"{share:.1%} ({low:.1%} to {high:.1%})"
 
 
-def holdout_in_words(values: Mapping[str, Any], prefix: str = "") -> str:
-    """Return the measured shares of held-out answers in words.
-
-    Args:
-        values: Shares by the names of the measures, behind the prefix.
-        prefix: Beginning of the keys, `holdout/` in a row of a run.
-
-    >>> holdout_in_words({"accuracy": 0.5, "in_format": 0.75, "anywhere": None})
-    '50% correct, 75% in the format'
-    """
-    parts = []
-    for measure in HOLDOUT_MEASURES:
-        share = values.get(f"{prefix}{measure.name}")
-        if isinstance(share, (int, float)):
-            parts.append(f"{share:.0%} {measure.label}")
-    return ", ".join(parts)
-
-
 #: Errors that a damaged file can cause when its content is parsed and checked. Lookup and attribute
 #: errors are among them, because valid JSON can have any shape. A bug of ours in a block of
 #: `reading` would be reported as a damaged file, so keep such blocks small.
@@ -101,7 +73,6 @@ CONTENT_ERRORS = (
     AttributeError,
     ArithmeticError,
     RecursionError,
-    OSError,
 )
 
 
@@ -117,12 +88,12 @@ def reading(file: Path, where: str = "") -> Iterator[None]:
     """
     try:
         yield
-    except CONTENT_ERRORS as error:
+    except (*CONTENT_ERRORS, OSError) as error:
         # pyarrow raises an OSError without a number for a damaged file.
         has_errno = isinstance(error, OSError) and error.errno is not None
         if has_errno:
             raise
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         raise ValueError(
             f"{file}{where} is damaged, or was written by another version of grpo_nb "
             f"({reason}): put a copy of it back, or delete what is damaged."
@@ -174,56 +145,39 @@ def tidy_row(logs: Mapping[str, Any], step: int, max_steps: int, beta: float) ->
 
 
 def repetition_metrics(texts: pandas.Series, groups: pandas.Series) -> dict[str, float]:
-    """Return metrics of how alike the completions of one step are.
+    """Return `completions/duplicates`: how alike the completions of one step are.
 
-    Texts that differ only in whitespace count as equal.
+    For a group of `n` completions with `d` different texts, the share is `(n - d) / (n - 1)`: 0 if
+    all differ, 1 if all are equal. The metric is the mean over the groups. It is missing if every
+    group has a single completion. Texts that differ only in whitespace count as equal.
 
     Args:
         texts: The completions of one step.
         groups: Number of the group of each completion.
 
-    Returns:
-        Two shares between 0 and 1.
-
-        - `completions/duplicates`: For a group of `n` completions with `d` different texts, the
-          share is `(n - d) / (n - 1)`: 0 if all differ, 1 if all are equal. The metric is the mean
-          over the groups. It is missing if every group has a single completion.
-        - `completions/same_answer`: Share of the step's completions that have its most common text.
-          It is missing if the step has a single prompt.
-
     >>> from pandas import Series
     >>> repetition_metrics(Series(["a", "a ", "b", "c"]), Series([0, 0, 1, 1]))
-    {'completions/duplicates': 0.5, 'completions/same_answer': 0.5}
+    {'completions/duplicates': 0.5}
     """
     # Models that repeat themselves still vary their line breaks.
     one_line = texts.str.split().str.join(" ")
     by_group = one_line.groupby(groups)
     sizes = by_group.size()
-    duplicates = sizes - by_group.nunique()
     # A group of one completion has no share: 0 / 0.
-    shares = (duplicates / (sizes - 1)).dropna()
-    metrics = {}
-    if len(shares):
-        metrics["completions/duplicates"] = fmean(shares)
-    # Within one prompt the same answer may simply be the right one.
-    if len(sizes) > 1:
-        metrics["completions/same_answer"] = float(one_line.value_counts(normalize=True).max())
-    return metrics
+    shares = ((sizes - by_group.nunique()) / (sizes - 1)).dropna()
+    return {"completions/duplicates": fmean(shares)} if len(shares) else {}
 
 
-def metric_values(rows: Sequence[Row], key: str) -> list[float]:
-    """Return the value of a metric in each row, and NaN where it was not measured."""
-    values = []
-    for row in rows:
-        value = row.get(key)
-        values.append(float(value) if isinstance(value, (int, float)) else math.nan)
-    return values
+def metric_values(rows: Iterable[Row], key: str) -> list[float]:
+    """Return the measured values of a metric: numbers, which may be infinite, but no NaN."""
+    values = [row.get(key) for row in rows]
+    measured = [value for value in values if isinstance(value, (int, float))]
+    return [value for value in measured if not math.isnan(value)]
 
 
 def mean(values: Sequence[float]) -> float:
-    """Return the mean of the values that are not NaN; NaN if there are none."""
-    known = [value for value in values if not math.isnan(value)]
-    return sum(known) / len(known) if known else math.nan
+    """Return the mean of some values; NaN if there are none."""
+    return fmean(values) if values else math.nan
 
 
 def best_row(rows: Iterable[Row]) -> Row | None:
@@ -232,10 +186,6 @@ def best_row(rows: Iterable[Row]) -> Row | None:
     >>> best_row([{"step": step, ACCURACY: score} for step, score in enumerate((0.5, 0.8, 0.8), 1)])
     {'step': 2, 'holdout/accuracy': 0.8}
     """
-    rows = list(rows)
-    scored = []
-    for row, score in zip(rows, metric_values(rows, ACCURACY), strict=True):
-        # A NaN would be the best forever, because no number is greater.
-        if math.isfinite(score):
-            scored.append(row)
+    # A NaN would be the best forever, because no number is greater.
+    scored = [row for row in rows if metric_values([row], ACCURACY)]
     return max(scored, key=lambda row: row[ACCURACY], default=None)

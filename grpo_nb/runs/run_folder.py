@@ -28,7 +28,6 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal
 
 from grpo_nb.config.settings import Settings
@@ -43,7 +42,7 @@ from grpo_nb.core.files import (
 )
 from grpo_nb.core.locks import writer_status
 from grpo_nb.core.tables import Part, Shown, bold
-from grpo_nb.core.words import in_line, require_number
+from grpo_nb.core.words import in_line
 from grpo_nb.runs.alert import Alert, alerts_of
 from grpo_nb.runs.checkpoints import checkpoint_folders
 from grpo_nb.runs.groups import StepGroups
@@ -51,16 +50,10 @@ from grpo_nb.runs.outcome import Outcome, Rise, decide_outcome, describe_run, re
 from grpo_nb.runs.rows import (
     Row,
     best_row,
-    holdout_in_words,
     read_rows,
     reading,
 )
-from grpo_nb.runs.run_info import (
-    COMPARISON,
-    RunInfo,
-    check_fields,
-    read_run_info,
-)
+from grpo_nb.runs.run_info import ROWS, RunInfo, SavedComparison, read_run_info
 from grpo_nb.tasks.contamination import question_hashes
 
 if TYPE_CHECKING:
@@ -72,8 +65,6 @@ if TYPE_CHECKING:
 FIGURE = "figures/training.png"
 #: Digits of the step in the name of a file of completions.
 STEP_DIGITS = 6
-#: Largest step of a row: every whole number up to this limit is exact as a float.
-MAX_STEP = 2**53
 
 
 def new_run_folder(root: str | Path, name: str | None) -> Path:
@@ -155,7 +146,9 @@ class Run(Shown):
     def started(self) -> datetime.datetime:
         """Time of the start, which orders the runs of a folder."""
         # With the offset of the clock, so that runs of other machines are ordered correctly.
-        return datetime.datetime.fromisoformat(self.info["started"]).astimezone()
+        text = self.info["started"]
+        with reading(self.path / "run.json"):
+            return datetime.datetime.fromisoformat(text).astimezone()
 
     @property
     def settings(self) -> Settings:
@@ -212,11 +205,9 @@ class Run(Shown):
         """Status with the reason, if it is known."""
         status = self.status
         info = self.info
-        if status == "failed" and "error" in info:
-            return f"failed: {info['error']}"
-        if status == "stopped" and "stopped_by" in info:
-            return f"stopped by {info['stopped_by']}"
-        return status
+        reasons = {"failed": info.get("error"), "stopped": info.get("stopped_by")}
+        reason = reasons.get(status)
+        return f"{status}: {reason}" if reason else status
 
     @property
     def checkpoint_step(self) -> int | None:
@@ -232,15 +223,10 @@ class Run(Shown):
         """One mapping per logged step, with TRL's metric names, without metrics not measured."""
         file = self._file("metrics.jsonl")
         rows = read_rows(file, is_appended=True)
-        for row in rows:
-            with reading(file, f", step {in_line(row.get('step'))},"):
-                # Metrics have any name, so only the step and the alerts are known.
-                require_number("step", row.get("step"), 0, MAX_STEP)
-                alerts_of([row])
-                # JSON allows whole numbers that are too large for figures and means.
-                for value in row.values():
-                    if isinstance(value, int):
-                        float(value)
+        with reading(file):
+            # Metrics have any name, so only the step and the alerts are known.
+            ROWS.validate_python(rows)
+            alerts_of(rows)
         return rows
 
     @property
@@ -292,17 +278,11 @@ class Run(Shown):
         """Return the groups of a step: completions with scores and totals, ordered by advantage.
 
         Raises:
-            ValueError: The run has no completions of that step, or the file of the step is damaged.
+            ValueError: The run has no completions of that step, or their file cannot be read.
         """
-        table = self.completions(number)
-        weights = self.weights
-        with reading(self.completions_file(number)):
-            numbers = dict.fromkeys([*weights, "total", "advantage"], float)
-            title = f"Step {number} of {self.name}"
-            groups = StepGroups.of(title, table.astype(numbers), weights)
-            # Formatted once, because an error when the groups are shown would not name the file.
-            repr(groups)
-        return groups
+        return StepGroups.of(
+            f"Step {number} of {self.name}", self.completions(number), self.weights
+        )
 
     def completions_file(self, step: int) -> Path:
         """Return the path of the completions of a step."""
@@ -408,7 +388,7 @@ class Run(Shown):
             return dict.fromkeys(hashes, f"the training questions of the run {self.name}")
 
     @property
-    def comparison(self) -> SimpleNamespace | None:
+    def comparison(self) -> SavedComparison | None:
         """Numbers of the last held-out comparison; None if there is none.
 
         `before` and `after` have the fields of an `Evaluation` except its rows: shares between 0
@@ -418,12 +398,7 @@ class Run(Shown):
         if not file.is_file():
             return None
         with reading(file):
-            text = file.read_text("utf-8")
-            check_fields("comparison.json", json.loads(text), COMPARISON)
-            comparison = json.loads(text, object_hook=lambda values: SimpleNamespace(**values))
-        test_of_answers = comparison.tests.anywhere
-        comparison.answers_verdict = test_of_answers and test_of_answers.verdict
-        return comparison
+            return SavedComparison.model_validate(json.loads(file.read_text("utf-8")))
 
     # Writing
 
@@ -467,14 +442,8 @@ class Run(Shown):
     # Display
 
     def _parts(self) -> Iterator[Part]:
-        rows = self.rows
         yield bold(f"Run {self.name}: {self.status_sentence}.")
-        yield describe_run(rows, self.reference)
-        best = best_row(rows)
-        if best is not None:
-            scores = holdout_in_words(best, "holdout/")
-            yield f"Best held-out score: {scores} at step {best['step']}."
-            yield f"Counted as correct: {self.info.get('holdout_grader', 'not recorded')}."
+        yield self.sentence
         # A run that goes on or is done needs no advice.
         step = self.checkpoint_step
         if step is not None and self.status not in ("finished", "running"):
@@ -492,7 +461,7 @@ def open_run(path: str | Path | Run) -> Run:
     function that takes a run takes its folder too.
 
     Raises:
-        FileNotFoundError: There is no run at that path; the message names the runs in `runs`.
+        FileNotFoundError: There is no run at that path.
         ValueError: Something in the folder is a symbolic link, so that work on the run would read
             or write elsewhere.
 
@@ -510,10 +479,9 @@ def open_run(path: str | Path | Run) -> Run:
             # Somebody else may have made the folder.
             refuse_links(folder)
             return Run(folder)
-    names = sorted(file.parent.name for file in root.glob("*/run.json"))
     raise FileNotFoundError(
-        f"{str(path)!r:.200} is not a run, because it has no run.json. Runs in {str(root)!r}: "
-        f"{', '.join(names) or 'none'}."
+        f"{str(path)!r:.200} is not a run, because it has no run.json. gn.runs.list() shows the "
+        f"runs in {str(root)!r}."
     )
 
 

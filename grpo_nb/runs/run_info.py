@@ -1,22 +1,19 @@
 """Write and read `RunInfo`, the content of `run.json`, and check the shape of a run's other files.
 
 The folder of a run or an export can come from anybody, and from another version of grpo_nb. So the
-fields that the kit reads are checked first. Errors name the file, the field and the value.
+fields that the kit reads are checked first, by pydantic. Errors name the file, field and value.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import datetime
 import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired
 
-from pydantic import AfterValidator, Field, InstanceOf, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, InstanceOf, TypeAdapter
 from typing_extensions import TypedDict
 
-from grpo_nb.core.words import in_line
 from grpo_nb.runs.outcome import MajorityBaseline
 from grpo_nb.runs.rows import reading
 from grpo_nb.tasks.contamination import Contamination
@@ -30,25 +27,19 @@ Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Interval = tuple[Number, Number]
 
 
-def check_time(text: str) -> str:
-    """Check a time in ISO 8601 that exists in every time zone. Its errors are raised as they are.
+class Record(TypedDict):
+    """Base class of the objects in run.json. Fields that are not listed are kept as they are."""
 
-    The first and last days that Python knows do not exist in all of them.
-    """
-    datetime.datetime.fromisoformat(text).astimezone()
-    return text
+    __pydantic_config__ = ConfigDict(extra="allow")
 
 
-Time = Annotated[str, Field(strict=True), AfterValidator(check_time)]
-
-
-class SettingsRecord(TypedDict):
+class SettingsRecord(Record):
     """The field of the settings that is read without `Settings`."""
 
     max_steps: Count
 
 
-class TaskRecord(TypedDict):
+class TaskRecord(Record):
     """Description of the task. The format has the fields of `AnswerFormat`."""
 
     name: Text
@@ -58,7 +49,7 @@ class TaskRecord(TypedDict):
     fingerprint: Text
 
 
-class RewardRecord(TypedDict):
+class RewardRecord(Record):
     """Description of a reward."""
 
     name: Text
@@ -69,16 +60,22 @@ class RewardRecord(TypedDict):
     range: NotRequired[Interval | None]
 
 
-class GpuRecord(TypedDict):
+class GpuRecord(Record):
     """Description of a GPU."""
 
     name: Text
 
 
-class MachineRecord(TypedDict):
+class MachineRecord(Record):
     """Description of the machine."""
 
     gpu: GpuRecord | None
+
+
+class RowRecord(TypedDict):
+    """The field that every row of metrics.jsonl has."""
+
+    step: Count
 
 
 @dataclass(kw_only=True)
@@ -92,7 +89,7 @@ class RunInfo:
     """Version of this file's format. Raise it when a field changes its meaning."""
     status: Literal["running", "finished", "interrupted", "stopped", "failed"]
     """`Run.status` also tells a crashed run from a running one."""
-    started: Time
+    started: Text
     """Time with the offset of the clock, in ISO 8601."""
     settings: SettingsRecord
     """`Settings.to_dict()`."""
@@ -145,22 +142,22 @@ def read_run_info(path: Path) -> RunInfo:
             of grpo_nb wrote the file. The message names file, field and value.
     """
     with reading(path):
-        content = json.loads(path.read_text("utf-8"))
-        check_fields(path.name, content, RUN_INFO)
+        # A later version may have added fields without changing the meaning of the others.
+        info = RUN_INFO.validate_python(json.loads(path.read_text("utf-8")))
         # Earlier versions wrote the epochs beside the steps, and None for a warm-up of a tenth.
-        settings = content["settings"]
-        settings.pop("num_train_epochs", None)
-        if settings.get("warmup_steps", 0) is None:
-            settings["warmup_steps"] = 0.1
-        AnswerFormat(**content["task"]["format"])
-    # A later version may have added fields without changing the meaning of the others.
-    names = {field.name for field in dataclasses.fields(RunInfo)}
-    return RunInfo(**{name: value for name, value in content.items() if name in names})
+        info.settings.pop("num_train_epochs", None)
+        if info.settings.get("warmup_steps", 0) is None:
+            info.settings["warmup_steps"] = 0.1
+        AnswerFormat(**info.task["format"])
+    return info
 
 
-# Tables and cards show these fields without looking for them first.
-class EvaluationRecord(TypedDict):
-    """One side of a comparison: the fields that are shown."""
+class ComparisonPart(BaseModel, extra="allow"):
+    """Part of comparison.json. The listed fields are checked, all others kept as they are."""
+
+
+class SavedEvaluation(ComparisonPart):
+    """One side of a comparison."""
 
     accuracy: Number
     in_format: Number
@@ -173,46 +170,35 @@ class EvaluationRecord(TypedDict):
     model_id: Text | None
 
 
-class TestRecord(TypedDict):
+class SavedTest(ComparisonPart):
     """Paired test of one measure."""
 
     verdict: Text
 
 
-class TestsRecord(TypedDict):
-    """Paired tests of a comparison: the one that decides if the answers got worse."""
+class SavedTests(ComparisonPart):
+    """Paired tests of a comparison. `anywhere` decides if the answers themselves got worse."""
 
-    anywhere: TestRecord | None
+    anywhere: SavedTest | None
+    __pydantic_extra__: dict[str, SavedTest | None]
 
 
-class ComparisonRecord(TypedDict):
-    """The fields of `comparison.json` that are shown."""
+class SavedComparison(ComparisonPart):
+    """Numbers of a held-out comparison, as read from comparison.json."""
 
     sentence: Text
     verdict: Text
-    before: EvaluationRecord
-    after: EvaluationRecord
-    tests: TestsRecord
+    before: SavedEvaluation
+    after: SavedEvaluation
+    tests: SavedTests
     majority: MajorityBaseline | None
     contamination: Contamination | None
 
+    @property
+    def answers_verdict(self) -> str | None:
+        """Verdict on correct answers anywhere in the completion, None if not measured."""
+        return self.tests.anywhere and self.tests.anywhere.verdict
+
 
 RUN_INFO = TypeAdapter(RunInfo)
-COMPARISON = TypeAdapter(ComparisonRecord)
-
-
-def check_fields(where: str, values: Any, record: TypeAdapter) -> None:
-    """Check that an object of a JSON file has the fields of a record. Other fields are allowed.
-
-    Raises:
-        ValueError: A field is missing or of another type. The message names the first one.
-    """
-    try:
-        record.validate_python(values)
-    except ValidationError as error:
-        # One field is enough for a message in one line.
-        problem = error.errors()[0]
-        place = ".".join(map(str, (where, *problem["loc"])))
-        # The input of a missing field is the whole object around it.
-        value = "" if problem["type"] == "missing" else f" = {in_line(problem['input'])}"
-        raise ValueError(f"{place}{value}: {problem['msg']}") from None
+ROWS = TypeAdapter(list[RowRecord])

@@ -1,20 +1,15 @@
-"""The run viewer: a widget that shows the groups of a step. The same can be had from `Run.step`.
+"""The run viewer: a widget that shows the groups of a step. `Run.step` returns the same.
 
 Core ipywidgets, 7.7 to 8. Callbacks run on the kernel's main thread between cells: during a
 training in the same kernel nothing here answers, from another notebook everything does.
 """
 
 from pathlib import Path
-from typing import ClassVar
 
 import ipywidgets as widgets
 
 from grpo_nb.core.panels import Panel, above, in_panel, section, view
-from grpo_nb.runs.groups import render_view
 from grpo_nb.runs.run_folder import Run, open_run
-
-#: Option of the slider before the first step is recorded. A slider cannot hold None.
-_NO_STEP = ("none yet", -1)
 
 
 class RunViewer(Panel):
@@ -28,23 +23,26 @@ class RunViewer(Panel):
 
     Raises:
         FileNotFoundError: There is no run at that path.
+        ValueError: The run has no completions yet.
 
     >>> RunViewer("runs/first")  # doctest: +SKIP
     """
-
-    panel_sheets: ClassVar[tuple[str, ...]] = ("runs/viewer.css",)
 
     def __init__(self, run: Run | str | Path) -> None:
         super().__init__()
         self.run = open_run(run)
         self.panel_title = f"Run {self.run.name}: {self.run.status}"
-        options = [(str(step), step) for step in self.run.steps] or [_NO_STEP]
+        steps = self.run.steps
+        if not steps:
+            raise ValueError(f"the run {self.run.name!r} has no completions yet.")
         slider = widgets.SelectionSlider(
-            options=options, index=len(options) - 1, description="Step", continuous_update=False
+            options=steps, value=steps[-1], description="Step", continuous_update=False
         )
         self._slider = above(slider, "340px")
         self._step_view = view()
-        explanation = "its groups, completions in the order of their advantages"
+        explanation = (
+            "as run.step(number): its groups, completions in the order of their advantages"
+        )
         self.children = [
             self._header(),
             self._errors,
@@ -57,9 +55,9 @@ class RunViewer(Panel):
         self._show_step()
 
     @property
-    def step(self) -> int | None:
-        """Step that is shown; None if the run has no completions yet."""
-        return self._slider.value if self._slider.value >= 0 else None
+    def step(self) -> int:
+        """Step that is shown."""
+        return self._slider.value
 
     def __repr__(self) -> str:
         return f"RunViewer of {self.run.name} ({self.run.status}): step {self.step}"
@@ -67,5 +65,5 @@ class RunViewer(Panel):
     @in_panel
     def _show_step(self) -> None:
         """Show the groups of the chosen step, folded."""
-        groups = self.run.step(self.step) if self.step is not None else None
-        self._step_view.value = render_view("step", step=groups, run_step=self.step)
+        groups = self.run.step(self.step)
+        self._step_view.value = groups._repr_html_()

@@ -24,7 +24,7 @@ from grpo_nb.runs.card import published_name, write_model_card
 from grpo_nb.runs.groups import completions_table
 from grpo_nb.runs.rows import read_rows, reading, repetition_metrics, tidy_row
 from grpo_nb.runs.run_folder import Run, open_run
-from grpo_nb.runs.run_info import RUN_INFO, RunInfo, check_fields, read_run_info
+from grpo_nb.runs.run_info import RUN_INFO, RunInfo, read_run_info
 
 #: Subfolder of a copied base model, and its name as the model of the settings.
 COPIED_BASE = "base"
@@ -179,7 +179,7 @@ def _write_trained_run(target: Path, project: Project, finished: dict[str, Any])
             rollout=f"trl, processes: {finished['processes']} ({finished['strategy']})",
             effective=None,
         )
-        check_fields("finished.json", info.to_dict(), RUN_INFO)
+        RUN_INFO.validate_python(info.to_dict())
     run = Run(target)
     run.write_info(info)
     weights = run.weights

@@ -301,4 +301,4 @@ class HoldoutScore:
             interval = evaluation.interval_of(measure.name)
             if interval is not None:
                 row[measure.key] = evaluation.share_of(measure.name)
-                row[measure.low_key], row[measure.high_key] = interval
+                row |= dict(zip(measure.interval_keys, interval, strict=True))

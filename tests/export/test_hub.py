@@ -175,9 +175,9 @@ def test_open_export_refuses_links(export: Path, tmp_path: Path, name: str) -> N
 
 
 RECORDS = {
-    "null": "verification.json = None: Input should be a valid dictionary",
-    "{}": "verification.json.kind: Field required",
-    '{"kind": "picture"}': "kind = 'picture': Input should be 'merged', 'adapter' or 'gguf'",
+    "null": "Input should be a valid dictionary .*input_value=None",
+    "{}": "kind Field required",
+    '{"kind": "picture"}': "kind Input should be 'merged', 'adapter' or 'gguf' .*input_value='picture'",
     "[" * 1000 + "]" * 1000: "maximum recursion depth",
 }
 
@@ -186,7 +186,8 @@ RECORDS = {
 def test_open_export_names_a_record_of_wrong_shape(export: Path, content: str) -> None:
     (export / "verification.json").write_text(content)
     with pytest.raises(
-        gn.export.ExportError, match=f"is not an export: its verification.json .*{RECORDS[content]}"
+        gn.export.ExportError,
+        match=f"is not an export: its verification.json .*{RECORDS[content]}",
     ):
         gn.export.open(export)
 

@@ -83,6 +83,11 @@ def run_of(rows: list[dict[str, Any]], **fields: Any) -> SimpleNamespace:
     return SimpleNamespace(rows=rows, **others | fields)
 
 
+def named(name: str, rows: list[dict[str, Any]]) -> SimpleNamespace:
+    """Return what `overlay` reads of a run."""
+    return SimpleNamespace(name=name, rows=rows)
+
+
 def panels(rows: list[dict[str, Any]], choice: str = "main", **fields: Any) -> dict[str, Axes]:
     figure = training_figure(run_of(rows, weights={"right": 2.0}, **fields), choice)
     return {title(axis): axis for axis in figure.axes}
@@ -136,18 +141,15 @@ def test_total_reward_shows_values_pale_and_mean_strong() -> None:
     raw, mean = panels(rows)["Total reward"].get_lines()
     assert list(raw.get_ydata()) == [row["reward"] for row in rows]
     assert raw.get_linewidth() < mean.get_linewidth()
+    assert "".join(texts_of(panels(rows)["Total reward"])) == "weighted sum"
     last_five = [row["reward"] for row in rows[-5:]]
     assert mean.get_ydata()[-1] == pytest.approx(sum(last_five) / 5)
 
 
-def test_figure_of_rows_of_several_steps_calls_them_logged_steps() -> None:
+def test_figure_explains_strong_and_pale_lines() -> None:
     rows = made_rows(20)
-    assert "mean of the last 5 steps. Pale lines: each step." in foot_of(
-        training_figure(run_of(rows))
-    )
-    every_fifth = [row | {"step": 5 * row["step"]} for row in rows]
     assert "mean of the last 5 logged steps. Pale lines: each logged step." in foot_of(
-        training_figure(run_of(every_fifth))
+        training_figure(run_of(rows))
     )
 
 
@@ -303,13 +305,15 @@ def test_live_plot_is_one_display_within_its_share_of_the_time(
 
 def test_overlay_draws_no_axes_without_data() -> None:
     rows = [{"step": 1, "reward": 1.0}, {"step": 2, "reward": 2.0}]
-    assert [title(axis) for axis in overlay({"one": rows, "two": rows}).axes] == ["Total reward"]
-    assert overlay({"none": []}).axes == []
+    assert [title(axis) for axis in overlay([named("one", rows), named("two", rows)]).axes] == [
+        "Total reward"
+    ]
+    assert overlay([named("none", [])]).axes == []
 
 
 def test_overlay_draws_each_measured_panel_of_each_run() -> None:
     rows = [row | holdout(0.5) for row in made_rows()]
-    figure = overlay({"one": rows, "_two": rows})
+    figure = overlay([named("one", rows), named("_two", rows)])
     expected = [panel.title for panel in (TOTAL, HOLDOUT, KL)]
     assert [title(axis) for axis in figure.axes] == expected
     assert EACH.title not in expected
@@ -320,7 +324,7 @@ def test_overlay_draws_each_measured_panel_of_each_run() -> None:
 def test_overlay_labels_differ_for_automatic_names_of_one_minute() -> None:
     names = ["2026-11-29_20-54-28-123456", "2026-11-29_20-54-29-654321"]
     rows = [row | holdout(0.5) for row in made_rows()]
-    figure = overlay({names[0]: rows, names[1]: rows})
+    figure = overlay([named(name, rows) for name in names])
     assert texts_of(figure.axes[0])[1:] == names
     width = figure.get_size_inches()[0] * figure.dpi
     assert all(box.x1 <= width for _, box in boxes_of_texts(figure))

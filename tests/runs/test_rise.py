@@ -95,5 +95,5 @@ def test_rise_of_rows_of_several_steps_calls_them_logged_steps() -> None:
     assert "(first 4 of 12 logged steps)" in reward_rise(logged).claim
     described = describe_run([row | {"completions/clipped_ratio": 0.5} for row in logged])
     assert "NaN or infinite at 1 further logged steps" in described
-    assert "truncated (last 4 logged steps)" in described
-    assert "at least 5 logged steps" in reward_rise(logged[:2]).sentence
+    assert "50% of the completions truncated at the end" in described
+    assert "fewer than 5 logged steps" in reward_rise(logged[:2]).sentence

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
@@ -47,7 +46,7 @@ def test_list_shows_status_and_differences(root: Path) -> None:
     plain = line_of(shown, "plain")
     assert "finished" in plain
     assert "14 of " in plain
-    mean_reward = sum(row["reward"] for row in made_rows(14)[-10:]) / 10
+    mean_reward = sum(row["reward"] for row in made_rows(14)[-4:]) / 4
     assert f"{mean_reward:.2f}" in plain
     other = line_of(shown, "other")
     assert "beta=0.5" in other
@@ -65,8 +64,6 @@ def test_list_says_that_a_reward_was_not_measured(root: Path) -> None:
 
 def test_side_by_side_shows_curves_and_differences(root: Path) -> None:
     compared = gn.runs.side_by_side(root / "plain", gn.open_run(root / "other"))
-    assert set(compared.differences) == {"beta", "seed"}
-    assert compared.differences["seed"][1] == 7
     figure = compared.plot()
     assert [text.get_text() for text in figure.axes[0].texts][1:] == ["plain", "other"]
     assert len({line.get_color() for line in figure.axes[0].lines}) == 2
@@ -87,9 +84,9 @@ def test_open_run_takes_names_and_refuses_other_paths(
         assert len(said) < 700
 
 
-def test_open_run_misspelt_name_lists_the_runs(root: Path, monkeypatch) -> None:
+def test_open_run_misspelt_name_says_how_to_list_the_runs(root: Path, monkeypatch) -> None:
     monkeypatch.chdir(root.parent)
-    with pytest.raises(FileNotFoundError, match="Runs in 'runs': cut, other, plain"):
+    with pytest.raises(FileNotFoundError, match=r"gn\.runs\.list\(\) shows the runs in 'runs'"):
         gn.open_run("plian")
 
 
@@ -101,22 +98,13 @@ def test_list_shows_each_held_out_measure(root: Path) -> None:
         run, **{name: COMPARISON[name] | {"anywhere": share} for name, share in sides.items()}
     )
     shown = repr(gn.runs.list(root))
-    before = "before: 25% correct, 50% in the format, 60% correct anywhere"
-    assert f"{before}; after: 75% correct, 100% in the format, 55% correct anywhere" in shown
+    measures = "25% to 75% correct, 50% to 100% in the format, 60% to 55% correct anywhere"
+    assert measures in shown
     assert "not compared" in line_of(shown, "other")
-
-
-def test_summary_of_a_run_shows_each_held_out_measure(root: Path) -> None:
-    row = {"step": 15, "holdout/accuracy": 0.75, "holdout/in_format": 1.0, "holdout/anywhere": 0.5}
-    with (root / "plain" / "metrics.jsonl").open("a") as file:
-        file.write(json.dumps(row) + "\n")
-    measures = "75% correct, 100% in the format, 50% correct anywhere"
-    said = f"Best held-out score: {measures} at step 15."
-    assert said in repr(gn.open_run(root / "plain"))
 
 
 def test_damaged_comparison_hides_no_other_run(root: Path) -> None:
     compare_by_hand(gn.open_run(root / "plain"), after=COMPARISON["after"] | {"in_format": "most"})
     listed = gn.runs.list(root)
     assert [run.name for run in listed] == ["other"]
-    assert "in_format = 'most': Input should be a valid number" in listed.unreadable["plain"]
+    assert "after.in_format Input should be a valid number" in listed.unreadable["plain"]

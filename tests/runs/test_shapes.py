@@ -20,7 +20,6 @@ def without(values: dict[str, Any], name: str) -> dict[str, Any]:
     return {key: value for key, value in values.items() if key != name}
 
 
-HUGE = 10**400
 DEEP = "[" * 900 + "]" * 900
 RUNNING = {"status": "running", "host": "elsewhere"}
 ALERT = {
@@ -33,15 +32,27 @@ ALERT = {
 REWARD = {"name": "a", "weight": 1.0, "call": "", "source": "", "hash": ""}
 # Changes of a whole run.json, and what the message says.
 INFOS: dict[str, tuple[dict[str, Any], str]] = {
-    "an unknown status": ({"status": "done"}, "status = 'done': Input should be 'running'"),
-    "a status that is a list": ({"status": []}, "status = "),
-    "no time": ({"started": "yesterday"}, "started = 'yesterday': Value error, Invalid isoformat"),
-    "a number as time": ({"started": 1.0}, "started = 1.0: Input should be a valid string"),
+    "an unknown status": (
+        {"status": "done"},
+        "status Input should be 'running'.*input_value='done'",
+    ),
+    "a status that is a list": (
+        {"status": []},
+        r"status Input should be 'running'.*input_value=\[\]",
+    ),
+    "no time": (
+        {"started": "yesterday"},
+        "Invalid isoformat string: 'yesterday'",
+    ),
+    "a number as time": (
+        {"started": 1.0},
+        r"started Input should be an instance of str .*input_value=1\.0",
+    ),
     "settings as a list": (
         {"settings": []},
-        r"settings = \[\]: Input should be a valid dictionary",
+        r"settings Input should be a valid dictionary .*input_value=\[\]",
     ),
-    "no setting": ({"settings": {}}, "settings.max_steps: Field required"),
+    "no setting": ({"settings": {}}, "settings.max_steps Field required"),
     "an unknown setting": (
         {"settings": {"max_steps": 1, "nothing": 1}},
         "unknown setting 'nothing'",
@@ -50,66 +61,78 @@ INFOS: dict[str, tuple[dict[str, Any], str]] = {
         {"settings": {"max_steps": 1, "learning_rate": "x"}},
         "learning_rate",
     ),
-    "rewards as an object": ({"rewards": {}}, r"rewards = \{\}: Input should be a valid list"),
+    "rewards as an object": (
+        {"rewards": {}},
+        r"rewards Input should be a valid list .*input_value=\{\}",
+    ),
     "a reward as a text": (
         {"rewards": ["x"]},
-        "rewards.0 = 'x': Input should be a valid dictionary",
+        "rewards.0 Input should be a valid dictionary .*input_value='x'",
     ),
-    "a reward without a name": ({"rewards": [{"weight": 1.0}]}, "rewards.0.name: Field required"),
+    "a reward without a name": ({"rewards": [{"weight": 1.0}]}, "rewards.0.name Field required"),
     "a text as weight": (
         {"rewards": [{"name": "a", "weight": "x", "call": "", "source": "", "hash": ""}]},
-        "rewards.0.weight = 'x': Input should be a valid number",
+        "rewards.0.weight Input should be a valid number .*input_value='x'",
     ),
     "a number as range": (
         {"rewards": [REWARD | {"range": 1.0}]},
-        "rewards.0.range = 1.0: Input should be a valid tuple",
+        r"rewards.0.range Input should be a valid tuple .*input_value=1\.0",
     ),
     "half a range": (
         {"rewards": [REWARD | {"range": [0.0]}]},
-        "rewards.0.range.1: Field required",
+        "rewards.0.range.1 Field required",
     ),
     "a text in a range": (
         {"rewards": [REWARD | {"range": [0.0, "x"]}]},
-        "rewards.0.range.1 = 'x': Input should be a valid number",
+        "rewards.0.range.1 Input should be a valid number .*input_value='x'",
     ),
     "an infinite weight": (
         {"rewards": [{"name": "a", "weight": float("inf"), "call": "", "source": "", "hash": ""}]},
-        "rewards.0.weight = inf: Input should be a finite number",
+        "rewards.0.weight Input should be a finite number .*input_value=inf",
     ),
-    "a task as a text": ({"task": "x"}, "task = 'x': Input should be a valid dictionary"),
-    "a task without a format": ({"task": {"name": "x"}}, "task.format: Field required"),
+    "a task as a text": (
+        {"task": "x"},
+        "task Input should be a valid dictionary .*input_value='x'",
+    ),
+    "a task without a format": ({"task": {"name": "x"}}, "task.format Field required"),
     "a format of another kind": (
         {"task": {**info_of({})["task"], "format": {"name": "x", "colour": "red"}}},
         "unexpected keyword argument 'colour'",
     ),
-    "a machine as a list": ({"machine": []}, "machine = "),
-    "a machine without a GPU": ({"machine": {"cores": 2}}, "machine.gpu: Field required"),
-    "a GPU without a name": ({"machine": {"gpu": {}}}, "machine.gpu.name: Field required"),
-    "a resumption as a number": ({"resumed": [5]}, "resumed.0 = 5: Input should be a valid dict"),
+    "a machine as a list": ({"machine": []}, r"machine Input should be .*input_value=\[\]"),
+    "a machine without a GPU": ({"machine": {"cores": 2}}, "machine.gpu Field required"),
+    "a GPU without a name": ({"machine": {"gpu": {}}}, "machine.gpu.name Field required"),
+    "a resumption as a number": (
+        {"resumed": [5]},
+        "resumed.0 Input should be a valid dictionary .*input_value=5",
+    ),
     "a time that no other zone has": (
         {"started": "0001-01-01T00:00:00+23:59"},
         "date value out of range",
     ),
-    "versions as a list": ({"versions": ["x"]}, "versions = "),
+    "versions as a list": ({"versions": ["x"]}, "versions Input should be a valid dictionary"),
 }
 # Whole files, as text, and what the message says.
 FILES: dict[str, tuple[str, str, str]] = {
-    "run.json, empty": ("run.json", "{}", "run.json.status: Field required"),
-    "run.json, a list": ("run.json", "[]", r"run.json = \[\]: Input should be a dictionary"),
-    "run.json, null": ("run.json", "null", "run.json = None: Input should be a dictionary"),
+    "run.json, empty": ("run.json", "{}", "status Field required"),
+    "run.json, a list": ("run.json", "[]", r"Input should be a dictionary .*input_value=\[\]"),
+    "run.json, null": ("run.json", "null", "Input should be a dictionary .*input_value=None"),
     "run.json, deeper than Python": ("run.json", "[" * 100_000, "RecursionError"),
     "metrics.jsonl, a list": (
         "metrics.jsonl",
         '[["step", 1]]\n',
         r"\[\['step', 1\]\] is not a JSON object",
     ),
-    "metrics.jsonl, no step": ("metrics.jsonl", '{"reward": 1}\n', "step = None must be"),
-    "metrics.jsonl, a text as step": ("metrics.jsonl", '{"step": "x"}\n', "step = 'x'"),
-    "metrics.jsonl, a huge step": ("metrics.jsonl", f'{{"step": {10**30}}}\n', "step = 1000"),
-    "metrics.jsonl, a huge reward": (
+    "metrics.jsonl, no step": ("metrics.jsonl", '{"reward": 1}\n', "0.step Field required"),
+    "metrics.jsonl, a text as step": (
         "metrics.jsonl",
-        f'{{"step": 1, "reward": {HUGE}}}\n',
-        "int too large to convert to float",
+        '{"step": "x"}\n',
+        "0.step Input should be a valid integer .*input_value='x'",
+    ),
+    "metrics.jsonl, a huge step": (
+        "metrics.jsonl",
+        f'{{"step": {10**30}}}\n',
+        "0.step Input should be less than 9007199254740992 .*input_value=1000",
     ),
     "metrics.jsonl, alerts as a number": (
         "metrics.jsonl",
@@ -121,15 +144,10 @@ FILES: dict[str, tuple[str, str, str]] = {
         '{"step": 1, "alerts": [{}]}\n',
         "missing 5 required",
     ),
-    "metrics.jsonl, an unknown severity": (
-        "metrics.jsonl",
-        json.dumps({"step": 1, "alerts": [{**ALERT, "severity": "x"}]}) + "\n",
-        "severity = 'x'",
-    ),
     "comparison.json, empty": (
         "comparison/comparison.json",
         "{}",
-        "comparison.json.sentence: Field required",
+        "sentence Field required",
     ),
     "comparison.json, a list": (
         "comparison/comparison.json",
@@ -139,32 +157,32 @@ FILES: dict[str, tuple[str, str, str]] = {
     "comparison.json, no side": (
         "comparison/comparison.json",
         '{"sentence": "better"}',
-        "comparison.json.verdict: Field required",
+        "verdict Field required",
     ),
     "comparison.json, an empty side": (
         "comparison/comparison.json",
         json.dumps(COMPARISON | {"before": {}}),
-        "before.accuracy: Field required",
+        "before.accuracy Field required",
     ),
     "comparison.json, a text as accuracy": (
         "comparison/comparison.json",
         json.dumps(COMPARISON | {"after": {"accuracy": "x"}}),
-        "accuracy = 'x'",
+        "accuracy Input should be a valid number .*input_value='x'",
     ),
     "comparison.json, a side without a judge": (
         "comparison/comparison.json",
         json.dumps(COMPARISON | {"after": without(COMPARISON["after"], "compares_gold")}),
-        "after.compares_gold: Field required",
+        "after.compares_gold Field required",
     ),
     "comparison.json, a side without a measure": (
         "comparison/comparison.json",
         json.dumps(COMPARISON | {"before": without(COMPARISON["before"], "anywhere")}),
-        "before.anywhere: Field required",
+        "before.anywhere Field required",
     ),
     "comparison.json, half an interval": (
         "comparison/comparison.json",
         json.dumps(COMPARISON | {"after": COMPARISON["after"] | {"in_format_interval": [0.1]}}),
-        "after.in_format_interval.1: Field required",
+        "after.in_format_interval.1 Field required",
     ),
 }
 
@@ -225,7 +243,7 @@ def test_info_without_a_field_is_named(run: gn.runs.Run, name: str) -> None:
     info = info_of({"right": 1.0})
     del info[name]
     (run.path / "run.json").write_text(json.dumps(info))
-    assert_named(run, "run.json", f"run.json.{name}: Field required")
+    assert_named(run, "run.json", f"{name} Field required")
 
 
 @pytest.mark.parametrize("case", FILES)

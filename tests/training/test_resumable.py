@@ -583,7 +583,7 @@ class Watcher:
 def test_observer_stops_a_run_and_keeps_its_state(fresh, settings: gn.Settings) -> None:
     run = gn.train(*fresh, [brevity], settings, name="watched", observers=[Watcher(3), Watcher(99)])
     assert run.status == "stopped"
-    assert "stopped by Watcher" in repr(run)
+    assert "stopped: Watcher" in repr(run)
     assert len(run.rows) == run.checkpoint_step == 3
     run = gn.train(
         *fresh, [brevity], settings, resume="watched", observers=[Watcher(98), Watcher(99)]
