@@ -7,6 +7,7 @@ pages.
 
 import base64
 import io
+import itertools
 import math
 import textwrap
 import time
@@ -82,15 +83,13 @@ OTHER_PANELS = (
 
 def curve_table(rows: Sequence[Row]) -> pandas.DataFrame:
     """Return the finite numbers of the rows by step, a column for each metric that has one."""
-    numbers = []
-    for row in rows:
-        values = {}
-        for key, value in row.items():
-            if isinstance(value, (int, float)):
-                # Rewards have any name, but pandas takes no lone surrogates.
-                values[displayable(key)] = value
-        numbers.append(values)
-    table = pandas.DataFrame(numbers, index=[row["step"] for row in rows], dtype=float)
+    columns = {}
+    for key in dict.fromkeys(itertools.chain.from_iterable(rows)):
+        values = [row.get(key) for row in rows]
+        numbers = [value if isinstance(value, (int, float)) else None for value in values]
+        # Rewards have any name, but pandas takes no lone surrogates.
+        columns[displayable(key)] = numbers
+    table = pandas.DataFrame(columns, index=[row["step"] for row in rows], dtype=float)
     # An axis cannot show an infinite value.
     return table.where(numpy.isfinite(table)).dropna(axis="columns", how="all")
 
