@@ -152,7 +152,7 @@ print(choice.sentence)
 # in the loss (`beta`) makes moving away costly.
 #
 # The held-out curve shows the three measures on 16 questions that the model is never trained on: a rough first look. If there are
-# alerts, a table below the figure lists them.
+# alerts, a table below the figure lists them. (*Rows* in its first line are the steps that the rules looked at.)
 #
 # Do not wait for a falling loss: in GRPO the loss stays near zero and says nothing about progress.
 #
@@ -215,7 +215,7 @@ display(first_group, last_group)
 # ([all seeds](../docs/evidence/quickstart_seeds.md)). So this notebook shows that the format is learned. That sums are learned, it only
 # suggests. The p-value of *correct* looks only at the questions that
 # changed: 58 became right and none became wrong, and chance alone would give about as many of each. The small print says how large a
-# true change must be to be noticed in 80 % of repetitions.
+# true change of *correct* must be to be noticed in 80 % of repetitions.
 # </details>
 #
 # And with a larger model? Sebastian Raschka trained Qwen3-0.6B on competition mathematics: from 15.2 % to 47.4 % of MATH-500 in 50 steps,
@@ -267,7 +267,7 @@ print(outcome)
 #
 # ## Exercises
 #
-# **1. Other weights.** Suppose `correctness` had the weight 0.1. Which completions of the first group would get the highest
+# **1. Other weights** (five minutes, with pencil and paper). Suppose `correctness` had the weight 0.1. Which completions of the first group would get the highest
 # advantage? Would the model still learn to add?
 #
 # <details><summary>Answer</summary>
@@ -278,7 +278,7 @@ print(outcome)
 # it count fully.
 # </details>
 #
-# **2. A group by hand.** A group of four has the totals 3.5, 0.5, 0.5 and 0.5. What are its advantages?
+# **2. A group by hand** (two minutes). A group of four has the totals 3.5, 0.5, 0.5 and 0.5. What are its advantages?
 #
 # <details><summary>Answer</summary>
 #

@@ -212,7 +212,7 @@ pandas.DataFrame({"token": tokens, "probability": shown.exp(), "log-probability"
 # $$L = -\frac{1}{8}\sum_{i=1}^{8} A_i \cdot \frac{1}{T_i}\sum_{t=1}^{T_i} \log p(\text{token}_{i,t})$$
 #
 # Read it from the right. Average the log-probabilities over the $T_i$ tokens of completion $i$, so that each completion has the
-# same weight in the loss. Multiply by the advantage: positive means "push up", negative means "push down". Average over the group.
+# same weight in the loss, whatever its length. Multiply by the advantage: positive means "push up", negative means "push down". Average over the group.
 # The minus sign is there because optimizers minimise. This is the **policy gradient**, known as REINFORCE since 1992.
 #
 # If you have fine-tuned a model, you know this loss: with all $A_i = 1$ it is the cross-entropy of supervised fine-tuning on these eight
@@ -222,7 +222,9 @@ pandas.DataFrame({"token": tokens, "probability": shown.exp(), "log-probability"
 # **Why does it raise the expected reward?** An example: one answer has probability $p = 0.2$ and reward 1, the other 0.8 and reward 0. The
 # expected reward is $p$, so we want to move the weights along $\nabla p$. One sample in five is the first answer; the others have reward
 # 0 and push nothing. Its push is $\nabla \log p = \nabla p / p$ (the chain rule), five times as large as $\nabla p$. One time in five,
-# five times as large: on average $\nabla p$. In general the average of $r \cdot \nabla \log p$, over completions sampled with
+# five times as large: on average $\nabla p$.
+#
+# In general the average of $r \cdot \nabla \log p$, over completions sampled with
 # probability $p$, is the gradient of the expected reward, and our eight samples estimate it. (Strictly, this holds for the sum over
 # tokens. Dividing it by $T_i$ is a choice of GRPO.)
 #
@@ -234,8 +236,8 @@ pandas.DataFrame({"token": tokens, "probability": shown.exp(), "log-probability"
 # **Which token was good?** GRPO does not know: all tokens of a completion get the same advantage. But the pushes of completions with the
 # same beginning add up, and the cell prints the sums of their advantages. All eight begin with *The*, and their advantages sum to 0. Where the
 # completions part, they do not: *Canberra* gets +3.26 and *Sydney* −1.89. Nobody told GRPO which word matters. **The comparison within the
-# group finds it, where the completions part.** (The division by $T_i$ gives the short texts more weight, so a small push is left even at
-# *The*. *Dr. GRPO*, in the first exercise, leaves it out.)
+# group finds it, where the completions part.** (The second column divides each advantage by $T_i$, as the loss does. Short texts then count
+# more, so a small push is left even at *The*. *Dr. GRPO*, in the first exercise, leaves the division out.)
 #
 # The mask removes the padding. The value of this loss means nothing by itself. What we need is its **gradient**: for each of the
 # LoRA weights a number that says in which direction the loss grows, and how fast.
@@ -256,11 +258,14 @@ plain_gradient = gradient_of(loss)
 print(f"loss {loss:.4f}")
 print(f"gradient: {len(plain_gradient):,} numbers, length {plain_gradient.norm():.4f}")
 
-print("Sum of the advantages of all completions with the same beginning:")
+print("Sums over all completions with the same beginning:")
+print("advantages | advantages / length | completions | beginning")
 city = "The capital of Australia is"
 for beginning in ("The", city, f"{city} Sydney", f"{city} Canberra", f"{city} Canberra."):
     begins_so = torch.tensor([text.startswith(beginning) for text in texts])
-    print(f"{advantages[begins_so].sum():+.2f} from {begins_so.sum()} completions: {beginning}")
+    total = advantages[begins_so].sum()
+    divided = (advantages / mask.sum(dim=1))[begins_so].sum()
+    print(f"{total:+10.2f} | {divided:+19.3f} | {begins_so.sum():11} | {beginning}")
 
 # %% [markdown]
 # ## 5. The loss, complete: ratio and clipping
@@ -275,6 +280,10 @@ for beginning in ("The", city, f"{city} Sydney", f"{city} Canberra", f"{city} Ca
 # 2. **Clipping.** Without it, nothing would stop further steps on the same batch from pushing the same token on and on. So once a token has
 #    moved by more than 20 % in the direction that its advantage asks for, its gain stops growing. So the gradient of the gain is zero, and
 #    nothing pushes it further. This 20 % is the argument `epsilon`. Movement in the wrong direction always counts.
+#
+# ![Left: the gain of a token against the ratio. With advantage +1 it rises and is flat above 1.2; with advantage -1 it is flat below 0.8 and falls. Right: the KL cost of a token against d. It is 0 at d = 0 and positive elsewhere.](../docs/loss.png)
+#
+# The left half shows the gain of a token, with its two flat parts. (The right half belongs to the KL term below.)
 #
 # The code takes the smaller of the clipped and the unclipped gain. **Predict before you run:** which two of these four tokens are no longer
 # pushed? (The column *push* is the gradient of the gain with respect to the ratio.)
@@ -303,7 +312,7 @@ pandas.DataFrame({**columns, "gain": gain.detach(), "push": push}).round(1)
 # apart: the average of $\log p - \log p_{\text{ref}}$ over what the model samples. It is 0 if they are equal. The *reference* is the model
 # we started with, here the same model with its LoRA switched off. For each token the loss uses $e^d - d - 1$ with
 # $d = \log p_{\text{ref}} - \log p$. The average of $-d$ is the KL, but a single $-d$ can be negative. $e^d - d - 1$ has the same average
-# and is never negative (right half of the figure; the left half shows the gain of a token, with its two flat parts). TRL multiplies it by $\rho$ as well ([arXiv:2512.02556](https://arxiv.org/abs/2512.02556)), which the first GRPO did not.
+# and is never negative (right half of the figure above). TRL multiplies it by $\rho$ as well ([arXiv:2512.02556](https://arxiv.org/abs/2512.02556)), which the first GRPO did not.
 #
 # `beta` says what KL costs. With 0 it costs nothing, and many recent recipes do that. With a large value the model stays where it is. The
 # first GRPO paper used 0.04.
@@ -321,8 +330,6 @@ pandas.DataFrame({**columns, "gain": gain.detach(), "push": push}).round(1)
 # $e^d - d - 1$ has 0.30, which is the gradient of the KL the other way round, from the reference to the model. With $\rho$ in front of it
 # the average gradient is 0.22, also where $\rho = 1$.
 # </details>
-#
-# ![Left: the gain of a token against the ratio. With advantage +1 it rises and is flat above 1.2; with advantage -1 it is flat below 0.8 and falls. Right: the KL cost of a token against d. It is 0 at d = 0 and positive elsewhere.](../docs/loss.png)
 #
 # **Where people stumble:** the loss at the first step is **0**. Nothing has moved yet, so $\rho = 1$ and the KL is 0. What is left
 # is the mean of the advantages, which is zero by construction. But a loss of zero is not a gradient of zero! Compare the
@@ -534,7 +541,7 @@ print("It worked." if agrees and last > first else "It did not work this time: t
 #
 # ## Exercises
 #
-# **1. Without the standard deviation.** Let `advantages_of` return `rewards - rewards.mean()`. What changes for our prompt? And what
+# **1. Without the standard deviation** (five minutes, no training). Let `advantages_of` return `rewards - rewards.mean()`. What changes for our prompt? And what
 # would change in a training with many prompts?
 #
 # <details><summary>Answer</summary>
@@ -553,7 +560,7 @@ print("It worked." if agrees and last > first else "It did not work this time: t
 # the division by the length of the completion too. In TRL and here: `scale_rewards="none"`, `loss_type="dr_grpo"`.
 # </details>
 #
-# **2. The price of moving away.** In the eight steps, pass `beta=0.0`, `1.0` and `10.0` to `grpo_loss`. What happens to reward and KL?
+# **2. The price of moving away** (each value takes about half a minute). In the eight steps, pass `beta=0.0`, `1.0` and `10.0` to `grpo_loss`. What happens to reward and KL?
 #
 # <details><summary>Answer</summary>
 #

@@ -171,23 +171,24 @@ found
 
 # %%
 hacked = gn.train(model, tokenizer, task, with_loopholes, settings)
-first_group = hacked.step(1).groups[0]
-display(first_group, hacked.step(STEPS).groups[0])
-print("Spread of the weighted scores within the first group:")
-for name, weight in first_group.weights.items():
-    weighted = weight * first_group.table[name]
-    print(f"  {name}: standard deviation {weighted.std():.2f}")
+groups = {"first": hacked.step(1).groups[0], "last": hacked.step(STEPS).groups[0]}
+display(*groups.values())
+print("Standard deviation of the weighted scores")
+for when, group in groups.items():
+    for name, weight in group.weights.items():
+        spread = (weight * group.table[name]).std()
+        print(f"  in the {when} group, {name}: {spread:.2f}")
 
 # %% [markdown]
 # It writes more. Why this, and not the list of all numbers that the check called *critical*? No completion of the first group lists
 # all numbers, and GRPO can only make more frequent what the model samples. Long texts are among its samples. And they win, because the
-# advantage is computed from the *total*: the printed lines show how widely each reward spreads within the first group. The scores for
-# length differ much more than those for the sum, so they decide who is above the average. Compare two completions of the first group. The
+# advantage is computed from the *total*: the first two printed lines show how widely each reward spreads within the first group. The scores
+# for length differ much more than those for the sum, so they decide who is above the average. Compare two completions of the first group. The
 # right answer in its place earns 2 + 2.85 = 4.85 and gets −0.316. The long text without the sum earns 15.75 and gets +2.071. So the model
 # is told to write less of the first and more of the second. This is **reward hacking**: it did what you scored, not what you wanted.
 #
 # Look at the last group again. Two texts answer 22 and 10 and still earn the 2 points, because the 7 is in the reasoning: the finding
-# *answer outside the slot*. All eight texts earn them, so `gold_somewhere` has no spread in this group and teaches nothing. Only length is left.
+# *answer outside the slot*. All eight texts earn them, so `gold_somewhere` has no spread in this group (the third printed line) and teaches nothing. Only length is left.
 #
 # The comparison asks the held-out questions and grades with `correctness`, which this training never used. Read the row *correct
 # anywhere*, which compares the last number of the completion. You should see that it fell while the reward doubled. (*In the format* rises
@@ -197,7 +198,12 @@ for name, weight in first_group.weights.items():
 # <details><summary>What you should see</summary>
 #
 # In 49 of 84 completions before the training, and in 54 after it. So the model has not forgotten how to add. It has unlearned how to
-# answer: it writes on where the answer belongs.
+# answer: it writes on where the answer belongs. (*In the format* rises to 29 %, perhaps because a longer text
+# reaches the last tag more often.)
+#
+# The small print says that a true change of 10 points would be noticed here. In the last table of this notebook it says 26. The test counts
+# only the questions whose grade changed: 9 here and 62 there. The more of them change, the more of that is luck in both directions, and
+# the larger a change must be to stand out.
 # </details>
 #
 # Neither curve shows this: the total rises, and `gold_somewhere` does not fall.
@@ -308,7 +314,7 @@ print(f"Held-out answers, without: {comparison.headline}")
 #
 # ## Exercises
 #
-# **1. A smaller loophole.** Change `thinks_long` so that it gives at most one point: `min(1.0, ...)`. What does the check say now, and what
+# **1. A smaller loophole** (three minutes, no training). Change `thinks_long` so that it gives at most one point: `min(1.0, ...)`. What does the check say now, and what
 # would the model learn?
 #
 # <details><summary>Answer</summary>
@@ -317,7 +323,7 @@ print(f"Held-out answers, without: {comparison.headline}")
 # the right answer 2. The findings about `gold_somewhere` stay. The model would write until the point is full and then stop caring. A bonus with a maximum still teaches length and nothing else, so give it a small weight or leave it out.
 # </details>
 #
-# **2. Be the model.** Write three completions to *What is 4 + 3?* that earn 10 points or more from `with_loopholes` without the right sum
+# **2. Be the model** (five minutes). Write three completions to *What is 4 + 3?* that earn 10 points or more from `with_loopholes` without the right sum
 # in the answer tags. Score them with `gn.score(with_loopholes, texts, {"answer": "7"})`. What do the same three earn from `rewards`?
 #
 # <details><summary>Answer</summary>

@@ -292,7 +292,7 @@ print(run.outcome(sampled))
 #
 # ## Exercises
 #
-# **1. Close the loophole yourself.** Change `names_the_mood` so that the check finds nothing. (`task.format.extract_last(text)` returns
+# **1. Close the loophole yourself** (five minutes, no training). Change `names_the_mood` so that the check finds nothing. (`task.format.extract_last(text)` returns
 # the content of the answer tags.)
 #
 # <details><summary>Answer</summary>
@@ -301,7 +301,7 @@ print(run.outcome(sampled))
 # `scores.append(1.0 if task.format.extract_last(text) == label else 0.0)`. The check then says *tells right from wrong*.
 # </details>
 #
-# **2. The mood that is never right.** What would you change so that the model learns *neutral* as well?
+# **2. The mood that is never right** (five minutes; to train it takes about eight more). What would you change so that the model learns *neutral* as well?
 #
 # <details><summary>Answer</summary>
 #
