@@ -82,7 +82,7 @@ def evaluate(
     >>> 0.0 <= answered.accuracy <= 1.0
     True
     """
-    require("gn.evaluate(subject, task)", optional=("run",), subject=subject, run=run)
+    require("gn.evaluate(subject, task)", subject=subject)
     # A wrong name or path is found here, before a model is loaded.
     located, run = locate_subjects([subject], run)
     exam = Exam(
@@ -139,10 +139,9 @@ def compare(
     """
     require(
         "gn.compare(subject, against=other, task=task)",
-        optional=("against", "run"),
+        optional=("against",),
         subject=subject,
         against=against,
-        run=run,
     )
     is_against_start = against is None
     if is_against_start:
@@ -210,7 +209,6 @@ def ask(
     >>> gn.ask(run, ["What is 17 + 25?", "What is 6 + 7?"]).questions
     ('What is 17 + 25?', 'What is 6 + 7?')
     """
-    require("gn.ask(run, questions)", run=run)
     run = open_run(run)
     questions = (questions,) if isinstance(questions, str) else tuple(questions)
     require_no_tools(run, "gn.ask cannot ask such a run, but gn.compare(run, task) can.")

@@ -253,8 +253,7 @@ class Comparison(Shown):
         if self.majority is not None:
             yield self.majority.sentence
         # Both models are asked the same questions.
-        if self.after.contamination_sentence:
-            yield self.after.contamination_sentence
+        yield self.after.contamination_sentence
         yield _small_print(self)
 
     def _repr_html_(self) -> str:
