@@ -83,8 +83,8 @@ class Export(Shown):
         """Shell commands that serve the export, one per program. Python code is in its README.md.
 
         Raises:
-            ExportError: The adapter's base model has a name that a terminal would not show as it
-                is.
+            ExportError: The adapter's base model has a name that a terminal would take for an
+                option, or not show as it is.
 
         >>> print(exported.usage)  # doctest: +SKIP
         """
@@ -103,16 +103,13 @@ class Export(Shown):
         # An adapter can come from somebody else, so its texts must not become commands or options.
         config = json.loads((self.path / "adapter_config.json").read_text("utf-8"))
         base = config["base_model_name_or_path"]
-        if not base.isprintable():
+        if base.startswith("-") or not base.isprintable():
             raise ExportError(
                 f"{str(self.path)!r} names the base model {base!r}, which is no name."
             )
         # vLLM does not know the kit's name for it, but can load its folder.
         if base == EMBEDDED_MODEL:
             base = resolve_model(base)
-        # No name on the Hub begins with a hyphen, so this can only be a folder.
-        if base.startswith("-"):
-            base = f"./{base}"
         # vLLM takes powers of two from 8 on, and its default limit is 16 (0.31, config/lora.py).
         rank = max(8, 2 ** (config["r"] - 1).bit_length())
         lora = f"--enable-lora --max-lora-rank {rank} --lora-modules mine={folder}"
