@@ -215,16 +215,14 @@ class Comparison(Shown):
     def save(self, folder: str | Path) -> None:
         """Write the numbers (comparison.json) and `transcripts()` (parquet) into a folder.
 
-        Both are computed before the first is written. The numbers come last, because they show that
-        there is a complete comparison.
+        The numbers come last, because they show that there is a complete comparison.
         """
         folder = Path(folder).expanduser()
         folder.mkdir(parents=True, exist_ok=True)
-        transcripts = self.transcripts()
+        # Before a file is replaced, because this can fail.
         numbers = self.to_dict()
-        # From here on, only writing can fail.
         with staged_file(folder / "transcripts.parquet") as file:
-            transcripts.to_parquet(file, index=False)
+            self.transcripts().to_parquet(file, index=False)
         write_json(folder / "comparison.json", numbers)
 
     def to_dict(self) -> dict[str, Any]:
@@ -239,7 +237,7 @@ class Comparison(Shown):
             "after": self.after.to_dict(),
             "tests": tests,
             "majority": self.majority and dataclasses.asdict(self.majority),
-            "contamination": self.contamination and self.contamination.to_dict(),
+            "contamination": self.contamination and dataclasses.asdict(self.contamination),
         }
 
     def _parts(self) -> Iterator[Part]:

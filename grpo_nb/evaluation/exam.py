@@ -26,7 +26,7 @@ from grpo_nb.evaluation.subjects import (
 )
 from grpo_nb.generation.samples import GeneratedCompletion
 from grpo_nb.rewards.answers import SlotReward, correctness
-from grpo_nb.rewards.base import RewardFunction, reward_list, reward_name
+from grpo_nb.rewards.base import RewardFunction, reward_list
 from grpo_nb.runs.run_folder import Run, questions_trained_on
 from grpo_nb.scoring.correct_answers import (
     Grader,
@@ -152,7 +152,7 @@ class Exam:
 
     @functools.cached_property
     def _rewards_of_run(self) -> list[RewardFunction] | None:
-        """The rewards of the run: those of the kit from its record, functions from memory.
+        """The rewards of the run, from memory, or those of the kit from the record of the run.
 
         None without a run, and, with a warning, if a function would decide what is correct and is
         not in memory: the folder of a run has only its source.
@@ -160,11 +160,12 @@ class Exam:
         run = self.run
         if run is None:
             return None
-        functions = {reward_name(reward): reward for reward in run.rewards}
+        if run.rewards:
+            return run.rewards
         known = []
         missing = []
         for record in run.info["rewards"]:
-            reward = rebuild_reward(record) or functions.get(record["name"])
+            reward = rebuild_reward(record)
             if reward is not None:
                 known.append(reward)
             elif record["weight"] == max(run.weights.values()):
@@ -218,7 +219,7 @@ class Exam:
             with open_model(subject) as (model, tokenizer):
                 # Both models have the same grader, and its trial may cost money.
                 grader = grader or self._grader(tokenizer)
-                completions = self._ask(model, tokenizer, asked_rows, label)
+                completions = self.ask(model, tokenizer, asked_rows, f"held-out, {label}")
                 template_kwargs = self.decoding.chat_template_kwargs
                 format = self.questions.format.for_template(tokenizer, template_kwargs)
             # The model of a run stays in memory. Any other is freed before the next one is loaded.
@@ -242,13 +243,13 @@ class Exam:
             )
         return evaluations
 
-    def _ask(
-        self, model: Any, tokenizer: Any, rows: Sequence[Any], label: str
+    def ask(
+        self, model: Any, tokenizer: Any, rows: Sequence[Any], bar_name: str
     ) -> list[GeneratedCompletion]:
-        """Return the answers of a model."""
+        """Return the answers of a model, one for each row, with a progress bar."""
         template_kwargs = self.decoding.chat_template_kwargs
         require_system_prompt(rows[0]["prompt"], tokenizer, template_kwargs)
-        with progress_bar(len(rows), desc=f"held-out, {label}", unit="answer") as bar:
+        with progress_bar(len(rows), desc=bar_name, unit="answer") as bar:
             return answers_of_model(
                 model, tokenizer, rows, self.decoding, lambda done: bar.update(done - bar.n)
             )

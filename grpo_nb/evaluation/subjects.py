@@ -89,13 +89,14 @@ def locate_subjects(
         run = own_runs[0]
     # These two names mean nothing without a run, which may come from another subject.
     for place, subject in enumerate(located):
-        if subject in EARLIER_PARTS and run is None:
+        if subject not in EARLIER_PARTS:
+            continue
+        if run is None:
             raise ValueError(
                 f"{subject!r} is the model that a run started from, but no run was given. "
                 "Write run=gn.open_run('runs/...')."
             )
-        if subject in EARLIER_PARTS:
-            located[place] = RunModel(run, subject)
+        located[place] = RunModel(run, subject)
     return located, run
 
 

@@ -44,7 +44,8 @@ def export_adapter(run: Run | str | Path, path: str | Path, *, overwrite: bool =
         config = json.loads((run.adapter_path / "adapter_config.json").read_text())
         # A name that others can load: the folder of this machine's cache means nothing elsewhere.
         model = run.settings.model
-        config["base_model_name_or_path"] = published_base(run) or model
+        published = published_base(run)
+        config["base_model_name_or_path"] = published or model
         write_json(staged / "adapter_config.json", config)
         # The base may have another chat template than the training.
         tokenizer = tokenizer_for(run.path, resolve_model(model))
@@ -57,10 +58,10 @@ def export_adapter(run: Run | str | Path, path: str | Path, *, overwrite: bool =
             "the adapter changes the model": any(bool(tensor.any()) for tensor in lora_b),
         }
         # The name alone of a folder, which cannot be taken for a name on the Hub.
-        base_name = published_base(run) or Path(model).name
+        base_name = published or Path(model).name
         verification = {
             "checks": checks,
-            "measured": {},
+            "measured": {"tensors finite": f"{len(tensors)} tensors"},
             "base": base_name,
             "sentence": f"The {len(tensors)} tensors for {base_name} are a copy of the run's.",
         }

@@ -117,16 +117,11 @@ class Export(Shown):
 
     def _parts(self) -> Iterable[Part]:
         measured = self.verification["measured"]
-        head = ["result", "check"]
-        # The checks of an adapter are yes or no, without a measurement.
-        if measured:
-            head.append("measured")
         rows = []
         for name, passed in self.verification["checks"].items():
-            row = ["✓ passed" if passed else "not made", name, measured.get(name, "")]
-            rows.append(row[: len(head)])
+            rows.append(["✓ passed" if passed else "not made", name, measured.get(name, "")])
         yield bold(self.path)
-        yield Table(rows, head=head, narrow=(0,))
+        yield Table(rows, head=("result", "check", "measured"), narrow=(0,))
         yield self.sentence
         yield code("print(exported.usage)  # how to use it elsewhere")
 
@@ -134,7 +129,8 @@ class Export(Shown):
 def open_export(path: str | Path, *, run: Run | str | Path | None = None) -> Export:
     """Open an export from its folder and check that every file is as it was verified.
 
-    Every file is hashed, which takes a few seconds for each gigabyte. No model is loaded.
+    Every file is hashed, which takes a few seconds for each gigabyte. No model is loaded. The card
+    and its figure may be edited, and hidden files are not part of an export.
 
     Args:
         path: The folder.
@@ -150,7 +146,10 @@ def open_export(path: str | Path, *, run: Run | str | Path | None = None) -> Exp
     """
     folder = target_of(path)
     verification = read_verification(folder)
-    changed_files = changes_since_verified(folder, verification)
+    recorded = verification["files"]
+    current = sizes_and_hashes(folder)
+    names = sorted((recorded.keys() | current.keys()) - EDITABLE)
+    changed_files = [name for name in names if current.get(name) != recorded.get(name)]
     # A damaged folder can have hundreds of changes. The first ones show what happened.
     if changed_files:
         shown = ", ".join(changed_files[:MAX_SHOWN_CHANGES])
@@ -190,20 +189,6 @@ def read_verification(folder: Path) -> dict[str, Any]:
             f"of another version ({error}). gn.export_merged(run, path) makes an export."
         ) from error
     return verification
-
-
-def changes_since_verified(folder: Path, verification: Mapping[str, Any]) -> list[str]:
-    """Return the files of an export whose size or SHA-256 is not the recorded one.
-
-    The card and its figure may be edited, and hidden files are not part of an export.
-
-    Raises:
-        ValueError: The folder holds a symbolic link.
-    """
-    recorded = verification["files"]
-    current = sizes_and_hashes(folder)
-    names = sorted((recorded.keys() | current.keys()) - EDITABLE)
-    return [name for name in names if current.get(name) != recorded.get(name)]
 
 
 def files_of(folder: Path) -> dict[str, Path]:

@@ -297,9 +297,7 @@ def fits_in_memory(folder: Path, free_memory: int) -> bool:
             after it.
         free_memory: Bytes of free memory.
     """
-    values = 0
-    for name, file in tensor_files(folder).items():
-        values += read_tensor(file, name).numel()
+    values = sum(read_tensor(file, name).numel() for name, file in tensor_files(folder).items())
     return MEMORY_FACTOR * 4 * values + ACTIVATION_BYTES < free_memory
 
 

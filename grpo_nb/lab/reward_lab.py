@@ -195,6 +195,10 @@ class RewardLab(Panel):
             )
         from grpo_nb.generation.sampling import generate  # imports torch, which the rest does not
 
+        row = self.row
+        # A row with a question alone is asked as in a task.
+        if "prompt" not in row:
+            (row,) = with_prompts([row], self.task.format, example=None)
         size = self.settings.num_generations
         self._status.value = (
             f"Sampling {size} completions from the model. The kernel is busy until they are there."
@@ -203,7 +207,7 @@ class RewardLab(Panel):
             group = generate(
                 self.model,
                 self.tokenizer,
-                [self._prompt] * size,
+                [row["prompt"]] * size,
                 temperature=self.settings.temperature,
                 sampling=self.settings.sampling,
                 max_completion_length=self.settings.max_completion_length,
@@ -335,14 +339,6 @@ class RewardLab(Panel):
             gold=self.row.get("answer", "(no column 'answer')"),
             prompt=prompt_text(self.row, self.tokenizer, self.task.template_kwargs),
         )
-
-    @property
-    def _prompt(self) -> Any:
-        """Prompt of the row shown. A row with a question alone is asked as in a task."""
-        if "prompt" in self.row:
-            return self.row["prompt"]
-        (prompted,) = with_prompts([self.row], self.task.format, example=None)
-        return prompted["prompt"]
 
     def _show_examples(self) -> None:
         self._set_completions(example_completions(self.row, self.task.format))

@@ -6,7 +6,6 @@ A question in other words is not found, nor is one that the base model saw befor
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -100,10 +99,6 @@ class Contamination:
             raise ValueError(
                 f"{self.sentence} Say allow_contaminated=True, and the result carries this number."
             )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields for JSON."""
-        return dataclasses.asdict(self)
 
 
 def find_contamination(questions: Sequence[Any], trained: Mapping[str, str]) -> Contamination:
