@@ -187,7 +187,7 @@ def merge_it(folder: Path) -> str:
     base = folder / "base"
     merged = folder / "merged"
     merged.mkdir()
-    found = merge(base, folder / "adapter", merged, dtype=os.environ["DTYPE"])
+    found = merge(base, folder / "adapter", merged, dtypes=os.environ["DTYPES"].split(","))
     for file in (*base.glob("*token*"), base / "chat_template.jinja"):
         shutil.copy(file, merged)
     return f"{found['dtype']}, {found['retained_change']:.1%} kept"
@@ -281,7 +281,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--layers", type=int, nargs="+", default=[1, 4, 14, 32])
-    parser.add_argument("--dtype", default="auto", help="of the merged model")
+    parser.add_argument(
+        "--dtypes", default="bfloat16,float16,float32", help="the first one that fits"
+    )
     parser.add_argument("--limit", type=float, default=5.5, help="GiB")
     parser.add_argument("--steps", nargs="+", choices=[*STEPS], default=[*STEPS])
     parser.add_argument("--work", type=Path, default=None)
@@ -306,7 +308,7 @@ def main() -> None:
             with tempfile.TemporaryDirectory(dir=asked.work) as place:
                 folder = Path(place) / "model"
                 for step in asked.steps:
-                    env = {"LAYERS": str(layers), "DTYPE": asked.dtype, "LIMIT": str(asked.limit)}
+                    env = {"LAYERS": str(layers), "DTYPES": asked.dtypes, "LIMIT": str(asked.limit)}
                     told = ask(__file__, "--one", step, folder, "--limit", asked.limit, env=env)
                     weights = (folder / "base").glob("*.safetensors")
                     size = sum(file.stat().st_size for file in weights) / 1e9

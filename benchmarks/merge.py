@@ -28,7 +28,7 @@ WAYS = {
     "imports": "Python with torch, unsloth, transformers and peft, no model",
     "peft": "`merge_and_unload` + `save_pretrained`, bfloat16",
     "file": "the kit, in files of at most 128 MB",
-    "file_auto": 'the same, and the number type measured (`dtype="auto"`)',
+    "file_auto": "the same, and the number type chosen",
     "verify": "the verification of an export, a process of its own",
 }
 
@@ -75,7 +75,7 @@ def merge_once(way: str, folder: Path, target: Path) -> None:
     from safetensors.torch import load_file
     from transformers import AutoModelForCausalLM
 
-    from grpo_nb.export.merged import merge
+    from grpo_nb.export.merged import DTYPES, merge
 
     torch.set_num_threads(1)
     target.mkdir(exist_ok=way == "verify")
@@ -105,8 +105,8 @@ def merge_once(way: str, folder: Path, target: Path) -> None:
         )
         model.merge_and_unload().save_pretrained(target, max_shard_size=SHARD)
     elif way != "imports":
-        dtype = "auto" if way == "file_auto" else "bfloat16"
-        merge(folder / "base", folder / "adapter", target, dtype=dtype)
+        dtypes = DTYPES if way == "file_auto" else ["bfloat16"]
+        merge(folder / "base", folder / "adapter", target, dtypes=dtypes)
     seconds = time.perf_counter() - start
     peak = peak_gb() * 1e9
     digest = hashlib.sha256()

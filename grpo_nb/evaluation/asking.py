@@ -11,12 +11,11 @@ from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import describe_value, require
 from grpo_nb.core.tables import Part, Shown, Table, as_written
 from grpo_nb.evaluation.comparison import Comparison
-from grpo_nb.evaluation.exam import Exam, Questions, require_no_tools, shared_start
+from grpo_nb.evaluation.exam import Exam, Questions, format_of, require_no_tools, shared_start
+from grpo_nb.evaluation.holdout import Holdout
 from grpo_nb.evaluation.results import Evaluation
 from grpo_nb.evaluation.subjects import (
-    Decoding,
     RunModel,
-    answers_of_model,
     locate_subjects,
     name_of,
     open_model,
@@ -26,7 +25,6 @@ from grpo_nb.generation.samples import GeneratedCompletion
 from grpo_nb.rewards.base import RewardFunction
 from grpo_nb.runs.card import write_model_card
 from grpo_nb.runs.run_folder import Run, open_run
-from grpo_nb.tasks.prompts import require_system_prompt
 
 
 def evaluate(
@@ -82,7 +80,7 @@ def evaluate(
     >>> 0.0 <= answered.accuracy <= 1.0
     True
     """
-    require("gn.evaluate(subject, task)", optional=("run",), subject=subject, run=run)
+    require("gn.evaluate(subject, task)", subject=subject)
     # A wrong name or path is found here, before a model is loaded.
     located, run = locate_subjects([subject], run)
     exam = Exam(
@@ -139,10 +137,9 @@ def compare(
     """
     require(
         "gn.compare(subject, against=other, task=task)",
-        optional=("against", "run"),
+        optional=("against",),
         subject=subject,
         against=against,
-        run=run,
     )
     is_against_start = against is None
     if is_against_start:
@@ -210,7 +207,6 @@ def ask(
     >>> gn.ask(run, ["What is 17 + 25?", "What is 6 + 7?"]).questions
     ('What is 17 + 25?', 'What is 6 + 7?')
     """
-    require("gn.ask(run, questions)", run=run)
     run = open_run(run)
     questions = (questions,) if isinstance(questions, str) else tuple(questions)
     require_no_tools(run, "gn.ask cannot ask such a run, but gn.compare(run, task) can.")
@@ -221,16 +217,10 @@ def ask(
     rows = []
     for question in questions:
         rows.append({"prompt": [*start, {"role": "user", "content": question}]})
-    decoding = Decoding(
-        max_completion_length=run.settings.max_completion_length,
-        chat_template_kwargs=run.chat_template_kwargs,
-        shared_prompts=run.settings.shared_prompts,
-    )
     # Greedy decoding without samples, so that the two answers differ only because of the training.
+    exam = Exam(subjects=(), run=run, task=Holdout(format=format_of(run), holdout=rows))
     answers = []
     for part in (start_part(run), "adapter"):
         with open_model(RunModel(run, part)) as (model, tokenizer):
-            template_kwargs = decoding.chat_template_kwargs
-            require_system_prompt(rows[0]["prompt"], tokenizer, template_kwargs)
-            answers.append(tuple(answers_of_model(model, tokenizer, rows, decoding)))
+            answers.append(tuple(exam.ask(model, tokenizer, rows, f"asking, {part}")))
     return Answers(questions, *answers)

@@ -215,16 +215,14 @@ class Comparison(Shown):
     def save(self, folder: str | Path) -> None:
         """Write the numbers (comparison.json) and `transcripts()` (parquet) into a folder.
 
-        Both are computed before the first is written. The numbers come last, because they show that
-        there is a complete comparison.
+        The numbers come last, because they show that there is a complete comparison.
         """
         folder = Path(folder).expanduser()
         folder.mkdir(parents=True, exist_ok=True)
-        transcripts = self.transcripts()
+        # Before a file is replaced, because this can fail.
         numbers = self.to_dict()
-        # From here on, only writing can fail.
         with staged_file(folder / "transcripts.parquet") as file:
-            transcripts.to_parquet(file, index=False)
+            self.transcripts().to_parquet(file, index=False)
         write_json(folder / "comparison.json", numbers)
 
     def to_dict(self) -> dict[str, Any]:
@@ -253,8 +251,7 @@ class Comparison(Shown):
         if self.majority is not None:
             yield self.majority.sentence
         # Both models are asked the same questions.
-        if self.after.contamination_sentence:
-            yield self.after.contamination_sentence
+        yield self.after.contamination_sentence
         yield _small_print(self)
 
     def _repr_html_(self) -> str:

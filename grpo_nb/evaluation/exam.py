@@ -23,14 +23,12 @@ from grpo_nb.evaluation.subjects import (
     describe,
     model_id_of,
     open_model,
-    tokenizer_of_run,
 )
 from grpo_nb.generation.samples import GeneratedCompletion
 from grpo_nb.rewards.answers import SlotReward, correctness
-from grpo_nb.rewards.base import RewardFunction, reward_list, reward_name
+from grpo_nb.rewards.base import RewardFunction, reward_list
 from grpo_nb.runs.run_folder import Run, questions_trained_on
 from grpo_nb.scoring.correct_answers import (
-    FunctionGrader,
     Grader,
     anywhere_in_words,
     choose_grader,
@@ -122,27 +120,24 @@ class Exam:
     # Who decides which answers are correct.
 
     @functools.cached_property
-    def grader(self) -> Grader:
-        """Reward or function that grades the answers.
+    def decider(self) -> RewardFunction:
+        """Reward or function that decides which answers are correct.
 
         The docstring of `evaluate` has the order of precedence.
         """
         if self.correct is not None:
             (decider,) = self._given_rewards
-        else:
-            candidates = self._given_rewards or self._rewards_of_run or []
-            decider = deciding_reward(candidates, self.rows)
-        if decider is None or isinstance(decider, SlotReward):
-            return decider or correctness()
-        # A function is tried on gold answers, for which it may read token ids or an environment.
-        tokenizers = [subject[1] for subject in self.subjects if isinstance(subject, tuple)]
-        if not tokenizers and self.run is not None:
-            tokenizers.append(tokenizer_of_run(self.run))
+            return decider
+        candidates = self._given_rewards or self._rewards_of_run or []
+        return deciding_reward(candidates, self.rows) or correctness()
+
+    def _grader(self, tokenizer: Any) -> Grader:
+        """Return the grader. A function is tried on gold answers, and may read their token ids."""
         return choose_grader(
-            decider,
+            self.decider,
             self.rows,
             self.questions.format,
-            tokenizer=next(iter(tokenizers), None),
+            tokenizer=tokenizer,
             start_episode=getattr(self.questions, "start_episode", dict),
         )
 
@@ -155,7 +150,7 @@ class Exam:
 
     @functools.cached_property
     def _rewards_of_run(self) -> list[RewardFunction] | None:
-        """The rewards of the run: those of the kit from its record, functions from memory.
+        """The rewards of the run, from memory, or those of the kit from the record of the run.
 
         None without a run, and, with a warning, if a function would decide what is correct and is
         not in memory: the folder of a run has only its source.
@@ -163,11 +158,12 @@ class Exam:
         run = self.run
         if run is None:
             return None
-        functions = {reward_name(reward): reward for reward in run.rewards}
+        if run.rewards:
+            return run.rewards
         known = []
         missing = []
         for record in run.info["rewards"]:
-            reward = rebuild_reward(record) or functions.get(record["name"])
+            reward = rebuild_reward(record)
             if reward is not None:
                 known.append(reward)
             elif record["weight"] == max(run.weights.values()):
@@ -195,9 +191,7 @@ class Exam:
         if self._given_rewards:
             # An earlier version of a reward has another hash.
             hashes = [record["hash"] for record in self.run.info["rewards"]]
-            grader = self.grader
-            reward = grader.function if isinstance(grader, FunctionGrader) else grader
-            is_graded_as_by_run = record_of(reward)["hash"] in hashes
+            is_graded_as_by_run = record_of(self.decider)["hash"] in hashes
         else:
             is_graded_as_by_run = self._rewards_of_run is not None
         return (
@@ -214,15 +208,22 @@ class Exam:
         """
         self._require_same_template()
         contamination = self._find_contamination()
-        grader = self.grader
-        is_function = isinstance(grader, FunctionGrader)
-        is_unproven = is_function and not grader.is_proven
+        # A wrong reward is reported before a model is loaded.
+        is_function = not isinstance(self.decider, SlotReward)
         asked_rows = [row for row in self.rows for _ in range(self.samples)]
+        grader = None
         evaluations = []
         for subject, label in zip(self.subjects, labels, strict=True):
-            completions, format = self._ask(subject, asked_rows, label)
+            with open_model(subject) as (model, tokenizer):
+                # Both models have the same grader, and its trial may cost money.
+                grader = grader or self._grader(tokenizer)
+                completions = self.ask(model, tokenizer, asked_rows, f"held-out, {label}")
+                template_kwargs = self.decoding.chat_template_kwargs
+                format = self.questions.format.for_template(tokenizer, template_kwargs)
             # The model of a run stays in memory. Any other is freed before the next one is loaded.
+            del model
             gc.collect()
+            is_unproven = is_function and not grader.is_proven
             evaluations.append(
                 Evaluation(
                     label=label,
@@ -240,20 +241,16 @@ class Exam:
             )
         return evaluations
 
-    def _ask(
-        self, subject: Subject, rows: Sequence[Any], label: str
-    ) -> tuple[list[GeneratedCompletion], AnswerFormat]:
-        """Return the answers of a model, and the format in which they are read."""
-        with (
-            open_model(subject) as (model, tokenizer),
-            progress_bar(len(rows), desc=f"held-out, {label}", unit="answer") as bar,
-        ):
-            template_kwargs = self.decoding.chat_template_kwargs
-            require_system_prompt(rows[0]["prompt"], tokenizer, template_kwargs)
-            completions = answers_of_model(
+    def ask(
+        self, model: Any, tokenizer: Any, rows: Sequence[Any], bar_name: str
+    ) -> list[GeneratedCompletion]:
+        """Return the answers of a model, one for each row, with a progress bar."""
+        template_kwargs = self.decoding.chat_template_kwargs
+        require_system_prompt(rows[0]["prompt"], tokenizer, template_kwargs)
+        with progress_bar(len(rows), desc=bar_name, unit="answer") as bar:
+            return answers_of_model(
                 model, tokenizer, rows, self.decoding, lambda done: bar.update(done - bar.n)
             )
-            return completions, self.questions.format.for_template(tokenizer, template_kwargs)
 
     def _runs(self) -> list[Run]:
         """Return the run, and those of the models. The same run may be in the list twice."""

@@ -167,5 +167,4 @@ class Evaluation(Shown):
         counted = f"Counted as correct: {self.counted_as_correct}."
         yield f"{self.asked_sentence} {counted} {self.description}"
         yield self.anywhere_sentence
-        if self.contamination_sentence:
-            yield self.contamination_sentence
+        yield self.contamination_sentence

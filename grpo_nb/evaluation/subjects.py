@@ -19,19 +19,26 @@ from grpo_nb.models.import_unsloth import import_unsloth
 from grpo_nb.models.load import load_model
 from grpo_nb.models.modes import kept_modes, kept_random_state, plain_generation_config
 from grpo_nb.models.sources import resolve_model
-from grpo_nb.models.templates import load_templates, tokenizer_for
+from grpo_nb.models.templates import load_templates
 from grpo_nb.runs.run_folder import Run, open_run
 from grpo_nb.tasks.tools import Tools
 
 EARLIER_PARTS = ("base", "start")
 """Names by which the models that a run began with can be asked."""
 
+PART_IN_WORDS = {
+    "base": "The base model of the run {}, without adapter.",
+    "start": "The model that the run {} started from, with the adapter as it was before the first "
+    "step.",
+    "adapter": "The adapter of the run {}.",
+}
+
 ADAPTER_FILE = "adapter_model.safetensors"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Decoding:
-    """Settings with which answers are sampled."""
+    """Settings with which answers are sampled: arguments of `generate`, and the seed."""
 
     max_completion_length: int
     temperature: float = 0.0
@@ -82,13 +89,14 @@ def locate_subjects(
         run = own_runs[0]
     # These two names mean nothing without a run, which may come from another subject.
     for place, subject in enumerate(located):
-        if subject in EARLIER_PARTS and run is None:
+        if subject not in EARLIER_PARTS:
+            continue
+        if run is None:
             raise ValueError(
                 f"{subject!r} is the model that a run started from, but no run was given. "
                 "Write run=gn.open_run('runs/...')."
             )
-        if subject in EARLIER_PARTS:
-            located[place] = RunModel(run, subject)
+        located[place] = RunModel(run, subject)
     return located, run
 
 
@@ -131,27 +139,19 @@ def model_id_of(subject: Subject) -> str:
     return ""
 
 
-def started_from_trained_adapter(run: Run) -> bool:
-    """Return True if the adapter had learnt something before this run.
+def start_part(run: Run) -> Literal["base", "start"]:
+    """Return the part of a run that it started from.
 
-    That is so after priming, after an earlier stage, or with an adapter from elsewhere. The B
-    matrices of a new LoRA are zero, so the model with a new LoRA is the base model.
+    It is `"start"` if the adapter had learnt something before: after priming, after an earlier
+    stage, or with an adapter from elsewhere. A comparison with the base model would credit the run
+    with all of it. The B matrices of a new LoRA are zero, so it is the base model.
     """
     from safetensors.torch import load_file
 
     file = run.start_path / ADAPTER_FILE
-    if not file.is_file():
-        return False
-    tensors = load_file(file)
-    return any(tensor.any() for name, tensor in tensors.items() if "lora_B" in name)
-
-
-def start_part(run: Run) -> Literal["base", "start"]:
-    """Return the part of a run that it started from.
-
-    After an earlier stage, a comparison with the base model would credit the run with both stages.
-    """
-    return "start" if started_from_trained_adapter(run) else "base"
+    tensors = load_file(file) if file.is_file() else {}
+    has_learnt = any(tensor.any() for name, tensor in tensors.items() if "lora_B" in name)
+    return "start" if has_learnt else "base"
 
 
 @contextlib.contextmanager
@@ -187,20 +187,12 @@ def describe(subject: Subject) -> str:
     if isinstance(subject, str):
         return f"The model {name_of(subject)}, with its own tokenizer and chat template."
     run = subject.run
-    if subject.part == "base":
-        return f"The base model of the run {run.name}, without adapter."
-    if subject.part == "start":
+    if subject.part == "adapter" and run.best is not None and run.settings.keep_adapter == "best":
         return (
-            f"The model that the run {run.name} started from, with the adapter as it was before "
-            "the first step."
+            f"The adapter of the run {run.name}. It is the best of several by its score on some of "
+            "these questions, so its score here is a little too high."
         )
-    description = f"The adapter of the run {run.name}."
-    if run.best is not None and run.settings.keep_adapter == "best":
-        description += (
-            " It is the best of several by its score on some of these questions, so its score here "
-            "is a little too high."
-        )
-    return description
+    return PART_IN_WORDS[subject.part].format(run.name)
 
 
 @contextlib.contextmanager
@@ -217,14 +209,6 @@ def _start_adapter(model: Any, run: Run) -> Iterator[None]:
     finally:
         for parameter, value in trained.items():
             parameter.data.copy_(value)
-
-
-def tokenizer_of_run(run: Run) -> Any:
-    """Return the tokenizer that a run was trained with."""
-    if run.tokenizer is None:
-        import_unsloth()
-        run.tokenizer = tokenizer_for(run.path, resolve_model(run.settings.model))
-    return run.tokenizer
 
 
 def _model_of(run: Run) -> tuple[Any, Any]:
@@ -302,19 +286,9 @@ def answers_of_model(
 
     from grpo_nb.generation.sampling import generate
 
+    options = dict(vars(decoding))
     # An evaluation in the middle of a training must not change what is sampled afterwards.
     with kept_random_state(), kept_modes(model), plain_generation_config(model):
-        torch.manual_seed(decoding.seed)
-        return generate(
-            model,
-            tokenizer,
-            [row["prompt"] for row in rows],
-            max_completion_length=decoding.max_completion_length,
-            temperature=decoding.temperature,
-            sampling=decoding.sampling,
-            chat_template_kwargs=decoding.chat_template_kwargs,
-            shared_prompts=decoding.shared_prompts,
-            progress=progress,
-            tools=decoding.tools,
-            rows=rows,
-        )
+        torch.manual_seed(options.pop("seed"))
+        prompts = [row["prompt"] for row in rows]
+        return generate(model, tokenizer, prompts, rows=rows, progress=progress, **options)

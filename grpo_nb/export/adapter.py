@@ -5,8 +5,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.core.argument_types import require
-from grpo_nb.core.files import sha256_of, write_json
+from grpo_nb.core.files import write_json
 from grpo_nb.export.saved_export import ADAPTER_FILE, Export, require_passed
 from grpo_nb.export.staged_export import make_export
 from grpo_nb.models.sources import resolve_model
@@ -31,23 +30,22 @@ def export_adapter(run: Run | str | Path, path: str | Path, *, overwrite: bool =
     Raises:
         FileExistsError: The folder exists and `overwrite` is False.
         FileNotFoundError: The run has no adapter.
-        ExportError: The copy is not the run's adapter, or has values that are not finite.
+        ExportError: The adapter changes nothing, or has values that are not finite.
 
     >>> gn.export.export_adapter(gn.open_run("runs/first"), "exports/lora")  # doctest: +SKIP
     """
-    require('gn.export.export_adapter(run, "exports/name")', run=run)
     run = open_run(run)
 
     def fill(staged: Path) -> dict[str, Any]:
         from safetensors.torch import load_file
 
-        original = run.adapter_path / ADAPTER_FILE
-        copied = Path(shutil.copy(original, staged))
+        copied = shutil.copy(run.adapter_path / ADAPTER_FILE, staged)
         tensors = load_file(copied)
         config = json.loads((run.adapter_path / "adapter_config.json").read_text())
         # A name that others can load: the folder of this machine's cache means nothing elsewhere.
         model = run.settings.model
-        config["base_model_name_or_path"] = published_base(run) or model
+        published = published_base(run)
+        config["base_model_name_or_path"] = published or model
         write_json(staged / "adapter_config.json", config)
         # The base may have another chat template than the training.
         tokenizer = tokenizer_for(run.path, resolve_model(model))
@@ -56,17 +54,16 @@ def export_adapter(run: Run | str | Path, path: str | Path, *, overwrite: bool =
         # B starts as zeros. If it still is, the adapter is untrained and changes nothing.
         lora_b = [tensor for name, tensor in tensors.items() if ".lora_B" in name]
         checks = {
-            "the tensors are the run's, byte by byte": sha256_of(copied) == sha256_of(original),
             "tensors finite": all(bool(tensor.isfinite().all()) for tensor in tensors.values()),
             "the adapter changes the model": any(bool(tensor.any()) for tensor in lora_b),
         }
         # The name alone of a folder, which cannot be taken for a name on the Hub.
-        base_name = published_base(run) or Path(model).name
+        base_name = published or Path(model).name
         verification = {
             "checks": checks,
-            "measured": {},
+            "measured": {"tensors finite": f"{len(tensors)} tensors"},
             "base": base_name,
-            "sentence": f"All {len(tensors)} tensors for {base_name} are the run's, byte for byte.",
+            "sentence": f"The {len(tensors)} tensors for {base_name} are a copy of the run's.",
         }
         require_passed(verification, "the copied adapter")
         return verification

@@ -7,6 +7,7 @@ from typing import Any
 
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.files import check_target, target_of
+from grpo_nb.core.words import require_choice
 from grpo_nb.export.conversion import convert
 from grpo_nb.export.saved_export import Export, ExportError, open_export
 from grpo_nb.export.staged_export import (
@@ -61,12 +62,7 @@ def export_gguf(
     >>> gn.export_gguf(merged, "exports/first-gguf")  # doctest: +SKIP
     """
     require('gn.export_gguf(merged, "exports/name")', merged=merged)
-    # A list, because a dict would fail with a value that has no hash, such as ["q8_0", "q4_k_m"].
-    if quantization not in list(LIMITS_OF_QUANTIZATION):
-        raise ValueError(
-            f"quantization = {quantization!r} is not one of 'q8_0', 'q4_k_m'. An export holds one "
-            "GGUF file: call export_gguf once for each quantization, with a folder of its own."
-        )
+    require_choice("quantization", quantization, LIMITS_OF_QUANTIZATION)
     target = target_of(path)
     # Opened again, because its files may have changed since.
     export = open_export(merged.path, run=merged.run)

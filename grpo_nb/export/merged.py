@@ -11,12 +11,11 @@ import json
 import math
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.core.argument_types import require
 from grpo_nb.core.files import write_json
 from grpo_nb.core.progress import progress_bar
 from grpo_nb.export.saved_export import ADAPTER_FILE, Export, ExportError
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
 
 #: Share of the adapter's change that must survive the rounding of the merged weights.
 MIN_RETAINED = 0.95
-#: Dtypes that "auto" tries, until one keeps the change. Those of 16 bit come first.
+#: Dtypes that are tried, until one keeps the change. Those of 16 bit come first.
 DTYPES = ("bfloat16", "float16", "float32")
 #: Bytes of an output file, unless one tensor is larger. safetensors writes from memory.
 MAX_FILE_BYTES = 2**27
@@ -53,15 +52,14 @@ def export_merged(
     run: Run | str | Path,
     path: str | Path,
     *,
-    dtype: str = "auto",
     overwrite: bool = False,
 ) -> Export:
     """Merge the run's adapter into the 16-bit base, save it as safetensors, and verify the files.
 
     A short training changes many weights by less than bfloat16 can represent next to them, so that
-    rounding loses a part of the training. "auto" measures this: it takes bfloat16 if at least 95 %
-    of the change survives, otherwise float16, whose steps are eight times finer, otherwise float32
-    at twice the size.
+    rounding loses a part of the training. This is measured: the files are in bfloat16 if at least
+    95 % of the change survives, otherwise in float16, whose steps are eight times finer, otherwise
+    in float32 at twice the size.
 
     The adapter is added to one tensor of the base after the other, so the model need not fit into
     memory. A separate process, which imports neither the kit nor Unsloth, then compares every
@@ -72,22 +70,17 @@ def export_merged(
     Args:
         run: A run with an adapter, from `train` or `open_run`, or its folder.
         path: The folder to make.
-        dtype: "auto", "bfloat16", "float16" or "float32".
         overwrite: If True, replace an existing folder once the new one is verified.
 
     Raises:
         FileExistsError: The folder exists and `overwrite` is False.
         FileNotFoundError: The run has no adapter.
-        ValueError: An unknown dtype.
         EnvironmentProblem: Too little disk.
         ExportError: The merged model is not the trained one, the adapter is no plain LoRA, or the
             run has no held-out questions to verify the merged model with. `path` is as it was.
 
     >>> gn.export_merged(gn.open_run("runs/first"), "exports/first")  # doctest: +SKIP
     """
-    if dtype not in ("auto", *DTYPES):
-        raise ValueError(f"dtype = {dtype!r} is not one of {('auto', *DTYPES)}.")
-    require('gn.export_merged(run, "exports/name")', run=run)
     run = open_run(run)
 
     def fill(staged: Path) -> dict[str, Any]:
@@ -98,7 +91,7 @@ def export_merged(
                 "Use gn.export.export_adapter."
             )
         base = weights_folder(run)
-        verification = merge(base, run.adapter_path, staged, dtype=dtype)
+        verification = merge(base, run.adapter_path, staged)
         tokenizer_for(run.path, base).save_pretrained(staged)
         request = {
             "check": "merged",
@@ -181,14 +174,16 @@ def read_lora(adapter: Path, files_by_tensor: Mapping[str, Path]) -> Lora:
     return Lora(matrices, config.lora_alpha / config.r)
 
 
-def merge(base: Path, adapter: Path, target: Path, *, dtype: str) -> dict[str, Any]:
+def merge(
+    base: Path, adapter: Path, target: Path, *, dtypes: Sequence[str] = DTYPES
+) -> dict[str, Any]:
     """Save base plus adapter to a folder, rounded once.
 
     Args:
         base: Folder of the 16-bit base model.
         adapter: Folder of the adapter.
         target: An empty folder.
-        dtype: "auto", "bfloat16", "float16" or "float32".
+        dtypes: Names of dtypes. The first one that keeps the change is taken.
 
     Returns:
         `dtype`, and `retained_change`: the share of the adapter's change that the rounded weights
@@ -208,28 +203,24 @@ def merge(base: Path, adapter: Path, target: Path, *, dtype: str) -> dict[str, A
         )
     files_by_tensor = tensor_files(base)
     lora = read_lora(adapter, files_by_tensor)
-    retained: dict[str, float] = {}
-    for candidate in DTYPES if dtype == "auto" else [dtype]:
-        retained[candidate] = retained_share(files_by_tensor, lora, candidate)
-        if retained[candidate] >= MIN_RETAINED:
+    for dtype in dtypes:
+        retained = retained_share(files_by_tensor, lora, dtype)
+        if retained >= MIN_RETAINED:
             break
-    # The last one that was tried is the only one that can keep enough.
-    chosen = list(retained)[-1]
-    if retained[chosen] < MIN_RETAINED:
-        measured = ", ".join(f"{name} {share:.1%}" for name, share in retained.items())
+    else:
         raise ExportError(
             "rounding the merged weights would lose a part of the training (share kept: "
-            f"{measured}; at least {MIN_RETAINED:.0%} is needed). Use gn.export.export_adapter, "
-            "or dtype='float32' if it is not among these."
+            f"{dtype} {retained:.1%}; at least {MIN_RETAINED:.0%} is needed). Use "
+            "gn.export.export_adapter, or train longer."
         )
     # Each weight is rounded once, after the adapter was added to it in float32.
-    write_merged(target, files_by_tensor, lora, chosen)
+    write_merged(target, files_by_tensor, lora, dtype)
     # Copied as it is, because transformers 5.17 refuses to write some values that it reads.
     if (base / "generation_config.json").is_file():
         shutil.copy(base / "generation_config.json", target)
     config.pop("_name_or_path", None)  # a folder of this machine
-    write_json(target / "config.json", config | {"dtype": chosen, "torch_dtype": chosen})
-    return {"dtype": chosen, "retained_change": retained[chosen]}
+    write_json(target / "config.json", config | {"dtype": dtype, "torch_dtype": dtype})
+    return {"dtype": dtype, "retained_change": retained}
 
 
 def retained_share(files_by_tensor: Mapping[str, Path], lora: Lora, dtype: str) -> float:

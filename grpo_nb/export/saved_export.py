@@ -83,8 +83,8 @@ class Export(Shown):
         """Shell commands that serve the export, one per program. Python code is in its README.md.
 
         Raises:
-            ExportError: The adapter's base model has a name that a terminal would not show as it
-                is.
+            ExportError: The adapter's base model has a name that a terminal would take for an
+                option, or not show as it is.
 
         >>> print(exported.usage)  # doctest: +SKIP
         """
@@ -103,16 +103,13 @@ class Export(Shown):
         # An adapter can come from somebody else, so its texts must not become commands or options.
         config = json.loads((self.path / "adapter_config.json").read_text("utf-8"))
         base = config["base_model_name_or_path"]
-        if not base.isprintable():
+        if base.startswith("-") or not base.isprintable():
             raise ExportError(
                 f"{str(self.path)!r} names the base model {base!r}, which is no name."
             )
         # vLLM does not know the kit's name for it, but can load its folder.
         if base == EMBEDDED_MODEL:
             base = resolve_model(base)
-        # No name on the Hub begins with a hyphen, so this can only be a folder.
-        if base.startswith("-"):
-            base = f"./{base}"
         # vLLM takes powers of two from 8 on, and its default limit is 16 (0.31, config/lora.py).
         rank = max(8, 2 ** (config["r"] - 1).bit_length())
         lora = f"--enable-lora --max-lora-rank {rank} --lora-modules mine={folder}"
@@ -120,16 +117,11 @@ class Export(Shown):
 
     def _parts(self) -> Iterable[Part]:
         measured = self.verification["measured"]
-        head = ["result", "check"]
-        # The checks of an adapter are yes or no, without a measurement.
-        if measured:
-            head.append("measured")
         rows = []
         for name, passed in self.verification["checks"].items():
-            row = ["✓ passed" if passed else "not made", name, measured.get(name, "")]
-            rows.append(row[: len(head)])
+            rows.append(["✓ passed" if passed else "not made", name, measured.get(name, "")])
         yield bold(self.path)
-        yield Table(rows, head=head, narrow=(0,))
+        yield Table(rows, head=("result", "check", "measured"), narrow=(0,))
         yield self.sentence
         yield code("print(exported.usage)  # how to use it elsewhere")
 
@@ -137,7 +129,8 @@ class Export(Shown):
 def open_export(path: str | Path, *, run: Run | str | Path | None = None) -> Export:
     """Open an export from its folder and check that every file is as it was verified.
 
-    Every file is hashed, which takes a few seconds for each gigabyte. No model is loaded.
+    Every file is hashed, which takes a few seconds for each gigabyte. No model is loaded. The card
+    and its figure may be edited, and hidden files are not part of an export.
 
     Args:
         path: The folder.
@@ -153,7 +146,10 @@ def open_export(path: str | Path, *, run: Run | str | Path | None = None) -> Exp
     """
     folder = target_of(path)
     verification = read_verification(folder)
-    changed_files = changes_since_verified(folder, verification)
+    recorded = verification["files"]
+    current = sizes_and_hashes(folder)
+    names = sorted((recorded.keys() | current.keys()) - EDITABLE)
+    changed_files = [name for name in names if current.get(name) != recorded.get(name)]
     # A damaged folder can have hundreds of changes. The first ones show what happened.
     if changed_files:
         shown = ", ".join(changed_files[:MAX_SHOWN_CHANGES])
@@ -194,20 +190,6 @@ def read_verification(folder: Path) -> dict[str, Any]:
             f"of another version ({reason}). gn.export_merged(run, path) makes an export."
         ) from error
     return verification
-
-
-def changes_since_verified(folder: Path, verification: Mapping[str, Any]) -> list[str]:
-    """Return the files of an export whose size or SHA-256 is not the recorded one.
-
-    The card and its figure may be edited, and hidden files are not part of an export.
-
-    Raises:
-        ValueError: The folder holds a symbolic link.
-    """
-    recorded = verification["files"]
-    current = sizes_and_hashes(folder)
-    names = sorted((recorded.keys() | current.keys()) - EDITABLE)
-    return [name for name in names if current.get(name) != recorded.get(name)]
 
 
 def files_of(folder: Path) -> dict[str, Path]:

@@ -75,16 +75,7 @@ def verify_merged(request: dict[str, Any]) -> Checks:
     fits = fits_in_memory(folder, request["free_memory"])
     reference = PeftModel.from_pretrained(load_model(base, in_float32=fits), request["adapter"])
     reference.eval()
-    prompts = prompt_tokens(tokenizer, request)
-    if fits:
-        answers = greedy_answers(reference, tokenizer, prompts, request["max_new_tokens"])
-        adapter_logprobs = token_logprobs(reference, prompts, answers)
-        # Base and trained model share their weights, which halves the memory.
-        with reference.disable_adapter():
-            base_logprobs = token_logprobs(reference, prompts, answers)
     weights = weight_problems(folder, base, reference)
-    del reference
-    gc.collect()  # Only one model is in memory at a time.
     texts = tokenizer_problems(folder, base, tokenizer, request)
     checks = {
         "every weight is base plus adapter, rounded once": without_problems(weights),
@@ -95,13 +86,19 @@ def verify_merged(request: dict[str, Any]) -> Checks:
     # The export has failed already, and may not even load.
     if weights or texts:
         return checks
-    merged = load_model(folder)
-    merged_logprobs = token_logprobs(merged, prompts, answers)
+    prompts = prompt_tokens(tokenizer, request)
+    answers = greedy_answers(reference, tokenizer, prompts, request["max_new_tokens"])
+    trained_logprobs = token_logprobs(reference, prompts, answers)
+    # Base and trained model share their weights, which halves the memory.
+    with reference.disable_adapter():
+        base_logprobs = token_logprobs(reference, prompts, answers)
+    del reference
+    gc.collect()  # Only one model is in memory at a time.
     return checks | token_checks(
         request["limits"],
         base_logprobs=base_logprobs,
-        trained_logprobs=adapter_logprobs,
-        export_logprobs=merged_logprobs,
+        trained_logprobs=trained_logprobs,
+        export_logprobs=token_logprobs(load_model(folder), prompts, answers),
     )
 
 
@@ -300,9 +297,7 @@ def fits_in_memory(folder: Path, free_memory: int) -> bool:
             after it.
         free_memory: Bytes of free memory.
     """
-    values = 0
-    for name, file in tensor_files(folder).items():
-        values += read_tensor(file, name).numel()
+    values = sum(read_tensor(file, name).numel() for name, file in tensor_files(folder).items())
     return MEMORY_FACTOR * 4 * values + ACTIVATION_BYTES < free_memory
 
 
@@ -332,7 +327,7 @@ def prompt_tokens(tokenizer: Any, request: Mapping[str, Any]) -> list[list[int]]
 def greedy_answers(
     model: Any, tokenizer: Any, prompts: list[list[int]], max_tokens: int
 ) -> list[list[int]]:
-    """Return greedy answers, up to and including the end token."""
+    """Return greedy answers. An end token is left out if it is also the padding."""
     padded = tokenizer.pad({"input_ids": prompts}, padding_side="left", return_tensors="pt")
     output = model.generate(
         **padded,
@@ -340,11 +335,8 @@ def greedy_answers(
         do_sample=False,
         pad_token_id=tokenizer.pad_token_id,
     )
-    tokens = output[:, padded["input_ids"].shape[1] :].numpy()
-    # A model can have several end tokens. What follows the first one is padding.
-    is_end = numpy.isin(tokens, numpy.atleast_1d(model.generation_config.eos_token_id))
-    is_padding = is_end.cumsum(axis=1) > is_end
-    return [row[~padding].tolist() for row, padding in zip(tokens, is_padding, strict=True)]
+    answers = output[:, padded["input_ids"].shape[1] :]
+    return [tokens[tokens != tokenizer.pad_token_id].tolist() for tokens in answers]
 
 
 @torch.no_grad()

@@ -17,7 +17,6 @@ import ipywidgets as widgets
 
 from grpo_nb.checks.rows import rows_of
 from grpo_nb.config.settings import Settings
-from grpo_nb.core.argument_types import require
 from grpo_nb.core.pages import render
 from grpo_nb.core.panels import Panel, above, button, in_panel, label, line, section, view
 from grpo_nb.core.words import as_score, displayable
@@ -89,13 +88,6 @@ class RewardLab(Panel):
         *,
         labels: str | Path | None = None,
     ) -> None:
-        require(
-            "gn.RewardLab(rewards, task, model, tokenizer, settings)",
-            optional=("model", "tokenizer", "settings"),
-            model=model,
-            tokenizer=tokenizer,
-            settings=settings,
-        )
         rewards = reward_list(rewards)
         rows = rows_of(task)
         if not isinstance(task, Task):
@@ -203,6 +195,10 @@ class RewardLab(Panel):
             )
         from grpo_nb.generation.sampling import generate  # imports torch, which the rest does not
 
+        row = self.row
+        # A row with a question alone is asked as in a task.
+        if "prompt" not in row:
+            (row,) = with_prompts([row], self.task.format, example=None)
         size = self.settings.num_generations
         self._status.value = (
             f"Sampling {size} completions from the model. The kernel is busy until they are there."
@@ -211,7 +207,7 @@ class RewardLab(Panel):
             group = generate(
                 self.model,
                 self.tokenizer,
-                [self._prompt] * size,
+                [row["prompt"]] * size,
                 temperature=self.settings.temperature,
                 sampling=self.settings.sampling,
                 max_completion_length=self.settings.max_completion_length,
@@ -224,12 +220,9 @@ class RewardLab(Panel):
         self._status.value = f"Sampled {size} completions for row {self.row_number}."
 
     def __repr__(self) -> str:
-        totals = "not scored"
-        if self.scores is not None:
-            totals = ", ".join(map(as_score, self.scores.totals))
         return (
             f"RewardLab of {', '.join(self.weights)}: row {self.row_number} of {len(self._rows)}, "
-            f"{len(self.completions)} completion(s), totals {totals}"
+            f"{len(self.completions)} completion(s)"
         )
 
     # ---- Controls and layout ----
@@ -258,7 +251,6 @@ class RewardLab(Panel):
         # No flex box: it would squeeze eight completions into its height instead of scrolling.
         self._entries = widgets.VBox(layout={"max_height": "500px", "display": "block"})
         self._entries.add_class("gn-entries")
-        self._weight_boxes: dict[str, widgets.FloatText] = {}
         self._weight_line = line([])
         label_buttons = []
         for choice in CHOICES:
@@ -324,7 +316,7 @@ class RewardLab(Panel):
         return control
 
     def _show_weights(self, weights: Mapping[str, float]) -> None:
-        self._weight_boxes = {}
+        self._weight_boxes: dict[str, widgets.FloatText] = {}
         for name, weight in weights.items():
             box = widgets.FloatText(weight, step=0.1, description=label(name))
             box.observe(self._reweigh, "value")
@@ -347,14 +339,6 @@ class RewardLab(Panel):
             gold=self.row.get("answer", "(no column 'answer')"),
             prompt=prompt_text(self.row, self.tokenizer, self.task.template_kwargs),
         )
-
-    @property
-    def _prompt(self) -> Any:
-        """Prompt of the row shown. A row with a question alone is asked as in a task."""
-        if "prompt" in self.row:
-            return self.row["prompt"]
-        (prompted,) = with_prompts([self.row], self.task.format, example=None)
-        return prompted["prompt"]
 
     def _show_examples(self) -> None:
         self._set_completions(example_completions(self.row, self.task.format))

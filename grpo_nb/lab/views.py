@@ -49,15 +49,6 @@ def scores_view(scores: Scores) -> str:
     )
 
 
-class Piece(NamedTuple):
-    """A piece of a completion."""
-
-    text: str
-    css_class: str = ""
-    title: str = ""
-    """Reward that looked at the piece, and its weighted score; empty if none looked at it."""
-
-
 class Mark(NamedTuple):
     """A part of a completion that a reward looked at."""
 
@@ -65,6 +56,7 @@ class Mark(NamedTuple):
     end: int
     css_class: str
     title: str
+    """Reward that looked at the part, and its weighted score."""
 
 
 def marks_view(scores: Scores, rewards: Sequence[RewardFunction]) -> str:
@@ -108,8 +100,8 @@ def marks_of(reward: RewardFunction, name: str, earned: float, text: str) -> lis
     return [Mark(start, end, css_class, title) for start, end in spans]
 
 
-def split_at_marks(text: str, marks: Sequence[Mark]) -> list[Piece]:
-    """Split a text into marked and unmarked pieces.
+def split_at_marks(text: str, marks: Sequence[Mark]) -> list[tuple[str, Mark | None]]:
+    """Split a text into pieces, each with its mark; None for a piece without a mark.
 
     Of overlapping marks, the one that starts first is kept.
     """
@@ -117,8 +109,8 @@ def split_at_marks(text: str, marks: Sequence[Mark]) -> list[Piece]:
     end = 0
     for mark in sorted(marks):
         if mark.start >= end:
-            pieces.append(Piece(text[end : mark.start]))
-            pieces.append(Piece(text[mark.start : mark.end], mark.css_class, mark.title))
+            pieces.append((text[end : mark.start], None))
+            pieces.append((text[mark.start : mark.end], mark))
             end = mark.end
-    pieces.append(Piece(text[end:]))
-    return [piece for piece in pieces if piece.text]
+    pieces.append((text[end:], None))
+    return [(piece, mark) for piece, mark in pieces if piece]

@@ -9,7 +9,6 @@ import pytest
 import grpo_nb as gn
 from grpo_nb.evaluation.exam import Exam
 from grpo_nb.evaluation.holdout import Holdout
-from grpo_nb.evaluation.subjects import tokenizer_of_run
 from grpo_nb.generation.samples import GeneratedCompletion
 from grpo_nb.runs.rows import best_row
 from grpo_nb.scoring.record import record_of
@@ -131,24 +130,25 @@ def test_exam_with_an_edited_function_is_not_complete() -> None:
 
     edited.__name__ = "brevity"
     exam = exam_of_reopened_run(rewards=edited)
-    assert exam.grader.function is edited
+    assert exam.decider is edited
     assert not exam.is_complete
 
 
-def test_exam_loads_the_tokenizer_of_the_run_only_for_a_function(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(
-        "grpo_nb.evaluation.exam.tokenizer_of_run", lambda run: pytest.fail("it was loaded")
-    )
-    assert exam_of_reopened_run(rewards=gn.rewards.maths()).grader == gn.rewards.maths()
-    exam = exam_of_reopened_run(rewards=brevity)
-    in_memory = dataclasses.replace(exam, subjects=[(None, exam.run.tokenizer)])
-    assert in_memory.grader.function is brevity
+def test_exam_is_graded_by_the_given_reward() -> None:
+    assert exam_of_reopened_run(rewards=gn.rewards.maths()).decider == gn.rewards.maths()
 
 
-def test_tokenizer_of_a_run_is_loaded_once(run: gn.runs.Run) -> None:
-    assert tokenizer_of_run(run) is tokenizer_of_run(run)
+def test_function_is_tried_once_with_the_tokenizer_of_the_first_model(run: gn.runs.Run) -> None:
+    calls = []
+
+    def token_count(completions: list, completion_ids: list, **columns: object) -> list[float]:
+        calls.append(len(completions))
+        return [float(len(ids)) for ids in completion_ids]
+
+    gn.compare(run, correct=token_count)
+    golds = min(8, len(run.holdout))
+    # One trial: gold answers, wrong ones and empty ones. Then the answers of both models.
+    assert calls == [3 * golds, len(run.holdout), len(run.holdout)]
 
 
 @pytest.fixture
