@@ -188,9 +188,11 @@ def find_unsteadiness(runner: ProbeRunner, probes: Sequence[Probe]) -> list[Find
     in_reverse = runner.call(probes[::-1])
     for result in (*alone, together, in_reverse):
         if result.failure:
-            # `find_failures` reports it.
-            runner.failures[probes[0]] = result
-            return []
+            what = (
+                "the first call returns scores, a later call with the same completions fails: "
+                f"{result.error!r:.200}"
+            )
+            return [make_finding("unsteady", runner.name, what, [probes[0].text])]
 
     first_scores = [runner.scores[probe] for probe in probes]
     scores_alone = [result.scores[0] for result in alone]
