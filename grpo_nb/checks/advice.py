@@ -51,7 +51,7 @@ def _advise_format(baseline: Baseline) -> Iterable[Advice]:
         return
     texts = baseline.scores.completions
     read = round(baseline.slot_share * len(texts))
-    seen = f"an answer can be read in {read or 'none'} of {len(texts)} completions"
+    seen = f"an answer can be read in {read} of {len(texts)} completions"
     # A prompt has an example if one of its assistant turns shows the format.
     opening = baseline.format.answer_open.strip()
     turns = baseline.rows[0]["prompt"]
@@ -63,11 +63,10 @@ def _advise_format(baseline: Baseline) -> Iterable[Advice]:
             "SFTTrainer(model, args=config, train_dataset=turns).train()  # docs/guide/train.md",
         )
     else:
-        tagged = sum(_has_tag(baseline, text) for text in texts)
         yield Advice(
             "example turn",
-            f"{seen}, and {tagged or 'none'} of {len(texts)} contain any tag of the format "
-            f"{baseline.format.name!r}. The prompts show no example, which a small model needs.",
+            f"{seen}. The prompts show no example of the format {baseline.format.name!r}, which a "
+            "small model needs.",
             'task = gn.load_task(..., example=("a question", "short reasoning", "its answer"))'
             "  # the rest as before",
         )
@@ -101,8 +100,10 @@ def _advise_length(baseline: Baseline) -> Iterable[Advice]:
     """Propose a higher length limit if many completions are truncated and some begin the format."""
     truncated = sum(baseline.is_truncated)
     completions = len(baseline.scores)
-    texts = itertools.compress(baseline.scores.completions, baseline.is_truncated)
-    begun = sum(_has_tag(baseline, text) for text in texts)
+    begun = 0
+    for text in itertools.compress(baseline.scores.completions, baseline.is_truncated):
+        # A text with any tag of the format has begun the format.
+        begun += any(tag in text for tag in baseline.format.tags)
     # A text without the format would only run on: twice the room would take twice the time.
     is_in_format = baseline.slot_share >= FEW_SLOTS or begun > 0
     if truncated >= MANY_TRUNCATED * completions and is_in_format:
@@ -114,8 +115,3 @@ def _advise_length(baseline: Baseline) -> Iterable[Advice]:
             "again after this change.",
             f"settings = settings.replace(max_completion_length={2 * limit})",
         )
-
-
-def _has_tag(baseline: Baseline, text: str) -> bool:
-    """Return whether a completion contains any tag of the format."""
-    return any(tag in text for tag in baseline.format.tags)

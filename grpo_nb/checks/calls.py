@@ -12,6 +12,7 @@ import contextlib
 import copy
 import inspect
 import io
+import math
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -77,16 +78,14 @@ class ProbeRunner:
         self.failures: dict[Probe, CallResult] = {}
         self.completions = 0
         self.seconds_used = 0.0
-        """Time of all calls except the first, because that one may load a library."""
-        self.has_hung = False
+        """Time of all calls except the first, which may load a library. Infinite after a hang."""
         self.side_effects: dict[str, str] = {}
         """Completion of the first call with a side effect, by kind of finding."""
 
     @property
     def is_given_up(self) -> bool:
         """True if the reward is too slow to be called again."""
-        is_over_time = self.seconds_used > TOTAL_TIME_FACTOR * self.seconds
-        return self.has_hung or is_over_time
+        return self.seconds_used > TOTAL_TIME_FACTOR * self.seconds
 
     def run(self, probes: Iterable[Probe]) -> None:
         """Try all new probes one by one, unless the reward turns out to be too slow."""
@@ -131,7 +130,7 @@ class ProbeRunner:
         if duration >= limit:
             result.failure = "hangs"
             result.error = TimeoutError(f"no score after {limit:g} s")
-            self.has_hung = True
+            self.seconds_used = math.inf  # it is not called again
         if batch["completions"] != completions_before:
             self.side_effects.setdefault("changes its inputs", probes[0].text)
         if EvalTrap.count > executions_before:
@@ -155,7 +154,6 @@ class ProbeRunner:
 
         # The columns hold objects, because pandas refuses a lone surrogate in a column of texts.
         table = pandas.DataFrame(list(self.scores), columns=Probe._fields, dtype=object)
-        table["row"] = table["row"].astype(int)
         table["score"] = pandas.Series(self.scores.values(), dtype=float)
         return table
 

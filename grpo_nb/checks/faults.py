@@ -255,8 +255,8 @@ def _explain_total(rewards: Sequence[TriedReward], rows: CheckRows) -> Finding:
         # For example, a reward for Countdown reads `target` and `nums`. It rewards any right
         # expression, but not the gold answer of the row.
         columns = set().union(*(reward.columns for reward in rewards))
-        other_columns = sorted(columns - {"answer", rows.gold_column})
-        if other_columns and not rows.is_answer_function:
+        other_columns = sorted(columns - {"answer", rows.answer})
+        if other_columns and not callable(rows.answer):
             what = (
                 "no gold answer scores higher than a wrong one, and the rewards read "
                 f"{', '.join(other_columns)}"

@@ -126,18 +126,17 @@ def agreement(judge: judge_model.judge, labelled: Source) -> Agreement:
     rows = _labelled_rows(labelled)
     # The judge gets the rows too, because a rubric may name their columns.
     replies = judge.judged([str(row["completion"]) for row in rows], rows)
-    scores = {
-        "person": [hand_score_of(row) for row in rows],
-        "judge": [reply.score for reply in replies],
-    }
-    texts = {
+    person = pandas.Series(map(hand_score_of, rows), dtype=float)
+    judged = pandas.Series([reply.score for reply in replies], dtype=float)
+    columns = {
+        "person": person,
+        "judge": judged,
+        "difference": judged - person,
         "question": [str(row.get("question") or row["prompt"]) for row in rows],
         "completion": [str(row["completion"]) for row in rows],
         "words": [reply.words for reply in replies],
     }
-    table = pandas.DataFrame(scores, dtype=float)
-    table["difference"] = table["judge"] - table["person"]
-    table = table.join(pandas.DataFrame(texts))
+    table = pandas.DataFrame(columns)
 
     # A reply without a number has no rank. `_decide` refuses a judge with many of them.
     known = table.dropna(subset="judge")
@@ -241,16 +240,9 @@ def _decide(
         return "not fit as a reward", f"{unscored} of {labels} answers got no number"
     if high < ENOUGH_CORRELATION or table["judge"].nunique() < 2:
         return "not fit as a reward", "the judge does not prefer the answers that you prefer"
-    fooling = [
-        f"{row.probe} ({row.before:.2g} to {row.after:.2g})"
-        for row in probes.itertuples()
-        if row.fools
-    ]
+    fooling = ", ".join(probes["probe"][probes["fools"]])
     if fooling:
-        return (
-            "not fit as a reward",
-            f"it is fooled by what a training would find: {', '.join(fooling)}",
-        )
+        return "not fit as a reward", f"it is fooled by what a training would find: {fooling}"
     if probes["after"].isna().all():
         return "not fit as a reward", "no answer got a number both before and after a change"
     if low < ENOUGH_CORRELATION:
@@ -266,12 +258,12 @@ def find_unmeasured(judges: Sequence[judge_model.judge], reward: str) -> list[Fi
         reward: Name of the reward that calls them.
     """
     kinds = {
-        "": "never measured",
+        "never measured": "never measured",
         "too few labels to tell": "too few labels",
         "not fit as a reward": "refused by its measure",
     }
     findings = []
-    unmeasured = ("", "nobody has compared its scores with a person's")
+    unmeasured = ("never measured", "nobody has compared its scores with a person's")
     for judge in judges:
         verdict, sentence = judge.last_agreement or unmeasured
         if verdict in kinds:

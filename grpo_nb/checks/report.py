@@ -196,18 +196,17 @@ class Finding(Shown):
     """Key of `KINDS`. Code should read this, not the prose."""
     what: str
     """Observation with its numbers."""
-    example: str = ""
-    effect: str = ""
-    fix: str = ""
+    example: str
+    """Shortest completion that shows it; empty if none does."""
+    effect: str
+    fix: str
 
     def _parts(self) -> Iterable[Part]:
         yield bold(f"{self.severity}: {self.reward}: {self.kind}: {self.what}")
-        details: list[tuple[str, Any]] = [
-            ("    in training", self.effect),
-            ("    fix", self.fix),
-        ]
+        details: list[tuple[str, Any]] = []
         if self.example:
-            details.insert(0, ("    example", as_written(self.example)))
+            details.append(("    example", as_written(self.example)))
+        details += [("    in training", self.effect), ("    fix", self.fix)]
         yield Table(details, narrow=(0,))
 
 

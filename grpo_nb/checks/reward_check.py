@@ -162,10 +162,7 @@ def _try_reward(
         # Two right answers and a wrong one are scored alone, together and reversed.
         scored = [probe for probe in runner.scores if probe.layout == role.layout.name]
         rights = [probe for probe in scored if probe.category == "right"]
-        wrongs = [probe for probe in scored if probe.category == "wrong"]
-        right_first = [*rights, *wrongs]
-        repeated = [*right_first[:2], *right_first[-1:]]
-        findings = calls.find_unsteadiness(runner, repeated)
+        findings = calls.find_unsteadiness(runner, [*rights[:2], *scored[-1:]])
     has_scores = {"right", "wrong"} <= {probe.category for probe in runner.scores}
     if findings or reason_left_out or not has_scores:
         return RewardResult(
@@ -197,7 +194,7 @@ def _try_all_probes(
     # right answer beats a wrong one come first: on others, nothing can be compared.
     by_use = sorted(rows.tried, key=lambda row: row.index not in role.won_rows.index)
     detail_rows = by_use[:DETAIL_ROWS]
-    runner.run(_write_probes(runner.reward, rows, role.layout, detail_rows))
+    runner.run(_write_probes(runner, role.layout, detail_rows))
     # The other rows come last, so that a slow reward is tried with loopholes first.
     _run_all_controls(runner, layouts)
     role = roles.find_role(runner.table(), [role.layout])
@@ -264,19 +261,20 @@ def _run_controls(runner: ProbeRunner, rows: Iterable[CheckRow], layouts: Sequen
 
 
 def _write_probes(
-    reward: base.RewardFunction, rows: CheckRows, layout: Layout, detail_rows: Sequence[CheckRow]
+    runner: ProbeRunner, layout: Layout, detail_rows: Sequence[CheckRow]
 ) -> list[Probe]:
     """Write harmless changes and cheats for a few rows, and all others for the first of them."""
+    rows = runner.rows
     written = []
     for row in detail_rows:
         written += probes.write_harmless(row, layout)
         cheats = probes.write_cheats(row, layout, rows.all_golds)
         # A row may have other right answers than the one that the function returns. Without a slot,
         # a text that contains this answer may be right too, and only an empty one is surely wrong.
-        if rows.is_answer_function and not layout.has_slot:
+        if callable(rows.answer) and not layout.has_slot:
             cheats = [cheat for cheat in cheats if not cheat.text.strip()]
         written += cheats
     first_row = detail_rows[0]
-    written += probes.write_growing(first_row, layout, phrases_in(reward))
+    written += probes.write_growing(first_row, layout, phrases_in(runner.reward))
     written += probes.write_hostile(first_row, layout)
     return written

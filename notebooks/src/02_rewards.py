@@ -131,7 +131,7 @@ lab
 #
 # <details><summary>What you should see</summary>
 #
-# *Critical* findings for the first reward: a completion that lists all numbers from 0 on always contains the gold answer. That a longer
+# *Critical* findings for the first reward: a completion that lists all answers of the task always contains the right one. That a longer
 # number contains the right one is a warning: for the answer 2 also 20 gets the point. The second reward gets a warning too: repeating the
 # same words raises the score on and on. *Critical* means that a training can learn the trick in place of the task; a *warning* is a trick
 # that helps less often or less far. Neither says which of them the model will find first. (Read the *critical* rows and the row *repetition is rewarded* first. The others are details of the same two.)
