@@ -75,7 +75,9 @@ class Table:
     def text(self) -> str:
         """Return the table as lines with aligned columns."""
         rows = [self.head, *self.rows] if self.head else self.rows
-        lines = [[as_part(cell).text() for cell in row] for row in rows]
+        lines = []
+        for row in rows:
+            lines.append([as_part(cell).text() for cell in row])
         widths = []
         for index, column in enumerate(zip(*lines, strict=True)):
             width = 0 if index in self.wide else max(map(len, column))

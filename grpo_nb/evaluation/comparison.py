@@ -307,8 +307,8 @@ def _power_sentence(result: PairedResult) -> str:
             "it is. Ask more questions."
         )
     return (
-        f"With {result.questions} questions, this test detects a true difference of "
-        f"{100 * result.smallest:.0f} points 80 % of the time."
+        f"With {result.questions} questions, this test detects a true change of "
+        f"{100 * result.smallest:.0f} points in the row 'correct' 80 % of the time."
     )
 
 

@@ -30,7 +30,7 @@ def test_verdict_needs_a_test_and_ten_questions(
 def test_sentence_without_difference_names_what_it_could_detect(
     before: list[bool], after: list[bool], verdict: str
 ) -> None:
-    expected = "this test detects a true difference of"
+    expected = "this test detects a true change of"
     if len(before) < 10:
         expected = "With fewer than 10 questions no difference is claimed"
     assert (expected in comparison(before, after).sentence) == (verdict == NONE_SHOWN)
