@@ -16,7 +16,7 @@ from grpo_nb.core.tables import Part, Shown, bold
 from grpo_nb.health.history import ASSUMED_GROUP_SIZE, MIN_ROWS, SHORT_WINDOW, WINDOW, RunHistory
 from grpo_nb.health.rules import CHECKS, HealthFinding, check_not_finite
 from grpo_nb.health.trend import measure_trend
-from grpo_nb.runs.alert import KINDS, Alert, alert_table, worst_first
+from grpo_nb.runs.alert import KINDS_BY_URGENCY, Alert, alert_table, worst_first
 from grpo_nb.runs.run_folder import Run, open_run
 
 AlertKey = tuple[str, str]
@@ -114,7 +114,7 @@ class HealthMonitor:
             self._last_seen[key] = step
         # An alert becomes milder after 20 steps and two rows without a finding as severe. It ends
         # after as many without any finding.
-        is_milder = KINDS.index(new_kind) < KINDS.index(kind)
+        is_milder = KINDS_BY_URGENCY.index(new_kind) < KINDS_BY_URGENCY.index(kind)
         last_steps = self._last_seen if finding is None else self._last_as_severe
         quiet_steps = max(WINDOW, 2 * self.history.steps_per_row)
         if is_milder and step - last_steps[key] < quiet_steps:

@@ -1,4 +1,4 @@
-"""A run on disk and as it is shown: rows, completions, alerts, checkpoints, curves, viewer, card.
+"""Read a run from disk and show it: rows, completions, alerts, checkpoints, curves, viewer, card.
 
 Nothing here trains or loads a model. The rules that judge a run are in `health`.
 """

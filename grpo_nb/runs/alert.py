@@ -1,15 +1,18 @@
 """Alerts of the health rules: what was seen in a run, with its numbers, and what to change."""
 
 import dataclasses
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from grpo_nb.core.tables import Shown, Table, bold
+from grpo_nb.core.words import displayable
+from grpo_nb.runs.outcome import LINE_WIDTH
 
 Severity = Literal["info", "warning", "critical"]
-#: Kinds of alerts in the order of their urgency, the least urgent first.
-KINDS = ("withdrawn", "info", "warning", "critical")
+#: The least urgent first.
+KINDS_BY_URGENCY = ("withdrawn", "info", "warning", "critical")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -28,9 +31,8 @@ class Alert(Shown):
             reward. There is one alert for each rule and subject.
         ended: Step at which the alert was withdrawn because it was no longer true; None if open.
 
-    `severity` keeps its last value when an alert is withdrawn. `kind` is the severity of an open
-    alert, or "withdrawn"; programs filter and sort by it. `status` is the same in words, with the
-    step, for tables.
+    When an alert is withdrawn, `severity` keeps its last value, and `kind` becomes "withdrawn".
+    Programs filter and sort by `kind`. Tables show `status`, which also has the step.
 
     >>> alert = Alert(rule="kl", severity="info", step=20, message="KL 3.", advice="Look at it.")
     >>> Alert(**alert.to_dict()) == alert
@@ -69,16 +71,26 @@ def alert_table(alerts: Iterable[Alert]) -> Table:
     """Return alerts as a table."""
     rows = []
     for alert in alerts:
-        # A rule that watches several things reports each of them by its name.
-        name = f"{alert.rule} ({alert.subject})" if alert.subject else alert.rule
-        rows.append((bold(alert.status), alert.step, f"{name}: {alert.message}", alert.advice))
-    head = ("severity", "step", "what was seen", "what to change")
+        rows.append((bold(alert.status), alert.step, _finding(alert), alert.advice))
+    head = ("status", "step", "what was seen", "what to change")
     return Table(rows, head, wide=(2, 3))
+
+
+def lines_of(alert: Alert) -> str:
+    """Return an alert as short lines, for a terminal that shows a progress bar."""
+    text = f"{alert.status}, step {alert.step}: {_finding(alert)} {alert.advice}"
+    return textwrap.fill(displayable(text), LINE_WIDTH, subsequent_indent="  ")
+
+
+def _finding(alert: Alert) -> str:
+    # A rule that watches several things reports each of them by its name.
+    name = f"{alert.rule} ({alert.subject})" if alert.subject else alert.rule
+    return f"{name}: {alert.message}"
 
 
 def worst_first(alerts: Iterable[Alert]) -> list[Alert]:
     """Sort by severity, withdrawn alerts last. Alerts of one severity keep their order."""
-    return sorted(alerts, key=lambda alert: -KINDS.index(alert.kind))
+    return sorted(alerts, key=lambda alert: -KINDS_BY_URGENCY.index(alert.kind))
 
 
 def alerts_of(rows: Iterable[Mapping[str, Any]]) -> list[Alert]:

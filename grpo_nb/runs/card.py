@@ -1,7 +1,7 @@
 """Write the model card of a run and of its exports: model, data, rewards, results, settings.
 
-The card holds only what was measured or recorded. It is made to be published, so the usual paths,
-logins and keys are removed from its texts.
+The card holds only what was measured or recorded. It is made to be published, so logins, keys, and
+paths in the usual places (`PRIVATE_PART`) are removed from its texts.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SECRET_NAME = re.compile(r"(.*_)?(token|password|secret|key|credentials?)", re.I
 #: Settings that mean nothing on another machine.
 MACHINE_SETTINGS = frozenset({"run_root", "model", "logging_dir", "output_dir"})
 #: Parts of a text that are removed: in "http://me:pass@host/v1?api_key=5" the login and the value
-#: of the key, whose name stays, and the folders of a path below a home folder or a drive, such as
+#: of the key, whose name stays, and the folders of a path in one of the usual places, such as
 #: "/home/me/" and "C:\\Users\\".
 PRIVATE_PART = re.compile(
     r"""(?<=://)[^\s/'"]*@
@@ -139,15 +139,20 @@ def published_name(model: str) -> str | None:
     >>> [published_name(model) for model in ("Qwen/Qwen3-0.6B", "./my-model")]
     ['Qwen/Qwen3-0.6B', None]
     """
+    # A folder such as "models/mine" looks like a name on the Hub.
+    is_published = is_hub_name(model) and not Path(model).exists()
+    return model if is_published else None
+
+
+def is_hub_name(model: str) -> bool:
+    """Return True if a text has the form of a name on the Hub, with its owner."""
     from huggingface_hub.utils import HFValidationError, validate_repo_id
 
     try:
         validate_repo_id(model)
     except HFValidationError:
-        return None
-    # A folder such as "models/mine" looks like a name on the Hub.
-    is_published = "/" in model and not Path(model).exists()
-    return model if is_published else None
+        return False
+    return "/" in model
 
 
 def without_private_parts(value: Any) -> Any:
@@ -169,7 +174,7 @@ def without_private_parts(value: Any) -> Any:
 
 def _public_part(match: re.Match[str]) -> str:
     """Return what a text shows in place of a private part."""
-    # Without a mark, a regular expression in the source of a reward would seem to be complete.
+    # Keys leave "[removed]", so that code with a gap does not look complete. Folders leave nothing.
     return f"{match['key']}[removed]" if match["key"] else ""
 
 

@@ -19,6 +19,9 @@ from grpo_nb.core.problems import error_chain
 from grpo_nb.runs.rows import CONTENT_ERRORS
 
 MANIFEST = "manifest.json"
+#: Numbers of errors that a damaged checkpoint can cause: a path that is not there, is of another
+#: kind, is too long or leads in a circle. All others mean that the drive fails.
+DAMAGE_ERRNOS = (errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
 #: A disk with less free space counts as full.
 FULL_DISK_BYTES = 2**20
 
@@ -95,8 +98,10 @@ def find_damage(folder: Path) -> str | None:
             file = safe_path(folder, name)
             if not file.is_file() or sha256_of(file) != expected["sha256"]:
                 return f"{name} is not what was written"
-    # Valid JSON of another shape is damage too. Other errors of files mean that the drive fails.
-    except (*CONTENT_ERRORS, FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
+    # Valid JSON of another shape is damage too.
+    except (*CONTENT_ERRORS, OSError) as error:
+        if isinstance(error, OSError) and error.errno not in DAMAGE_ERRNOS:
+            raise
         return f"its manifest cannot be read ({error})"
     return None
 
@@ -110,7 +115,7 @@ def keep_newest(root: Path, count: int) -> None:
 
 
 def best_adapter_folder(run_folder: Path, step: int) -> Path:
-    """Return the folder that keeps the adapter of a step with the best held-out score so far.
+    """Return the folder for the adapter of a step that has the best held-out score so far.
 
     Args:
         run_folder: Folder of the run.
@@ -127,8 +132,8 @@ def best_adapters(run_folder: Path) -> list[tuple[int, Path]]:
 def delete_outdated_best(run_folder: Path) -> None:
     """Delete adapters of earlier best scores that the run can no longer go back to.
 
-    A run can go back to any of its checkpoints. Keep the last best adapter at or before the oldest
-    checkpoint, and all later ones.
+    A resumed run starts at a checkpoint. Before the oldest one, only the last best adapter can
+    still be needed.
     """
     # Without a checkpoint the run starts over, so every adapter is kept.
     checkpoint_steps = [step for step, _ in checkpoint_folders(run_folder / "checkpoints")]

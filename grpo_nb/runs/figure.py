@@ -30,11 +30,11 @@ from grpo_nb.runs.outcome import describe_run
 from grpo_nb.runs.rows import ACCURACY, HOLDOUT_MEASURES, Row
 
 #: With line styles, curves can be told apart without colour too.
-STYLES = ("-", "--", "-.", ":")
+LINE_STYLES = ("-", "--", "-.", ":")
 #: Characters of a line below the panels.
-FOOT_LINE_CHARACTERS = 125
+CAPTION_LINE_CHARACTERS = 125
 #: Most characters of a text below the panels, which can take several lines.
-MAX_FOOT_CHARACTERS = 600
+MAX_CAPTION_CHARACTERS = 600
 #: Most characters of the name of a reward next to a panel.
 MAX_REWARD_NAME = 20
 #: Most characters of the name of a run there. Automatic names have 26, and differ at their end.
@@ -42,9 +42,9 @@ MAX_RUN_NAME = 26
 
 WIDTH_INCHES = 10.0
 PANEL_INCHES = 2.7
-FOOT_LINE_INCHES = 0.2
+CAPTION_LINE_INCHES = 0.2
 PANELS_PER_ROW = 3
-#: Distance between the labels of lines, as a share of the panel's height.
+#: Largest distance between the labels of lines, as a share of the panel's height.
 LABEL_DISTANCE = 0.13
 
 
@@ -54,7 +54,8 @@ class CurvePanel:
 
     Attributes:
         title: The title of the panel.
-        metric: The key of the metric in a row, or the beginning of the keys of several rewards.
+        metric: The key of the metric in a row. `EACH_REWARD` has none: it draws a metric of each
+            reward.
         unit: The unit, written under the title.
         is_share: True if the values lie between 0 and 1, and are written in percent.
     """
@@ -66,7 +67,7 @@ class CurvePanel:
 
 
 TOTAL = CurvePanel("Total reward", "reward", "weighted sum")
-EACH = CurvePanel("Each reward", "rewards/", "mean, unweighted")
+EACH_REWARD = CurvePanel("Each reward", "", "mean, unweighted")
 HOLDOUT = CurvePanel("Held-out questions", ACCURACY, "share, 95 % interval", is_share=True)
 KL = CurvePanel("KL", "kl", "nats")
 OTHER_PANELS = (
@@ -99,7 +100,7 @@ def smoothing_window(row_count: int) -> int:
 
     It is small in a short run, because a long mean would hide the start.
     """
-    # From 500 rows on, a fiftieth of the width smooths better than ten rows.
+    # From 500 rows on, a fiftieth of the steps smooths better than ten rows.
     return max(1, min(10, row_count // 4), row_count // 50)
 
 
@@ -111,12 +112,14 @@ class Curve:
         values: The values by step. A missing value would break the line, so none is missing.
         label: Text next to the panel; empty if the title says enough.
         number: Number of the curve, which decides colour and line style.
+        window: Number of rows of the trailing mean; 1 draws the values alone.
         band: Lower and upper ends of the 95 % intervals by step.
     """
 
     values: pandas.Series
     label: str = ""
     number: int = 0
+    window: int = 1
     band: pandas.DataFrame | None = None
 
 
@@ -137,28 +140,35 @@ def training_figure(run: Any, panels: Literal["main", "all"] = "main") -> Figure
     require_choice("panels", panels, ("main", "all"))
     rows = run.rows
     table = curve_table(rows)
-    window = smoothing_window(len(rows))
-    curves = {TOTAL: _metric_curves(TOTAL, table), EACH: _reward_curves(table, run.weights)}
-    curves[HOLDOUT] = _holdout_curves(table)
+    curves = {
+        TOTAL: _metric_curves(TOTAL, table),
+        EACH_REWARD: _reward_curves(table, run.weights),
+        HOLDOUT: _holdout_curves(table),
+    }
     if panels == "all":
         for panel in OTHER_PANELS:
             curves[panel] = _metric_curves(panel, table)
     sentence = describe_run(rows, run.reference)
-    foot = sentence
+    caption = sentence
+    window = smoothing_window(len(rows))
     if window > 1:
-        foot += (
+        caption += (
             f" Strong lines: mean of the last {window} logged steps. Pale lines: each logged step."
         )
-    figure = _draw_panels(curves, window, foot)
+    figure = _draw_panels(curves, caption)
     figure.set_label(sentence)
     return figure
 
 
-def _metric_curves(panel: CurvePanel, table: pandas.DataFrame) -> list[Curve]:
+def _metric_curves(
+    panel: CurvePanel, table: pandas.DataFrame, label: str = "", number: int = 0
+) -> list[Curve]:
     """Return the curve of a metric; empty if it was not measured."""
     if panel.metric not in table:
         return []
-    return [Curve(table[panel.metric].dropna())]
+    # Held-out scores are few, and each is a mean over questions already.
+    window = 1 if panel is HOLDOUT else smoothing_window(len(table))
+    return [Curve(table[panel.metric].dropna(), label, number, window)]
 
 
 def _reward_curves(table: pandas.DataFrame, weights: Mapping[str, float]) -> list[Curve]:
@@ -173,7 +183,7 @@ def _reward_curves(table: pandas.DataFrame, weights: Mapping[str, float]) -> lis
         label = _one_line(name, MAX_REWARD_NAME)
         if name in weights:
             label += f" x{weights[name]:g}"
-        curves.append(Curve(table[metric].dropna(), label, number))
+        curves.append(Curve(table[metric].dropna(), label, number, smoothing_window(len(table))))
     return curves
 
 
@@ -187,27 +197,24 @@ def _holdout_curves(table: pandas.DataFrame) -> list[Curve]:
             # Another program may have logged a share without its interval, or an impossible one.
             interval = table.reindex(columns=measure.interval_keys)
             band = interval.dropna().clip(0, 1)
-            curves.append(Curve(values, label, number, band))
+            curves.append(Curve(values, label, number, band=band))
     return curves
 
 
-def _draw_panels(
-    curves: Mapping[CurvePanel, Sequence[Curve]], window: int, foot: str = ""
-) -> Figure:
+def _draw_panels(curves: Mapping[CurvePanel, Sequence[Curve]], caption: str = "") -> Figure:
     """Draw the panels that have a curve, in this order.
 
     Args:
         curves: The curves of each panel.
-        window: Number of rows of the trailing mean.
-        foot: Text below the panels.
+        caption: Text below the panels.
     """
     shown = [panel for panel in curves if curves[panel]]
     # A run that somebody sends can name anything as its reference.
-    text = _one_line(foot, MAX_FOOT_CHARACTERS)
+    text = _one_line(caption, MAX_CAPTION_CHARACTERS)
     # matplotlib does not wrap text at words.
-    lines = textwrap.wrap(text, FOOT_LINE_CHARACTERS, break_on_hyphens=False)
+    lines = textwrap.wrap(text, CAPTION_LINE_CHARACTERS, break_on_hyphens=False)
     row_count = math.ceil(len(shown) / PANELS_PER_ROW)
-    height = PANEL_INCHES * row_count + FOOT_LINE_INCHES * (len(lines) + 1.5)
+    height = PANEL_INCHES * row_count + CAPTION_LINE_INCHES * (len(lines) + 1.5)
     figure = Figure(figsize=(WIDTH_INCHES, height), facecolor="none", layout="constrained")
     # A label of the whole figure, because the layout keeps its place free.
     label = figure.supxlabel("\n".join(lines), x=0.012, ha="left", fontsize=9, color=INK)
@@ -216,9 +223,7 @@ def _draw_panels(
     for number, panel in enumerate(shown, 1):
         axis = figure.add_subplot(row_count, column_count, number)
         _style_panel(axis, panel)
-        # Held-out scores are few, and each is a mean over questions already.
-        panel_window = 1 if panel is HOLDOUT else window
-        labels = {_draw_curve(axis, curve, panel_window): curve.label for curve in curves[panel]}
+        labels = {_draw_curve(axis, curve): curve.label for curve in curves[panel]}
         _label_lines(axis, labels)
         # Shares always have the same axis, so that panels and runs can be compared.
         if panel.is_share:
@@ -245,19 +250,19 @@ def _style_panel(axis: Axes, panel: CurvePanel) -> None:
     axis.yaxis.set_major_formatter("{x:.0%}" if panel.is_share else "{x:.3g}")
 
 
-def _draw_curve(axis: Axes, curve: Curve, window: int) -> Line2D:
+def _draw_curve(axis: Axes, curve: Curve) -> Line2D:
     """Draw values pale and thin, their trailing mean strong; return the line of the mean."""
     colour = COLOURS[curve.number % len(COLOURS)]
     values = curve.values
-    if window > 1:
+    if curve.window > 1:
         axis.plot(values, color=colour, alpha=0.4, linewidth=0.7)
     if curve.band is not None:
         low, high = curve.band.to_numpy().T
         axis.fill_between(curve.band.index, low, high, color=colour, alpha=0.13, linewidth=0)
     (line,) = axis.plot(
-        values.rolling(window, 1).mean(),
+        values.rolling(curve.window, 1).mean(),
         color=colour,
-        linestyle=STYLES[curve.number % len(STYLES)],
+        linestyle=LINE_STYLES[curve.number % len(LINE_STYLES)],
         linewidth=2,
         # Few values have a dot each.
         marker="o" if len(values) <= 12 else None,
@@ -270,10 +275,12 @@ def _label_lines(axis: Axes, labels: Mapping[Line2D, str]) -> None:
     """Write the label of each line to the right of a panel, the highest line first."""
     # In the order of the ends of the lines, each in a row of its own, so none overlap.
     ordered = sorted(labels, key=lambda line: line.get_ydata()[-1], reverse=True)
+    # Many labels come closer, so that the last one is not below the panel.
+    distance = min(LABEL_DISTANCE, 1 / max(1, len(ordered) - 1))
     for number, line in enumerate(ordered):
         axis.text(
             1.03,
-            1 - LABEL_DISTANCE * number,
+            1 - distance * number,
             labels[line],
             transform=axis.transAxes,
             va="center",
@@ -291,18 +298,20 @@ def _one_line(text: str, limit: int) -> str:
     return f"{line[: limit - 3]}..."
 
 
-def overlay(runs: Sequence[Any]) -> Figure:
-    """Draw several runs in one figure, a colour for each: reward, held-out accuracy and KL."""
+def overlay(runs: Sequence[Any], names: Sequence[str]) -> Figure:
+    """Draw several runs in one figure, a colour for each: reward, held-out accuracy and KL.
+
+    Args:
+        runs: The runs.
+        names: Name of each run in the figure.
+    """
     curves: dict[CurvePanel, list[Curve]] = {TOTAL: [], HOLDOUT: [], KL: []}
-    row_count = 0
-    for number, run in enumerate(runs):
+    for number, (run, name) in enumerate(zip(runs, names, strict=True)):
         table = curve_table(run.rows)
-        row_count = max(row_count, len(table))
-        label = _one_line(run.name, MAX_RUN_NAME)
+        label = _one_line(name, MAX_RUN_NAME)
         for panel in curves:
-            if panel.metric in table:
-                curves[panel].append(Curve(table[panel.metric].dropna(), label, number))
-    return _draw_panels(curves, smoothing_window(row_count))
+            curves[panel] += _metric_curves(panel, table, label, number)
+    return _draw_panels(curves)
 
 
 def png(figure: Figure, dpi: int = 100) -> bytes:
@@ -319,7 +328,7 @@ def base64_png(figure: Figure) -> str:
 
 
 def figure_html(figure: Figure, words: str) -> Html:
-    """Return a figure as HTML with alternative text, or the text where no image is shown."""
+    """Return an image whose alt text is `words`; plain-text frontends show `words`."""
     source = f"data:image/png;base64,{base64_png(figure)}"
     return Html(words, f'<img alt="{escaped(words)}" src="{source}" style="max-width:100%">')
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 OWN_COLUMNS = ("step", "group", "prompt", "completion", "turns", "total", "advantage")
 
 
-def transcripts(table: pandas.DataFrame) -> pandas.Series:
+def completion_texts(table: pandas.DataFrame) -> pandas.Series:
     """Return the text of each completion; with tools, the transcript of its episode."""
     if "turns" in table:
         return table["turns"].map(json.loads).map(transcript)
@@ -91,7 +91,7 @@ class GroupScores:
     @property
     def transcripts(self) -> pandas.Series:
         """Text or transcript of each completion."""
-        return transcripts(self.table)
+        return completion_texts(self.table)
 
     @property
     def messages(self) -> list[dict[str, Any]]:

@@ -27,16 +27,16 @@ class Rise:
     """Result of the test.
 
     Attributes:
-        first: Mean reward over the first third of the steps.
-        last: Mean reward over the last third of the steps.
+        first_mean: Mean reward over the first third of the steps.
+        last_mean: Mean reward over the last third of the steps.
         p_value: Probability that a model which learns nothing shows a rise at least as clear; 1
             with too few steps.
         steps: Number of logged steps with a finite reward. With `logging_steps=5`, a logged step
             is the mean of five steps.
     """
 
-    first: float
-    last: float
+    first_mean: float
+    last_mean: float
     p_value: float
     steps: int
 
@@ -46,7 +46,7 @@ class Rise:
 
         The test sees only ranks. A high outlier at the start can leave the last mean lower.
         """
-        return self.p_value < LEVEL and self.last > self.first
+        return self.p_value < LEVEL and self.last_mean > self.first_mean
 
     @property
     def claim(self) -> str:
@@ -55,12 +55,12 @@ class Rise:
             return "No step has a finite reward"
         if self.steps < MIN_STEPS:
             return (
-                f"The last logged reward is {self.last:.2f} (fewer than {MIN_STEPS} logged steps "
-                "are too few to show a rise)"
+                f"The last logged reward is {self.last_mean:.2f} (fewer than {MIN_STEPS} logged "
+                "steps are too few to show a rise)"
             )
         third = self.steps // 3
-        start = f"{self.first:.2f} (first {third} of {self.steps} logged steps)"
-        end = f"{self.last:.2f} (last {third})"
+        start = f"{self.first_mean:.2f} (first {third} of {self.steps} logged steps)"
+        end = f"{self.last_mean:.2f} (last {third})"
         if self.is_clear:
             return f"The reward rose from {start} to {end}"
         return f"The reward did not rise clearly: it went from {start} to {end}"
@@ -73,6 +73,10 @@ class Rise:
             return (
                 f"{self.claim}. A model that learns nothing would show such a rise less than once "
                 f"in {runs:,} runs."
+            )
+        if self.steps == 0:
+            return (
+                f"{self.claim}. gn.check_rewards(rewards, task) shows whether a reward causes this."
             )
         return (
             f"{self.claim}. run.plot() and run.alerts show what was missing. More steps or an "
@@ -102,8 +106,8 @@ def reward_rise(rows: Sequence[Row]) -> Rise:
     # Too few steps cannot show a rise, so they have the p-value of no evidence.
     p_value = rise_p_value(values) if len(values) >= MIN_STEPS else 1.0
     return Rise(
-        first=mean(values[:third]),
-        last=mean(values[-third:]),
+        first_mean=mean(values[:third]),
+        last_mean=mean(values[-third:]),
         p_value=p_value,
         steps=len(values),
     )
@@ -120,7 +124,7 @@ def describe_run(rows: Sequence[Row], reference: str = "the reference model") ->
         return "No step has been logged yet."
     rise = reward_rise(rows)
     if not rise.steps:
-        return rise.sentence
+        return f"{rise.claim}."
     parts = [rise.claim]
     # The test and the curves leave these steps out, so the sentence must not hide them.
     broken = sum("reward" in row for row in rows) - rise.steps
@@ -131,7 +135,8 @@ def describe_run(rows: Sequence[Row], reference: str = "the reference model") ->
     parts.append(f"KL to {reference} {mean(kl):.3f}" if kl else "KL not measured")
     truncated = metric_values(last, "completions/clipped_ratio")
     if truncated:
-        parts.append(f"{mean(truncated):.0%} of the completions truncated at the end")
+        share = f"{mean(truncated):.0%}"
+        parts.append(f"in the last third of the steps, {share} of the completions were truncated")
     return "; ".join(parts) + "."
 
 
@@ -157,7 +162,7 @@ class Outcome:
     """The verdict on a run, for the end of a notebook. `print` shows one paragraph per fact.
 
     Attributes:
-        worked: True if all conditions hold that `Run.outcome` lists.
+        worked: True if all conditions of `decide_outcome` hold.
         facts: What happened. The first one starts with "It worked." or with what is missing.
     """
 
@@ -180,6 +185,10 @@ def decide_outcome(
 ) -> Outcome:
     """Decide if a run worked, and say what happened instead where it did not.
 
+    "It worked" needs all of these: the held-out comparison is better; the answers themselves did
+    not get worse; the model clears the majority-class baseline, where there is one; the reward
+    rose; and there is no obstacle.
+
     Args:
         rise: The test of the reward over the steps, from `Run.rise`.
         comparison: The held-out comparison, of which `verdict`, `answers_verdict`, `majority`,
@@ -189,26 +198,28 @@ def decide_outcome(
     >>> from types import SimpleNamespace
     >>> better = SimpleNamespace(verdict="better", answers_verdict=None, majority=None)
     >>> better.contamination, better.sentence = None, "16 of 20 correct, 4 before."
-    >>> decide_outcome(Rise(first=0.2, last=0.9, p_value=0.001, steps=12), better).worked
+    >>> decide_outcome(Rise(first_mean=0.2, last_mean=0.9, p_value=0.001, steps=12), better).worked
     True
     """
+    # All missing evidence is named, not only the first, so that one rerun can supply it all.
+    missing = [*obstacles]
     if comparison is None:
-        obstacles = [*obstacles, "the held-out answers were not compared"]
-        shortcomings = {}
+        missing.append("the held-out answers were not compared")
         facts = [
             "gn.compare(run, task) compares them. A task without held-out questions needs "
             "gn.load_task(..., holdout=0.2)."
         ]
     else:
-        verdict = comparison.verdict
         baseline = comparison.majority
-        shortcomings = {
-            "the held-out answers got worse": verdict == "worse",
-            "the held-out comparison shows no difference": verdict not in ("better", "worse"),
-            # More answers in the format can hide that fewer answers are right.
-            "the answers themselves got worse": comparison.answers_verdict == "worse",
-            "the majority-class baseline is not cleared": baseline and not baseline.is_cleared,
-        }
+        if comparison.verdict == "worse":
+            missing.append("the held-out answers got worse")
+        elif comparison.verdict != "better":
+            missing.append("the held-out comparison shows no difference")
+        # More answers in the format can hide that fewer answers are right.
+        if comparison.answers_verdict == "worse":
+            missing.append("the answers themselves got worse")
+        if baseline is not None and not baseline.is_cleared:
+            missing.append("the majority-class baseline is not cleared")
         facts = [f"Held-out: {comparison.sentence}"]
         if baseline is not None:
             facts.append(baseline.sentence)
@@ -217,13 +228,12 @@ def decide_outcome(
                 "The training questions are not known, so nobody checked whether held-out "
                 "questions were trained on."
             )
-    # A comparison with an obstacle proves no gain, however good its verdict is.
-    is_better = not obstacles and comparison.verdict == "better"
-    shortcomings["the reward did not rise clearly"] = not rise.is_clear
-    # All missing evidence is named, not only the first, so that one rerun can supply it all.
-    missing = [*obstacles, *(text for text, is_true in shortcomings.items() if is_true)]
+    if not rise.is_clear:
+        missing.append("the reward did not rise clearly")
     head = "It worked."
     if missing:
+        # A comparison with an obstacle proves no gain, however good its verdict is.
+        is_better = comparison is not None and comparison.verdict == "better" and not obstacles
         start = "A gain is shown, but " if is_better else "No gain is shown: "
         head = f"{start}{', and '.join(missing)}."
     return Outcome(worked=not missing, facts=(f"{head} {rise.sentence}", *facts))

@@ -64,8 +64,7 @@ def in_percent(share: float | None, interval: Sequence[float] | None) -> str:
 
 
 #: Errors that a damaged file can cause when its content is parsed and checked. Lookup and attribute
-#: errors are among them, because valid JSON can have any shape. A bug of ours in a block of
-#: `reading` would be reported as a damaged file, so keep such blocks small.
+#: errors are among them, because valid JSON can have any shape.
 CONTENT_ERRORS = (
     ValueError,
     TypeError,
@@ -77,10 +76,11 @@ CONTENT_ERRORS = (
 
 
 @contextlib.contextmanager
-def reading(file: Path, where: str = "") -> Iterator[None]:
+def naming_damaged(file: Path, where: str = "") -> Iterator[None]:
     """Raise any error about the content of a file as a `ValueError` that names the file.
 
-    The errors of JSON and pyarrow do not name the file.
+    The errors of JSON and pyarrow do not name the file. Keep the block small, because a bug of ours
+    in it would be reported as a damaged file too.
 
     Args:
         file: The file that is read in the block.
@@ -119,7 +119,7 @@ def read_rows(file: Path, *, is_appended: bool = False) -> list[dict[str, Any]]:
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
-        with reading(file, f", line {number},"):
+        with naming_damaged(file, f", line {number},"):
             try:
                 row = json.loads(line)
             except json.JSONDecodeError:
@@ -139,12 +139,13 @@ def tidy_row(logs: Mapping[str, Any], step: int, max_steps: int, beta: float) ->
     # With beta = 0 Unsloth logs a KL of exact zeros, which was never computed.
     if beta == 0:
         measured.pop("kl", None)
-    # A reward can log under any name (TRL's `log_metric`), also under those that every row has.
+    # `alerts` is ours; a reward may have logged a number under it (TRL's `log_metric`). `step` and
+    # `max_steps` are overwritten below.
     measured.pop("alerts", None)
     return measured | {"step": step, "max_steps": max_steps}
 
 
-def repetition_metrics(texts: pandas.Series, groups: pandas.Series) -> dict[str, float]:
+def duplicate_share(texts: pandas.Series, groups: pandas.Series) -> dict[str, float]:
     """Return `completions/duplicates`: how alike the completions of one step are.
 
     For a group of `n` completions with `d` different texts, the share is `(n - d) / (n - 1)`: 0 if
@@ -156,7 +157,7 @@ def repetition_metrics(texts: pandas.Series, groups: pandas.Series) -> dict[str,
         groups: Number of the group of each completion.
 
     >>> from pandas import Series
-    >>> repetition_metrics(Series(["a", "a ", "b", "c"]), Series([0, 0, 1, 1]))
+    >>> duplicate_share(Series(["a", "a ", "b", "c"]), Series([0, 0, 1, 1]))
     {'completions/duplicates': 0.5}
     """
     # Models that repeat themselves still vary their line breaks.
@@ -177,7 +178,8 @@ def metric_values(rows: Iterable[Row], key: str) -> list[float]:
 
 def mean(values: Sequence[float]) -> float:
     """Return the mean of some values; NaN if there are none."""
-    return fmean(values) if values else math.nan
+    # `fmean` raises an error for sums that are too large or not a number.
+    return sum(values) / len(values) if values else math.nan
 
 
 def best_row(rows: Iterable[Row]) -> Row | None:

@@ -50,8 +50,8 @@ from grpo_nb.runs.outcome import Outcome, Rise, decide_outcome, describe_run, re
 from grpo_nb.runs.rows import (
     Row,
     best_row,
+    naming_damaged,
     read_rows,
-    reading,
 )
 from grpo_nb.runs.run_info import ROWS, RunInfo, SavedComparison, read_run_info
 from grpo_nb.tasks.contamination import question_hashes
@@ -147,7 +147,7 @@ class Run(Shown):
         """Time of the start, which orders the runs of a folder."""
         # With the offset of the clock, so that runs of other machines are ordered correctly.
         text = self.info["started"]
-        with reading(self.path / "run.json"):
+        with naming_damaged(self.path / "run.json"):
             return datetime.datetime.fromisoformat(text).astimezone()
 
     @property
@@ -158,7 +158,7 @@ class Run(Shown):
             ValueError: `run.json` is damaged, or has settings that this version does not know.
         """
         values = self.info["settings"]
-        with reading(self.path / "run.json"):
+        with naming_damaged(self.path / "run.json"):
             return Settings.from_dict(values)
 
     @property
@@ -223,7 +223,7 @@ class Run(Shown):
         """One mapping per logged step, with TRL's metric names, without metrics not measured."""
         file = self._file("metrics.jsonl")
         rows = read_rows(file, is_appended=True)
-        with reading(file):
+        with naming_damaged(file):
             # Metrics have any name, so only the step and the alerts are known.
             ROWS.validate_python(rows)
             alerts_of(rows)
@@ -270,7 +270,7 @@ class Run(Shown):
         tables = []
         for number in wanted:
             file = self.completions_file(number)
-            with reading(file):
+            with naming_damaged(file):
                 tables.append(pandas.read_parquet(file))
         return pandas.concat(tables, ignore_index=True)
 
@@ -308,11 +308,9 @@ class Run(Shown):
     def outcome(self, comparison: Any = None) -> Outcome:
         """Return the verdict on the run.
 
-        "It worked" needs all of these: the held-out comparison is better; the answers themselves
-        did not get worse; the model clears the majority-class baseline, where there is one; the
-        reward rose; the comparison is of this run, from its start to its adapter of today; and none
-        of its questions is known to have been trained on. Otherwise the sentence says what is
-        missing.
+        `runs.outcome.decide_outcome` lists what "It worked" needs. The comparison must also be of
+        this run, from its start to its adapter of today, and none of its questions may be known to
+        have been trained on. Otherwise the sentence says what is missing.
 
         Args:
             comparison: A comparison from `gn.compare`. Default: the one saved with this run.
@@ -339,7 +337,7 @@ class Run(Shown):
             obstacles.append(f"{known.count} of the held-out questions were trained on")
         return obstacles
 
-    def model_id(self, part: str) -> str:
+    def model_id(self, part: Literal["adapter", "start"]) -> str:
         """Return the hash of an adapter of this run, or `<part> of <run>` if it was not kept.
 
         Args:
@@ -373,7 +371,9 @@ class Run(Shown):
 
     @property
     def trained_questions(self) -> dict[str, str] | None:
-        """`the training questions of <run>` by the hash of each of them; None if not kept.
+        """Mapping from the hash of each training question to `the training questions of the run X`.
+
+        None if the run did not keep the hashes.
 
         Raises:
             ValueError: The file is empty or damaged, so that every question would seem to be new.
@@ -381,7 +381,7 @@ class Run(Shown):
         file = self._file("train_questions.txt")
         if not file.is_file():
             return None
-        with reading(file):
+        with naming_damaged(file):
             hashes = file.read_text().split()
             if {*map(len, hashes)} != {16}:
                 raise ValueError("it is empty, or a line is truncated")
@@ -397,7 +397,7 @@ class Run(Shown):
         file = self._file("comparison/comparison.json")
         if not file.is_file():
             return None
-        with reading(file):
+        with naming_damaged(file):
             return SavedComparison.model_validate(json.loads(file.read_text("utf-8")))
 
     # Writing
@@ -423,12 +423,14 @@ class Run(Shown):
         with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
             file.write(line)
 
-    def keep_questions(self, trained: Iterable[Any], held_out: Iterable[Mapping[str, Any]]) -> None:
+    def keep_questions(
+        self, trained_questions: Iterable[Any], held_out: Iterable[Mapping[str, Any]]
+    ) -> None:
         """Write the held-out rows, and hashes of the training questions."""
         # With all columns, because rewards may read them. Values unknown to JSON become text.
         lines = [json.dumps(row, default=str) + "\n" for row in held_out]
         write_text(self.path / "holdout.jsonl", "".join(lines))
-        write_text(self.path / "train_questions.txt", "\n".join(question_hashes(trained)))
+        write_text(self.path / "train_questions.txt", "\n".join(question_hashes(trained_questions)))
 
     def save_figure(self) -> None:
         """Write the curves as an image, if the run has a row."""
@@ -444,10 +446,17 @@ class Run(Shown):
     def _parts(self) -> Iterator[Part]:
         yield bold(f"Run {self.name}: {self.status_sentence}.")
         yield self.sentence
+        grader = self.info.get("holdout_grader")
+        if grader is not None:
+            yield f"Counted as correct: {grader}"
         # A run that goes on or is done needs no advice.
         step = self.checkpoint_step
         if step is not None and self.status not in ("finished", "running"):
-            yield f"To resume it at step {step}: gn.train(..., resume={str(self.path)!r})"
+            # Its machine may still train it.
+            condition = (
+                "If nothing trains it any more, resume" if self.status == "unknown" else "To resume"
+            )
+            yield f"{condition} it at step {step}: gn.train(..., resume={str(self.path)!r})"
         comparison = self.comparison
         if comparison is not None:
             yield f"Held-out: {comparison.sentence}"

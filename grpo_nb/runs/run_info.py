@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, InstanceOf, TypeAdapter
 from typing_extensions import TypedDict
 
 from grpo_nb.runs.outcome import MajorityBaseline
-from grpo_nb.runs.rows import reading
+from grpo_nb.runs.rows import naming_damaged
 from grpo_nb.tasks.contamination import Contamination
 from grpo_nb.tasks.formats import AnswerFormat
 
@@ -141,7 +141,7 @@ def read_run_info(path: Path) -> RunInfo:
         ValueError: The file is damaged, a field is missing or of another type, or a later version
             of grpo_nb wrote the file. The message names file, field and value.
     """
-    with reading(path):
+    with naming_damaged(path):
         # A later version may have added fields without changing the meaning of the others.
         info = RUN_INFO.validate_python(json.loads(path.read_text("utf-8")))
         # Earlier versions wrote the epochs beside the steps, and None for a warm-up of a tenth.
@@ -152,7 +152,8 @@ def read_run_info(path: Path) -> RunInfo:
     return info
 
 
-class ComparisonPart(BaseModel, extra="allow"):
+# Without protected namespaces, because pydantic 2.9 warns about the field `model_id`.
+class ComparisonPart(BaseModel, extra="allow", protected_namespaces=()):
     """Part of comparison.json. The listed fields are checked, all others kept as they are."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os.path
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -48,7 +49,7 @@ class RunTable(Shown, Sequence):
         """Draw reward, held-out accuracy and KL, one colour for each run."""
         from grpo_nb.runs.figure import overlay
 
-        return overlay(self.runs)
+        return overlay(self.runs, _distinct_names(self.runs))
 
     def _parts(self) -> Iterable[Part]:
         from grpo_nb.runs.figure import figure_html
@@ -59,9 +60,10 @@ class RunTable(Shown, Sequence):
         facts_of_runs = [_facts_of(run) for run in self.runs]
         counts = Counter(itertools.chain(*facts_of_runs))
         lines = []
-        for run, facts in zip(self.runs, facts_of_runs, strict=True):
+        names = _distinct_names(self.runs)
+        for run, name, facts in zip(self.runs, names, facts_of_runs, strict=True):
             differing = [fact for fact in facts if counts[fact] < len(self.runs)]
-            lines.append((*_cells_of(run), ", ".join(differing)))
+            lines.append((name, *_cells_of(run), ", ".join(differing)))
         head = ("name", "status", "steps", "reward", "held-out", "what differs")
         yield Table(lines, head, right=(3,), narrow=(0, 2), wide=(5,))
         for name, reason in self.unreadable.items():
@@ -85,10 +87,10 @@ def list_runs(root: str | Path | None = None) -> RunTable:
     for file in sorted(root.glob("*/run.json")):
         try:
             run = open_run(file.parent)
-            # Now, because a table that is shown cannot leave out a run any more.
+            # Read it now, so that a damaged run is listed below the table.
             _cells_of(run)
             started[run] = run.started
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, ArithmeticError) as error:
             unreadable[file.parent.name] = str(error)
     # By their start, because a network drive or a copy changes the times of files.
     runs = sorted(started, key=started.get)
@@ -111,20 +113,35 @@ def side_by_side(*runs: Run | str | Path) -> RunTable:
     return RunTable("Runs side by side", tuple(open_run(run) for run in runs))
 
 
+def _distinct_names(runs: Sequence[Run]) -> list[str]:
+    """Return the name of each run; for runs of one name, the path below their common folder."""
+    paths = [os.path.abspath(run.path) for run in runs]
+    folders: dict[str, list[str]] = {}
+    for path in paths:
+        folder, name = os.path.split(path)
+        folders.setdefault(name, []).append(folder)
+    names = []
+    for path in paths:
+        # The common folder of a single run is its own, so that its name is left.
+        common_folder = os.path.commonpath(folders[os.path.basename(path)])
+        names.append(os.path.relpath(path, common_folder))
+    return names
+
+
 def _cells_of(run: Run) -> tuple[str, ...]:
-    """Return name, status, steps, reward and held-out answers of a run.
+    """Return status, steps, reward and held-out answers of a run.
 
     Raises:
         ValueError: A file is damaged.
+        ArithmeticError: A number is too large for a float.
     """
     rows = run.rows
     done = rows[-1]["step"] if rows else 0
     rise = reward_rise(rows)
     return (
-        run.name,
         run.status,
         f"{done} of {run.settings.max_steps}",
-        f"{rise.last:.2f}" if rise.steps else "not measured",
+        f"{rise.last_mean:.2f}" if rise.steps else "not measured",
         _holdout_in_words(run.comparison),
     )
 
@@ -149,7 +166,9 @@ def _facts_of(run: Run) -> list[str]:
     facts = {
         **info["settings"],
         **info["versions"],
-        "rewards": run.weights,
         "task": f"{task['name']} ({task['fingerprint']})",
     }
+    for reward in info["rewards"]:
+        # The hash shows a change of its code or parameters.
+        facts[f"reward {reward['name']}"] = f"x{reward['weight']:g} ({reward['hash'][:8]})"
     return [f"{name}={value}" for name, value in facts.items()]

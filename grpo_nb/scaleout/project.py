@@ -20,13 +20,13 @@ from grpo_nb.core.files import (
 )
 from grpo_nb.core.tables import Part, Shown, bold
 from grpo_nb.health.monitor import HealthMonitor
-from grpo_nb.runs.card import published_name, write_model_card
+from grpo_nb.runs.card import is_hub_name, write_model_card
 from grpo_nb.runs.groups import completions_table
-from grpo_nb.runs.rows import read_rows, reading, repetition_metrics, tidy_row
+from grpo_nb.runs.rows import duplicate_share, naming_damaged, read_rows, tidy_row
 from grpo_nb.runs.run_folder import Run, open_run
 from grpo_nb.runs.run_info import RUN_INFO, RunInfo, read_run_info
 
-#: Subfolder of a copied base model, and its name as the model of the settings.
+#: Subfolder of a copied base model. `write` puts this name in place of the model in origin.json.
 COPIED_BASE = "base"
 #: Entries of a folder that are read, and may hold no link to the outside.
 READ_ENTRIES = (
@@ -46,7 +46,7 @@ RESULT_FILES = (
     "result/adapter/adapter_model.safetensors",
     "train.jsonl",
 )
-#: The only setting whose effect `write` changes, in words for the user.
+#: The only setting whose effect `write` changes (`writing._trainer_arguments`), in words.
 BNPO_BECOMES_DAPO = (
     "The loss bnpo becomes dapo. bnpo divides by the tokens of one process, so each number of "
     "processes would learn something else. With one process and one forward pass a step they are "
@@ -73,7 +73,7 @@ class Project(Shown):
             ValueError: A file is damaged.
         """
         # Once more, because the results may have been copied into the folder since it was opened.
-        _refuse_outside_links(self.path)
+        _refuse_links_in_project(self.path)
         missing = [name for name in RESULT_FILES if not (self.path / name).is_file()]
         if missing:
             raise FileNotFoundError(
@@ -81,26 +81,27 @@ class Project(Shown):
                 "its README.md. If it was trained on another machine, copy the whole folder again."
             )
         finished_file = self.path / RESULT_FILES[0]
-        with reading(finished_file):
+        with naming_damaged(finished_file):
             finished = json.loads(finished_file.read_text("utf-8"))
             started = finished["started"]
         run = Run(self.path / "back" / self.path.resolve().name)
         # File times would not show a new training: the clocks of two machines differ.
-        earlier_run = _run_started_at(started, run.path.parent)
-        if earlier_run is None:
+        earlier_path = _find_run(run.path, started)
+        if earlier_path is None:
             with staged_folder(run.path) as staged:
                 _write_trained_run(staged, self, finished)
                 put_in_place(staged, run.path)
-            # Written after the move, because the card shows the name of the folder.
-            write_model_card(run)
-        elif earlier_run.path != run.path:
+        elif earlier_path != run.path:
             # The project was renamed since.
-            put_in_place(earlier_run.path, run.path)
+            earlier_path.rename(run.path)
         # The project may also have been moved, and its copy of the base model with it.
         if run.settings.model != self.base_model:
             info = read_run_info(run.path / "run.json")
             info.settings["model"] = self.base_model
             run.write_info(info)
+        # Written after the move, because the card shows the name of the folder.
+        if earlier_path != run.path:
+            write_model_card(run)
         return open_run(run.path)
 
     @property
@@ -126,30 +127,38 @@ def open_project(folder: str | Path) -> Project:
     >>> gn.scaleout.open("anywhere").run.plot()  # doctest: +SKIP
     """
     path = Path(folder).expanduser()
-    _refuse_outside_links(path)
+    _refuse_links_in_project(path)
     origin_file = path / "origin.json"
     origin = read_run_info(origin_file)
-    with reading(origin_file):
+    with naming_damaged(origin_file):
         model = origin.settings["model"]
     # A path would make the kit load a model that lies anywhere on this machine.
-    if model not in (COPIED_BASE, EMBEDDED_MODEL) and not published_name(model):
+    if model not in (COPIED_BASE, EMBEDDED_MODEL) and not is_hub_name(model):
         raise ValueError(
             f"{str(origin_file)!r} names the model {model!r}, which is not a name on the Hub."
         )
     return Project(path=path, origin=origin)
 
 
-def _run_started_at(started: str, folder: Path) -> Run | None:
-    """Return the run in a folder that was started at this time; None if there is none."""
-    # Hidden folders may be incomplete.
-    for file in sorted(folder.glob("[!.]*/run.json")):
-        run = Run(file.parent)
-        if run.info["started"] == started:
-            return run
+def _find_run(path: Path, started: str) -> Path | None:
+    """Return the folder of the run that was started at this time; None if there is none.
+
+    Args:
+        path: Folder that the run has now. Only if nothing is there, the run may have an earlier
+            name of the project. Otherwise a copy next to it could replace the run.
+        started: Start of the training.
+    """
+    folders = [path]
+    if not path.exists():
+        # Hidden folders may be incomplete.
+        folders = sorted(path.parent.glob("[!.]*"))
+    for folder in folders:
+        if (folder / "run.json").is_file() and Run(folder).info["started"] == started:
+            return folder
     return None
 
 
-def _refuse_outside_links(folder: Path) -> None:
+def _refuse_links_in_project(folder: Path) -> None:
     """Raise `ValueError` if something that is read or written in a project is a link."""
     # Other entries may hold links, such as those of an environment that was made in the folder.
     for name in READ_ENTRIES:
@@ -165,7 +174,7 @@ def _write_trained_run(target: Path, project: Project, finished: dict[str, Any])
     """
     source = project.path
     damaged_place = " (origin.json or result/)"
-    with reading(source, damaged_place):
+    with naming_damaged(source, damaged_place):
         settings = _trained_settings(project, finished["trainer"])
         info = dataclasses.replace(
             project.origin,
@@ -186,24 +195,24 @@ def _write_trained_run(target: Path, project: Project, finished: dict[str, Any])
     # train.py knows no health rules, so they judge its rows here.
     health = HealthMonitor(weights=weights, ranges=run.ranges, group_size=settings.num_generations)
     for logged in read_rows(source / "result" / "steps.jsonl"):
-        with reading(source, damaged_place):
+        with naming_damaged(source, damaged_place):
             step = operator.index(logged["step"])
             row = tidy_row(logged["logs"], step, settings.max_steps, settings.beta)
             table = None
             # Without this metric the step reused an earlier step's completions.
             if "completions/mean_length" in row:
                 table = completions_table(logged, step, settings.num_generations, weights)
-                row |= repetition_metrics(table["completion"], table["group"])
+                row |= duplicate_share(table["completion"], table["group"])
         alerts = health.update(row)
         if alerts:
             row["alerts"] = [alert.to_dict() for alert in alerts]
         run.write_step(row, table)
     copy_files(source / "result" / "adapter", target / "adapter", "adapter_*")
-    # Without it, a later stage would be compared with the base model and credited with all stages.
+    # Without the start adapter, a comparison would credit this run with earlier stages too.
     copy_files(source / "adapter_init", target / "start", "adapter_*")
     # A comparison of the run warns about held-out questions that were trained on.
     train_file = source / "train.jsonl"
-    with reading(train_file):
+    with naming_damaged(train_file):
         questions = [row["question"] for row in read_rows(train_file)]
     run.keep_questions(questions, read_rows(source / "holdout.jsonl"))
     copy_files(source, target, "chat_template.jinja")
@@ -213,6 +222,8 @@ def _trained_settings(project: Project, arguments: dict[str, Any]) -> Settings:
     """Return the settings of a training, which run.yaml and `--set` may have changed."""
     settings = dict(project.origin.settings)
     extra = dict(settings["extra"])
+    # Early versions of train.py recorded the epochs next to the steps, which alone count.
+    arguments = {name: arguments[name] for name in arguments if name != "num_train_epochs"}
     # `write` has changed bnpo to dapo.
     settings["loss_type"] = arguments["loss_type"]
     written_arguments = project.origin.effective["arguments"]

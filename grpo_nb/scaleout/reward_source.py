@@ -133,7 +133,7 @@ class RewardSource:
             self._add_import("re", "import re")
             # repr() would shorten a long pattern.
             return f"re.compile({value.pattern!r}, {int(value.flags)})"
-        # The text of most objects is no code, and that of some is code for another object.
+        # repr() of most objects is not code that makes an equal object.
         try:
             is_plain_data = ast.literal_eval(repr(value)) == value
         except (ValueError, SyntaxError):
@@ -152,14 +152,15 @@ class RewardSource:
         arguments = []
         for field in dataclasses.fields(value):
             field_value = getattr(value, field.name)
-            # Fields that are not compared are state, such as caches, and start empty there.
+            # Fields that are not compared are state, such as caches, and start empty in the new
+            # process.
             if field.init and field.compare and field_value != field.default:
                 arguments.append(f"{field.name}={self._expression_of(field.name, field_value)}")
         return f"{cls.__name__}({', '.join(arguments)})"
 
 
 def _add_once(code_by_name: dict[str, str], name: str, code: str) -> None:
-    # The rewards of several files share the names of rewards.py.
+    # All rewards go into one file, so a name can mean one thing only.
     if code_by_name.setdefault(name, code) != code:
         raise NotPortable(
             f"the rewards use two different things named {name}, and rewards.py can hold only one "
@@ -185,7 +186,11 @@ def source_of(name: str, function: Callable[..., Any]) -> str:
     if code.co_freevars:
         outer_names = ", ".join(code.co_freevars)
         raise NotPortable(f"{name} uses {outer_names} of the function around it. {PORTABLE_REWARD}")
-    return textwrap.dedent(inspect.getsource(unwrapped)).rstrip()
+    try:
+        source = inspect.getsource(unwrapped)
+    except OSError as error:
+        raise NotPortable(f"{name} has no source ({error}). {PORTABLE_REWARD}") from error
+    return textwrap.dedent(source).rstrip()
 
 
 def is_installed(module: str) -> bool:
@@ -203,10 +208,12 @@ def is_installed(module: str) -> bool:
 def global_names(source: str) -> set[str]:
     """Return the names that a source looks up outside of itself.
 
-    `inspect.getclosurevars` would miss those in nested functions and comprehensions.
+    `inspect.getclosurevars` would miss those in nested functions and comprehensions. Names that are
+    only in annotations are left out, because rewards.py does not evaluate annotations.
     """
     names = set()
-    scopes = [symtable.symtable(source, "<reward>", "exec")]
+    text = f"from __future__ import annotations\n{source}"
+    scopes = [symtable.symtable(text, "<reward>", "exec")]
     while scopes:
         scope = scopes.pop()
         scopes += scope.get_children()

@@ -12,7 +12,7 @@ from typing import Any
 
 from grpo_nb import __version__
 from grpo_nb.config.arguments import PUBLISHING
-from grpo_nb.config.settings import EMBEDDED_MODEL
+from grpo_nb.config.settings import EMBEDDED_MODEL, Settings
 from grpo_nb.core.files import (
     check_target,
     copy_files,
@@ -29,7 +29,7 @@ from grpo_nb.models.identity import weights_identity
 from grpo_nb.models.sources import resolve_model
 from grpo_nb.rewards.base import RewardFunction, reward_name
 from grpo_nb.runs.card import public_settings, published_base, without_private_parts
-from grpo_nb.runs.rows import reading
+from grpo_nb.runs.rows import naming_damaged
 from grpo_nb.runs.run_folder import Run, open_run
 from grpo_nb.scaleout.project import (
     BNPO_BECOMES_DAPO,
@@ -42,8 +42,8 @@ from grpo_nb.scoring.record import rebuild_reward
 from grpo_nb.scoring.scores import first_step_state, make_batch
 from grpo_nb.training.run_start import BASE_REFERENCE, GENERATION
 
-#: Release that train.py is for: the first whose plain trainer takes a step on a CPU. TRL 1.15 asks
-#: for Triton there.
+#: TRL's release that train.py is for: the first whose plain trainer takes a step on a CPU. TRL 1.15
+#: asks for Triton there.
 TRL_VERSION = "1.16.0"
 #: Packages that the copy of the kit imports.
 KIT_PACKAGES = ("lazy_loader", "math-verify", "pydantic")
@@ -70,7 +70,7 @@ UNCHANGED_FIELDS = (
     "reference",
 )
 #: Arguments that train.py sets itself, or that mean something on this machine only.
-SET_BY_TRAIN_PY = {
+NOT_IN_RUN_YAML = {
     "generation_batch_size",
     "use_cpu",
     "dataloader_pin_memory",
@@ -130,8 +130,9 @@ def write(
     if not recorded_steps or not (run.start_path / "train.jsonl").is_file():
         raise FileNotFoundError(
             f"the run {run.name!r} has not kept what it started with: its rows, and a first step "
-            "with all completions. A run keeps them if it was trained by gn.train with at most "
-            "100 MB of rows, logging_steps=1 and whole steps in each generation."
+            "with all completions. A run keeps them if it was trained by gn.train and by this "
+            "version of grpo_nb, with at most 100 MB of rows, logging_steps=1 and whole steps in "
+            "each generation."
         )
     reward_functions = _rewards_of(run, rewards)
     trainer_arguments = _trainer_arguments(run)
@@ -219,7 +220,7 @@ def _rewards_of(run: Run, given: Sequence[RewardFunction] | None) -> list[Reward
 def _trainer_arguments(run: Run) -> dict[str, Any]:
     """Return the arguments for TRL's trainer in one process."""
     settings = run.settings
-    with reading(run.path / "run.json"):
+    with naming_damaged(run.path / "run.json"):
         arguments = dict(run.info["effective"]["arguments"])
     if settings.loss_type == "bnpo":
         arguments["loss_type"] = "dapo"
@@ -232,7 +233,7 @@ def _trainer_arguments(run: Run) -> dict[str, Any]:
     size = settings.per_device_train_batch_size
     arguments["steps_per_generation"] = settings.generation_batch_size // size
     public = public_settings(arguments)
-    left_out = SET_BY_TRAIN_PY | PUBLISHING
+    left_out = NOT_IN_RUN_YAML | PUBLISHING
     return {name: public[name] for name in public if name not in left_out}
 
 
@@ -241,18 +242,12 @@ def _recorded_steps(run: Run) -> list[dict[str, Any]]:
 
     Empty if the run did not log its first step, or a generation is no whole number of steps.
     """
-    settings = run.settings
-    generation_size = settings.generation_batch_size
-    if generation_size % settings.batch_size:
+    if run.settings.generation_batch_size % run.settings.batch_size:
         return []
-    # bnpo equals dapo only if a step is one forward pass. If a generation is for several steps, TRL
-    # shuffles its completions over them, so that losses differ although nothing is wrong.
-    is_bnpo = settings.loss_type == "bnpo"
-    comparable_size = settings.per_device_train_batch_size if is_bnpo else settings.batch_size
     rows_by_step = {row["step"]: row for row in run.rows}
     recorded_steps = []
     for file in sorted(run.start_path.glob("generation_*.json")):
-        with reading(file):
+        with naming_damaged(file):
             generation = json.loads(file.read_text("utf-8"))
             GENERATION.validate_python(generation)
         # TRL counts the steps that are done, and a run counts its steps from 1.
@@ -260,7 +255,7 @@ def _recorded_steps(run: Run) -> list[dict[str, Any]]:
         if step not in run.steps or step not in rows_by_step:
             break
         table = run.completions(step)
-        with reading(run.completions_file(step)):
+        with naming_damaged(run.completions_file(step)):
             completions = list(table["completion"])
             rewards = {name: table[name].tolist() for name in run.weights}
             advantages = table["advantage"].tolist()
@@ -272,11 +267,20 @@ def _recorded_steps(run: Run) -> list[dict[str, Any]]:
             "rewards": rewards,
             "advantages": advantages,
         }
-        if generation_size == comparable_size:
+        if _losses_are_comparable(run.settings):
             metrics = rows_by_step[step]
             entry |= {name: metrics[name] for name in ("loss", "grad_norm") if name in metrics}
         recorded_steps.append(entry)
     return recorded_steps
+
+
+def _losses_are_comparable(settings: Settings) -> bool:
+    """Return True if a replay of a step has the loss and the gradient that the run recorded."""
+    # bnpo becomes dapo, and they are equal only if a step is one forward pass.
+    if settings.loss_type == "bnpo":
+        return settings.generation_batch_size == settings.per_device_train_batch_size
+    # TRL shuffles a generation for several steps over them, so that the losses of a step differ.
+    return settings.generation_batch_size == settings.batch_size
 
 
 # The folder
@@ -340,7 +344,7 @@ def _write_settings(
         "revision": None if model == COPIED_BASE else _cached_revision(run, model),
         "dtype": run.info["number_type"],
         "load_in_4bit": run.settings.load_in_4bit,
-        "reference": "base" if run.info["reference"] == BASE_REFERENCE else "start",
+        "reference": "base" if run.reference == BASE_REFERENCE else "start",
         "reward_weights": run.weights,
         "trainer": trainer_arguments,
     }
@@ -370,9 +374,10 @@ def _write_origin(staged: Path, run: Run, trainer_arguments: dict[str, Any], *, 
 
 
 def _requirements(run: Run, trainer_arguments: dict[str, Any]) -> list[str]:
-    """Return the packages that train.py needs, with the versions that are installed here."""
+    """Return the packages that train.py needs: TRL_VERSION, all others as installed here."""
     packages = list(TRAINING_PACKAGES)
-    if run.settings.load_in_4bit or trainer_arguments["optim"].endswith("8bit"):
+    # Optimizers of bitsandbytes are called as adamw_8bit and paged_adamw_32bit.
+    if run.settings.load_in_4bit or trainer_arguments["optim"].endswith("bit"):
         packages.append("bitsandbytes")
     trl = "trl[vllm]" if trainer_arguments.get("use_vllm") else "trl"
     requirements = [f"{trl}=={TRL_VERSION}"]

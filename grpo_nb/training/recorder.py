@@ -29,11 +29,11 @@ from grpo_nb.evaluation.subjects import Decoding, answers_of_model
 from grpo_nb.health.monitor import HealthMonitor
 from grpo_nb.models.adapter import save_adapter
 from grpo_nb.models.import_unsloth import import_unsloth
-from grpo_nb.runs.alert import Alert
+from grpo_nb.runs.alert import Alert, lines_of
 from grpo_nb.runs.checkpoints import best_adapter_folder, delete_outdated_best
 from grpo_nb.runs.figure import LivePlot
-from grpo_nb.runs.groups import completions_table, transcripts
-from grpo_nb.runs.rows import HOLDOUT_MEASURES, best_row, repetition_metrics, tidy_row
+from grpo_nb.runs.groups import completion_texts, completions_table
+from grpo_nb.runs.rows import HOLDOUT_MEASURES, best_row, duplicate_share, tidy_row
 from grpo_nb.runs.run_folder import Run
 from grpo_nb.scoring.correct_answers import choose_grader, deciding_reward, grader_in_words
 from grpo_nb.upstream.trl import last_generation
@@ -179,7 +179,7 @@ class Recorder(TrainerCallback):
             self.weights,
             has_tools,
         )
-        row |= repetition_metrics(transcripts(table), table["group"])
+        row |= duplicate_share(completion_texts(table), table["group"])
         if has_tools:
             # Share of episodes that end with a tool call, because no round was left to answer.
             last_turns = [json.loads(turns)[-1] for turns in table["turns"]]
@@ -230,7 +230,7 @@ class Recorder(TrainerCallback):
             html = report._repr_html_()
             self._alert_output.show({"text/html": html, "text/plain": repr(report)})
         elif new_alerts:
-            tqdm.write("\n".join(repr(alert) for alert in new_alerts))
+            tqdm.write("\n".join(lines_of(alert) for alert in new_alerts))
 
     def _update_bar(self, row: Mapping[str, Any]) -> None:
         if "reward" in row:

@@ -204,7 +204,12 @@ def _newest_run(root: Path) -> Run | None:
     """
     runs = [Run(file.parent) for file in sorted(root.glob("*/run.json"))]
     # Of runs that started in the same second, the last name counts.
-    runs_by_start = sorted(runs, key=lambda run: run.started)
+    try:
+        runs_by_start = sorted(runs, key=lambda run: run.started)
+    except ValueError as error:
+        raise ValueError(
+            f"{error} To resume another run, name it. To start a new one, pass resume=None."
+        ) from error
     return open_run(runs_by_start[-1].path) if runs_by_start else None
 
 

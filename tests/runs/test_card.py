@@ -146,7 +146,11 @@ def test_card_shows_foreign_texts_as_text(run: gn.runs.Run) -> None:
             "hash": "",
         }
     ]
-    info = run.info | {"rewards": rewards, "versions": {"<b>x</b>": "1|2"}}
+    info = run.info | {
+        "rewards": rewards,
+        "versions": {"<b>x</b>": "1|2"},
+        "reference": "a <video src=x> [a](javascript:c)",
+    }
     info["task"]["name"] = HOSTILE_NAME + "\n---\nlicense: mit"
     (run.path / "run.json").write_text(json.dumps(info))
     compare_by_hand(run, sentence="better <img src=x> [a](javascript:b) | c")

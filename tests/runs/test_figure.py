@@ -17,7 +17,7 @@ from matplotlib.text import Text
 from grpo_nb.core import palette
 from grpo_nb.runs import figure as figure_module
 from grpo_nb.runs.figure import (
-    EACH,
+    EACH_REWARD,
     HOLDOUT,
     KL,
     TOTAL,
@@ -83,9 +83,9 @@ def run_of(rows: list[dict[str, Any]], **fields: Any) -> SimpleNamespace:
     return SimpleNamespace(rows=rows, **others | fields)
 
 
-def named(name: str, rows: list[dict[str, Any]]) -> SimpleNamespace:
-    """Return what `overlay` reads of a run."""
-    return SimpleNamespace(name=name, rows=rows)
+def overlay_of(**rows_by_name: list[dict[str, Any]]) -> Figure:
+    runs = [SimpleNamespace(rows=rows) for rows in rows_by_name.values()]
+    return overlay(runs, list(rows_by_name))
 
 
 def panels(rows: list[dict[str, Any]], choice: str = "main", **fields: Any) -> dict[str, Axes]:
@@ -305,18 +305,16 @@ def test_live_plot_is_one_display_within_its_share_of_the_time(
 
 def test_overlay_draws_no_axes_without_data() -> None:
     rows = [{"step": 1, "reward": 1.0}, {"step": 2, "reward": 2.0}]
-    assert [title(axis) for axis in overlay([named("one", rows), named("two", rows)]).axes] == [
-        "Total reward"
-    ]
-    assert overlay([named("none", [])]).axes == []
+    assert [title(axis) for axis in overlay_of(one=rows, two=rows).axes] == ["Total reward"]
+    assert overlay_of(none=[]).axes == []
 
 
 def test_overlay_draws_each_measured_panel_of_each_run() -> None:
     rows = [row | holdout(0.5) for row in made_rows()]
-    figure = overlay([named("one", rows), named("_two", rows)])
+    figure = overlay_of(one=rows, _two=rows)
     expected = [panel.title for panel in (TOTAL, HOLDOUT, KL)]
     assert [title(axis) for axis in figure.axes] == expected
-    assert EACH.title not in expected
+    assert EACH_REWARD.title not in expected
     for axis in figure.axes:
         assert texts_of(axis)[1:] == ["one", "_two"]
 
@@ -324,7 +322,22 @@ def test_overlay_draws_each_measured_panel_of_each_run() -> None:
 def test_overlay_labels_differ_for_automatic_names_of_one_minute() -> None:
     names = ["2026-11-29_20-54-28-123456", "2026-11-29_20-54-29-654321"]
     rows = [row | holdout(0.5) for row in made_rows()]
-    figure = overlay([named(name, rows) for name in names])
+    figure = overlay_of(**dict.fromkeys(names, rows))
     assert texts_of(figure.axes[0])[1:] == names
     width = figure.get_size_inches()[0] * figure.dpi
     assert all(box.x1 <= width for _, box in boxes_of_texts(figure))
+
+
+def test_overlay_smooths_a_short_run_by_its_own_length() -> None:
+    short = [{"step": step, "reward": float(step)} for step in (1, 2, 3)]
+    figure = overlay_of(long=made_rows(100), short=short)
+    assert figure.axes[0].lines[-1].get_ydata().tolist() == [1.0, 2.0, 3.0]
+
+
+def test_figure_keeps_labels_of_twelve_rewards_beside_the_panel() -> None:
+    names = [f"rewards/r{number}/mean" for number in range(12)]
+    rows = [{"step": step} | dict.fromkeys(names, 0.5) for step in (1, 2)]
+    labels = panels(rows)["Each reward"].texts[1:]
+    heights = [label.get_position()[1] for label in labels]
+    assert len(set(heights)) == 12
+    assert min(heights) >= 0

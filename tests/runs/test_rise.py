@@ -79,14 +79,14 @@ def test_rise_after_a_high_outlier_is_not_clear() -> None:
 
 
 def test_describe_without_a_reward_says_so() -> None:
-    sentence = describe_run([{"step": 1, "kl": 0.1}])
-    assert sentence.startswith("No step has a finite reward.")
+    assert describe_run([{"step": 1, "kl": 0.1}]) == "No step has a finite reward."
 
 
 def test_sentence_of_an_unmeasured_reward_asks_for_no_steps() -> None:
     sentence = reward_rise([{"step": 1, "kl": 0.1}]).sentence
     assert sentence.startswith("No step has a finite reward.")
-    assert "Train at least" not in sentence
+    assert "More steps" not in sentence
+    assert "gn.check_rewards(rewards, task)" in sentence
 
 
 def test_rise_of_rows_of_several_steps_calls_them_logged_steps() -> None:
@@ -95,5 +95,5 @@ def test_rise_of_rows_of_several_steps_calls_them_logged_steps() -> None:
     assert "(first 4 of 12 logged steps)" in reward_rise(logged).claim
     described = describe_run([row | {"completions/clipped_ratio": 0.5} for row in logged])
     assert "NaN or infinite at 1 further logged steps" in described
-    assert "50% of the completions truncated at the end" in described
+    assert "in the last third of the steps, 50% of the completions were truncated" in described
     assert "fewer than 5 logged steps" in reward_rise(logged[:2]).sentence

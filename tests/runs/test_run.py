@@ -198,3 +198,16 @@ def test_group_with_a_reward_named_shown_shows_both() -> None:
     html = StepGroups.of("A step", table, {"shown": 1.0})._repr_html_()
     assert 'data-reward="shown">0.125<' in html
     assert '<pre class="gn-box">x</pre>' in html
+
+
+def test_run_shows_who_counted_held_out_answers(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", holdout_grader="answers to which maths() gives the full score")
+    assert "\nCounted as correct: answers to which maths() gives the full score\n" in repr(run)
+    assert "Counted as correct" not in repr(make_run(tmp_path / "other"))
+
+
+def test_run_of_another_machine_is_resumed_only_if_nothing_trains_it(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", "running", GONE, host="elsewhere")
+    (run.path / "checkpoints" / "checkpoint-4").mkdir(parents=True)
+    assert run.status == "unknown"
+    assert "\nIf nothing trains it any more, resume it at step 4: gn.train(" in repr(run)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import shutil
 from pathlib import Path
 
@@ -108,3 +110,39 @@ def test_damaged_comparison_hides_no_other_run(root: Path) -> None:
     listed = gn.runs.list(root)
     assert [run.name for run in listed] == ["other"]
     assert "after.in_format Input should be a valid number" in listed.unreadable["plain"]
+
+
+def test_side_by_side_shows_the_paths_of_runs_of_one_name(root: Path) -> None:
+    for folder in ("a", "b"):
+        shutil.copytree(root / "plain", root.parent / folder / "plain")
+    compared = gn.runs.side_by_side(
+        root.parent / "a" / "plain", root.parent / "b" / "plain", root / "other"
+    )
+    names = ["a/plain", "b/plain", "other"]
+    assert [text.get_text() for text in compared.plot().axes[0].texts][1:] == names
+    for name in names:
+        assert line_of(repr(compared), name)
+
+
+@pytest.mark.parametrize("changed", [{"weight": 3.0}, {"hash": "5"}])
+def test_side_by_side_shows_a_changed_reward(root: Path, changed: dict) -> None:
+    run = gn.open_run(root / "other")
+    info = run.info
+    info["rewards"][0] |= {"hash": "4", **changed}
+    (run.path / "run.json").write_text(json.dumps(info))
+    assert "reward right=x" in line_of(repr(gn.runs.side_by_side(root / "plain", run)), "other")
+
+
+@pytest.mark.parametrize(
+    "kl", [[10**400], [1.7e308, 1.7e308], [math.inf, -math.inf]], ids=["integer", "sum", "inf"]
+)
+@pytest.mark.parametrize("metric", ["kl", "reward"])
+def test_list_with_a_number_out_of_range_shows_other_runs(
+    root: Path, metric: str, kl: list
+) -> None:
+    rows = [{"step": step, metric: value} for step, value in enumerate(kl, 1)]
+    lines = [json.dumps(row) + "\n" for row in rows]
+    (root / "plain" / "metrics.jsonl").write_text("".join(lines))
+    shown = repr(gn.runs.list(root))
+    assert line_of(shown, "other")
+    assert "\nplain " in shown

@@ -301,3 +301,42 @@ def test_open_executes_nothing(run: gn.runs.Run, tmp_path: Path) -> None:
     assert not mark.exists()
     with pytest.raises(FileNotFoundError, match=r"origin\.json"):
         gn.scaleout.open(tmp_path)
+
+
+def test_copy_of_the_run_does_not_replace_it(back: gn.scaleout.Project, tmp_path: Path) -> None:
+    """Google Drive names a copy "Copy of ...", which sorts before the run's own folder."""
+    copy = gn.scaleout.open(shutil.copytree(back.path, tmp_path / "folder"))
+    own = copy.run.path
+    shutil.copytree(own, own.with_name("Copy of folder"))
+    (own / "comparison").mkdir()
+    assert (copy.run.path / "comparison").is_dir()
+    assert (own.with_name("Copy of folder") / "run.json").is_file()
+
+
+def test_card_of_a_renamed_project_has_the_new_name(
+    back: gn.scaleout.Project, tmp_path: Path
+) -> None:
+    copy = gn.scaleout.open(shutil.copytree(back.path, tmp_path / "copy"))
+    assert copy.run.name == "copy"
+    renamed = gn.scaleout.open(copy.path.rename(tmp_path / "renamed"))
+    assert "# renamed\n" in (renamed.run.path / "README.md").read_text()
+
+
+def test_local_folder_with_the_name_of_the_model_is_ignored(
+    back: gn.scaleout.Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ignored = shutil.ignore_patterns("back")
+    copy = Path(shutil.copytree(back.path, tmp_path / "copy", ignore=ignored))
+    rewrite(copy / "origin.json", settings=dict(back.origin.settings, model="acme/tiny"))
+    (tmp_path / "acme" / "tiny").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    assert gn.scaleout.open("copy").base_model == "acme/tiny"
+
+
+def test_epochs_of_an_early_result_are_left_out(back: gn.scaleout.Project, tmp_path: Path) -> None:
+    ignored = shutil.ignore_patterns("back")
+    copy = Path(shutil.copytree(back.path, tmp_path / "copy", ignore=ignored))
+    file = copy / "result" / "finished.json"
+    trainer = json.loads(file.read_text())["trainer"]
+    rewrite(file, trainer=trainer | {"num_train_epochs": 0.25})
+    assert "num_train_epochs" not in gn.scaleout.open(copy).run.settings.extra

@@ -247,3 +247,18 @@ def test_reward_without_source_or_data_is_refused(reward: object, told: str) -> 
     with pytest.raises(NotPortable, match=told) as caught:
         RewardSource().add(reward)
     assert "\n" not in str(caught.value)
+
+
+def annotated(completions: list[Short], **columns: slider) -> list[float]:
+    return [1.0 for _ in completions]
+
+
+def test_name_in_an_annotation_is_not_needed(tmp_path: Path) -> None:
+    assert loaded(tmp_path, [annotated])[0](completions=TEXTS) == [1.0] * 3
+
+
+def test_reward_whose_source_is_gone_is_refused() -> None:
+    namespace = {"__name__": "typed_at_a_prompt"}
+    exec("def typed(completions, **columns):\n    return [1.0 for _ in completions]\n", namespace)
+    with pytest.raises(NotPortable, match=r"typed has no source \(.*Define the reward"):
+        RewardSource().add(namespace["typed"])

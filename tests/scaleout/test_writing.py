@@ -425,7 +425,9 @@ def test_bad_input_is_refused_and_leaves_nothing(
 def test_run_without_a_whole_recorded_step_is_refused(
     letters_folder: Path, tmp_path: Path, extra: dict
 ) -> None:
-    with pytest.raises(FileNotFoundError, match=r"has not kept what.*logging_steps=1"):
+    with pytest.raises(
+        FileNotFoundError, match=r"has not kept what.*this version.*logging_steps=1"
+    ):
         rewritten(letters_folder, tmp_path, [signs], extra=extra, gradient_accumulation_steps=2)
     assert not (tmp_path / "folder").exists()
 
@@ -453,3 +455,15 @@ def test_folder_that_appears_meanwhile_is_kept(
     with pytest.raises(FileExistsError, match="exists, and is kept"):
         gn.scaleout.write(run, target)
     assert [file.name for file in target.iterdir()] == ["theirs"]
+
+
+def test_run_with_another_optimizer_of_bitsandbytes_requires_it(
+    run: gn.runs.Run, tmp_path: Path
+) -> None:
+    copy = Path(shutil.copytree(run.path, tmp_path / "copy"))
+    info = json.loads((copy / "run.json").read_text())
+    del info["reference"]
+    info["effective"]["arguments"]["optim"] = "paged_adamw_32bit"
+    (copy / "run.json").write_text(json.dumps(info))
+    project = gn.scaleout.write(copy, tmp_path / "folder", rewards=run.rewards)
+    assert '"bitsandbytes==' in (project.path / "train.py").read_text()

@@ -320,7 +320,10 @@ def test_auto_refuses_a_damaged_newest_run(root: Path, settings: gn.Settings) ->
     """Otherwise an older run would be resumed, or returned as if it were the newest."""
     run = make_run(root / "a")
     put(root / "b" / "run.json", b'{"status": "running", "pid": "x"}')
-    with pytest.raises(ValueError, match=r"b/run\.json is damaged.*started Field required"):
+    with pytest.raises(
+        ValueError,
+        match=r"b/run\.json is damaged.*started Field required.*name it.*pass resume=None",
+    ):
         find_run(settings, None, "auto")
     with pytest.raises(ValueError, match="started Field required"):
         find_run(settings, "b", "auto")
@@ -514,3 +517,17 @@ def test_resumed_run_without_reference_has_the_base_model(root: Path) -> None:
     del info["reference"]
     put(run.path / "run.json", json.dumps(info).encode())
     assert continued(run)["reference"] == "the base model"
+
+
+def test_manifest_with_a_path_that_cannot_exist_is_damage(tmp_path: Path) -> None:
+    folder = write(tmp_path, 4)
+    name = "/".join(["long" * 50] * 30)
+    (folder / "manifest.json").write_text(json.dumps({"files": {name: {"sha256": ""}}}))
+    assert checkpoints.find_damage(folder) is not None
+
+
+def test_manifest_that_links_to_itself_is_damage(tmp_path: Path) -> None:
+    manifest = write(tmp_path, 4) / "manifest.json"
+    manifest.unlink()
+    manifest.symlink_to(manifest)
+    assert "cannot be read" in checkpoints.find_damage(manifest.parent)
