@@ -101,7 +101,7 @@ def texts_of(axis: Axes) -> list[str]:
     return [text.get_text() for text in axis.texts]
 
 
-def foot_of(figure: Figure) -> str:
+def caption_of(figure: Figure) -> str:
     return "\n".join(text.get_text() for text in figure.texts)
 
 
@@ -127,7 +127,7 @@ def test_figure_leaves_out_what_was_not_measured() -> None:
 def test_figure_without_rows_has_no_panel_and_says_so() -> None:
     figure = training_figure(run_of([]))
     assert figure.axes == []
-    assert "No step has been logged yet." in foot_of(figure)
+    assert "No step has been logged yet." in caption_of(figure)
     assert png(figure).startswith(b"\x89PNG")
 
 
@@ -148,7 +148,7 @@ def test_total_reward_shows_values_pale_and_mean_strong() -> None:
 
 def test_figure_explains_strong_and_pale_lines() -> None:
     rows = made_rows(20)
-    assert "mean of the last 5 logged steps. Pale lines: each logged step." in foot_of(
+    assert "mean of the last 5 logged steps. Pale lines: each logged step." in caption_of(
         training_figure(run_of(rows))
     )
 
@@ -220,7 +220,7 @@ def test_figure_text_neither_overlaps_nor_leaves_the_page(count: int, choice: st
         overlap_x = min(a.x1, b.x1) - max(a.x0, b.x0)
         overlap_y = min(a.y1, b.y1) - max(a.y0, b.y0)
         assert min(overlap_x, overlap_y) <= 0, (one, other)
-    assert " ".join(foot_of(figure).split()).startswith(describe_run(rows, reference))
+    assert " ".join(caption_of(figure).split()).startswith(describe_run(rows, reference))
 
 
 def boxes_of_texts(figure: Figure) -> list[tuple[str, Any]]:

@@ -97,3 +97,9 @@ def test_rise_of_rows_of_several_steps_calls_them_logged_steps() -> None:
     assert "NaN or infinite at 1 further logged steps" in described
     assert "in the last third of the steps, 50% of the completions were truncated" in described
     assert "fewer than 5 logged steps" in reward_rise(logged[:2]).sentence
+
+
+def test_describe_infinite_kl_of_both_signs_is_not_a_number() -> None:
+    rows = [{"step": step, "reward": 1.0, "kl": math.inf} for step in range(1, 13)]
+    rows[-1]["kl"] = -math.inf
+    assert "KL to the reference model nan" in describe_run(rows)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import shutil
 from pathlib import Path
 
@@ -133,14 +132,9 @@ def test_side_by_side_shows_a_changed_reward(root: Path, changed: dict) -> None:
     assert "reward right=x" in line_of(repr(gn.runs.side_by_side(root / "plain", run)), "other")
 
 
-@pytest.mark.parametrize(
-    "kl", [[10**400], [1.7e308, 1.7e308], [math.inf, -math.inf]], ids=["integer", "sum", "inf"]
-)
-@pytest.mark.parametrize("metric", ["kl", "reward"])
-def test_list_with_a_number_out_of_range_shows_other_runs(
-    root: Path, metric: str, kl: list
-) -> None:
-    rows = [{"step": step, metric: value} for step, value in enumerate(kl, 1)]
+@pytest.mark.parametrize("rewards", [[10**400], [1.7e308] * 12], ids=["integer", "sum"])
+def test_list_with_a_number_out_of_range_shows_other_runs(root: Path, rewards: list) -> None:
+    rows = [{"step": step, "reward": reward} for step, reward in enumerate(rewards, 1)]
     lines = [json.dumps(row) + "\n" for row in rows]
     (root / "plain" / "metrics.jsonl").write_text("".join(lines))
     shown = repr(gn.runs.list(root))
