@@ -81,7 +81,7 @@ def require(call: str, /, *, optional: Iterable[str] = (), **values: Any) -> Non
 
 
 def describe_value(value: Any) -> str:
-    """Return a short value with its type, or the type of another one.
+    """Return a number's or text's repr with its type; for any other object, only its type.
 
     >>> describe_value(3), describe_value([max])
     ('3 (int)', 'an object of type list')
