@@ -68,8 +68,8 @@ def savings(settings: Settings, *, is_gpu: bool, phase: str = "") -> Iterator[Sa
     has_copies = is_float32_on_cpu and settings.shared_prompts and not settings.load_in_4bit
     if has_copies and phase != "loading":
         yield Saving(
-            "Sampling with shared prompts holds two copies of the weights. Without them the training "
-            "stays the same, but each step takes longer.",
+            "Sampling with shared prompts holds two copies of the weights. Without them the "
+            "training stays the same, but each step takes longer.",
             {"shared_prompts": False},
         )
     length = settings.max_completion_length
