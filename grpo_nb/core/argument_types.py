@@ -45,7 +45,6 @@ _RULES = {
     "model": ArgumentRule("a model", _LOAD_MODEL, method="generate"),
     "tokenizer": ArgumentRule("a tokenizer", _LOAD_MODEL, method="apply_chat_template"),
     "run": _RUN,
-    "path": _RUN,
     "subject": _SUBJECT,
     "against": _SUBJECT,
     "merged": ArgumentRule(

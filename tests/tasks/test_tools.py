@@ -88,6 +88,7 @@ def untyped(place):
         ([], {"environment": Talking}, "and the prompt differed"),
         ([], {}, "there is no tool: give functions"),
         ([[read]], {}, "is no function with a __name__.*with_tools"),
+        ([time], {}, "module 'time'.* is no function with a __name__"),
         ([read], {"rounds": 0}, "rounds = 0 must be a whole number of at least 1"),
         (
             [read],
