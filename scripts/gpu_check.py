@@ -535,7 +535,7 @@ def check(request: Request, gpu: Any) -> dict[str, list[Row]]:
     from grpo_nb.config.hardware import vllm_obstacle
 
     obstacle = vllm_obstacle(request.settings(), gpu)
-    planned = "planned" if obstacle is None else f"not used: {obstacle}"
+    planned = "installed" if obstacle is None else f"not used: {obstacle}"
     report = {"all": [measured("vLLM", planned)]}
     run = run_phase if gpu is None else in_a_process
     for name, function, changes in plan_of(obstacle is None):

@@ -121,8 +121,8 @@ MISTAKES = [
     (["evaluate", "compare"], "settings", "a GRPOConfig", "of type GRPOConfig"),
     (["compare"], "subject", "settings", "of type Settings, but .*takes a run, a pair of model"),
     (["compare"], "against", "a tokenizer", "of type SimpleNamespace, but gn.compare"),
-    (["ask"], "run", "a pair", "of type tuple, but .*takes a run or its folder"),
-    (["export_merged", "export_adapter"], "run", "a pair", "gn.open_run"),
+    (["ask"], "run", "a pair", "^run = an object of type tuple, but .*takes a run or its folder"),
+    (["export_merged", "export_adapter"], "run", "a pair", "^run = .*gn.open_run"),
     (
         ["export_gguf"],
         "merged",

@@ -21,7 +21,7 @@ from grpo_nb.config.presets import preset
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.progress import progress_bar
-from grpo_nb.core.statistics import estimate, share_interval
+from grpo_nb.core.statistics import mean_with_interval, share_interval
 from grpo_nb.core.tables import Shown, Table, bold, code
 from grpo_nb.core.words import as_score, require_number
 from grpo_nb.generation.samples import GeneratedCompletion, as_scored
@@ -130,7 +130,7 @@ class Baseline(Shown):
         deviations = scores.groupby(scores.index // self.num_generations).std().fillna(0.0)
         means = {}
         for name, values in self.scores.values.items():
-            means[name] = estimate(in_groups(values, self.num_generations))
+            means[name] = mean_with_interval(in_groups(values, self.num_generations))
         columns = {
             "weight": pandas.Series(self.scores.weights, dtype=float),
             "mean": pandas.Series(means),

@@ -86,9 +86,14 @@ _LOADED_BEFORE = (
     "Unsloth yourself (docs/guide/train.md), and pass it to gn.train"
 )
 _ONLY_SCRIPTS = "transformers reads it only in its own example scripts, so it would do nothing"
+_RUN_LENGTH = (
+    "a run is as long as max_steps: for two passes over the questions write "
+    "max_steps=2 * len(task.train) * settings.num_generations // settings.batch_size (times "
+    "num_iterations, if you set it)"
+)
 
 # Names separated by spaces -> why settings cannot have them, and what to write instead.
-_REASONS = {
+_WHY_REFUSED = {
     # Arguments of GRPOConfig that the kit sets from something else, or that do nothing in its runs.
     "output_dir": "checkpoints are in the run's folder: set run_root, and name the run in "
     "gn.train(..., name=...)",
@@ -97,14 +102,16 @@ _REASONS = {
     "vllm_gpu_memory_utilization": "the setting is gpu_memory_utilization; Unsloth starts vLLM "
     "when the model is loaded",
     "model_init_kwargs trust_remote_code": _LOADED_BEFORE,
+    "num_train_epochs": _RUN_LENGTH,
     "generation_batch_size": "the setting is extra={'steps_per_generation': ...}, the passes whose "
     "completions are generated together",
     "resume_from_checkpoint": f'{_ONLY_SCRIPTS}: write gn.train(..., resume="auto")',
     "do_train do_eval do_predict": _ONLY_SCRIPTS,
-    "bf16 fp16 torch_dtype": _PRECISION,
-    "eval_strategy evaluation_strategy eval_steps eval_on_start eval_delay "
-    "per_device_eval_batch_size eval_accumulation_steps bf16_full_eval fp16_full_eval "
-    "num_generations_eval prediction_loss_only batch_eval_metrics": _NO_EVALUATION,
+    "bf16 fp16": _PRECISION,
+    "eval_strategy eval_steps eval_on_start eval_delay eval_do_concat_batches "
+    "eval_use_gather_object per_device_eval_batch_size eval_accumulation_steps bf16_full_eval "
+    "fp16_full_eval num_generations_eval prediction_loss_only batch_eval_metrics "
+    "include_for_metrics": _NO_EVALUATION,
     "load_best_model_at_end metric_for_best_model greater_is_better": "the setting is "
     'keep_adapter: keep_adapter="best", holdout_every=5 keeps the adapter with the best held-out '
     "score",
@@ -113,8 +120,12 @@ _REASONS = {
     "itself, so it would do nothing: the setting is save_steps",
     "logging_strategy": "a run is recorded by steps: set logging_steps in extra",
     "max_tool_calling_iterations": "tools belong to the task: task.with_tools(..., rounds=8)",
-    "fsdp deepspeed": "a run is trained in one process; gn.scaleout is for several",
+    "fsdp fsdp_config deepspeed ds3_gather_for_generation parallelism_config ddp_backend "
+    "ddp_broadcast_buffers ddp_bucket_cap_mb ddp_find_unused_parameters ddp_static_graph "
+    "ddp_timeout": "a run is trained in one process; gn.scaleout is for several",
     # Names that people know from elsewhere, which GRPOConfig does not have.
+    "torch_dtype": _PRECISION,
+    "evaluation_strategy": _NO_EVALUATION,
     "warmup_ratio": "removed in transformers 5: set warmup_steps, a number of steps or a share "
     "below 1 of the run",
     "max_length max_seq_length": "it is the sum of max_prompt_length and "
@@ -122,12 +133,10 @@ _REASONS = {
     "max_new_tokens": "the setting is max_completion_length",
     "batch_size": "the setting is per_device_train_batch_size",
     "group_size": "the setting is num_generations",
-    "num_train_epochs epochs num_epochs": "a run is as long as max_steps: for two passes over the "
-    "questions write max_steps=2 * len(task.train) * num_generations // batch_size (times "
-    "num_iterations, if you set it)",
+    "epochs num_epochs": _RUN_LENGTH,
     "kl_coef": "the setting is beta",
     "lr": "the setting is learning_rate",
-    "lora_r r max_lora_rank": "the setting is lora_rank",
+    "r max_lora_rank": "the setting is lora_rank",
     "target_modules": "the setting is lora_target_modules",
     "random_state": "the setting is seed",
     "model_name model_name_or_path": "the setting is model",
@@ -161,7 +170,7 @@ _NO_PUBLISHING = (
 
 # Name -> why settings cannot have it, and what to write instead.
 _REFUSALS = dict.fromkeys(PUBLISHING, _NO_PUBLISHING)
-for _names, _reason in _REASONS.items():
+for _names, _reason in _WHY_REFUSED.items():
     _REFUSALS |= dict.fromkeys(_names.split(), _reason)
 
 # Arguments of GRPOConfig that a user can set: as a setting, or else in `extra`.
@@ -176,15 +185,15 @@ def check_names(values: Mapping[str, Any], setting_names: Collection[str]) -> No
         setting_names: Names that settings have.
 
     Raises:
-        ValueError: Names are unknown, do nothing or contradict a setting; says for each why it
-            cannot be used, and what to write instead.
+        ValueError: Names are unknown, do nothing or repeat a setting; says for each why it cannot
+            be used, and what to write instead.
 
     >>> check_names({"beta": 0.1, "extra": {"epsilon": 0.1}}, {"beta", "extra"})
     """
     extra = values["extra"] if isinstance(values.get("extra"), Mapping) else {}
     known = _SETTABLE.union(setting_names)
     # People paste whole configurations, so all problems are collected first.
-    problems = [_problem(name, known) for name in (*values, *extra) if name not in known]
+    problems = [_why_refused(name, known) for name in (*values, *extra) if name not in known]
     for name, value in extra.items():
         if name in setting_names:
             problems.append(f"{name!r} in extra: it is a setting, write {name}={value!r}")
@@ -197,7 +206,7 @@ def check_names(values: Mapping[str, Any], setting_names: Collection[str]) -> No
         raise ValueError(f"Some settings cannot be set as written:{lines}")
 
 
-def _problem(name: str, known: Collection[str]) -> str:
+def _why_refused(name: str, known: Collection[str]) -> str:
     """Return why neither settings nor `extra` can have a name, and what to write."""
     if name in _REFUSALS:
         return f"{name!r}: {_REFUSALS[name]}"

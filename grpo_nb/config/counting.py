@@ -1,8 +1,8 @@
 """Count the sizes of a model: a loaded one, or one without weights built from a config.json.
 
-So `gn.plan` works for every family that transformers knows. `core.processes.run_script` runs this
-file in a process of its own, because the user's process must import unsloth before transformers.
-For that reason, this file imports nothing of the kit.
+The config is enough, so `gn.plan` works for every family that transformers knows.
+`core.processes.run_script` runs this file in a process of its own, because the user's process must
+import unsloth before transformers. For that reason, this file imports nothing of the kit.
 """
 
 from typing import Any

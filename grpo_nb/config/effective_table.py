@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_nb.config.arguments import GRPO_CONFIG_FIELDS
+from grpo_nb.config.arguments import GRPO_CONFIG_FIELDS, UNSLOTH_FIELDS
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.tables import Shown, Table, bold, code
 from grpo_nb.machine.gpu import Gpu
@@ -18,7 +18,7 @@ from grpo_nb.machine.gpu import Gpu
 _NOT_SHOWN = {"output_dir", "reward_weights", "hub_token"}
 # Shown as `dtype` and `fast_inference`.
 _SHOWN_ELSEWHERE = {"bf16", "fp16", "use_vllm"}
-_REASONS = {
+_WHY_CHANGED = {
     "adam_beta2": "The kit's: 0.99 forgets early gradients sooner than transformers' 0.999, which "
     "suits short runs.",
     "gradient_checkpointing": "The kit's: it trades time for memory, which is worth it on a GPU "
@@ -108,19 +108,28 @@ def compare_configurations(
         trl_only: The configuration that TRL alone builds of the same arguments.
     """
     written = {**vars(settings), **settings.extra}
+    defaults = {field.name: field.default for field in dataclasses.fields(trl_only)}
+    # TRL's class does not have the arguments that Unsloth adds to it.
+    defaults |= dict.fromkeys(sorted(UNSLOTH_FIELDS & requested.keys()))
     changed = {}
     arguments = {}
-    for field in dataclasses.fields(trl_only):
-        name = field.name
+    for name, default in defaults.items():
         value = _plain(getattr(built, name))
         is_untouched = name not in requested and value == _plain(getattr(trl_only, name))
         if name in _NOT_SHOWN or is_untouched:
             continue
         arguments[name] = value
-        if name not in _SHOWN_ELSEWHERE and value != _plain(written.get(name, field.default)):
-            why = _REASONS.get(name, "" if name in requested else "Unsloth's own.")
+        if name not in _SHOWN_ELSEWHERE and value != _plain(written.get(name, default)):
+            why = _WHY_CHANGED.get(name) or _who_changed(name, value, requested)
             changed[name] = Effect(written.get(name, "not set"), value, why)
     return EffectiveSettings(changed, arguments)
+
+
+def _who_changed(name: str, value: Any, requested: Mapping[str, Any]) -> str:
+    """Return who set a value that was not asked for; empty if the kit requested it."""
+    if name not in requested:
+        return "Unsloth's own."
+    return "" if value == _plain(requested[name]) else "Changed by Unsloth."
 
 
 def _plain(value: Any) -> Any:

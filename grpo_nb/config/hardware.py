@@ -1,8 +1,12 @@
 """Decide which dtype a run computes in, and whether vLLM can generate, on the hardware here.
 
-On a CPU the dtype is float32, with or without bfloat16 instructions, so that a run gives the same
-numbers on every machine. On a GPU it is bfloat16, or float16 where the card has no bfloat16, as
-Unsloth chooses. `Settings.dtype` takes precedence, and on a CPU UNSLOTH_CPU_BF16 comes second.
+The first of these that gives a dtype decides.
+
+- On a CPU: 1. the loaded model; 2. `Settings.dtype` (float16 becomes float32); 3. UNSLOTH_CPU_BF16;
+  4. float32, with or without bfloat16 instructions, so that a run gives the same numbers on every
+  machine.
+- On a GPU: 1. `Settings.dtype`; 2. bfloat16, or float16 where the card has no bfloat16, as Unsloth
+  chooses.
 
 Before a model is loaded, `vllm_obstacle` decides about vLLM. A loaded model has a vLLM engine or
 has none, and `generation.choose_engine` decides. Other obstacles (the family of the model, 4 bit,

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.processes import ChildError, run_script
@@ -73,8 +73,8 @@ class MemoryPart:
     """Bytes."""
     explanation: str
     """Reason for the number."""
-    phase: str = "always"
-    """`always`, `generation` or `training`: the peak is that of the larger phase."""
+    phase: Literal["always", "generation", "training"] = "always"
+    """Phase that needs the part: the peak is that of the larger phase."""
 
     @property
     def gb(self) -> float:
@@ -113,7 +113,7 @@ def peak_gb(parts: Iterable[MemoryPart]) -> float:
     return sums["always"] + max(sums["generation"], sums["training"])
 
 
-def memory_parts(
+def estimate_parts(
     settings: Settings,
     sizes: Sizes,
     gpu: Gpu | None,
@@ -148,11 +148,12 @@ def memory_parts(
     if gpu is not None and settings.fast_inference:
         share = settings.gpu_memory_utilization * gpu.memory_gib * 2**30
         explanation = (
-            "its share of the card without the weights, which training uses too; given back in "
-            "training (standby)"
+            "its share of the card, minus the weights, which it shares with training; freed while "
+            "gradients are computed"
         )
         yield MemoryPart("vLLM", max(share - weights, 0), explanation, "generation")
     else:
+        # On a CPU, and on a GPU without vLLM.
         rows = settings.generation_batch_size
         length = settings.max_completion_length
         # A key and a value in each layer.
@@ -178,7 +179,8 @@ def _parts_of_training_pass(
     """Estimate what one forward and backward pass keeps.
 
     A computed token is one that passes through the layers; shared prompts pass once. Attention
-    keeps keys and values for each token of each row, and both again, repeated for all query heads.
+    keeps 2 x (key_value_width + query_width) numbers per token of each row: keys and values, and
+    their copies repeated for the query heads.
     """
     micro_batch = settings.per_device_train_batch_size
     length = settings.max_completion_length
@@ -198,6 +200,7 @@ def _parts_of_training_pass(
         layers = 1
         kept = "one layer at a time (checkpointing)"
         # Unsloth computes at least one row at a time, and the vocabulary in 4 x micro_batch chunks.
+        # So a smaller micro-batch needs more memory for the logits.
         logits_at_once = sizes.vocabulary / (_UNSLOTH_LEAST_CHUNKS * micro_batch)
         numbers = (prompt_tokens + length) * (logits_at_once + sizes.hidden_width)
         logits = numbers * _UNSLOTH_BYTES_PER_NUMBER

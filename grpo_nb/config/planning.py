@@ -12,10 +12,10 @@ from typing import Any
 
 from grpo_nb.config.counting import count_sizes
 from grpo_nb.config.hardware import ComputeDtype, compute_dtype, has_vllm_engine, vllm_obstacle
-from grpo_nb.config.memory import CPU_BASE, MemoryPart, Sizes, memory_parts, peak_gb, sizes_of
+from grpo_nb.config.memory import CPU_BASE, MemoryPart, Sizes, estimate_parts, peak_gb, sizes_of
 from grpo_nb.config.presets import GPUS, PRESETS
 from grpo_nb.config.settings import Settings
-from grpo_nb.config.smaller_settings import replace_line, savings
+from grpo_nb.config.smaller_settings import line_to_write, savings
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.problems import EnvironmentProblem, warn_user
 from grpo_nb.core.tables import Shown, Table, bold
@@ -40,26 +40,28 @@ class Plan(Shown):
     prompt_tokens: int
     """Tokens of the longest prompt, or `max_prompt_length` if no prompt was measured."""
     sizes: Sizes
+    """Sizes of the model."""
     why_not_vllm: str = ""
     """Reason why vLLM does not generate although it was asked for; empty otherwise."""
 
     @property
-    def parts(self) -> list[MemoryPart]:
+    def memory_parts(self) -> list[MemoryPart]:
         """Memory by part."""
-        number_bytes = 4 if self.dtype.name == "float32" else 2
-        return list(
-            memory_parts(self.settings, self.sizes, self.gpu, number_bytes, self.prompt_tokens)
+        bytes_per_number = 4 if self.dtype.name == "float32" else 2
+        parts = estimate_parts(
+            self.settings, self.sizes, self.gpu, bytes_per_number, self.prompt_tokens
         )
+        return list(parts)
 
     @property
-    def memory_gb(self) -> float:
+    def peak_gb(self) -> float:
         """Peak of the memory with every completion at its longest."""
-        return peak_gb(self.parts)
+        return peak_gb(self.memory_parts)
 
     @property
     def fits(self) -> bool:
         """True if the memory is enough."""
-        return self.memory_gb <= self.available_gb
+        return self.peak_gb <= self.available_gb
 
     def require_fit(self) -> None:
         """Raise if the run cannot fit a CPU, where the kernel would end; warn if it is a GPU.
@@ -78,13 +80,13 @@ class Plan(Shown):
     def _verdict(self) -> str:
         machine = self.gpu.name if self.gpu else "this computer"
         free = f"{machine} has {self.available_gb:.1f} GB free"
-        need = f"about {self.memory_gb:.1f} GB at its peak"
+        need = f"about {self.peak_gb:.1f} GB at its peak"
         if self.fits:
             return f"The run fits {machine}: it needs {need}; {free}."
         changes = self._fitting_changes()
         advice = "No smaller settings fit; take a smaller model."
         if changes:
-            advice = f"What fits: {replace_line(changes)}"
+            advice = f"What fits: {line_to_write(changes)}"
         return f"This run needs {need}; {free}. {advice}"
 
     def _fitting_changes(self) -> dict[str, Any]:
@@ -96,7 +98,7 @@ class Plan(Shown):
             for saving in savings(plan.settings, is_gpu=plan.gpu is not None):
                 smaller_settings = plan.settings.replace(**saving.change)
                 smaller = dataclasses.replace(plan, settings=smaller_settings)
-                if smaller.memory_gb < plan.memory_gb:
+                if smaller.peak_gb < plan.peak_gb:
                     break
             else:
                 return {}
@@ -130,10 +132,10 @@ class Plan(Shown):
     def _rows_of_memory(self) -> list[tuple[Any, ...]]:
         """Return what the run needs, as estimates, and what is there."""
         rows = []
-        for part in self.parts:
+        for part in self.memory_parts:
             phase = "" if part.phase == "always" else f"; in {part.phase}"
             rows.append((part.name, f"{part.gb:.2f} GB", f"{part.explanation}{phase}"))
-        peak = bold(f"{self.memory_gb:.2f} GB")
+        peak = bold(f"{self.peak_gb:.2f} GB")
         disk = f"{self.sizes.parameters * 2 / 1e9:.2f} GB"
         free = f"{self.available_gb:.2f} GB"
         return [
@@ -189,11 +191,8 @@ def plan(
         longest = max(task.prompt_lengths(task.train, tokenizer))
         prompt_tokens = min(longest, prompt_tokens)
     sizes = sizes_of(settings.model) if model is None else Sizes(**count_sizes(model))
-    why_not_vllm = ""
     # How another machine would load the model, and what is installed there, is not known.
-    if settings.fast_inference and not has_vllm_engine(model) and not is_another_machine:
-        obstacle = "the model was loaded without vLLM"
-        why_not_vllm = obstacle if model is not None else vllm_obstacle(settings, gpu) or ""
+    why_not_vllm = "" if is_another_machine else _why_not_vllm(settings, gpu, model)
     if why_not_vllm:
         # Plan the run that will happen, not the one that was asked for.
         settings = settings.replace(fast_inference=False)
@@ -208,12 +207,23 @@ def plan(
     )
 
 
+def _why_not_vllm(settings: Settings, gpu: Gpu | None, model: Any) -> str:
+    """Return why vLLM does not generate although it was asked for; empty otherwise."""
+    if not settings.fast_inference or has_vllm_engine(model):
+        return ""
+    if model is not None:
+        return "the model was loaded without vLLM"
+    return vllm_obstacle(settings, gpu) or ""
+
+
 def _available_bytes(gpu: Gpu | None, model: Any, is_another_machine: bool) -> float:
     """Return the bytes that a run can have: free memory, and what its model holds already."""
     if gpu is None:
         import psutil
 
-        held_by_model = 0 if model is None else model.get_memory_footprint()
+        # A model on a GPU, planned for the CPU, holds none of this memory.
+        is_on_cpu = model is not None and model.device.type == "cpu"
+        held_by_model = model.get_memory_footprint() if is_on_cpu else 0
         # The parts contain Python and its libraries, and what is loaded already is not free.
         held_by_python = min(psutil.Process().memory_info().rss, CPU_BASE)
         return free_memory_bytes() + held_by_python + held_by_model

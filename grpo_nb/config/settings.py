@@ -62,8 +62,8 @@ class Settings:
     fast_inference: bool = False
     """Sample with vLLM, which needs a GPU."""
     gpu_memory_utilization: _AtMostOne = 0.6
-    """Share of GPU memory that vLLM takes. It holds the weights, which training also uses, and
-    vLLM's cache. vLLM gives the cache back while gradients are computed (standby, which the kit
+    """Share of GPU memory that vLLM takes. The share holds the weights, which training also uses,
+    and vLLM's cache. vLLM gives the cache back while gradients are computed (standby, which the kit
     switches on), so the presets of GPUs take more. Unused on a CPU."""
     max_prompt_length: PositiveInt = 256
     """Tokens. Longer prompts are dropped from the data and counted; TRL no longer limits them."""

@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from grpo_nb.config.hardware import compute_dtype
 from grpo_nb.config.settings import Settings
 from grpo_nb.machine.faults import VLLM_CACHE_TOO_SMALL, is_out_of_memory
 from grpo_nb.machine.gpu import find_gpu
@@ -28,7 +29,7 @@ class Saving(NamedTuple):
 
 
 def savings(settings: Settings, *, is_gpu: bool, phase: str = "") -> Iterator[Saving]:
-    """Yield the changes that save memory, those that change the training least first.
+    """Yield the changes that save memory, in the order in which to try them.
 
     Args:
         settings: Settings of the run.
@@ -62,6 +63,15 @@ def savings(settings: Settings, *, is_gpu: bool, phase: str = "") -> Iterator[Sa
             "The weights are the largest part left. In 4 bit they take about a third.",
             {"load_in_4bit": True},
         )
+    # grpo_nb.cpu copies the weights only in float32.
+    is_float32_on_cpu = not is_gpu and compute_dtype(settings, None).name == "float32"
+    has_copies = is_float32_on_cpu and settings.shared_prompts and not settings.load_in_4bit
+    if has_copies and phase != "loading":
+        yield Saving(
+            "Sampling with shared prompts holds two copies of the weights. Without them the "
+            "training stays the same, but each step takes longer.",
+            {"shared_prompts": False},
+        )
     length = settings.max_completion_length
     if length > _LEAST_COMPLETION_LENGTH and phase != "loading":
         yield Saving(
@@ -75,10 +85,10 @@ def savings(settings: Settings, *, is_gpu: bool, phase: str = "") -> Iterator[Sa
         )
 
 
-def replace_line(change: Mapping[str, Any]) -> str:
+def line_to_write(change: Mapping[str, Any]) -> str:
     """Return the line that changes settings.
 
-    >>> replace_line({"max_steps": 5})
+    >>> line_to_write({"max_steps": 5})
     'settings = settings.replace(max_steps=5)'
     """
     keywords = ", ".join(f"{name}={value!r}" for name, value in change.items())
@@ -102,7 +112,7 @@ def memory_advice(
     >>> "per_device_train_batch_size=8" in memory_advice(MemoryError(), Settings())
     True
     """
-    # With the errors that it came from.
+    # The text contains the tracebacks of the causes too.
     text = "".join(traceback.format_exception(error)).lower()
     if not is_out_of_memory(error) or re.search(VLLM_CACHE_TOO_SMALL, text):
         return None
@@ -113,7 +123,7 @@ def memory_advice(
     saving = next(savings(settings, is_gpu=find_gpu() is not None, phase=phase), None)
     advice = "No setting of this run is left to lower. Take a smaller model"
     if saving is not None:
-        advice = f"{saving.why} Write {replace_line(saving.change)}"
+        advice = f"{saving.why} Write {line_to_write(saving.change)}"
     return (
         f"Out of memory during {phase}. {advice}, in a fresh kernel: the failed one still holds "
         "its memory."

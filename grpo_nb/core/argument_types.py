@@ -45,7 +45,6 @@ _RULES = {
     "model": ArgumentRule("a model", _LOAD_MODEL, method="generate"),
     "tokenizer": ArgumentRule("a tokenizer", _LOAD_MODEL, method="apply_chat_template"),
     "run": _RUN,
-    "path": _RUN,
     "subject": _SUBJECT,
     "against": _SUBJECT,
     "merged": ArgumentRule(
@@ -81,7 +80,7 @@ def require(call: str, /, *, optional: Iterable[str] = (), **values: Any) -> Non
 
 
 def describe_value(value: Any) -> str:
-    """Return a short value with its type, or the type of another one.
+    """Return a number's or text's repr with its type; for any other object, only its type.
 
     >>> describe_value(3), describe_value([max])
     ('3 (int)', 'an object of type list')

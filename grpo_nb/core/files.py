@@ -112,7 +112,7 @@ def cached_folder(folder: Path, proof: str, fill: Callable[[Path], None]) -> Pat
 
 
 def target_of(path: str | Path) -> Path:
-    """Return the folder of a user's path, with `~` and a link at the end resolved.
+    """Return a user's path as a folder to write, with `~` and a link at the end resolved.
 
     Renaming a folder onto a link would replace the link. People link such a folder to a larger
     disk, and the export would then be on the wrong disk.
@@ -126,12 +126,15 @@ def check_target(target: Path, overwrite: bool, needed: Sequence[Path] = ()) -> 
 
     Args:
         target: Path from `target_of`.
-        overwrite: If False, `target` must be free.
+        overwrite: If False, `target` must be free: it does not exist, or is an empty folder.
         needed: Folders that must not be overwritten, such as the run itself and its base model.
 
     Raises:
-        FileExistsError: `target` is not free and `overwrite` is False, it is a file, or it
-            contains a needed folder or the working directory.
+        FileExistsError: `target` cannot be written to, for one of three reasons:
+
+            - it is not free, and `overwrite` is False
+            - it is a file
+            - it contains a needed folder or the working directory
     """
     if not target.exists():
         return
@@ -169,7 +172,11 @@ def safe_path(folder: Path, name: Any) -> Path:
     """
     # Parsing as a Windows path splits at both kinds of slashes and detects drives.
     parsed = PureWindowsPath(name if isinstance(name, str) else "")
-    longest = max((len(os.fsencode(part)) for part in parsed.parts), default=0)
+    try:
+        longest = max((len(os.fsencode(part)) for part in parsed.parts), default=0)
+    except UnicodeEncodeError:
+        # Half of a surrogate pair, which no file name can hold.
+        longest = 0
     can_name_a_file = 0 < longest <= LONGEST_NAME and "\0" not in name
     if not can_name_a_file:
         raise ValueError(f"{in_line(name)} cannot be the name of a file in {str(folder)!r}.")
@@ -177,7 +184,7 @@ def safe_path(folder: Path, name: Any) -> Path:
         raise ValueError(
             f"{in_line(name)} leads out of the folder {str(folder)!r}: use a path inside it."
         )
-    # Without links, a path that goes down only stays inside.
+    # Without links, a path that only goes down stays inside.
     path = folder
     for part in Path(name).parts:
         path = path / part

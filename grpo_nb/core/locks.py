@@ -32,7 +32,10 @@ _held: set[int] = set()
 
 
 class FolderLockedError(ValueError):
-    """Another process, or another thread of this one, works in the folder; the text names it."""
+    """Another process, or another thread of this one, works in the folder.
+
+    The message is the name of that process, without a sentence around it.
+    """
 
 
 @contextlib.contextmanager
@@ -44,6 +47,7 @@ def locked(folder: Path) -> Iterator[None]:
 
     Raises:
         FolderLockedError: Another process, or another thread of this one, holds the lock.
+        PermissionError: The folder can be written to, but its lock file belongs to another user.
     """
     descriptor = _acquire(folder)
     try:
@@ -57,10 +61,11 @@ def locked(folder: Path) -> Iterator[None]:
 def _acquire(folder: Path) -> int | None:
     """Return the descriptor of the locked file, or None if the folder cannot be locked."""
     try:
-        # A link is refused: somebody who sends a folder could overwrite other files with it.
-        descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+        # A link is refused: somebody who sends a folder could overwrite other files with it. The
+        # umask decides who may use the lock, as for the other files of the folder.
+        descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
     except OSError as error:
-        if error.errno in _READ_ONLY:
+        if error.errno in _READ_ONLY and not os.access(folder, os.W_OK):
             return None
         raise
     try:
@@ -115,7 +120,7 @@ os.register_at_fork(after_in_child=_close_in_child)
 
 
 def writer_status(folder: Path, host: str | None) -> Literal["running", "crashed", "unknown"]:
-    """Return the state of the process that was writing a folder, which locked it.
+    """Return the state of the process that held the folder's lock.
 
     Args:
         folder: The folder.

@@ -1,4 +1,4 @@
-"""HTML and Markdown from templates that escape every value. Programs are rendered unescaped.
+"""HTML, Markdown and programs from templates that escape values, except in programs.
 
 These views need no ipywidgets, so a saved notebook page shows them too. The widgets that show them
 in a live notebook are in `grpo_nb.core.panels`.
@@ -115,8 +115,8 @@ def render(template: str, **values: Any) -> str:
 
     The template's name decides how values are escaped:
 
-    - `*.jinja`: HTML. Everything is escaped except what the template marks as `safe`. Headings and
-      lines of code come from the macros in `core/templates/parts.jinja`.
+    - `*.jinja`: HTML. Everything is escaped except what the template marks as `safe`. Headings come
+      from the macros in `core/templates/parts.jinja`.
     - `*.md.jinja`: Markdown. Values become plain text, or code with the filters `span`, `cell`
       (in a table) and `fence`.
       Do not use macros there: what they return would be escaped again.
@@ -131,13 +131,13 @@ def render(template: str, **values: Any) -> str:
     return _environment(language).get_template(template).render(values)
 
 
-def macro(name: str, *values: Any) -> str:
+def render_macro(name: str, *values: Any) -> str:
     """Return what a macro of `core/templates/parts.jinja` makes of some values."""
     macros = _environment("jinja").get_template(_PARTS_TEMPLATE).module
     return str(getattr(macros, name)(*values))
 
 
-def style(*sheets: str) -> str:
+def style_tag(*sheets: str) -> str:
     """Return the panels' style sheet, followed by others, such as `runs/viewer.css`."""
     package = resources.files("grpo_nb")
     texts = [(package / sheet).read_text("utf-8") for sheet in ("core/panels.css", *sheets)]
@@ -152,5 +152,5 @@ def errors_view(errors: Sequence[BaseException]) -> str:
         # The cause has the line of the user's own code, such as that of a reward.
         trace = "".join(traceback.format_exception(error.__cause__ or error)).splitlines()
         last_lines = "\n".join(trace[-_LINES_OF_TRACEBACK:])
-        views.append(macro("error", type(error).__name__, message, last_lines))
+        views.append(render_macro("error", type(error).__name__, message, last_lines))
     return "".join(views)

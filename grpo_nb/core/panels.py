@@ -30,7 +30,7 @@ class Panel(widgets.VBox):
     def __init__(self) -> None:
         super().__init__()
         self.add_class("gn-lab")
-        self._errors = view()
+        self._errors = empty_view()
         self._failures: list[BaseException] = []
         self._depth = 0
         self._static_views: Sequence[tuple[str, widgets.HTML]] = ()
@@ -63,10 +63,10 @@ class Panel(widgets.VBox):
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
         """Return the widget and, for pages that cannot show it, its present views as HTML."""
         shown = [(heading, html.value) for heading, html in self._static_views if html.value]
-        style = pages.style(*self.panel_sheets)
+        style = pages.style_tag(*self.panel_sheets)
         return {
             "text/plain": repr(self),
-            "text/html": pages.macro("page", style, self.panel_title, shown),
+            "text/html": pages.render_macro("page", style, self.panel_title, shown),
             "application/vnd.jupyter.widget-view+json": {
                 "version_major": 2,
                 "version_minor": 0,
@@ -76,9 +76,8 @@ class Panel(widgets.VBox):
 
     def _header(self) -> widgets.HTML:
         """Return the title together with the style sheets of the views."""
-        return widgets.HTML(
-            pages.style(*self.panel_sheets) + pages.macro("title", self.panel_title)
-        )
+        style = pages.style_tag(*self.panel_sheets)
+        return widgets.HTML(style + pages.render_macro("title", self.panel_title))
 
 
 def in_panel(callback: Callable[..., None]) -> Callable[..., None]:
@@ -92,19 +91,19 @@ def in_panel(callback: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def label(text: str) -> str:
+def control_text(text: str) -> str:
     """Return a user's text in the form that a control's description needs."""
     # ipywidgets 7 inserts descriptions as HTML, 8 as text, where `&lt;` would be visible.
     is_html = widgets.__version__.startswith("7.")
     return escaped(text) if is_html else displayable(text)
 
 
-def view() -> widgets.HTML:
+def empty_view() -> widgets.HTML:
     """Return an empty view as wide as the panel."""
     return widgets.HTML(layout={"width": "auto", "max_width": "100%"})
 
 
-def above(control: Any, width: str) -> Any:
+def with_label_above(control: Any, width: str) -> Any:
     """Put a control's label above it, and return the control."""
     control.layout = widgets.Layout(width=width, max_width="100%")
     control.style.description_width = "initial"
@@ -112,7 +111,7 @@ def above(control: Any, width: str) -> Any:
     return control
 
 
-def line(controls: Sequence[widgets.Widget]) -> widgets.HBox:
+def row_of(controls: Sequence[widgets.Widget]) -> widgets.HBox:
     """Return controls side by side, wrapped to further lines on a narrow page."""
     return widgets.HBox(list(controls), layout={"flex_flow": "row wrap", "align_items": "flex-end"})
 
@@ -121,7 +120,7 @@ def section(
     name: str, explanation: str, *children: widgets.Widget, flex: str = "0 0 auto"
 ) -> widgets.VBox:
     """Return a framed part of a panel with a heading."""
-    heading = widgets.HTML(pages.macro("heading", name, explanation))
+    heading = widgets.HTML(pages.render_macro("heading", name, explanation))
     # Without the minimum width of 0, a wide table inside would widen the whole panel.
     layout = {"margin": "4px 2px", "flex": flex, "min_width": "0"}
     box = widgets.VBox([heading, *children], layout=layout)

@@ -1,6 +1,6 @@
 """Tell users about problems: an error for the machine, warnings at the line of their code.
 
-Also short texts of other errors, and the errors that they came from.
+Other functions summarize an error, and list the errors that caused it.
 """
 
 import os
@@ -43,8 +43,10 @@ def _level_of_caller() -> int:
 def error_chain(error: BaseException) -> Iterator[BaseException]:
     """Yield an error, then its cause, then the cause of its cause, and so on."""
     yield error
-    hidden = error.__suppress_context__  # raised `from None`
-    cause = error.__cause__ or (None if hidden else error.__context__)
+    cause = error.__cause__
+    # `raise ... from None` hides the error that was handled at the time.
+    if cause is None and not error.__suppress_context__:
+        cause = error.__context__
     if cause is not None:
         yield from error_chain(cause)
 

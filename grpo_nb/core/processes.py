@@ -31,6 +31,8 @@ _LINES_IN_ERROR = 12
 class ChildError(RuntimeError):
     """A child process failed or took too long; the message ends with its last lines.
 
+    The message starts with a verb, as in "ended with 1". Callers put the program's name before it.
+
     Attributes:
         lines: Non-empty lines of its output, stderr included.
     """
@@ -129,15 +131,18 @@ def run_script(
         on_line: Function called with each line that the script prints.
 
     Raises:
-        ChildError: The script failed.
+        ChildError: The script failed, or ended before it answered.
     """
     with tempfile.TemporaryDirectory(prefix="grpo_nb-") as folder:
         request_file = Path(folder, "request.json")
         answer_file = Path(folder, "answer.json")
-        request_file.write_text(json.dumps(request))
+        request_file.write_text(json.dumps(request), "utf-8")
         this_file = [sys.executable, "-E", "-P", "-u", __file__]
-        run_command([*this_file, script, request_file, answer_file], on_line=on_line)
-        return json.loads(answer_file.read_text())
+        lines = run_command([*this_file, script, request_file, answer_file], on_line=on_line)
+        # A library in the script can end the process with status 0.
+        if not answer_file.exists():
+            raise ChildError("ended without an answer", lines)
+        return json.loads(answer_file.read_text("utf-8"))
 
 
 if __name__ == "__main__":

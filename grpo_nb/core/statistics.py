@@ -218,16 +218,16 @@ class Estimate:
         return f"{self.mean:.2f} ({self.interval[0]:.2f} to {self.interval[1]:.2f})"
 
 
-def estimate(groups: Sequence[Sequence[float]]) -> Estimate:
+def mean_with_interval(groups: Sequence[Sequence[float]]) -> Estimate:
     """Return the mean over groups and its 95 % t interval. NaN scores are left out.
 
-    With eight groups, a percentile bootstrap contains the true mean less often than it promises, so
-    Student's t over the group means is used.
+    With as few as eight groups, a percentile bootstrap contains the true mean less often than it
+    promises, so Student's t over the group means is used.
 
     Args:
         groups: Finite scores of each group. The groups may have different sizes.
 
-    >>> estimate([[0.0, 1.0], [1.0, 1.0], [0.0, 0.0]]).mean
+    >>> mean_with_interval([[0.0, 1.0], [1.0, 1.0], [0.0, 0.0]]).mean
     0.5
     """
     from scipy import stats
@@ -277,13 +277,13 @@ def mann_whitney_z(before: Sequence[float], after: Sequence[float]) -> float:
     # Ties make the variance smaller.
     ties = sum(count**3 - count for count in counts)
     share_of_ties = ties / (total * (total - 1))
-    variance_of_sum = n * m * (total + 1 - share_of_ties) / 3
-    if variance_of_sum == 0:
+    variance_of_difference = n * m * (total + 1 - share_of_ties) / 3
+    if variance_of_difference == 0:
         return 0.0
     rising_minus_falling = 0
     for earlier, later in product(before, after):
         rising_minus_falling += (later > earlier) - (later < earlier)
-    return rising_minus_falling / math.sqrt(variance_of_sum)
+    return rising_minus_falling / math.sqrt(variance_of_difference)
 
 
 @dataclass(frozen=True)
@@ -291,7 +291,7 @@ class RankCorrelation:
     """Spearman's rank correlation with its 95 % interval."""
 
     value: float
-    """From -0.999 to 0.999, because the interval has no ends at 1; 0 if a side is constant."""
+    """From -0.999 to 0.999, because atanh is infinite at +-1; 0 if a side is constant."""
     interval: tuple[float, float]
 
 
@@ -314,7 +314,7 @@ def rank_correlation(first: Sequence[float], second: Sequence[float]) -> RankCor
     # A constant side has no order, and no correlation.
     if len(set(first)) > 1 and len(set(second)) > 1:
         r = float(spearmanr(first, second).statistic)
-    # At 1 and -1 atanh is infinite.
+    # At 1 and -1, atanh is infinite.
     r = max(-0.999, min(r, 0.999))
     half = math.inf
     degrees = len(first) - 3

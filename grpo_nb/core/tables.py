@@ -22,18 +22,18 @@ _PREFORMATTED = (
 class Html:
     """A sentence, table cell or picture with an HTML form of its own."""
 
-    words: str
+    plain: str
     """Plain-text form; empty for a part that only HTML shows."""
-    markup: str = ""
-    """HTML form, already escaped; if empty, the escaped words are used."""
+    html_form: str = ""
+    """HTML form, already escaped; if empty, the escaped plain text is used."""
 
     def text(self) -> str:
-        """Return the words as a terminal can show them."""
-        return displayable(self.words)
+        """Return the plain text as a terminal can show it."""
+        return displayable(self.plain)
 
     def html(self) -> str:
         """Return the HTML form."""
-        return self.markup or escaped(self.words)
+        return self.html_form or escaped(self.plain)
 
 
 def escaped(text: Any) -> str:
@@ -120,6 +120,7 @@ class Shown:
 
     def _parts(self) -> Iterable[Part]:
         """Return the parts to show, in order; each subclass defines it."""
+        raise NotImplementedError
 
     def __repr__(self) -> str:
         return text_of(self._parts())

@@ -66,19 +66,19 @@ def require_number(
 
     >>> require_number("steps", 0, 1)
     Traceback (most recent call last):
-    ValueError: steps = 0 must be at least 1, and a whole number.
+    ValueError: steps = 0 must be a whole number of at least 1.
     >>> require_number("rate", math.inf, 0, is_whole=False)
     Traceback (most recent call last):
-    ValueError: rate = inf must be at least 0, and finite.
+    ValueError: rate = inf must be a finite number of at least 0.
     """
     allowed_type = numbers.Integral if is_whole else numbers.Real
     # bool is a subclass of int, but True is no count.
     is_number = isinstance(value, allowed_type) and not isinstance(value, bool)
     if is_number and least <= value <= most and value < math.inf:
         return
-    bounds = f"at least {least}" if most == math.inf else f"between {least} and {most}"
-    kind = "a whole number" if is_whole else "finite"
-    raise ValueError(f"{name} = {in_line(value)} must be {bounds}, and {kind}.")
+    kind = "a whole number" if is_whole else "a finite number"
+    bounds = f"of at least {least}" if most == math.inf else f"between {least} and {most}"
+    raise ValueError(f"{name} = {in_line(value)} must be {kind} {bounds}.")
 
 
 def require_choice(name: str, value: Any, known: Collection[Any]) -> None:

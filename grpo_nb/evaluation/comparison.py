@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FREQUENT_SHARE = 0.2
-"""Share of the questions from which one gold answer is frequent enough to be a baseline."""
+"""Smallest share of the questions that makes their common gold answer a baseline."""
 
 FREQUENT_COUNT = 3
-"""Questions that the most frequent gold answer needs at least."""
+"""Smallest number of these questions."""
 
 CHANGES = ("lost", "gained", "equal", "both wrong", "both right")
 """Changes of a question, in the order of `Comparison.transcripts`."""
@@ -162,12 +162,14 @@ class Comparison(Shown):
             return "the answers and the format"
         if has_answers:
             return "the answers"
+        if has_format:
+            return "the format"
         # Neither measure changed clearly by itself. Correct answers, which need both, did.
-        return "the format" if has_format else "right answers in the format"
+        return "right answers in the format"
 
     @property
     def sentence(self) -> str:
-        """Result in words: what changed, the measures, what counts as correct, what spoils it."""
+        """Result in words: what changed, the measures, what counts as correct, contamination."""
         result = self.result
         low, high = result.interval
         sentences = [

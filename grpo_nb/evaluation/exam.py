@@ -104,7 +104,7 @@ class Exam:
         if self.samples < 1:
             raise ValueError(f"samples = {self.samples!r} must be at least 1.")
         # Prompts that differ from those of the training would measure another task. So questions
-        # without arguments of their own are asked with those of the run.
+        # without template arguments of their own get those of the run.
         own_kwargs = getattr(self.questions, "chat_template_kwargs", {})
         return Decoding(
             max_completion_length=settings.max_completion_length,
@@ -208,7 +208,7 @@ class Exam:
         """
         self._require_same_template()
         contamination = self._find_contamination()
-        # A wrong reward is reported before a model is loaded.
+        # `decider` reports a wrong reward here, before a model is loaded.
         is_function = not isinstance(self.decider, SlotReward)
         asked_rows = [row for row in self.rows for _ in range(self.samples)]
         grader = None

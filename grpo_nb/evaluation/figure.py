@@ -28,14 +28,17 @@ def comparison_figure(comparison: Any) -> Figure:
     figure = Figure(figsize=(8.0, height), layout="constrained", facecolor="none")
     axes = figure.subplots()
     axes.set_facecolor("none")
+    labels: list[str] = []
     for measure in measures:
         for name, side in comparison.sides.items():
             share = side.share_of(measure)
-            label = f"{MEASURES[measure].label}: {side.label} {share:.0%}"
             colour, marker = MARKERS[name]
+            place = len(labels)
+            labels.append(f"{MEASURES[measure].label}: {side.label} {share:.0%}")
             # The interval is the message, so it is drawn thick. The share is a point on it.
-            axes.hlines(label, *side.interval_of(measure), color=colour, linewidth=3, alpha=0.55)
-            axes.plot(share, label, marker, color=colour, markersize=8, clip_on=False)
+            axes.hlines(place, *side.interval_of(measure), color=colour, linewidth=3, alpha=0.55)
+            axes.plot(share, place, marker, color=colour, markersize=8, clip_on=False)
+    axes.set_yticks(range(len(labels)), labels)
     # As in the table, the first measure is at the top.
     axes.invert_yaxis()
     axes.set_xlim(0, 1)

@@ -24,7 +24,7 @@ from grpo_nb.runs.run_folder import Run, open_run
 from grpo_nb.tasks.tools import Tools
 
 EARLIER_PARTS = ("base", "start")
-"""Names by which the models that a run began with can be asked."""
+"""Names of the models that a run began with."""
 
 PART_IN_WORDS = {
     "base": "The base model of the run {}, without adapter.",
@@ -144,7 +144,8 @@ def start_part(run: Run) -> Literal["base", "start"]:
 
     It is `"start"` if the adapter had learnt something before: after priming, after an earlier
     stage, or with an adapter from elsewhere. A comparison with the base model would credit the run
-    with all of it. The B matrices of a new LoRA are zero, so it is the base model.
+    with that earlier learning too. A new LoRA, whose B matrices are zero, changes nothing, so such
+    a run started from `"base"`.
     """
     from safetensors.torch import load_file
 

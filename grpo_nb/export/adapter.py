@@ -57,7 +57,7 @@ def export_adapter(run: Run | str | Path, path: str | Path, *, overwrite: bool =
             "tensors finite": all(bool(tensor.isfinite().all()) for tensor in tensors.values()),
             "the adapter changes the model": any(bool(tensor.any()) for tensor in lora_b),
         }
-        # The name alone of a folder, which cannot be taken for a name on the Hub.
+        # Only the last part of a folder's path, which cannot be taken for a name on the Hub.
         base_name = published or Path(model).name
         verification = {
             "checks": checks,

@@ -147,7 +147,7 @@ def read_lora(adapter: Path, files_by_tensor: Mapping[str, Path]) -> Lora:
     for name, tensor in load_file(adapter / ADAPTER_FILE).items():
         match = LORA_TENSOR.fullmatch(name)
         weight = f"{match[1]}.weight" if match else ""
-        # What is no A or B of a weight would be lost without a trace.
+        # Any tensor other than A or B of a weight would be lost without a trace.
         if weight in files_by_tensor:
             matrices.setdefault(weight, {})[match[2]] = tensor.float()
         else:
@@ -164,11 +164,11 @@ def read_lora(adapter: Path, files_by_tensor: Mapping[str, Path]) -> Lora:
                 "incomplete: train again, or put a copy of the file back."
             )
         shape = read_tensor(files_by_tensor[name], name).shape
-        change = (*pair["B"].shape[:1], *pair["A"].shape[1:])
-        if change != tuple(shape):
+        change_shape = (*pair["B"].shape[:1], *pair["A"].shape[1:])
+        if change_shape != tuple(shape):
             raise ExportError(
-                f"the adapter changes a weight {name} of the shape {change}, but that of the base "
-                f"has {tuple(shape)}. It was trained on another base model, or is no plain "
+                f"the adapter changes a weight {name} of the shape {change_shape}, but that of the "
+                f"base has {tuple(shape)}. It was trained on another base model, or is no plain "
                 "LoRA on linear layers."
             )
     return Lora(matrices, config.lora_alpha / config.r)

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from grpo_nb.config.settings import EMBEDDED_MODEL
 from grpo_nb.core.files import refuse_links, safe_path, sha256_of, target_of
 from grpo_nb.core.tables import Part, Shown, Table, bold, code
+from grpo_nb.core.words import displayable, shorten
 from grpo_nb.models.sources import resolve_model
 from grpo_nb.runs.run_folder import FIGURE, Run, open_run
 from grpo_nb.runs.run_info import Text
@@ -184,7 +185,12 @@ def read_verification(folder: Path) -> dict[str, Any]:
         verification = json.loads(record.read_text("utf-8"))
         TypeAdapter(VerificationRecord).validate_python(verification)
     except (OSError, ValueError, RecursionError) as error:
-        reason = " ".join(str(error).split())
+        reason = str(error)
+        if isinstance(error, ValidationError):
+            # A damaged record can have thousands of wrong fields.
+            first = error.errors(include_url=False)[0]
+            reason = ": ".join([*map(str, first["loc"]), first["msg"]])
+        reason = shorten(" ".join(displayable(reason).split()), 500)
         raise ExportError(
             f"{str(folder)!r} is not an export: its {VERIFICATION_FILE} is missing, damaged or "
             f"of another version ({reason}). gn.export_merged(run, path) makes an export."

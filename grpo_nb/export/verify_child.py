@@ -327,7 +327,7 @@ def prompt_tokens(tokenizer: Any, request: Mapping[str, Any]) -> list[list[int]]
 def greedy_answers(
     model: Any, tokenizer: Any, prompts: list[list[int]], max_tokens: int
 ) -> list[list[int]]:
-    """Return greedy answers. An end token is left out if it is also the padding."""
+    """Return greedy answers, up to and including the end token."""
     padded = tokenizer.pad({"input_ids": prompts}, padding_side="left", return_tensors="pt")
     output = model.generate(
         **padded,
@@ -335,8 +335,11 @@ def greedy_answers(
         do_sample=False,
         pad_token_id=tokenizer.pad_token_id,
     )
-    answers = output[:, padded["input_ids"].shape[1] :]
-    return [tokens[tokens != tokenizer.pad_token_id].tolist() for tokens in answers]
+    answers = output[:, padded["input_ids"].shape[1] :].numpy()
+    # A model can have several end tokens. Everything after the first one is padding.
+    is_end = numpy.isin(answers, model.generation_config.eos_token_id)
+    is_padding = is_end.cumsum(axis=1) > is_end
+    return [row[~padding].tolist() for row, padding in zip(answers, is_padding, strict=True)]
 
 
 @torch.no_grad()

@@ -18,7 +18,16 @@ import ipywidgets as widgets
 from grpo_nb.checks.rows import rows_of
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.pages import render
-from grpo_nb.core.panels import Panel, above, button, in_panel, label, line, section, view
+from grpo_nb.core.panels import (
+    Panel,
+    button,
+    control_text,
+    empty_view,
+    in_panel,
+    row_of,
+    section,
+    with_label_above,
+)
 from grpo_nb.core.words import as_score, displayable
 from grpo_nb.lab import views
 from grpo_nb.lab.examples import example_completions, prompt_text
@@ -35,7 +44,7 @@ class CompletionEntry(widgets.VBox):
     """Text box and remove button of one completion. A change counts when the focus leaves."""
 
     def __init__(self, text: str) -> None:
-        self.box = above(widgets.Textarea(text, continuous_update=False, rows=4), "100%")
+        self.box = with_label_above(widgets.Textarea(text, continuous_update=False, rows=4), "100%")
         self.box.add_class("gn-text")
         self.remove = button("Remove")
         self.remove.add_class("gn-remove")
@@ -229,12 +238,12 @@ class RewardLab(Panel):
 
     def _make_views(self) -> None:
         # `_static_views` lists the views of a page that cannot show widgets, such as GitHub's.
-        self._row_view = view()
-        self._status = view()
+        self._row_view = empty_view()
+        self._status = empty_view()
         self._status.add_class("gn-status")
-        self._table = view()
-        self._marks = view()
-        self._label_view = view()
+        self._table = empty_view()
+        self._marks = empty_view()
+        self._label_view = empty_view()
         self._static_views = [
             ("The row", self._row_view),
             ("", self._errors),
@@ -246,17 +255,17 @@ class RewardLab(Panel):
     def _make_controls(self) -> None:
         last = len(self._rows) - 1
         row_box = widgets.BoundedIntText(min=0, max=last, description=f"Row, 0 to {last}")
-        self._row_box = above(row_box, "150px")
+        self._row_box = with_label_above(row_box, "150px")
         self._row_box.observe(self._pick_row, "value")
         # No flex box: it would squeeze eight completions into its height instead of scrolling.
         self._entries = widgets.VBox(layout={"max_height": "500px", "display": "block"})
         self._entries.add_class("gn-entries")
-        self._weight_line = line([])
+        self._weight_line = row_of([])
         label_buttons = []
         for choice in CHOICES:
             callback = functools.partial(self.score_by_hand, choice)
             label_buttons.append(self._button(f"{choice}", callback))
-        self._label_buttons = line(label_buttons)
+        self._label_buttons = row_of(label_buttons)
 
     def _lay_out(self) -> None:
         row = section(
@@ -275,7 +284,7 @@ class RewardLab(Panel):
             "Completions",
             "one group, scored as you leave a box",
             self._entries,
-            line(buttons),
+            row_of(buttons),
             flex="1 1 420px",
         )
         self.children = [
@@ -318,9 +327,9 @@ class RewardLab(Panel):
     def _show_weights(self, weights: Mapping[str, float]) -> None:
         self._weight_boxes: dict[str, widgets.FloatText] = {}
         for name, weight in weights.items():
-            box = widgets.FloatText(weight, step=0.1, description=label(name))
+            box = widgets.FloatText(weight, step=0.1, description=control_text(name))
             box.observe(self._reweigh, "value")
-            self._weight_boxes[name] = above(box, "130px")
+            self._weight_boxes[name] = with_label_above(box, "130px")
         self._weight_line.children = list(self._weight_boxes.values())
 
     # ---- Rows and completions ----

@@ -31,7 +31,8 @@ _FIXES = {
     ),
     r"undefined symbol|lib(cuda|cublas|nv)\w*\.so[.\d]*: cannot open|vllm[/.]_c\S*: cannot open"
     r"|no kernel image|needs a working vllm": (
-        "torch, vLLM or bitsandbytes was built for another torch, CUDA or card: "
+        "The installed vLLM does not work, or torch, vLLM or bitsandbytes was built for another "
+        "torch, CUDA or card: "
         f"{BY_HAND_WITH_VLLM}, then restart the kernel; or without vLLM: "
         "settings = settings.replace(fast_inference=False)"
     ),

@@ -8,10 +8,8 @@ _CONFIG = "adapter_config.json"
 _TENSORS = "adapter_model.safetensors"
 _MATRICES = (".lora_A.weight", ".lora_B.weight")
 # Options that change how PEFT computes a layer, so that it is no longer base + lora_alpha / r *
-# B @ A. Names and shapes of the tensors do not show them. `load_model` puts its LoRA on every
-# layer, so an adapter on some layers is none of its own either.
+# B @ A. Names and shapes of the tensors do not show them.
 _NOT_PLAIN = (
-    "layers_to_transform",
     "use_rslora",
     "use_dora",
     "alpha_pattern",
@@ -52,6 +50,9 @@ def read_adapter(folder: Path) -> dict[str, Any]:
         )
     config = PeftConfig.from_pretrained(str(folder))
     obstacles = options_beyond_plain_lora(config)
+    # `load_model` puts its LoRA on every layer.
+    if getattr(config, "layers_to_transform", None) is not None:
+        obstacles.append("layers_to_transform")
     with safe_open(folder / _TENSORS, "pt") as file:
         names = list(file.keys())
     obstacles += [name for name in names if not name.endswith(_MATRICES)]

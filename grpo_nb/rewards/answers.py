@@ -226,8 +226,21 @@ def is_copied_from_question(given: str, gold: str, row: Mapping[str, Any]) -> bo
         return False
     # The copy must not be a part of another number: 3/4 is not copied from 13/4, 2 3/4 or 3/40.
     pattern = rf"(?<!\d)(?<!\d[. ]){re.escape(given)}(?!\d|\.\d)"
-    asked = _text_of_prompt(row["prompts"], _ASKING_ROLES)
+    asked = _text_of_prompt(_after_examples(row["prompts"]), _ASKING_ROLES)
     return re.search(pattern, _for_search(strip_markup(asked))) is not None
+
+
+def _after_examples(prompt: Completion) -> Completion:
+    """Return the turns after the last answer of the assistant: the turns before it are examples."""
+    if isinstance(prompt, str) or not prompt:
+        return prompt
+    start = 0
+    # The last turn of all may be the beginning of the completion.
+    for place, turn in enumerate(prompt[:-1], start=1):
+        # A call of a tool is no answer: the question before it is still open.
+        if turn.get("role") == "assistant" and not turn.get("tool_calls"):
+            start = place
+    return prompt[start:]
 
 
 def _text_of_prompt(prompt: Completion, roles: Collection[str] = ()) -> str:

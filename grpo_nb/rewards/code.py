@@ -68,7 +68,8 @@ def read_tests(value: Any) -> tuple[CodeTest, ...]:
     A cell is one test or a list of tests. A test is an assert:
     `assert f(1) == 2`, `assert f(1) is None`, `assert f(1)` or `assert not f(1)`. Arguments and
     value are written out, and are compared as Python does. As in MBPP, the call may be in `set`,
-    `sorted`, `list`, `tuple` or `len`.
+    `sorted`, `list`, `tuple` or `len`. The result of a call must be plain data: a `Decimal` or
+    `Fraction` does not count as a float.
 
     Raises:
         ValueError: Anything else. The message shows what to write instead.

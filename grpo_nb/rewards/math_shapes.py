@@ -67,8 +67,10 @@ def _one_command(match: re.Match[str]) -> str:
 
 # The order matters: each pattern sees the result of the ones before.
 _REWRITES: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
+    # $x$ is x.
+    (r"(?<!\\)\$\$?((?:[^$\\]|\\.)*+)\$\$?", r" \1 "),
     # The sign of a root.
-    (r"\u221a\s*(?:\(([^()]*)\)|([0-9.]+|\w|\\pi))", r"\\sqrt{\1\2}"),
+    (r"\u221a\s*(?:\(([^()]*)\)|([0-9.]+|\w|\\[A-Za-z]+))", r"\\sqrt{\1\2}"),
     # \mathbf{x} is x, and \mathrm{e} is e.
     (r"\\(?:mathbf|boldsymbol|bm|mathit)\s*\{([^{}]*)\}|\\mathrm\s*\{\s*([eid])\s*\}", r"\1\2"),
     (r"(?<!\\)\\([A-Za-z]+)\s*", _one_command),
@@ -157,12 +159,17 @@ def normalize_latex(text: str) -> str:
 
 
 def without_spaces(text: str) -> str:
-    r"""Return a normalised text without white space, except between two digits.
+    r"""Return a normalised text without white space and multiplication signs.
 
-    >>> without_spaces(r"(\frac{1}{2}, 3 x)")
+    The space between two digits stays: `1 2` is not `12`.
+
+    >>> without_spaces(r"(\frac{1}{2}, 3 \cdot x)")
     '(\\frac{1}{2},3x)'
     """
-    return re.sub(r"(?<![0-9])\s+|\s+(?![0-9])", "", text)
+    # Before the spaces go: one may end the name of the command.
+    text = re.sub(r"\\cdot(?![A-Za-z])", "*", text)
+    text = re.sub(r"(?<![0-9])\s+|\s+(?![0-9])", "", text)
+    return re.sub(r"(?<=[A-Za-z0-9)}])\*(?=[A-Za-z(\\])", "", text)
 
 
 def split_name(text: str) -> tuple[str, str]:

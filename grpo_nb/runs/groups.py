@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.core.pages import render, style
+from grpo_nb.core.pages import render, style_tag
 from grpo_nb.core.words import as_score, shorten
 from grpo_nb.lab.views import effect_in_words
 from grpo_nb.rewards.base import completion_text
@@ -165,4 +165,4 @@ def _view(name: str, **values: Any) -> str:
         shown=shorten,
         **values,
     )
-    return f'{style("runs/viewer.css")}<div class="gn-lab">{markup}</div>'
+    return f'{style_tag("runs/viewer.css")}<div class="gn-lab">{markup}</div>'

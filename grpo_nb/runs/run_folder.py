@@ -477,7 +477,7 @@ def open_run(path: str | Path | Run) -> Run:
     >>> gn.open_run(run.path).status
     'finished'
     """
-    require('gn.open_run("runs/name")', path=path)
+    require('gn.open_run("runs/name")', run=path)
     if isinstance(path, Run):
         return path
     path = Path(path).expanduser()

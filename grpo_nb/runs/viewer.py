@@ -8,7 +8,7 @@ from pathlib import Path
 
 import ipywidgets as widgets
 
-from grpo_nb.core.panels import Panel, above, in_panel, section, view
+from grpo_nb.core.panels import Panel, empty_view, in_panel, section, with_label_above
 from grpo_nb.runs.run_folder import Run, open_run
 
 
@@ -38,8 +38,8 @@ class RunViewer(Panel):
         slider = widgets.SelectionSlider(
             options=steps, value=steps[-1], description="Step", continuous_update=False
         )
-        self._slider = above(slider, "340px")
-        self._step_view = view()
+        self._slider = with_label_above(slider, "340px")
+        self._step_view = empty_view()
         explanation = (
             "as run.step(number): its groups, completions in the order of their advantages"
         )

@@ -12,6 +12,7 @@ import functools
 import marshal
 import os
 import re
+import reprlib
 import selectors
 import signal
 import subprocess
@@ -152,11 +153,16 @@ def _require_plain(call: Call) -> None:
     numbers and arrays of numpy, as bytes.
     """
     for value in [*call.args, *call.kwargs.values()]:
-        if not _is_plain(value):
+        try:
+            is_plain = _is_plain(value)
+        except RecursionError:
+            # A list that contains itself, or hundreds of lists in each other.
+            is_plain = False
+        if not is_plain:
             raise ValueError(
                 f"an argument of Call({call.function!r}) is not plain data, so the sandbox cannot "
-                f"pass it on: {value!r:.60}. Give None, bools, numbers, texts, bytes, and lists, "
-                "tuples, sets or dicts of them. For values of numpy, write value.tolist()."
+                f"pass it on: {reprlib.repr(value)}. Give None, bools, numbers, texts, bytes, and "
+                "lists, tuples, sets or dicts of them. For values of numpy, write value.tolist()."
             )
 
 

@@ -38,18 +38,20 @@ _CONTAINERS = {kind.__name__: kind for kind in (list, tuple, set, frozenset, deq
 _BUILDERS = {**_CONTAINERS, "iter": iter}
 
 
-def encode(value: object) -> str:
+def encode(value: object, depth: int = 0) -> str:
     """Return a value as JSON: None, bools and texts as they are, all else as `[type, content]`.
 
     An object of a subclass is encoded as its base class, whatever its own methods return.
 
     Raises:
-        NotPlainData: The value cannot be encoded.
-        RecursionError: It is nested too deeply.
+        NotPlainData: The value cannot be encoded, or is nested too deeply.
 
     >>> encode((1, "a"))
     '["tuple",[["int","1"],"a"]]'
     """
+    if depth > _MAX_DEPTH:
+        # `decode` would refuse it, and with it the answers to the other calls.
+        raise NotPlainData(f"nested more than {_MAX_DEPTH} deep")
     if value is None or isinstance(value, bool):
         return _CONSTANTS[value]
     if isinstance(value, str):
@@ -63,12 +65,12 @@ def encode(value: object) -> str:
         return f'["bytes","{text}"]'
     if isinstance(value, dict):
         pairs = list(dict.items(value))
-        content = encode(pairs)
+        content = encode(pairs, depth + 1)
         return f'["dict",{content}]'
-    return _encode_items(value)
+    return _encode_items(value, depth)
 
 
-def _encode_items(value: object) -> str:
+def _encode_items(value: object, depth: int) -> str:
     if not hasattr(type(value), "__iter__"):
         raise NotPlainData(f"a value of type {type(value).__name__}, which is not plain data")
     # A range or a generator must not equal a list. So an iterable with a length is sent as a deque,
@@ -81,7 +83,7 @@ def _encode_items(value: object) -> str:
             # A subclass may have another `__iter__`.
             iterable = kind.__iter__(value)
             break
-    content = ",".join(map(encode, iterable))
+    content = ",".join(encode(item, depth + 1) for item in iterable)
     return f'["{name}",[{content}]]'
 
 

@@ -3,7 +3,7 @@
 The record of a kit reward has its class and parameters, and that of a user's function its source.
 Two rewards of one source can still score differently, as `get_soft_overlong_punishment(512, 128)`
 and `get_soft_overlong_punishment(64, 8)` of TRL do. So `state` is a hash of the values that a
-function or an object holds: its attributes, its closure and the arguments of a
+function or an object holds: its attributes, closure, defaults and the arguments of a
 `functools.partial`.
 
 Global variables are not recorded. An object inside these values is recorded as Python writes it,
@@ -152,16 +152,23 @@ def _hash_of_state(reward: RewardFunction) -> str:
 
 
 def _held_values(reward: RewardFunction) -> Any:
-    """Return the arguments of a partial, or the closure and attributes of a function."""
+    """Return the arguments of a partial, or closure, defaults and attributes of a function."""
     if isinstance(reward, functools.partial):
         return [_held_values(reward.func), reward.args, reward.keywords]
+    if isinstance(reward, types.MethodType):
+        return _held_values(reward.__self__)
+    saved = set()
     if hasattr(reward, "load_state_dict"):
-        # Its values change from call to call, and are in the checkpoints.
-        return []
-    # A run records the name and the weight on their own.
-    attributes = {
-        name: value for name, value in vars(reward).items() if name not in ("__name__", "weight")
-    }
-    if isinstance(reward, types.FunctionType):
-        return [inspect.getclosurevars(reward).nonlocals, attributes]
-    return attributes
+        # These values change from call to call, and are in the checkpoints. The attribute `_count`
+        # may be saved as `count`.
+        saved = {str(name).strip("_") for name in reward.state_dict()}
+    attributes = {}
+    for name, value in vars(reward).items():
+        # A run records the name and the weight on their own.
+        if name not in ("__name__", "weight") and name.strip("_") not in saved:
+            attributes[name] = value
+    if not isinstance(reward, types.FunctionType):
+        return attributes
+    closure = inspect.getclosurevars(reward).nonlocals
+    # A record of an earlier version is compared with this list, so its order stays.
+    return [closure, reward.__defaults__, reward.__kwdefaults__, attributes]

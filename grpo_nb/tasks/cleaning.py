@@ -110,20 +110,19 @@ def clean(
     # 1. Find question and answer in each row, by the row's number in the source.
     names = list(dict.fromkeys(itertools.chain(*source.rows)))
     column_of = _choose_columns(names, columns or {}, described_as)
+    has_lists_of_texts = _has_lists_of_texts(source.rows, column_of["answer"])
+    are_lists_accepted = has_lists_of_texts and kind != "json"
     rows: dict[int, TaskRow] = {}
     reasons: _Reasons = {}
     for number, row in enumerate(source.rows):
         try:
-            rows[number] = _read_row(row, column_of, kind)
+            rows[number] = _read_row(row, column_of, are_lists_accepted)
         except _UnusableRow as reason:
             reasons[number] = str(reason)
     # 2. Note how answers were read.
-    if any(ACCEPTED in row for row in rows.values()):
-        changes.note(
-            f"each text in a list of answers is right (column {ACCEPTED!r}), and the first is "
-            'shown. If a list is one answer, write kind="json"'
-        )
     _split_solutions(rows.values(), changes)
+    if are_lists_accepted:
+        _complete_accepted(rows.values(), changes)
     # 3. Leave rows out.
     reasons |= _repeated_rows(rows, on_conflict, described_as)
     for number, reason in sorted(reasons.items()):
@@ -176,7 +175,15 @@ def _choose_columns(names: Sequence[str], columns: Columns, described_as: str) -
 # How rows are read.
 
 
-def _read_row(row: Row, column_of: Mapping[str, str], kind: Kind | None) -> TaskRow:
+def _has_lists_of_texts(rows: Sequence[Row], name: str) -> bool:
+    """Say whether the lists in a column hold texts and nothing else. Some may be empty, not all."""
+    cells = [row.get(name) for row in rows]
+    lists = [cell for cell in cells if isinstance(cell, (list, tuple))]
+    values = list(itertools.chain(*lists))
+    return values != [] and all(isinstance(value, str) for value in values)
+
+
+def _read_row(row: Row, column_of: Mapping[str, str], are_lists_accepted: bool) -> TaskRow:
     """Return question and answer of a row, and its own prompt if it has one.
 
     Raises:
@@ -194,17 +201,13 @@ def _read_row(row: Row, column_of: Mapping[str, str], kind: Kind | None) -> Task
         if not _is_filled(question):
             question = _text_of_chat(task_row["prompt"])
     gold = cells["answer"]
-    if kind != "json" and _is_list_of_texts(gold):
+    if are_lists_accepted and isinstance(gold, (list, tuple)):
         texts = [text.strip() for text in gold if _is_filled(text)]
         task_row[ACCEPTED] = list(dict.fromkeys(map(displayable, texts)))
         gold = next(iter(texts), None)
     task_row["question"] = _as_text(question, "question")
     task_row["answer"] = _as_text(gold, "answer").strip()
     return task_row
-
-
-def _is_list_of_texts(cell: Any) -> bool:
-    return isinstance(cell, (list, tuple)) and all(isinstance(value, str) for value in cell)
 
 
 def _is_filled(cell: Any) -> bool:
@@ -238,7 +241,7 @@ def _read_chat(turns: Any) -> Chat:
     except (TypeError, LookupError, AttributeError):
         raise _UnusableRow(
             'whose prompt is no chat, [{"role": "user", "content": "..."}, ...]. If it is the '
-            'question as text, write columns={"question": "prompt"}'
+            'question as text, write columns={"question": <column of the prompt>}'
         ) from None
     if last["role"] not in ("user", "tool") or not last["content"].strip():
         raise _UnusableRow("whose prompt does not end with what a user says")
@@ -259,6 +262,16 @@ def _split_solutions(rows: Collection[TaskRow], changes: Changes) -> None:
     for row, match in zip(rows, matches, strict=True):
         row.update(match.groupdict() if match else {"solution": ""})
     changes.note("answers were read after ####; the text before is in the column solution")
+
+
+def _complete_accepted(rows: Collection[TaskRow], changes: Changes) -> None:
+    """Give rows with a single answer a list too, because `Dataset.from_list` needs all columns."""
+    for row in rows:
+        row.setdefault(ACCEPTED, [row["answer"]])
+    changes.note(
+        f"each text in a list of answers is right (column {ACCEPTED!r}), and the first is shown. "
+        'If a list is one answer, write kind="json"'
+    )
 
 
 # Repeated questions.

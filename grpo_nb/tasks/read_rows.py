@@ -191,7 +191,7 @@ def _read_json(path: Path) -> list[dict[str, Any]]:
     text = path.read_text("utf-8-sig")
     if not text.lstrip().startswith("["):
         # A comma between the lines makes one JSON text of them, so that an error names the line.
-        lines = re.sub(r"(\n\s*)", r",\1", text.strip())
+        lines = re.sub(r"(?<=\S)(\s*\n)", r",\1", text.rstrip())
         text = f"[{lines}]"
     return _as_dicts(path.name, json.loads(text))
 

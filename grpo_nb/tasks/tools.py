@@ -49,7 +49,7 @@ class Tools:
                 "an episode: write def reset(self, **row)."
             )
         for tool in (*self.functions, *self._methods):
-            if not hasattr(tool, "__name__"):
+            if not callable(tool) or not hasattr(tool, "__name__"):
                 raise TypeError(
                     f"the tool {in_line(tool)} is no function with a __name__, by which the model "
                     "calls it: define each tool with def, and write with_tools(f, g)."

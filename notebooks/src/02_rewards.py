@@ -180,8 +180,8 @@ for when, group in groups.items():
         print(f"  in the {when} group, {name}: {spread:.2f}")
 
 # %% [markdown]
-# It writes more. Why this, and not the list of all numbers that the check called *critical*? No completion of the first group lists
-# all numbers, and GRPO can only make more frequent what the model samples. Long texts are among its samples. And they win, because the
+# It writes more. Why this, and not the list of all answers that the check called *critical*? No completion of the first group lists
+# them, and GRPO can only make more frequent what the model samples. Long texts are among its samples. And they win, because the
 # advantage is computed from the *total*: the first two printed lines show how widely each reward spreads within the first group. The scores
 # for length differ much more than those for the sum, so they decide who is above the average. Compare two completions of the first group. The
 # right answer in its place earns 2 + 2.85 = 4.85 and gets −0.316. The long text without the sum earns 15.75 and gets +2.071. So the model

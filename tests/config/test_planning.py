@@ -53,7 +53,7 @@ def test_sizes_of_a_path_with_tilde_are_counted(
 def test_plan_of_a_preset_fits_its_card(name: str) -> None:
     plan = gn.plan(gn.preset(name), machine=name)
     assert plan.fits
-    assert 0 < plan.memory_gb < plan.available_gb
+    assert 0 < plan.peak_gb < plan.available_gb
 
 
 @pytest.mark.parametrize("name", GPUS)
@@ -63,17 +63,17 @@ def test_plan_of_a_preset_fits_its_card(name: str) -> None:
 def test_plan_of_less_work_needs_less(name: str, less: dict) -> None:
     settings = gn.preset(name, fast_inference=False)
     smaller = gn.plan(settings.replace(**less), machine=name)
-    assert smaller.memory_gb < gn.plan(settings, machine=name).memory_gb
+    assert smaller.peak_gb < gn.plan(settings, machine=name).peak_gb
 
 
 @pytest.mark.parametrize("name", GPUS)
 def test_plan_peak_is_that_of_the_larger_phase(name: str) -> None:
     plan = gn.plan(gn.preset(name), machine=name)
     sums = {"always": 0.0, "generation": 0.0, "training": 0.0}
-    for part in plan.parts:
+    for part in plan.memory_parts:
         sums[part.phase] += part.gb
     larger = max(sums["generation"], sums["training"])
-    assert plan.memory_gb == pytest.approx(sums["always"] + larger)
+    assert plan.peak_gb == pytest.approx(sums["always"] + larger)
 
 
 def test_plan_that_does_not_fit_a_gpu_warns() -> None:
@@ -108,7 +108,7 @@ def test_plan_counts_only_the_free_memory_of_a_gpu(on_an_l4) -> None:
 def test_plan_without_vllm_installed_gives_it_no_share(on_an_l4) -> None:
     plan = gn.plan(gn.preset("l4"))
     assert plan.settings.fast_inference is False
-    assert "vLLM" not in [part.name for part in plan.parts]
+    assert "vLLM" not in [part.name for part in plan.memory_parts]
     assert "asked: vLLM. vLLM is not installed" in repr(plan)
 
 
@@ -117,6 +117,20 @@ def test_plan_for_the_cpu_of_a_gpu_machine_asks_for_free_memory(
 ) -> None:
     monkeypatch.setattr(planning, "free_memory_bytes", lambda: 10**9)
     assert gn.plan(gn.preset("cpu"), machine="cpu").available_gb < 1.8
+
+
+def test_plan_for_the_cpu_leaves_out_a_model_on_the_gpu(
+    on_an_l4, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = SimpleNamespace(
+        device=SimpleNamespace(type="cuda"),
+        dtype="torch.bfloat16",
+        get_memory_footprint=lambda: 10**10,
+    )
+    sizes = memory.PUBLISHED["SmolLM2-135M-Instruct"]
+    monkeypatch.setattr(planning, "count_sizes", lambda model: sizes)
+    monkeypatch.setattr(planning, "free_memory_bytes", lambda: 10**9)
+    assert gn.plan(gn.preset("cpu"), model=model, machine="cpu").available_gb < 1.8
 
 
 @pytest.mark.parametrize("machine", ["l40", 24, ["t4"]], ids=str)
@@ -168,12 +182,20 @@ CPU = RuntimeError("DefaultCPUAllocator: can't allocate memory")
             {"fast_inference": False},
             id="loading: without vLLM",
         ),
+        pytest.param(CPU, False, ONE, {"shared_prompts": False}, id="CPU: one copy of weights"),
         pytest.param(
             CPU,
             False,
-            {**ONE, "max_completion_length": 128},
+            {**ONE, "max_completion_length": 128, "shared_prompts": False},
             {"max_completion_length": 64},
             id="CPU: no 4 bit",
+        ),
+        pytest.param(
+            CPU,
+            False,
+            {**ONE, "max_completion_length": 128, "dtype": "bfloat16"},
+            {"max_completion_length": 64},
+            id="CPU: no copies in bfloat16",
         ),
     ],
 )
@@ -249,9 +271,15 @@ def test_plan_of_16_bit_weights_larger_than_the_card_loads_4_bit(monkeypatch) ->
     assert re.search(r"What fits: settings = settings\.replace\(.*load_in_4bit=True", shown)
 
 
+def test_plan_for_a_cpu_gives_up_the_copies_of_the_weights(monkeypatch) -> None:
+    monkeypatch.setattr(planning, "free_memory_bytes", lambda: 16e9)
+    shown = repr(gn.plan(gn.preset("cpu", model="unsloth/Qwen2.5-1.5B-Instruct"), machine="cpu"))
+    assert re.search(r"What fits: settings = settings\.replace\(.*shared_prompts=False\)", shown)
+
+
 def test_plan_that_nothing_makes_fit_names_a_smaller_model(monkeypatch) -> None:
     monkeypatch.setattr(planning, "sizes_of", lambda model: SEVEN_BILLION)
-    monkeypatch.setattr(planning, "free_memory_bytes", lambda: 60e9)
+    monkeypatch.setattr(planning, "free_memory_bytes", lambda: 20e9)
     with pytest.raises(gn.machine.EnvironmentProblem) as caught:
         gn.plan(gn.preset("cpu"), machine="cpu").require_fit()
     assert "No smaller settings fit; take a smaller model." in str(caught.value)
@@ -269,13 +297,14 @@ def test_memory_advice_in_sampling_leaves_the_passes_of_training() -> None:
 
     with pytest.raises(RuntimeError) as caught:
         _generate()
-    advice = memory_advice(caught.value, gn.Settings(max_completion_length=256))
+    settings = gn.Settings(max_completion_length=256, shared_prompts=False)
+    advice = memory_advice(caught.value, settings)
     assert advice.startswith("Out of memory during generation.")
     assert "settings.replace(max_completion_length=128)" in advice
 
 
 def test_memory_advice_shortens_completions_to_the_least_length() -> None:
-    settings = gn.Settings(**ONE, max_completion_length=65)
+    settings = gn.Settings(**ONE, max_completion_length=65, shared_prompts=False)
     advice = memory_advice(CPU, settings)
     assert "settings.replace(max_completion_length=64)" in advice
 

@@ -41,7 +41,11 @@ def test_preset_has_whole_groups_and_a_kl_curve(name: str) -> None:
             {"warmup_steps": 1.5},
             "warmup_steps = 1.5: Input should be a whole number of steps, or a share below 1.",
         ),
-        ({"num_train_epochs": 2}, "times num_iterations, if you set it"),
+        (
+            {"num_train_epochs": 2},
+            "max_steps=2 * len(task.train) * settings.num_generations // settings.batch_size "
+            "(times num_iterations, if you set it)",
+        ),
         ({"max_steps": True}, "max_steps = True: Input should be a valid integer."),
         ({"num_train_epochs": 2}, "a run is as long as max_steps"),
         ({"num_generations": 6}, "per_device_train_batch_size=18"),
@@ -62,7 +66,7 @@ def test_preset_has_whole_groups_and_a_kl_curve(name: str) -> None:
         ),
         (
             {"extra": {"steps_per_generation": "2"}},
-            "steps_per_generation = '2' must be at least 1, and a whole number.",
+            "steps_per_generation = '2' must be a whole number of at least 1.",
         ),
         ({"extra": {"generation_batch_size": 16}}, "the setting is extra={'steps_per_generation'"),
         ({"num_iterations": 2}, "write extra={'num_iterations': 2}"),

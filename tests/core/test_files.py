@@ -222,7 +222,11 @@ def test_cache_filled_by_two_keeps_the_first_result(cache: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param("n" * 300, id="too long"), pytest.param("a\0b", id="NUL")],
+    [
+        pytest.param("n" * 300, id="too long"),
+        pytest.param("a\0b", id="NUL"),
+        pytest.param("\ud800", id="lone surrogate"),
+    ],
 )
 def test_safe_path_refuses_a_name_that_no_file_can_have(tmp_path: Path, name: str) -> None:
     with pytest.raises(ValueError, match="cannot be the name of a file"):

@@ -110,9 +110,30 @@ def test_lock_is_skipped_where_nothing_can_be_written(
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
     monkeypatch.setattr(locks.os, "open", read_only)
+    monkeypatch.setattr(locks.os, "access", lambda *arguments: False)
     with locked(tmp_path):
         pass
     assert list(tmp_path.iterdir()) == []
+
+
+def test_lock_of_another_user_in_a_shared_folder_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*arguments: object) -> int:
+        raise OSError(errno.EACCES, os.strerror(errno.EACCES), ".lock")
+
+    monkeypatch.setattr(locks.os, "open", refused)
+    with pytest.raises(PermissionError, match=r"\.lock"):
+        locked(tmp_path).__enter__()
+
+
+def test_lock_of_a_group_can_be_written_by_the_group(tmp_path: Path) -> None:
+    before = os.umask(0o002)
+    try:
+        with locked(tmp_path):
+            assert (tmp_path / ".lock").stat().st_mode & 0o777 == 0o664
+    finally:
+        os.umask(before)
 
 
 def test_lock_that_is_a_link_is_refused(tmp_path: Path) -> None:

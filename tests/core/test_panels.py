@@ -2,7 +2,7 @@
 
 import pytest
 
-from grpo_nb.core.panels import Panel, in_panel, view
+from grpo_nb.core.panels import Panel, empty_view, in_panel
 
 HOSTILE = "<img src=x onerror=alert(1)>\udce4\0"
 
@@ -12,9 +12,9 @@ class SmallPanel(Panel):
 
     def __init__(self) -> None:
         super().__init__()
-        self.content = view()
+        self.content = empty_view()
         self.outer_calls = 0
-        self._static_views = [("Found", self.content), ("Empty", view())]
+        self._static_views = [("Found", self.content), ("Empty", empty_view())]
 
     @in_panel
     def outer(self) -> None:

@@ -9,8 +9,8 @@ import pytest
 from scipy.stats import binomtest
 
 from grpo_nb.core.statistics import (
-    estimate,
     mann_whitney_z,
+    mean_with_interval,
     paired_result,
     rank_correlation,
     rise_p_value,
@@ -160,7 +160,7 @@ def test_smallest_difference_is_found_four_times_in_five(count: int) -> None:
     ],
 )
 def test_estimate_of_means_without_a_spread_has_no_interval(values: list[float]) -> None:
-    assert estimate([[value] for value in values]).interval is None
+    assert mean_with_interval([[value] for value in values]).interval is None
 
 
 def test_mann_whitney_z_agrees_with_scipy() -> None:
@@ -200,7 +200,7 @@ def test_rank_correlation_of_few_pairs_shows_nothing() -> None:
 
 
 def test_estimate_interval_is_student_t_over_groups() -> None:
-    low, high = estimate([[1.0] * 8, [0.0] * 8] * 4).interval
+    low, high = mean_with_interval([[1.0] * 8, [0.0] * 8] * 4).interval
     # With 7 degrees of freedom, by hand: 2.3646 * sqrt(2 / 7) / sqrt(8).
     half = 2.3646 * math.sqrt(2 / 7) / math.sqrt(8)
     assert high - 0.5 == pytest.approx(half, abs=1e-3)
@@ -208,12 +208,12 @@ def test_estimate_interval_is_student_t_over_groups() -> None:
 
 
 def test_estimate_of_equal_groups_has_no_interval() -> None:
-    assert estimate([[1.0, 0.0] * 4] * 8).interval is None
+    assert mean_with_interval([[1.0, 0.0] * 4] * 8).interval is None
 
 
 def test_estimate_interval_stays_in_the_likely_range() -> None:
-    assert estimate([[1.0], [1.0], [0.5], [0.0]]).interval == (0.0, 1.0)
-    assert estimate([[1.0], [1.0], [0.5], [-0.1]]).interval[0] < -0.1
+    assert mean_with_interval([[1.0], [1.0], [0.5], [0.0]]).interval == (0.0, 1.0)
+    assert mean_with_interval([[1.0], [1.0], [0.5], [-0.1]]).interval[0] < -0.1
 
 
 def test_estimate_interval_covers_the_mean_as_promised() -> None:
@@ -221,7 +221,9 @@ def test_estimate_interval_covers_the_mean_as_promised() -> None:
     intervals = []
     for _ in range(600):
         rates = generator.beta(1.5, 1.5, 8)
-        interval = estimate([generator.binomial(1, rate, 8).tolist() for rate in rates]).interval
+        interval = mean_with_interval(
+            [generator.binomial(1, rate, 8).tolist() for rate in rates]
+        ).interval
         if interval is not None:
             intervals.append(interval)
     covered = sum(low <= 0.5 <= high for low, high in intervals)

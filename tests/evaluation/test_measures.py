@@ -146,6 +146,12 @@ def test_figure_draws_each_measure(measure: str) -> None:
     assert sum(tick.startswith(f"{MEASURES[measure].label}:") for tick in ticks) == 2
 
 
+def test_figure_separates_models_with_equal_labels() -> None:
+    side = answered("model", sums(HALF, is_formatted=True))
+    (axes,) = Comparison(side, side).plot().axes
+    assert [line.get_ydata().item() for line in axes.lines] == list(range(6))
+
+
 def test_figure_has_a_transparent_background() -> None:
     figure = compared(sums(HALF, is_formatted=False), sums(MOST, is_formatted=True)).plot()
     assert figure.get_facecolor()[3] == 0

@@ -108,6 +108,16 @@ def test_greedy_answer_ends_at_every_end_token() -> None:
     assert answers == [[5, 8], [5, 5, 7], [5, 5, 5, 5]]
 
 
+def test_greedy_answer_keeps_its_end_token_if_it_is_the_padding() -> None:
+    generated = torch.tensor([[1, 2, 7, 7, 7], [1, 2, 5, 7, 7]])
+    model = SimpleNamespace(
+        generation_config=SimpleNamespace(eos_token_id=7), generate=lambda **kwargs: generated
+    )
+    tokenizer = SimpleNamespace(pad_token_id=7, pad=lambda *a, **k: {"input_ids": generated[:, :2]})
+    answers = verify_child.greedy_answers(model, tokenizer, [[1, 2]] * 2, 3)
+    assert answers == [[7], [5, 7]]
+
+
 def test_gguf_without_any_answer_is_refused(
     merged: Export, tiny_run: gn.runs.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

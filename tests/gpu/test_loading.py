@@ -257,7 +257,7 @@ def test_vllm_that_unsloth_disabled_is_left_out_with_its_error(on_a_gpu) -> None
             {"fast_inference": False},
             "Update the NVIDIA driver",
         ),
-        ("CUDA out of memory.", {}, r"while loading.*gpu_memory_utilization=0.66"),
+        ("CUDA out of memory.", {}, r"during loading.*gpu_memory_utilization=0.66"),
     ],
 )
 def test_error_that_a_second_load_would_repeat_is_explained(on_a_gpu, words, changes, told) -> None:

@@ -53,7 +53,7 @@ def test_empty_file_has_no_scores(tmp_path: Path, text: str) -> None:
 
 def test_score_off_the_scale_is_refused(tmp_path: Path) -> None:
     lab = make_lab(tmp_path)
-    with pytest.raises(ValueError, match="score = 9 must be between 1 and 5"):
+    with pytest.raises(ValueError, match="score = 9 must be a finite number between 1 and 5"):
         lab.score_by_hand(9)
     assert lab.labels == []
 

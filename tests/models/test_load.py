@@ -76,8 +76,8 @@ def test_lora_sizes_of_the_plan_are_those_of_peft(tiny_folder: Path) -> None:
 def test_plan_before_loading_equals_that_of_the_model(tiny_folder: Path) -> None:
     settings = gn.preset("cpu", model=str(tiny_folder), lora_rank=5)
     model, _ = gn.load_model(settings)
-    before = gn.plan(settings).parts
-    loaded = gn.plan(settings, model=model).parts
+    before = gn.plan(settings).memory_parts
+    loaded = gn.plan(settings, model=model).memory_parts
     assert [part.name for part in loaded] == [part.name for part in before]
     assert [part.gb for part in loaded] == pytest.approx([part.gb for part in before])
 

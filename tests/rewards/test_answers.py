@@ -131,6 +131,35 @@ def test_fraction_shown_in_the_system_prompt_is_no_copy() -> None:
     assert correctness()(completions=[slot("1/2")], answer=["0.5"], prompts=[prompt]) == [1.0]
 
 
+EXAMPLE = [
+    {"role": "user", "content": "Write 3/4 of 8 as a number."},
+    {"role": "assistant", "content": slot("6")},
+]
+ASKED = [{"role": "user", "content": "Which share of 4 is 3?"}]
+
+
+def test_fraction_shown_in_an_example_turn_is_no_copy() -> None:
+    columns = {"answer": ["0.75"], "prompts": [[*EXAMPLE, *ASKED]]}
+    assert correctness()(completions=[slot("3/4")], **columns) == [1.0]
+
+
+TOOL_CALL = {"role": "assistant", "content": "", "tool_calls": [{"name": "divide"}]}
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        pytest.param([], id="question last"),
+        pytest.param([TOOL_CALL, {"role": "tool", "content": "ready"}], id="call of a tool"),
+        pytest.param([{"role": "assistant", "content": "<reasoning>"}], id="begun completion"),
+    ],
+)
+def test_copy_of_the_question_after_an_example_scores_zero(after: list) -> None:
+    question = {"role": "user", "content": "What is 84 / 2?"}
+    columns = {"answer": ["42"], "prompts": [[*EXAMPLE, question, *after]]}
+    assert correctness()(completions=[slot("84/2")], **columns) == [0.0]
+
+
 @pytest.mark.parametrize("given", ["10.3", "9.7"])
 def test_tolerance_includes_its_own_value(given: str) -> None:
     reward = correctness(tolerance=0.3)

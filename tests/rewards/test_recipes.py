@@ -6,6 +6,7 @@ import types
 import pytest
 
 import grpo_nb as gn
+from grpo_nb.scoring.record import differences, record_of
 from tests.conftest import ROOT
 
 GUIDE = ROOT / "docs/guide"
@@ -167,6 +168,12 @@ def test_adaptive_recipe_falls_as_the_format_is_learnt(recipes: dict) -> None:
     assert totals == sorted(totals, reverse=True)
     assert totals[0] == 1.0
     assert totals[-1] < 0.2
+
+
+def test_adaptive_recipe_of_another_reward_is_another_reward(recipes: dict) -> None:
+    before = record_of(recipes["Adaptive"](gn.rewards.correctness()))
+    now = record_of(recipes["Adaptive"](gn.rewards.correctness(tolerance=0.5)))
+    assert "other values" in differences(before, now)
 
 
 def test_adaptive_recipe_is_restored_from_its_state(recipes: dict) -> None:

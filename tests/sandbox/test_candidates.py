@@ -222,7 +222,28 @@ def edited_child(folder: Path, monkeypatch: pytest.MonkeyPatch, *edits: tuple[st
     monkeypatch.setattr(candidates, "_CHILD", folder / "child.py")
 
 
-@pytest.mark.parametrize("value", [numpy.int64(2), [numpy.ones(2)], {"a": bytearray(b"x")}])
+def nested(depth: int) -> list:
+    value: list = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+CYCLE = nested(1)
+CYCLE.append(CYCLE)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        pytest.param(numpy.int64(2), id="number of numpy"),
+        pytest.param([numpy.ones(2)], id="array"),
+        pytest.param({"a": bytearray(b"x")}, id="bytearray"),
+        pytest.param(CYCLE, id="cycle"),
+        pytest.param(nested(700), id="700 nested lists"),
+        pytest.param(nested(3000), id="3000 nested lists"),
+    ],
+)
 def test_argument_that_is_no_plain_data_is_refused(value: Any) -> None:
     with pytest.raises(ValueError, match="is not plain data, so the sandbox cannot pass it on"):
         run_untrusted("def f(x): return 1", [Call("f", (value,))])

@@ -1,15 +1,21 @@
 """The code reward runs completions in the sandbox: labelled cases, endless loops and any text."""
 
+import re
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import grpo_nb as gn
 from grpo_nb.rewards import code
 from grpo_nb.rewards.code import code_tests
 from grpo_nb.sandbox.candidates import run_untrusted_batch
-from grpo_nb.sandbox.jobs import Limits
+from grpo_nb.sandbox.jobs import Limits, Outcome
+from grpo_nb.tasks.formats import xml
+from tests.conftest import ROOT
 from tests.rewards.cases import CASES, KINDS, Case, slot
 
 ADD = ["assert add(1, 2) == 3"]
@@ -40,6 +46,41 @@ def test_endless_loop_costs_a_batch_its_limit_once(monkeypatch: pytest.MonkeyPat
     assert scores == [0.0] + [1.0] * 15
     # The loop runs out of time in one process for its five tests, and no other completion does.
     assert statuses == ["limit"] + ["ok"] * 15
+
+
+def prints_right() -> Callable:
+    """Return the reward for programs that docs/reference/sandbox.md shows."""
+    page = (ROOT / "docs/reference/sandbox.md").read_text()
+    *_, block = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    names = {"gn": gn, "task": SimpleNamespace(format=xml())}
+    exec(block, names)
+    return names["prints_right"]
+
+
+PROGRAMS = [{"stdin": "3 4", "stdout": "7"}, {"stdin": "1 1\n", "stdout": "2\n"}]
+ADDS = slot("print(sum(map(int, input().split())))")
+
+
+def test_reward_for_programs_scores_as_the_page_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    batches = []
+
+    def recorded(batch: list) -> list:
+        batches.append(len(batch))
+        return run_untrusted_batch(batch)
+
+    monkeypatch.setattr(gn.sandbox, "run_untrusted_batch", recorded)
+    completions = [ADDS, slot("print(7)"), "no code", slot("print(7); 1 / 0")]
+    assert prints_right()(completions, [PROGRAMS] * 4) == [1.0, 0.5, 0.0, 0.0]
+    # All programs run at once, so that endless loops run out of time together.
+    assert batches == [8]
+
+
+def test_reward_for_programs_gives_no_score_if_the_machine_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lost = [Outcome(status="ok", stdout="7"), Outcome(status="lost")]
+    monkeypatch.setattr(gn.sandbox, "run_untrusted_batch", lambda batch: lost)
+    assert prints_right()([ADDS], [PROGRAMS]) == [None]
 
 
 FRAMES = ["{}", "<answer>{}</answer>", "```python\n{}\n```", "<answer>```\n{}\n```</answer>"]

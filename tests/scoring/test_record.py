@@ -111,6 +111,32 @@ class Counting:
         self._calls = state["calls"]
 
 
+class CountingJudge(Counting):
+    """A reward that saves how often it was called, but not its bonus."""
+
+    def __init__(self, bonus: float, calls: int = 0) -> None:
+        super().__init__(calls)
+        self.bonus = bonus
+
+
+def with_default(value: int) -> Callable:
+    def scored(completions: list, factor: int = value, **columns: object) -> list[float]:
+        return [factor for _ in completions]
+
+    return scored
+
+
+def with_keyword_default(value: int) -> Callable:
+    def scored(completions: list, *, factor: int = value, **columns: object) -> list[float]:
+        return [factor for _ in completions]
+
+    return scored
+
+
+def unchanged(completions: list, *, low: float = 0.0, **columns: object) -> list[float]:
+    return [low for _ in completions]
+
+
 def circle() -> Callable:
     judge = Judge(1.0)
     judge.itself = [judge]
@@ -165,6 +191,12 @@ DIFFERENT = [
     pytest.param(make(0.1), make(0.2), OTHER_VALUES, id="closure"),
     pytest.param(Judge(1.0), Judge(2.0), OTHER_VALUES, id="attribute"),
     pytest.param(Weighing(0.3), Weighing(0.7), OTHER_VALUES, id="weight of a part"),
+    pytest.param(with_default(1), with_default(2), OTHER_VALUES, id="default"),
+    pytest.param(
+        with_keyword_default(1), with_keyword_default(2), OTHER_VALUES, id="keyword default"
+    ),
+    pytest.param(Judge(1.0).__call__, Judge(2.0).__call__, OTHER_VALUES, id="method"),
+    pytest.param(CountingJudge(1), CountingJudge(9), OTHER_VALUES, id="not saved by state_dict"),
     pytest.param(
         get_soft_overlong_punishment(512, 128),
         get_soft_overlong_punishment(64, 8),
@@ -180,6 +212,7 @@ SAME = [
     # A lock, a client or a model differs between two processes, and counts by its type.
     pytest.param(make(threading.Lock()), make(threading.Lock()), id="no data"),
     pytest.param(Counting(0), Counting(7), id="saved by state_dict"),
+    pytest.param(CountingJudge(1, 0), CountingJudge(1, 7), id="saved next to another value"),
     pytest.param(circle(), circle(), id="cycle"),
     pytest.param(make(Judge(1.0)), make(Judge(2.0)), id="object in a closure"),
 ]
@@ -216,6 +249,12 @@ def test_record_in_a_file_is_compared_as_in_memory(one, other, message: str) -> 
     read = json.loads(json.dumps(before))
     assert read == before
     assert differences(read, record_of(other)) == differences(before, record_of(other))
+
+
+def test_record_of_an_earlier_version_is_equal() -> None:
+    # Its runs can still be resumed.
+    before = {"kind": "", "hash": "b22547361689d0d1", "state": "828dc4f98912f222"}
+    assert differences(before, record_of(unchanged)) == ""
 
 
 def test_state_is_the_same_in_every_process() -> None:

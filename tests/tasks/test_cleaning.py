@@ -170,7 +170,7 @@ def test_chats_are_kept_and_compared_by_all_messages() -> None:
     assert set(task.dropped) == {
         "whose prompt does not end with what a user says",
         'whose prompt is no chat, [{"role": "user", "content": "..."}, ...]. If it is the '
-        'question as text, write columns={"question": "prompt"}',
+        'question as text, write columns={"question": <column of the prompt>}',
     }
     assert _chat("case 0") in [row["prompt"] for row in both(task)]
     assert all(row["question"].startswith("case ") for row in both(task)), (

@@ -159,7 +159,7 @@ def test_each_text_in_a_list_of_answers_is_right() -> None:
     task = gn.load_task(rows_of([*CAPITALS, "Oslo"]), holdout=2)
     assert task.answers.kind == "text"
     accepted = {row["answer"]: row["accepted_answers"] for row in both(task)}
-    assert accepted == {names[0]: names for names in CAPITALS} | {"Oslo": None}
+    assert accepted == {names[0]: names for names in [*CAPITALS, ["Oslo"]]}
     assert any("each text in a list of answers is right" in note for note in task.changes.notes)
     row = next(row for row in both(task) if row["answer"] == "Paris")
     texts = [task.format.render("so", given) for given in ("Paris", "City of Paris", "Rome")]
@@ -173,11 +173,25 @@ def test_lists_of_numbers_and_kind_json_stay_json() -> None:
     assert answers(listed) == ['["a", "b"]', '["c"]', "[]"]
 
 
-def test_each_list_of_answers_is_read_alone() -> None:
-    task = gn.load_task(rows_of([["Paris", "City of Paris"], [1, 2], []]), holdout=1)
-    accepted = {row["answer"]: row["accepted_answers"] for row in both(task)}
-    assert accepted == {"Paris": ["Paris", "City of Paris"], "[1, 2]": None}
+@pytest.mark.parametrize(
+    "golds", [[[1, 2], [], [3], [4, 5]], [[{"a": 1}], [{"b": 3}], []], [["a", "b"], [1, 2], []]]
+)
+def test_empty_list_among_json_lists_is_an_answer(golds: list[list]) -> None:
+    task = gn.load_task(rows_of(golds), holdout=1)
+    assert task.answers.kind == "json"
+    assert answers(task) == sorted(map(json.dumps, golds))
+
+
+def test_empty_list_among_lists_of_texts_is_no_answer() -> None:
+    task = gn.load_task(rows_of([*CAPITALS, []]), holdout=1)
+    assert answers(task) == [names[0] for names in CAPITALS]
     assert task.dropped == {"with an empty answer": 1}
+
+
+def test_lists_of_answers_are_right_after_a_single_answer() -> None:
+    row = load_holdout(rows_of(["Paris", ["NYC", "New York"]])).holdout[1]
+    text = "<answer>New York</answer>"
+    assert grader_scores(gn.rewards.correctness(), [text], [dict(row)], gn.tasks.xml()) == [1.0]
 
 
 @pytest.mark.parametrize("golds", [["City of Paris", "Lutetia"], ["Lutetia", "paris"]])
@@ -700,4 +714,4 @@ def test_question_next_to_a_prompt_of_text_is_refused() -> None:
     rows = [{"q": "What?", "p": "Say what it is.", "answer": "1"}] * 3
     with pytest.raises(ValueError, match="is left of 3: 3 whose prompt is no chat") as raised:
         gn.load_task(rows, columns={"question": "q", "prompt": "p"})
-    assert 'columns={"question": "prompt"}' in str(raised.value)
+    assert 'columns={"question": <column of the prompt>}' in str(raised.value)

@@ -236,6 +236,6 @@ def test_lines_of_the_tables_guide_run(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_error_in_json_lines_counts_blank_lines(tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
-    file.write_text('{"question": "1?"}\n\n{"question": broken}\n')
-    with pytest.raises(ValueError, match="line 3"):
+    file.write_text('\n\n{"question": "1?"} \n\n{"question": broken}\n')
+    with pytest.raises(ValueError, match="line 5"):
         read_rows(file)

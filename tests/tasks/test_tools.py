@@ -88,8 +88,13 @@ def untyped(place):
         ([], {"environment": Talking}, "and the prompt differed"),
         ([], {}, "there is no tool: give functions"),
         ([[read]], {}, "is no function with a __name__.*with_tools"),
-        ([read], {"rounds": 0}, "rounds = 0 must be at least 1"),
-        ([read], {"seconds_per_call": -1}, "seconds_per_call = -1 must be at least 0.01"),
+        ([time], {}, "module 'time'.* is no function with a __name__"),
+        ([read], {"rounds": 0}, "rounds = 0 must be a whole number of at least 1"),
+        (
+            [read],
+            {"seconds_per_call": -1},
+            "seconds_per_call = -1 must be a finite number of at least 0.01",
+        ),
         ([read], {"seconds_per_call": None}, "seconds_per_call = None"),
     ],
 )

@@ -1,0 +1,39 @@
+"""The table of effective settings, from configurations without TRL and Unsloth."""
+
+from dataclasses import dataclass
+
+import pytest
+
+import grpo_nb as gn
+from grpo_nb.config.effective_table import EffectiveSettings, compare_configurations
+
+
+@dataclass
+class TrlConfig:
+    beta: float = 0.0
+    top_p: float = 1.0
+
+
+@dataclass
+class UnslothConfig(TrlConfig):
+    unsloth_num_chunks: int = -1
+
+
+@pytest.fixture
+def table() -> EffectiveSettings:
+    settings = gn.Settings(extra={"unsloth_num_chunks": 4})
+    requested = {"beta": settings.beta, "unsloth_num_chunks": 4}
+    built = UnslothConfig(beta=0.5, unsloth_num_chunks=4)
+    return compare_configurations(settings, requested, built, TrlConfig(settings.beta))
+
+
+def test_argument_of_unsloth_in_extra_is_recorded(table: EffectiveSettings) -> None:
+    assert table.arguments["unsloth_num_chunks"] == 4
+
+
+def test_argument_of_unsloth_that_runs_as_asked_has_no_row(table: EffectiveSettings) -> None:
+    assert list(table.changed) == ["beta"]
+
+
+def test_requested_setting_that_unsloth_changed_says_so(table: EffectiveSettings) -> None:
+    assert table.changed["beta"].why == "Changed by Unsloth."
