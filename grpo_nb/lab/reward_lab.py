@@ -32,7 +32,7 @@ from grpo_nb.core.words import as_score, displayable
 from grpo_nb.lab import views
 from grpo_nb.lab.examples import example_completions, prompt_text
 from grpo_nb.lab.labels import CHOICES, HandLabels
-from grpo_nb.rewards.answers import gold_answers
+from grpo_nb.rewards.answers import golds_in_cell
 from grpo_nb.rewards.base import RewardFunction, reward_list, weights_by_name
 from grpo_nb.scoring.scores import Scores, score
 from grpo_nb.tasks.formats import xml
@@ -122,7 +122,7 @@ class RewardLab(Panel):
         self._show_weights(weights_by_name(rewards))
         with self.showing_errors():
             self._show_row()
-            if gold_answers(self.row.get("answer")):
+            if golds_in_cell(self.row.get("answer")):
                 self._show_examples()
             else:
                 self._set_completions([""])

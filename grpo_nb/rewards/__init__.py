@@ -1,4 +1,4 @@
-"""Reward functions with TRL's signature. None raises on any text of a model.
+"""Reward functions with TRL's signature. No reward raises, whatever the model writes.
 
 `gn.rewards.correctness()` makes one; docs/guide/rewards.md helps to choose. `grpo_nb.scoring` calls
 rewards outside a trainer, and `grpo_nb.checks` finds out whether a reward is fit to train on.

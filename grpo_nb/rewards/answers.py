@@ -1,8 +1,8 @@
-"""Rewards for the right answer.
+"""Rewards that compare the answer slot of a completion with the gold answer.
 
-They read the answer slot of a completion and nothing else. The slot must come last and hold exactly
-one answer. So a model gains nothing from two slots, from text after the slot that takes the answer
-back, from several answers in one slot, or from a copy of the question in it.
+A `SlotReward` reads the slot and nothing else. The slot must come last and hold exactly one answer.
+So a model gains nothing from two slots, from text after the slot that takes the answer back, from
+several answers in one slot, or from a copy of the question in it.
 """
 
 import json
@@ -15,7 +15,7 @@ from typing import Any
 from grpo_nb.core.words import require_number
 from grpo_nb.rewards.base import Completion, Reward
 from grpo_nb.tasks.answers import ACCEPTED, folded, is_same_answer, read_letter
-from grpo_nb.tasks.markup import strip_markup
+from grpo_nb.tasks.markup import in_one_spelling, strip_markup
 from grpo_nb.tasks.number_reading import read_number
 
 _LONGEST_SLOT = 20_000
@@ -23,6 +23,8 @@ _LONGEST_SLOT = 20_000
 # 84/2, 2^3, 3*4, 50%, 3-1, 2e5, 1 2
 _UNEVALUATED = re.compile(r"[/^*%\\(+]|\w-|\d[eE]|\d\s\d")
 _NOT_IN_NUMBERS = re.compile(r"[^0-9.]")
+# Fails between two characters of one word.
+_EDGE = r"(?!(?<=\w)(?=\w))"
 # A system prompt may show how an answer is written, such as 1/2, and a model may write that.
 _ASKING_ROLES = ("user", "tool")
 
@@ -43,6 +45,7 @@ class SlotReward(Reward):
     weight: float = 2.0
     column: str = "answer"
     """Data column with the gold answer. If it holds a list, any answer in the list is right."""
+    range = (0.0, 1.0)
 
     def score_text(self, text: str, row: dict[str, Any]) -> float | None:
         golds = self.golds(row)
@@ -81,35 +84,37 @@ def golds_of_row(row: Mapping[str, Any], column: str, cell: Any) -> list[str]:
     Rows with several right answers keep the others in `accepted_answers`. These count too, but
     only for the column `answer`.
     """
-    golds = gold_answers(cell)
+    golds = golds_in_cell(cell)
     if column == "answer" and golds:
-        golds += gold_answers(row.get(ACCEPTED))
+        golds += golds_in_cell(row.get(ACCEPTED))
     return list(dict.fromkeys(golds))
 
 
-def gold_answers(value: Any) -> list[str]:
+def golds_in_cell(cell: Any) -> list[str]:
     """Return the gold answers in a cell: one, several from a list, or none if it is empty.
 
-    A cell is empty if it holds None, NaN or "".
+    A cell is empty if it holds None, NaN or "". A dict, or a list in the list, is a JSON answer.
 
-    >>> gold_answers(["1/2", 0.5]), gold_answers(None)
-    (['1/2', '0.5'], [])
+    >>> golds_in_cell(["1/2", 0.5, ["a"]]), golds_in_cell(None)
+    (['1/2', '0.5', '["a"]'], [])
     """
     # Imported here, because importing the package must not load it.
     import pandas
 
-    if hasattr(value, "tolist"):
-        # An array or number of numpy.
-        value = value.tolist()
-    values = value if isinstance(value, (list, tuple)) else [value]
+    cell = _without_numpy(cell)
+    answers = cell if isinstance(cell, (list, tuple)) else [cell]
     texts = []
-    for answer in values:
-        if isinstance(answer, dict):
+    for answer in map(_without_numpy, answers):
+        if isinstance(answer, (dict, list, tuple)):
             texts.append(json.dumps(answer))
-        # Of a nested list, pandas returns one answer for each item.
-        elif pandas.isna(answer) is not True:
+        elif not pandas.isna(answer):
             texts.append(str(answer).strip())
     return [text for text in texts if text]
+
+
+def _without_numpy(value: Any) -> Any:
+    """Return an array or number of numpy as a list or number of Python, and the rest as it is."""
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +129,8 @@ class correctness(SlotReward):
     * JSON objects and arrays are compared by their values.
     * An option is compared by its letter: for B, `b`, `(B)`, `Option B` and `B) its text` are
       right. `A or B` is wrong, and so is `B)` with a text that the question does not have after B.
-    * Everything else is compared as text, without regard to case, wrappers and a closing mark.
+    * Everything else is compared as text, without regard to case, wrappers such as `**`, and a `.`
+      or `!` at the end.
 
     These score 0.0: several answers, such as `41 or 42`; arithmetic that is left undone
     (`3 + 4`); a quotient copied from the question; a second slot; an answer that is taken back
@@ -171,8 +177,8 @@ class exact_text(SlotReward):
         format: Where the answer is written; `xml()` if not given.
         column: The data column with the gold answer. A list in it holds several.
         name: Name in TRL's logs.
-        is_case_sensitive: True if `paris` is not `Paris`. If False, `**Paris**` and `"Paris".` are
-            accepted too.
+        is_case_sensitive: True if `paris` is not `Paris`. If False, texts are compared as in
+            `correctness`: `**Paris**` and `"Paris".` are accepted too.
 
     >>> completions = ["<answer>Paris</answer>", "<answer>paris</answer>"]
     >>> exact_text()(completions=completions, answer=["Paris", "Paris"])
@@ -195,14 +201,17 @@ def _normalized(text: str) -> str:
 def is_contradictory_option(given: str, gold: str, row: Mapping[str, Any]) -> bool:
     """Return True if an answer is a letter with a text that is not this option in the question.
 
-    Otherwise the letter of one option with the text of another would be right for both.
+    Otherwise the letter of one option with the text of another would be right for both. Always
+    False if the gold answer is more than a letter.
     """
     letter, text_after = read_letter(given)
-    if not text_after or "prompts" not in row or folded(given) == folded(gold):
+    if not text_after or "prompts" not in row or read_letter(gold) != (letter, ""):
         return False
-    question = " ".join(_text_of_prompt(row["prompts"]).casefold().split())
-    option = rf"(?<!\w){letter.casefold()}\W{{1,6}}{re.escape(folded(text_after))}(?!\w)"
-    return re.search(option, question) is None
+    text_after = re.escape(_for_search(folded(text_after)))
+    option = rf"(?<!\w){letter.casefold()}\W{{1,6}}{text_after}{_EDGE}"
+    # `read_letter` takes ** out of the answer too.
+    question = _text_of_prompt(row["prompts"]).replace("**", "")
+    return re.search(option, _for_search(question)) is None
 
 
 def is_copied_from_question(given: str, gold: str, row: Mapping[str, Any]) -> bool:
@@ -216,18 +225,22 @@ def is_copied_from_question(given: str, gold: str, row: Mapping[str, Any]) -> bo
     >>> is_copied_from_question("42", "42.0", {"prompts": "Is it 41 or 42?"})
     False
     """
+    is_number = read_number(gold) is not None
     given = _for_search(strip_markup(given))
     gold = _for_search(strip_markup(gold))
     if given == gold or "prompts" not in row or not _UNEVALUATED.search(given):
         return False
     has_same_digits = _NOT_IN_NUMBERS.sub("", given) == _NOT_IN_NUMBERS.sub("", gold)
-    if has_same_digits and read_number(gold) is not None:
+    if is_number and has_same_digits:
         # The same number with another unit, such as 50% for 50, leaves nothing to compute.
         return False
     # The copy must not be a part of another number: 3/4 is not copied from 13/4, 2 3/4 or 3/40.
     pattern = rf"(?<!\d)(?<!\d[. ]){re.escape(given)}(?!\d|\.\d)"
+    if not is_number:
+        # Nor of another expression: x+1 is not copied from ax+1, and 1+x not from 1+x^2.
+        pattern = rf"{_EDGE}{pattern}{_EDGE}(?!(?<=[a-z])\^)"
     asked = _text_of_prompt(_after_examples(row["prompts"]), _ASKING_ROLES)
-    return re.search(pattern, _for_search(strip_markup(asked))) is not None
+    return re.search(pattern, _for_search(asked)) is not None
 
 
 def _after_examples(prompt: Completion) -> Completion:
@@ -252,11 +265,9 @@ def _text_of_prompt(prompt: Completion, roles: Collection[str] = ()) -> str:
 
 
 def _for_search(text: str) -> str:
-    """Return a text in lower case, without LaTeX spacing or spaces around operators.
-
-    It repeats a part of `strip_markup`, which leaves a question of more than 2,000 characters as it
-    is.
-    """
+    """Return a text in lower case and one spelling, without spaces around operators."""
+    # Not `strip_markup`, which leaves a question of more than 2,000 characters as it is.
+    text = in_one_spelling(" ".join(text.split()))
     text = re.sub(r"\\(?:left|right|[,!;: ])|\$|\\cdot(?![a-z])", "", text)
     text = re.sub(r"\\[dt]?frac{(\w+)}{(\w+)}(?!\w)", r"\1/\2", text)
     return re.sub(r"\s*([-+*/^=%(){}])\s*", r"\1", " ".join(text.split())).casefold()

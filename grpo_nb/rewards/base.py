@@ -83,8 +83,8 @@ class Reward:
     """The place of the answer in a completion."""
     name: str = ""
     """Name in TRL's logs; the name of the class if empty."""
-    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
-    """Lowest and highest possible score, before the weight."""
+    range: ClassVar[tuple[float, float] | None] = None
+    """Lowest and highest possible score, before the weight; None if unknown."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -93,7 +93,7 @@ class Reward:
             cls.__repr__ = Reward.__repr__
 
     def __post_init__(self) -> None:
-        check_weight(self.weight, self.__name__)
+        weight_as_float(self.weight, self.__name__)
 
     @property
     def __name__(self) -> str:
@@ -146,7 +146,7 @@ def relative(reward: RewardFunction) -> RewardFunction:
 
     A score of such a reward has a meaning only next to the other scores of the call.
     `check_rewards` therefore does not try it, and the report says so. An evaluation never takes it
-    as its grader.
+    as its grader. A method is marked for all objects of its class.
 
     Args:
         reward: A function with TRL's signature, or an object that can be called so.
@@ -157,17 +157,19 @@ def relative(reward: RewardFunction) -> RewardFunction:
     >>> is_relative(relative(shortest_first))
     True
     """
+    # A bound method has no attributes of its own.
+    marked = reward.__func__ if inspect.ismethod(reward) else reward
     # Rewards of the kit are frozen.
-    object.__setattr__(reward, "is_relative", True)
+    object.__setattr__(marked, "is_relative", True)
     return reward
 
 
 def is_relative(reward: RewardFunction) -> bool:
     """Return True if a reward was marked with `relative`."""
-    return getattr(reward, "is_relative", False)
+    return _attribute(reward, "is_relative", default=False)
 
 
-def check_weight(weight: Any, name: str) -> float:
+def weight_as_float(weight: Any, name: str) -> float:
     """Return a weight as a float.
 
     Raises:
@@ -179,16 +181,17 @@ def check_weight(weight: Any, name: str) -> float:
 
 def range_of(reward: RewardFunction) -> tuple[float, float] | None:
     """Return the lowest and highest score that a reward declares as `range`, or None."""
-    return as_range(getattr(reward, "range", None))
+    return valid_range(_attribute(reward, "range", default=None))
 
 
-def as_range(ends: Any) -> tuple[float, float] | None:
+def valid_range(ends: Any) -> tuple[float, float] | None:
     """Return two finite numbers, the lower one first, as floats; None for anything else."""
     try:
-        low, high = map(float, ends)
+        low, high = ends
+        is_range = -math.inf < low < high < math.inf
     except (TypeError, ValueError):
         return None
-    return (low, high) if -math.inf < low < high < math.inf else None
+    return (float(low), float(high)) if is_range else None
 
 
 def unwrap_partial(reward: RewardFunction) -> RewardFunction:
@@ -205,9 +208,14 @@ def reward_name(reward: RewardFunction) -> str:
     has the name of the wrapped function. TRL 1.15 ignores a partial's own name, so
     `training.errors.with_named_errors` wraps it in a function with that name.
     """
-    while isinstance(reward, functools.partial) and "__name__" not in vars(reward):
+    return _attribute(reward, "__name__", default=type(unwrap_partial(reward)).__name__)
+
+
+def _attribute(reward: RewardFunction, name: str, *, default: Any) -> Any:
+    """Return an attribute of a reward; for a partial without it, that of the wrapped function."""
+    while isinstance(reward, functools.partial) and name not in vars(reward):
         reward = reward.func
-    return getattr(reward, "__name__", type(reward).__name__)
+    return getattr(reward, name, default)
 
 
 def reward_list(
@@ -268,7 +276,8 @@ def weights_by_name(
                 "name, such as name='strict' for a reward of the kit, or "
                 "strict.__name__ = 'strict' for a function."
             )
-        weights[name] = check_weight(changed.get(name, getattr(reward, "weight", 1.0)), name)
+        own_weight = _attribute(reward, "weight", default=1.0)
+        weights[name] = weight_as_float(changed.get(name, own_weight), name)
     unknown = changed.keys() - weights.keys()
     if unknown:
         names = ", ".join(map(repr, unknown))

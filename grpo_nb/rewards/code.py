@@ -25,6 +25,11 @@ _FENCE = re.compile(r"^[ \t]*```([^`\n]*)$", re.MULTILINE)
 
 
 def _as_set(value: Any) -> set[Any]:
+    """Return the items of a result as a set.
+
+    The items come from generated code. Equal hashes are refused, because a set of them would take
+    quadratic time.
+    """
     items = list(value)
     refuse_equal_hashes(items)
     return set(items)
@@ -77,6 +82,7 @@ def read_tests(value: Any) -> tuple[CodeTest, ...]:
     >>> [test.expected for test in read_tests(["assert add(1, 2) == 3"])]
     [3]
     """
+    # A dict is refused below, where the message shows it as a whole.
     cells = [value] if isinstance(value, (str, Mapping)) else value
     if not isinstance(cells, Iterable):
         raise ValueError(f"the tests are {cells!r:.80}: write a list of tests.")
@@ -117,6 +123,8 @@ def _read_assert(statement: ast.stmt) -> CodeTest:
         ):
             expected = _value(right)
             if isinstance(operator, ast.Is):
+                if not (expected is None or isinstance(expected, bool)):
+                    raise ValueError("`is` is for None, True and False; write == for other values")
                 comparison = "is"
             match call:
                 case ast.Call(func=ast.Name(id=name), args=[ast.Call() as inner], keywords=[]) if (
@@ -191,6 +199,7 @@ class code_tests(Reward):
     column: str = "tests"
     all_or_nothing: bool = False
     limits: Limits | None = None
+    range = (0.0, 1.0)
 
     def check(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Check that the tests of every row can be read.
@@ -226,16 +235,16 @@ class code_tests(Reward):
             # The machine failed, which says nothing about the code: TRL leaves a None out.
             return None
         passed = 0
-        for test, answer in zip(tests, outcome.answers, strict=True):
-            passed += test.accepts(answer)
+        for test, result in zip(tests, outcome.answers, strict=True):
+            passed += test.accepts(result)
         share = passed / len(tests)
         return float(share == 1.0) if self.all_or_nothing else share
 
 
 def extract_code(text: str, format: AnswerFormat) -> str | None:
-    """Return the code of a completion; None if there is none.
+    """Return the code of a completion: the last Python block of the answer slot, or the whole slot.
 
-    The code is the last ```python block of the answer slot, or the whole slot if it has no block.
+    None without a slot, or if its only blocks are unclosed or in another language.
 
     >>> from grpo_nb.tasks import xml
     >>> extract_code("<answer>\\n```python\\nx = 1\\n```\\n</answer>", xml())
@@ -251,7 +260,7 @@ def extract_code(text: str, format: AnswerFormat) -> str | None:
 
 
 def _python_blocks(text: str) -> list[str]:
-    """Return the closed blocks of Python in a text.
+    """Return the blocks of Python in a text, without unclosed ones.
 
     It walks from fence to fence. One pattern for a whole block would take quadratic time on a text
     of fences that are never closed.

@@ -22,6 +22,8 @@ class xml_format(Reward):
     [1.0, 0.0]
     """
 
+    range = (0.0, 1.0)
+
     def score_text(self, text: str, row: dict[str, Any]) -> float:
         return float(self.format.is_exact(text))
 
@@ -38,6 +40,8 @@ class xml_tags(Reward):
     >>> xml_tags()(completions=["<answer>7</answer>"])
     [0.5]
     """
+
+    range = (0.0, 1.0)
 
     def score_text(self, text: str, row: dict[str, Any]) -> float:
         return self.format.completeness(text)

@@ -22,17 +22,18 @@ from grpo_nb.core.words import in_line, require_number
 from grpo_nb.rewards.base import (
     Completion,
     Reward,
-    as_range,
     completion_text,
     is_async,
     rows_of,
+    valid_range,
 )
 
 Messages = list[dict[str, str]]
 Ask = Callable[[Messages], str]
 JudgeVerdict = Literal["fit as a reward", "not fit as a reward", "too few labels to tell"]
+_NUMBER = r"[0-9]+(?:\.[0-9]+)?"
 _SCORE_LINE = re.compile(
-    r"[*_# ]*score[*_ ]*:[*_ ]*(-?[0-9]+(?:\.[0-9]+)?)[*_ ]*\.?", re.IGNORECASE
+    rf"[*_# ]*score[*_ ]*:[*_ ]*(-?{_NUMBER})(?: ?/ ?({_NUMBER}))?[*_ ]*\.?", re.IGNORECASE
 )
 # Kept replies and measured agreements belong to this exact text: a change makes them invalid.
 _PROMPT = """\
@@ -123,6 +124,7 @@ class judge(Reward):
         default=None, init=False, compare=False, repr=False
     )
     """Verdict and sentence of the last `gn.checks.agreement` with this judge."""
+    range = (0.0, 1.0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -131,7 +133,7 @@ class judge(Reward):
                 "a judge needs a function and a rubric in words: "
                 "gn.rewards.judge(ask, 'A good answer ...')."
             )
-        if as_range(self.scale) is None:
+        if valid_range(self.scale) is None:
             raise ValueError(
                 f"scale = {in_line(self.scale)} must be the worst and the best score, "
                 "such as (1, 5)."
@@ -142,7 +144,8 @@ class judge(Reward):
                 "client such as openai.OpenAI() instead of AsyncOpenAI()."
             )
         require_number("concurrent", self.concurrent, 1)
-        # The reward is frozen. A list would be unequal to the same tuple, and cannot be hashed.
+        # The reward is frozen. A list would be unequal to the same tuple, and cannot be hashed. The
+        # ends are not made floats, because the record of an earlier run may have 1 and 5.
         object.__setattr__(self, "scale", tuple(self.scale))
         # The replies are no field, because they change.
         object.__setattr__(self, "replies", _read_replies(self.cache))
@@ -167,7 +170,8 @@ class judge(Reward):
     def read_score(self, reply: str) -> float | None:
         """Return the number in the last line of a reply, `Score: N`.
 
-        None if the last line is another one, or the number is outside the scale.
+        `Score: 4/5` is read too, if 5 is the upper end of the scale. None if the last line is
+        another one, or the number is outside the scale.
 
         >>> judge(print, "Is it kind?").read_score("Kind, but curt.\\n**Score: 4**")
         4.0
@@ -176,8 +180,10 @@ class judge(Reward):
         match = _SCORE_LINE.fullmatch(last_line)
         if match is None:
             return None
+        low, high = self.scale
         score = float(match[1])
-        return score if self.scale[0] <= score <= self.scale[1] else None
+        is_of_this_scale = match[2] is None or float(match[2]) == high
+        return score if is_of_this_scale and low <= score <= high else None
 
     def judged(self, texts: Sequence[str], rows: Sequence[dict[str, Any]]) -> list[JudgeReply]:
         """Return score and reply for each answer. Answers without a kept reply are sent together.
@@ -189,7 +195,8 @@ class judge(Reward):
 
         Raises:
             ValueError: A row has no question.
-            EnvironmentProblem: All new calls failed, and not only a single one after kept replies.
+            EnvironmentProblem: All new calls failed (a single failure is tolerated if the judge has
+                replied before).
         """
         pairs = zip(texts, rows, strict=True)
         requests = [self.messages(_question(row), text) for text, row in pairs]
@@ -204,7 +211,7 @@ class judge(Reward):
         # The client of `ask` has tried again already, so the server does not work. But a server
         # that has replied before may refuse a single answer for its content, and it would do so
         # again in a resumed training.
-        may_be_refusal = len(failures) == 1 and self.replies
+        may_be_refusal = len(failures) == 1 and bool(self.replies)
         if failures and len(failures) == len(new_requests) and not may_be_refusal:
             error = next(iter(failures.values()))
             raise EnvironmentProblem(
@@ -268,6 +275,8 @@ class judge(Reward):
                 file.write(f"\n{json.dumps([key, reply])}\n")
 
     def _key(self, messages: Messages) -> str:
+        # `messages` contains rubric and scale already. They stay, because the keys of kept replies
+        # depend on them.
         scale = [float(end) for end in self.scale]
         content = json.dumps([self.model, self.rubric, scale, messages])
         return hashlib.sha256(content.encode()).hexdigest()[:32]
@@ -293,5 +302,6 @@ def _read_replies(cache: str | Path | None) -> dict[str, str]:
         for line in Path(cache).read_text("utf-8").splitlines():
             # A process that was killed leaves an incomplete line, and a person may write any line.
             with contextlib.suppress(ValueError, TypeError):
-                replies.update([json.loads(line)])
+                key, reply = json.loads(line)
+                replies[key] = reply
     return replies

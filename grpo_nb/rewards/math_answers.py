@@ -2,12 +2,12 @@ r"""The reward for mathematical answers.
 
 An answer is compared in three steps:
 
-1. Normalise: `math_shapes` writes both answers in one LaTeX and splits them into their parts.
-2. Compare: `_is_same_normalized` compares numbers and words, and `_has_same_parts` everything else
-   part by part. Only expressions go to math-verify, in another process (`math_worker`).
-3. Gate: before that, `is_single_answer` lets only one answer through. math-verify was made to find
-   an answer in a text and to forgive; it takes `41 = 42`, `42 \text{ is wrong}` and `x + 1 = 42`
-   for 42, and `1 2 3 4` for 10.
+1. Normalise: `math_shapes` writes both answers in one LaTeX. `_is_same_normalized` then compares
+   numbers and words, and `_has_same_parts` splits everything else and compares it part by part.
+2. Gate: `is_single_answer` lets only an expression with one answer through. math-verify was made to
+   find an answer in a text and to forgive; it takes `41 = 42`, `42 \text{ is wrong}` and
+   `x + 1 = 42` for 42, and `1 2 3 4` for 10.
+3. Compare: math-verify compares the expressions, in another process (`math_worker`).
 """
 
 import re
@@ -16,7 +16,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from grpo_nb.rewards.answers import SlotReward, is_copied_from_question
+from grpo_nb.rewards.answers import (
+    SlotReward,
+    is_contradictory_option,
+    is_copied_from_question,
+)
 from grpo_nb.rewards.math_shapes import (
     EXPRESSION,
     LIST,
@@ -51,11 +55,13 @@ _INEQUALITY = re.compile(r"[<>]|\\[lg]e")
 _TOWER = re.compile(r"[0-9)}]\s*\^\s*[({]*\s*(?:[0-9]{5}|[0-9]+[)}\s]*\^)")
 # A number in another base, such as 101_{2}, which math-verify reads as a product.
 _BASE = re.compile(r"[0-9]_\{")
+# A derivative: math-verify reads f'(x) as f(x).
+_PRIMES = re.compile(r"[^\s']'+")
 _AND_OR = re.compile(r"\b(?:and|or)\b")
 # A digit, an operator, a bracket or a comma; or a single small letter.
 _HAS_MATHS = re.compile(r"[0-9\\^_+*/=<>(|,;-]|^[a-z]$")
 _NOT_AN_EXPRESSION = re.compile(
-    r".*[\"'].*"  # JSON
+    r".*(?:\"|(?<![\w)}'])').*"  # JSON; a quotation mark after a letter or bracket is a prime
     r"|0\d+"  # 007
     r"|\d{1,4}([-/.])\d{1,2}\1\d{1,4}"  # 2025-06-03
     r"|(?:[\d.]+ ?[A-Za-z]+,? ?){2,}",  # 2 h 20 min
@@ -109,16 +115,20 @@ class maths(SlotReward):
         return [boxed_answers(gold) for gold in super().golds(row)]
 
     def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
-        return equals_gold(given, gold) and not is_copied_from_question(given, gold, row)
+        if not is_same_maths(given, gold) or is_contradictory_option(given, gold, row):
+            return False
+        # The text of an option is copied from the question, and is right.
+        is_option_or_words = read_number(gold) is None and is_same_answer(given, gold)
+        return is_option_or_words or not is_copied_from_question(given, gold, row)
 
 
-def equals_gold(given: str, gold: str) -> bool:
+def is_same_maths(given: str, gold: str) -> bool:
     r"""Return True if the text in an answer slot is the gold answer.
 
     Raises:
         Undecided: A comparison of two expressions was not finished.
 
-    >>> equals_gold(r"\{2, 1\}", "1, 2"), equals_gold("1+x", "x+1")
+    >>> is_same_maths(r"\{2, 1\}", "1, 2"), is_same_maths("1+x", "x+1")
     (True, True)
     """
     if is_same_answer(given, gold):
@@ -159,15 +169,14 @@ def _has_same_parts(given: str, gold: str) -> bool:
         # Two equations or inequalities are compared as a whole.
         return _is_same_expression(given, gold)
     # `x = 1, y = 2` is also the tuple (1, 2).
-    have_matching_kinds = len(kinds) == 1 or kinds in ({NAMED, TUPLE}, {NAMED, LIST})
-    have_same_length = len(shape.parts) == len(gold_shape.parts)
-    if not (have_matching_kinds and have_same_length):
+    if len(kinds) > 1 and kinds not in ({NAMED, TUPLE}, {NAMED, LIST}):
+        return False
+    if len(shape.parts) != len(gold_shape.parts):
         return False
     if kinds == {EXPRESSION}:
         # `x = x + 1` does not define x.
         names = re.findall(r"\\[A-Za-z]+|[A-Za-z]", gold)
-        is_circular = not gold_shape.name and shape.name in names
-        if is_circular:
+        if shape.name in names and not gold_shape.name:
             return False
         return _is_same_expression(shape.parts[0], gold_shape.parts[0])
     if _INEQUALITY.search(gold) and len(set(_AND_OR.findall(f"{given} {gold}"))) > 1:
@@ -183,7 +192,7 @@ def _is_same_in_any_order(parts: Sequence[str], gold_parts: Sequence[str]) -> bo
     unmatched = list(gold_parts)
     for part in parts:
         for gold_part in unmatched:
-            # Equality is transitive (except where a unit is missing), so the first will do.
+            # Greedy; wrong only for lists where one part lacks a unit.
             if _is_same_normalized(part, gold_part):
                 unmatched.remove(gold_part)
                 break
@@ -199,6 +208,8 @@ def _is_same_expression(given: str, gold: str) -> bool:
         # The gold answer has no unit.
         given = with_unit[1].strip()
     if _BASE.search(gold) or not is_single_answer(given, gold):
+        return False
+    if set(_PRIMES.findall(given)) != set(_PRIMES.findall(gold)):
         return False
     return are_equal_expressions(given, gold)
 

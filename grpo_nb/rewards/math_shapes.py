@@ -1,7 +1,7 @@
 r"""Write a mathematical answer in one kind of LaTeX, and split it into its parts.
 
-`normalize_latex` changes no meaning: `\leq`, `<=` and the sign itself become `\le`. `Shape.of` then
-reads what the answer consists of: one expression, or the parts of a list, tuple, interval or ratio.
+`normalize_latex` is meant to keep the meaning: `\leq`, `<=` and the sign itself become `\le`.
+`Shape.of` then splits the answer: one expression, or the parts of a list, tuple, interval or ratio.
 `x < 1 or x > 3` becomes the union of two intervals, which is one expression.
 """
 
@@ -95,7 +95,7 @@ _REWRITES: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
     ),
 ]
 
-_SYMBOL = r"(?:[A-Za-z]|\\[a-z]+)(?:_\{\w+\})?'?"
+_SYMBOL = r"(?:[A-Za-z]|\\[a-z]+)(?:_\{\w+\})?'*"
 # x, f(x) and (x, y) are names.
 _NAME = rf"(?:{_SYMBOL}(?:\(\s*{_SYMBOL}\s*\))?|\(\s*{_SYMBOL}(?:\s*,\s*{_SYMBOL})+\s*\))"
 _NAME_BEFORE = re.compile(rf"\s*({_NAME})\s*(?:=(?!=)|\\in(?![A-Za-z]))\s*")
@@ -175,7 +175,7 @@ def without_spaces(text: str) -> str:
 def split_name(text: str) -> tuple[str, str]:
     r"""Split `x = 42` into `x` and `42`; the name is empty if there is none.
 
-    `f(x)` and `(p, q)` are names as well, and a number is none. `x \in 1` gives `x`, as `x =` does.
+    `f(x)` and `(p, q)` are names as well, and a number is none.
 
     >>> split_name("x = 42"), split_name("41 = 42"), split_name("f(x) = 2x")
     (('x', '42'), ('', '41 = 42'), ('f(x)', '2x'))
@@ -191,7 +191,7 @@ def is_name(text: str) -> bool:
     return re.fullmatch(_NAME, text.strip()) is not None
 
 
-def in_brackets(text: str) -> tuple[str, str]:
+def split_brackets(text: str) -> tuple[str, str]:
     """Return the pair of brackets around a whole text, such as `[)`, and the content.
 
     The pair is empty for any other text: `(1)(2)` is in two pairs.
@@ -235,7 +235,7 @@ def split_list(text: str) -> list[str]:
     >>> split_list(r"\{1,000, 2\}"), split_list("(1, 2)")
     (['1,000', '2'], ['(1, 2)'])
     """
-    pair, content = in_brackets(text)
+    pair, content = split_brackets(text)
     if pair != TUPLE:
         text = content
     parts = split_outside_brackets(text, _SEPARATOR)
@@ -253,7 +253,8 @@ class Shape:
     kind: str
     """A list, ratio or expression, or the brackets of a tuple or interval, such as `[)`.
 
-    `x = 1, y = 2` is of the kind "named": each part has a name of its own. Letters are sorted.
+    `x = 1, y = 2` is of the kind "named": each part has a name of its own. If all names are single
+    letters, the parts are sorted by name.
     """
     parts: list[str]
 
@@ -261,7 +262,7 @@ class Shape:
     def of(cls, text: str) -> Shape:
         """Return the shape of a normalised text."""
         text = _with_intervals(text)
-        pair, content = in_brackets(text)
+        pair, content = split_brackets(text)
         if pair in _TUPLES_AND_INTERVALS:
             parts = split_outside_brackets(content, "[,;]")
             if len(parts) > 1:

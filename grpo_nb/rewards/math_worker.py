@@ -44,12 +44,13 @@ def are_equal_expressions(given: str, gold: str) -> bool:
 
     Raises:
         Undecided: The pair took more than `PAIR_SECONDS`, or its worker broke down.
+        EnvironmentProblem: No worker starts on this machine.
     """
     global _worker
     with _lock:
         if _worker is None or _worker.poll() is not None:
             _worker = _start()
-        # The limit goes with the pair, because the worker does not see if it is changed here.
+        # `PAIR_SECONDS` may be changed in this process (tests), so it is sent along.
         line = _exchange(_worker, json.dumps([given, gold, PAIR_SECONDS]))
     # No line if the worker has ended, and null if its memory was used up.
     verdict = json.loads(line or "null")

@@ -1,12 +1,12 @@
 """Decide which answers are correct, so that evaluation measures what a training rewards.
 
-A grader says whether an answer is correct. `deciding_reward` chooses it from the rewards of a
+A grader decides whether an answer is correct. `deciding_reward` chooses it from the rewards of a
 training, as the first of these:
 
 1. The only reward of the set that compares the answer slot, if the rows have the column that it
    reads. It is a `SlotReward`, such as `maths()` or a user's subclass.
-2. If the set has no `SlotReward`: the user's own function, or the kit's `code_tests()`, that alone
-   has the highest weight of all rewards. It is not marked with `gn.rewards.relative`.
+2. If the set has no `SlotReward`: the one function (the user's or `code_tests()`) with the highest
+   weight, unless it is marked `relative`.
 3. `correctness()`.
 
 The functions are in the order of their use: choose a grader, describe it, apply it to answers in
@@ -88,18 +88,18 @@ def deciding_reward(
         return slot_rewards[0] if is_only_one and has_column else None
     weights = weights_by_name(rewards)
     highest = max(weights.values())
-    main = []
+    heaviest = []
     for reward in rewards:
         may_decide = not is_from_kit(reward) or isinstance(reward, code_tests)
         # A relative score has no meaning without the other scores of the call.
         may_decide = may_decide and not is_relative(reward)
         if may_decide and weights[reward_name(reward)] == highest > 0:
-            main.append(reward)
-    return main[0] if len(main) == 1 else None
+            heaviest.append(reward)
+    return heaviest[0] if len(heaviest) == 1 else None
 
 
 def choose_grader(
-    decider: RewardFunction | None,
+    reward: RewardFunction | None,
     rows: Sequence[Mapping[str, Any]],
     format: AnswerFormat,
     *,
@@ -113,12 +113,17 @@ def choose_grader(
 
     1. The upper end of the function's attribute `range`.
     2. The lowest score of a gold answer that is above all wrong and empty ones. Questions may be
-       worth different scores: if right answers score 1 or 3 and wrong ones 0, it is 1. If wrong
-       answers to the hard question score 2, it is 3.
+       worth different scores:
+
+       | gold answers score | wrong answers score | full score |
+       | --- | --- | --- |
+       | 1 or 3 | 0 | 1 |
+       | 1 or 3 | 0 or 2 | 3 |
+
     3. 1.0.
 
     Args:
-        decider: From `deciding_reward`. A function may return booleans. A `SlotReward` is a grader
+        reward: From `deciding_reward`. A function may return booleans. A `SlotReward` is a grader
             itself, and None is `correctness()`.
         rows: Data rows, with `answer`.
         format: The format in which the questions are asked.
@@ -134,8 +139,8 @@ def choose_grader(
     >>> choose_grader(twice, rows, xml()).full_score
     2.0
     """
-    if decider is None or isinstance(decider, SlotReward):
-        return decider or correctness()
+    if reward is None or isinstance(reward, SlotReward):
+        return reward or correctness()
     # Imported here, because importing the package must not load it.
     import numpy as np
 
@@ -146,14 +151,14 @@ def choose_grader(
     texts = [*in_format, *[""] * len(golds)]
     # Each text gets a new environment, because the function may change it.
     started_rows = [dict(start_episode(row)) for row in [*tried_rows] * 3]
-    scores = _function_scores(decider, texts, started_rows, tokenizer=tokenizer) if texts else []
+    scores = _function_scores(reward, texts, started_rows, tokenizer=tokenizer) if texts else []
     # A text without a score is below every text with one.
     scores = np.nan_to_num(scores, nan=-np.inf)
     gold_scores = scores[: len(golds)]
     other_scores = scores[len(golds) :]
     highest_other = np.max(other_scores, initial=-np.inf)
     full_scores = gold_scores[gold_scores > highest_other + _ROUNDING]
-    declared_range = range_of(decider)
+    declared_range = range_of(reward)
     if declared_range is not None:
         # It takes precedence: the gold answers of eight rows may not reach it.
         _, full_score = declared_range
@@ -167,7 +172,7 @@ def choose_grader(
     if not full_scores.size:
         reason += "; no gold answer scores above a wrong one"
     return FunctionGrader(
-        function=decider,
+        function=reward,
         full_score=full_score,
         reason=reason,
         # If all gold answers are the same, no wrong one was tried.

@@ -77,8 +77,8 @@ def last_candidates(
     """Return the readings of the last candidate for an answer in a text.
 
     A text is read with and without its closing mark, because `exact_text` compares every character.
-    An equation is read as a whole, and its last side alone. The list is empty if there is no
-    candidate.
+    An equation is read as a whole, and its last side alone. Without a candidate the list is empty,
+    or its texts are.
 
     Args:
         text: The completion.
@@ -87,11 +87,11 @@ def last_candidates(
         format: The answer format, whose marks are left out.
         labels: The labels of the task, if it has any.
 
-    >>> xml_format = AnswerFormat(name="xml", answer_open="<answer>", answer_close="</answer>")
+    >>> from grpo_nb.tasks.formats import xml
     >>> question = "What is 8 + 4?"
-    >>> last_candidates("What is 8 + 4? It is 12.", "12", question=question, format=xml_format)
+    >>> last_candidates("What is 8 + 4? It is 12.", "12", question=question, format=xml())
     ['12']
-    >>> last_candidates("What is 8 + 4?", "4", question=question, format=xml_format)
+    >>> last_candidates("What is 8 + 4?", "4", question=question, format=xml())
     []
     """
     text = _without_marks(text[-_LONGEST_TEXT:], format)

@@ -26,11 +26,13 @@ from grpo_nb.rewards.base import Reward, RewardFunction, unwrap_partial
 from grpo_nb.sandbox.jobs import Limits
 from grpo_nb.tasks.formats import AnswerFormat
 
-#: The public reward classes of `grpo_nb.rewards`, by name. Their base classes are capitalised.
+#: The public reward classes of `grpo_nb.rewards`, by name, without their base classes.
 _KIT_REWARDS: dict[str, type[Reward]] = {
     name: value
     for name, value in vars(rewards).items()
-    if isinstance(value, type) and issubclass(value, Reward) and name.islower()
+    if isinstance(value, type)
+    and issubclass(value, Reward)
+    and value not in (Reward, rewards.SlotReward)
 }
 # Parameters of kit rewards that are objects; a record has their fields.
 _OBJECT_PARAMETERS = {"format": AnswerFormat, "limits": Limits}
@@ -105,6 +107,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
         if before["kind"] or now["kind"]:
             return f"it was {before['call']} and is {now['call']}"
         return "its source changed"
+    # Records of the first versions have no state.
     if before.get("state", "") != now["state"]:
         return "it holds other values now (attributes, closure or arguments)"
     return ""

@@ -2,9 +2,9 @@
 
 `score` builds the keywords of a call (`make_batch`), calls each reward (`call_reward`) and reads
 its scores (`to_floats`). A reward may return None for no score; from then on it is NaN, as in TRL.
-`group_advantages` is the trainer's formula. Three features of TRL are not
-covered: reward models, `scale_rewards="batch"`, and
-`multi_objective_aggregation="normalize_then_sum"`, whose advantages do not follow from the totals.
+`group_advantages` is the trainer's formula. Three features of TRL are not covered: reward models,
+`scale_rewards="batch"`, and `multi_objective_aggregation="normalize_then_sum"`, whose advantages do
+not follow from the totals.
 """
 
 from __future__ import annotations
@@ -44,8 +44,7 @@ TRL_KEYWORDS = (
     "log_metric",
 )
 """Keywords that trl 1.15 passes to a reward besides the columns of the data."""
-# Columns for which TRL passes its own values. It drops these three itself; a column named as
-# another of its keywords would be passed twice, which is an error.
+# TRL ignores data columns with these names; other TRL keywords raise an error.
 _REPLACED_BY_TRL = ("prompt", "completion", "completion_ids")
 # TRL holds scores in a float32 tensor.
 _FLOAT32_MAX = 3.4028234663852886e38
@@ -100,6 +99,11 @@ def make_batch(
     if len(listed_rows) != len(completions):
         raise ValueError(
             f"{len(listed_rows)} rows for {len(completions)} completions: pass one for each."
+        )
+    if completion_ids is not None and len(completion_ids) != len(completions):
+        raise ValueError(
+            f"{len(completion_ids)} completion_ids for {len(completions)} completions: "
+            "pass one list of token ids for each."
         )
     first_row = listed_rows[0]
     # `prompt` first: it is what the model read, with the system prompt and the examples.
@@ -329,7 +333,9 @@ def find_failure(
         EnvironmentProblem: The machine failed on a row, which says nothing about the row.
     """
     name = reward_name(reward)
-    for place, text in enumerate(texts):
+    # The reward may have shortened a list before it failed.
+    shortest = min(len(values) for values in batch.values() if values is not None)
+    for place, text in enumerate(texts[:shortest]):
         row_alone = {}
         for column, values in batch.items():
             row_alone[column] = None if values is None else [values[place]]
@@ -373,7 +379,7 @@ def group_advantages(
     """
     if scale_rewards not in ("group", "none"):
         raise ValueError(f"scale_rewards = {scale_rewards!r} must be 'group' or 'none'.")
-    if num_generations < 1 or not totals or len(totals) % num_generations:
+    if num_generations < 1 or len(totals) == 0 or len(totals) % num_generations:
         raise ValueError(
             f"{len(totals)} totals cannot be divided into groups of "
             f"num_generations = {num_generations}."

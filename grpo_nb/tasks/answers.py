@@ -40,8 +40,10 @@ _OPTION_LETTER = re.compile(
     re.DOTALL,
 )
 # A letter followed by one of these words, or by a second letter, is not a clear choice: "B or C",
-# "B, C", "B is wrong". "B) Romeo and Juliet" is refused too, unless the question shows its options.
-_HEDGE = re.compile(r"(?i)\b(?:or|nor|and|not|but|if|wrong|maybe|either|instead|rather|[a-z])\b")
+# "B, C", "B is wrong". "B) Romeo and Juliet" is refused too. The s of "Newton's" is no letter.
+_HEDGE = re.compile(
+    r"(?i)\b(?:or|nor|and|not|but|if|wrong|maybe|either|instead|rather|(?<!\w')[a-z])\b"
+)
 # The mark after a single letter may be one of mathematics: n! is not n.
 _END_OF_SENTENCE = re.compile(r"""(?:(?<=[^\W\d_]{2})|(?<=[*"'_`]))[.!]+$""")
 

@@ -49,9 +49,9 @@ _SPELLINGS = {
     r"\\(?:left|right|displaystyle|textstyle)(?![A-Za-z])\s*|\\!\s*": "",
     r"(?<!\\)\\[,;: ]|(?<=\S)~(?=[^\s~])|[^\S\n]+": " ",
     r"\s*\{\s*,\s*\}\s*": ",",
-    r"\\+\$": "$",
+    r"(?<!\\)\\+\$": "$",
     r"^\$([^$]*)\$(?=\s*[a-z%\\][^$]*$)": r"\1",  # $4$ inches
-    r"(?i)\s*\\text\{\s*(?:per ?cent|pct)\s*\}|\s*\\+%|\s*\b(?:per ?cent|pct)\b": "%",
+    r"(?i)\s*\\text\{\s*(?:per ?cent|pct)\s*\}|\s*(?<!\\)\\+%|\s*\b(?:per ?cent|pct)\b": "%",
     r"\s*\^\s*(?:\\circ|\{\s*\\circ\s*\})|\\degree(?![a-z])": r"^{\\circ}",
     r"\\[dtc]frac(?![A-Za-z])": r"\\frac",
     r"\\frac\s*([0-9A-Za-z])": r"\\frac{\1}",
@@ -74,6 +74,14 @@ def strip_markup(text: str) -> str:
         return text
     text = _unwrapped(in_ascii(text))
     return _unwrapped(rewrite(text, _SPELLINGS))
+
+
+def in_one_spelling(text: str) -> str:
+    """Return a text of any length spelled as `strip_markup` spells it, with the marks around it.
+
+    Long runs of white space must be collapsed before, because the patterns are slow on them.
+    """
+    return rewrite(in_ascii(text), _SPELLINGS)
 
 
 def rewrite(text: str, spellings: Mapping[str, str]) -> str:

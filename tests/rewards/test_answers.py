@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+import numpy
 import pytest
 
 from grpo_nb import rewards
@@ -48,6 +49,14 @@ def test_copied_question_is_seen_in_the_last_chat_turn(case) -> None:
     assert replace(case, columns=case.columns | {"prompts": chat}).scores_given() == case.scores
 
 
+def numpy_of_lists(lists: list) -> numpy.ndarray:
+    """Return lists as a cell of a Parquet file: an array of arrays."""
+    cell = numpy.empty(len(lists), dtype=object)
+    for place, values in enumerate(lists):
+        cell[place] = numpy.array(values, dtype=object)
+    return cell
+
+
 FORMATS = pytest.mark.parametrize(
     "format",
     [formats.xml(), formats.think_answer(), formats.boxed(), formats.hashes()],
@@ -92,6 +101,35 @@ def test_missing_column_error_shows_the_fix(make) -> None:
 def test_text_after_a_letter_is_that_of_the_option(question: str, given: str, score: float) -> None:
     reward = correctness()
     assert reward(completions=[slot(given)], answer=["B"], prompts=[question]) == [score]
+
+
+OPTIONS = [
+    "Newton\u2019s law",
+    "10\u201320 km",
+    "\u00bd",
+    "90\u00b0",
+    "50 percent",
+    "$\\frac12$ of it",
+    "**bold** words",
+    "Rome (Italy)",
+]
+
+
+@pytest.mark.parametrize("make", [correctness, rewards.maths])
+@pytest.mark.parametrize("option", OPTIONS, ids=ascii)
+@pytest.mark.parametrize(
+    "question",
+    [
+        pytest.param("Which?\nA) first\nB) {}\nC) third", id="lines"),
+        pytest.param("(A) first, (B) {}, (C) third?", id="one line"),
+        pytest.param("A long text. " * 300 + "A) first B) {} C) third", id="long"),
+    ],
+)
+def test_option_copied_in_any_spelling_is_right(question: str, option: str, make) -> None:
+    prompts = [question.format(option)] * 3
+    completions = [slot(f"B) {option}"), slot("B) first"), slot("B) third")]
+    scores = make()(completions=completions, answer=["B"] * 3, prompts=prompts)
+    assert scores == [1.0, 0.0, 0.0]
 
 
 ASKED_BEFORE = [
@@ -178,6 +216,13 @@ def test_correctness_accepts_each_right_json(given: str, score: float) -> None:
     accepted = [["[1]", "[2]"]]
     reward = correctness()
     assert reward(completions=[slot(given)], answer=["[1]"], accepted_answers=accepted) == [score]
+
+
+@pytest.mark.parametrize("make", [list, numpy_of_lists], ids=["list", "numpy"])
+def test_list_in_a_list_of_gold_answers_is_json(make) -> None:
+    golds = make([["a"], ["b", None]])
+    completions = [slot('["a"]'), slot('["b", null]'), slot("['a']")]
+    assert correctness()(completions=completions, answer=[golds] * 3) == [1.0, 1.0, 0.0]
 
 
 @dataclass(frozen=True, kw_only=True)

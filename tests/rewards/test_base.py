@@ -155,6 +155,30 @@ def test_name_of_a_partial_is_the_one_trl_gives_it() -> None:
     assert base.reward_name(reward) == get_callable_name(reward) == "graded"
 
 
+def test_partial_has_the_attributes_of_its_function() -> None:
+    def ranked(completions: list, **columns: object) -> list[float]:
+        return [0.0 for _ in completions]
+
+    ranked.weight = 3.0
+    ranked.range = (0, 5)
+    reward = functools.partial(functools.partial(base.relative(ranked), level=1), other=2)
+    assert base.weights_by_name(reward) == {"ranked": 3.0}
+    assert base.range_of(reward) == (0.0, 5.0)
+    assert base.is_relative(reward)
+    reward.weight = 0.5
+    assert base.weights_by_name(reward) == {"ranked": 0.5}
+
+
+def test_method_can_be_marked_as_relative() -> None:
+    class Ranking:
+        def ranks(self, completions: list, **columns: object) -> list[float]:
+            return [0.0 for _ in completions]
+
+    reward = base.relative(Ranking().ranks)
+    assert base.is_relative(reward)
+    assert base.reward_name(reward) == "ranks"
+
+
 def test_weights_are_one_where_a_reward_has_none() -> None:
     rewards = [graded, xml_tags(weight=0.5)]
     assert base.weights_by_name(rewards) == {"graded": 1.0, "xml_tags": 0.5}

@@ -69,6 +69,7 @@ BAD_TESTS = [
     (["assert f(1) == g(2)"], "Write call"),
     (["assert f(1) < 3"], "not an assert of a call"),
     (["x = 1"], "not an assert"),
+    (["assert f(1) is 500"], "`is` is for None, True and False"),
     (["assert abs(f(1) - 2.5) < 0.01"], "not an assert of a call"),
     (["assert 1 == 1"], "not an assert of a call"),
     (["assert f(*[1]) == 1"], "Write call"),

@@ -135,7 +135,10 @@ def test_judge_logs_replies_and_the_share_without_score() -> None:
         ("Score: 0", None),
         ("Score: 6", None),
         ("Score: -1", None),
-        ("Score: 4/5", None),
+        ("Score: 4/5", 4),
+        ("**Score: 4.5 / 5**", 4.5),
+        ("Score: 4/10", None),
+        ("Score: 4/5/5", None),
         ("Score: 4\nI hope this helps.", None),
         ("4", None),
         ("My score: 4", None),
@@ -209,6 +212,12 @@ def test_scale_may_be_a_list() -> None:
     assert {listed} == {gn.rewards.judge(print, "?", scale=(1, 5), cache=None)}
 
 
+def test_judge_has_the_record_of_earlier_versions() -> None:
+    # Its runs can still be resumed.
+    judge = gn.rewards.judge(print, "Is it kind?", cache=None)
+    assert record_of(judge)["hash"] == "0431eec197ecb27e"
+
+
 def test_cache_with_a_line_of_another_kind_is_read(tmp_path: Path) -> None:
     asked = Asked()
     call(kept(asked, tmp_path))
@@ -265,6 +274,8 @@ def test_pickled_judge_is_the_same_judge(tmp_path: Path) -> None:
         {"scale": (5, 1)},
         {"scale": (1, 2, 3)},
         {"scale": 5},
+        {"scale": ("1", "5")},
+        {"scale": "15"},
         {"scale": (1, float("inf"))},
         {"concurrent": 0},
     ],

@@ -122,3 +122,38 @@ def test_many_parts_in_another_order_are_the_same_list() -> None:
 def test_pickled_maths_still_scores() -> None:
     reward = pickle.loads(pickle.dumps(maths()))
     assert reward(completions=[slot("a+m")], answer=["m+a"]) == [1.0]
+
+
+@pytest.mark.parametrize(
+    ("given", "gold", "score"),
+    [
+        pytest.param("f'(x)=2x", "f'(x) = 2x", 1.0, id="same"),
+        pytest.param("2x", "f'(x) = 2x", 1.0, id="no name"),
+        pytest.param("2x", "f''(x) = 2x", 1.0, id="no name of two primes"),
+        pytest.param("f(x)=2x", "f'(x) = 2x", 0.0, id="function itself"),
+        pytest.param("f''(x)=2x", "f'(x) = 2x", 0.0, id="second derivative"),
+        pytest.param("3x", "f'(x) = 2x", 0.0, id="wrong"),
+        pytest.param("-2y + y' = x", "y' - 2y = x", 1.0, id="equation"),
+        pytest.param("y - 2y = x", "y' - 2y = x", 0.0, id="equation without prime"),
+        pytest.param("x'", "x", 0.0, id="prime too many"),
+        pytest.param("{'b': 2}", "{'a': 2}", 0.0, id="quoted text"),
+    ],
+)
+def test_primes_are_part_of_an_expression(given: str, gold: str, score: float) -> None:
+    assert scores_of([given], gold) == [score]
+
+
+@pytest.mark.parametrize(
+    ("question", "given", "gold", "score"),
+    [
+        pytest.param("Simplify 1 + x.", "1+x", "x+1", 0.0, id="copied"),
+        pytest.param("Divide by 1+x^2.", "1+x", "x+1", 1.0, id="before a power"),
+        pytest.param("Is it ax+1?", "x+1", "1+x", 1.0, id="after a letter"),
+        pytest.param("Is it 1+xy?", "1+x", "x+1", 1.0, id="before a letter"),
+        pytest.param("What is 84/2 meters?", "84/2 m", "42", 0.0, id="number with a unit"),
+    ],
+)
+def test_part_of_another_expression_is_no_copy(
+    question: str, given: str, gold: str, score: float
+) -> None:
+    assert maths()(completions=[slot(given)], answer=[gold], prompts=[question]) == [score]

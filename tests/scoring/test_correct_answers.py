@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 from grpo_nb.rewards import (
+    Reward,
     code_tests,
     correctness,
     exact_text,
@@ -13,6 +14,7 @@ from grpo_nb.rewards import (
     xml_format,
     xml_tags,
 )
+from grpo_nb.rewards.base import range_of
 from grpo_nb.scoring.correct_answers import (
     Grader,
     are_correct,
@@ -104,6 +106,20 @@ def test_full_score_fits_a_format_that_the_template_opens() -> None:
 
 def test_full_score_is_the_declared_maximum() -> None:
     assert choose_grader(Weighed(1.0, (0.0, 3.0)), ROWS, xml()).full_score == 3.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Points(Reward):
+    """A user's reward from 0 to 5, with no declared range."""
+
+    def score_text(self, text: str, row: dict) -> float:
+        return 5.0 if row["answer"] in text else float(len(text) > 0)
+
+
+def test_full_score_of_a_users_class_is_that_of_gold_answers() -> None:
+    grader = choose_grader(Points(), ROWS, xml())
+    assert grader.full_score == 5.0
+    assert range_of(Points()) is None
 
 
 def test_full_score_is_one_where_no_gold_answer_is_scored() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy
+import pandas
 import pytest
 import torch
 from transformers import AutoTokenizer, TrainerState
@@ -83,6 +84,12 @@ def trl_advantages():
 def test_advantages_equal_those_of_trl(trl_advantages, totals, size, scale) -> None:
     expected = pytest.approx(trl_advantages(totals, size, scale), abs=5e-4, rel=1e-5)
     assert group_advantages(totals, size, scale_rewards=scale) == expected
+
+
+@pytest.mark.parametrize("make", [numpy.array, pandas.Series])
+def test_advantages_of_an_array_are_those_of_a_list(make) -> None:
+    totals = [2.0, 0.0, 0.0, 0.0]
+    assert group_advantages(make(totals), 4) == group_advantages(totals, 4)
 
 
 def test_advantages_of_groups_of_none_are_refused() -> None:
@@ -236,6 +243,17 @@ def test_failing_reward_is_named_with_row_and_completion() -> None:
     assert isinstance(error.value.__cause__, ValueError)
 
 
+def test_failure_of_a_reward_that_shortens_a_list_is_reported() -> None:
+    def shortening(completions: list, **columns: object) -> list[float]:
+        if len(completions) > 1:
+            del completions[1:]
+            raise ValueError("too many")
+        return [0.0]
+
+    with pytest.raises(RewardError, match="'shortening' raised ValueError: too many"):
+        score(shortening, ["a", "b", "c"])
+
+
 def test_problem_of_the_machine_on_one_row_is_raised() -> None:
     def breaks_down(completions: list, **columns: object) -> list[float]:
         if len(completions) > 1:
@@ -283,6 +301,12 @@ def count_tokens(completions, completion_ids, **columns):
 
 def test_token_ids_are_passed_on() -> None:
     assert score(count_tokens, ["a"], completion_ids=[[1, 2, 3]]).totals == (3.0,)
+
+
+@pytest.mark.parametrize("ids", [[], [[1]], [[1]] * 3], ids=len)
+def test_token_ids_of_another_length_are_refused(ids: list) -> None:
+    with pytest.raises(ValueError, match=f"{len(ids)} completion_ids for 2 completions"):
+        score(count_tokens, ["a", "b"], completion_ids=ids)
 
 
 @pytest.mark.parametrize("name", ["prompts", "log_metric", "trainer_state"])
