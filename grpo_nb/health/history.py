@@ -40,11 +40,11 @@ LONG_WINDOW = 50
 MIN_ROWS = 5
 """Fewest rows of a mean. Five is also the fewest for which `rise_z` can reach `LIKELY_Z`."""
 
-MIN_ROWS_PER_SIDE = 8
-"""Fewest rows on either side of a rank test. With 8 against 8 rows the z-score can reach 3.4, which
-is just above `CLEAR_Z`."""
+MIN_ROWS_OF_WINDOW = 8
+"""Fewest rows of a window that is compared with another. In a rank test of 8 against 8 rows the
+z-score can reach 3.4, which is just above `CLEAR_Z`."""
 
-MIN_ROWS_FOR_CRITICAL = 2 * MIN_ROWS_PER_SIDE
+MIN_ROWS_FOR_CRITICAL = 2 * MIN_ROWS_OF_WINDOW
 """Fewest rows for a critical alert. With fewer, no rank test of one half against the other can rule
 out that the reward rises. `check_not_finite` needs no such test."""
 
@@ -58,12 +58,15 @@ NEARLY_ZERO = 1e-6
 ZERO_UPDATE = 1e-12
 """Gradient norm or learning rate up to which no weight moves."""
 
-ZERO_STD_SHARE = "zero_std_share"
+NO_SPREAD_SHARE = "no_spread_share"
 """Share of groups whose rewards are all equal: TRL's `frac_reward_zero_std`, or in older logs 0 or
 1, computed from `reward_std`."""
 
-HELD_OUT_METRICS = ("holdout/accuracy", "eval_reward")
-"""Held-out accuracy, as the kit logs it, or else the total reward of TRL's own evaluations."""
+HELD_OUT_ACCURACY = "holdout/accuracy"
+"""Held-out score that the kit logs."""
+
+HELD_OUT_TOTAL = "eval_reward"
+"""Total reward of TRL's own evaluations: the held-out score of a log without an accuracy."""
 
 ACCURACY_INTERVAL = {"holdout/accuracy_low", "holdout/accuracy_high"}
 """Ends of the 95 % interval of the held-out accuracy."""
@@ -143,14 +146,14 @@ class RunHistory:
     held_out: list[float] = field(default_factory=list)
     """Held-out scores."""
     held_out_metric: str = ""
-    """Metric of the held-out scores."""
+    """`HELD_OUT_ACCURACY` or `HELD_OUT_TOTAL`; empty before the first held-out score."""
     held_out_error: float = 0.0
     """Largest standard error of a held-out accuracy, 0 if it is not known."""
 
-    record_rewards: list[float] = field(default_factory=list)
-    """Rewards of the best block of `WINDOW` steps so far. A later block is a new record if its
-    z-score against this one is at least `LIKELY_Z`."""
-    length_at_record: float = 0.0
+    best_rewards: list[float] = field(default_factory=list)
+    """Rewards of the best block of `WINDOW` steps so far. A later block is better if its z-score
+    against this one is at least `LIKELY_Z`."""
+    length_at_best: float = 0.0
     """Median length of completions in the same block, 0 if it is not known."""
 
     def add(self, row: Mapping[str, Any]) -> None:
@@ -176,19 +179,25 @@ class RunHistory:
             self.step += 1
         self.max_steps = metrics.get("max_steps", self.max_steps)
         # 3. The held-out score.
-        for metric in HELD_OUT_METRICS:
-            if metric in metrics:
-                self.held_out.append(metrics[metric])
-                self.held_out_metric = metric
-                break
-        if metrics.keys() >= ACCURACY_INTERVAL:
-            width = metrics["holdout/accuracy_high"] - metrics["holdout/accuracy_low"]
-            self.held_out_error = max(self.held_out_error, width / (2 * Z_95))
+        self._add_held_out(metrics)
         # 4. The reward. Evaluation rows have an `eval_loss` and the summary a `train_loss`. In a
         # training row, TRL leaves a reward out that is NaN or None for every completion.
         self.is_reward_missing = "loss" in numbers and "reward" not in numbers
         if "reward" in metrics:
             self._add_reward_row(metrics)
+
+    def _add_held_out(self, metrics: Metrics) -> None:
+        if HELD_OUT_ACCURACY in metrics and self.held_out_metric != HELD_OUT_ACCURACY:
+            # Totals of earlier rows are dropped, because they have another scale.
+            self.held_out_metric = HELD_OUT_ACCURACY
+            self.held_out = []
+        elif HELD_OUT_TOTAL in metrics and not self.held_out_metric:
+            self.held_out_metric = HELD_OUT_TOTAL
+        if self.held_out_metric in metrics:
+            self.held_out.append(metrics[self.held_out_metric])
+        if metrics.keys() >= ACCURACY_INTERVAL:
+            width = metrics["holdout/accuracy_high"] - metrics["holdout/accuracy_low"]
+            self.held_out_error = max(self.held_out_error, width / (2 * Z_95))
 
     def _add_reward_row(self, metrics: Metrics) -> None:
         if self.reward_rows == 0:
@@ -204,26 +213,26 @@ class RunHistory:
         for name, value in metrics.items():
             self.lowest[name] = min(value, self.lowest.get(name, value))
             self.highest[name] = max(value, self.highest.get(name, value))
-        if self.reward_rows % self.rows_in(WINDOW, MIN_ROWS_PER_SIDE) == 0:
-            self._update_record()
+        if self.reward_rows % self.rows_in(WINDOW, MIN_ROWS_OF_WINDOW) == 0:
+            self._update_best()
 
-    def _update_record(self) -> None:
+    def _update_best(self) -> None:
         block = self.last_values("reward")
-        is_better = mann_whitney_z(self.record_rewards, block) >= LIKELY_Z
-        if is_better or not self.record_rewards:
+        is_better = mann_whitney_z(self.best_rewards, block) >= LIKELY_Z
+        if is_better or not self.best_rewards:
             lengths = self.last_values("completions/mean_length")
-            self.record_rewards = block
-            self.length_at_record = median(lengths) if lengths else 0.0
+            self.best_rewards = block
+            self.length_at_best = median(lengths) if lengths else 0.0
 
     def _add_derived(self, metrics: Metrics) -> None:
         """Add metrics that follow from others, and remove metrics that were not measured."""
         if "frac_reward_zero_std" in metrics:
-            metrics[ZERO_STD_SHARE] = metrics["frac_reward_zero_std"]
+            metrics[NO_SPREAD_SHARE] = metrics["frac_reward_zero_std"]
         elif "reward_std" in metrics:
             # If the deviation is zero, of a group or of the batch, no group has reward variance.
-            has_no_variance = metrics["reward_std"] <= NEARLY_ZERO
-            metrics[ZERO_STD_SHARE] = float(has_no_variance)
-        if metrics.get(ZERO_STD_SHARE) == 1:
+            has_no_spread = metrics["reward_std"] <= NEARLY_ZERO
+            metrics[NO_SPREAD_SHARE] = float(has_no_spread)
+        if metrics.get(NO_SPREAD_SHARE) == 1:
             # Without reward variance every advantage is 0, so a gradient of 0 is right.
             metrics.pop("grad_norm", None)
         if "learning_rate" in metrics:
@@ -255,7 +264,7 @@ class RunHistory:
         return max(min_rows, math.ceil(steps / self.steps_per_row))
 
     def last_values(
-        self, metric: str, steps: int = WINDOW, min_rows: int = MIN_ROWS_PER_SIDE
+        self, metric: str, steps: int = WINDOW, min_rows: int = MIN_ROWS_OF_WINDOW
     ) -> list[float]:
         """Return the values of a metric in the last steps. Rows without the metric are skipped."""
         rows = self.last_rows[-self.rows_in(steps, min_rows) :]
@@ -266,7 +275,7 @@ class RunHistory:
 
         At most the first half of all rows is used, so that "the start" and "now" do not overlap.
         """
-        count = min(self.reward_rows // 2, self.rows_in(steps, MIN_ROWS_PER_SIDE))
+        count = min(self.reward_rows // 2, self.rows_in(steps, MIN_ROWS_OF_WINDOW))
         rows = self.first_rows[:count]
         return [row[metric] for row in rows if metric in row]
 

@@ -113,7 +113,11 @@ class HealthMonitor:
         if finding is not None:
             self._last_seen[key] = step
         # An alert becomes milder after 20 steps and two rows without a finding as severe. It ends
-        # after as many without any finding.
+        # after as many without any finding. For example, at these steps:
+        #     1-10    critical finding    critical alert
+        #     11-29   warning             critical, as step 10 is less than 20 steps ago
+        #     30-40   warning             warning
+        #     41-59   no finding          warning, withdrawn at step 60
         is_milder = KINDS_BY_URGENCY.index(new_kind) < KINDS_BY_URGENCY.index(kind)
         last_steps = self._last_seen if finding is None else self._last_as_severe
         quiet_steps = max(WINDOW, 2 * self.history.steps_per_row)

@@ -23,13 +23,14 @@ from typing import NamedTuple
 from grpo_nb.core.statistics import mann_whitney_z
 from grpo_nb.health.history import (
     CLEAR_Z,
+    HELD_OUT_TOTAL,
     LIKELY_Z,
     LONG_WINDOW,
     MIN_ROWS_FOR_CRITICAL,
     NEARLY_ZERO,
+    NO_SPREAD_SHARE,
     SHORT_WINDOW,
     WINDOW,
-    ZERO_STD_SHARE,
     ZERO_UPDATE,
     RunHistory,
 )
@@ -134,7 +135,7 @@ NO_SIGNAL_SHARE = 0.9
 def check_no_spread(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFinding]:
     """Report groups with zero reward variance, if there are more of them than by chance."""
     # Without a measured share nothing is reported.
-    share = fmean(history.last_values(ZERO_STD_SHARE, LONG_WINDOW) or [0.0])
+    share = fmean(history.last_values(NO_SPREAD_SHARE, LONG_WINDOW) or [0.0])
     position = main_position(history)
     severity: Severity = "critical" if _is_signal_lost(history) else "warning"
     threshold = WASTED_SHARE
@@ -175,10 +176,10 @@ def _is_signal_lost(history: RunHistory) -> bool:
 
     Most runs that learn begin with low rewards and few groups that differ. They are excepted.
     """
-    share = history.mean(ZERO_STD_SHARE, WINDOW)
+    share = history.mean(NO_SPREAD_SHARE, WINDOW)
     if history.steps < WINDOW or not share >= NO_SIGNAL_SHARE:
         return False
-    some_differ = history.mean(ZERO_STD_SHARE, LONG_WINDOW) < 1
+    some_differ = history.mean(NO_SPREAD_SHARE, LONG_WINDOW) < 1
     may_be_starting = some_differ and main_position(history) <= LOW_POSITION
     return not may_be_starting
 
@@ -272,13 +273,14 @@ CHANCE_OF_NO_GRADIENT = 1e-4
 """Gradients of 0 are reported if a harmless cause is at most this probable."""
 
 GRADIENT_GROWTH = 10
-"""Ratio of the gradient norm to its start. Noise and warm-up stay below it."""
+"""Reported from 10 times the value at the start on. Noise and warm-up stay below it."""
 
 ENTROPY_LEFT = 0.2
-"""Ratio of the entropy to its start. In healthy runs a third of the entropy may remain."""
+"""Reported up to a fifth of the value at the start. In healthy runs a third may remain."""
 
 LENGTH_GROWTH = 2
-"""Ratio of the length of completions to its start, and to that at the last record of the reward."""
+"""Reported from twice the value at the start on, and twice that of the block with the best reward.
+"""
 
 LENGTH_STEPS = 200
 """Steps before longer completions are reported. They are fine while the reward grows with them, and
@@ -335,9 +337,9 @@ def check_shifts(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFind
     # 3. Longer completions. The usual GRPO loss favours long wrong answers, because it averages
     # over the tokens of each answer (arXiv:2503.20783).
     then, now = _clear_shift(history, "completions/mean_length")
-    is_longer = now >= LENGTH_GROWTH * max(then, history.length_at_record)
+    is_longer = now >= LENGTH_GROWTH * max(then, history.length_at_best)
     last_rewards = history.last_values("reward", LONG_WINDOW)
-    has_gained = mann_whitney_z(history.record_rewards, last_rewards) >= SLIGHT_Z
+    has_gained = mann_whitney_z(history.best_rewards, last_rewards) >= SLIGHT_Z
     if is_longer and history.steps >= LENGTH_STEPS and not has_gained:
         message = f"Completions have {now:.0f} tokens, from {then:.0f} at the start."
         advice = 'Reward brevity. The loss_type "dr_grpo" does not favour long wrong answers.'
@@ -398,7 +400,7 @@ KEPT_NEARLY_NOTHING = 0.1
 
 CERTAIN_Z = 4.3
 """z-score of a loss that, with `KEPT_NEARLY_NOTHING`, makes the alert critical (p = 0.00001). It is
-higher than `CLEAR_Z`, because the block with the record is the highest of many."""
+higher than `CLEAR_Z`, because the best block is the highest of many."""
 
 
 def check_reward_falling(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFinding]:
@@ -411,8 +413,8 @@ def check_reward_falling(history: RunHistory, trend: RewardTrend) -> Iterator[He
     start = fmean(history.first_values("reward"))
     now = fmean(history.last_values("reward"))
     message = f"The reward is {now:.3g}; it was {start:.3g} at the start"
-    if history.record_rewards:
-        message += f", {fmean(history.record_rewards):.3g} at its best"
+    if history.best_rewards:
+        message += f", {fmean(history.best_rewards):.3g} at its best"
     advice = (
         "Compare completions from before and after. Then go back to the best checkpoint, and lower "
         "learning_rate or raise beta."
@@ -453,8 +455,8 @@ def check_reward_flat(history: RunHistory, trend: RewardTrend) -> Iterator[Healt
 
 
 NEVER_REWARDED_STEPS = 30
-"""Steps without any score above 0 that are a warning. The usual reason is a pattern that cannot
-match (unslothai/notebooks issue 96)."""
+"""Steps with only the lowest possible score that are a warning. The usual reason is a pattern that
+cannot match (unslothai/notebooks issue 96)."""
 
 
 def check_constant_reward(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFinding]:
@@ -551,7 +553,7 @@ def check_holdout(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFin
     # 1. The range of the score.
     lowest = 0.0
     highest = 1.0
-    if history.held_out_metric == "eval_reward":
+    if history.held_out_metric == HELD_OUT_TOTAL:
         lowest = history.lowest["reward"]
         highest = history.highest["reward"]
     # 2. The start, the best and now: means of two successive scores, which are less noisy than one.

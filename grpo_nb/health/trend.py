@@ -17,7 +17,7 @@ from grpo_nb.health.history import (
 )
 
 KEPT_HALF = 0.5
-"""Share of the gain up to which half of it counts as lost."""
+"""If at most this share of the gain is left, half of it is lost."""
 
 MAX_STD_IN_0_1 = 0.6
 """Highest standard deviation of scores between 0 and 1. It is 0.5 for many scores, and a little
@@ -71,7 +71,7 @@ def has_lost_gain(history: RunHistory, kept_share: float, min_z: float) -> bool:
     if z_since_start(history, "reward") <= -min_z:
         return True
     # 2. The reward never clearly rose, or has not clearly fallen since: no gain is lost.
-    best = history.record_rewards
+    best = history.best_rewards
     first = history.first_values("reward")
     last = history.last_values("reward")
     has_risen = mann_whitney_z(first, best) >= min_z
@@ -94,9 +94,10 @@ def main_reward(history: RunHistory) -> str | None:
 def reward_position(history: RunHistory, reward: str) -> float:
     """Return where a reward's mean lies in its range, from 0 (lowest) to 1 (highest).
 
-    If nobody gave the range, 0 to 1 is assumed if the means differ and lie in it, and the logged
-    standard deviations fit it. Otherwise a mean of 0 or less is the lowest, and the position of any
-    other mean is NaN.
+    - The range was given: the position in it.
+    - No range was given, but the logged means and standard deviations fit 0 to 1: the position in
+      that.
+    - Neither: 0 for a mean of 0 or less, and NaN for any other mean.
     """
     metric = f"rewards/{reward}"
     level = history.mean(metric, LONG_WINDOW)

@@ -177,6 +177,14 @@ def test_holdout_accuracy_takes_precedence_over_eval_reward() -> None:
     assert not of(check_health(with_intervals(rising, 60)), "holdout")
 
 
+def test_holdout_never_mixes_accuracy_and_eval_reward() -> None:
+    rows = evaluated(2.0, 2.1, 2.0, 2.2, 2.1, 2.0, 2.1, 2.2)
+    for step in range(100, 160, 20):
+        place = next(i for i, row in enumerate(rows) if row["step"] == step + 5)
+        rows.insert(place, {"step": step + 5, "holdout/accuracy": 0.5 + step / 1000})
+    assert not of(check_health(with_intervals(rows, 60)), "holdout")
+
+
 @pytest.mark.parametrize("tokens", [2.0, 9.0])
 def test_collapse_of_one_word_answers_is_silent(tokens: float) -> None:
     equal = {"completions__duplicates": lambda i, r: 0.9}
