@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from grpo_nb.checks.learning_signal import Baseline
 
 MANY_TRUNCATED = 0.1
-"""Share of truncated completions from which more room is worth its time."""
+"""From this share of truncated completions on, a higher limit is advised."""
 
-FEW_SLOTS = 0.05
+FEW_READABLE = 0.05
 """Below this share of readable answers, the format is what the model lacks."""
 
-ENOUGH_SLOTS = 0.25
+ENOUGH_READABLE = 0.25
 """Share of readable answers needed to call questions too hard."""
 
 
@@ -47,11 +47,11 @@ def give_advice(baseline: Baseline) -> tuple[Advice, ...]:
 
 def _advise_format(baseline: Baseline) -> Iterable[Advice]:
     """Propose an example turn, or priming, if the model does not write the format."""
-    if baseline.slot_share >= FEW_SLOTS:
+    if baseline.readable_share >= FEW_READABLE:
         return
     texts = baseline.scores.completions
-    read = round(baseline.slot_share * len(texts))
-    seen = f"an answer can be read in {read} of {len(texts)} completions"
+    readable = round(baseline.readable_share * len(texts))
+    seen = f"an answer can be read in {readable} of {len(texts)} completions"
     # A prompt has an example if one of its assistant turns shows the format.
     opening = baseline.format.answer_open.strip()
     turns = baseline.rows[0]["prompt"]
@@ -80,7 +80,7 @@ def _advise_difficulty(baseline: Baseline) -> Iterable[Advice]:
     load_others = "task = gn.load_task([row for row in rows if ...], ...)  # the rest as before"
     # Without a correct answer, groups may still differ in their format.
     is_hard = wrong > groups / 2 or baseline.sampled_accuracy == 0
-    if is_hard and baseline.slot_share >= ENOUGH_SLOTS:
+    if is_hard and baseline.readable_share >= ENOUGH_READABLE:
         yield Advice(
             "easier data",
             f"the questions are too hard for a start: {baseline.sampled_accuracy:.0%} of the "
@@ -105,7 +105,7 @@ def _advise_length(baseline: Baseline) -> Iterable[Advice]:
         # A text with any tag of the format has begun the format.
         begun += any(tag in text for tag in baseline.format.tags)
     # A text without the format would only run on: twice the room would take twice the time.
-    is_in_format = baseline.slot_share >= FEW_SLOTS or begun > 0
+    is_in_format = baseline.readable_share >= FEW_READABLE or begun > 0
     if truncated >= MANY_TRUNCATED * completions and is_in_format:
         limit = baseline.settings.max_completion_length
         yield Advice(

@@ -37,7 +37,7 @@ from grpo_nb.scoring.correct_answers import (
     grader_in_words,
     grader_scores,
 )
-from grpo_nb.scoring.scores import NO_SPREAD, Scores, in_groups, score
+from grpo_nb.scoring.scores import NO_SPREAD, Scores, in_groups, score_as_trial
 from grpo_nb.tasks.formats import AnswerFormat
 from grpo_nb.tasks.read_rows import sample_rows
 from grpo_nb.tasks.task import Task
@@ -112,7 +112,7 @@ class Baseline(Shown):
         return Counter(self.groups)
 
     @functools.cached_property
-    def useful_interval(self) -> tuple[float, float]:
+    def differing_interval(self) -> tuple[float, float]:
         """95 % Wilson interval of the share of groups whose totals differ."""
         return share_interval([float(result == "differs") for result in self.groups])
 
@@ -121,7 +121,7 @@ class Baseline(Shown):
         """One row per reward, NaN for None.
 
         Columns: weight, mean with its 95 % interval over groups, mean spread within a group, and
-        number of groups that differ.
+        number of groups in which the scores differ.
         """
         import pandas
 
@@ -135,9 +135,11 @@ class Baseline(Shown):
             "weight": pandas.Series(self.scores.weights, dtype=float),
             "mean": pandas.Series(means),
             "spread": deviations.mean(),
-            "groups": (deviations > NO_SPREAD).sum(),
+            "differing_groups": (deviations > NO_SPREAD).sum(),
         }
-        return pandas.DataFrame(columns).loc[list(means)]
+        table = pandas.DataFrame(columns)
+        # pandas sorts the names, so restore the order of the rewards.
+        return table.loc[list(means)]
 
     @functools.cached_property
     def is_right(self) -> list[bool]:
@@ -164,13 +166,13 @@ class Baseline(Shown):
         return are_correct(self.grader, known)
 
     @functools.cached_property
-    def slot_share(self) -> float:
+    def readable_share(self) -> float:
         """Share of completions with an answer that the grader can read."""
         # The kit's rewards read an answer only at the end of a completion. For a function, the slot
         # need not be last.
         is_function = isinstance(self.grader, FunctionGrader)
-        read = self.format.extract if is_function else self.format.extract_last
-        return fmean(read(text) is not None for text in self.scores.completions)
+        extract = self.format.extract if is_function else self.format.extract_last
+        return fmean(extract(text) is not None for text in self.scores.completions)
 
     @property
     def verdict(self) -> Verdict:
@@ -179,20 +181,21 @@ class Baseline(Shown):
         `no signal`: no group differs.
         `weak signal`: some groups differ, but the sample does not show that one in four does.
         `format only`: enough groups differ, but no answer is correct, and the reward for answers
-        gives no group a signal (or any reward, if the grader is none of the rewards).
+        gives no group a signal. If the grader is not among the rewards, one flat reward with a
+        weight is enough.
         `signal`: all other cases.
         """
         if self.counts["differs"] == 0:
             return "no signal"
         # The lower end is used, so that a lucky sample of eight groups does not promise too much.
-        if self.useful_interval[0] < ENOUGH_GROUPS:
+        if self.differing_interval[0] < ENOUGH_GROUPS:
             return "weak signal"
         table = self.by_reward
         is_for_answers = table.index == self._answer_reward
         if not is_for_answers.any():
             # `correctness()` decides, and each of the rewards may be the one for answers.
             is_for_answers = table["weight"] != 0
-        answer_reward_is_flat = (table["groups"][is_for_answers] == 0).any()
+        answer_reward_is_flat = (table["differing_groups"][is_for_answers] == 0).any()
         if answer_reward_is_flat and self.sampled_accuracy == 0:
             return "format only"
         return "signal"
@@ -205,7 +208,7 @@ class Baseline(Shown):
     @property
     def sentence(self) -> str:
         """The verdict in words, which claim no more than the sample shows."""
-        low, high = self.useful_interval
+        low, high = self.differing_interval
         differing = self.counts["differs"]
         others = [
             f"{count} {result}" for result, count in self.counts.items() if result != "differs"
@@ -221,13 +224,17 @@ class Baseline(Shown):
         yield bold(self.sentence)
         yield Table(self._facts(), narrow=(0,))
         yield self._reward_table()
-        yield bold("What to change" if self.advice else "Nothing to change before training.")
+        if self.advice:
+            yield bold("What to change")
+        elif self.verdict == "signal":
+            yield bold("Nothing to change before training.")
         for advice in self.advice:
             yield f"advice: {advice.name}: {advice.reason}"
             yield code(f"    {advice.code}")
 
     def _facts(self) -> list[tuple[str, Any]]:
         count = len(self.scores)
+        readable = self.readable_share * count
         greedy_accuracy = fmean(self._are_correct(self.greedy_scores))
         correct = (
             f"{self.sampled_accuracy:.0%} of the sampled completions, {greedy_accuracy:.0%} "
@@ -236,7 +243,7 @@ class Baseline(Shown):
         facts = [
             (
                 "answer can be read",
-                f"{self.slot_share * count:.0f} of {count} completions ({self.slot_share:.0%})",
+                f"{readable:.0f} of {count} completions ({self.readable_share:.0%})",
             ),
             ("correct", f"{correct}; counted as correct: {grader_in_words(self.grader)}"),
             (
@@ -256,7 +263,7 @@ class Baseline(Shown):
         for name, reward in self.by_reward.iterrows():
             weighted_name = f"{name} x {reward['weight']:g}"
             spread = as_score(reward["spread"])
-            rows.append((weighted_name, reward["mean"], spread, reward["groups"]))
+            rows.append((weighted_name, reward["mean"], spread, reward["differing_groups"]))
         head = ("reward", "mean, 95 % interval", "std within groups", "groups with a signal")
         return Table(rows, head, narrow=(0, 1))
 
@@ -283,9 +290,10 @@ def baseline(
 ) -> Baseline:
     """Sample and score some groups as training would, and report whether GRPO gets a signal.
 
-    The same seed gives the same result on the same machine. Model and random state do not change.
-    The rewards are tried first on empty completions, so a reward that cannot be called fails before
-    anything is sampled.
+    The same seed gives the same result on the same machine. Model and random state do not change,
+    and rewards forget these calls if they have `state_dict` and `load_state_dict`. The rewards are
+    tried first on empty completions, so a reward that cannot be called fails before anything is
+    sampled.
 
     Args:
         model: The model that training would start from, with its LoRA or adapter.
@@ -326,7 +334,8 @@ def baseline(
     # 1. Choose the prompts, and call the rewards before anything is sampled.
     rows = sample_rows(task.train, prompts, settings.seed)
     started_rows = [task.start_episode(row) for row in rows]
-    score(rewards, [""] * len(rows), started_rows, tokenizer=tokenizer)  # raises if one fails
+    empty = [""] * len(rows)
+    score_as_trial(rewards, empty, started_rows, tokenizer=tokenizer)  # raises if one fails
     grader = choose_grader(
         deciding_reward(rewards, rows),
         rows,
@@ -346,14 +355,14 @@ def baseline(
 
     # 3. Score them.
     return Baseline(
-        scores=score(rewards, **as_scored(sampled, repeated)),
+        scores=score_as_trial(rewards, **as_scored(sampled, repeated)),
         num_generations=size,
         rows=tuple(rows),
         is_truncated=tuple(answer.is_truncated for answer in sampled),
         format=task.format,
         settings=settings,
         grader=grader,
-        greedy_scores=score(rewards, **as_scored(greedy, rows)),
+        greedy_scores=score_as_trial(rewards, **as_scored(greedy, rows)),
         majority=task.answers.majority,
     )
 
@@ -387,5 +396,5 @@ def _sample(
             chat_template_kwargs=task.chat_template_kwargs,
             shared_prompts=settings.shared_prompts,
             tools=task.tools,
-            progress=lambda done: bar.update(done - bar.n),
+            progress=lambda done: bar.update(done - bar.n),  # tqdm takes increments
         )

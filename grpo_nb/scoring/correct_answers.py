@@ -13,7 +13,6 @@ The functions are in the order of their use: choose a grader, describe it, apply
 the format, and apply it to the last candidate anywhere in a text.
 """
 
-import copy
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,7 +29,7 @@ from grpo_nb.rewards.base import (
 from grpo_nb.rewards.code import code_tests
 from grpo_nb.scoring.last_answer import last_candidates, recurring_labels
 from grpo_nb.scoring.record import is_from_kit
-from grpo_nb.scoring.scores import first_step_state, score
+from grpo_nb.scoring.scores import score, score_as_trial
 from grpo_nb.tasks.answers import folded
 from grpo_nb.tasks.formats import AnswerFormat, bare, xml
 
@@ -304,22 +303,12 @@ def _function_scores(
     completion_ids: Sequence[Sequence[int]] | None = None,
     tokenizer: Any = None,
 ) -> list[float]:
-    """Return a function's scores, and restore its `state_dict`: grading is no training step."""
-    has_memory = hasattr(function, "state_dict") and hasattr(function, "load_state_dict")
-    memory = copy.deepcopy(function.state_dict()) if has_memory else None
-    # As in the trial before a training, so that a reward that learns from calls learns nothing.
-    state = first_step_state()
-    state.is_trial = True
-    try:
-        scores = score(
-            function,
-            completions,
-            list(rows),
-            completion_ids=completion_ids,
-            tokenizer=tokenizer,
-            trainer_state=state,
-        )
-    finally:
-        if has_memory:
-            function.load_state_dict(memory)
+    """Return a function's scores. Grading is no training step, so the function learns nothing."""
+    scores = score_as_trial(
+        function,
+        completions,
+        list(rows),
+        completion_ids=completion_ids,
+        tokenizer=tokenizer,
+    )
     return list(scores.values[reward_name(function)])

@@ -318,6 +318,42 @@ def score(
     return Scores(completions=texts, values=values, weights=weights)
 
 
+def score_as_trial(
+    rewards: RewardFunction | Sequence[RewardFunction],
+    completions: Sequence[Completion],
+    rows: Rows = None,
+    *,
+    completion_ids: Sequence[Sequence[int]] | None = None,
+    tokenizer: Any = None,
+) -> Scores:
+    """Score completions outside a training, as `score` does, so that rewards learn nothing.
+
+    `trainer_state.is_trial` is True, as in the trial before a training. What a reward remembers in
+    its `state_dict` is restored.
+    """
+    listed = reward_list(rewards)
+    with_memory = []
+    for reward in listed:
+        if hasattr(reward, "state_dict") and hasattr(reward, "load_state_dict"):
+            with_memory.append(reward)
+    # Copied, because a state_dict may return the very lists that the reward adds to.
+    memories = [copy.deepcopy(reward.state_dict()) for reward in with_memory]
+    state = first_step_state()
+    state.is_trial = True
+    try:
+        return score(
+            listed,
+            completions,
+            rows,
+            completion_ids=completion_ids,
+            tokenizer=tokenizer,
+            trainer_state=state,
+        )
+    finally:
+        for reward, memory in zip(with_memory, memories, strict=True):
+            reward.load_state_dict(memory)
+
+
 def find_failure(
     reward: RewardFunction,
     batch: Batch,

@@ -59,7 +59,7 @@ def advice_names(before: Baseline) -> set[str]:
 
 
 def test_baseline_with_text_after_answers_reads_none() -> None:
-    assert make([[f"{RIGHT} No, 3."] * 4] * 4).slot_share == 0
+    assert make([[f"{RIGHT} No, 3."] * 4] * 4).readable_share == 0
 
 
 def constant(completions, **columns):
@@ -204,6 +204,13 @@ def test_advice_is_empty_for_a_good_signal() -> None:
     assert "Nothing to change" in repr(before)
 
 
+def test_baseline_without_a_signal_never_says_nothing_to_change() -> None:
+    before = make([[RIGHT, WRONG]] * 4, [constant])
+    assert before.verdict == "no signal"
+    assert before.advice == ()
+    assert "to change" not in repr(before)
+
+
 def test_advice_with_an_example_turn_proposes_none() -> None:
     assert "example turn" not in advice_names(make([[PROSE] * 4] * 4))
 
@@ -236,14 +243,14 @@ def test_baseline_numbers_add_up(seed: int) -> None:
     assert sum(before.counts.values()) == count == len(before.groups)
     assert not {"easier data", "harder data"} <= advice_names(before)
 
-    low, high = before.useful_interval
+    low, high = before.differing_interval
     assert 0 <= low <= before.counts["differs"] / count <= high <= 1
 
     totals = list(before.scores.totals)
     table = before.by_reward
     means = [estimate.mean for estimate in table["mean"]]
     assert sum(table["weight"] * means) == pytest.approx(sum(totals) / len(totals))
-    assert (table["groups"] <= count).all()
+    assert (table["differing_groups"] <= count).all()
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -7,6 +7,7 @@ import grpo_nb as gn
 from grpo_nb.checks.learning_signal import Baseline
 from grpo_nb.cpu import engine
 from grpo_nb.generation import sampling
+from tests.support.own_rewards import Fading, hashed
 from tests.support.tiny import load_tiny
 
 pytestmark = pytest.mark.begins(130)
@@ -89,6 +90,31 @@ def test_baseline_samples_with_the_settings_of_training(tiny, monkeypatch) -> No
     # The reward saw the sampled token ids.
     assert max(before.scores.values["length"]) == 7
     assert min(before.scores.values["length"]) > 0
+
+
+def test_baseline_teaches_rewards_nothing(tiny) -> None:
+    model, tokenizer, task, settings = tiny
+    fading = Fading(hashed)
+    calls = []
+
+    class Counting:
+        """A reward that adds to its memory on every call, in a trial too."""
+
+        __name__ = "counting"
+
+        def __call__(self, completions, **columns):
+            calls.extend(completions)
+            return [0.0] * len(completions)
+
+        def state_dict(self):
+            return {"calls": calls}
+
+        def load_state_dict(self, state):
+            calls[:] = state["calls"]
+
+    gn.baseline(model, tokenizer, task, [fading, Counting()], settings, prompts=2)
+    assert fading.mean == 0
+    assert calls == []
 
 
 def wants_solution(completions, solution, **columns):
