@@ -61,7 +61,7 @@ class CallResult:
 
     scores: list[float] | None = None
     error: BaseException | None = None
-    failure: str = ""
+    failure_kind: str = ""
     """Kind of the finding about this call; empty if it returned scores in time."""
 
 
@@ -94,7 +94,7 @@ class ProbeRunner:
             is_new = probe not in self.scores and probe not in self.failures
             if is_new and not self.is_given_up:
                 result = self.call([probe])
-                if result.failure:
+                if result.failure_kind:
                     self.failures[probe] = result
                 else:
                     self.scores[probe] = result.scores[0]
@@ -108,27 +108,26 @@ class ProbeRunner:
         executions_before = EvalTrap.count
         result = CallResult()
         start = time.perf_counter()
+        # An error of the reward itself is "raises". A return value that TRL cannot use breaks the
+        # contract, whether it is no list or a list of anything but scores.
+        kind_of_error = "raises"
         try:
             with contextlib.redirect_stdout(io.StringIO()):
                 output = run_with_deadline(lambda: call_reward(self.reward, batch), limit)
+            kind_of_error = "breaks the contract"
+            result.scores = to_floats(output, len(probes))
         # SystemExit too: exit() in a reward would end the check, and with it the notebook's cell.
         except (Exception, SystemExit) as error:
             result.error = error
-            is_unreadable = isinstance(error, ReturnTypeError)
-            result.failure = "breaks the contract" if is_unreadable else "raises"
-        else:
-            try:
-                result.scores = to_floats(output, len(probes))
-            except Exception as error:
-                result.error = error
-                result.failure = "breaks the contract"
+            is_no_list = isinstance(error, ReturnTypeError)
+            result.failure_kind = "breaks the contract" if is_no_list else kind_of_error
         duration = time.perf_counter() - start
         if self.completions > 0:
             self.seconds_used += duration
         self.completions += len(probes)
         # Off the main thread a call cannot be stopped. It then returns scores, but late.
         if duration >= limit:
-            result.failure = "hangs"
+            result.failure_kind = "hangs"
             result.error = TimeoutError(f"no score after {limit:g} s")
             self.seconds_used = math.inf  # it is not called again
         if batch["completions"] != completions_before:
@@ -187,16 +186,18 @@ def find_unsteadiness(runner: ProbeRunner, probes: Sequence[Probe]) -> list[Find
     together = runner.call(probes)
     in_reverse = runner.call(probes[::-1])
     for result in (*alone, together, in_reverse):
-        if result.failure:
+        if result.failure_kind:
+            kind = "hangs" if result.failure_kind == "hangs" else "unsteady"
             what = (
                 "the first call returns scores, a later call with the same completions fails: "
                 f"{result.error!r:.200}"
             )
-            return [make_finding("unsteady", runner.name, what, [probes[0].text])]
+            return [make_finding(kind, runner.name, what, [probes[0].text])]
 
     first_scores = [runner.scores[probe] for probe in probes]
     scores_alone = [result.scores[0] for result in alone]
     scores_in_reverse = in_reverse.scores[::-1]
+    # The first pair of calls that differs is reported.
     comparisons = (
         ("unsteady", together.scores, scores_in_reverse, "the same call in reverse"),
         ("depends on its group", scores_alone, together.scores, "a call with others"),
@@ -225,7 +226,7 @@ def find_failures(runner: ProbeRunner) -> list[Finding]:
         errors = {
             probe.text: result.error
             for probe, result in runner.failures.items()
-            if result.failure == kind
+            if result.failure_kind == kind
         }
         if errors:
             text = min(errors, key=len)

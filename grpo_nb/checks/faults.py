@@ -64,9 +64,9 @@ class TriedReward:
 
     def of_category(self, category: str) -> pandas.DataFrame:
         """Return the probes of a category in the layout that the reward reads."""
-        is_read = self.probes["layout"] == self.role.layout.name
-        is_in_category = self.probes["category"] == category
-        return self.probes[is_read & is_in_category]
+        in_layout = self.probes["layout"] == self.role.layout.name
+        in_category = self.probes["category"] == category
+        return self.probes[in_layout & in_category]
 
     def finding(self, kind: str, what: str, probes: pandas.DataFrame) -> Finding:
         """Return a finding about this reward, with the shortest of the probes as example."""
@@ -129,13 +129,13 @@ def _find_lost_rows(reward: TriedReward) -> Iterable[Finding]:
 
 def _find_other_layout(reward: TriedReward, prompt_layout: Layout) -> Iterable[Finding]:
     """Report a reward that does not read the prompt's own layout."""
-    read = reward.role.layout
+    layout = reward.role.layout
     # If the prompt asks for no reasoning tags, a reward that reads the text after </think> fits it.
-    may_think_first = read.name == THINK_FIRST and read.is_own
-    is_read = read.name == prompt_layout.name or may_think_first
-    if not is_read and reward.role.name != OTHER:
+    may_think_first = layout.name == THINK_FIRST and layout.is_own
+    fits_prompt = layout.name == prompt_layout.name or may_think_first
+    if not fits_prompt and reward.role.name != OTHER:
         what = (
-            f"right answers are rewarded if written like this: {read.name}; not if written like "
+            f"right answers are rewarded if written like this: {layout.name}; not if written like "
             f"this: {prompt_layout.name}"
         )
         rewarded = reward.of_category("right").dropna(subset="share")
@@ -144,18 +144,20 @@ def _find_other_layout(reward: TriedReward, prompt_layout: Layout) -> Iterable[F
 
 def _find_unexpected_scores(reward: TriedReward) -> Iterable[Finding]:
     """Report each kind of probe that is rewarded and should not be, or the other way round."""
-    is_read = reward.probes["layout"] == reward.role.layout.name
+    in_layout = reward.probes["layout"] == reward.role.layout.name
     # Without a share, a score has nothing to be compared with.
-    comparable = reward.probes[is_read].dropna(subset="share")
+    comparable = reward.probes[in_layout].dropna(subset="share")
     # The category of a probe is the kind of the finding about it.
     for kind, probes in comparable.groupby("category", sort=False):
         must_score = kind == RIGHT_ANSWER_REFUSED
         # A format reward may reward any answer in perfect format: the answer is not its business.
         is_graded = must_score or (reward.role.name == ANSWER and kind not in UNGRADED)
+        if not is_graded:
+            continue
         limit = REWARDED_SHARE_OF_NEAR_MISS if kind == "near miss" else REWARDED_SHARE
         is_rewarded = probes["share"] > limit
         unexpected = probes[is_rewarded != must_score]
-        if is_graded and len(unexpected):
+        if len(unexpected):
             seen = "score like a right answer"
             if must_score:
                 seen = "score too low, though right and in the format"
@@ -214,10 +216,12 @@ def check_total(
     total_scores = _total_scores(rewards, weights)
     totals = best_scores(total_scores, layouts[0])
     answer_gains = totals["right"] - totals["wrong"]
+    if not len(totals):
+        return []  # A slow reward was not tried in this layout.
     # Rows on which the answer changes nothing have their own finding, "not on every row".
     answer_gain = answer_gains[answer_gains != 0].mean()
-    # Without rows, a slow reward was not tried in this layout.
-    if len(totals) and not answer_gain > 0:
+    # It is NaN if the answer changes nothing on any row.
+    if not answer_gain > 0:
         return [_explain_total(rewards, rows)]
     format_gains = totals["wrong"] - totals["prose"]
     format_gain = format_gains.mean()

@@ -11,11 +11,12 @@ disagree with each other.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.checks.report import Finding, make_finding
+from grpo_nb.checks.report import KINDS, Finding, make_finding
 from grpo_nb.core.statistics import RankCorrelation, rank_correlation
 from grpo_nb.core.tables import Part, Shown, Table, as_written, bold
 from grpo_nb.core.words import as_score
@@ -37,19 +38,19 @@ Our choice. Landis and Koch (Biometrics 33, 1977) call a kappa of this size mode
 another measure.
 """
 
-MAX_ANSWERS_PROBED = 10
-"""Number of answers tried again in other forms. Each costs five calls of the judge."""
+MAX_ANSWERS_CHANGED = 10
+"""Number of answers tried again with changes. Each costs five calls of the judge."""
 
 MAX_UNSCORED = 0.2
 """Share of answers without a number above which a judge is refused."""
 
 MAX_RISE = 0.1
-"""Part of the scale by which a change that adds nothing may raise the mean score."""
+"""A harmless change may raise the mean score by this part of the scale."""
 
 ROWS_SHOWN = 6
 
-REPLACING_PROBES = ("empty", "off topic")
-"""Probes that replace the answer. Their mean score must not be above the middle of the scale."""
+REPLACEMENTS = ("empty", "off topic")
+"""Changes that replace the answer. Their mean score must not be above the middle of the scale."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -70,33 +71,34 @@ class Agreement(Shown):
     `completion`, and `words`, the reply of the judge.
     """
     probes: pandas.DataFrame
-    """One row per kind of probe.
+    """One row per change of an answer.
 
-    Columns: `probe`, the mean score `before` and `after` of the answers with a number both times,
+    Columns: `change`, the mean score `before` and `after` of the answers with a number both times,
     and `fools`.
     """
 
     def _parts(self) -> Iterator[Part]:
         yield bold(self.sentence)
-        probes = []
+        changes = []
         for row in self.probes.itertuples():
             fools = "yes" if row.fools else "no"
-            probes.append((row.probe, as_score(row.before), as_score(row.after), fools))
+            changes.append((row.change, as_score(row.before), as_score(row.after), fools))
         head = ("answer changed", "before", "after", "fools the judge")
-        yield Table(probes, head, right=(1, 2))
+        yield Table(changes, head, right=(1, 2))
         yield "The largest differences (all: .table):"
         differences = []
-        for person, judged, difference, *texts in self.table[:ROWS_SHOWN].to_numpy():
-            scores = map(as_score, (person, judged, difference))
-            differences.append((*scores, *map(as_written, texts)))
+        for row in self.table[:ROWS_SHOWN].itertuples():
+            scores = map(as_score, (row.person, row.judge, row.difference))
+            texts = map(as_written, (row.question, row.completion, row.words))
+            differences.append((*scores, *texts))
         yield Table(differences, list(self.table), wide=(3, 4, 5))
 
 
 def agreement(judge: judge_model.judge, labelled: Source) -> Agreement:
     """Compare a judge with a person's scores, and report whether a training may use the judge.
 
-    The ten answers with the lowest scores by hand are scored again in other forms: longer, with
-    flattery, and with a demand for the best score. The judge is fooled by a form that raises the
+    The ten answers with the lowest scores by hand are scored again with changes: longer, with
+    flattery, and with a demand for the best score. The judge is fooled by a change that raises the
     mean score by more than a tenth of the scale. It is also fooled if an empty answer or one off
     topic gets more than the middle of the scale. This takes up to 50 calls more than there are
     labels.
@@ -107,7 +109,7 @@ def agreement(judge: judge_model.judge, labelled: Source) -> Agreement:
             .csv file, or the labels of the reward lab. Rows without a score are left out.
 
     Raises:
-        ValueError: A column is missing, a score is not a number, or no row has a score.
+        ValueError: A column is missing, a score is not a finite number, or no row has a score.
         EnvironmentProblem: The judge did not reply at all.
 
     >>> def ask(messages):
@@ -171,14 +173,19 @@ def hand_score_of(row: Mapping[str, Any]) -> float | None:
     """Return the score of a row of labels; None if nobody has scored it.
 
     Raises:
-        ValueError: The score is not a number.
+        ValueError: The score is not a finite number.
     """
     text = str(row.get("score", "")).strip()
-    return None if text in ("", "None", "nan") else float(text)
+    if text.casefold() in ("", "none", "nan"):
+        return None
+    score = float(text)
+    if not math.isfinite(score):
+        raise ValueError(f"the score by hand is {text}; it must be a finite number.")
+    return score
 
 
 def _reword(text: str, best: float) -> dict[str, str]:
-    """Return forms of an answer that deserve no higher score, by name."""
+    """Return changed answers that deserve no higher score, by the name of the change."""
     return {
         "longer": (
             f"{text} To say it in other words: that is how it is, all things considered, and more "
@@ -207,22 +214,22 @@ def _try_probes(
     import pandas
 
     low, high = judge.scale
-    lowest = table.sort_values("person", kind="stable").head(MAX_ANSWERS_PROBED)
-    probed_rows = [rows[place] for place in lowest.index]
-    forms = [_reword(text, high) for text in lowest["completion"]]
+    lowest = table.sort_values("person", kind="stable").head(MAX_ANSWERS_CHANGED)
+    lowest_rows = [rows[place] for place in lowest.index]
+    changed = [_reword(text, high) for text in lowest["completion"]]
     means = []
-    for probe in forms[0]:
-        replies = judge.judged([form[probe] for form in forms], probed_rows)
+    for change in changed[0]:
+        replies = judge.judged([answers[change] for answers in changed], lowest_rows)
         scores = pandas.Series([reply.score for reply in replies], lowest.index, dtype=float)
-        # If the answer is replaced, the score before tells nothing about the new one.
-        is_high = scores.mean() > (low + high) / 2
         # Only answers with a number before and after are compared.
         pairs = pandas.DataFrame({"before": lowest["judge"], "after": scores}).dropna()
         before, after = pairs.mean()
-        is_raised = after - before > MAX_RISE * (high - low)
-        is_fooled = is_high if probe in REPLACING_PROBES else is_raised
-        means.append((probe, before, after, is_fooled))
-    return pandas.DataFrame(means, columns=["probe", "before", "after", "fools"])
+        is_fooled = after - before > MAX_RISE * (high - low)
+        if change in REPLACEMENTS:
+            # The score before tells nothing about the new answer.
+            is_fooled = scores.mean() > (low + high) / 2
+        means.append((change, before, after, is_fooled))
+    return pandas.DataFrame(means, columns=["change", "before", "after", "fools"])
 
 
 def _decide(
@@ -240,7 +247,7 @@ def _decide(
         return "not fit as a reward", f"{unscored} of {labels} answers got no number"
     if high < ENOUGH_CORRELATION or table["judge"].nunique() < 2:
         return "not fit as a reward", "the judge does not prefer the answers that you prefer"
-    fooling = ", ".join(probes["probe"][probes["fools"]])
+    fooling = ", ".join(probes["change"][probes["fools"]])
     if fooling:
         return "not fit as a reward", f"it is fooled by what a training would find: {fooling}"
     if probes["after"].isna().all():
@@ -257,15 +264,11 @@ def find_unmeasured(judges: Sequence[judge_model.judge], reward: str) -> list[Fi
         judges: Not called.
         reward: Name of the reward that calls them.
     """
-    kinds = {
-        "never measured": "never measured",
-        "too few labels to tell": "too few labels",
-        "not fit as a reward": "refused by its measure",
-    }
     findings = []
     unmeasured = ("never measured", "nobody has compared its scores with a person's")
     for judge in judges:
         verdict, sentence = judge.last_agreement or unmeasured
-        if verdict in kinds:
-            findings.append(make_finding(kinds[verdict], reward, sentence))
+        # Each verdict against a judge is a kind of finding.
+        if verdict in KINDS:
+            findings.append(make_finding(verdict, reward, sentence))
     return findings

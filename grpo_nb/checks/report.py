@@ -15,6 +15,7 @@ from grpo_nb.core.tables import Part, Shown, Table, as_written, bold
 from grpo_nb.core.words import shorten
 
 Severity = Literal["critical", "warning", "note"]
+WORST_FIRST: tuple[Severity, ...] = ("critical", "warning", "note")
 WHOLE_SET = "all rewards together"
 """Used in place of a reward's name in findings about the weighted total."""
 
@@ -142,7 +143,7 @@ KINDS: dict[str, Kind] = {
         fix="count up to a maximum: min(1.0, ...)",
     ),
     # Judges
-    "refused by its measure": Kind(
+    "not fit as a reward": Kind(
         "critical",
         effect="the model learns what pleases the judge, and not what you call good",
         fix="write a clearer rubric, ask another model, or use plain checks; then measure again: "
@@ -155,7 +156,7 @@ KINDS: dict[str, Kind] = {
         fix="score at least 20 answers yourself, in gn.RewardLab or a .csv, then call "
         "gn.checks.agreement(judge, labelled)",
     ),
-    "too few labels": Kind(
+    "too few labels to tell": Kind(
         "warning",
         effect="nobody knows yet whether the judge prefers the answers that you prefer",
         fix="score more answers yourself, then call gn.checks.agreement(judge, labelled) again",
@@ -196,16 +197,17 @@ class Finding(Shown):
     """Key of `KINDS`. Code should read this, not the prose."""
     what: str
     """Observation with its numbers."""
-    example: str
-    """Shortest completion that shows it; empty if none does."""
+    example: str | None
+    """Shortest completion that shows it. None if none does, "" for an empty completion."""
     effect: str
     fix: str
 
     def _parts(self) -> Iterable[Part]:
         yield bold(f"{self.severity}: {self.reward}: {self.kind}: {self.what}")
         details: list[tuple[str, Any]] = []
-        if self.example:
-            details.append(("    example", as_written(self.example)))
+        if self.example is not None:
+            example = as_written(self.example) if self.example else "an empty completion"
+            details.append(("    example", example))
         details += [("    in training", self.effect), ("    fix", self.fix)]
         yield Table(details, narrow=(0,))
 
@@ -223,7 +225,7 @@ def make_finding(kind: str, reward: str, what: str, texts: Sequence[str] = ()) -
         reward=reward,
         kind=kind,
         what=what,
-        example=shorten(min(texts, key=len), 160) if texts else "",
+        example=shorten(min(texts, key=len), 160) if texts else None,
         **KINDS[kind]._asdict(),
     )
 
@@ -275,12 +277,13 @@ class RewardReport(Shown):
         """The verdict in one sentence."""
         counts = Counter(finding.severity for finding in self.findings)
         found = []
-        for severity, count in sorted(counts.items()):
-            # "critical" is an adjective and has no plural.
-            plural = "s" if count > 1 and severity != "critical" else ""
-            found.append(f"{count} {severity}{plural}")
+        for severity in WORST_FIRST:
+            if count := counts[severity]:
+                # "critical" is an adjective and has no plural.
+                plural = "s" if count > 1 and severity != "critical" else ""
+                found.append(f"{count} {severity}{plural}")
         verdict = f"Found: {', '.join(found)}." if found else "Nothing found."
-        return f"{verdict} {self.checked}"
+        return f"{verdict} {self.checked}".rstrip()
 
     def _parts(self) -> Iterable[Part]:
         yield bold(self.summary)

@@ -22,7 +22,7 @@ from grpo_nb.checks.faults import TriedReward
 from grpo_nb.checks.judge_agreement import find_unmeasured
 from grpo_nb.checks.probes import Layout, Probe, list_layouts
 from grpo_nb.checks.references import judges_in, phrases_in, texts_in
-from grpo_nb.checks.report import Finding, RewardReport
+from grpo_nb.checks.report import WORST_FIRST, Finding, RewardReport
 from grpo_nb.checks.roles import Role
 from grpo_nb.checks.rows import CheckRow, CheckRows, choose_rows
 from grpo_nb.core.words import require_number
@@ -108,7 +108,9 @@ def check_rewards(
     needs_rows = not all(map(judges_in, rewards))
     rows = choose_rows(task, answer, tokenizer) if needs_rows else None
     results = [_try_reward(reward, rows, layouts, seconds_per_call) for reward in rewards]
-    findings = [finding for result in results for finding in result.findings]
+    findings = []
+    for result in results:
+        findings += sorted(result.findings, key=lambda one: WORST_FIRST.index(one.severity))
     limits = [f"{result.name}: {result.not_checked}" for result in results if result.not_checked]
 
     # The weighted total is what the model learns from.
@@ -163,18 +165,18 @@ def _try_reward(
         scored = [probe for probe in runner.scores if probe.layout == role.layout.name]
         rights = [probe for probe in scored if probe.category == "right"]
         findings = calls.find_unsteadiness(runner, [*rights[:2], *scored[-1:]])
-    has_scores = {"right", "wrong"} <= {probe.category for probe in runner.scores}
-    if findings or reason_left_out or not has_scores:
-        return RewardResult(
-            name,
-            UNKNOWN,
-            findings=[*findings, *calls.find_failures(runner)],
-            not_checked=reason_left_out
-            or "its scores, because it breaks the contract, fails or is unsteady",
-            completions=runner.completions,
-            is_left_out=bool(reason_left_out),
-        )
-    return _try_all_probes(runner, layouts, role, texts)
+        has_scores = {"right", "wrong"} <= {probe.category for probe in runner.scores}
+        if has_scores and not findings and not reason_left_out:
+            return _try_all_probes(runner, layouts, role, texts)
+    return RewardResult(
+        name,
+        UNKNOWN,
+        findings=[*findings, *calls.find_failures(runner)],
+        not_checked=reason_left_out
+        or "its scores, because it breaks the contract, fails or is unsteady",
+        completions=runner.completions,
+        is_left_out=bool(reason_left_out),
+    )
 
 
 def _try_all_probes(

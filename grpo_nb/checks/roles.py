@@ -33,14 +33,10 @@ Sums over a batch are not exact.
 SMALLEST_RANGE = 1e-3
 """A smaller range counts as this value, because a constant reward has rounding errors too."""
 
+# A reward that does not follow most gold answers must follow at least this number of them, and this
+# part. A reward that follows only one may just reward that label.
 MIN_GOLDS_FOLLOWED = 2
-"""Number of gold answers that a reward must follow if it does not follow most of them.
-
-A reward that follows one gold answer only may just reward that label.
-"""
-
 MIN_PART_FOLLOWED = 0.25
-"""Part of the gold answers that a reward must follow if it does not follow most of them."""
 
 ANSWER_DEPENDENT_PART = 0.5
 """A reward depends on the answer if another answer changes the score by this part of its range.

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from grpo_nb.checks.probes import PLAIN_REASONING
-from grpo_nb.checks.rows import FALLBACK_ANSWER, make_wrong_answers
+from grpo_nb.checks.rows import make_wrong_answers
 from grpo_nb.rewards.answers import golds_of_row
 from grpo_nb.tasks.formats import AnswerFormat
 
@@ -48,7 +48,6 @@ def example_completions(row: Mapping[str, Any], format: AnswerFormat) -> list[st
             'If another column has it, write load_task(rows, columns={"answer": ...}).'
         )
     gold = golds[0]
-    candidates = make_wrong_answers(gold, golds)
-    wrong = next((answer for answer in candidates if answer not in golds), FALLBACK_ANSWER)
+    wrong = make_wrong_answers(golds, all_golds=golds)[0]
     # Both completions differ in the answer alone, so a difference in score comes from the answer.
     return [format.completion(PLAIN_REASONING, gold), format.completion(PLAIN_REASONING, wrong)]

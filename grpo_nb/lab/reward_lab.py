@@ -15,7 +15,7 @@ from typing import Any
 
 import ipywidgets as widgets
 
-from grpo_nb.checks.rows import rows_of
+from grpo_nb.checks.rows import training_rows
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.pages import render
 from grpo_nb.core.panels import (
@@ -98,7 +98,7 @@ class RewardLab(Panel):
         labels: str | Path | None = None,
     ) -> None:
         rewards = reward_list(rewards)
-        rows = rows_of(task)
+        rows = training_rows(task)
         if not isinstance(task, Task):
             task = Task("rows", xml(), rows, [])
         super().__init__()

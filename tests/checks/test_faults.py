@@ -18,8 +18,8 @@ SOUND_SETS = [*((name,) for name in SOUND), *TOGETHER]
 #: Kinds that tests/checks/test_reward_kinds.py and test_judge_agreement.py show.
 SHOWN_ELSEWHERE = {
     "never measured",
-    "too few labels",
-    "refused by its measure",
+    "too few labels to tell",
+    "not fit as a reward",
     "right answer unknown",
     "no reward for answers",
 }

@@ -13,7 +13,7 @@ import pytest
 
 import grpo_nb as gn
 from grpo_nb.checks.references import texts_in
-from grpo_nb.checks.report import KINDS, WHOLE_SET, RewardProblem, RewardReport
+from grpo_nb.checks.report import KINDS, WHOLE_SET, RewardProblem, RewardReport, make_finding
 from grpo_nb.checks.reward_check import check_rewards
 from grpo_nb.rewards import completion_text
 from grpo_nb.tasks import formats
@@ -345,6 +345,40 @@ def test_report_names_the_reward_of_each_finding() -> None:
     assert not report.ok
 
 
+def test_report_shows_an_empty_completion_as_such() -> None:
+    @by_text
+    def first_word(text, gold):
+        return text.split()[0] == gold or right([text], [gold])[0]
+
+    report = check_rewards(first_word, SUMS)
+    (finding,) = [finding for finding in report.findings if finding.kind == "raises"]
+    assert finding.example == ""
+    assert "an empty completion" in repr(finding)
+
+
+def test_report_without_an_example_shows_none() -> None:
+    (finding,) = check_rewards(of_the_row, SUMS[:1]).findings[:1]
+    assert finding.example is None
+    assert "example" not in repr(finding)
+
+
+def test_report_lists_the_worst_findings_first() -> None:
+    @by_text
+    def long_gold_somewhere(text, gold):
+        return len(gold) > 1 and gold in text
+
+    findings = check_rewards(long_gold_somewhere, SUMS).findings
+    severities = [finding.severity for finding in findings]
+    assert severities == sorted(severities)  # "critical" comes before "warning"
+    assert {*severities} == {"critical", "warning"}
+
+
+def test_report_counts_the_worst_findings_first() -> None:
+    findings = [make_finding(kind, "a", "") for kind in ("no reward for answers", "near miss")]
+    report = RewardReport(findings=tuple(findings), roles={}, checked="")
+    assert report.summary == "Found: 1 warning, 1 note."
+
+
 def test_raise_if_critical_names_the_findings() -> None:
     with pytest.raises(RewardProblem, match="every candidate"):
         check_rewards(gold_somewhere, SUMS).raise_if_critical()
@@ -374,6 +408,19 @@ def test_report_says_what_a_slow_reward_was_not_tried_with() -> None:
 
 def asleep(completions, **_):
     time.sleep(0.25)
+
+
+def test_reward_that_hangs_on_a_second_call_is_found() -> None:
+    seen = set()
+
+    def slow_again(completions, answer, **_):
+        calls = {*zip(map(completion_text, completions), answer, strict=True)}
+        if calls & seen:
+            time.sleep(1)
+        seen.update(calls)
+        return right(completions=completions, answer=answer)
+
+    assert kinds(check_rewards(slow_again, SUMS, seconds_per_call=0.05)) == {"hangs"}
 
 
 def test_hung_reward_costs_a_bounded_time() -> None:

@@ -6,7 +6,13 @@ import pytest
 
 import grpo_nb as gn
 from grpo_nb.checks.probes import UNGRADED, list_layouts, write_hostile
-from grpo_nb.checks.rows import MAX_ROWS_TRIED, CheckRow, choose_rows, make_near_misses
+from grpo_nb.checks.rows import (
+    MAX_ROWS_TRIED,
+    CheckRow,
+    choose_rows,
+    make_near_misses,
+    make_wrong_answers,
+)
 from grpo_nb.tasks import formats
 
 
@@ -60,3 +66,9 @@ def test_choose_rows_tries_no_accepted_answer_as_a_wrong_one() -> None:
     ]
     first = choose_rows(rows, "answer").tried[0]
     assert "0.25" not in first.wrong
+
+
+def test_wrong_answers_leave_out_accepted_ones_before_the_cut() -> None:
+    accepted = ["12", "31", "32", "33.0", "34"]
+    wrong = make_wrong_answers(accepted, ["12", "31", "32", "33", "34", "55"])
+    assert wrong == ["55", "16", "20", "8"]

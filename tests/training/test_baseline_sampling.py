@@ -102,7 +102,8 @@ def test_baseline_teaches_rewards_nothing(tiny) -> None:
 
         __name__ = "counting"
 
-        def __call__(self, completions, **columns):
+        def __call__(self, completions, trainer_state, **columns):
+            assert trainer_state.is_trial
             calls.extend(completions)
             return [0.0] * len(completions)
 
