@@ -9,7 +9,6 @@ the text.
 from __future__ import annotations
 
 import contextlib
-import copy
 import inspect
 import io
 import math
@@ -49,7 +48,7 @@ usual loopholes, because these come first. Such a reward may ask a server, which
 """
 
 SIDE_EFFECTS = {
-    "changes its inputs": "the completions are different after a call",
+    "changes its inputs": "the completions or columns are different after a call",
     "runs the answer as code": "the reward executed the answer as Python code",
 }
 """Effects of a call besides its scores, by kind of finding."""
@@ -103,8 +102,10 @@ class ProbeRunner:
         """Call the reward once with these probes. Its prints are suppressed."""
         limit = HANG_FACTOR * self.seconds
         batch = self.make_batch(probes)
-        # The copy is compared after the call: TRL passes the same lists to the next reward.
-        completions_before = copy.deepcopy(batch["completions"])
+        # Compared after the call, because TRL passes the same lists to the next reward. Compared as
+        # text, because columns may hold arrays. An environment may change: that is its purpose.
+        inputs = [values for name, values in batch.items() if name != "environments"]
+        inputs_before = repr(inputs)
         executions_before = EvalTrap.count
         result = CallResult()
         start = time.perf_counter()
@@ -130,7 +131,7 @@ class ProbeRunner:
             result.failure_kind = "hangs"
             result.error = TimeoutError(f"no score after {limit:g} s")
             self.seconds_used = math.inf  # it is not called again
-        if batch["completions"] != completions_before:
+        if repr(inputs) != inputs_before:
             self.side_effects.setdefault("changes its inputs", probes[0].text)
         if EvalTrap.count > executions_before:
             self.side_effects.setdefault("runs the answer as code", probes[0].text)

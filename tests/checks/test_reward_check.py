@@ -423,6 +423,15 @@ def test_reward_that_hangs_on_a_second_call_is_found() -> None:
     assert kinds(check_rewards(slow_again, SUMS, seconds_per_call=0.05)) == {"hangs"}
 
 
+def test_reward_that_changes_a_column_is_found() -> None:
+    def empties_a_column(completions, answer, **_):
+        scores = right(completions=completions, answer=answer)
+        answer.clear()
+        return scores
+
+    assert "changes its inputs" in kinds(check_rewards(empties_a_column, SUMS), "critical")
+
+
 def test_hung_reward_costs_a_bounded_time() -> None:
     start = time.monotonic()
     assert "hangs" in kinds(check_rewards(asleep, SUMS, seconds_per_call=0.05))
