@@ -108,10 +108,9 @@ _WHY_REFUSED = {
     "resume_from_checkpoint": f'{_ONLY_SCRIPTS}: write gn.train(..., resume="auto")',
     "do_train do_eval do_predict": _ONLY_SCRIPTS,
     "bf16 fp16": _PRECISION,
-    "eval_strategy eval_steps eval_on_start eval_delay eval_do_concat_batches "
-    "eval_use_gather_object per_device_eval_batch_size eval_accumulation_steps bf16_full_eval "
-    "fp16_full_eval num_generations_eval prediction_loss_only batch_eval_metrics "
-    "include_for_metrics": _NO_EVALUATION,
+    "eval_strategy eval_steps eval_on_start eval_delay per_device_eval_batch_size "
+    "eval_accumulation_steps bf16_full_eval fp16_full_eval num_generations_eval "
+    "prediction_loss_only batch_eval_metrics": _NO_EVALUATION,
     "load_best_model_at_end metric_for_best_model greater_is_better": "the setting is "
     'keep_adapter: keep_adapter="best", holdout_every=5 keeps the adapter with the best held-out '
     "score",
@@ -120,9 +119,7 @@ _WHY_REFUSED = {
     "itself, so it would do nothing: the setting is save_steps",
     "logging_strategy": "a run is recorded by steps: set logging_steps in extra",
     "max_tool_calling_iterations": "tools belong to the task: task.with_tools(..., rounds=8)",
-    "fsdp fsdp_config deepspeed ds3_gather_for_generation parallelism_config ddp_backend "
-    "ddp_broadcast_buffers ddp_bucket_cap_mb ddp_find_unused_parameters ddp_static_graph "
-    "ddp_timeout": "a run is trained in one process; gn.scaleout is for several",
+    "fsdp deepspeed": "a run is trained in one process; gn.scaleout is for several",
     # Names that people know from elsewhere, which GRPOConfig does not have.
     "torch_dtype": _PRECISION,
     "evaluation_strategy": _NO_EVALUATION,

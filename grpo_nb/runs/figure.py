@@ -308,7 +308,9 @@ def overlay(runs: Sequence[Any], names: Sequence[str]) -> Figure:
     curves: dict[CurvePanel, list[Curve]] = {TOTAL: [], HOLDOUT: [], KL: []}
     for number, (run, name) in enumerate(zip(runs, names, strict=True)):
         table = curve_table(run.rows)
-        label = _one_line(name, MAX_RUN_NAME)
+        # Names of runs often differ only at the end.
+        end = name if len(name) <= MAX_RUN_NAME else f"...{name[3 - MAX_RUN_NAME :]}"
+        label = _one_line(end, MAX_RUN_NAME)
         for panel in curves:
             curves[panel] += _metric_curves(panel, table, label, number)
     return _draw_panels(curves)

@@ -132,7 +132,7 @@ def open_project(folder: str | Path) -> Project:
     origin = read_run_info(origin_file)
     with naming_damaged(origin_file):
         model = origin.settings["model"]
-    # A path would make the kit load a model that lies anywhere on this machine.
+    # With a path, the sender of the folder could choose any model on this machine.
     if model not in (COPIED_BASE, EMBEDDED_MODEL) and not is_hub_name(model):
         raise ValueError(
             f"{str(origin_file)!r} names the model {model!r}, which is not a name on the Hub."

@@ -79,8 +79,8 @@ def explaining_machine_faults(settings: Settings, model: Any, run: Path) -> Iter
         if advice is not None:
             adapter = str(run / "adapter")
             raise EnvironmentProblem(
-                f"{advice} With that change this run cannot be resumed. Start a "
-                f"new run from its adapter: gn.load_model(settings, adapter={adapter!r}).\n"
+                f"{advice} Then resume this run. If gn.train refuses the changed setting for it, "
+                f"start a new run from its adapter: gn.load_model(settings, adapter={adapter!r}).\n"
                 f"({type(error).__name__}: {str(error)[:200]})"
             ) from error
         if is_disk_full(error):

@@ -209,8 +209,10 @@ def _train_and_close(recorder: Recorder, info: RunInfo, found_run: FoundRun | No
     trainer.stateful = stateful_functions([*run.rewards, *recorder.observers])
     trainer.record_generation = partial(write_generation, run)
     failure = None
+    # Only the CPU engine shares prompts, whatever the settings ask.
+    run_settings = settings.replace(shared_prompts=trainer.engine is not None)
     try:
-        with explaining_machine_faults(settings, run.model, run.path), recorder.stop_button():
+        with explaining_machine_faults(run_settings, run.model, run.path), recorder.stop_button():
             _run_trainer(trainer, settings, found_run)
             if recorder.error is not None:
                 raise recorder.error

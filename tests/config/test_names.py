@@ -150,22 +150,6 @@ def test_hint_for_a_name_is_the_same_in_extra(written: dict[str, Any]) -> None:
     assert messages[0] == messages[1]
 
 
-@pytest.mark.parametrize(
-    ("name", "reason"),
-    [
-        ("eval_do_concat_batches", "evaluation does not run here"),
-        ("eval_use_gather_object", "evaluation does not run here"),
-        ("include_for_metrics", "evaluation does not run here"),
-        ("fsdp_config", "in one process"),
-        ("parallelism_config", "in one process"),
-        ("ddp_find_unused_parameters", "in one process"),
-    ],
-)
-def test_argument_without_an_effect_is_refused(name: str, reason: str) -> None:
-    with pytest.raises(ValueError, match=f"'{name}'.*{reason}"):
-        gn.preset("cpu", extra={name: None})
-
-
 def test_unknown_names_are_reported_together() -> None:
     with pytest.raises(ValueError, match="cannot be set as written") as error:
         gn.preset("cpu", learning_rat=1e-5, extra={"epsilonn": 0.1})

@@ -328,6 +328,15 @@ def test_overlay_labels_differ_for_automatic_names_of_one_minute() -> None:
     assert all(box.x1 <= width for _, box in boxes_of_texts(figure))
 
 
+def test_overlay_keeps_the_end_of_a_long_name() -> None:
+    names = ["a-long-name-of-an-experiment-first", "a-long-name-of-an-experiment-second"]
+    figure = overlay_of(**dict.fromkeys(names, made_rows()))
+    assert texts_of(figure.axes[0])[1:] == [
+        "...-of-an-experiment-first",
+        "...of-an-experiment-second",
+    ]
+
+
 def test_overlay_smooths_a_short_run_by_its_own_length() -> None:
     short = [{"step": step, "reward": float(step)} for step in (1, 2, 3)]
     figure = overlay_of(long=made_rows(100), short=short)

@@ -322,7 +322,7 @@ def test_card_of_a_renamed_project_has_the_new_name(
     assert "# renamed\n" in (renamed.run.path / "README.md").read_text()
 
 
-def test_local_folder_with_the_name_of_the_model_is_ignored(
+def test_local_folder_with_the_name_of_the_model_is_no_hindrance(
     back: gn.scaleout.Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ignored = shutil.ignore_patterns("back")
