@@ -5,7 +5,7 @@ import json
 import numbers
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -110,8 +110,8 @@ def clean(
     # 1. Find question and answer in each row, by the row's number in the source.
     names = list(dict.fromkeys(itertools.chain(*source.rows)))
     column_of = _choose_columns(names, columns or {}, described_as)
-    has_lists_of_texts = _has_lists_of_texts(source.rows, column_of["answer"])
-    are_lists_accepted = has_lists_of_texts and kind != "json"
+    answers = [row.get(column_of["answer"]) for row in source.rows]
+    are_lists_accepted = kind != "json" and _are_lists_of_texts(answers, changes)
     rows: dict[int, TaskRow] = {}
     reasons: _Reasons = {}
     for number, row in enumerate(source.rows):
@@ -175,12 +175,27 @@ def _choose_columns(names: Sequence[str], columns: Columns, described_as: str) -
 # How rows are read.
 
 
-def _has_lists_of_texts(rows: Sequence[Row], name: str) -> bool:
-    """Say whether the lists in a column hold texts and nothing else. Some may be empty, not all."""
-    cells = [row.get(name) for row in rows]
-    lists = [cell for cell in cells if isinstance(cell, (list, tuple))]
-    values = list(itertools.chain(*lists))
-    return values != [] and all(isinstance(value, str) for value in values)
+def _are_lists_of_texts(cells: Iterable[Any], changes: Changes) -> bool:
+    """Return True if the lists in a column hold only texts. Some may be empty, not all.
+
+    None and NaN do not count as items. If only some lists hold only texts, a note says so.
+    """
+    text_lists = []
+    other_lists = []
+    for cell in cells:
+        if not isinstance(cell, (list, tuple)):
+            continue
+        items = [item for item in cell if isinstance(item, str) or _is_filled(item)]
+        if not all(isinstance(item, str) for item in items):
+            other_lists.append(cell)
+        elif items:
+            text_lists.append(cell)
+    if text_lists and other_lists:
+        changes.note(
+            "lists of answers were read as JSON, because some hold more than texts, such as "
+            f"{in_line(other_lists[0], 80)}. If each item of a list is right, make all items texts"
+        )
+    return text_lists != [] and not other_lists
 
 
 def _read_row(row: Row, column_of: Mapping[str, str], are_lists_accepted: bool) -> TaskRow:

@@ -166,6 +166,26 @@ def test_each_text_in_a_list_of_answers_is_right() -> None:
     assert gn.score(gn.rewards.correctness(), texts, row).values["correctness"] == (1.0, 1.0, 0.0)
 
 
+@pytest.mark.parametrize("empty", [None, float("nan")])
+def test_empty_items_in_lists_of_answers_are_ignored(empty: float | None) -> None:
+    golds = [["NYC", "New York"], ["Paris", empty], ["Rome", "Roma"]]
+    task = gn.load_task(rows_of(golds), holdout=1)
+    assert task.answers.kind == "text"
+    accepted = sorted(row["accepted_answers"] for row in both(task))
+    assert accepted == [["NYC", "New York"], ["Paris"], ["Rome", "Roma"]]
+
+
+def test_lists_of_texts_read_as_json_are_noted() -> None:
+    rows = rows_of([["NYC", "New York"], ["Paris", 7], ["Rome"]])
+    task = gn.load_task(rows, holdout=1)
+    assert task.answers.kind == "json"
+    assert any("read as JSON" in note and "'Paris', 7" in note for note in task.changes.notes)
+    json_task = gn.load_task(rows, holdout=1, kind="json")
+    numbers_task = gn.load_task(rows_of([[1, None], [2], [3]]), holdout=1)
+    notes = [*json_task.changes.notes, *numbers_task.changes.notes]
+    assert not any("read as JSON" in note for note in notes)
+
+
 def test_lists_of_numbers_and_kind_json_stay_json() -> None:
     assert gn.load_task(rows_of([[1, 2], [3], [4]]), holdout=1).answers.kind == "json"
     listed = gn.load_task(rows_of([["a", "b"], ["c"], []]), holdout=1, kind="json")
