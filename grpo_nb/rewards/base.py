@@ -180,8 +180,11 @@ def weight_as_float(weight: Any, name: str) -> float:
 
 
 def range_of(reward: RewardFunction) -> tuple[float, float] | None:
-    """Return the lowest and highest score that a reward declares as `range`, or None."""
-    return valid_range(_attribute(reward, "range", default=None))
+    """Return the lowest and highest score that a reward declares as `range`, or None.
+
+    A partial does not have the range of its function, because its arguments may change the scores.
+    """
+    return valid_range(getattr(reward, "range", None))
 
 
 def valid_range(ends: Any) -> tuple[float, float] | None:

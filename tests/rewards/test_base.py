@@ -155,18 +155,29 @@ def test_name_of_a_partial_is_the_one_trl_gives_it() -> None:
     assert base.reward_name(reward) == get_callable_name(reward) == "graded"
 
 
-def test_partial_has_the_attributes_of_its_function() -> None:
+def test_partial_has_name_weight_and_mark_of_its_function() -> None:
     def ranked(completions: list, **columns: object) -> list[float]:
         return [0.0 for _ in completions]
 
     ranked.weight = 3.0
-    ranked.range = (0, 5)
     reward = functools.partial(functools.partial(base.relative(ranked), level=1), other=2)
     assert base.weights_by_name(reward) == {"ranked": 3.0}
-    assert base.range_of(reward) == (0.0, 5.0)
     assert base.is_relative(reward)
     reward.weight = 0.5
     assert base.weights_by_name(reward) == {"ranked": 0.5}
+
+
+def test_partial_does_not_inherit_the_range_of_its_function() -> None:
+    """Its arguments may change the scale."""
+
+    def scaled(completions: list, scale: float = 1, **columns: object) -> list[float]:
+        return [scale * bool(completion) for completion in completions]
+
+    scaled.range = (0, 1)
+    reward = functools.partial(scaled, scale=5)
+    assert base.range_of(reward) is None
+    reward.range = (0, 5)
+    assert base.range_of(reward) == (0.0, 5.0)
 
 
 def test_method_can_be_marked_as_relative() -> None:
