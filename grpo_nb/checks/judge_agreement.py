@@ -128,7 +128,7 @@ def agreement(judge: judge_model.judge, labelled: Source) -> Agreement:
     rows = _labelled_rows(labelled)
     # The judge gets the rows too, because a rubric may name their columns.
     replies = judge.judged([str(row["completion"]) for row in rows], rows)
-    person = pandas.Series(map(hand_score_of, rows), dtype=float)
+    person = pandas.Series(hand_scores(rows), dtype=float)
     judged = pandas.Series([reply.score for reply in replies], dtype=float)
     columns = {
         "person": person,
@@ -159,7 +159,9 @@ def agreement(judge: judge_model.judge, labelled: Source) -> Agreement:
 
 def _labelled_rows(labelled: Source) -> list[dict[str, Any]]:
     """Return the rows with a score by hand, after a check of their columns."""
-    rows = [row for row in read_rows(labelled).rows if hand_score_of(row) is not None]
+    all_rows = read_rows(labelled).rows
+    scores = hand_scores(all_rows)
+    rows = [row for row, score in zip(all_rows, scores, strict=True) if score is not None]
     has_columns = ["completion" in row and (row.get("question") or "prompt" in row) for row in rows]
     if not rows or not all(has_columns):
         raise ValueError(
@@ -169,19 +171,29 @@ def _labelled_rows(labelled: Source) -> list[dict[str, Any]]:
     return rows
 
 
-def hand_score_of(row: Mapping[str, Any]) -> float | None:
-    """Return the score of a row of labels; None if nobody has scored it.
+def hand_scores(rows: Sequence[Mapping[str, Any]]) -> list[float | None]:
+    """Return the score of each row of labels; None for a row that nobody has scored.
 
     Raises:
-        ValueError: The score is not a finite number.
+        ValueError: A score is not a finite number.
     """
-    text = str(row.get("score", "")).strip()
-    if text.casefold() in ("", "none", "nan"):
-        return None
-    score = float(text)
-    if not math.isfinite(score):
-        raise ValueError(f"the score by hand is {text}; it must be a finite number.")
-    return score
+    scores: list[float | None] = []
+    for number, row in enumerate(rows):
+        text = str(row.get("score", "")).strip()
+        if text.casefold() in ("", "none", "nan"):
+            scores.append(None)
+            continue
+        try:
+            score = float(text)
+        except ValueError:
+            score = math.nan
+        if not math.isfinite(score):
+            raise ValueError(
+                f"row {number} of the labels has the score {text!r:.80}: write a number such as 4, "
+                "or leave it empty."
+            )
+        scores.append(score)
+    return scores
 
 
 def _reword(text: str, best: float) -> dict[str, str]:

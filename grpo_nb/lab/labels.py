@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.checks.judge_agreement import hand_score_of
+from grpo_nb.checks.judge_agreement import hand_scores
 from grpo_nb.core.files import write_text
 from grpo_nb.core.words import require_number
 from grpo_nb.tasks.read_rows import read_rows
@@ -31,8 +31,7 @@ class HandLabels:
         # pandas refuses a file without a line of columns.
         if self.file.is_file() and self.file.read_bytes().strip():
             self.rows = read_rows(self.file).rows
-        for row in self.rows:
-            score = hand_score_of(row)
+        for score in hand_scores(self.rows):
             # Scores on two scales have no common order.
             if score is not None and not CHOICES[0] <= score <= CHOICES[-1]:
                 raise ValueError(
@@ -43,10 +42,10 @@ class HandLabels:
     def scores_of(self, question: str, completions: Sequence[str]) -> list[float | None]:
         """Return the score of each completion of a question; None for one without a score."""
         scores = {}
-        for row in self.rows:
+        for row, score in zip(self.rows, hand_scores(self.rows), strict=True):
             # The latest score of a text counts: later rows overwrite earlier ones.
-            if row.get("question") == question and hand_score_of(row) is not None:
-                scores[row["completion"]] = hand_score_of(row)
+            if row.get("question") == question and score is not None:
+                scores[row["completion"]] = score
         return [scores.get(completion) for completion in completions]
 
     def add(self, question: str, completion: str, score: float) -> None:

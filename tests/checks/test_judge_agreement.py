@@ -124,9 +124,10 @@ def test_agreement_leaves_out_rows_without_a_score(unscored: str) -> None:
     assert measured.verdict == "fit as a reward"
 
 
-@pytest.mark.parametrize("score", ["inf", "-nan", "high"])
-def test_agreement_with_a_score_that_is_no_number_is_refused(score: str) -> None:
-    with pytest.raises(ValueError, match=score):
+@pytest.mark.parametrize("score", ["inf", "-nan", "high", True, "n/a"])
+def test_agreement_with_a_score_that_is_no_number_is_refused(score: str | bool) -> None:
+    message = f"row 40 of the labels has the score '{score}': write a number such as 4, or leave"
+    with pytest.raises(ValueError, match=message):
         measure(labels=[*LABELS, {**LABELS[0], "score": score}])
 
 
