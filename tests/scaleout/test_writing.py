@@ -232,7 +232,6 @@ def test_rewards_that_start_processes_are_written(letters_folder: Path, tmp_path
 def test_settings_of_a_gpu_run_are_written(run: gn.runs.Run, tmp_path: Path) -> None:
     more = {
         "fast_inference": True,
-        "extra": {"unsloth_num_chunks": 4},
         "model": "acme/tiny",
         "load_in_4bit": True,
     }
@@ -261,7 +260,6 @@ def test_settings_of_a_gpu_run_are_written(run: gn.runs.Run, tmp_path: Path) -> 
     assert '"trl[vllm]==1.16.0"' in program
     assert values["model"] == "acme/tiny", "a model of the Hub stays there"
     assert not (project.path / "base").exists(), "a model of the Hub stays there"
-    assert "unsloth_num_chunks" not in values["trainer"]
 
 
 def test_plan_of_a_batch_without_whole_groups_is_refused(
@@ -277,6 +275,20 @@ def test_arguments_that_publish_are_not_written(run: gn.runs.Run, tmp_path: Path
     rewrite(copy / "run.json", effective=run.info["effective"] | {"arguments": arguments})
     project = gn.scaleout.write(copy, tmp_path / "folder", rewards=run.rewards)
     assert "hub" not in (project.path / "run.yaml").read_text()
+
+
+def test_arguments_of_unsloth_are_not_written(run: gn.runs.Run, tmp_path: Path) -> None:
+    """On a GPU, the effective arguments include them. TRL's own GRPOConfig refuses them."""
+    copy = Path(shutil.copytree(run.path, tmp_path / "copy"))
+    extra = {"unsloth_num_chunks": 4}
+    arguments = run.info["effective"]["arguments"] | extra
+    rewrite(
+        copy / "run.json",
+        settings=run.info["settings"] | {"extra": extra},
+        effective=run.info["effective"] | {"arguments": arguments},
+    )
+    project = gn.scaleout.write(copy, tmp_path / "folder", rewards=run.rewards)
+    assert "unsloth_num_chunks" not in values_of(project)["trainer"]
 
 
 # Refusals
