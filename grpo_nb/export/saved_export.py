@@ -16,7 +16,7 @@ from typing_extensions import TypedDict
 from grpo_nb.config.settings import EMBEDDED_MODEL
 from grpo_nb.core.files import refuse_links, safe_path, sha256_of, target_of
 from grpo_nb.core.tables import Part, Shown, Table, bold, code
-from grpo_nb.core.words import displayable, shorten
+from grpo_nb.core.words import displayable, in_line, shorten
 from grpo_nb.models.sources import resolve_model
 from grpo_nb.runs.run_folder import FIGURE, Run, open_run
 from grpo_nb.runs.run_info import Text
@@ -189,7 +189,8 @@ def read_verification(folder: Path) -> dict[str, Any]:
         if isinstance(error, ValidationError):
             # A damaged record can have thousands of wrong fields.
             first = error.errors(include_url=False)[0]
-            reason = ": ".join([*map(str, first["loc"]), first["msg"]])
+            message = ": ".join([*map(str, first["loc"]), first["msg"]])
+            reason = f"{message}, found {in_line(first['input'])}"
         reason = shorten(" ".join(displayable(reason).split()), 500)
         raise ExportError(
             f"{str(folder)!r} is not an export: its {VERIFICATION_FILE} is missing, damaged or "

@@ -448,7 +448,7 @@ class Run(Shown):
         yield self.sentence
         grader = self.info.get("holdout_grader")
         if grader is not None:
-            yield f"Counted as correct: {grader}"
+            yield f"Counted as correct: {grader}."
         # A run that goes on or is done needs no advice.
         step = self.checkpoint_step
         if step is not None and self.status not in ("finished", "running"):

@@ -51,7 +51,6 @@ def test_run_folder_is_complete(tiny_run: gn.runs.Run) -> None:
     assert len(tiny_run.holdout) == 10
     card = (path / "README.md").read_text()
     assert "brevity" in card
-    assert "library_name: peft" in card
     assert "base_model:" not in card, "a folder of this machine is no name on the Hub"
 
 
