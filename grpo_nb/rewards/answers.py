@@ -7,14 +7,16 @@ several answers in one slot, or from a copy of the question in it.
 
 import json
 import re
+import string
 import unicodedata
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from grpo_nb.core.words import require_number
 from grpo_nb.rewards.base import Completion, Reward
 from grpo_nb.tasks.answers import ACCEPTED, folded, is_same_answer, read_letter
+from grpo_nb.tasks.formats import AnswerFormat
 from grpo_nb.tasks.markup import in_one_spelling, strip_markup
 from grpo_nb.tasks.number_reading import read_number
 
@@ -23,6 +25,9 @@ _LONGEST_SLOT = 20_000
 # 84/2, 2^3, 3*4, 50%, 3-1, 2e5, 1 2
 _UNEVALUATED = re.compile(r"[/^*%\\(+]|\w-|\d[eE]|\d\s\d")
 _NOT_IN_NUMBERS = re.compile(r"[^0-9.]")
+# A), (a), B., [C], **D:** and \textbf{(E) }
+_OPTION_MARK = re.compile(r"(?<!\w)([A-Za-z])[)\].:][\s}*]*")
+_OPTIONS_IN_LIST = re.compile(r"\[([^\[\]]+)\]")
 # Fails between two characters of one word.
 _EDGE = r"(?!(?<=\w)(?=\w))"
 # A system prompt may show how an answer is written, such as 1/2, and a model may write that.
@@ -106,7 +111,7 @@ def golds_in_cell(cell: Any) -> list[str]:
     texts = []
     for answer in map(_without_numpy, answers):
         if isinstance(answer, (dict, list, tuple)):
-            texts.append(json.dumps(answer))
+            texts.append(json.dumps(answer, default=_for_json))
         elif not pandas.isna(answer):
             texts.append(str(answer).strip())
     return [text for text in texts if text]
@@ -115,6 +120,12 @@ def golds_in_cell(cell: Any) -> list[str]:
 def _without_numpy(value: Any) -> Any:
     """Return an array or number of numpy as a list or number of Python, and the rest as it is."""
     return value.tolist() if hasattr(value, "tolist") else value
+
+
+def _for_json(value: Any) -> Any:
+    """Return a value inside a JSON answer as `json` can write it: a date, for example, as text."""
+    plain = _without_numpy(value)
+    return str(value) if plain is value else plain
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,7 +172,7 @@ class correctness(SlotReward):
             return False
         # Only a number can be equal to arithmetic that was copied from the question.
         is_number = read_number(gold) is not None
-        return not (is_number and is_copied_from_question(given, gold, row))
+        return not (is_number and is_copied_from_question(given, gold, row, self.format))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,15 +225,48 @@ def is_contradictory_option(given: str, gold: str, row: Mapping[str, Any]) -> bo
     return re.search(option, _for_search(question)) is None
 
 
-def is_copied_from_question(given: str, gold: str, row: Mapping[str, Any]) -> bool:
+def options_in_question(row: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the letter and text of each option, also of a list without letters.
+
+    >>> options_in_question({"prompts": "Which? A) 5, B) 6"})
+    [('A', '5'), ('B', '6')]
+    >>> options_in_question({"prompts": "Which city? ['Rome', 'Paris']"})
+    [('A', 'Rome'), ('B', 'Paris')]
+    """
+    question = _text_of_prompt(row["prompts"])
+    _, *marked = _OPTION_MARK.split(question)
+    texts = marked[1::2]
+    letters: Iterable[str] = marked[::2]
+    lists = _OPTIONS_IN_LIST.findall(question)
+    if len(texts) < 2 and lists:
+        texts = lists[-1].split(", ")
+        letters = string.ascii_uppercase
+    # An option ends with its line, and before the punctuation between two options.
+    lines = [text.partition("\n")[0].strip(" '\",;?(") for text in texts]
+    return list(zip(letters, lines, strict=False))
+
+
+def option_starts_with(option: str, text: str) -> bool:
+    """Return True if an option begins with a text, such as "Rome" for "Rome (Italy)".
+
+    The 5 of `5.5` or `5 + x` is no beginning: it is a part of a number or expression.
+    """
+    start = re.escape(_for_search(folded(text)))
+    return re.match(rf"{start}{_EDGE}(?![.,]?\d|[-+*/^=])", _for_search(option)) is not None
+
+
+def is_copied_from_question(
+    given: str, gold: str, row: Mapping[str, Any], format: AnswerFormat
+) -> bool:
     """Return True if an answer is copied from the question with its arithmetic left undone.
 
     `84/2` is equal to 42, but after "What is 84 / 2?" it only repeats the question. False for the
     gold answer itself, which a question may name: `3/4.` after "Which is larger, 3/4 or 2/3?".
 
-    >>> is_copied_from_question("84/2", "42", {"prompts": "What is 84 / 2?"})
+    >>> from grpo_nb.tasks.formats import xml
+    >>> is_copied_from_question("84/2", "42", {"prompts": "What is 84 / 2?"}, xml())
     True
-    >>> is_copied_from_question("42", "42.0", {"prompts": "Is it 41 or 42?"})
+    >>> is_copied_from_question("42", "42.0", {"prompts": "Is it 41 or 42?"}, xml())
     False
     """
     is_number = read_number(gold) is not None
@@ -239,19 +283,24 @@ def is_copied_from_question(given: str, gold: str, row: Mapping[str, Any]) -> bo
     if not is_number:
         # Nor of another expression: x+1 is not copied from ax+1, and 1+x not from 1+x^2.
         pattern = rf"{_EDGE}{pattern}{_EDGE}(?!(?<=[a-z])\^)"
-    asked = _text_of_prompt(_after_examples(row["prompts"]), _ASKING_ROLES)
+    asked = _text_of_prompt(_after_examples(row["prompts"], format), _ASKING_ROLES)
     return re.search(pattern, _for_search(asked)) is not None
 
 
-def _after_examples(prompt: Completion) -> Completion:
-    """Return the turns after the last answer of the assistant: the turns before it are examples."""
+def _after_examples(prompt: Completion, format: AnswerFormat) -> Completion:
+    """Return the turns after the last answer of the assistant: the turns before it are examples.
+
+    Other turns of the assistant, such as "Shall I compute it?", leave the question open.
+    """
     if isinstance(prompt, str) or not prompt:
         return prompt
     start = 0
     # The last turn of all may be the beginning of the completion.
     for place, turn in enumerate(prompt[:-1], start=1):
-        # A call of a tool is no answer: the question before it is still open.
-        if turn.get("role") == "assistant" and not turn.get("tool_calls"):
+        # A call of a tool is no answer either.
+        if turn.get("role") != "assistant" or turn.get("tool_calls"):
+            continue
+        if format.extract(_text_of_prompt([turn])) is not None:
             start = place
     return prompt[start:]
 

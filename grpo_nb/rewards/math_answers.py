@@ -20,6 +20,8 @@ from grpo_nb.rewards.answers import (
     SlotReward,
     is_contradictory_option,
     is_copied_from_question,
+    option_starts_with,
+    options_in_question,
 )
 from grpo_nb.rewards.math_shapes import (
     EXPRESSION,
@@ -32,7 +34,7 @@ from grpo_nb.rewards.math_shapes import (
     without_spaces,
 )
 from grpo_nb.rewards.math_worker import are_equal_expressions
-from grpo_nb.tasks.answers import folded, is_same_answer
+from grpo_nb.tasks.answers import folded, is_same_answer, read_letter
 from grpo_nb.tasks.markup import INSIDE
 from grpo_nb.tasks.number_reading import is_same_number, read_number, unit_name
 
@@ -55,8 +57,16 @@ _INEQUALITY = re.compile(r"[<>]|\\[lg]e")
 _TOWER = re.compile(r"[0-9)}]\s*\^\s*[({]*\s*(?:[0-9]{5}|[0-9]+[)}\s]*\^)")
 # A number in another base, such as 101_{2}, which math-verify reads as a product.
 _BASE = re.compile(r"[0-9]_\{")
-# A derivative: math-verify reads f'(x) as f(x).
-_PRIMES = re.compile(r"[^\s']'+")
+# A symbol with primes, such as f', y'', x_{1}' or x'_{1}. math-verify drops the primes.
+_PRIMED = re.compile(r"([A-Za-z])(?:_\{(\w+)\})?\s*('+)(?:_\{(\w+)\})?")
+# The h of `\pi r^2 h`, which math-verify drops as hours. After a mere number it is a unit.
+_LAST_VARIABLE = re.compile(r"(.*(?<![\\A-Za-z])[A-Za-z].*[\d}\s])([A-Za-z])")
+# Letters that are a product, such as mgh, ab or ix. Nearly all words but these have other vowels or
+# are longer.
+_PRODUCT = re.compile(
+    r"(?i)(?!(?:be|do|go|he|if|in|is|it|me|no|of|ok|on|or|ox|so|to|up|us|we)$)[a-z]{2}"
+    r"|[a-df-hj-np-tv-z]{3}"
+)
 _AND_OR = re.compile(r"\b(?:and|or)\b")
 # A digit, an operator, a bracket or a comma; or a single small letter.
 _HAS_MATHS = re.compile(r"[0-9\\^_+*/=<>(|,;-]|^[a-z]$")
@@ -95,6 +105,8 @@ class maths(SlotReward):
       such a list. `x < 5` and `(-\infty, 5)` are one interval, and `x < 1 or x > 5` is a union.
     * An expression copied from the question scores 0.0, unless it is written exactly as the gold
       answer.
+    * For the gold answer B, `B)` with the text of another option scores 0.0. The text of B may be
+      spelled in any way.
     * A gold answer of words, a date or JSON is compared as `correctness` does. TRL skips such rows.
     * It works in any thread. An expression has two seconds of processor time, so a busy machine
       changes no score. An expression that takes longer gets None.
@@ -115,11 +127,26 @@ class maths(SlotReward):
         return [boxed_answers(gold) for gold in super().golds(row)]
 
     def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
-        if not is_same_maths(given, gold) or is_contradictory_option(given, gold, row):
+        if not is_same_maths(given, gold):
+            return False
+        if is_contradictory_option(given, gold, row) and _has_text_of_another_option(given, row):
             return False
         # The text of an option is copied from the question, and is right.
         is_option_or_words = read_number(gold) is None and is_same_answer(given, gold)
-        return is_option_or_words or not is_copied_from_question(given, gold, row)
+        return is_option_or_words or not is_copied_from_question(given, gold, row, self.format)
+
+
+def _has_text_of_another_option(given: str, row: dict[str, Any]) -> bool:
+    """Return True if the text after a letter is that of other options only, in any spelling."""
+    letter, text_after = read_letter(given)
+    letters = set()
+    for other, option in options_in_question(row):
+        is_short = len(option) <= _LONGEST
+        if option_starts_with(option, text_after) or (
+            is_short and is_same_maths(text_after, option)
+        ):
+            letters.add(other.upper())
+    return bool(letters) and letter.upper() not in letters
 
 
 def is_same_maths(given: str, gold: str) -> bool:
@@ -148,6 +175,8 @@ def _is_same_normalized(given: str, gold: str) -> bool:
         return number is not None and is_same_number(number, gold_number)
     if not _HAS_MATHS.search(gold):
         # Words. math-verify reads them as a product of letters, so that "on" is "no".
+        if _PRODUCT.fullmatch(without_spaces(gold)):
+            given, gold = (without_spaces(text).replace("*", "") for text in (given, gold))
         return folded(given) == folded(gold)
     return _has_same_parts(given, gold)
 
@@ -209,9 +238,27 @@ def _is_same_expression(given: str, gold: str) -> bool:
         given = with_unit[1].strip()
     if _BASE.search(gold) or not is_single_answer(given, gold):
         return False
-    if set(_PRIMES.findall(given)) != set(_PRIMES.findall(gold)):
-        return False
-    return are_equal_expressions(given, gold)
+    given = _as_read_by_math_verify(given)
+    gold = _as_read_by_math_verify(gold)
+    # The primes of a bracket, such as (fg)', are left.
+    return "'" not in given + gold and are_equal_expressions(given, gold)
+
+
+def _as_read_by_math_verify(expression: str) -> str:
+    r"""Return an expression in a spelling of which math-verify drops nothing.
+
+    >>> _as_read_by_math_verify("y' + 1"), _as_read_by_math_verify(r"\pi r^2 h")
+    ('y_{prime1} + 1', '\\pi r^2 {h}')
+    """
+    expression = _PRIMED.sub(_unprimed_symbol, expression)
+    last = _LAST_VARIABLE.fullmatch(expression)
+    return f"{last[1]}{{{last[2]}}}" if last else expression
+
+
+def _unprimed_symbol(match: re.Match[str]) -> str:
+    """Return a symbol of its own for a symbol with primes: `y_{prime2}` for `y''`."""
+    letter, index_before, primes, index_after = match.groups("")
+    return f"{letter}_{{{index_before}{index_after}prime{len(primes)}}}"
 
 
 def is_single_answer(given: str, gold: str) -> bool:

@@ -80,6 +80,13 @@ _REWRITES: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
     (r"!=", r"\\ne "),
     # Every matrix and array is a pmatrix.
     (r"\\(begin|end)\s*\{[bB]?(?:small)?(?:matrix|array)\}(?:\{[clr|]*\})?", r"\\\1{pmatrix}"),
+    # f^{\prime} is f'.
+    (
+        r"\^\s*(?:\{(?:\s*\\prime)+\s*\}|\\prime(?![A-Za-z]))",
+        lambda match: "'" * match[0].count("prime"),
+    ),
+    (r"\u2032", "'"),
+    (r"\u2033", "''"),
     # x**2 is x^2.
     (r"(?<=[\w)}])\s*\*\*\s*(?=[\w({-])", "^"),
     # x_1 is x_{1}.
@@ -159,17 +166,16 @@ def normalize_latex(text: str) -> str:
 
 
 def without_spaces(text: str) -> str:
-    r"""Return a normalised text without white space and multiplication signs.
+    r"""Return a normalised text without white space, and with `*` for `\cdot`.
 
     The space between two digits stays: `1 2` is not `12`.
 
     >>> without_spaces(r"(\frac{1}{2}, 3 \cdot x)")
-    '(\\frac{1}{2},3x)'
+    '(\\frac{1}{2},3*x)'
     """
     # Before the spaces go: one may end the name of the command.
     text = re.sub(r"\\cdot(?![A-Za-z])", "*", text)
-    text = re.sub(r"(?<![0-9])\s+|\s+(?![0-9])", "", text)
-    return re.sub(r"(?<=[A-Za-z0-9)}])\*(?=[A-Za-z(\\])", "", text)
+    return re.sub(r"(?<![0-9])\s+|\s+(?![0-9])", "", text)
 
 
 def split_name(text: str) -> tuple[str, str]:

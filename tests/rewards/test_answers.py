@@ -1,5 +1,6 @@
 """Rewards for answers against a strict person's labels, in every format. See also `cases`."""
 
+import datetime
 from dataclasses import dataclass, replace
 
 import numpy
@@ -190,6 +191,13 @@ TOOL_CALL = {"role": "assistant", "content": "", "tool_calls": [{"name": "divide
         pytest.param([], id="question last"),
         pytest.param([TOOL_CALL, {"role": "tool", "content": "ready"}], id="call of a tool"),
         pytest.param([{"role": "assistant", "content": "<reasoning>"}], id="begun completion"),
+        pytest.param(
+            [
+                {"role": "assistant", "content": "Shall I compute it?"},
+                {"role": "user", "content": "Yes. Give the number."},
+            ],
+            id="turn without an answer",
+        ),
     ],
 )
 def test_copy_of_the_question_after_an_example_scores_zero(after: list) -> None:
@@ -223,6 +231,12 @@ def test_list_in_a_list_of_gold_answers_is_json(make) -> None:
     golds = make([["a"], ["b", None]])
     completions = [slot('["a"]'), slot('["b", null]'), slot("['a']")]
     assert correctness()(completions=completions, answer=[golds] * 3) == [1.0, 1.0, 0.0]
+
+
+def test_numpy_and_dates_in_json_gold_answers_are_read() -> None:
+    golds = [[numpy.int64(2)], {"day": datetime.date(2025, 6, 3)}, [numpy.array([1.5])]]
+    completions = [slot("[2]"), slot('{"day": "2025-06-03"}'), slot("[[1.5]]"), slot("[3]")]
+    assert correctness()(completions=completions, answer=[golds] * 4) == [1.0, 1.0, 1.0, 0.0]
 
 
 @dataclass(frozen=True, kw_only=True)

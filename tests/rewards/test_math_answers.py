@@ -137,6 +137,24 @@ def test_pickled_maths_still_scores() -> None:
         pytest.param("y - 2y = x", "y' - 2y = x", 0.0, id="equation without prime"),
         pytest.param("x'", "x", 0.0, id="prime too many"),
         pytest.param("{'b': 2}", "{'a': 2}", 0.0, id="quoted text"),
+        pytest.param("f(x)g'(x) + f'(x)g(x)", "f'(x)g(x) + f(x)g'(x)", 1.0, id="sum"),
+        pytest.param("f(x)g'(x) - f'(x)g(x)", "f'(x)g(x) - f(x)g'(x)", 0.0, id="difference"),
+        pytest.param(
+            r"\frac{f(x)g'(x) - f'(x)g(x)}{g(x)^2}",
+            r"\frac{f'(x)g(x) - f(x)g'(x)}{g(x)^2}",
+            0.0,
+            id="quotient rule",
+        ),
+        pytest.param("A'B' + AB", "A'B + AB'", 0.0, id="primes on other factors"),
+        pytest.param("AB' + A'B", "A'B + AB'", 1.0, id="other order"),
+        pytest.param("2x' + x", "x' + 2x", 0.0, id="prime on another term"),
+        pytest.param("2x^{\\prime} + x", "x^\\prime + 2x", 0.0, id="prime as a command"),
+        pytest.param("2x + x^{\\prime}", "x' + 2x", 1.0, id="prime in two spellings"),
+        pytest.param("2x_1' + x_2'", "x_1' + 2x_2'", 0.0, id="primes after an index"),
+        pytest.param("2x_2' + x_1'", "x'_1 + 2x'_2", 1.0, id="primes before an index"),
+        pytest.param("y'' + 2y' + y = 0", "y'' + y' + 2y = 0", 0.0, id="other coefficients"),
+        pytest.param("2y' + y'' + y = 0", "y'' + 2y' + y = 0", 1.0, id="same coefficients"),
+        pytest.param("(f)'g", "f(g)'", 0.0, id="prime on a bracket"),
     ],
 )
 def test_primes_are_part_of_an_expression(given: str, gold: str, score: float) -> None:
@@ -157,3 +175,47 @@ def test_part_of_another_expression_is_no_copy(
     question: str, given: str, gold: str, score: float
 ) -> None:
     assert maths()(completions=[slot(given)], answer=[gold], prompts=[question]) == [score]
+
+
+@pytest.mark.parametrize(
+    ("given", "gold", "score"),
+    [
+        pytest.param(r"3 \cdot \frac{1}{2}", r"3\frac{1}{2}", 0.0, id="mixed number"),
+        pytest.param(r"3\frac{1}{2}", r"3 \cdot \frac{1}{2}", 0.0, id="product with a fraction"),
+        pytest.param(r"(3 \cdot \frac{1}{2}, 1)", r"(3\frac{1}{2}, 1)", 0.0, id="in a tuple"),
+        pytest.param(r"(3\frac{1}{2}, 1)", r"(3 \cdot \frac{1}{2}, 1)", 0.0, id="other tuple"),
+        pytest.param("a/b*c", "a/bc", 0.0, id="denominator"),
+        pytest.param("1/x*y", "1/xy", 0.0, id="one over a product"),
+        pytest.param("n*o", "no", 0.0, id="short word"),
+        pytest.param("T*r*ue", "True", 0.0, id="long word"),
+        pytest.param(r"x \cdot y", "xy", 1.0, id="letters"),
+        pytest.param("m*g*h", "mgh", 1.0, id="three letters"),
+        pytest.param("a*b", "ab", 1.0, id="first letters"),
+        pytest.param(r"\pi r^2 \cdot h", r"\pi r^2 h", 1.0, id="cylinder"),
+        pytest.param(r"\frac{1}{2} \cdot b \cdot h", r"\frac12 bh", 1.0, id="triangle"),
+        pytest.param(r"\pi r^2", r"\pi r^2 h", 0.0, id="without the last letter"),
+        pytest.param(r"\pi r^2 h", r"\pi r^2", 0.0, id="with another last letter"),
+        pytest.param(r"2\pi m", r"2\pi", 1.0, id="last letter is a unit"),
+    ],
+)
+def test_multiplication_sign_keeps_the_value(given: str, gold: str, score: float) -> None:
+    assert scores_of([given], gold) == [score]
+
+
+@pytest.mark.parametrize(
+    ("question", "given", "score"),
+    [
+        pytest.param("Which? ['Rome', 'Paris']", "B) Paris", 1.0, id="list"),
+        pytest.param("Which? ['Rome', 'Paris']", "B) Rome", 0.0, id="another of a list"),
+        pytest.param("How long?\nA) 2cm\nB) 3cm", "B) 3 cm", 1.0, id="unit"),
+        pytest.param("How long?\nA) 2cm\nB) 3cm", "B) 2 cm", 0.0, id="unit of another option"),
+        pytest.param("How many? A) 100, B) 1,000", "B) 1000", 1.0, id="number"),
+        pytest.param("How many? A) 2,000, B) 1,000", "B) 2000", 0.0, id="number of another option"),
+        pytest.param("(A) \u221a3 (B) \u221a2", r"B) \sqrt{2}", 1.0, id="root"),
+        pytest.param("(A) \u221a3 (B) \u221a2", r"B) \sqrt{3}", 0.0, id="root of another option"),
+        pytest.param("If x = 5: A) 5.5 B) 5.0", "B) 5", 1.0, id="start of another number"),
+        pytest.param("A) 5+x B) 5.0", "B) 5", 1.0, id="start of another expression"),
+    ],
+)
+def test_option_in_another_spelling_is_right(question: str, given: str, score: float) -> None:
+    assert maths()(completions=[slot(given)], answer=["B"], prompts=[question]) == [score]
