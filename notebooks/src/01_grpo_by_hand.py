@@ -237,7 +237,7 @@ pandas.DataFrame({"token": tokens, "probability": shown.exp(), "log-probability"
 # same beginning add up, and the cell prints the sums of their advantages. All eight begin with *The*, and their advantages sum to 0. Where the
 # completions part, they do not: *Canberra* gets +3.26 and *Sydney* −1.89. Nobody told GRPO which word matters. **The comparison within the
 # group finds it, where the completions part.** (The second column divides each advantage by $T_i$, as the loss does. Short texts then count
-# more, so a small push is left even at *The*. *Dr. GRPO*, in the first exercise, leaves the division out.)
+# more, so +0.149 is left even at *The*. *Dr. GRPO*, in the first exercise, leaves the division out.)
 #
 # The mask removes the padding. The value of this loss means nothing by itself. What we need is its **gradient**: for each of the
 # LoRA weights a number that says in which direction the loss grows, and how fast.
