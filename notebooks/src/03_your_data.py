@@ -105,10 +105,11 @@ task
 #
 # A reward is a function: it gets the completions and the columns of your data, and returns one number for each completion. The
 # attribute `weight` says how much it counts in the sum. Here are two. The first gives a point if the right label occurs anywhere in the
-# text, the way many people first write it. The second gives a point for a short reason of three to fifteen words: a wish about the form,
-# which makes no answer right, so it gets a small weight.
+# text, the way many people first write it. The second gives a point for a short reason of three to fifteen words. This is only a wish about
+# the form and says nothing about the mood, so its weight is small.
 #
-# **Predict before you run:** which completion would get a point from the first reward on *every* remark?
+# **Predict before you run:** which three kinds of completions earn the point of the first reward without choosing one mood? (The check
+# lists them.)
 
 
 # %%
@@ -140,7 +141,8 @@ with_loophole
 #
 # The finding is *critical*: a completion that names all labels always gets the point. `rewards_for` returns rewards that fit the
 # answers of this task: `exact_text`, which reads the answer from its tags and nothing else, and two rewards for the format. Your
-# second reward stays, with a small weight. You should see that nothing is found any more.
+# second reward stays, with a small weight. You should see that nothing is found any more. (In [Rewards](02_rewards.ipynb) a model found a
+# loophole that its samples contained. Would this one? Only if some of its completions name several moods.)
 
 # %%
 rewards = [*gn.rewards.rewards_for(task), short_reason]
@@ -155,8 +157,8 @@ report
 # may not have read the remarks at all.
 #
 # For the small model you should see *signal* and two very different accuracies: low when it samples at temperature 1, where an
-# unlikely token is picked now and then, and higher when it decodes greedily. (88 % is 7 of 8 prompts, too few to trust. On the 42 held-out
-# remarks below it is 45 %.) The model is sometimes right, but not reliably: this is what training can improve. A larger model
+# unlikely token is picked now and then, and 88 % when it decodes greedily. Do not trust the 88 %: it is 7 of 8 randomly chosen remarks. On
+# the 42 held-out remarks below it is 45 %. The model is sometimes right, but not reliably: this is what training can improve. A larger model
 # may have little left to learn; the verdict will tell you.
 
 # %%
@@ -188,7 +190,7 @@ run = gn.train(model, tokenizer, task, rewards, settings)
 # baseline here counts only the held-out remarks, so its share differs from the one above.)
 #
 # You should see a gain from 45 % to 64 %, and that the accuracy is clearly above the majority-class baseline only after the training.
-# (Before it, the interval contains the share of the most frequent mood.)
+# Before it, the interval (31 % to 60 %) contains the baseline (36 %), so the model may not have read the remarks at all.
 
 # %%
 comparison = gn.compare(run, task)
@@ -205,7 +207,7 @@ comparison
 # <details><summary>What you should see</summary>
 #
 # Much worse: 14 % were right, because an unlikely token was picked now and then, and nearly half of the answers broke the format.
-# After the training about 54 % are right: a sampled answer is now nearly as good as a greedy one. Before the training *pass@2* is 26 %.
+# After the training about 54 % are right: the gap to the greedy answers shrank from 31 points to 10. Before the training *pass@2* is 26 %.
 # Two independent tries at 14 % would give the same: 1 − 0.86² = 26 %. After the training they would give 1 − 0.46² = 79 %, but *pass@2* is
 # 67 %: the two tries tend to fail on the same remarks. Which ones? The next section shows it.
 # </details>
@@ -218,23 +220,24 @@ sampled
 # ## Where it fails
 #
 # One number for all remarks hides *which* answers are wrong. `transcripts()` returns every answer with its grade. So count how many
-# remarks of each mood there are, which labels the model gave to each mood before and after (greedily), and how many sampled answers
-# were right before the training.
+# remarks of each mood there are, which labels the model gave to each mood before and after (greedily), how many sampled answers were
+# right before the training, and in how many groups of the training at least one of the eight answers was right.
 #
 # **Predict before you run:** 64 % of the greedy answers are right. Are those spread evenly over the three moods?
 #
 # <details><summary>What you should see</summary>
 #
 # All *positive* and *negative* remarks are right, and not one *neutral* remark, although the example in the prompt is neutral. Why? Count
-# with GRPO in mind. A group teaches a label only if at least one of its eight answers has it. Before the training 3 of 30 sampled answers to
-# neutral remarks were right. If one answer in ten is right, all eight miss with probability $0.9^8$ = 43 %. The random split left only 15
-# neutral remarks among the 98 for training, and 24 steps of 4 prompts see each remark about once. So the whole training had about 15 groups
-# for *neutral*, and only eight or nine of them could teach it. And in each group of the 83 other remarks, a sampled
-# *neutral* is wrong and pushed down. What pays most often wins. (This is a rough count, and other causes are possible: *on the first floor*
-# praises nothing and blames nothing.) Exercise 2 gives the mood more rows.
+# with GRPO in mind. The random split left only 15 neutral remarks among the 98 for training, and 24 steps of 4 prompts see each remark about
+# once. A group teaches a label only if at least one of its eight answers has it. The last table counts these groups.
+#
+# And in each group of the 83 other remarks, a sampled *neutral* is wrong and pushed down. What pays most often wins. (Other causes are
+# possible: *on the first floor* praises nothing and blames nothing.) Exercise 2 gives the mood more rows.
 # </details>
 
 # %%
+import json
+
 import pandas
 
 parts = {"trained on": task.train, "held out": task.holdout}
@@ -247,6 +250,11 @@ for name in ("before", "after"):
     display(pandas.crosstab(answers["answer"], given))
 tries = sampled.transcripts()
 display(pandas.crosstab(tries["answer"], tries["before_is"].rename("sampled before")))
+mood_of = {json.dumps(row["prompt"]): row["answer"] for row in task.train}
+answered = run.completions()
+is_right = answered["exact_text"].eq(1).groupby(answered["prompt"]).max().rename(mood_of)
+groups = is_right.groupby(level=0).agg(["count", "sum"])
+display(groups.set_axis(["groups", "with a right answer"], axis="columns"))
 
 # %% [markdown]
 # ## Did it work?
@@ -307,7 +315,8 @@ print(run.outcome(sampled))
 #
 # Give *neutral* as many rows as the other moods, so that more groups contain a right neutral answer to learn from. In `words`, keep the
 # first three phrases of each mood, and train 36 steps. Measured: all 27 held-out remarks right (52 % before), among them all 7 neutral
-# ones. (One run, in which both were changed at once. These are other held-out remarks, so compare with their own *before*.)
+# ones. (One run, in which both were changed at once, so it does not tell which of the two did it. These are other held-out remarks, so
+# compare with their own *before*.)
 # </details>
 #
 # ## Next
