@@ -15,7 +15,8 @@
 #
 # In a few minutes a language model with 135 million parameters learns to answer in a fixed format. You then test whether its answers got
 # better too, or only their form. The model never sees the solution of a training question. It gets only a score for what it wrote, and
-# learns from these scores with GRPO (*group relative policy optimization*).
+# learns from these scores with GRPO (*group relative policy optimization*). Fine-tuning needs a good text for every prompt. Here you need
+# only a program that can check one, which helps wherever checking is easier than writing: sums, code, formats.
 #
 # ![The result: the reward rises within 14 steps. The format is learned first, and correct answers follow.](../docs/quickstart.png)
 #
@@ -31,8 +32,9 @@
 #
 # $$A_i = \frac{r_i - \text{mean}(r)}{\text{std}(r) + 0.0001}$$
 #
-# Mean and standard deviation (with n − 1) are those of the group. In the picture the right city earns 1 point, and a short answer half a
-# point. *Sydney.* earns 0.5. The mean of its group is 1.0, so it becomes less likely: a reward above zero is not enough.
+# Mean and standard deviation (with n − 1) are those of the group. The picture below asks for the capital of Australia. The right city earns
+# 1 point, and a short answer half a point. *Sydney.* earns only the half point. Its group has the mean 1.0, so it becomes less likely: a
+# reward above zero is not enough.
 #
 # ![One GRPO step: the model writes four completions to one question. Their rewards 1.5, 1.0, 1.0 and 0.5 become the advantages +1.22, 0, 0 and -1.22. The first becomes more likely, the last less likely.](../docs/grpo.png)
 #
@@ -152,7 +154,7 @@ print(choice.sentence)
 # in the loss (`beta`) makes moving away costly.
 #
 # The held-out curve shows the three measures on 16 questions that the model is never trained on: a rough first look. If there are
-# alerts, a table below the figure lists them. (*Rows* in its first line are the steps that the rules looked at.)
+# alerts, a table below the figure lists them.
 #
 # Do not wait for a falling loss: in GRPO the loss stays near zero and says nothing about progress.
 #
@@ -160,8 +162,8 @@ print(choice.sentence)
 #
 # The held-out curve can be ahead of the training curve, because held-out questions are answered *greedily*: each token is the most likely
 # one. In training the tokens are *sampled*, so an unlikely one is picked now and then. Early in the run such a token breaks the format.
-# Late in the run it changes a number. The alert *collapse* says that many completions of a group were the same at its step. If they are
-# right, these questions have little left to teach. If they are wrong, the model has stopped trying other answers.
+# Late in the run it changes a number. With other settings you may see the alert *collapse*: many completions of a group are the same. If
+# they are right, these questions have little left to teach. If they are wrong, the model has stopped trying other answers.
 # </details>
 
 # %%
@@ -171,8 +173,8 @@ run = gn.train(model, tokenizer, task, rewards, settings, name=RUN_NAME, resume=
 # %% [markdown]
 # ## What the model wrote
 #
-# **Predict before you run:** the totals of the first group are 3.5, 1.5, 1.5, 0.375, 0.25, 0.25, 0 and 0. The completion with 0.375 has the
-# right sum and lacks only its last tag. Is it pushed up or down?
+# **Predict before you run:** the totals of the first group are 3.5, 1.5, 1.5, 0.375, 0.25, 0.25, 0 and 0, and their mean is 0.92. Which
+# completion without the right answer between its tags is pushed *up*, and which one with the right answer is pushed *down*?
 #
 # Every completion is kept with its scores. You see the first group of the first step, from before the model had learned
 # anything, and the first group of the last step. Check one advantage by hand: take the total of a completion in the first
@@ -181,13 +183,16 @@ run = gn.train(model, tokenizer, task, rewards, settings, name=RUN_NAME, resume=
 # You should see that the advantages of a group add up to zero: the pushes up and the pushes down are equally large. Where all
 # completions got the same total, every advantage is 0, and the model has nothing more to learn from that prompt.
 #
+# <details><summary>What you should see</summary>
+#
 # GRPO knows only these numbers. On a CPU you see two consequences.
 #
 # 1. **It raises what you score.** In the first group the answer `27` is wrong and becomes more likely (+0.478), because it is in the
 #    format. The completion that ends in `<answer> 37` is right and becomes less likely (−0.453), because its last tag is missing.
 # 2. **All tokens of a completion share its advantage.** But where completions share a beginning, their pushes add up. In the last group
-#    all eight write *18 + 6 = 24*: 6 · 0.540 − 2 · 1.620 = 0, so these tokens get no push at all. The push falls where the answers part:
-#    24 goes up, 14 and 0.5 go down.
+#    all eight write *18 + 6 = 24*. Six texts push these tokens up by 0.540 each, and two push them down by 1.620 each: together 0. The push
+#    falls where the answers part: 24 goes up, 14 and 0.5 go down.
+# </details>
 
 # %%
 first_group = run.step(1).groups[0]
@@ -211,9 +216,9 @@ display(first_group, last_group)
 # <details><summary>What you should see</summary>
 #
 # On a CPU the format rises from 17 % to 100 % and the sums themselves from 55 % to 70 %. So most of the gain in *correct* is the
-# format. The gain in sums is 15 points here. With two other seeds it was 3 and 7, which chance may explain
-# ([all seeds](../docs/evidence/quickstart_seeds.md)). So this notebook shows that the format is learned. That sums are learned, it only
-# suggests. The p-value of *correct* looks only at the questions that
+# format. The gain in sums is 15 points here. The p-value asks: is *this* model better on other questions of this kind? For sums the answer is
+# yes. It does not ask whether *another training* would give a better model, too. With two other seeds the gain was 3 and 7 points, which
+# chance may explain ([all seeds](../docs/evidence/quickstart_seeds.md)). So the recipe teaches the format, and perhaps sums. The p-value of *correct* looks only at the questions that
 # changed: 58 became right and none became wrong, and chance alone would give about as many of each. The small print says how large a
 # true change of *correct* must be to be noticed in 80 % of repetitions.
 # </details>
@@ -242,8 +247,8 @@ gn.ask(run, ["What is 17 + 25?", "What is 6 + 7?"])
 # %% [markdown]
 # ## Did it work?
 #
-# *It worked* needs two measurements that agree: the reward rose by more than chance (a rank test: if the rewards of the steps were
-# shuffled, how often would they rise as steadily?), and the held-out answers are better by a statistical test. If one of them is missing, the sentence says which one. If the model could already do the task, you get a
+# *It worked* needs two measurements that agree: the reward rose by more than chance (a rank test shuffles the order of the steps, and counts
+# how often they rise as steadily), and the held-out answers are better by a statistical test. If one of them is missing, the sentence says which one. If the model could already do the task, you get a
 # message saying so. That is not a failure.
 
 # %%

@@ -101,7 +101,7 @@ left = [{"selector": "th, td", "props": "text-align: left"}]
 #
 # A **reward** is any function that turns a completion into a number. Ours gives one point for the right city and half a point
 # for a short answer. Before you look at the table: would *you* have scored all eight the same way? (Three of them name the right city and
-# then ramble on. They still earn a whole point: a first sign that our reward has a loophole.)
+# then ramble on. They still earn a whole point, because our reward does not look at what follows.)
 
 # %%
 question = [{"role": "user", "content": "What is the capital of Australia?"}]
@@ -219,25 +219,29 @@ pandas.DataFrame({"token": tokens, "probability": shown.exp(), "log-probability"
 # texts. GRPO changes two things. The model writes the texts itself, and each text gets a weight, which may be negative. A negative weight
 # says: write this less often.
 #
-# **Why does it raise the expected reward?** An example: one answer has probability $p = 0.2$ and reward 1, the other 0.8 and reward 0. The
-# expected reward is $p$, so we want to move the weights along $\nabla p$. One sample in five is the first answer; the others have reward
-# 0 and push nothing. Its push is $\nabla \log p = \nabla p / p$ (the chain rule), five times as large as $\nabla p$. One time in five,
-# five times as large: on average $\nabla p$.
+# **Why does it raise the expected reward, and why subtract the mean?** An example: the right answer has probability $p = 0.2$ and reward 1,
+# the other one reward 0. The expected reward is $p$, so we want to move the weights along $\nabla p$. What does one sample push, on average?
+# (Chain rule: $\nabla \log p = \nabla p / p$, and $\nabla \log (1 - p) = -\nabla p / (1 - p)$.)
+#
+# | sampled | how often | gradient of its log-probability | push with the rewards 1 and 0 | push with the mean, 0.2, subtracted |
+# | --- | --- | --- | --- | --- |
+# | the right answer | 0.2 | 5 ∇p | 1 · 5 ∇p = 5 ∇p | 0.8 · 5 ∇p = 4 ∇p |
+# | the other one | 0.8 | −1.25 ∇p | 0 | −0.2 · −1.25 ∇p = 0.25 ∇p |
+# | **average** | | | **∇p** | **∇p** |
+#
+# Both average to ∇p, the direction that we want. With the mean subtracted single pushes scatter less (their standard deviation is 1.5
+# instead of 2), so fewer samples are enough ([measured here](a1_algorithms.ipynb)). PPO trains a second model to predict that mean, the
+# *baseline*. GRPO saves that model.
 #
 # In general the average of $r \cdot \nabla \log p$, over completions sampled with
 # probability $p$, is the gradient of the expected reward, and our eight samples estimate it. (Strictly, this holds for the sum over
 # tokens. Dividing it by $T_i$ is a choice of GRPO.)
 #
-# **Why subtract the mean of the group?** Suppose the rewards are 10 and 11. Without the mean both texts are pushed up hard, also the worse
-# one, and only over many samples does the difference of 1 decide. With it the better one goes up and the worse one down at once: the
-# estimate is less noisy ([measured here](a1_algorithms.ipynb)). On average the direction stays: add 5 to every reward, and the expected
-# reward rises by 5 for any weights. PPO trains a second model to predict that mean, the *baseline*. GRPO saves that model.
-#
 # **Which token was good?** GRPO does not know: all tokens of a completion get the same advantage. But the pushes of completions with the
 # same beginning add up, and the cell prints the sums of their advantages. All eight begin with *The*, and their advantages sum to 0. Where the
 # completions part, they do not: *Canberra* gets +3.26 and *Sydney* −1.89. Nobody told GRPO which word matters. **The comparison within the
 # group finds it, where the completions part.** (The second column divides each advantage by $T_i$, as the loss does. Short texts then count
-# more, so +0.149 is left even at *The*. *Dr. GRPO*, in the first exercise, leaves the division out.)
+# more, so +0.149 is left even at *The*. The default loss of the kit averages over all tokens instead, and then it is 0. *Dr. GRPO*, in the first exercise, leaves the division out.)
 #
 # The mask removes the padding. The value of this loss means nothing by itself. What we need is its **gradient**: for each of the
 # LoRA weights a number that says in which direction the loss grows, and how fast.
@@ -277,16 +281,18 @@ for beginning in ("The", city, f"{city} Sydney", f"{city} Canberra", f"{city} Ca
 #    now twice as likely, the old sample holds it half as often as the new model would write it. To make up for that it counts double:
 #    $\rho = 2$. (This is done token by token, which is only approximately right.) The **gain** of a token is $\rho A$, and the loss is minus the
 #    average gain.
-# 2. **Clipping.** Without it, nothing would stop further steps on the same batch from pushing the same token on and on. So once a token has
-#    moved by more than 20 % in the direction that its advantage asks for, its gain stops growing. So the gradient of the gain is zero, and
-#    nothing pushes it further. This 20 % is the argument `epsilon`. Movement in the wrong direction always counts.
+# 2. **Clipping.** Without it, nothing would stop further steps on the same batch from pushing the same token on and on. Once a token has
+#    moved by more than 20 % in the direction that its advantage asks for, its gain is constant. A constant has the gradient zero, so the
+#    gain no longer pushes the token. This 20 % is the argument `epsilon`. Movement in the wrong direction always counts.
 #
 # ![Left: the gain of a token against the ratio. With advantage +1 it rises and is flat above 1.2; with advantage -1 it is flat below 0.8 and falls. Right: the KL cost of a token against d. It is 0 at d = 0 and positive elsewhere.](../docs/loss.png)
 #
 # The left half shows the gain of a token, with its two flat parts. (The right half belongs to the KL term below.)
 #
-# The code takes the smaller of the clipped and the unclipped gain. **Predict before you run:** which two of these four tokens are no longer
-# pushed? (The column *push* is the gradient of the gain with respect to the ratio.)
+# By default each batch is used for one step, and then $\rho = 1$. You need this part as soon as you set `num_iterations` to more than 1.
+#
+# The code takes the smaller of the clipped and the unclipped gain. **Predict before you run:** of four tokens, two have the advantage +1 and
+# two −1; in each pair one has $\rho = 0.7$ and one $\rho = 1.3$. Which two are no longer pushed? (The column *push* is the gradient of the gain with respect to the ratio.)
 #
 # <details><summary>What you should see</summary>
 #
@@ -311,8 +317,9 @@ pandas.DataFrame({**columns, "gain": gain.detach(), "push": push}).round(1)
 # A third part keeps the model near its start. The *Kullback–Leibler divergence* (KL) measures how far two probability distributions are
 # apart: the average of $\log p - \log p_{\text{ref}}$ over what the model samples. It is 0 if they are equal. The *reference* is the model
 # we started with, here the same model with its LoRA switched off. For each token the loss uses $e^d - d - 1$ with
-# $d = \log p_{\text{ref}} - \log p$. The average of $-d$ is the KL, but a single $-d$ can be negative. $e^d - d - 1$ has the same average
-# and is never negative (right half of the figure above). TRL multiplies it by $\rho$ as well ([arXiv:2512.02556](https://arxiv.org/abs/2512.02556)), which the first GRPO did not.
+# $d = \log p_{\text{ref}} - \log p$. Averaged over samples, $-d$ is the KL, but one sample of it can be negative. Adding $e^d - 1$, whose
+# average is 0, leaves the average as it is and makes every sample at least 0 (right half of the figure above). TRL also multiplies by
+# $\rho$ ([arXiv:2512.02556](https://arxiv.org/abs/2512.02556)), which the first GRPO did not.
 #
 # `beta` says what KL costs. With 0 it costs nothing, and many recent recipes do that. With a large value the model stays where it is. The
 # first GRPO paper used 0.04.
@@ -372,7 +379,8 @@ print(f"difference from the gradient of the first version: {difference:.1g} of i
 # The green bars (advantage above zero) point to the right and the orange ones to the left. A label such as × 1.58 means that this
 # exact completion is now 1.58 times as likely. The length of a bar does not follow the advantage alone. The gradient of $\log p$ is
 # small for a token that is likely already. A short right answer has few tokens, most of them likely already, so it changes little. A
-# rambling text has many unlikely tokens, and their changes add up: that is why −1.37 gives × 0.03 and +1.16 only × 1.58. And all completions share weights, and many share their
+# rambling text has many unlikely tokens. The division by $T_i$ makes the push on each of them smaller, but the bar adds up their changes:
+# that is why −1.37 gives × 0.03 and +1.16 only × 1.58. And all completions share weights, and many share their
 # first words, so each feels the pushes of the others. In another batch a bar may even point the wrong way.
 #
 # The printed line counts the tokens whose ratio has left the range from 0.8 to 1.2 in the direction of their advantage. If the same

@@ -13,7 +13,7 @@
 # %% [markdown]
 # # Rewards that are hard to cheat
 #
-# A model is trained to raise a number. If its samples contain an easier way than the one you had in mind, it learns that way. In this
+# A model is trained to raise a number. If some of its samples earn it in an easier way than you had in mind, it learns the easier way. In this
 # notebook you write a reward with a loophole, let the kit find it, watch a model exploit it, and train again with sound rewards.
 #
 # About 8 minutes on two idle CPU cores, under 5 GB of memory and 0.4 GB of disk. No GPU needed.
@@ -109,6 +109,15 @@ report
 #
 # The lab starts with three completions: one that is right, one that is right in the reasoning and wrong in the answer, and one that is
 # right without any format. On a page without a kernel, such as GitHub, you see a picture of the lab.
+#
+# **Try it.** The second completion is wrong and has the advantage −0.095. Lower the weight of `correctness` until it is pushed *up*. At which
+# weight does it turn? Then set the weight to 2 again, and add a second copy of the first completion.
+#
+# <details><summary>Answer</summary>
+#
+# At 1.5: then the totals are 3, 1.5 and 0, and 1.5 is their mean. With the weight 1 it has +0.13, so a wrong answer becomes more likely. With
+# a second right completion and the weight 2 it falls to −0.37, although nothing about it changed: only the group decides.
+# </details>
 
 # %%
 lab = gn.RewardLab(rewards, task, model, tokenizer, settings)
@@ -134,7 +143,7 @@ lab
 # *Critical* findings for the first reward: a completion that lists all answers of the task always contains the right one. That a longer
 # number contains the right one is a warning: for the answer 2 also 20 gets the point. The second reward gets a warning too: repeating the
 # same words raises the score on and on. *Critical* means that a training can learn the trick in place of the task; a *warning* is a trick
-# that helps less often or less far. Neither says which of them the model will find first. (Read the *critical* rows and the row *repetition is rewarded* first. The others are details of the same two.)
+# that works only sometimes, or earns only a part. Neither says which of them the model will find first. (Read the *critical* rows and the row *repetition is rewarded* first. The others are details of the same two.)
 #
 # How to read a row, with the first one as the example. *every candidate* is the name of the trick. *4 of 4 such completions score like a
 # right answer* is what was measured. The *example* is one of the four, and *fix* is what to change in the function.
@@ -182,10 +191,16 @@ for when, group in groups.items():
 # %% [markdown]
 # It writes more. Why this, and not the list of all answers that the check called *critical*? No completion of the first group lists
 # them, and GRPO can only make more frequent what the model samples. Long texts are among its samples. And they win, because the
-# advantage is computed from the *total*: the first two printed lines show how widely each reward spreads within the first group. The scores
-# for length differ much more than those for the sum, so they decide who is above the average. Compare two completions of the first group. The
-# right answer in its place earns 2 + 2.85 = 4.85 and gets −0.316. The long text without the sum earns 15.75 and gets +2.071. So the model
-# is told to write less of the first and more of the second. This is **reward hacking**: it did what you scored, not what you wanted.
+# advantage is computed from the *total*. In the first group the scores for length spread much more than those for the sum (a standard
+# deviation of 4.98 against 0.93), so they decide who is above the average. Compare two completions of that group:
+#
+# | completion | for the sum | for the length | total | advantage |
+# | --- | --- | --- | --- | --- |
+# | the right answer, in its place | 2 | 2.85 | 4.85 | −0.316 |
+# | a long text without the sum | 0 | 15.75 | 15.75 | +2.071 |
+#
+# So the model is told to write less of the first and more of the second. This is **reward hacking**: it did what you scored, not what you
+# wanted.
 #
 # Look at the last group again. Two texts answer 22 and 10 and still earn the 2 points, because the 7 is in the reasoning: the finding
 # *answer outside the slot*. All eight texts earn them, so `gold_somewhere` has no spread in this group (the third printed line) and teaches nothing. Only length is left.
@@ -250,8 +265,8 @@ fixed
 # ## Will training get a signal?
 #
 # We train with that set next. A sound reward is not enough: the completions of a group must also differ in it. GRPO learns from differences *within* a group. If all completions of a group get the same total, right or
-# wrong, the step teaches nothing. So let the model write some groups first, and look. The first measurement is without the solved
-# question in the prompts, the second with it.
+# wrong, the step teaches nothing. So let the model write some groups first, and look. The cell measures twice: without the solved
+# question in the prompts, and then with it.
 #
 # For the small model you should see **no signal** without the example: no completion contains a tag, so every total is 0. Training
 # would run to its end with a flat curve and no error. With the example you should see **signal**. In the table by reward, read two
