@@ -126,8 +126,10 @@ def agreement(judge: judge_model.judge, labelled: Source) -> Agreement:
     import pandas
 
     rows = _labelled_rows(labelled)
+    # An empty cell of a table is None.
+    completions = ["" if row["completion"] is None else str(row["completion"]) for row in rows]
     # The judge gets the rows too, because a rubric may name their columns.
-    replies = judge.judged([str(row["completion"]) for row in rows], rows)
+    replies = judge.judged(completions, rows)
     person = pandas.Series(hand_scores(rows), dtype=float)
     judged = pandas.Series([reply.score for reply in replies], dtype=float)
     columns = {
@@ -135,7 +137,7 @@ def agreement(judge: judge_model.judge, labelled: Source) -> Agreement:
         "judge": judged,
         "difference": judged - person,
         "question": [str(row.get("question") or row["prompt"]) for row in rows],
-        "completion": [str(row["completion"]) for row in rows],
+        "completion": completions,
         "words": [reply.words for reply in replies],
     }
     table = pandas.DataFrame(columns)
@@ -177,7 +179,7 @@ def hand_scores(rows: Sequence[Mapping[str, Any]]) -> list[float | None]:
     Raises:
         ValueError: A score is not a finite number.
     """
-    scores: list[float | None] = []
+    scores = []
     for number, row in enumerate(rows):
         text = str(row.get("score", "")).strip()
         if text.casefold() in ("", "none", "nan"):
@@ -196,7 +198,7 @@ def hand_scores(rows: Sequence[Mapping[str, Any]]) -> list[float | None]:
     return scores
 
 
-def _reword(text: str, best: float) -> dict[str, str]:
+def _changes_of_answer(text: str, best: float) -> dict[str, str]:
     """Return changed answers that deserve no higher score, by the name of the change."""
     return {
         "longer": (
@@ -228,7 +230,7 @@ def _try_probes(
     low, high = judge.scale
     lowest = table.sort_values("person", kind="stable").head(MAX_ANSWERS_CHANGED)
     lowest_rows = [rows[place] for place in lowest.index]
-    changed = [_reword(text, high) for text in lowest["completion"]]
+    changed = [_changes_of_answer(text, high) for text in lowest["completion"]]
     means = []
     for change in changed[0]:
         replies = judge.judged([answers[change] for answers in changed], lowest_rows)
