@@ -1,4 +1,4 @@
-"""Measure whether a judge agrees with a person, before a training is rewarded by it.
+"""Measure whether a judge agrees with a person, before it is used as a reward.
 
 The measure is Spearman's rank correlation, because GRPO compares the completions of a group. A
 judge that gives every answer one point too many does no harm. A judge that prefers worse answers
@@ -53,7 +53,7 @@ REPLACEMENTS = ("empty", "off topic")
 """Changes that replace the answer. Their mean score must not be above the middle of the scale."""
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Agreement(Shown):
     """Result of `agreement`: how well a judge agrees with a person, and which changes fool it."""
 
@@ -143,20 +143,27 @@ def agreement(judge: judge_model.judge, labelled: Source) -> Agreement:
     table = pandas.DataFrame(columns)
 
     # A reply without a number has no rank. `_decide` refuses a judge with many of them.
-    known = table.dropna(subset="judge")
-    correlation = rank_correlation(known["person"], known["judge"])
+    scored = table.dropna(subset="judge")
+    correlation = rank_correlation(scored["person"], scored["judge"])
     probes = _try_probes(judge, table, rows)
     verdict, reason = _decide(table, correlation, probes)
     low, high = correlation.interval
     sentence = (
-        f"{reward_name(judge)}: {verdict}; on {len(known)} answers, its scores and those by hand "
+        f"{reward_name(judge)}: {verdict}; on {len(scored)} answers, its scores and those by hand "
         f"have a rank correlation of {correlation.value:.2f} (95 % interval {low:.2f} to "
         f"{high:.2f}), and {ENOUGH_CORRELATION:g} is needed; {reason}."
     )
     # `check_rewards` and training read the verdict from the judge.
     judge.keep_agreement(verdict, sentence)
     table = table.sort_values("difference", key=abs, ascending=False, kind="stable")
-    return Agreement(verdict, sentence, correlation.value, correlation.interval, table, probes)
+    return Agreement(
+        verdict=verdict,
+        sentence=sentence,
+        correlation=correlation.value,
+        interval=correlation.interval,
+        table=table,
+        probes=probes,
+    )
 
 
 def _labelled_rows(labelled: Source) -> list[dict[str, Any]]:
