@@ -188,15 +188,15 @@ def find_unsteadiness(runner: ProbeRunner, probes: Sequence[Probe]) -> list[Find
         return []
     one_by_one = [[probe] for probe in probes]
     results = []
-    for tried in (*one_by_one, probes, probes[::-1]):
-        result = runner.call(tried)
+    for called in (*one_by_one, probes, probes[::-1]):
+        result = runner.call(called)
         if result.failure_kind:
             kind = "hangs" if result.failure_kind == "hangs" else "unsteady"
             what = (
                 "the first call returns scores, a later call with the same completions fails: "
                 f"{result.error!r:.200}"
             )
-            return [make_finding(kind, runner.name, what, [tried[0].text])]
+            return [make_finding(kind, runner.name, what, [called[0].text])]
         results.append(result.scores)
 
     *alone, together, in_reverse = results

@@ -8,8 +8,8 @@ The flow in five steps:
 4. `faults.py` finds unexpected scores, and a weighted total that does not teach right answers.
 5. `report.py` defines the kinds of findings and shows them.
 
-No model is needed. Not covered: faults that only real completions show. A reward that
-executes code is tried, but not the code that right answers would need.
+No model is needed. Not covered: faults that only completions of a model show. A reward that runs
+code is tried too, but no probe is a program that solves its task.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -121,11 +121,11 @@ def check_rewards(
         findings += faults.check_total(tried, weights, rows)
 
     checked = ""
-    count = sum(result.completions > 0 for result in results)
-    if count:
-        completions = sum(result.completions for result in results)
+    counts = [result.completions for result in results if result.completions > 0]
+    if counts:
         checked = (
-            f"Checked {count} reward(s) on {len(rows.tried)} rows, {completions:,} completions."
+            f"Checked {len(counts)} reward(s) on {len(rows.tried)} rows, {sum(counts):,} "
+            "completions."
         )
     return RewardReport(
         findings=tuple(findings),
