@@ -213,6 +213,7 @@ def check_total(
     ]
     if not layouts:
         return [_report_total_without_answers(rewards, rows)]
+    # The total is compared in the layout that the first reward for answers reads.
     total_scores = _total_scores(rewards, weights)
     totals = best_scores(total_scores, layouts[0])
     if totals.empty:

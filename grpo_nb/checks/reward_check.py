@@ -197,20 +197,23 @@ def _try_all_probes(
     runner.run(_write_probes(runner, role.layout, detail_rows))
     # The other rows come last, so that a slow reward is tried with loopholes first.
     _run_all_controls(runner, layouts)
-    role = roles.find_role(runner.table(), [role.layout])
-    # Scores are compared again, because state may show only after hundreds of calls.
-    findings = calls.find_unsteadiness(runner, [*runner.scores][:2])
-    if role.name == roles.FORMAT and roles.is_length_dependent(runner.table()):
+    table = runner.table()
+    role = roles.find_role(table, [role.layout])
+    if role.name == roles.FORMAT and roles.is_length_dependent(table):
         # A reward for length also prefers the format to prose, because the format is longer.
         role = roles.no_role(role.layout)
     tried = TriedReward(
         name=runner.name,
         role=role,
-        probes=faults.with_shares(runner.table(), role),
+        probes=faults.with_shares(table, role),
         columns=texts.intersection(rows.tried[0].columns) - QUESTION_COLUMNS,
     )
-    findings += calls.find_failures(runner)
-    findings += faults.find_faults(tried, layouts[0])
+    findings = [
+        # Scores are compared again, because state may show only after hundreds of calls.
+        *calls.find_unsteadiness(runner, [*runner.scores][:2]),
+        *calls.find_failures(runner),
+        *faults.find_faults(tried, layouts[0]),
+    ]
 
     # What could not be tried?
     not_checked = ""
