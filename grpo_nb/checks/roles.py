@@ -58,7 +58,7 @@ class Role:
     layout: Layout
     """Layout that the reward reads, or the task's first layout if it reads none."""
     margins: pandas.DataFrame
-    """By row, where the right answer scores higher than its baseline.
+    """One row per row of the task on which the right answer scores higher than its baseline.
 
     Columns: `baseline`, the score of the best wrong answer, or of prose for a format reward; and
     `gain`, the score that the right answer adds.
