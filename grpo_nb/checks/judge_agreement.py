@@ -148,13 +148,14 @@ def agreement(judge: judge_model.judge, labelled: Source) -> Agreement:
     probes = _try_probes(judge, table, rows)
     verdict, reason = _decide(table, correlation, probes)
     low, high = correlation.interval
-    sentence = (
-        f"{reward_name(judge)}: {verdict}; on {len(scored)} answers, its scores and those by hand "
-        f"have a rank correlation of {correlation.value:.2f} (95 % interval {low:.2f} to "
-        f"{high:.2f}), and {ENOUGH_CORRELATION:g} is needed; {reason}."
+    measured = (
+        f"on {len(scored)} answers, its scores and those by hand have a rank correlation of "
+        f"{correlation.value:.2f} (95 % interval {low:.2f} to {high:.2f}), and "
+        f"{ENOUGH_CORRELATION:g} is needed; {reason}"
     )
     # `check_rewards` and training read the verdict from the judge.
-    judge.keep_agreement(verdict, sentence)
+    judge.keep_agreement(verdict, measured)
+    sentence = f"{reward_name(judge)}: {verdict}; {measured}."
     table = table.sort_values("difference", key=abs, ascending=False, kind="stable")
     return Agreement(
         verdict=verdict,
@@ -288,8 +289,8 @@ def find_unmeasured(judges: Sequence[judge_model.judge], reward: str) -> list[Fi
     findings = []
     unmeasured = ("never measured", "nobody has compared its scores with a person's")
     for judge in judges:
-        verdict, sentence = judge.last_agreement or unmeasured
+        verdict, measured = judge.last_agreement or unmeasured
         # Each verdict against a judge is a kind of finding.
         if verdict in KINDS:
-            findings.append(make_finding(verdict, reward, sentence))
+            findings.append(make_finding(verdict, reward, measured))
     return findings

@@ -207,6 +207,8 @@ def test_judge_measured_with_few_labels_has_its_own_finding() -> None:
     gn.checks.agreement(judge, LABELS[:19])
     (finding,) = gn.check_rewards(judge, ROWS).findings
     assert finding.kind == "too few labels to tell"
+    # The finding names judge and verdict once.
+    assert finding.what.startswith("on 19 answers, ")
     assert finding.severity == "warning"
 
 
