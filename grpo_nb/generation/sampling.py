@@ -109,7 +109,7 @@ def generate(
     )
     # Prompts of similar length go together, so that little is padding.
     order = sorted(range(len(prompt_ids)), key=lambda index: len(prompt_ids[index]))
-    longest_prompt = len(prompt_ids[order[-1]])
+    longest_prompt = max(map(len, prompt_ids))
     longest_row = longest_prompt + max_completion_length
     sample, batch_size = _choose_sampler(
         model, config, longest_row, batch_size, shared_prompts=shared_prompts
