@@ -70,8 +70,8 @@ def choose_engine(
         why_not_vllm = vllm_sampling_obstacle(model, longest_row)
     else:
         record = RECORDS.get(model)
-        missed = "" if record is None else record.why_not_vllm
-        why_not_vllm = missed or "the model was loaded without vLLM"
+        recorded_reason = "" if record is None else record.why_not_vllm
+        why_not_vllm = recorded_reason or "the model was loaded without vLLM"
     if settings is not None and not settings.shared_prompts:
         why_not_cpu_engine = "shared_prompts=False switches it off"
     elif model is None and gpu is not None:

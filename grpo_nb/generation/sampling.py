@@ -121,9 +121,9 @@ def generate(
             batch_ids = [prompt_ids[index] for index in batch]
             if tools is None:
                 sampled = sample(batch_ids)
-                done = [_completion(tokenizer, ids, end_tokens) for ids in sampled]
+                batch_completions = [_completion(tokenizer, ids, end_tokens) for ids in sampled]
             else:
-                done = run_episodes(
+                batch_completions = run_episodes(
                     trainer,
                     tools,
                     [prompts[index] for index in batch],
@@ -132,7 +132,7 @@ def generate(
                     sample=sample,
                     end_tokens=end_tokens,
                 )
-            completions.update(zip(batch, done, strict=True))
+            completions.update(zip(batch, batch_completions, strict=True))
             if progress is not None:
                 progress(len(completions))
     return [completions[index] for index in range(len(prompt_ids))]
