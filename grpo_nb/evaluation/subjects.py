@@ -32,6 +32,7 @@ PART_IN_WORDS = {
     "step.",
     "adapter": "The adapter of the run {}.",
 }
+"""Description of each part of a run, with a place for the name of the run."""
 
 ADAPTER_FILE = "adapter_model.safetensors"
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import pairwise, takewhile
+from itertools import pairwise
 from statistics import fmean, median
 from typing import NamedTuple
 
@@ -246,7 +246,8 @@ def check_shares(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFind
     for limit in SHARE_LIMITS:
         share = history.mean(limit.metric)
         reached = [severity for severity, lowest in limit.thresholds.items() if share >= lowest]
-        if not reached or (limit.rule == "collapse" and _repeats_are_normal(history, trend)):
+        is_normal = limit.rule == "collapse" and _repeats_are_normal(history, trend)
+        if not reached or is_normal:
             continue
         severity = reached[-1]
         # The first thing that a base model learns is to end its answers.
@@ -297,10 +298,15 @@ def check_zero_gradient(history: RunHistory, trend: RewardTrend) -> Iterator[Hea
     probability of that is at most the mean share. Without the share, as in logs of older
     versions of TRL, nothing is reported.
     """
-    rows = [row for row in reversed(history.last_rows) if "grad_norm" in row]
-    zero_rows = list(takewhile(lambda row: row["grad_norm"] <= ZERO_UPDATE, rows))
-    chance = math.prod(row.get("frac_reward_zero_std", 1.0) for row in zero_rows)
-    if len(zero_rows) < history.rows_in(SHORT_WINDOW) or chance > CHANCE_OF_NO_GRADIENT:
+    zero_rows = 0
+    chance = 1.0
+    for row in reversed(history.last_rows):
+        if row.get("grad_norm", 0.0) > ZERO_UPDATE:
+            break
+        if "grad_norm" in row:
+            zero_rows += 1
+            chance *= row.get("frac_reward_zero_std", 1.0)
+    if zero_rows < history.rows_in(SHORT_WINDOW) or chance > CHANCE_OF_NO_GRADIENT:
         return
     message = "The gradient is 0 in row after row, although rewards differ."
     advice = "Does the model have a trainable LoRA (model.print_trainable_parameters())?"
