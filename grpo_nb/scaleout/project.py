@@ -236,5 +236,10 @@ def _trained_settings(project: Project, arguments: dict[str, Any]) -> Settings:
         if name in SETTABLE and written_arguments.get(name) != value:
             place = settings if name in settings else extra
             place[name] = value
+    # By default, settings take the accumulation steps for the size of a generation. `--set` may
+    # have changed them alone.
+    generation_steps = arguments["steps_per_generation"]
+    if settings["gradient_accumulation_steps"] != generation_steps:
+        extra["steps_per_generation"] = generation_steps
     settings |= {"model": project.base_model, "run_root": "runs", "extra": extra}
     return Settings.from_dict(settings)
