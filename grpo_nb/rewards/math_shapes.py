@@ -109,6 +109,8 @@ _NAME_BEFORE = re.compile(rf"\s*({_NAME})\s*(?:=(?!=)|\\in(?![A-Za-z]))\s*")
 _BRACKET = re.compile(r"(?P<open>\\\{|[(\[{])|(?P<close>\\\}|[)\]}])")
 _INEQUALITY_SIGN = re.compile(r"\s*(\\(?:le|ge)(?![A-Za-z])|[<>])\s*")
 _REVERSED_SIGN = {">": "<", r"\ge": r"\le"}
+# Not the modulus of 7 \pmod{12}.
+_PLUS_MINUS = re.compile(r"\\pm(?![A-Za-z])\s*")
 _OR = r"(?<![A-Za-z\\])or(?![A-Za-z])"
 _AND = r"(?<![A-Za-z\\])and(?![A-Za-z])"
 # The comma of 1,234 separates nothing.
@@ -245,8 +247,8 @@ def split_list(text: str) -> list[str]:
     if pair != TUPLE:
         text = content
     parts = split_outside_brackets(text, _SEPARATOR)
-    if len(parts) == 1 and "\\pm" in text:
-        return [re.sub(r"\\pm(?![A-Za-z])\s*", sign, text) for sign in "+-"]
+    if len(parts) == 1 and _PLUS_MINUS.search(text):
+        return [_PLUS_MINUS.sub(sign, text) for sign in "+-"]
     return parts
 
 
