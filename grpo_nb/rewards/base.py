@@ -221,13 +221,8 @@ def _attribute(reward: RewardFunction, name: str, *, default: Any) -> Any:
     return getattr(reward, name, default)
 
 
-def reward_list(
-    rewards: RewardFunction | Iterable[RewardFunction],
-) -> list[RewardFunction]:
+def reward_list(rewards: RewardFunction | Iterable[RewardFunction]) -> list[RewardFunction]:
     """Return one reward, or several, as a list.
-
-    Args:
-        rewards: One reward function or several.
 
     Raises:
         ValueError: There is no reward, or one of them cannot be called as a reward.

@@ -38,7 +38,7 @@ from grpo_nb.tasks.answers import folded, is_same_answer, read_letter
 from grpo_nb.tasks.markup import INSIDE
 from grpo_nb.tasks.number_reading import is_same_number, read_number, unit_name
 
-_LONGEST = 400
+_LONGEST_EXPRESSION = 400
 """Characters of an answer that is compared as mathematics."""
 
 # Tokens that an answer may contain more often than the gold answer: operators, brackets, functions
@@ -142,7 +142,7 @@ def _has_text_of_another_option(given: str, row: dict[str, Any]) -> bool:
     letters = []
     for option_letter, option in options_in_question(row):
         is_option = option_starts_with(option, text_after)
-        if not is_option and len(option) <= _LONGEST:
+        if not is_option and len(option) <= _LONGEST_EXPRESSION:
             is_option = is_same_maths(text_after, option)
         if is_option:
             letters.append(option_letter.upper())
@@ -160,7 +160,7 @@ def is_same_maths(given: str, gold: str) -> bool:
     """
     if is_same_answer(given, gold):
         return True
-    if len(given) > _LONGEST or _NOT_AN_EXPRESSION.fullmatch(gold):
+    if len(given) > _LONGEST_EXPRESSION or _NOT_AN_EXPRESSION.fullmatch(gold):
         return False
     return _is_same_normalized(normalize_latex(given), normalize_latex(gold))
 

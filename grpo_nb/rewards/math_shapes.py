@@ -109,6 +109,8 @@ _NAME_BEFORE = re.compile(rf"\s*({_NAME})\s*(?:=(?!=)|\\in(?![A-Za-z]))\s*")
 _BRACKET = re.compile(r"(?P<open>\\\{|[(\[{])|(?P<close>\\\}|[)\]}])")
 _INEQUALITY_SIGN = re.compile(r"\s*(\\(?:le|ge)(?![A-Za-z])|[<>])\s*")
 _REVERSED_SIGN = {">": "<", r"\ge": r"\le"}
+_OPENING_BRACKET = {"<": "(", r"\le": "["}
+_CLOSING_BRACKET = {"<": ")", r"\le": "]"}
 # Not the modulus of 7 \pmod{12}.
 _PLUS_MINUS = re.compile(r"\\pm(?![A-Za-z])\s*")
 _OR = r"(?<![A-Za-z\\])or(?![A-Za-z])"
@@ -314,8 +316,8 @@ def _interval(text: str) -> tuple[str, str]:
     if len(sides) == 3:
         sides = [r"-\infty", "<", *sides] if is_name(sides[0]) else [*sides, "<", r"\infty"]
     low, sign_after_low, name, sign_before_high, high = sides
-    opening = {"<": "(", r"\le": "["}.get(sign_after_low)
-    closing = {"<": ")", r"\le": "]"}.get(sign_before_high)
+    opening = _OPENING_BRACKET.get(sign_after_low)
+    closing = _CLOSING_BRACKET.get(sign_before_high)
     if not (is_name(name) and opening and closing):
         return "", text
     return name, f"{opening}{low}, {high}{closing}"
