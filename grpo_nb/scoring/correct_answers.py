@@ -90,10 +90,10 @@ def deciding_reward(
     highest = max(weights.values())
     heaviest = []
     for reward in rewards:
-        may_decide = not is_from_kit(reward) or isinstance(reward, code_tests)
+        is_function = not is_from_kit(reward) or isinstance(reward, code_tests)
+        has_highest_weight = weights[reward_name(reward)] == highest > 0
         # A relative score has no meaning without the other scores of the call.
-        may_decide = may_decide and not is_relative(reward)
-        if may_decide and weights[reward_name(reward)] == highest > 0:
+        if is_function and has_highest_weight and not is_relative(reward):
             heaviest.append(reward)
     return heaviest[0] if len(heaviest) == 1 else None
 
