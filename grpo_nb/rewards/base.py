@@ -1,7 +1,7 @@
-"""The class of the kit's rewards, and what the kit asks of any reward function.
+"""The base class of rewards, and the name, weight and range of any reward function.
 
-`Reward` gives a subclass TRL's signature, a name, a weight and a range. The functions after it
-return name, weight and range of any reward, also of a plain function.
+`Reward` gives a subclass TRL's signature, a name, a weight and a range. The functions after it read
+name, weight and range of a plain function as well.
 """
 
 import dataclasses
@@ -221,13 +221,8 @@ def _attribute(reward: RewardFunction, name: str, *, default: Any) -> Any:
     return getattr(reward, name, default)
 
 
-def reward_list(
-    rewards: RewardFunction | Iterable[RewardFunction],
-) -> list[RewardFunction]:
+def reward_list(rewards: RewardFunction | Iterable[RewardFunction]) -> list[RewardFunction]:
     """Return one reward, or several, as a list.
-
-    Args:
-        rewards: One reward function or several.
 
     Raises:
         ValueError: There is no reward, or one of them cannot be called as a reward.

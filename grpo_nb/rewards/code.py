@@ -94,7 +94,14 @@ def read_tests(value: Any) -> tuple[CodeTest, ...]:
                 '"assert f(1) == 2". For programs that read standard input, '
                 "docs/reference/sandbox.md has a reward."
             )
-        tests += _read_asserts(cell)
+        try:
+            tests += [_read_assert(statement) for statement in ast.parse(cell).body]
+        except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError) as error:
+            raise ValueError(
+                f"the test {cell!r:.160} cannot be read ({error}). Write call and value out: "
+                '"assert f(1) == 3". A list in the form of a JSON text is read with '
+                "json.loads(text)."
+            ) from error
     if not tests:
         raise ValueError(
             "a row has no tests, so no code could score there. Remove the row or add a test."
@@ -102,40 +109,27 @@ def read_tests(value: Any) -> tuple[CodeTest, ...]:
     return tuple(tests)
 
 
-def _read_asserts(text: str) -> list[CodeTest]:
-    try:
-        return [_read_assert(statement) for statement in ast.parse(text).body]
-    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError) as error:
-        raise ValueError(
-            f"the test {text!r:.160} cannot be read ({error}). Write call and value out: "
-            '"assert f(1) == 3". A list in the form of a JSON text is read with json.loads(text).'
-        ) from error
-
-
 def _read_assert(statement: ast.stmt) -> CodeTest:
-    comparison: Literal["==", "is", "bool"] = "=="
+    comparison: Literal["==", "is", "bool"]
     wrapper = ""
-    match statement:
-        case ast.Assert(
-            test=ast.Compare(
-                left=ast.Call() as call, ops=[ast.Eq() | ast.Is() as operator], comparators=[right]
-            )
+    match statement.test if isinstance(statement, ast.Assert) else None:
+        case ast.Compare(
+            left=ast.Call() as call, ops=[ast.Eq() | ast.Is() as operator], comparators=[right]
         ):
             expected = _value(right)
-            if isinstance(operator, ast.Is):
-                if not (expected is None or isinstance(expected, bool)):
-                    raise ValueError("`is` is for None, True and False; write == for other values")
-                comparison = "is"
+            comparison = "is" if isinstance(operator, ast.Is) else "=="
+            if comparison == "is" and not (expected is None or isinstance(expected, bool)):
+                raise ValueError("`is` is for None, True and False; write == for other values")
             match call:
                 case ast.Call(func=ast.Name(id=name), args=[ast.Call() as inner], keywords=[]) if (
                     name in _WRAPPERS
                 ):
                     wrapper = name
                     call = inner
-        case ast.Assert(test=ast.UnaryOp(op=ast.Not(), operand=ast.Call() as call)):
+        case ast.UnaryOp(op=ast.Not(), operand=ast.Call() as call):
             expected = False
             comparison = "bool"
-        case ast.Assert(test=ast.Call() as call):
+        case ast.Call() as call:
             expected = True
             comparison = "bool"
         case _:
@@ -218,16 +212,20 @@ class code_tests(Reward):
     def __call__(self, *, completions: Sequence[Completion], **columns: Any) -> list[float | None]:
         rows = rows_of(columns, len(completions))
         tests_of_rows = [read_tests(self.value_in(row, self.column)) for row in rows]
-        codes = [extract_code(completion_text(item), self.format) for item in completions]
+        # A completion without code stays at 0.0.
+        scores: list[float | None] = [0.0] * len(completions)
+        places = []
         candidates = []
-        for code, tests in zip(codes, tests_of_rows, strict=True):
+        for place, completion in enumerate(completions):
+            code = extract_code(completion_text(completion), self.format)
             if code is not None:
-                candidates.append(Candidate(code=code, calls=[test.call for test in tests]))
+                calls = [test.call for test in tests_of_rows[place]]
+                candidates.append(Candidate(code=code, calls=calls))
+                places.append(place)
         # One batch for all completions, so that several endless loops run out of time together.
-        outcomes = iter(run_untrusted_batch(candidates, limits=self.limits))
-        scores: list[float | None] = []
-        for code, tests in zip(codes, tests_of_rows, strict=True):
-            scores.append(0.0 if code is None else self._score(tests, next(outcomes)))
+        outcomes = run_untrusted_batch(candidates, limits=self.limits)
+        for place, outcome in zip(places, outcomes, strict=True):
+            scores[place] = self._score(tests_of_rows[place], outcome)
         return scores
 
     def _score(self, tests: Sequence[CodeTest], outcome: Outcome) -> float | None:

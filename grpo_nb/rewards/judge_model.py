@@ -99,8 +99,8 @@ class judge(Reward):
         concurrent: Most calls at the same time, each in a thread.
 
     Raises:
-        ValueError, TypeError: A scale without two ends, the lower one first, no rubric, an `ask`
-            that cannot be called, or no call at a time.
+        TypeError: `ask` cannot be called or is async, or the rubric is not a text with words.
+        ValueError: `scale` is not two numbers, the lower one first, or `concurrent` is below 1.
         EnvironmentProblem: When called, if all new calls of a batch failed. If only some failed, or
             a single one where other replies are kept, their answers have no score.
 
@@ -207,7 +207,7 @@ class judge(Reward):
             for key, request in zip(keys, requests, strict=True)
             if not self.replies.get(key)
         }
-        failures = self._send(new_requests) if new_requests else {}
+        failures = self._send(new_requests)
         # The client of `ask` has tried again already, so the server does not work. But a server
         # that has replied before may refuse a single answer for its content, and it would do so
         # again in a resumed training.

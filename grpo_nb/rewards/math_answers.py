@@ -16,13 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from grpo_nb.rewards.answers import (
-    SlotReward,
-    is_contradictory_option,
-    is_copied_from_question,
-    option_starts_with,
-    options_in_question,
-)
+from grpo_nb.rewards.answers import SlotReward
 from grpo_nb.rewards.math_shapes import (
     EXPRESSION,
     LIST,
@@ -34,18 +28,24 @@ from grpo_nb.rewards.math_shapes import (
     without_spaces,
 )
 from grpo_nb.rewards.math_worker import are_equal_expressions
+from grpo_nb.rewards.question_text import (
+    is_contradictory_option,
+    is_copied_from_question,
+    option_starts_with,
+    options_in_question,
+)
 from grpo_nb.tasks.answers import folded, is_same_answer, read_letter
 from grpo_nb.tasks.markup import INSIDE
 from grpo_nb.tasks.number_reading import is_same_number, read_number, unit_name
 
-_LONGEST = 400
+_LONGEST_EXPRESSION = 400
 """Characters of an answer that is compared as mathematics."""
 
 # Tokens that an answer may contain more often than the gold answer: operators, brackets, functions
-# and Greek letters.
+# and Greek letters. The backslash of a name may be missing.
 _HARMLESS_TOKEN = re.compile(
     r"[- +*/^_(){}\[\].'=<>]"
-    r"|\\(?:[{}]|le|ge|frac|sqrt|pi|cdot|times|div|infty|circ|binom|overline"
+    r"|\\?(?:[{}]|le|ge|frac|sqrt|pi|cdot|times|div|infty|circ|binom|overline"
     r"|(?:arc)?(?:sin|cos|tan)|cot|sec|csc|sinh|cosh|tanh|log|ln|lg|exp"
     r"|alpha|beta|gamma|delta|epsilon|theta|lambda|mu|rho|sigma|tau|phi|psi|omega)"
 )
@@ -139,14 +139,14 @@ class maths(SlotReward):
 def _has_text_of_another_option(given: str, row: dict[str, Any]) -> bool:
     """Return True if the text after a letter is that of other options only, in any spelling."""
     letter, text_after = read_letter(given)
-    letters = set()
-    for other, option in options_in_question(row):
-        is_short = len(option) <= _LONGEST
-        if option_starts_with(option, text_after) or (
-            is_short and is_same_maths(text_after, option)
-        ):
-            letters.add(other.upper())
-    return bool(letters) and letter.upper() not in letters
+    letters = []
+    for option_letter, option in options_in_question(row):
+        is_option = option_starts_with(option, text_after)
+        if not is_option and len(option) <= _LONGEST_EXPRESSION:
+            is_option = is_same_maths(text_after, option)
+        if is_option:
+            letters.append(option_letter.upper())
+    return bool(letters) and letter not in letters
 
 
 def is_same_maths(given: str, gold: str) -> bool:
@@ -160,7 +160,7 @@ def is_same_maths(given: str, gold: str) -> bool:
     """
     if is_same_answer(given, gold):
         return True
-    if len(given) > _LONGEST or _NOT_AN_EXPRESSION.fullmatch(gold):
+    if len(given) > _LONGEST_EXPRESSION or _NOT_AN_EXPRESSION.fullmatch(gold):
         return False
     return _is_same_normalized(normalize_latex(given), normalize_latex(gold))
 
@@ -193,21 +193,21 @@ def _has_same_parts(given: str, gold: str) -> bool:
     are_both_named = bool(shape.name and gold_shape.name)
     if are_both_named and without_spaces(shape.name) != without_spaces(gold_shape.name):
         return False
-    are_relations = _RELATION.search(given) and _RELATION.search(gold)
-    if EXPRESSION in kinds and are_relations and not are_both_named:
-        # Two equations or inequalities are compared as a whole.
-        return _is_same_expression(given, gold)
-    # `x = 1, y = 2` is also the tuple (1, 2).
+    if EXPRESSION in kinds:
+        if not are_both_named and _RELATION.search(given) and _RELATION.search(gold):
+            # Two equations or inequalities are compared as a whole.
+            return _is_same_expression(given, gold)
+        # `x = x + 1` does not define x.
+        gold_variables = re.findall(r"\\[A-Za-z]+|[A-Za-z]", gold)
+        is_circular = shape.name in gold_variables and not gold_shape.name
+        if len(kinds) > 1 or is_circular:
+            return False
+        return _is_same_expression(shape.parts[0], gold_shape.parts[0])
+    # `x = 1, y = 2` is also the tuple (1, 2) and the list 1, 2.
     if len(kinds) > 1 and kinds not in ({NAMED, TUPLE}, {NAMED, LIST}):
         return False
     if len(shape.parts) != len(gold_shape.parts):
         return False
-    if kinds == {EXPRESSION}:
-        # `x = x + 1` does not define x.
-        names = re.findall(r"\\[A-Za-z]+|[A-Za-z]", gold)
-        if shape.name in names and not gold_shape.name:
-            return False
-        return _is_same_expression(shape.parts[0], gold_shape.parts[0])
     if _INEQUALITY.search(gold) and len(set(_AND_OR.findall(f"{given} {gold}"))) > 1:
         # `x > 1 and x < 3` is not `x > 1 or x < 3`.
         return False
@@ -280,15 +280,16 @@ def is_single_answer(given: str, gold: str) -> bool:
     if _TOWER.search(given) and not _TOWER.search(gold):
         return False
     gold_tokens = _TOKEN.findall(gold.casefold())
-    variables = set("".join(filter(str.isalpha, gold_tokens)))
+    gold_letters = set("".join(filter(str.isalpha, gold_tokens)))
     extra_tokens = Counter(_TOKEN.findall(given.casefold())) - Counter(gold_tokens)
-    for token in extra_tokens:
-        if _HARMLESS_TOKEN.fullmatch(token):
-            continue
-        if not token.isalnum() or not token.isascii():
-            return False
-        # Several letters are a product of the gold answer's variables, a name, or a word.
-        is_product = variables.issuperset(token)
-        if len(token) > 1 and not is_product and not _HARMLESS_TOKEN.fullmatch(f"\\{token}"):
-            return False
-    return True
+    return all(_is_harmless(token, gold_letters) for token in extra_tokens)
+
+
+def _is_harmless(token: str, gold_letters: set[str]) -> bool:
+    """Return True if a token that the gold answer does not have shows no second answer."""
+    if _HARMLESS_TOKEN.fullmatch(token):
+        return True
+    if not token.isalnum() or not token.isascii():
+        return False
+    # Several letters are a product of the gold answer's variables, or a word.
+    return len(token) == 1 or gold_letters.issuperset(token)

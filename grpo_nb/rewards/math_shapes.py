@@ -109,6 +109,10 @@ _NAME_BEFORE = re.compile(rf"\s*({_NAME})\s*(?:=(?!=)|\\in(?![A-Za-z]))\s*")
 _BRACKET = re.compile(r"(?P<open>\\\{|[(\[{])|(?P<close>\\\}|[)\]}])")
 _INEQUALITY_SIGN = re.compile(r"\s*(\\(?:le|ge)(?![A-Za-z])|[<>])\s*")
 _REVERSED_SIGN = {">": "<", r"\ge": r"\le"}
+_OPENING_BRACKET = {"<": "(", r"\le": "["}
+_CLOSING_BRACKET = {"<": ")", r"\le": "]"}
+# Not the modulus of 7 \pmod{12}.
+_PLUS_MINUS = re.compile(r"\\pm(?![A-Za-z])\s*")
 _OR = r"(?<![A-Za-z\\])or(?![A-Za-z])"
 _AND = r"(?<![A-Za-z\\])and(?![A-Za-z])"
 # The comma of 1,234 separates nothing.
@@ -245,8 +249,8 @@ def split_list(text: str) -> list[str]:
     if pair != TUPLE:
         text = content
     parts = split_outside_brackets(text, _SEPARATOR)
-    if len(parts) == 1 and "\\pm" in text:
-        return [re.sub(r"\\pm(?![A-Za-z])\s*", sign, text) for sign in "+-"]
+    if len(parts) == 1 and _PLUS_MINUS.search(text):
+        return [_PLUS_MINUS.sub(sign, text) for sign in "+-"]
     return parts
 
 
@@ -312,8 +316,8 @@ def _interval(text: str) -> tuple[str, str]:
     if len(sides) == 3:
         sides = [r"-\infty", "<", *sides] if is_name(sides[0]) else [*sides, "<", r"\infty"]
     low, sign_after_low, name, sign_before_high, high = sides
-    opening = {"<": "(", r"\le": "["}.get(sign_after_low)
-    closing = {"<": ")", r"\le": "]"}.get(sign_before_high)
+    opening = _OPENING_BRACKET.get(sign_after_low)
+    closing = _CLOSING_BRACKET.get(sign_before_high)
     if not (is_name(name) and opening and closing):
         return "", text
     return name, f"{opening}{low}, {high}{closing}"

@@ -14,6 +14,7 @@ the format, and apply it to the last candidate anywhere in a text.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -89,10 +90,10 @@ def deciding_reward(
     highest = max(weights.values())
     heaviest = []
     for reward in rewards:
-        may_decide = not is_from_kit(reward) or isinstance(reward, code_tests)
+        is_function = not is_from_kit(reward) or isinstance(reward, code_tests)
+        has_highest_weight = weights[reward_name(reward)] == highest > 0
         # A relative score has no meaning without the other scores of the call.
-        may_decide = may_decide and not is_relative(reward)
-        if may_decide and weights[reward_name(reward)] == highest > 0:
+        if is_function and has_highest_weight and not is_relative(reward):
             heaviest.append(reward)
     return heaviest[0] if len(heaviest) == 1 else None
 
@@ -140,9 +141,6 @@ def choose_grader(
     """
     if reward is None or isinstance(reward, SlotReward):
         return reward or correctness()
-    # Imported here, because importing the package must not load it.
-    import numpy as np
-
     tried_rows = rows[:_TRIED_ROWS]
     golds = [str(row.get("answer", "")) for row in tried_rows]
     wrong_answers = [_wrong_answer(gold, golds) for gold in golds]
@@ -152,30 +150,28 @@ def choose_grader(
     started_rows = [dict(start_episode(row)) for row in [*tried_rows] * 3]
     scores = _function_scores(reward, texts, started_rows, tokenizer=tokenizer) if texts else []
     # A text without a score is below every text with one.
-    scores = np.nan_to_num(scores, nan=-np.inf)
-    gold_scores = scores[: len(golds)]
-    other_scores = scores[len(golds) :]
-    highest_other = np.max(other_scores, initial=-np.inf)
-    full_scores = gold_scores[gold_scores > highest_other + _ROUNDING]
+    scores = [-math.inf if math.isnan(value) else value for value in scores]
+    highest_other = max(scores[len(golds) :], default=-math.inf)
+    full_scores = [value for value in scores[: len(golds)] if value > highest_other + _ROUNDING]
     declared_range = range_of(reward)
     if declared_range is not None:
         # It takes precedence: the gold answers of eight rows may not reach it.
         _, full_score = declared_range
         reason = "its declared maximum"
-    elif full_scores.size:
-        full_score = float(full_scores.min())
+    elif full_scores:
+        full_score = min(full_scores)
         reason = "its score for a gold answer in the format"
     else:
         full_score = 1.0
         reason = "the default"
-    if not full_scores.size:
+    if not full_scores:
         reason += "; no gold answer scores above a wrong one"
     return FunctionGrader(
         function=reward,
         full_score=full_score,
         reason=reason,
         # If all gold answers are the same, no wrong one was tried.
-        is_proven=full_scores.size > 0 and any(wrong_answers),
+        is_proven=bool(full_scores) and any(wrong_answers),
     )
 
 
@@ -258,14 +254,15 @@ def are_correct_anywhere(
     a grader that does not compare with gold answers.
 
     Args:
-        grader, texts, rows, format: As in `grader_scores`.
+        grader, texts, rows, format: The same as for `grader_scores`.
         is_correct: Result of `are_correct` for the same completions.
     """
     if not isinstance(grader, SlotReward):
         return None
     # With several samples a row comes several times, which would make any answer look like a label.
     distinct_rows = {id(row): row for row in rows}.values()
-    labels = recurring_labels([str(row.get("answer", "")) for row in distinct_rows])
+    golds_of_rows = [grader.golds(dict(row)) for row in distinct_rows]
+    labels = recurring_labels([golds[0] for golds in golds_of_rows if golds])
     is_correct_anywhere = list(is_correct)
     for place, (text, row) in enumerate(zip(texts, rows, strict=True)):
         if is_correct[place]:

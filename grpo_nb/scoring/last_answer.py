@@ -12,7 +12,7 @@ of the gold answer decides what is searched for:
 | expression | the last `\boxed{}` or formula between dollar signs, else the end of the last line |
 | text | the last words, as many as the gold answer has |
 
-Only the last candidate counts. The marks of the format are not searched. Neither is a question that
+Only the last candidate counts. The tags of the format are not searched. Neither is a question that
 the completion repeats word for word, because a number of the question is not an answer to it.
 """
 
@@ -77,14 +77,14 @@ def last_candidates(
     """Return the readings of the last candidate for an answer in a text.
 
     A text is read with and without its closing mark, because `exact_text` compares every character.
-    An equation is read as a whole, and its last side alone. Without a candidate the list is empty,
-    or its texts are.
+    An equation is read as a whole, and its last side alone. Without a candidate, the list is empty
+    or has empty texts.
 
     Args:
         text: The completion.
         gold: The gold answer.
         question: Where the completion repeats it, it is not searched.
-        format: The answer format, whose marks are left out.
+        format: The answer format, whose tags are left out.
         labels: The labels of the task, if it has any.
 
     >>> from grpo_nb.tasks.formats import xml
@@ -94,7 +94,7 @@ def last_candidates(
     >>> last_candidates("What is 8 + 4?", "4", question=question, format=xml())
     []
     """
-    text = _without_marks(text[-_LONGEST_TEXT:], format)
+    text = _without_tags(text[-_LONGEST_TEXT:], format)
     text = _without_question(text, question)
     match candidate_kind(gold, labels):
         case "number":
@@ -131,12 +131,12 @@ def recurring_labels(golds: Sequence[str]) -> list[str]:
     return sorted(label for label, _ in answers.labels) if answers.kind == "choice" else []
 
 
-def _without_marks(text: str, format: AnswerFormat) -> str:
-    # `reasoning_open` is no tag if the template opens it, but a model may write it again.
-    for mark in (format.reasoning_open, *format.tags):
+def _without_tags(text: str, format: AnswerFormat) -> str:
+    # `tags` has no `reasoning_open` if the template opens it, but a model may write it again.
+    for tag in (format.reasoning_open, *format.tags):
         # The braces of a box belong to its formula.
-        if mark.strip() and mark[-1] not in "{}":
-            text = text.replace(mark, "\n")
+        if tag.strip() and tag[-1] not in "{}":
+            text = text.replace(tag, "\n")
     return text
 
 

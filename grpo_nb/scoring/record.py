@@ -26,7 +26,7 @@ from grpo_nb.rewards.base import Reward, RewardFunction, unwrap_partial
 from grpo_nb.sandbox.jobs import Limits
 from grpo_nb.tasks.formats import AnswerFormat
 
-#: The public reward classes of `grpo_nb.rewards`, by name, without their base classes.
+# The public reward classes of `grpo_nb.rewards`, by name, without their base classes.
 _KIT_REWARDS: dict[str, type[Reward]] = {
     name: value
     for name, value in vars(rewards).items()
@@ -65,7 +65,9 @@ def source_of(reward: RewardFunction) -> str:
 def record_of(reward: RewardFunction) -> dict[str, Any]:
     """Return the record of a reward: `kind`, `call`, `parameters`, `source`, `hash` and `state`.
 
-    All values can be written as JSON.
+    All values can be written as JSON. A reward has changed if its hash or its state differs. The
+    hash is of the source, or of the parameters of a kit reward. The state is of the values that a
+    user's reward holds.
 
     >>> from grpo_nb.rewards import correctness
     >>> record = record_of(correctness(tolerance=0.1))
@@ -73,26 +75,28 @@ def record_of(reward: RewardFunction) -> dict[str, Any]:
     ('correctness', 0.1, correctness(tolerance=0.1))
     """
     source = source_of(reward)
-    # Kit rewards are identified by their parameters and not by their source: a new version of the
-    # package must not look like a changed reward.
-    kind = type(reward).__name__
-    is_kit_reward = is_from_kit(reward)
-    # A user's reward has no recorded parameters: runs are shared, and a parameter may be a key.
-    fields = _compared_fields(reward) if is_kit_reward else None
-    parameters = json.dumps(fields, default=_compared_fields)
-    identity = kind + parameters
-    if not is_kit_reward:
-        identity += source
+    class_name = type(reward).__name__
+    if is_from_kit(reward):
+        # The parameters are all that a kit reward holds. Its source is not hashed: a new version of
+        # the package must not look like a changed reward.
+        parameters = json.dumps(_compared_fields(reward), default=_compared_fields)
+        return {
+            "kind": class_name,
+            "call": repr(reward),
+            "parameters": json.loads(parameters),
+            "source": source,
+            "hash": _short_hash(class_name + parameters),
+            "state": "",
+        }
     return {
-        "kind": kind if is_kit_reward else "",
-        "call": repr(reward) if is_kit_reward else "a function",
-        "parameters": json.loads(parameters) or {},
+        "kind": "",
+        "call": "a function",
+        # None of a user's reward: runs are shared, and a parameter may be a key.
+        "parameters": {},
         "source": source,
-        # A reward has changed if its hash or its state differs: the hash is of its source, or of a
-        # kit reward's parameters, and the state of the values that a user's reward holds.
-        "hash": hashlib.sha256(identity.encode()).hexdigest()[:16],
-        # The parameters of a kit reward are all that it holds.
-        "state": "" if is_kit_reward else _hash_of_state(reward),
+        # Earlier versions had "null" in place of the parameters, and their records are compared.
+        "hash": _short_hash(f"{class_name}null{source}"),
+        "state": _hash_of_state(reward),
     }
 
 
@@ -150,8 +154,11 @@ def _hash_of_state(reward: RewardFunction) -> str:
     except Exception:
         # An object can fail in any way when it writes itself as text.
         return ""
-    content = _ADDRESS.sub("", text)
-    return hashlib.sha256(content.encode("utf-8", "replace")).hexdigest()[:16]
+    return _short_hash(_ADDRESS.sub("", text))
+
+
+def _short_hash(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16]
 
 
 def _held_values(reward: RewardFunction) -> Any:

@@ -90,8 +90,8 @@ def make_batch(
         KeyError: A row that does not have a column of the first row.
     """
     _require_completions(completions)
-    one_for_all = rows is None or isinstance(rows, Mapping)
-    listed_rows = [rows or {}] * len(completions) if one_for_all else list(rows)
+    is_one_row = rows is None or isinstance(rows, Mapping)
+    listed_rows = [rows or {}] * len(completions) if is_one_row else list(rows)
     if not all(isinstance(row, Mapping) for row in listed_rows):
         raise ValueError(
             f"rows = {in_line(rows)} must be a list with one dict for each completion, or one dict."
@@ -122,8 +122,9 @@ def make_batch(
         "completions": [ending_with_model_message(completion) for completion in completions],
         "completion_ids": completion_ids,
     }
-    passed_columns = [name for name in first_row if name not in _REPLACED_BY_TRL]
-    for name in passed_columns:
+    for name in first_row:
+        if name in _REPLACED_BY_TRL:
+            continue
         if name in TRL_KEYWORDS:
             raise ValueError(f"a data column cannot be named {name!r}: the trainer passes its own.")
         batch[name] = [row[name] for row in listed_rows]

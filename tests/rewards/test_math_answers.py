@@ -219,3 +219,16 @@ def test_multiplication_sign_keeps_the_value(given: str, gold: str, score: float
 )
 def test_option_in_another_spelling_is_right(question: str, given: str, score: float) -> None:
     assert maths()(completions=[slot(given)], answer=["B"], prompts=[question]) == [score]
+
+
+@pytest.mark.parametrize(
+    ("given", "score"),
+    [
+        pytest.param(r"7 \pmod {12}", 1.0, id="same"),
+        pytest.param(r"5 \pmod{12}", 0.0, id="another residue"),
+        pytest.param(r"7 \pmod{13}", 0.0, id="another modulus"),
+        pytest.param("7", 0.0, id="no modulus"),
+    ],
+)
+def test_modulus_is_part_of_the_answer(given: str, score: float) -> None:
+    assert scores_of([given], r"7 \pmod{12}") == [score]

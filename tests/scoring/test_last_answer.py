@@ -203,3 +203,11 @@ def test_candidate_search_is_fast_on_long_texts(part: str, gold: str) -> None:
     started = time.process_time()
     last_candidates(part * 20_000, gold, question=SUM, format=xml())
     assert time.process_time() - started < 2
+
+
+def test_labels_are_those_of_the_graders_column() -> None:
+    labels = ["spam", "ham"] * 4
+    rows = [{"question": "?", "answer": f"{i}", "label": label} for i, label in enumerate(labels)]
+    texts = ["It is spam, I think.", *[""] * 7]
+    grader = correctness(column="label")
+    assert are_correct_anywhere(grader, texts, rows, xml(), [False] * 8) == [True, *[False] * 7]
