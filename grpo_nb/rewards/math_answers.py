@@ -59,8 +59,9 @@ _TOWER = re.compile(r"[0-9)}]\s*\^\s*[({]*\s*(?:[0-9]{5}|[0-9]+[)}\s]*\^)")
 _BASE = re.compile(r"[0-9]_\{")
 # A symbol with primes, such as f', y'', x_{1}' or x'_{1}. math-verify drops the primes.
 _PRIMED = re.compile(r"([A-Za-z])(?:_\{(\w+)\})?\s*('+)(?:_\{(\w+)\})?")
-# The h of `\pi r^2 h`, which math-verify drops as hours. After a mere number it is a unit.
-_LAST_VARIABLE = re.compile(r"(.*(?<![\\A-Za-z])[A-Za-z].*[\d}\s])([A-Za-z])")
+# The h of `\pi r^2 h` or the b of `2ab`, which math-verify drops as a unit. After a mere number it
+# is one.
+_LAST_VARIABLE = re.compile(r"(.*(?<![\\A-Za-z])[A-Za-z](?:[A-Za-z]*|.*[\d}\s]))([A-Za-z])")
 # Letters that are a product, such as mgh, ab or ix. Nearly all words but these have other vowels or
 # are longer.
 _PRODUCT = re.compile(
