@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import os.path
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -120,7 +121,8 @@ class Run(Shown):
         self.model = model
         self.tokenizer = tokenizer
         self.rewards = list(rewards)
-        self.name = self.path.name
+        # Absolute, because `Path(".")` has no name.
+        self.name = os.path.basename(os.path.abspath(path))
         self.adapter_path = self.path / "adapter"
         self.start_path = self.path / "start"
 
