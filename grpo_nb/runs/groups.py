@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.core.pages import render, style_tag
-from grpo_nb.core.words import as_score, shorten
+from grpo_nb.core.words import as_score, displayable, shorten
 from grpo_nb.lab.views import effect_in_words
 from grpo_nb.rewards.base import completion_text
 from grpo_nb.scoring.scores import NO_SPREAD
@@ -26,9 +26,14 @@ OWN_COLUMNS = ("step", "group", "prompt", "completion", "turns", "total", "advan
 
 def completion_texts(table: pandas.DataFrame) -> pandas.Series:
     """Return the text of each completion; with tools, the transcript of its episode."""
-    if "turns" in table:
-        return table["turns"].map(json.loads).map(transcript)
-    return table["completion"]
+    import pandas
+
+    if "turns" not in table:
+        return table["completion"]
+    episodes = [json.loads(turns) for turns in table["turns"]]
+    # Arguments of a tool call can hold a lone surrogate, which pandas cannot store.
+    texts = [displayable(transcript(episode)) for episode in episodes]
+    return pandas.Series(texts, table.index)
 
 
 def completions_table(
@@ -68,7 +73,8 @@ def completions_table(
     # What rewards log for each completion (TRL's `log_extra`), such as a judge's reasons.
     for name, values in logs.get("extra", {}).items():
         if name not in columns:
-            columns[name] = pandas.Series([str(value) for value in values])
+            # A judge's reply can hold a lone surrogate, which no parquet file can store.
+            columns[name] = pandas.Series([displayable(str(value)) for value in values])
     # Built at once: a table that grows by columns takes twice as long.
     return pandas.DataFrame(columns)
 
@@ -149,7 +155,8 @@ class StepGroups:
         return sum(not group.has_spread for group in self.groups)
 
     def __repr__(self) -> str:
-        head = f"{self.title}: {len(self.groups)} groups"
+        # The name of a run's folder is part of the title, and can hold any character.
+        head = displayable(f"{self.title}: {len(self.groups)} groups")
         return "\n".join([head, *map(repr, self.groups)])
 
     def _repr_html_(self) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from grpo_nb.core.statistics import rise_p_value
+from grpo_nb.core.words import displayable
 from grpo_nb.runs.rows import Row, mean, metric_values
 
 #: Significance level: of 100 runs that learn nothing, one would be called a rise.
@@ -175,7 +176,8 @@ class Outcome:
         return " ".join(self.facts)
 
     def __str__(self) -> str:
-        return "\n".join(textwrap.fill(fact, LINE_WIDTH) for fact in self.facts)
+        # The sentences of a comparison that somebody sends can hold control characters.
+        return "\n".join(textwrap.fill(displayable(fact), LINE_WIDTH) for fact in self.facts)
 
 
 def decide_outcome(

@@ -9,6 +9,7 @@ from pathlib import Path
 import ipywidgets as widgets
 
 from grpo_nb.core.panels import Panel, empty_view, in_panel, section, with_label_above
+from grpo_nb.core.words import displayable
 from grpo_nb.runs.run_folder import Run, open_run
 
 
@@ -60,7 +61,7 @@ class RunViewer(Panel):
         return self._slider.value
 
     def __repr__(self) -> str:
-        return f"RunViewer of {self.run.name} ({self.run.status}): step {self.step}"
+        return displayable(f"RunViewer of {self.run.name} ({self.run.status}): step {self.step}")
 
     @in_panel
     def _show_step(self) -> None:
