@@ -65,14 +65,11 @@ def write_export_card(run: Run, folder: Path, kind: str, verification: Mapping[s
         target = folder / FIGURE
         target.parent.mkdir(exist_ok=True)
         shutil.copyfile(figure, target)
-    card = model_card(run, kind, verification)
-    (folder / "README.md").write_text(card, "utf-8")
+    write_text(folder / "README.md", model_card(run, kind, verification))
 
 
 def model_card(
-    run: Run,
-    kind: str = "adapter",
-    verification: Mapping[str, Any] | None = None,
+    run: Run, kind: str = "adapter", verification: Mapping[str, Any] | None = None
 ) -> str:
     """Return the model card in Markdown, with metadata that the Hub accepts.
 
@@ -89,7 +86,7 @@ def model_card(
         metadata=card_metadata(run, kind),
         base=published_base(run),
         model_name=Path(settings.model).name,
-        embedded_model=settings.model if settings.model == EMBEDDED_MODEL else None,
+        is_embedded=settings.model == EMBEDDED_MODEL,
         origin=ORIGIN_OF_EMBEDDED_MODEL,
         comparison=run.comparison,
         measures=HOLDOUT_MEASURES,
@@ -124,9 +121,10 @@ def card_metadata(run: Run, kind: str = "adapter") -> ModelCardData:
 
 
 def published_base(run: Run) -> str | None:
-    """Return the name on the Hub of the model that a run was trained on, as `published_name`.
+    """Return the `published_name` of the model that a run was trained on.
 
-    A folder such as "models/mine" stays a folder if the notebook is started elsewhere.
+    None if the model was a local folder when the run started. In another working directory, its
+    path can look like a name on the Hub.
     """
     if run.info.get("is_base_local"):
         return None
