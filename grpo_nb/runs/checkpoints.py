@@ -22,6 +22,8 @@ MANIFEST = "manifest.json"
 #: Numbers of errors that a damaged checkpoint can cause: a path that is not there, is of another
 #: kind, is too long or leads in a circle. All others mean that the drive fails.
 DAMAGE_ERRNOS = (errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
+#: Numbers of errors of a full disk and of a used-up quota.
+FULL_DISK_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
 #: A disk with less free space counts as full.
 FULL_DISK_BYTES = 2**20
 
@@ -74,7 +76,7 @@ def write_checkpoint(root: Path, step: int, fill: Callable[[Path], None]) -> Pat
 
 def newest_checkpoint(root: Path) -> NewestCheckpoint:
     """Return the newest complete checkpoint, and why each newer one was passed over."""
-    passed_over: list[str] = []
+    passed_over = []
     # The newest first: usually it is complete, and hashing the others would take time.
     for step, folder in reversed(checkpoint_folders(root)):
         damage = find_damage(folder)
@@ -171,7 +173,7 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     except OSError as error:
         # Other errors mean that this drive cannot force a file or folder to the disk.
-        if error.errno in (errno.EIO, errno.ENOSPC, errno.EDQUOT):
+        if error.errno in (errno.EIO, *FULL_DISK_ERRNOS):
             raise
     finally:
         os.close(descriptor)
@@ -182,5 +184,8 @@ def is_disk_full(error: BaseException) -> bool:
 
     Only the error number counts, because the message may quote any text.
     """
-    full = (errno.ENOSPC, errno.EDQUOT)
-    return any(isinstance(each, OSError) and each.errno in full for each in error_chain(error))
+    return any(
+        cause.errno in FULL_DISK_ERRNOS
+        for cause in error_chain(error)
+        if isinstance(cause, OSError)
+    )

@@ -26,14 +26,11 @@ OWN_COLUMNS = ("step", "group", "prompt", "completion", "turns", "total", "advan
 
 def completion_texts(table: pandas.DataFrame) -> pandas.Series:
     """Return the text of each completion; with tools, the transcript of its episode."""
-    import pandas
-
     if "turns" not in table:
         return table["completion"]
-    episodes = [json.loads(turns) for turns in table["turns"]]
+    episodes = table["turns"].map(json.loads)
     # Arguments of a tool call can hold a lone surrogate, which pandas cannot store.
-    texts = [displayable(transcript(episode)) for episode in episodes]
-    return pandas.Series(texts, table.index)
+    return episodes.map(lambda turns: displayable(transcript(turns)))
 
 
 def completions_table(
@@ -150,9 +147,9 @@ class StepGroups:
         return cls(title, tuple(groups))
 
     @property
-    def without_spread(self) -> int:
-        """Number of groups with zero reward variance, from which GRPO learns nothing."""
-        return sum(not group.has_spread for group in self.groups)
+    def signal_count(self) -> int:
+        """Number of groups with a learning signal: the totals of their completions differ."""
+        return sum(group.has_spread for group in self.groups)
 
     def __repr__(self) -> str:
         # The name of a run's folder is part of the title, and can hold any character.

@@ -115,7 +115,7 @@ def reward_rise(rows: Sequence[Row]) -> Rise:
     )
 
 
-def describe_run(rows: Sequence[Row], reference: str = "the reference model") -> str:
+def describe_run(rows: Sequence[Row], reference: str) -> str:
     """Describe a run so far in one sentence: reward, KL, and truncated completions.
 
     Args:
@@ -137,8 +137,10 @@ def describe_run(rows: Sequence[Row], reference: str = "the reference model") ->
     parts.append(f"KL to {reference} {mean(kl):.3f}" if kl else "KL not measured")
     truncated = metric_values(last, "completions/clipped_ratio")
     if truncated:
-        share = f"{mean(truncated):.0%}"
-        parts.append(f"in the last third of the steps, {share} of the completions were truncated")
+        parts.append(
+            f"in the last third of the steps, {mean(truncated):.0%} of the completions were "
+            "truncated"
+        )
     return "; ".join(parts) + "."
 
 

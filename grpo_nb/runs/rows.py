@@ -1,4 +1,7 @@
-"""Rows of a run, one for each logged step: made from the trainer's logs, and read from a file."""
+"""Rows of a run, one for each logged step: made from the trainer's logs, and read from a file.
+
+Also the measures of held-out answers, and the error that names a damaged file.
+"""
 
 from __future__ import annotations
 
@@ -100,7 +103,7 @@ def naming_damaged(file: Path, where: str = "") -> Iterator[None]:
         ) from error
 
 
-def read_rows(file: Path, *, is_appended: bool = False) -> list[dict[str, Any]]:
+def read_json_lines(file: Path, *, is_appended: bool = False) -> list[dict[str, Any]]:
     """Read a file of JSON lines, one mapping in each. A missing file has no rows.
 
     Args:
@@ -115,7 +118,7 @@ def read_rows(file: Path, *, is_appended: bool = False) -> list[dict[str, Any]]:
         return []
     # A power cut can leave zero bytes at the end of a file.
     lines = file.read_bytes().rstrip(b"\0 \r\n").splitlines()
-    rows: list[dict[str, Any]] = []
+    rows = []
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue

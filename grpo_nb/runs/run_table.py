@@ -6,7 +6,7 @@ import itertools
 import os.path
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,8 +36,8 @@ class RunTable(Shown, Sequence):
 
     title: str
     runs: tuple[Run, ...]
-    shows_curves: bool = True
-    unreadable: Mapping[str, str] = field(default_factory=dict)
+    shows_curves: bool
+    unreadable: Mapping[str, str]
 
     def __len__(self) -> int:
         return len(self.runs)
@@ -110,14 +110,15 @@ def side_by_side(*runs: Run | str | Path) -> RunTable:
     >>> len(gn.runs.side_by_side(run))
     1
     """
-    return RunTable("Runs side by side", tuple(open_run(run) for run in runs))
+    opened_runs = tuple(open_run(run) for run in runs)
+    return RunTable("Runs side by side", opened_runs, shows_curves=True, unreadable={})
 
 
 def _distinct_names(runs: Sequence[Run]) -> list[str]:
     """Return the name of each run; for runs of one name, the path below their common folder."""
     folders = defaultdict(list)
     for run in runs:
-        folders[run.name].append(os.path.abspath(run.path / ".."))
+        folders[run.name].append(os.path.dirname(os.path.abspath(run.path)))
     names = []
     for run in runs:
         # The only run of a name has its own folder as the common one, so its name is left.

@@ -41,14 +41,15 @@ class RunViewer(Panel):
         )
         self._slider = with_label_above(slider, "340px")
         self._step_view = empty_view()
-        explanation = (
-            "as run.step(number): its groups, completions in the order of their advantages"
-        )
         self.children = [
             self._header(),
             self._errors,
             self._slider,
-            section("The step", explanation, self._step_view),
+            section(
+                "The step",
+                "as run.step(number): its groups, completions in the order of their advantages",
+                self._step_view,
+            ),
         ]
         # `Panel` draws this view where no widget can be shown.
         self._static_views = [("The step", self._step_view)]
