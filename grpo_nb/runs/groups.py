@@ -77,8 +77,8 @@ def completions_table(
 
 
 @dataclass(frozen=True, eq=False)
-class GroupScores:
-    """One group of a step: a prompt and its completions. Shows itself as a table.
+class CompletionGroup:
+    """A prompt with its completions and their scores. Shows itself as a table.
 
     Attributes:
         number: Number of the group in its step.
@@ -136,14 +136,16 @@ class StepGroups:
     """The groups of one step, of a run or of a dry run. Shows itself as tables."""
 
     title: str
-    groups: tuple[GroupScores, ...]
+    groups: tuple[CompletionGroup, ...]
 
     @classmethod
     def of(cls, title: str, table: pandas.DataFrame, weights: Mapping[str, float]) -> StepGroups:
         """Split the completions of a step, as `Run.completions` returns them, into groups."""
         # A stable sort keeps completions with the same advantage in the order of sampling.
         ordered = table.sort_values("advantage", ascending=False, kind="stable")
-        groups = [GroupScores(number, rows, weights) for number, rows in ordered.groupby("group")]
+        groups = [
+            CompletionGroup(number, rows, weights) for number, rows in ordered.groupby("group")
+        ]
         return cls(title, tuple(groups))
 
     @property

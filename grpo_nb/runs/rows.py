@@ -149,7 +149,7 @@ def tidy_row(logs: Mapping[str, Any], step: int, max_steps: int, beta: float) ->
 
 
 def duplicate_share(texts: pandas.Series, groups: pandas.Series) -> dict[str, float]:
-    """Return `completions/duplicates`: how alike the completions of one step are.
+    """Return the entry `completions/duplicates` of a row: how alike its completions are.
 
     For a group of `n` completions with `d` different texts, the share is `(n - d) / (n - 1)`: 0 if
     all differ, 1 if all are equal. The metric is the mean over the groups. It is missing if every
