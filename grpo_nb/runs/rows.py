@@ -92,9 +92,9 @@ def naming_damaged(file: Path, where: str = "") -> Iterator[None]:
     try:
         yield
     except (*CONTENT_ERRORS, OSError) as error:
-        # pyarrow raises an OSError without a number for a damaged file.
-        has_errno = isinstance(error, OSError) and error.errno is not None
-        if has_errno:
+        # For a damaged file, pyarrow raises an OSError without a number. A number means the drive.
+        is_drive_error = isinstance(error, OSError) and error.errno is not None
+        if is_drive_error:
             raise
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         raise ValueError(
