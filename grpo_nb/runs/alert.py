@@ -76,7 +76,7 @@ def alert_table(alerts: Iterable[Alert]) -> Table:
     return Table(rows, head, wide=(2, 3))
 
 
-def lines_of(alert: Alert) -> str:
+def terminal_text(alert: Alert) -> str:
     """Return an alert as short lines, for a terminal that shows a progress bar."""
     text = f"{alert.status}, step {alert.step}: {_finding(alert)} {alert.advice}"
     return textwrap.fill(displayable(text), LINE_WIDTH, subsequent_indent="  ")
@@ -94,10 +94,10 @@ def worst_first(alerts: Iterable[Alert]) -> list[Alert]:
 
 
 def alerts_of(rows: Iterable[Mapping[str, Any]]) -> list[Alert]:
-    """Return the alerts as of the last row, in the order in which they first came.
+    """Return the alerts as of the last row, in the order of their first reports.
 
-    A row holds the alerts that came, changed their severity or were withdrawn at its step. A later
-    one replaces an earlier one of the same rule and subject.
+    A row holds the alerts that began, changed their severity or were withdrawn at its step. A later
+    report replaces an earlier one of the same rule and subject.
 
     Raises:
         TypeError: A field is missing or unknown.
@@ -106,6 +106,6 @@ def alerts_of(rows: Iterable[Mapping[str, Any]]) -> list[Alert]:
     for row in rows:
         for values in row.get("alerts", ()):
             alert = Alert(**values)
-            # A replaced entry keeps its place, so the order is that of the first reports.
+            # A replaced entry keeps its place, which is that of the first report.
             latest[alert.rule, alert.subject] = alert
     return list(latest.values())

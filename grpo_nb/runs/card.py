@@ -7,13 +7,12 @@ paths in the usual places (`PRIVATE_PART`) are removed from its texts.
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.config.settings import EMBEDDED_MODEL
-from grpo_nb.core.files import write_text
+from grpo_nb.core.files import copy_files, write_text
 from grpo_nb.core.pages import render
 from grpo_nb.core.words import displayable
 from grpo_nb.runs.rows import HOLDOUT_MEASURES, in_percent
@@ -32,11 +31,13 @@ SECRET_NAME = re.compile(r"(.*_)?(token|password|secret|key|credentials?)", re.I
 #: Settings that mean nothing on another machine.
 MACHINE_SETTINGS = frozenset({"run_root", "model", "logging_dir", "output_dir"})
 #: Parts of a text that are removed: in "http://me:pass@host/v1?api_key=5" the login and the value
-#: of the key, whose name stays, and the folders of a path in one of the usual places, such as
-#: "/home/me/" and "C:\\Users\\".
+#: of the key, whose name stays; a home folder, such as "/home/me"; and the folders of a path in one
+#: of the usual places, such as "/home/me/" and "C:\\Users\\".
 PRIVATE_PART = re.compile(
     r"""(?<=://)[^\s/'"]*@
     | (?P<key>[?&][\w-]*(?i:token|key|password|secret)[\w-]*=)[^&\s'"]+
+    | (?<![\w/.:<~])
+      (?:[A-Za-z]:\\+Users|/home|/Users)[/\\]+[\w.-]+(?=[\s'",;:)\]]|$)
     | (?<![\w/.:<~])
       (?:~|[A-Za-z]:\\+Users
         |/(?:home|root|Users|mnt|media|content|kaggle|workspace|tmp|data|work))
@@ -62,17 +63,12 @@ def write_export_card(run: Run, folder: Path, kind: str, verification: Mapping[s
     # The card names the figure by a relative path, so each export needs its own copy.
     figure = run.path / FIGURE
     if figure.is_file():
-        target = folder / FIGURE
-        target.parent.mkdir(exist_ok=True)
-        shutil.copyfile(figure, target)
-    card = model_card(run, kind, verification)
-    (folder / "README.md").write_text(card, "utf-8")
+        copy_files(figure.parent, folder / figure.parent.name, figure.name)
+    write_text(folder / "README.md", model_card(run, kind, verification))
 
 
 def model_card(
-    run: Run,
-    kind: str = "adapter",
-    verification: Mapping[str, Any] | None = None,
+    run: Run, kind: str = "adapter", verification: Mapping[str, Any] | None = None
 ) -> str:
     """Return the model card in Markdown, with metadata that the Hub accepts.
 
@@ -89,7 +85,7 @@ def model_card(
         metadata=card_metadata(run, kind),
         base=published_base(run),
         model_name=Path(settings.model).name,
-        embedded_model=settings.model if settings.model == EMBEDDED_MODEL else None,
+        is_embedded=settings.model == EMBEDDED_MODEL,
         origin=ORIGIN_OF_EMBEDDED_MODEL,
         comparison=run.comparison,
         measures=HOLDOUT_MEASURES,
@@ -107,8 +103,7 @@ def card_metadata(run: Run, kind: str = "adapter") -> ModelCardData:
     """Return the metadata of the card, as huggingface_hub's own object."""
     from huggingface_hub import ModelCardData
 
-    model = run.settings.model
-    is_embedded = model == EMBEDDED_MODEL
+    is_embedded = run.settings.model == EMBEDDED_MODEL
     base = published_base(run)
     # Merged weights descend from the published model. An adapter fits only embedded weights.
     if is_embedded and kind != "adapter":
@@ -124,9 +119,10 @@ def card_metadata(run: Run, kind: str = "adapter") -> ModelCardData:
 
 
 def published_base(run: Run) -> str | None:
-    """Return the name on the Hub of the model that a run was trained on, as `published_name`.
+    """Return the `published_name` of the model that a run was trained on.
 
-    A folder such as "models/mine" stays a folder if the notebook is started elsewhere.
+    None if the model was a local folder when the run started. In another working directory, its
+    path can look like a name on the Hub.
     """
     if run.info.get("is_base_local"):
         return None
@@ -180,5 +176,7 @@ def _public_part(match: re.Match[str]) -> str:
 
 def public_settings(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that mean something on another machine, without private parts."""
-    names = [name for name in values if name.lower() not in MACHINE_SETTINGS]
-    return without_private_parts({name: values[name] for name in names})
+    public_values = {
+        name: value for name, value in values.items() if name.lower() not in MACHINE_SETTINGS
+    }
+    return without_private_parts(public_values)

@@ -22,6 +22,8 @@ MANIFEST = "manifest.json"
 #: Numbers of errors that a damaged checkpoint can cause: a path that is not there, is of another
 #: kind, is too long or leads in a circle. All others mean that the drive fails.
 DAMAGE_ERRNOS = (errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
+#: Numbers of errors of a full disk and of a used-up quota.
+FULL_DISK_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
 #: A disk with less free space counts as full.
 FULL_DISK_BYTES = 2**20
 
@@ -74,7 +76,7 @@ def write_checkpoint(root: Path, step: int, fill: Callable[[Path], None]) -> Pat
 
 def newest_checkpoint(root: Path) -> NewestCheckpoint:
     """Return the newest complete checkpoint, and why each newer one was passed over."""
-    passed_over: list[str] = []
+    passed_over = []
     # The newest first: usually it is complete, and hashing the others would take time.
     for step, folder in reversed(checkpoint_folders(root)):
         damage = find_damage(folder)
@@ -114,13 +116,24 @@ def keep_newest(root: Path, count: int) -> None:
         shutil.rmtree(folder)
 
 
-def best_adapter_folder(run_folder: Path, step: int) -> Path:
-    """Return the folder for the adapter of a step that has the best held-out score so far.
+def set_aside_damaged(root: Path, newest: NewestCheckpoint) -> None:
+    """Rename checkpoints that were passed over to `damaged-N`.
 
-    Args:
-        run_folder: Folder of the run.
-        step: Step of the adapter.
+    Under its old name, such a folder would count as the newest checkpoint. It is not deleted,
+    because its files may still be worth something.
     """
+    for step, folder in checkpoint_folders(root):
+        if step > newest.step:
+            put_in_place(folder, folder.with_name(f"damaged-{step}"))
+
+
+def checkpoint_folders(root: Path) -> list[tuple[int, Path]]:
+    """Return step and folder of each checkpoint in order, complete or not."""
+    return _numbered_folders(root, "checkpoint-")
+
+
+def best_adapter_folder(run_folder: Path, step: int) -> Path:
+    """Return the folder for the adapter of a step that has the best held-out score so far."""
     return run_folder / "best" / f"step-{step}"
 
 
@@ -130,53 +143,17 @@ def best_adapters(run_folder: Path) -> list[tuple[int, Path]]:
 
 
 def delete_outdated_best(run_folder: Path) -> None:
-    """Delete adapters of earlier best scores that the run can no longer go back to.
+    """Delete adapters that had the best held-out score, but cannot become the run's adapter again.
 
-    A resumed run starts at a checkpoint. Before the oldest one, only the last best adapter can
-    still be needed.
+    A run that is resumed at a checkpoint needs the last of these adapters up to that step. So the
+    last one up to the oldest checkpoint is kept, and all later ones.
     """
     # Without a checkpoint the run starts over, so every adapter is kept.
     checkpoint_steps = [step for step, _ in checkpoint_folders(run_folder / "checkpoints")]
     oldest = min(checkpoint_steps, default=0)
-    before = [folder for step, folder in best_adapters(run_folder) if step <= oldest]
-    for folder in before[:-1]:
+    early_adapters = [folder for step, folder in best_adapters(run_folder) if step <= oldest]
+    for folder in early_adapters[:-1]:
         shutil.rmtree(folder)
-
-
-def set_damaged_aside(root: Path, newest: NewestCheckpoint) -> None:
-    """Rename checkpoints that were passed over to `damaged-N`."""
-    for step, folder in checkpoint_folders(root):
-        # Renamed, because under its old name the folder would count as the newest checkpoint. Not
-        # deleted, because its files may still be worth something.
-        if newest.path is None or step > newest.step:
-            put_in_place(folder, folder.with_name(f"damaged-{step}"))
-
-
-def sync(path: Path) -> None:
-    """Force a file or folder to the disk, except on network drives that cannot do that."""
-    number = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    except OSError as error:
-        # Other errors mean that this drive cannot force a file or folder to the disk.
-        if error.errno in (errno.EIO, errno.ENOSPC, errno.EDQUOT):
-            raise
-    finally:
-        os.close(number)
-
-
-def is_disk_full(error: BaseException) -> bool:
-    """Return True if an error, or its cause, is a full disk or a used-up quota.
-
-    Only the error number counts, because the message may quote any text.
-    """
-    full = (errno.ENOSPC, errno.EDQUOT)
-    return any(isinstance(each, OSError) and each.errno in full for each in error_chain(error))
-
-
-def checkpoint_folders(root: Path) -> list[tuple[int, Path]]:
-    """Return step and folder of each checkpoint in order, complete or not."""
-    return _numbered_folders(root, "checkpoint-")
 
 
 def _numbered_folders(root: Path, prefix: str) -> list[tuple[int, Path]]:
@@ -187,3 +164,28 @@ def _numbered_folders(root: Path, prefix: str) -> list[tuple[int, Path]]:
         if number.isdecimal():
             folders.append((int(number), folder))
     return sorted(folders)
+
+
+def sync(path: Path) -> None:
+    """Force a file or folder to the disk, except on network drives that cannot do that."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        # Other errors mean that this drive cannot force a file or folder to the disk.
+        if error.errno in (errno.EIO, *FULL_DISK_ERRNOS):
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def is_disk_full(error: BaseException) -> bool:
+    """Return True if an error, or its cause, is a full disk or a used-up quota.
+
+    Only the error number counts, because the message may quote any text.
+    """
+    return any(
+        cause.errno in FULL_DISK_ERRNOS
+        for cause in error_chain(error)
+        if isinstance(cause, OSError)
+    )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.core.pages import render, style_tag
-from grpo_nb.core.words import as_score, shorten
+from grpo_nb.core.words import as_score, displayable, shorten
 from grpo_nb.lab.views import effect_in_words
 from grpo_nb.rewards.base import completion_text
 from grpo_nb.scoring.scores import NO_SPREAD
@@ -26,9 +26,11 @@ OWN_COLUMNS = ("step", "group", "prompt", "completion", "turns", "total", "advan
 
 def completion_texts(table: pandas.DataFrame) -> pandas.Series:
     """Return the text of each completion; with tools, the transcript of its episode."""
-    if "turns" in table:
-        return table["turns"].map(json.loads).map(transcript)
-    return table["completion"]
+    if "turns" not in table:
+        return table["completion"]
+    episodes = table["turns"].map(json.loads)
+    # Arguments of a tool call can hold a lone surrogate, which pandas cannot store.
+    return episodes.map(lambda turns: displayable(transcript(turns)))
 
 
 def completions_table(
@@ -68,14 +70,15 @@ def completions_table(
     # What rewards log for each completion (TRL's `log_extra`), such as a judge's reasons.
     for name, values in logs.get("extra", {}).items():
         if name not in columns:
-            columns[name] = pandas.Series([str(value) for value in values])
+            # A judge's reply can hold a lone surrogate, which no parquet file can store.
+            columns[name] = pandas.Series([displayable(str(value)) for value in values])
     # Built at once: a table that grows by columns takes twice as long.
     return pandas.DataFrame(columns)
 
 
 @dataclass(frozen=True, eq=False)
-class GroupScores:
-    """One group of a step: a prompt and its completions. Shows itself as a table.
+class CompletionGroup:
+    """A prompt with its completions and their scores. Shows itself as a table.
 
     Attributes:
         number: Number of the group in its step.
@@ -133,23 +136,26 @@ class StepGroups:
     """The groups of one step, of a run or of a dry run. Shows itself as tables."""
 
     title: str
-    groups: tuple[GroupScores, ...]
+    groups: tuple[CompletionGroup, ...]
 
     @classmethod
     def of(cls, title: str, table: pandas.DataFrame, weights: Mapping[str, float]) -> StepGroups:
         """Split the completions of a step, as `Run.completions` returns them, into groups."""
         # A stable sort keeps completions with the same advantage in the order of sampling.
         ordered = table.sort_values("advantage", ascending=False, kind="stable")
-        groups = [GroupScores(number, rows, weights) for number, rows in ordered.groupby("group")]
+        groups = [
+            CompletionGroup(number, rows, weights) for number, rows in ordered.groupby("group")
+        ]
         return cls(title, tuple(groups))
 
     @property
-    def without_spread(self) -> int:
-        """Number of groups with zero reward variance, from which GRPO learns nothing."""
-        return sum(not group.has_spread for group in self.groups)
+    def signal_count(self) -> int:
+        """Number of groups with a learning signal: the totals of their completions differ."""
+        return sum(group.has_spread for group in self.groups)
 
     def __repr__(self) -> str:
-        head = f"{self.title}: {len(self.groups)} groups"
+        # The name of a run's folder is part of the title, and can hold any character.
+        head = displayable(f"{self.title}: {len(self.groups)} groups")
         return "\n".join([head, *map(repr, self.groups)])
 
     def _repr_html_(self) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from grpo_nb.core.statistics import rise_p_value
+from grpo_nb.core.words import displayable
 from grpo_nb.runs.rows import Row, mean, metric_values
 
 #: Significance level: of 100 runs that learn nothing, one would be called a rise.
@@ -69,6 +70,7 @@ class Rise:
     def sentence(self) -> str:
         """Result in words, with what to do if the reward did not rise."""
         if self.is_clear:
+            # The largest power of ten that is not above 1 / p: p = 0.003 gives 100 runs.
             runs = 10 ** math.floor(-math.log10(max(self.p_value, 1e-9)))
             return (
                 f"{self.claim}. A model that learns nothing would show such a rise less than once "
@@ -113,7 +115,7 @@ def reward_rise(rows: Sequence[Row]) -> Rise:
     )
 
 
-def describe_run(rows: Sequence[Row], reference: str = "the reference model") -> str:
+def describe_run(rows: Sequence[Row], reference: str) -> str:
     """Describe a run so far in one sentence: reward, KL, and truncated completions.
 
     Args:
@@ -135,8 +137,10 @@ def describe_run(rows: Sequence[Row], reference: str = "the reference model") ->
     parts.append(f"KL to {reference} {mean(kl):.3f}" if kl else "KL not measured")
     truncated = metric_values(last, "completions/clipped_ratio")
     if truncated:
-        share = f"{mean(truncated):.0%}"
-        parts.append(f"in the last third of the steps, {share} of the completions were truncated")
+        parts.append(
+            f"in the last third of the steps, {mean(truncated):.0%} of the completions were "
+            "truncated"
+        )
     return "; ".join(parts) + "."
 
 
@@ -175,14 +179,11 @@ class Outcome:
         return " ".join(self.facts)
 
     def __str__(self) -> str:
-        return "\n".join(textwrap.fill(fact, LINE_WIDTH) for fact in self.facts)
+        # The sentences of a comparison that somebody sends can hold control characters.
+        return "\n".join(textwrap.fill(displayable(fact), LINE_WIDTH) for fact in self.facts)
 
 
-def decide_outcome(
-    rise: Rise,
-    comparison: Any,
-    obstacles: Sequence[str] = (),
-) -> Outcome:
+def decide_outcome(rise: Rise, comparison: Any, obstacles: Sequence[str] = ()) -> Outcome:
     """Decide if a run worked, and say what happened instead where it did not.
 
     "It worked" needs all of these: the held-out comparison is better; the answers themselves did
@@ -196,44 +197,61 @@ def decide_outcome(
         obstacles: Reasons why this comparison cannot show that the run worked.
 
     >>> from types import SimpleNamespace
-    >>> better = SimpleNamespace(verdict="better", answers_verdict=None, majority=None)
-    >>> better.contamination, better.sentence = None, "16 of 20 correct, 4 before."
-    >>> decide_outcome(Rise(first_mean=0.2, last_mean=0.9, p_value=0.001, steps=12), better).worked
+    >>> better = SimpleNamespace(
+    ...     verdict="better",
+    ...     answers_verdict=None,
+    ...     majority=None,
+    ...     contamination=None,
+    ...     sentence="16 of 20 correct, 4 before.",
+    ... )
+    >>> rise = Rise(first_mean=0.2, last_mean=0.9, p_value=0.001, steps=12)
+    >>> decide_outcome(rise, better).worked
     True
     """
     # All missing evidence is named, not only the first, so that one rerun can supply it all.
-    missing = [*obstacles]
-    if comparison is None:
-        missing.append("the held-out answers were not compared")
-        facts = [
-            "gn.compare(run, task) compares them. A task without held-out questions needs "
-            "gn.load_task(..., holdout=0.2)."
-        ]
-    else:
-        baseline = comparison.majority
-        if comparison.verdict == "worse":
-            missing.append("the held-out answers got worse")
-        elif comparison.verdict != "better":
-            missing.append("the held-out comparison shows no difference")
-        # More answers in the format can hide that fewer answers are right.
-        if comparison.answers_verdict == "worse":
-            missing.append("the answers themselves got worse")
-        if baseline is not None and not baseline.is_cleared:
-            missing.append("the majority-class baseline is not cleared")
-        facts = [f"Held-out: {comparison.sentence}"]
-        if baseline is not None:
-            facts.append(baseline.sentence)
-        if comparison.contamination is None:
-            facts.append(
-                "The training questions are not known, so nobody checked whether held-out "
-                "questions were trained on."
-            )
+    missing = [*obstacles, *_missing_in_comparison(comparison)]
     if not rise.is_clear:
         missing.append("the reward did not rise clearly")
-    head = "It worked."
+    verdict = "It worked."
     if missing:
         # A comparison with an obstacle proves no gain, however good its verdict is.
         is_better = comparison is not None and comparison.verdict == "better" and not obstacles
         start = "A gain is shown, but " if is_better else "No gain is shown: "
-        head = f"{start}{', and '.join(missing)}."
-    return Outcome(worked=not missing, facts=(f"{head} {rise.sentence}", *facts))
+        verdict = f"{start}{', and '.join(missing)}."
+    facts = (f"{verdict} {rise.sentence}", *_facts_of_comparison(comparison))
+    return Outcome(worked=not missing, facts=facts)
+
+
+def _missing_in_comparison(comparison: Any) -> list[str]:
+    """Return what a comparison lacks to show that a run worked."""
+    if comparison is None:
+        return ["the held-out answers were not compared"]
+    missing = []
+    if comparison.verdict == "worse":
+        missing.append("the held-out answers got worse")
+    elif comparison.verdict != "better":
+        missing.append("the held-out comparison shows no difference")
+    # More answers in the format can hide that fewer answers are right.
+    if comparison.answers_verdict == "worse":
+        missing.append("the answers themselves got worse")
+    if comparison.majority is not None and not comparison.majority.is_cleared:
+        missing.append("the majority-class baseline is not cleared")
+    return missing
+
+
+def _facts_of_comparison(comparison: Any) -> list[str]:
+    """Return what a comparison found, in words; without one, how to make it."""
+    if comparison is None:
+        return [
+            "gn.compare(run, task) compares them. A task without held-out questions needs "
+            "gn.load_task(..., holdout=0.2)."
+        ]
+    facts = [f"Held-out: {comparison.sentence}"]
+    if comparison.majority is not None:
+        facts.append(comparison.majority.sentence)
+    if comparison.contamination is None:
+        facts.append(
+            "The training questions are not known, so nobody checked whether held-out "
+            "questions were trained on."
+        )
+    return facts

@@ -1,4 +1,7 @@
-"""Rows of a run, one for each logged step: made from the trainer's logs, and read from a file."""
+"""Rows of a run, one for each logged step: made from the trainer's logs, and read from a file.
+
+Also the measures of held-out answers, and the error that names a damaged file.
+"""
 
 from __future__ import annotations
 
@@ -89,9 +92,9 @@ def naming_damaged(file: Path, where: str = "") -> Iterator[None]:
     try:
         yield
     except (*CONTENT_ERRORS, OSError) as error:
-        # pyarrow raises an OSError without a number for a damaged file.
-        has_errno = isinstance(error, OSError) and error.errno is not None
-        if has_errno:
+        # For a damaged file, pyarrow raises an OSError without a number. A number means the drive.
+        is_drive_error = isinstance(error, OSError) and error.errno is not None
+        if is_drive_error:
             raise
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         raise ValueError(
@@ -100,7 +103,7 @@ def naming_damaged(file: Path, where: str = "") -> Iterator[None]:
         ) from error
 
 
-def read_rows(file: Path, *, is_appended: bool = False) -> list[dict[str, Any]]:
+def read_json_lines(file: Path, *, is_appended: bool = False) -> list[dict[str, Any]]:
     """Read a file of JSON lines, one mapping in each. A missing file has no rows.
 
     Args:
@@ -115,7 +118,7 @@ def read_rows(file: Path, *, is_appended: bool = False) -> list[dict[str, Any]]:
         return []
     # A power cut can leave zero bytes at the end of a file.
     lines = file.read_bytes().rstrip(b"\0 \r\n").splitlines()
-    rows: list[dict[str, Any]] = []
+    rows = []
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
@@ -146,7 +149,7 @@ def tidy_row(logs: Mapping[str, Any], step: int, max_steps: int, beta: float) ->
 
 
 def duplicate_share(texts: pandas.Series, groups: pandas.Series) -> dict[str, float]:
-    """Return `completions/duplicates`: how alike the completions of one step are.
+    """Return the entry `completions/duplicates` of a row: how alike its completions are.
 
     For a group of `n` completions with `d` different texts, the share is `(n - d) / (n - 1)`: 0 if
     all differ, 1 if all are equal. The metric is the mean over the groups. It is missing if every

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import os.path
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -47,12 +48,7 @@ from grpo_nb.runs.alert import Alert, alerts_of
 from grpo_nb.runs.checkpoints import checkpoint_folders
 from grpo_nb.runs.groups import StepGroups
 from grpo_nb.runs.outcome import Outcome, Rise, decide_outcome, describe_run, reward_rise
-from grpo_nb.runs.rows import (
-    Row,
-    best_row,
-    naming_damaged,
-    read_rows,
-)
+from grpo_nb.runs.rows import Row, best_row, naming_damaged, read_json_lines
 from grpo_nb.runs.run_info import ROWS, RunInfo, SavedComparison, read_run_info
 from grpo_nb.tasks.contamination import question_hashes
 
@@ -120,7 +116,8 @@ class Run(Shown):
         self.model = model
         self.tokenizer = tokenizer
         self.rewards = list(rewards)
-        self.name = self.path.name
+        # Absolute, because `Path(".")` has no name.
+        self.name = os.path.basename(os.path.abspath(path))
         self.adapter_path = self.path / "adapter"
         self.start_path = self.path / "start"
 
@@ -222,7 +219,7 @@ class Run(Shown):
     def rows(self) -> list[dict[str, Any]]:
         """One mapping per logged step, with TRL's metric names, without metrics not measured."""
         file = self._file("metrics.jsonl")
-        rows = read_rows(file, is_appended=True)
+        rows = read_json_lines(file, is_appended=True)
         with naming_damaged(file):
             # Metrics have any name, so only the step and the alerts are known.
             ROWS.validate_python(rows)
@@ -332,9 +329,9 @@ class Run(Shown):
             obstacles.append(
                 "the comparison does not start with the model that this run started from"
             )
-        known = comparison.contamination
-        if known is not None and known.count:
-            obstacles.append(f"{known.count} of the held-out questions were trained on")
+        contamination = comparison.contamination
+        if contamination is not None and contamination.count:
+            obstacles.append(f"{contamination.count} of the held-out questions were trained on")
         return obstacles
 
     def model_id(self, part: Literal["adapter", "start"]) -> str:
@@ -343,9 +340,8 @@ class Run(Shown):
         Args:
             part: "adapter" for the trained adapter, "start" for the one that the run started from.
         """
-        folder = self.start_path if part == "start" else self.adapter_path
-        file = folder / "adapter_model.safetensors"
-        # No hash equals this text, so no comparison is taken for one of this adapter.
+        file = self.path / part / "adapter_model.safetensors"
+        # This text is the id of no model, so no comparison counts as one of this adapter.
         if not file.is_file():
             return f"{part} of {self.name}"
         return f"{part} {sha256_of(file)[:16]}"
@@ -367,7 +363,7 @@ class Run(Shown):
     @property
     def holdout(self) -> list[dict[str, Any]]:
         """Held-out rows that the run was started with, with all of their columns."""
-        return read_rows(self._file("holdout.jsonl"))
+        return read_json_lines(self._file("holdout.jsonl"))
 
     @property
     def trained_questions(self) -> dict[str, str] | None:
@@ -383,7 +379,8 @@ class Run(Shown):
             return None
         with naming_damaged(file):
             hashes = file.read_text().split()
-            if {*map(len, hashes)} != {16}:
+            lengths = {len(text) for text in hashes}
+            if lengths != {16}:
                 raise ValueError("it is empty, or a line is truncated")
             return dict.fromkeys(hashes, f"the training questions of the run {self.name}")
 
@@ -424,21 +421,22 @@ class Run(Shown):
             file.write(line)
 
     def keep_questions(
-        self, trained_questions: Iterable[Any], held_out: Iterable[Mapping[str, Any]]
+        self, train_questions: Iterable[Any], holdout: Iterable[Mapping[str, Any]]
     ) -> None:
         """Write the held-out rows, and hashes of the training questions."""
         # With all columns, because rewards may read them. Values unknown to JSON become text.
-        lines = [json.dumps(row, default=str) + "\n" for row in held_out]
+        lines = [json.dumps(row, default=str) + "\n" for row in holdout]
         write_text(self.path / "holdout.jsonl", "".join(lines))
-        write_text(self.path / "train_questions.txt", "\n".join(question_hashes(trained_questions)))
+        write_text(self.path / "train_questions.txt", "\n".join(question_hashes(train_questions)))
 
     def save_figure(self) -> None:
         """Write the curves as an image, if the run has a row."""
         from grpo_nb.runs.figure import png
 
         if self.rows:
-            (self.path / FIGURE).parent.mkdir(exist_ok=True)
-            with staged_file(self.path / FIGURE) as staged:
+            file = self.path / FIGURE
+            file.parent.mkdir(exist_ok=True)
+            with staged_file(file) as staged:
                 staged.write_bytes(png(self.plot(), dpi=150))
 
     # Display
@@ -449,7 +447,7 @@ class Run(Shown):
         grader = self.info.get("holdout_grader")
         if grader is not None:
             yield f"Counted as correct: {grader}."
-        # A run that goes on or is done needs no advice.
+        # A run that is finished or is being trained needs no advice.
         step = self.checkpoint_step
         if step is not None and self.status not in ("finished", "running"):
             # Its machine may still train it.

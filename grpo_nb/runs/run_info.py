@@ -198,7 +198,8 @@ class SavedComparison(ComparisonPart):
     @property
     def answers_verdict(self) -> str | None:
         """Verdict on correct answers anywhere in the completion, None if not measured."""
-        return self.tests.anywhere and self.tests.anywhere.verdict
+        test = self.tests.anywhere
+        return None if test is None else test.verdict
 
 
 RUN_INFO = TypeAdapter(RunInfo)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 import os.path
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,8 +36,8 @@ class RunTable(Shown, Sequence):
 
     title: str
     runs: tuple[Run, ...]
-    shows_curves: bool = True
-    unreadable: Mapping[str, str] = field(default_factory=dict)
+    shows_curves: bool
+    unreadable: Mapping[str, str]
 
     def __len__(self) -> int:
         return len(self.runs)
@@ -59,13 +59,13 @@ class RunTable(Shown, Sequence):
             yield figure_html(self.plot(), "The curves of these runs: .plot() draws them.")
         facts_of_runs = [_facts_of(run) for run in self.runs]
         counts = Counter(itertools.chain(*facts_of_runs))
-        lines = []
         names = _distinct_names(self.runs)
+        rows = []
         for run, name, facts in zip(self.runs, names, facts_of_runs, strict=True):
             differing = [fact for fact in facts if counts[fact] < len(self.runs)]
-            lines.append((name, *_cells_of(run), ", ".join(differing)))
+            rows.append((name, *_cells_of(run), ", ".join(differing)))
         head = ("name", "status", "steps", "reward", "held-out", "what differs")
-        yield Table(lines, head, right=(3,), narrow=(0, 2), wide=(5,))
+        yield Table(rows, head, right=(3,), narrow=(0, 2), wide=(5,))
         for name, reason in self.unreadable.items():
             yield f"{name} cannot be read: {reason}"
 
@@ -110,21 +110,20 @@ def side_by_side(*runs: Run | str | Path) -> RunTable:
     >>> len(gn.runs.side_by_side(run))
     1
     """
-    return RunTable("Runs side by side", tuple(open_run(run) for run in runs))
+    opened_runs = tuple(open_run(run) for run in runs)
+    return RunTable("Runs side by side", opened_runs, shows_curves=True, unreadable={})
 
 
 def _distinct_names(runs: Sequence[Run]) -> list[str]:
     """Return the name of each run; for runs of one name, the path below their common folder."""
-    paths = [os.path.abspath(run.path) for run in runs]
-    folders: dict[str, list[str]] = {}
-    for path in paths:
-        folder, name = os.path.split(path)
-        folders.setdefault(name, []).append(folder)
+    folders = defaultdict(list)
+    for run in runs:
+        folders[run.name].append(os.path.dirname(os.path.abspath(run.path)))
     names = []
-    for path in paths:
-        # The common folder of a single run is its own, so that its name is left.
-        common_folder = os.path.commonpath(folders[os.path.basename(path)])
-        names.append(os.path.relpath(path, common_folder))
+    for run in runs:
+        # The only run of a name has its own folder as the common one, so its name is left.
+        common_folder = os.path.commonpath(folders[run.name])
+        names.append(os.path.relpath(run.path, common_folder))
     return names
 
 

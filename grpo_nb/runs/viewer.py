@@ -9,6 +9,7 @@ from pathlib import Path
 import ipywidgets as widgets
 
 from grpo_nb.core.panels import Panel, empty_view, in_panel, section, with_label_above
+from grpo_nb.core.words import displayable
 from grpo_nb.runs.run_folder import Run, open_run
 
 
@@ -40,14 +41,15 @@ class RunViewer(Panel):
         )
         self._slider = with_label_above(slider, "340px")
         self._step_view = empty_view()
-        explanation = (
-            "as run.step(number): its groups, completions in the order of their advantages"
-        )
         self.children = [
             self._header(),
             self._errors,
             self._slider,
-            section("The step", explanation, self._step_view),
+            section(
+                "The step",
+                "as run.step(number): its groups, completions in the order of their advantages",
+                self._step_view,
+            ),
         ]
         # `Panel` draws this view where no widget can be shown.
         self._static_views = [("The step", self._step_view)]
@@ -60,7 +62,7 @@ class RunViewer(Panel):
         return self._slider.value
 
     def __repr__(self) -> str:
-        return f"RunViewer of {self.run.name} ({self.run.status}): step {self.step}"
+        return displayable(f"RunViewer of {self.run.name} ({self.run.status}): step {self.step}")
 
     @in_panel
     def _show_step(self) -> None:

@@ -23,7 +23,7 @@ from grpo_nb.core.tables import Part, Shown, bold
 from grpo_nb.health.monitor import HealthMonitor
 from grpo_nb.runs.card import is_hub_name, write_model_card
 from grpo_nb.runs.groups import completions_table
-from grpo_nb.runs.rows import duplicate_share, naming_damaged, read_rows, tidy_row
+from grpo_nb.runs.rows import duplicate_share, naming_damaged, read_json_lines, tidy_row
 from grpo_nb.runs.run_folder import Run, open_run
 from grpo_nb.runs.run_info import RUN_INFO, RunInfo, read_run_info
 
@@ -199,7 +199,7 @@ def _write_trained_run(target: Path, project: Project, finished: dict[str, Any])
     weights = run.weights
     # train.py knows no health rules, so they judge its rows here.
     health = HealthMonitor(weights=weights, ranges=run.ranges, group_size=settings.num_generations)
-    for logged in read_rows(source / "result" / "steps.jsonl"):
+    for logged in read_json_lines(source / "result" / "steps.jsonl"):
         with naming_damaged(source, damaged_place):
             step = operator.index(logged["step"])
             row = tidy_row(logged["logs"], step, settings.max_steps, settings.beta)
@@ -218,8 +218,8 @@ def _write_trained_run(target: Path, project: Project, finished: dict[str, Any])
     # A comparison of the run warns about held-out questions that were trained on.
     train_file = source / "train.jsonl"
     with naming_damaged(train_file):
-        questions = [row["question"] for row in read_rows(train_file)]
-    run.keep_questions(questions, read_rows(source / "holdout.jsonl"))
+        questions = [row["question"] for row in read_json_lines(train_file)]
+    run.keep_questions(questions, read_json_lines(source / "holdout.jsonl"))
     copy_files(source, target, "chat_template.jinja")
 
 

@@ -15,7 +15,7 @@ from grpo_nb.runs.checkpoints import (
     NewestCheckpoint,
     best_adapters,
     newest_checkpoint,
-    set_damaged_aside,
+    set_aside_damaged,
 )
 from grpo_nb.runs.run_folder import Run, open_run
 from grpo_nb.runs.run_info import RunInfo
@@ -300,5 +300,5 @@ def rewind(found_run: FoundRun) -> Path:
     comparison = run.path / "comparison"
     if comparison.exists():
         put_in_place(comparison, run.path / f"comparison-step-{step}")
-    set_damaged_aside(run.path / "checkpoints", found_run.checkpoint)
+    set_aside_damaged(run.path / "checkpoints", found_run.checkpoint)
     return run.path

@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 
+import pandas
 import pytest
 
 import grpo_nb as gn
@@ -81,6 +82,21 @@ def sent(folder: Path, text: str) -> gn.runs.Run:
     return run
 
 
+def write_completions(run: gn.runs.Run) -> None:
+    """Write the completions of a third step."""
+    table = pandas.DataFrame(
+        {
+            "group": [0, 0],
+            "prompt": '[{"role": "user", "content": "1 + 1?"}]',
+            "completion": ["2", "3"],
+            "total": [1.0, 0.0],
+            "advantage": [0.7, -0.7],
+        }
+    )
+    rewards = {name: [1.0, 0.0] for name in run.weights}
+    run.write_step({"step": 3}, table.assign(**rewards))
+
+
 def assert_harmless(shown: str, *, is_html: bool) -> None:
     # Line breaks and tabs are all that a terminal or a page may get of the control characters.
     assert not re.search(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]", shown)
@@ -109,6 +125,7 @@ def test_hostile_texts_stay_texts_in_every_view(tmp_path: Path, text: str) -> No
     assert_shown(gn.runs.list(tmp_path / "runs"))
     assert_shown(gn.runs.side_by_side(run, tmp_path / "runs" / "mine"))
     assert_shown(check_health(run))
+    assert_harmless(str(run.outcome()), is_html=False)
     card = model_card(run)
     card.encode("utf-8")
     assert "\x1b" not in card
@@ -123,6 +140,9 @@ def test_hostile_folder_names_stay_texts_in_every_view(tmp_path: Path, name: str
     (broken / "run.json").write_text(json.dumps(info_of({}) | {"status": name}))
     mine = write_run(tmp_path / "runs" / "mine")
     assert_shown(run)
+    write_completions(run)
+    assert_shown(run.step(3))
+    assert_harmless(repr(gn.RunViewer(run)), is_html=False)
     listed = gn.runs.list(tmp_path / "runs")
     assert_shown(listed)
     assert len(listed) == 2

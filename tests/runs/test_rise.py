@@ -63,7 +63,7 @@ def test_rise_sentences_agree_with_the_verdict() -> None:
     for slope in numpy.linspace(-0.03, 0.03, 100):
         made = rows(list(slope * numpy.arange(40) + draw.normal(0, 0.35, 40)))
         rise = reward_rise(made)
-        described = describe_run(made)
+        described = describe_run(made, "the base model")
         assert described.startswith(f"{rise.claim};")
         assert rise.sentence.startswith(rise.claim)
         assert ("rose" in described) == rise.is_clear
@@ -79,7 +79,9 @@ def test_rise_after_a_high_outlier_is_not_clear() -> None:
 
 
 def test_describe_without_a_reward_says_so() -> None:
-    assert describe_run([{"step": 1, "kl": 0.1}]) == "No step has a finite reward."
+    assert (
+        describe_run([{"step": 1, "kl": 0.1}], "the base model") == "No step has a finite reward."
+    )
 
 
 def test_sentence_of_an_unmeasured_reward_asks_for_no_steps() -> None:
@@ -93,7 +95,8 @@ def test_rise_of_rows_of_several_steps_calls_them_logged_steps() -> None:
     logged = [{"step": 5 * number, "reward": float(number)} for number in range(1, 13)]
     logged.append({"step": 63, "reward": math.nan})
     assert "(first 4 of 12 logged steps)" in reward_rise(logged).claim
-    described = describe_run([row | {"completions/clipped_ratio": 0.5} for row in logged])
+    truncated = [row | {"completions/clipped_ratio": 0.5} for row in logged]
+    described = describe_run(truncated, "the base model")
     assert "NaN or infinite at 1 further logged steps" in described
     assert "in the last third of the steps, 50% of the completions were truncated" in described
     assert "fewer than 5 logged steps" in reward_rise(logged[:2]).sentence
@@ -102,4 +105,4 @@ def test_rise_of_rows_of_several_steps_calls_them_logged_steps() -> None:
 def test_describe_infinite_kl_of_both_signs_is_not_a_number() -> None:
     rows = [{"step": step, "reward": 1.0, "kl": math.inf} for step in range(1, 13)]
     rows[-1]["kl"] = -math.inf
-    assert "KL to the reference model nan" in describe_run(rows)
+    assert "KL to the base model nan" in describe_run(rows, "the base model")

@@ -9,7 +9,7 @@ import pytest
 import grpo_nb as gn
 from grpo_nb.core.locks import locked
 from grpo_nb.runs import run_folder as run_file
-from grpo_nb.runs.groups import StepGroups
+from grpo_nb.runs.groups import StepGroups, completion_texts, completions_table
 from grpo_nb.runs.rows import tidy_row
 from tests.runs.test_figure import made_rows
 from tests.support.run_folders import info_of, write_run_folder
@@ -180,6 +180,39 @@ def groups_of(totals: list[float]) -> StepGroups:
 
 def test_group_without_any_score_is_not_called_equal() -> None:
     assert groups_of([math.nan, math.nan]).groups[0].has_spread
+
+
+BATCH = {
+    "rewards": {"right": [1.0, 0.0]},
+    "prompt": [[{"role": "user", "content": "1 + 1?"}]] * 2,
+    "completion": ["2", "3"],
+    "advantages": [0.7, -0.7],
+}
+
+
+def test_logged_text_with_a_lone_surrogate_is_stored(tmp_path: Path) -> None:
+    run = write_run_folder(tmp_path / "run", info_of({"right": 1.0}))
+    logs = {**BATCH, "extra": {"judge says": ["half \ud83d", "whole"]}}
+    run.write_step({"step": 1}, completions_table(logs, 1, 2, {"right": 1.0}))
+    assert list(run.completions(1)["judge says"]) == ["half \\ud83d", "whole"]
+
+
+def test_tool_call_with_a_lone_surrogate_has_a_transcript() -> None:
+    call = {"function": {"name": "read", "arguments": {"place": "\ud83d"}}}
+    turns = [{"role": "assistant", "content": "", "tool_calls": [call]}]
+    logs = {**BATCH, "completion": [turns, turns]}
+    table = completions_table(logs, 1, 2, {"right": 1.0}, has_tools=True)
+    assert list(completion_texts(table)) == ["read(place=\\ud83d)"] * 2
+
+
+def test_run_opened_in_its_folder_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = write_run_folder(tmp_path / "first", info_of({}))
+    (run.path / "adapter").mkdir()
+    for folder, path in ((run.path, "."), (run.path / "adapter", "..")):
+        monkeypatch.chdir(folder)
+        assert gn.open_run(path).name == "first"
 
 
 def test_failed_run_without_recorded_error_names_none(tmp_path: Path) -> None:

@@ -77,8 +77,8 @@ def test_step_has_the_logged_completions(run: gn.runs.Run) -> None:
     assert list(first.table["advantage"]) == pytest.approx(
         sorted(group_advantages([2, 1, 0, 3], 4), reverse=True)
     )
-    assert run.step(4).without_spread == 2
-    assert step.without_spread == 0
+    assert run.step(4).signal_count == 0
+    assert step.signal_count == 2
     assert "Step 2 of made" in repr(step)
     assert "learned nothing" in run.step(4)._repr_html_()
 
@@ -150,4 +150,5 @@ def test_group_with_equal_totals_up_to_rounding_has_no_spread(empty: gn.runs.Run
     table = empty.completions(1)
     table.loc[0, "total"] += 1e-7
     groups = StepGroups.of("made", table, empty.weights)
-    assert groups.without_spread == 2
+    assert len(groups.groups) == 2
+    assert groups.signal_count == 0

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 import grpo_nb as gn
-from grpo_nb.runs.rows import read_rows
+from grpo_nb.runs.rows import read_json_lines
 from tests.run_fixtures import brevity
 from tests.support.forks import has_ended, in_child, loaded_alone
 
@@ -97,7 +97,7 @@ def has_done_a_step(folder: Path, pid: int, before: int) -> bool:
     except FileNotFoundError:  # not begun yet, or begun anew at this moment
         return False
     return any(
-        row["step"] > before for row in read_rows(folder / "metrics.jsonl", is_appended=True)
+        row["step"] > before for row in read_json_lines(folder / "metrics.jsonl", is_appended=True)
     )
 
 
@@ -121,7 +121,7 @@ def main(model: str, root: str, count: str) -> None:
             if seconds is not None
             else (Path(root) / "operation.txt").read_text()
         )
-        rows = read_rows(Path(root) / "killed" / "metrics.jsonl", is_appended=True)
+        rows = read_json_lines(Path(root) / "killed" / "metrics.jsonl", is_appended=True)
         kills.append({"at": at, "rows": len(rows)})
     assert not in_child(lambda: train(parts, settings, "whole")), "it was not to be killed"
     print(json.dumps(kills))

@@ -412,7 +412,7 @@ def test_newest_checkpoint_passes_over_damage(tmp_path: Path, damage: Callable, 
     newest = checkpoints.newest_checkpoint(tmp_path)
     assert newest.step == 9
     assert newest.passed_over[0].startswith(f"checkpoint-10: {told}")
-    checkpoints.set_damaged_aside(tmp_path, newest)
+    checkpoints.set_aside_damaged(tmp_path, newest)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoint-9", "damaged-10"]
 
 
