@@ -45,7 +45,7 @@ class RunViewer(Panel):
         )
         self.children = [
             self._header(),
-            self._errors,
+            self._error_view,
             self._slider,
             section("The step", explanation, self._step_view),
         ]
