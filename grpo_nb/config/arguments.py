@@ -195,9 +195,11 @@ def check_names(values: Mapping[str, Any], setting_names: Collection[str]) -> No
         if name in setting_names:
             problems.append(f"{name!r} in extra: it is a setting, write {name}={value!r}")
     only_in_trl = _SETTABLE.difference(setting_names)
-    belongs_in_extra = {name: value for name, value in values.items() if name in only_in_trl}
-    if belongs_in_extra:
-        problems.append(f"arguments of TRL without a setting: write extra={belongs_in_extra}")
+    if not only_in_trl.isdisjoint(values):
+        # With what is in `extra` already, which the written line would replace.
+        both = {**extra, **values}
+        whole_extra = {name: value for name, value in both.items() if name in only_in_trl}
+        problems.append(f"arguments of TRL without a setting: write extra={whole_extra}")
     if problems:
         lines = "".join(f"\n- {problem}" for problem in problems)
         raise ValueError(f"Some settings cannot be set as written:{lines}")
