@@ -1,7 +1,7 @@
 """Advise what to change before training, from the groups that a baseline has sampled.
 
-The thresholds are round numbers, not tests. Each piece of advice gives the numbers behind it and
-leaves the choice to the reader.
+The thresholds are round numbers, not statistical tests. Each piece of advice gives the numbers
+behind it and leaves the choice to the reader.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ SIDE_EFFECTS = {
 """Effects of a call besides its scores, by kind of finding."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class CallResult:
     """Result of one call: scores, or why there are none."""
 
@@ -99,7 +99,7 @@ class ProbeRunner:
                     self.scores[probe] = result.scores[0]
 
     def call(self, probes: Sequence[Probe]) -> CallResult:
-        """Call the reward once with these probes. Its prints are suppressed."""
+        """Call the reward once with these probes, and note the time and side effects."""
         limit = HANG_FACTOR * self.seconds
         batch = self.make_batch(probes)
         # Compared after the call, because TRL passes the same lists to the next reward. Compared as
@@ -107,35 +107,38 @@ class ProbeRunner:
         inputs = [values for name, values in batch.items() if name != "environments"]
         inputs_before = repr(inputs)
         executions_before = EvalTrap.count
-        result = CallResult()
         start = time.perf_counter()
-        # An error of the reward itself is "raises". A return value that TRL cannot use breaks the
-        # contract, whether it is no list or a list of anything but scores.
-        kind_of_error = "raises"
-        try:
-            with contextlib.redirect_stdout(io.StringIO()):
-                output = run_with_deadline(lambda: call_reward(self.reward, batch), limit)
-            kind_of_error = "breaks the contract"
-            result.scores = to_floats(output, len(probes))
-        # SystemExit too: exit() in a reward would end the check, and with it the notebook's cell.
-        except (Exception, SystemExit) as error:
-            result.error = error
-            is_no_list = isinstance(error, ReturnTypeError)
-            result.failure_kind = "breaks the contract" if is_no_list else kind_of_error
+        result = self._call_with_limit(batch, limit)
         duration = time.perf_counter() - start
         if self.completions > 0:
             self.seconds_used += duration
         self.completions += len(probes)
         # Off the main thread a call cannot be stopped. It then returns scores, but late.
         if duration >= limit:
-            result.failure_kind = "hangs"
-            result.error = TimeoutError(f"no score after {limit:g} s")
+            late = TimeoutError(f"no score after {limit:g} s")
+            result = CallResult(error=late, failure_kind="hangs")
             self.seconds_used = math.inf  # it is not called again
         if repr(inputs) != inputs_before:
             self.side_effects.setdefault("changes its inputs", probes[0].text)
         if EvalTrap.count > executions_before:
             self.side_effects.setdefault("runs the answer as code", probes[0].text)
         return result
+
+    def _call_with_limit(self, batch: Batch, limit: float) -> CallResult:
+        """Call the reward for at most `limit` seconds. Its prints are suppressed."""
+        count = len(batch["completions"])  # counted first, because a reward may change the list
+        try:
+            with contextlib.redirect_stdout(io.StringIO()):
+                output = run_with_deadline(lambda: call_reward(self.reward, batch), limit)
+        except ReturnTypeError as error:
+            return CallResult(error=error, failure_kind="breaks the contract")
+        # SystemExit too: exit() in a reward would end the check, and with it the notebook's cell.
+        except (Exception, SystemExit) as error:
+            return CallResult(error=error, failure_kind="raises")
+        try:
+            return CallResult(to_floats(output, count))
+        except Exception as error:
+            return CallResult(error=error, failure_kind="breaks the contract")
 
     def make_batch(self, probes: Sequence[Probe]) -> Batch:
         """Return the arguments of a call with these probes, each with the columns of its row."""
@@ -183,25 +186,26 @@ def find_unsteadiness(runner: ProbeRunner, probes: Sequence[Probe]) -> list[Find
 
     if not probes or runner.is_given_up:
         return []
-    alone = [runner.call([probe]) for probe in probes]
-    together = runner.call(probes)
-    in_reverse = runner.call(probes[::-1])
-    for result in (*alone, together, in_reverse):
+    one_by_one = [[probe] for probe in probes]
+    results = []
+    for called in (*one_by_one, probes, probes[::-1]):
+        result = runner.call(called)
         if result.failure_kind:
             kind = "hangs" if result.failure_kind == "hangs" else "unsteady"
             what = (
                 "the first call returns scores, a later call with the same completions fails: "
                 f"{result.error!r:.200}"
             )
-            return [make_finding(kind, runner.name, what, [probes[0].text])]
+            return [make_finding(kind, runner.name, what, [called[0].text])]
+        results.append(result.scores)
 
+    *alone, together, in_reverse = results
     first_scores = [runner.scores[probe] for probe in probes]
-    scores_alone = [result.scores[0] for result in alone]
-    scores_in_reverse = in_reverse.scores[::-1]
+    scores_alone = [scores[0] for scores in alone]
     # The first pair of calls that differs is reported.
     comparisons = (
-        ("unsteady", together.scores, scores_in_reverse, "the same call in reverse"),
-        ("depends on its group", scores_alone, together.scores, "a call with others"),
+        ("unsteady", together, in_reverse[::-1], "the same call in reverse"),
+        ("depends on its group", scores_alone, together, "a call with others"),
         ("unsteady", first_scores, scores_alone, "a later call: the reward keeps state"),
     )
     for kind, scores, later_scores, later_call in comparisons:
@@ -225,13 +229,14 @@ def find_failures(runner: ProbeRunner) -> list[Finding]:
     tried = len(runner.scores) + len(runner.failures)
     for kind in ("hangs", "breaks the contract", "raises"):
         errors = {
-            probe.text: result.error
+            probe: result.error
             for probe, result in runner.failures.items()
             if result.failure_kind == kind
         }
         if errors:
-            text = min(errors, key=len)
-            name = type(errors[text]).__name__
-            what = f"{len(errors)} of {tried} completions failed with {name}: {errors[text]!s:.200}"
-            findings.append(make_finding(kind, runner.name, what, [text]))
+            shortest = min(errors, key=lambda probe: len(probe.text))
+            error = errors[shortest]
+            name = type(error).__name__
+            what = f"{len(errors)} of {tried} completions failed with {name}: {error!s:.200}"
+            findings.append(make_finding(kind, runner.name, what, [shortest.text]))
     return findings

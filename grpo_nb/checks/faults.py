@@ -59,7 +59,7 @@ class TriedReward:
     It is NaN where the right answer scores no higher than its baseline, so that nothing can be
     compared.
     """
-    columns: tuple[str, ...] = ()
+    columns: set[str]
     """Data columns that the reward reads, besides the question."""
 
     def of_category(self, category: str) -> pandas.DataFrame:
@@ -77,8 +77,8 @@ class TriedReward:
 def with_shares(probes: pandas.DataFrame, role: Role) -> pandas.DataFrame:
     """Return the probes with the column `share`."""
     # Compare within a row, because a right answer may score higher on one row than on another.
-    baseline = probes["row"].map(role.won_rows["baseline"])
-    gain = probes["row"].map(role.won_rows["gain"])
+    baseline = probes["row"].map(role.margins["baseline"])
+    gain = probes["row"].map(role.margins["gain"])
     return probes.assign(share=(probes["score"] - baseline) / gain)
 
 
@@ -109,7 +109,7 @@ def _find_constant(reward: TriedReward) -> Iterable[Finding]:
     different_scores = scores_of_rows.nunique(dropna=False)
     if different_scores.max() == 1:
         what = "right, wrong and nonsensical completions of a row all score the same"
-        yield reward.finding("constant", what, probes[:0])
+        yield make_finding("constant", reward.name, what)
 
 
 def _find_lost_rows(reward: TriedReward) -> Iterable[Finding]:
@@ -212,17 +212,18 @@ def check_total(
         if reward.role.name == ANSWER and reward.role.layout.is_own and weights[reward.name] != 0
     ]
     if not layouts:
-        return [_explain_total(rewards, rows)]
+        return [_report_total_without_answers(rewards, rows)]
+    # The total is compared in the layout that the first reward for answers reads.
     total_scores = _total_scores(rewards, weights)
     totals = best_scores(total_scores, layouts[0])
-    answer_gains = totals["right"] - totals["wrong"]
-    if not len(totals):
+    if totals.empty:
         return []  # A slow reward was not tried in this layout.
+    answer_gains = totals["right"] - totals["wrong"]
     # Rows on which the answer changes nothing have their own finding, "not on every row".
     answer_gain = answer_gains[answer_gains != 0].mean()
     # It is NaN if the answer changes nothing on any row.
     if not answer_gain > 0:
-        return [_explain_total(rewards, rows)]
+        return [_report_total_without_answers(rewards, rows)]
     format_gains = totals["wrong"] - totals["prose"]
     format_gain = format_gains.mean()
     if format_gain > answer_gain:
@@ -248,7 +249,7 @@ def _total_scores(rewards: Sequence[TriedReward], weights: Mapping[str, float]) 
     return totals.rename("score").reset_index()
 
 
-def _explain_total(rewards: Sequence[TriedReward], rows: CheckRows) -> Finding:
+def _report_total_without_answers(rewards: Sequence[TriedReward], rows: CheckRows) -> Finding:
     """Return the finding about a total that does not follow right answers.
 
     It is critical, with two exceptions if no reward depends on the answer. Rewards that read other

@@ -1,4 +1,4 @@
-"""Measure whether a judge agrees with a person, before a training is rewarded by it.
+"""Measure whether a judge agrees with a person, before it is used as a reward.
 
 The measure is Spearman's rank correlation, because GRPO compares the completions of a group. A
 judge that gives every answer one point too many does no harm. A judge that prefers worse answers
@@ -53,7 +53,7 @@ REPLACEMENTS = ("empty", "off topic")
 """Changes that replace the answer. Their mean score must not be above the middle of the scale."""
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Agreement(Shown):
     """Result of `agreement`: how well a judge agrees with a person, and which changes fool it."""
 
@@ -126,8 +126,10 @@ def agreement(judge: judge_model.judge, labelled: Source) -> Agreement:
     import pandas
 
     rows = _labelled_rows(labelled)
+    # An empty cell of a table is None.
+    completions = ["" if row["completion"] is None else str(row["completion"]) for row in rows]
     # The judge gets the rows too, because a rubric may name their columns.
-    replies = judge.judged([str(row["completion"]) for row in rows], rows)
+    replies = judge.judged(completions, rows)
     person = pandas.Series(hand_scores(rows), dtype=float)
     judged = pandas.Series([reply.score for reply in replies], dtype=float)
     columns = {
@@ -135,26 +137,34 @@ def agreement(judge: judge_model.judge, labelled: Source) -> Agreement:
         "judge": judged,
         "difference": judged - person,
         "question": [str(row.get("question") or row["prompt"]) for row in rows],
-        "completion": [str(row["completion"]) for row in rows],
+        "completion": completions,
         "words": [reply.words for reply in replies],
     }
     table = pandas.DataFrame(columns)
 
     # A reply without a number has no rank. `_decide` refuses a judge with many of them.
-    known = table.dropna(subset="judge")
-    correlation = rank_correlation(known["person"], known["judge"])
+    scored = table.dropna(subset="judge")
+    correlation = rank_correlation(scored["person"], scored["judge"])
     probes = _try_probes(judge, table, rows)
     verdict, reason = _decide(table, correlation, probes)
     low, high = correlation.interval
-    sentence = (
-        f"{reward_name(judge)}: {verdict}; on {len(known)} answers, its scores and those by hand "
-        f"have a rank correlation of {correlation.value:.2f} (95 % interval {low:.2f} to "
-        f"{high:.2f}), and {ENOUGH_CORRELATION:g} is needed; {reason}."
+    measured = (
+        f"on {len(scored)} answers, its scores and those by hand have a rank correlation of "
+        f"{correlation.value:.2f} (95 % interval {low:.2f} to {high:.2f}), and "
+        f"{ENOUGH_CORRELATION:g} is needed; {reason}"
     )
     # `check_rewards` and training read the verdict from the judge.
-    judge.keep_agreement(verdict, sentence)
+    judge.keep_agreement(verdict, measured)
+    sentence = f"{reward_name(judge)}: {verdict}; {measured}."
     table = table.sort_values("difference", key=abs, ascending=False, kind="stable")
-    return Agreement(verdict, sentence, correlation.value, correlation.interval, table, probes)
+    return Agreement(
+        verdict=verdict,
+        sentence=sentence,
+        correlation=correlation.value,
+        interval=correlation.interval,
+        table=table,
+        probes=probes,
+    )
 
 
 def _labelled_rows(labelled: Source) -> list[dict[str, Any]]:
@@ -177,7 +187,7 @@ def hand_scores(rows: Sequence[Mapping[str, Any]]) -> list[float | None]:
     Raises:
         ValueError: A score is not a finite number.
     """
-    scores: list[float | None] = []
+    scores = []
     for number, row in enumerate(rows):
         text = str(row.get("score", "")).strip()
         if text.casefold() in ("", "none", "nan"):
@@ -196,7 +206,7 @@ def hand_scores(rows: Sequence[Mapping[str, Any]]) -> list[float | None]:
     return scores
 
 
-def _reword(text: str, best: float) -> dict[str, str]:
+def _changes_of_answer(text: str, best: float) -> dict[str, str]:
     """Return changed answers that deserve no higher score, by the name of the change."""
     return {
         "longer": (
@@ -228,7 +238,7 @@ def _try_probes(
     low, high = judge.scale
     lowest = table.sort_values("person", kind="stable").head(MAX_ANSWERS_CHANGED)
     lowest_rows = [rows[place] for place in lowest.index]
-    changed = [_reword(text, high) for text in lowest["completion"]]
+    changed = [_changes_of_answer(text, high) for text in lowest["completion"]]
     means = []
     for change in changed[0]:
         replies = judge.judged([answers[change] for answers in changed], lowest_rows)
@@ -279,8 +289,8 @@ def find_unmeasured(judges: Sequence[judge_model.judge], reward: str) -> list[Fi
     findings = []
     unmeasured = ("never measured", "nobody has compared its scores with a person's")
     for judge in judges:
-        verdict, sentence = judge.last_agreement or unmeasured
+        verdict, measured = judge.last_agreement or unmeasured
         # Each verdict against a judge is a kind of finding.
         if verdict in KINDS:
-            findings.append(make_finding(verdict, reward, sentence))
+            findings.append(make_finding(verdict, reward, measured))
     return findings

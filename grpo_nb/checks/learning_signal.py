@@ -22,7 +22,7 @@ from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.progress import progress_bar
 from grpo_nb.core.statistics import mean_with_interval, share_interval
-from grpo_nb.core.tables import Shown, Table, bold, code
+from grpo_nb.core.tables import Part, Shown, Table, bold, code
 from grpo_nb.core.words import as_score, require_number
 from grpo_nb.generation.samples import GeneratedCompletion, as_scored
 from grpo_nb.models.load_record import require_same_settings
@@ -61,7 +61,7 @@ GroupResult = Literal["differs", "all right", "all wrong", "all equal"]
 
 Verdict = Literal["signal", "weak signal", "format only", "no signal"]
 
-MEANING: dict[Verdict, str] = {
+CONSEQUENCES: dict[Verdict, str] = {
     "signal": "There is something to learn from. Training shows what comes of it.",
     "weak signal": "Some groups teach something, but the sample does not show that one in four "
     "does.",
@@ -72,7 +72,7 @@ MEANING: dict[Verdict, str] = {
 }
 """Consequence of each verdict for the training."""
 
-ENOUGH_GROUPS = 0.25
+ENOUGH_DIFFERING = 0.25
 """Share of groups that must differ, at the lower end of the interval, for the verdict "signal".
 
 Then at most four groups are sampled for one that teaches something.
@@ -137,9 +137,8 @@ class Baseline(Shown):
             "spread": deviations.mean(),
             "differing_groups": (deviations > NO_SPREAD).sum(),
         }
-        table = pandas.DataFrame(columns)
-        # pandas sorts the names, so restore the order of the rewards.
-        return table.loc[list(means)]
+        # With the index given, the rewards keep their order. Without it, pandas sorts them.
+        return pandas.DataFrame(columns, index=list(means))
 
     @functools.cached_property
     def is_right(self) -> list[bool]:
@@ -188,7 +187,7 @@ class Baseline(Shown):
         if self.counts["differs"] == 0:
             return "no signal"
         # The lower end is used, so that a lucky sample of eight groups does not promise too much.
-        if self.differing_interval[0] < ENOUGH_GROUPS:
+        if self.differing_interval[0] < ENOUGH_DIFFERING:
             return "weak signal"
         table = self.by_reward
         is_for_answers = table.index == self._answer_reward
@@ -217,10 +216,10 @@ class Baseline(Shown):
         return (
             f"{self.verdict.capitalize()}: in {differing} of {len(self.groups)} groups of "
             f"{self.num_generations} completions the total rewards differ (95 % interval {low:.0%} "
-            f"to {high:.0%} of groups).{rest} {MEANING[self.verdict]}"
+            f"to {high:.0%} of groups).{rest} {CONSEQUENCES[self.verdict]}"
         )
 
-    def _parts(self) -> Iterable[Any]:
+    def _parts(self) -> Iterable[Part]:
         yield bold(self.sentence)
         yield Table(self._facts(), narrow=(0,))
         yield self._reward_table()
@@ -232,7 +231,7 @@ class Baseline(Shown):
             yield f"advice: {advice.name}: {advice.reason}"
             yield code(f"    {advice.code}")
 
-    def _facts(self) -> list[tuple[str, Any]]:
+    def _facts(self) -> list[tuple[str, str]]:
         count = len(self.scores)
         readable = self.readable_share * count
         greedy_accuracy = fmean(self._are_correct(self.greedy_scores))

@@ -88,7 +88,7 @@ def choose_level(
     levels = tuple(levels)
     if not levels:
         raise ValueError("levels has no tasks. Pass a list of tasks, the easiest first.")
-    baselines: list[Baseline] = []
+    baselines = []
     for task in levels:
         baselines.append(baseline(model, tokenizer, task, rewards, settings, prompts=prompts))
         if not _is_mastered(baselines[-1]):
@@ -97,18 +97,16 @@ def choose_level(
     # The last level measured is the first that is not mastered, unless all are.
     last = len(baselines) - 1
     with_signal = [level for level, one in enumerate(baselines) if _gives_signal(one)]
+    chosen = last
     if _is_mastered(baselines[last]):
-        chosen = last
         reason = "Too little is left to show a gain: two thirds or more are correct at every level."
     elif last in with_signal:
-        chosen = last
         reason = "There is something to learn."
     elif with_signal:
         # An easier level is mastered, but its wrong answers still give some groups a signal.
         chosen = with_signal[-1]
         reason = "No harder level that was measured gives a learning signal."
     else:
-        chosen = last
         reason = "No level gives a learning signal."
     share = baselines[chosen].sampled_accuracy
     start = f"{share:.0%} of the answers are correct before training."

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from grpo_nb.core.tables import Part, Shown, Table, as_written, bold
 from grpo_nb.core.words import shorten
@@ -204,7 +204,7 @@ class Finding(Shown):
 
     def _parts(self) -> Iterable[Part]:
         yield bold(f"{self.severity}: {self.reward}: {self.kind}: {self.what}")
-        details: list[tuple[str, Any]] = []
+        details = []
         if self.example is not None:
             example = as_written(self.example) if self.example else "an empty completion"
             details.append(("    example", example))

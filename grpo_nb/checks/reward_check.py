@@ -8,8 +8,8 @@ The flow in five steps:
 4. `faults.py` finds unexpected scores, and a weighted total that does not teach right answers.
 5. `report.py` defines the kinds of findings and shows them.
 
-No model is needed. Not covered: faults that only real completions show. A reward that
-executes code is tried, but not the code that right answers would need.
+No model is needed. Not covered: faults that only completions of a model show. A reward that runs
+code is tried too, but no probe is a program that solves its task.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -121,11 +121,11 @@ def check_rewards(
         findings += faults.check_total(tried, weights, rows)
 
     checked = ""
-    count = sum(result.completions > 0 for result in results)
-    if count:
-        completions = sum(result.completions for result in results)
+    counts = [result.completions for result in results if result.completions > 0]
+    if counts:
         checked = (
-            f"Checked {count} reward(s) on {len(rows.tried)} rows, {completions:,} completions."
+            f"Checked {len(counts)} reward(s) on {len(rows.tried)} rows, {sum(counts):,} "
+            "completions."
         )
     return RewardReport(
         findings=tuple(findings),
@@ -142,21 +142,20 @@ def _try_reward(
     seconds_per_call: float,
 ) -> RewardResult:
     """Try one reward: call it with a few probes, and with all others if the calls work."""
-    # 1. Can single completions show anything about this reward?
     name = base.reward_name(reward)
     if judges := judges_in(reward):
         reason = (
             "a judge would be asked about a thousand times. Measure it with gn.checks.agreement"
         )
         return RewardResult(name, CALLS_JUDGE, find_unmeasured(judges, name), reason)
-    texts = {*texts_in(reward)}
+    texts = set(texts_in(reward))
     reason_left_out = ""
     if base.is_relative(reward):
         reason_left_out = "it ranks the completions of a group, so single completions show nothing"
     elif "environments" in texts:
         reason_left_out = "it scores played episodes. Play one with gn.lab.ByHand(task, row_number)"
 
-    # 2. Does the call work, and what does the reward follow?
+    # Do the calls work, and what does the reward follow?
     runner = ProbeRunner(reward, rows, seconds_per_call)
     findings = calls.check_signature(runner)
     if not findings and not base.is_relative(reward):
@@ -190,31 +189,33 @@ def _try_all_probes(
         role: Role that the controls have shown.
         texts: Texts in the code of the reward.
     """
-    # 3. Try all other probes in the layout that the reward reads.
     rows = runner.rows
     # One row that shows a fault is enough for its finding, so a few rows are tried. Rows on which a
     # right answer beats a wrong one come first: on others, nothing can be compared.
-    by_use = sorted(rows.tried, key=lambda row: row.index not in role.won_rows.index)
-    detail_rows = by_use[:DETAIL_ROWS]
+    comparable_first = sorted(rows.tried, key=lambda row: row.index not in role.margins.index)
+    detail_rows = comparable_first[:DETAIL_ROWS]
     runner.run(_write_probes(runner, role.layout, detail_rows))
     # The other rows come last, so that a slow reward is tried with loopholes first.
     _run_all_controls(runner, layouts)
-    role = roles.find_role(runner.table(), [role.layout])
-    # Scores are compared again, because state may show only after hundreds of calls.
-    findings = calls.find_unsteadiness(runner, [*runner.scores][:2])
-    if role.name == roles.FORMAT and roles.is_length_dependent(runner.table()):
+    table = runner.table()
+    role = roles.find_role(table, [role.layout])
+    if role.name == roles.FORMAT and roles.is_length_dependent(table):
         # A reward for length also prefers the format to prose, because the format is longer.
         role = roles.no_role(role.layout)
     tried = TriedReward(
         name=runner.name,
         role=role,
-        probes=faults.with_shares(runner.table(), role),
-        columns=tuple({*rows.tried[0].columns} & texts - QUESTION_COLUMNS),
+        probes=faults.with_shares(table, role),
+        columns=texts.intersection(rows.tried[0].columns) - QUESTION_COLUMNS,
     )
-    findings += calls.find_failures(runner)
-    findings += faults.find_faults(tried, layouts[0])
+    findings = [
+        # Scores are compared again, because state may show only after hundreds of calls.
+        *calls.find_unsteadiness(runner, [*runner.scores][:2]),
+        *calls.find_failures(runner),
+        *faults.find_faults(tried, layouts[0]),
+    ]
 
-    # 4. What could not be tried?
+    # What could not be tried?
     not_checked = ""
     if runner.is_given_up:
         not_checked = (

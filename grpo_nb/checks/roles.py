@@ -33,10 +33,14 @@ Sums over a batch are not exact.
 SMALLEST_RANGE = 1e-3
 """A smaller range counts as this value, because a constant reward has rounding errors too."""
 
-# A reward that does not follow most gold answers must follow at least this number of them, and this
-# part. A reward that follows only one may just reward that label.
 MIN_GOLDS_FOLLOWED = 2
+"""A reward that does not follow most gold answers must follow at least this number of them.
+
+A reward that follows only one may just reward that label.
+"""
+
 MIN_PART_FOLLOWED = 0.25
+"""A reward that does not follow most gold answers must also follow this part of them."""
 
 ANSWER_DEPENDENT_PART = 0.5
 """A reward depends on the answer if another answer changes the score by this part of its range.
@@ -53,11 +57,11 @@ class Role:
     """`ANSWER`, `FORMAT` or `OTHER`."""
     layout: Layout
     """Layout that the reward reads, or the task's first layout if it reads none."""
-    won_rows: pandas.DataFrame
-    """Rows on which the right answer scores higher than its baseline.
+    margins: pandas.DataFrame
+    """One row per row of the task on which the right answer scores higher than its baseline.
 
     Columns: `baseline`, the score of the best wrong answer, or of prose for a format reward; and
-    `gain`, the score that the right answer adds. Index: the row.
+    `gain`, the score that the right answer adds.
     """
 
 
@@ -87,8 +91,8 @@ def find_role(probes: pandas.DataFrame, layouts: Sequence[Layout]) -> Role:
         gold_count = golds[margins.index].nunique()
         followed_count = golds[followed.index].nunique()
         is_for_most = followed_count > gold_count / 2
-        enough = max(MIN_GOLDS_FOLLOWED, MIN_PART_FOLLOWED * gold_count)
-        is_for_several = followed_count >= enough and gains.min() >= -tolerance
+        enough_golds = max(MIN_GOLDS_FOLLOWED, MIN_PART_FOLLOWED * gold_count)
+        is_for_several = followed_count >= enough_golds and gains.min() >= -tolerance
         if is_for_most or is_for_several:
             return Role(ANSWER, layout, followed)
 

@@ -170,8 +170,8 @@ _REASON_OF_NAME = dict.fromkeys(PUBLISHING, _NO_PUBLISHING)
 for _names, _reason in _REASONS.items():
     _REASON_OF_NAME |= dict.fromkeys(_names.split(), _reason)
 
-# Arguments of GRPOConfig that a user can set: as a setting, or else in `extra`.
-_SETTABLE = (GRPO_CONFIG_FIELDS | UNSLOTH_FIELDS) - _REASON_OF_NAME.keys()
+#: Arguments of GRPOConfig that a user can set: as a setting, or else in `extra`.
+SETTABLE = (GRPO_CONFIG_FIELDS | UNSLOTH_FIELDS) - _REASON_OF_NAME.keys()
 
 
 def check_names(values: Mapping[str, Any], setting_names: Collection[str]) -> None:
@@ -188,13 +188,13 @@ def check_names(values: Mapping[str, Any], setting_names: Collection[str]) -> No
     >>> check_names({"beta": 0.1, "extra": {"epsilon": 0.1}}, {"beta", "extra"})
     """
     extra = values["extra"] if isinstance(values.get("extra"), Mapping) else {}
-    known = _SETTABLE.union(setting_names)
+    known = SETTABLE.union(setting_names)
     # People paste whole configurations, so all problems are collected first.
     problems = [_problem_of(name, known) for name in (*values, *extra) if name not in known]
     for name, value in extra.items():
         if name in setting_names:
             problems.append(f"{name!r} in extra: it is a setting, write {name}={value!r}")
-    only_in_trl = _SETTABLE.difference(setting_names)
+    only_in_trl = SETTABLE.difference(setting_names)
     if not only_in_trl.isdisjoint(values):
         # With what is in `extra` already, which the written line would replace.
         both = {**extra, **values}

@@ -35,13 +35,43 @@ class CpuEngine:
             kept, and from the first sampling a packed copy of all linear layers, until `release`.
     """
 
-    #: Returns why a model cannot be run here, or None if it can.
-    obstacle = staticmethod(shared_prompts.cpu_engine_obstacle)
-
     def __init__(self, model: PreTrainedModel) -> None:
         self.model = model
         # All engines of one model share one copy of its weights.
         self._folded = FoldedLora.of(model)
+
+    @staticmethod
+    def obstacle(model: PreTrainedModel, longest_row: int | None = None) -> str | None:
+        """Return why a model cannot be run here, or None if it can.
+
+        Args:
+            model: Causal language model, plain or wrapped by PEFT.
+            longest_row: Tokens of prompt and completion together. Sliding-window layers are no
+                obstacle if every row fits into the window. Without this number they are one.
+        """
+        config = model.config.get_text_config()
+        name = config.model_type
+        if next(model.parameters()).device.type != "cpu":
+            return "the model is on an accelerator, where vLLM or Unsloth's own generation is used"
+        if config is not model.config:
+            return f"{name} is multimodal"
+        # Configurations without layer types have full attention in every layer. A window is None or
+        # 0 where it is not used.
+        layer_types = getattr(config, "layer_types", None) or ()
+        for layer_type in layer_types:
+            if layer_type not in ("full_attention", "sliding_attention"):
+                return f"{name} has {layer_type} layers"
+        window = getattr(config, "sliding_window", None)
+        if window and (longest_row is None or longest_row > window):
+            return (
+                f"{name} uses a sliding window of {window} tokens, "
+                "which prompt and completion may exceed"
+            )
+        if getattr(config, "rope_parameters", None) is None:
+            return f"{name} has no rotary positions"
+        if getattr(model, "is_gradient_checkpointing", False):
+            return "gradient checkpointing drops the key/value cache"
+        return None
 
     @staticmethod
     def sampling_obstacle(config: GenerationConfig) -> str | None:

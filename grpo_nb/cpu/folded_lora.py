@@ -118,14 +118,13 @@ class FoldedLora:
         inside_lora = set()
         for layer in self._model.modules():
             adapter = single_plain_adapter(layer)
-            is_linear = type(layer) is torch.nn.Linear
-            is_float32_linear = is_linear and layer.weight.dtype == torch.float32
+            is_plain_linear = type(layer) is torch.nn.Linear and layer not in inside_lora
             weight = None
             if adapter is not None:
                 # A folded layer calls neither its base layer nor the matrices A and B.
                 inside_lora.update(layer.modules())
                 weight = self._fold(layer, adapter)
-            elif can_pack and is_float32_linear and layer not in inside_lora:
+            elif can_pack and is_plain_linear and layer.weight.dtype == torch.float32:
                 weight = layer.weight.detach()
             if weight is None:
                 continue  # computed as before

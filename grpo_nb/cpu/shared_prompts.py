@@ -9,8 +9,8 @@ arithmetic is the same (Prefix Grouper, arXiv:2506.05433; packing as in arXiv:21
 order differs, so results agree up to rounding.
 
 Not covered: models without a plain key/value cache (sliding-window, linear or hybrid attention),
-learned position tables, images. `cpu_engine_obstacle` gives the reason, and the caller then
-takes TRL's own path.
+learned position tables, images. `CpuEngine.obstacle` gives the reason, and the caller then takes
+TRL's own path.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import copy
 import os.path
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from grpo_nb.models.import_unsloth import import_unsloth
 
@@ -32,46 +32,10 @@ from transformers import DynamicCache
 
 from grpo_nb.cpu.attention import grouped_attention
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
 #: Label of a token whose log-probability is not computed, as in torch's cross entropy.
 NO_LABEL = -100
 #: A pass of its own for a shared prefix shorter than this costs more than it saves.
 MIN_PREFIX_TOKENS = 16
-
-
-def cpu_engine_obstacle(model: PreTrainedModel, longest_row: int | None = None) -> str | None:
-    """Return why the `CpuEngine` cannot run this model, or None if it can.
-
-    Args:
-        model: Causal language model, plain or wrapped by PEFT.
-        longest_row: Tokens of prompt and completion together. Sliding-window layers are no obstacle
-            if every row fits into the window. Without this number they are one.
-    """
-    config = model.config.get_text_config()
-    name = config.model_type
-    if next(model.parameters()).device.type != "cpu":
-        return "the model is on an accelerator, where vLLM or Unsloth's own generation is used"
-    if config is not model.config:
-        return f"{name} is multimodal"
-    # Configurations without layer types have full attention in every layer. A window is None or 0
-    # where it is not used.
-    layer_types = getattr(config, "layer_types", None) or ()
-    for layer_type in layer_types:
-        if layer_type not in ("full_attention", "sliding_attention"):
-            return f"{name} has {layer_type} layers"
-    window = getattr(config, "sliding_window", None)
-    if window and (longest_row is None or longest_row > window):
-        return (
-            f"{name} uses a sliding window of {window} tokens, "
-            "which prompt and completion may exceed"
-        )
-    if getattr(config, "rope_parameters", None) is None:
-        return f"{name} has no rotary positions"
-    if getattr(model, "is_gradient_checkpointing", False):
-        return "gradient checkpointing drops the key/value cache"
-    return None
 
 
 def left_padded(rows: Sequence[Sequence[int]], pad_id: int = 0) -> tuple[Tensor, Tensor]:

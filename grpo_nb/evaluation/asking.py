@@ -95,7 +95,7 @@ def evaluate(
         allow_contaminated=allow_contaminated,
         correct=correct,
     )
-    (evaluation,) = exam.ask_all([label or name_of(located[0])])
+    (evaluation,) = exam.evaluate_all([label or name_of(located[0])])
     return evaluation
 
 
@@ -141,27 +141,29 @@ def compare(
         subject=subject,
         against=against,
     )
+    labels = ["before", "after"]
     is_against_start = against is None
     if is_against_start:
         located, run = locate_subjects([subject], run)
-        if not isinstance(located[0], RunModel) or located[0].part != "adapter":
+        (after,) = located
+        if not isinstance(after, RunModel) or after.part != "adapter":
             raise ValueError(
                 f"{describe_value(subject)} is not a run, so there is no earlier model to compare "
                 "it with. Name the other model: gn.compare(subject, against=other, task=task)."
             )
-        run = located[0].run
-        located.insert(0, RunModel(run, start_part(run)))
-        labels = ["before", "after"]
+        run = after.run
+        located = [RunModel(run, start_part(run)), after]
     else:
         located, run = locate_subjects([against, subject], run)
-        labels = [name_of(each) for each in located]
-        if labels[0] == labels[1]:
-            labels = ["before", "after"]
+        names = [name_of(model) for model in located]
+        # Two models may have one name, and are then told apart by their order.
+        if names[0] != names[1]:
+            labels = names
     exam = Exam(subjects=located, run=run, task=task, **options)
-    comparison = Comparison(*exam.ask_all(labels))
+    comparison = Comparison(*exam.evaluate_all(labels))
     # Only the full comparison with the start is a result of the run. A shorter one, or one with
     # another model, must not replace it in the summary and the model card.
-    if is_against_start and exam.is_complete:
+    if is_against_start and exam.is_result_of_run:
         comparison.save(run.path / "comparison")
         write_model_card(run)
     return comparison
@@ -178,9 +180,9 @@ class Answers(Shown):
 
     def _parts(self) -> Iterator[Part]:
         rows = []
-        for question, *answers in zip(self.questions, self.before, self.after, strict=True):
+        for question, before, after in zip(self.questions, self.before, self.after, strict=True):
             cells = [as_written(question)]
-            for completion in answers:
+            for completion in (before, after):
                 mark = " [truncated here]" if completion.is_truncated else ""
                 cells.append(as_written(completion.text + mark))
             rows.append(cells)

@@ -11,6 +11,7 @@ import functools
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,11 +56,10 @@ class Comparison(Shown):
         for measure in MEASURES:
             before = self.before.shares_of(measure)
             after = self.after.shares_of(measure)
+            results[measure] = None
             # Without a value on both sides there is no difference, not even 0.
-            is_measured = before is not None and after is not None
-            results[measure] = (
-                paired_result(before, after, self.after.samples) if is_measured else None
-            )
+            if before is not None and after is not None:
+                results[measure] = paired_result(before, after, self.after.samples)
         return results
 
     @property
@@ -91,8 +91,8 @@ class Comparison(Shown):
         strictly between 0 and 1, is `equal`.
         """
         # The four usual changes are listed even if their count is 0; `equal` only if it occurs.
-        counts = Counter(self._change_of_each())
-        return dict.fromkeys(("gained", "lost", "both right", "both wrong"), 0) | counts
+        usual = dict.fromkeys(("gained", "lost", "both right", "both wrong"), 0)
+        return usual | Counter(self._change_of_each())
 
     def _change_of_each(self) -> Iterator[str]:
         """Yield the change of each question."""
@@ -103,8 +103,12 @@ class Comparison(Shown):
                 yield "gained"
             elif after < before:
                 yield "lost"
+            elif after == 0:
+                yield "both wrong"
+            elif after == 1:
+                yield "both right"
             else:
-                yield {0.0: "both wrong", 1.0: "both right"}.get(before, "equal")
+                yield "equal"
 
     @property
     def majority(self) -> MajorityBaseline | None:
@@ -195,7 +199,9 @@ class Comparison(Shown):
         """
         import pandas
 
-        changes = [change for change in self._change_of_each() for _ in range(self.after.samples)]
+        changes = []
+        for change in self._change_of_each():
+            changes += [change] * self.after.samples
         table = pandas.DataFrame(self.after.rows)[["question", "answer"]]
         # The categories have an order, by which lost questions are sorted to the top.
         table.insert(0, "change", pandas.Categorical(changes, CHANGES, ordered=True))
@@ -318,11 +324,10 @@ def _table(comparison: Comparison) -> Table:
     """Return the measures of each model, and for the first three the change and how sure it is."""
     before = comparison.before
     after = comparison.after
-    results = {MEASURES[name].label: result for name, result in comparison.results.items()}
+    # The tested measures come first. pass@k, lengths and truncation are shown without a test.
+    lines = zip_longest(before.table_rows, after.table_rows, comparison.results.values())
     rows = []
-    for (name, value_before), (_, value_after) in zip(before.numbers, after.numbers, strict=True):
-        # pass@k, lengths and truncation are shown without a test.
-        result = results.get(name)
+    for (name, value_before), (_, value_after), result in lines:
         cells = ["", ""]
         if result is not None:
             cells = [f"{100 * result.difference:+.1f} points", _verdict_of(result)]

@@ -20,7 +20,7 @@ from grpo_nb.evaluation.subjects import (
     RunModel,
     Subject,
     answers_of_model,
-    describe,
+    description_of,
     model_id_of,
     open_model,
 )
@@ -67,11 +67,11 @@ class Exam:
     def __post_init__(self) -> None:
         require("gn.evaluate or gn.compare", optional=("settings",), settings=self.settings)
 
-    # What is asked.
+    # Questions and decoding.
 
     @functools.cached_property
     def questions(self) -> Task | Holdout:
-        """The questions, without a task those that are stored with the run."""
+        """The questions of the task, or without a task those that are stored with the run."""
         if self.task is None and self.run is None:
             raise ValueError(
                 "which questions? Give a task, gn.evaluation.load_holdout(...), or a run with its "
@@ -105,19 +105,21 @@ class Exam:
             raise ValueError(f"samples = {self.samples!r} must be at least 1.")
         # Prompts that differ from those of the training would measure another task. So questions
         # without template arguments of their own get those of the run.
-        own_kwargs = getattr(self.questions, "chat_template_kwargs", {})
+        template_kwargs = getattr(self.questions, "chat_template_kwargs", {})
+        if self.run is not None:
+            template_kwargs = template_kwargs or self.run.chat_template_kwargs
         return Decoding(
             max_completion_length=settings.max_completion_length,
             # One answer is greedy, so that the same model always gets the same score.
             temperature=settings.temperature if self.samples > 1 else 0.0,
             sampling=settings.sampling,
             seed=settings.seed,
-            chat_template_kwargs=own_kwargs or (self.run.chat_template_kwargs if self.run else {}),
+            chat_template_kwargs=template_kwargs,
             tools=getattr(self.questions, "tools", None),
             shared_prompts=settings.shared_prompts,
         )
 
-    # Who decides which answers are correct.
+    # The grader.
 
     @functools.cached_property
     def decider(self) -> RewardFunction:
@@ -126,10 +128,10 @@ class Exam:
         The docstring of `evaluate` has the order of precedence.
         """
         if self.correct is not None:
-            (decider,) = self._given_rewards
+            (decider,) = reward_list([self.correct])
             return decider
-        candidates = self._given_rewards or self._rewards_of_run or []
-        return deciding_reward(candidates, self.rows) or correctness()
+        rewards = reward_list(self.rewards) if self.rewards else self._rewards_of_run
+        return deciding_reward(rewards or [], self.rows) or correctness()
 
     def _grader(self, tokenizer: Any) -> Grader:
         """Return the grader. A function is tried on gold answers, and may read their token ids."""
@@ -142,34 +144,32 @@ class Exam:
         )
 
     @functools.cached_property
-    def _given_rewards(self) -> list[RewardFunction]:
-        """`correct`, or `rewards`. They take precedence over the rewards of the run."""
-        if self.correct is None:
-            return reward_list(self.rewards) if self.rewards else []
-        return reward_list([self.correct])
-
-    @functools.cached_property
     def _rewards_of_run(self) -> list[RewardFunction] | None:
         """The rewards of the run, from memory, or those of the kit from the record of the run.
 
-        None without a run, and, with a warning, if a function would decide what is correct and is
-        not in memory: the folder of a run has only its source.
+        None without a run. Also None, with a warning, if a function would decide what is correct
+        and is not in memory, because the folder of a run has only its source.
         """
         run = self.run
         if run is None:
             return None
         if run.rewards:
             return run.rewards
+        highest = max(run.weights.values(), default=0.0)
         known = []
         missing = []
         for record in run.info["rewards"]:
             reward = rebuild_reward(record)
+            # A judge cannot be rebuilt either, but it never decides.
+            may_decide = record["weight"] == highest and record.get("kind") != "judge"
             if reward is not None:
                 known.append(reward)
-            elif record["weight"] == max(run.weights.values()):
+            elif may_decide:
                 missing.append(record["name"])
-        if len(missing) != 1 or any(isinstance(reward, SlotReward) for reward in known):
+        if not missing or any(isinstance(reward, SlotReward) for reward in known):
             return known
+        if len(missing) > 1:
+            return []  # Of several functions with the highest weight none decides.
         warn_user(
             f"The main reward of the run {run.name!r} is your function {missing[0]}(), but the "
             "folder of the run has only its source. So correctness() decides which answers are "
@@ -178,7 +178,7 @@ class Exam:
         return None
 
     @property
-    def is_complete(self) -> bool:
+    def is_result_of_run(self) -> bool:
         """True if all prompts of the run get a greedy answer of full length, graded as by the run.
 
         Only such a comparison becomes the result that the run shows.
@@ -187,30 +187,31 @@ class Exam:
         asked = [row["prompt"] for row in self.rows]
         own = [row["prompt"] for row in self.run.holdout]
         full_length = self.run.settings.max_completion_length
-        is_at_least_full_length = self.decoding.max_completion_length >= full_length
-        if self._given_rewards:
-            # An earlier version of a reward has another hash.
-            hashes = [record["hash"] for record in self.run.info["rewards"]]
-            is_graded_as_by_run = record_of(self.decider)["hash"] in hashes
-        else:
-            is_graded_as_by_run = self._rewards_of_run is not None
-        return (
-            asked == own and is_at_least_full_length and self.samples == 1 and is_graded_as_by_run
-        )
+        is_shorter = self.decoding.max_completion_length < full_length
+        if asked != own or is_shorter or self.samples > 1:
+            return False
+        if self.correct is None and not self.rewards:
+            return self._rewards_of_run is not None
+        # An earlier version of a reward has another hash.
+        hashes = [record["hash"] for record in self.run.info["rewards"]]
+        return record_of(self.decider)["hash"] in hashes
 
-    # Ask and grade.
+    # Asking and grading.
 
-    def ask_all(self, labels: Sequence[str]) -> list[Evaluation]:
-        """Ask one model after the other.
+    def evaluate_all(self, labels: Sequence[str]) -> list[Evaluation]:
+        """Ask one model after the other, and grade the answers.
 
         Raises:
             ValueError: A question was trained on, or a run was trained with other prompts.
         """
+        # Wrong arguments are reported here, before a model is loaded.
+        decoding = self.decoding
         self._require_same_template()
         contamination = self._find_contamination()
-        # `decider` reports a wrong reward here, before a model is loaded.
         is_function = not isinstance(self.decider, SlotReward)
-        asked_rows = [row for row in self.rows for _ in range(self.samples)]
+        asked_rows = []
+        for row in self.rows:
+            asked_rows += [row] * self.samples
         grader = None
         evaluations = []
         for subject, label in zip(self.subjects, labels, strict=True):
@@ -218,7 +219,7 @@ class Exam:
                 # Both models have the same grader, and its trial may cost money.
                 grader = grader or self._grader(tokenizer)
                 completions = self.ask(model, tokenizer, asked_rows, f"held-out, {label}")
-                template_kwargs = self.decoding.chat_template_kwargs
+                template_kwargs = decoding.chat_template_kwargs
                 format = self.questions.format.for_template(tokenizer, template_kwargs)
             # The model of a run stays in memory. Any other is freed before the next one is loaded.
             del model
@@ -228,10 +229,10 @@ class Exam:
                 Evaluation(
                     label=label,
                     rows=grade_answers(asked_rows, completions, format, grader),
-                    description=describe(subject),
+                    description=description_of(subject),
                     model_id=model_id_of(subject),
                     samples=self.samples,
-                    temperature=self.decoding.temperature,
+                    temperature=decoding.temperature,
                     contamination=contamination,
                     counted_as_correct=grader_in_words(grader),
                     anywhere_note=anywhere_in_words(grader),
@@ -300,6 +301,10 @@ def shared_start(run: Run) -> Chat:
     If the prompts have system messages of their own, return the system prompt of the format.
     """
     prompts = [row["prompt"] for row in run.holdout]
+    # A task may hold out no questions. The prompts of its training start in the same way.
+    if not prompts and run.steps:
+        groups = run.step(run.steps[0]).groups
+        prompts = [group.messages for group in groups]
     starts = [prompt[:-1] for prompt in prompts]
     shared = []
     # The prompts of conversations have different lengths.

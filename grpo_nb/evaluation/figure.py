@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from grpo_nb.core.palette import BLUE, GREY, INK
 from grpo_nb.evaluation.results import MEASURES
+
+if TYPE_CHECKING:
+    from grpo_nb.evaluation.comparison import Comparison
 
 MARKERS = {"before": (GREY, "s"), "after": (BLUE, "o")}
 """Colour and marker of each model. The markers tell the models apart in grey."""
@@ -17,18 +20,14 @@ LINE_INCHES = 0.42
 """Height of the line of one model."""
 
 
-def comparison_figure(comparison: Any) -> Figure:
-    """Draw the measures of each model. A measure that was not taken is left out.
-
-    Args:
-        comparison: A `Comparison`.
-    """
+def comparison_figure(comparison: Comparison) -> Figure:
+    """Draw the measures of each model. A measure that was not taken is left out."""
     measures = [name for name, result in comparison.results.items() if result is not None]
     height = 1.0 + LINE_INCHES * len(measures) * len(MARKERS)
     figure = Figure(figsize=(8.0, height), layout="constrained", facecolor="none")
     axes = figure.subplots()
     axes.set_facecolor("none")
-    labels: list[str] = []
+    labels = []
     for measure in measures:
         for name, side in comparison.sides.items():
             share = side.share_of(measure)

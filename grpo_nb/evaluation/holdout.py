@@ -107,9 +107,8 @@ def grade_answers(
             "not correct."
         )
     is_correct = are_correct(grader, scores)
-    is_correct_anywhere = are_correct_anywhere(grader, texts, questions, format, is_correct)
-    if is_correct_anywhere is None:
-        is_correct_anywhere = [None] * len(texts)
+    measured = are_correct_anywhere(grader, texts, questions, format, is_correct)
+    is_correct_anywhere = measured or [None] * len(texts)
     rows = []
     for place, (question, completion) in enumerate(zip(questions, completions, strict=True)):
         given = format.extract_last(completion.text)

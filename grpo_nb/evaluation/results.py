@@ -104,7 +104,7 @@ class Evaluation(Shown):
         grades = [row["is_correct"] for row in self.rows]
         groups = in_groups(grades, self.samples)
         shares = {
-            1: [fmean(group) for group in groups],
+            1: self.shares_of("accuracy"),
             self.samples: [float(any(group)) for group in groups],
         }
         return {
@@ -123,7 +123,7 @@ class Evaluation(Shown):
         return self.contamination.sentence if self.contamination.count else ""
 
     @property
-    def numbers(self) -> list[tuple[str, str]]:
+    def table_rows(self) -> list[tuple[str, str]]:
         """Name and value of each measure, as tables show them."""
         rows = []
         for name, measure in MEASURES.items():
@@ -163,7 +163,7 @@ class Evaluation(Shown):
         return numbers
 
     def _parts(self) -> Iterator[Part]:
-        yield Table(self.numbers, head=("(95 % interval)", self.label), right=(1,))
+        yield Table(self.table_rows, head=("(95 % interval)", self.label), right=(1,))
         counted = f"Counted as correct: {self.counted_as_correct}."
         yield f"{self.asked_sentence} {counted} {self.description}"
         yield self.anywhere_sentence

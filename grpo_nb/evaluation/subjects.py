@@ -32,13 +32,14 @@ PART_IN_WORDS = {
     "step.",
     "adapter": "The adapter of the run {}.",
 }
+"""Description of each part of a run, with a place for the name of the run."""
 
 ADAPTER_FILE = "adapter_model.safetensors"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Decoding:
-    """Settings with which answers are sampled: arguments of `generate`, and the seed."""
+    """Arguments of `generate` for all answers of an evaluation, and the seed."""
 
     max_completion_length: int
     temperature: float = 0.0
@@ -89,14 +90,13 @@ def locate_subjects(
         run = own_runs[0]
     # These two names mean nothing without a run, which may come from another subject.
     for place, subject in enumerate(located):
-        if subject not in EARLIER_PARTS:
-            continue
-        if run is None:
-            raise ValueError(
-                f"{subject!r} is the model that a run started from, but no run was given. "
-                "Write run=gn.open_run('runs/...')."
-            )
-        located[place] = RunModel(run, subject)
+        if subject in EARLIER_PARTS:
+            if run is None:
+                raise ValueError(
+                    f"{subject!r} is the model that a run started from, but no run was given. "
+                    "Write run=gn.open_run('runs/...')."
+                )
+            located[place] = RunModel(run, subject)
     return located, run
 
 
@@ -112,7 +112,7 @@ def _locate(subject: Any) -> Subject:
         )
     # `open_run` refuses every folder that is not a run.
     with contextlib.suppress(FileNotFoundError):
-        return RunModel(open_run(Path(subject).expanduser()))
+        return RunModel(open_run(subject))
     # A wrong name is reported now, and not after the first model has answered.
     resolve_model(str(subject))
     return str(subject)
@@ -133,7 +133,7 @@ def model_id_of(subject: Subject) -> str:
         return ""
     if subject.part == "adapter":
         return subject.run.model_id("adapter")
-    # An untrained adapter changes nothing, so the base model is the start of such a run.
+    # A run that began with a new adapter, which changes nothing, started from the base model.
     if subject.part in ("start", start_part(subject.run)):
         return subject.run.model_id("start")
     return ""
@@ -181,7 +181,7 @@ def open_model(subject: Subject) -> Iterator[tuple[Any, Any]]:
             yield model, tokenizer
 
 
-def describe(subject: Subject) -> str:
+def description_of(subject: Subject) -> str:
     """Return a sentence on where a model is from."""
     if isinstance(subject, tuple):
         return "A model in memory, as it is."
@@ -199,16 +199,16 @@ def describe(subject: Subject) -> str:
 @contextlib.contextmanager
 def _start_adapter(model: Any, run: Run) -> Iterator[None]:
     """Load the adapter that a run started with, and restore the trained one bit for bit."""
-    trained = {}
+    trained = []
     for name, parameter in model.named_parameters():
         # PEFT names the parameters of the trained adapter `default`.
         if ".default" in name:
-            trained[parameter] = parameter.detach().clone()
+            trained.append((parameter, parameter.detach().clone()))
     try:
         load_adapter(model, run.start_path)
         yield
     finally:
-        for parameter, value in trained.items():
+        for parameter, value in trained:
             parameter.data.copy_(value)
 
 
@@ -287,9 +287,10 @@ def answers_of_model(
 
     from grpo_nb.generation.sampling import generate
 
+    prompts = [row["prompt"] for row in rows]
     options = dict(vars(decoding))
+    seed = options.pop("seed")
     # An evaluation in the middle of a training must not change what is sampled afterwards.
     with kept_random_state(), kept_modes(model), plain_generation_config(model):
-        torch.manual_seed(options.pop("seed"))
-        prompts = [row["prompt"] for row in rows]
+        torch.manual_seed(seed)
         return generate(model, tokenizer, prompts, rows=rows, progress=progress, **options)

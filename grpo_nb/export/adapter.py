@@ -42,10 +42,12 @@ def export_adapter(run: Run | str | Path, path: str | Path, *, overwrite: bool =
         copied = shutil.copy(run.adapter_path / ADAPTER_FILE, staged)
         tensors = load_file(copied)
         config = json.loads((run.adapter_path / "adapter_config.json").read_text())
-        # A name that others can load: the folder of this machine's cache means nothing elsewhere.
+        # A name that others can load, because a folder of this machine means nothing elsewhere.
         model = run.settings.model
         published = published_base(run)
         config["base_model_name_or_path"] = published or model
+        # Only the last part of a folder's path, which cannot be taken for a name on the Hub.
+        base_name = published or Path(model).name
         write_json(staged / "adapter_config.json", config)
         # The base may have another chat template than the training.
         tokenizer = tokenizer_for(run.path, resolve_model(model))
@@ -57,8 +59,6 @@ def export_adapter(run: Run | str | Path, path: str | Path, *, overwrite: bool =
             "tensors finite": all(bool(tensor.isfinite().all()) for tensor in tensors.values()),
             "the adapter changes the model": any(bool(tensor.any()) for tensor in lora_b),
         }
-        # Only the last part of a folder's path, which cannot be taken for a name on the Hub.
-        base_name = published or Path(model).name
         verification = {
             "checks": checks,
             "measured": {"tensors finite": f"{len(tensors)} tensors"},

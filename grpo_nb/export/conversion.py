@@ -16,7 +16,7 @@ from grpo_nb.core.processes import ChildError, run_command
 from grpo_nb.export.saved_export import ExportError
 from grpo_nb.models.sources import cache_root
 
-#: Type of the file that the quantizer reads, by the dtype of the merged model. They are equal, so
+#: Type of the file that the quantizer reads, for each dtype of a merged model. It is that dtype, so
 #: that only the quantizer rounds.
 INTERMEDIATE_TYPE = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 #: The package and its pinned version, because its script decides what a file holds.

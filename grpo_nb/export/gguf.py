@@ -11,7 +11,7 @@ from grpo_nb.core.words import require_choice
 from grpo_nb.export.conversion import convert
 from grpo_nb.export.saved_export import Export, ExportError, open_export
 from grpo_nb.export.staged_export import (
-    Limits,
+    RoundingLimits,
     make_export,
     verification_request,
     verify_in_new_process,
@@ -22,10 +22,10 @@ from grpo_nb.runs.run_folder import Run
 
 #: Ollama's default context, in tokens; a smaller one is useless for a chat.
 SMALLEST_CONTEXT = 4096
-#: Limits of a file, by quantization.
+#: Limits for a file of each quantization.
 LIMITS_OF_QUANTIZATION = {
-    "q8_0": Limits(min_effect=0.7, max_effect=1.3, max_nats=0.05),
-    "q4_k_m": Limits(min_effect=0.5, max_effect=1.5, max_nats=0.3),
+    "q8_0": RoundingLimits(min_effect=0.7, max_effect=1.3, max_nats=0.05),
+    "q4_k_m": RoundingLimits(min_effect=0.5, max_effect=1.5, max_nats=0.3),
 }
 
 
@@ -74,10 +74,10 @@ def export_gguf(
         )
     run = export.run
     if run is None:
+        run_path = f"runs/{export.verification['run']}"
         raise ValueError(
             f"the export {str(export.path)!r} was opened without its run, whose held-out questions "
-            "verify the GGUF file. Write "
-            f"merged = gn.export.open(path, run={'runs/' + export.verification['run']!r})."
+            f"verify the GGUF file. Write merged = gn.export.open(path, run={run_path!r})."
         )
     # Before the conversion, which takes minutes. The GGUF file must not replace the merged model.
     check_target(target, overwrite, [export.path])
@@ -100,8 +100,8 @@ def export_gguf(
             f"llama.cpp ran the {quantization} file ({megabytes:.0f} MB) on held-out prompts. "
             f"Compared with the merged model: {verification['tokens']}."
         )
-        # The tokens are the only check of the weights.
-        if verification["checks"].get("tokens", True) is None:
+        # Only the check of tokens may be left out, and no other check sees the weights.
+        if None in verification["checks"].values():
             verification["sentence"] += " So nothing has checked the weights in the file."
         verification["file"] = file.name
         return verification

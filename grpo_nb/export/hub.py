@@ -94,7 +94,7 @@ def push_to_hub(
 
     Args:
         export: From `export_merged`, `export_adapter` or `export_gguf`, or the path of its folder.
-        repo_id: `user/name`; created if it does not exist.
+        repo_id: `user/name`, or a name in your own account. It is created if it does not exist.
         private: Make a new repository private. An existing repository keeps its visibility, and a
             public one is refused unless this is False.
         overwrite: Replace the content of the repository. Earlier commits stay in its history.
@@ -117,7 +117,8 @@ def push_to_hub(
     folder = folder_of(export)
     # Hidden files were not verified, so they are not sent.
     names = {*files_of(folder), VERIFICATION_FILE}
-    api.create_repo(repo_id, private=private, exist_ok=True)
+    # With the owner, which a name in the user's own account may leave out.
+    repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
     info = api.model_info(repo_id)
     if private and not info.private:
         raise NotPushable(

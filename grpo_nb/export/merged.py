@@ -20,7 +20,7 @@ from grpo_nb.core.files import write_json
 from grpo_nb.core.progress import progress_bar
 from grpo_nb.export.saved_export import ADAPTER_FILE, Export, ExportError
 from grpo_nb.export.staged_export import (
-    Limits,
+    RoundingLimits,
     make_export,
     verification_request,
     verify_in_new_process,
@@ -45,7 +45,7 @@ LORA_TENSOR = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.weight")
 #: Rows of a weight that are measured at once.
 ROWS_AT_ONCE = 64
 #: Limits of the check of tokens, which is made in float32.
-LIMITS = Limits(min_effect=0.85, max_effect=1.15, max_nats=0.05)
+LIMITS = RoundingLimits(min_effect=0.85, max_effect=1.15, max_nats=0.05)
 
 
 def export_merged(
@@ -163,13 +163,13 @@ def read_lora(adapter: Path, files_by_tensor: Mapping[str, Path]) -> Lora:
                 f"the adapter has only one of the two matrices A and B of {name}. Its file is "
                 "incomplete: train again, or put a copy of the file back."
             )
-        shape = read_tensor(files_by_tensor[name], name).shape
+        base_shape = read_tensor(files_by_tensor[name], name).shape
         change_shape = (*pair["B"].shape[:1], *pair["A"].shape[1:])
-        if change_shape != tuple(shape):
+        if change_shape != tuple(base_shape):
             raise ExportError(
                 f"the adapter changes a weight {name} of the shape {change_shape}, but that of the "
-                f"base has {tuple(shape)}. It was trained on another base model, or is no plain "
-                "LoRA on linear layers."
+                f"base has {tuple(base_shape)}. It was trained on another base model, or is no "
+                "plain LoRA on linear layers."
             )
     return Lora(matrices, config.lora_alpha / config.r)
 
@@ -207,7 +207,7 @@ def merge(
         retained = retained_share(files_by_tensor, lora, dtype)
         if retained >= MIN_RETAINED:
             break
-    else:
+    if retained < MIN_RETAINED:
         raise ExportError(
             "rounding the merged weights would lose a part of the training (share kept: "
             f"{dtype} {retained:.1%}; at least {MIN_RETAINED:.0%} is needed). Use "
@@ -316,9 +316,9 @@ def write_merged(target: Path, files_by_tensor: Mapping[str, Path], lora: Lora, 
             weight = lora.change(name).add_(weight)
         return weight.to(outlines[name].dtype)
 
-    split = split_torch_state_dict_into_shards(outlines, max_shard_size=MAX_FILE_BYTES)
-    require_disk(target, split.metadata["total_size"], f"The merged model in {dtype}")
-    files = split.filename_to_tensors.items()
+    shards = split_torch_state_dict_into_shards(outlines, max_shard_size=MAX_FILE_BYTES)
+    require_disk(target, shards.metadata["total_size"], f"The merged model in {dtype}")
+    files = shards.filename_to_tensors.items()
     for file_name, names in progress_bar(iterable=files, desc="merging", unit=" files"):
         # Without a variable, the tensors of a file are freed before those of the next are made.
         save_file(
@@ -326,6 +326,6 @@ def write_merged(target: Path, files_by_tensor: Mapping[str, Path], lora: Lora, 
             target / file_name,
             metadata={"format": "pt"},
         )
-    if split.is_sharded:
-        index = {"metadata": split.metadata, "weight_map": split.tensor_to_filename}
+    if shards.is_sharded:
+        index = {"metadata": shards.metadata, "weight_map": shards.tensor_to_filename}
         write_json(target / "model.safetensors.index.json", index)

@@ -41,7 +41,7 @@ VERIFIED_TOKENS = 64
 BASE_FILES = ["*.safetensors", "*.json", "*.jinja", "*.model", "*.txt"]
 
 
-class Limits(NamedTuple):
+class RoundingLimits(NamedTuple):
     """Loss by rounding that an export may have (`token_checks` in verify_child.py).
 
     The limits separate known failures from sound exports (docs/evidence/export.md).
@@ -82,7 +82,8 @@ def make_export(
     base = Path(run.settings.model).expanduser()
     needed_folders = [run.path, run.adapter_path, base]
     check_target(target, overwrite, needed_folders)
-    if not (run.adapter_path / ADAPTER_FILE).is_file():
+    adapter = run.adapter_path / ADAPTER_FILE
+    if not adapter.is_file():
         raise FileNotFoundError(
             f"the run {run.name!r} ({run.status}) has no adapter: train it to its end first."
         )
@@ -91,7 +92,7 @@ def make_export(
         verification = {
             "kind": kind,
             "run": run.name,
-            "adapter": sha256_of(run.adapter_path / ADAPTER_FILE),
+            "adapter": sha256_of(adapter),
             **fill(staged),
             # `fill` raises if a check fails, so an export that exists has passed.
             "passed": True,
@@ -122,11 +123,12 @@ def weights_folder(run: Run) -> Path:
     from huggingface_hub import snapshot_download
 
     # A local or embedded model is a folder by now. Any other name is fetched from the Hub.
-    base = resolve_model(run.settings.model)
-    if not Path(base).is_dir():
-        base = snapshot_download(base, allow_patterns=BASE_FILES)
-    require_same_base(run, Path(base))
-    return Path(base)
+    source = resolve_model(run.settings.model)
+    if not Path(source).is_dir():
+        source = snapshot_download(source, allow_patterns=BASE_FILES)
+    base = Path(source)
+    require_same_base(run, base)
+    return base
 
 
 def require_same_base(run: Run, base: Path) -> None:

@@ -75,16 +75,16 @@ def verify_merged(request: dict[str, Any]) -> Checks:
     fits = fits_in_memory(folder, request["free_memory"])
     reference = PeftModel.from_pretrained(load_model(base, in_float32=fits), request["adapter"])
     reference.eval()
-    weights = weight_problems(folder, base, reference)
-    texts = tokenizer_problems(folder, base, tokenizer, request)
+    wrong_weights = weight_problems(folder, base, reference)
+    wrong_texts = tokenizer_problems(folder, base, tokenizer, request)
     checks = {
-        "every weight is base plus adapter, rounded once": without_problems(weights),
-        "tokenizer, chat template and end tokens are the training's": without_problems(texts),
+        "every weight is base plus adapter, rounded once": verdict_on(wrong_weights),
+        "tokenizer, chat template and end tokens are the training's": verdict_on(wrong_texts),
     }
     if not fits:
         return checks | NOT_COMPARED
     # The export has failed already, and may not even load.
-    if weights or texts:
+    if wrong_weights or wrong_texts:
         return checks
     prompts = prompt_tokens(tokenizer, request)
     answers = greedy_answers(reference, tokenizer, prompts, request["max_new_tokens"])
@@ -116,7 +116,7 @@ def verify_gguf(request: dict[str, Any]) -> Checks:
             equal_count == len(expected),
             f"{equal_count} of {len(expected)}",
         ),
-        "the file holds chat template and end token": without_problems(
+        "the file holds chat template and end token": verdict_on(
             metadata_problems(request["file"], tokenizer)
         ),
     }
@@ -138,8 +138,8 @@ def verify_gguf(request: dict[str, Any]) -> Checks:
     )
 
 
-def without_problems(problems: Sequence[str]) -> tuple[bool, str]:
-    """Return the check that there are no problems, with the first three of them."""
+def verdict_on(problems: Sequence[str]) -> tuple[bool, str]:
+    """Return a check that passes without problems, and the first three problems in words."""
     return not problems, "; ".join(problems[:3])
 
 
@@ -157,7 +157,7 @@ def token_checks(
     applied twice.
 
     Args:
-        limits: The values of `staged_export.Limits`.
+        limits: The values of `staged_export.RoundingLimits`.
         base_logprobs: Log-probabilities in nats under the base.
         trained_logprobs: Those under base and adapter; for a GGUF file, under the merged model.
         export_logprobs: Those under the export.

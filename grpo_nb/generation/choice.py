@@ -70,12 +70,13 @@ def choose_engine(
         why_not_vllm = vllm_sampling_obstacle(model, longest_row)
     else:
         record = RECORDS.get(model)
-        missed = "" if record is None else record.why_not_vllm
-        why_not_vllm = missed or "the model was loaded without vLLM"
-    why_not_cpu_engine = None if gpu is None else "it is for CPUs only"
+        recorded_reason = "" if record is None else record.why_not_vllm
+        why_not_vllm = recorded_reason or "the model was loaded without vLLM"
     if settings is not None and not settings.shared_prompts:
         why_not_cpu_engine = "shared_prompts=False switches it off"
-    elif model is not None:
+    elif model is None and gpu is not None:
+        why_not_cpu_engine = "it is for CPUs only"
+    else:
         why_not_cpu_engine = _cpu_engine_obstacle(model, settings, longest_row)
     # From the fastest to the slowest.
     if why_not_vllm is None:
@@ -91,13 +92,13 @@ def choose_engine(
 
 
 def _cpu_engine_obstacle(
-    model: PreTrainedModel, settings: Settings | None, longest_row: int | None
+    model: PreTrainedModel | None, settings: Settings | None, longest_row: int | None
 ) -> str | None:
     """Return why the `CpuEngine` cannot run a model, or not as `generation_kwargs` ask."""
-    # Imports unsloth, which a question about settings alone does not need.
+    # Imports unsloth, which the other answers do not need.
     from grpo_nb.cpu.engine import CpuEngine
 
-    obstacle = CpuEngine.obstacle(model, longest_row)
+    obstacle = None if model is None else CpuEngine.obstacle(model, longest_row)
     generation_kwargs = {} if settings is None else settings.extra.get("generation_kwargs")
     if obstacle is None and generation_kwargs:
         from transformers import GenerationConfig

@@ -47,9 +47,9 @@ def as_scored(
         rows: Row of the task for each completion.
     """
     # Rewards get an episode as its messages, and a completion without tools as its text.
-    texts = [list(one.turns) if one.turns else one.text for one in completions]
+    texts_or_turns = [list(one.turns) if one.turns else one.text for one in completions]
     ids = [list(one.ids) for one in completions]
     # The environment as the episode left it takes precedence over a column of that name.
     pairs = zip(rows, completions, strict=True)
     own_rows = [{**row, **completion.reward_columns} for row, completion in pairs]
-    return {"completions": texts, "rows": own_rows, "completion_ids": ids}
+    return {"completions": texts_or_turns, "rows": own_rows, "completion_ids": ids}

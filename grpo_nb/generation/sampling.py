@@ -109,7 +109,7 @@ def generate(
     )
     # Prompts of similar length go together, so that little is padding.
     order = sorted(range(len(prompt_ids)), key=lambda index: len(prompt_ids[index]))
-    longest_prompt = len(prompt_ids[order[-1]])
+    longest_prompt = max(map(len, prompt_ids))
     longest_row = longest_prompt + max_completion_length
     sample, batch_size = _choose_sampler(
         model, config, longest_row, batch_size, shared_prompts=shared_prompts
@@ -121,9 +121,9 @@ def generate(
             batch_ids = [prompt_ids[index] for index in batch]
             if tools is None:
                 sampled = sample(batch_ids)
-                done = [_completion(tokenizer, ids, end_tokens) for ids in sampled]
+                batch_completions = [_completion(tokenizer, ids, end_tokens) for ids in sampled]
             else:
-                done = run_episodes(
+                batch_completions = run_episodes(
                     trainer,
                     tools,
                     [prompts[index] for index in batch],
@@ -132,7 +132,7 @@ def generate(
                     sample=sample,
                     end_tokens=end_tokens,
                 )
-            completions.update(zip(batch, done, strict=True))
+            completions.update(zip(batch, batch_completions, strict=True))
             if progress is not None:
                 progress(len(completions))
     return [completions[index] for index in range(len(prompt_ids))]

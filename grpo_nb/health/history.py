@@ -171,17 +171,18 @@ class RunHistory:
                 self.not_finite[name] = number
         self.rows_not_finite.update(self.not_finite.keys())
 
-        # 2. The step.
+        # 2. Read the step.
         if "step" in metrics:
             self.step = int(metrics["step"])
         elif "reward" in numbers:
             # A printed log has no step numbers, so its rows count as steps.
             self.step += 1
         self.max_steps = metrics.get("max_steps", self.max_steps)
-        # 3. The held-out score.
+
+        # 3. Add the held-out score and the reward. Evaluation rows have an `eval_loss` and the
+        # summary a `train_loss`. In a training row, TRL leaves a reward out that is NaN or None for
+        # every completion.
         self._add_held_out(metrics)
-        # 4. The reward. Evaluation rows have an `eval_loss` and the summary a `train_loss`. In a
-        # training row, TRL leaves a reward out that is NaN or None for every completion.
         self.is_reward_missing = "loss" in numbers and "reward" not in numbers
         if "reward" in metrics:
             self._add_reward_row(metrics)
@@ -254,10 +255,11 @@ class RunHistory:
     @property
     def rewards(self) -> list[str]:
         """Names of all rewards that were logged so far."""
-        means = [metric for metric in self.highest if not metric.endswith("/std")]
-        return [
-            metric.removeprefix("rewards/") for metric in means if metric.startswith("rewards/")
-        ]
+        names = []
+        for metric in self.highest:
+            if metric.startswith("rewards/") and not metric.endswith("/std"):
+                names.append(metric.removeprefix("rewards/"))
+        return names
 
     def rows_in(self, steps: int, min_rows: int = MIN_ROWS) -> int:
         """Return how many rows stand for this many steps, but at least `min_rows`."""

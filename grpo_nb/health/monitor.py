@@ -80,26 +80,26 @@ class HealthMonitor:
             row: Metrics of a step, as in metrics.jsonl or TRL's `log_history`. Any key may be
                 missing.
         """
-        history = self.history
-        history.add(row)
+        self.history.add(row)
         findings = {(finding.rule, finding.subject): finding for finding in self._run_checks()}
-        changed = {}
-        for key in dict.fromkeys([*self._alerts, *findings]):
-            alert = self._changed_alert(key, findings.get(key))
-            if alert is not None:
-                changed[key] = alert
-        self._alerts |= changed
-
         severities = [finding.severity for finding in findings.values()]
         self.is_critical = "critical" in severities
-        return list(changed.values())
+
+        changed = []
+        for key in self._alerts | findings:
+            alert = self._changed_alert(key, findings.get(key))
+            if alert is not None:
+                self._alerts[key] = alert
+                changed.append(alert)
+        return changed
 
     def _run_checks(self) -> Iterator[HealthFinding]:
         history = self.history
         yield from check_not_finite(history)
+        # After a step without a reward, the windows of the other checks are as before.
         is_reward_step = history.step == history.last_reward_step
-        has_enough_rows = history.reward_rows >= MIN_ROWS
-        if is_reward_step and has_enough_rows and history.steps >= SHORT_WINDOW:
+        is_long_enough = history.reward_rows >= MIN_ROWS and history.steps >= SHORT_WINDOW
+        if is_reward_step and is_long_enough:
             trend = measure_trend(history)
             for check in CHECKS:
                 yield from check(history, trend)
@@ -107,11 +107,12 @@ class HealthMonitor:
     def _changed_alert(self, key: AlertKey, finding: HealthFinding | None) -> Alert | None:
         """Return the new alert of a rule and subject, None if its alert stays as it is."""
         step = self.history.step
+        if finding is not None:
+            self._last_seen[key] = step
+        # A missing alert counts as withdrawn, and a missing finding withdraws an alert.
         alert = self._alerts.get(key)
         kind = "withdrawn" if alert is None else alert.kind
         new_kind = "withdrawn" if finding is None else finding.severity
-        if finding is not None:
-            self._last_seen[key] = step
         # An alert becomes milder after 20 steps and two rows without a finding as severe. It ends
         # after as many without any finding. For example, at these steps:
         #     1-10    critical finding    critical alert
@@ -119,10 +120,11 @@ class HealthMonitor:
         #     30-40   warning             warning
         #     41-59   no finding          warning, withdrawn at step 60
         is_milder = KINDS_BY_URGENCY.index(new_kind) < KINDS_BY_URGENCY.index(kind)
-        last_steps = self._last_seen if finding is None else self._last_as_severe
-        quiet_steps = max(WINDOW, 2 * self.history.steps_per_row)
-        if is_milder and step - last_steps[key] < quiet_steps:
-            return None
+        if is_milder:
+            last_steps = self._last_seen if finding is None else self._last_as_severe
+            quiet_steps = max(WINDOW, 2 * self.history.steps_per_row)
+            if step - last_steps[key] < quiet_steps:
+                return None
         self._last_as_severe[key] = step
         if new_kind == kind:
             return None

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import pairwise, takewhile
+from itertools import pairwise
 from statistics import fmean, median
 from typing import NamedTuple
 
@@ -134,9 +134,9 @@ NO_SIGNAL_SHARE = 0.9
 
 def check_no_spread(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFinding]:
     """Report groups with zero reward variance, if there are more of them than by chance."""
-    # Without a measured share nothing is reported.
-    share = fmean(history.last_values(NO_SPREAD_SHARE, LONG_WINDOW) or [0.0])
     position = main_position(history)
+    if position >= HIGH_POSITION and trend.is_above_start:
+        return  # The run has learned these prompts.
     severity: Severity = "critical" if _is_signal_lost(history) else "warning"
     threshold = WASTED_SHARE
     if position <= LOW_POSITION:
@@ -146,8 +146,6 @@ def check_no_spread(history: RunHistory, trend: RewardTrend) -> Iterator[HealthF
             "num_generations: one success in a group is a signal."
         )
     elif position >= HIGH_POSITION:
-        if trend.is_above_start:
-            return  # The run has learned these prompts.
         severity = "warning"
         reason = "nearly all succeed"
         advice = "Use harder prompts, or stop here if this is the goal."
@@ -162,6 +160,8 @@ def check_no_spread(history: RunHistory, trend: RewardTrend) -> Iterator[HealthF
             "Read a group. If its completions answer in the same way, raise temperature. If they "
             "are right, use harder prompts."
         )
+    # Without a measured share nothing is reported.
+    share = fmean(history.last_values(NO_SPREAD_SHARE, LONG_WINDOW) or [0.0])
     if share < threshold:
         return
     message = (
@@ -176,12 +176,10 @@ def _is_signal_lost(history: RunHistory) -> bool:
 
     Most runs that learn begin with low rewards and few groups that differ. They are excepted.
     """
-    share = history.mean(NO_SPREAD_SHARE, WINDOW)
-    if history.steps < WINDOW or not share >= NO_SIGNAL_SHARE:
-        return False
+    has_no_signal = history.mean(NO_SPREAD_SHARE, WINDOW) >= NO_SIGNAL_SHARE
     some_differ = history.mean(NO_SPREAD_SHARE, LONG_WINDOW) < 1
     may_be_starting = some_differ and main_position(history) <= LOW_POSITION
-    return not may_be_starting
+    return history.steps >= WINDOW and has_no_signal and not may_be_starting
 
 
 # truncation, collapse, tools, learning rate ------------------------------------------------------
@@ -248,7 +246,8 @@ def check_shares(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFind
     for limit in SHARE_LIMITS:
         share = history.mean(limit.metric)
         reached = [severity for severity, lowest in limit.thresholds.items() if share >= lowest]
-        if not reached or (limit.rule == "collapse" and _repeats_are_normal(history, trend)):
+        is_normal = limit.rule == "collapse" and _repeats_are_normal(history, trend)
+        if not reached or is_normal:
             continue
         severity = reached[-1]
         # The first thing that a base model learns is to end its answers.
@@ -299,10 +298,15 @@ def check_zero_gradient(history: RunHistory, trend: RewardTrend) -> Iterator[Hea
     probability of that is at most the mean share. Without the share, as in logs of older
     versions of TRL, nothing is reported.
     """
-    rows = [row for row in reversed(history.last_rows) if "grad_norm" in row]
-    zero_rows = list(takewhile(lambda row: row["grad_norm"] <= ZERO_UPDATE, rows))
-    chance = math.prod(row.get("frac_reward_zero_std", 1.0) for row in zero_rows)
-    if len(zero_rows) < history.rows_in(SHORT_WINDOW) or chance > CHANCE_OF_NO_GRADIENT:
+    zero_rows = 0
+    chance = 1.0
+    for row in reversed(history.last_rows):
+        if row.get("grad_norm", 0.0) > ZERO_UPDATE:
+            break
+        if "grad_norm" in row:
+            zero_rows += 1
+            chance *= row.get("frac_reward_zero_std", 1.0)
+    if zero_rows < history.rows_in(SHORT_WINDOW) or chance > CHANCE_OF_NO_GRADIENT:
         return
     message = "The gradient is 0 in row after row, although rewards differ."
     advice = "Does the model have a trainable LoRA (model.print_trainable_parameters())?"
@@ -472,7 +476,7 @@ def check_constant_reward(history: RunHistory, trend: RewardTrend) -> Iterator[H
         if not is_constant or len(values) < history.rows_in(SHORT_WINDOW):
             continue
         constants.append(f"{name} is {score:.3g}")
-        # A reward that only punishes gives 0 at best, so 0 is the top of its range.
+        # A reward that only punishes and always gives 0 is at the top of its range, so it is fine.
         is_never_rewarded |= reward_position(history, name) <= NEARLY_ZERO
     if not constants:
         return

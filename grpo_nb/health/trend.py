@@ -49,7 +49,8 @@ def z_since_start(history: RunHistory, metric: str, steps: int = WINDOW) -> floa
     """Return the z-score of the last steps of a metric against its first steps."""
     first = history.first_values(metric, steps)
     last = history.last_values(metric, steps)
-    half = max(1, history.reward_rows // 2)  # last[-0:] would be all rows
+    # At most the last half of all rows, because `first_values` are at most the first half.
+    half = history.reward_rows // 2
     return mann_whitney_z(first, last[-half:])
 
 
@@ -101,9 +102,11 @@ def reward_position(history: RunHistory, reward: str) -> float:
     """
     metric = f"rewards/{reward}"
     level = history.mean(metric, LONG_WINDOW)
-    low, high = history.ranges.get(reward, (0.0, 0.0))
-    if reward not in history.ranges and _seems_to_end_at_1(history, metric):
-        high = 1.0
+    if reward in history.ranges:
+        low, high = history.ranges[reward]
+    else:
+        low = 0.0
+        high = 1.0 if _seems_to_end_at_1(history, metric) else low
     if low == high:
         return 0.0 if level <= 0 else math.nan
     return (level - low) / (high - low)

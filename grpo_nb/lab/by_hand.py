@@ -37,7 +37,7 @@ class ByHand(Shown):
         """All messages after the prompt."""
         functions = task.tools.for_episode(self.columns.get("environments"))
         self._tools = {function.__name__: function for function in functions}
-        self._chat_template_kwargs = dict(task.chat_template_kwargs)
+        self._chat_template_kwargs = task.chat_template_kwargs
 
     def do(self, tool: str, /, **arguments: Any) -> str:
         """Call a tool as the model does, and return its result or its error as a text."""

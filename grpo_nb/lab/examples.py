@@ -14,7 +14,7 @@ from grpo_nb.tasks.formats import AnswerFormat
 def prompt_text(
     row: Mapping[str, Any],
     tokenizer: Any = None,
-    chat_template_kwargs: Mapping[str, Any] | None = None,
+    template_kwargs: Mapping[str, Any] = {},
 ) -> str:
     """Return the prompt of a row as the model sees it, or turn by turn without a tokenizer.
 
@@ -27,7 +27,7 @@ def prompt_text(
     if tokenizer is None:
         return "\n".join(f"{turn['role']}: {turn['content']}" for turn in prompt)
     return tokenizer.apply_chat_template(
-        prompt, tokenize=False, add_generation_prompt=True, **(chat_template_kwargs or {})
+        prompt, tokenize=False, add_generation_prompt=True, **template_kwargs
     )
 
 

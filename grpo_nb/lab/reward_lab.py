@@ -111,7 +111,7 @@ class RewardLab(Panel):
         self.scores: Scores | None = None
         """Scores shown, with the weights shown; None if scoring itself failed."""
         file_name = f"{task.name.replace('/', '_')}.labels.csv"
-        self._labels = HandLabels(Path(labels or file_name))
+        self._labels = HandLabels(Path(labels or file_name).expanduser())
         self._rows = rows
         self.row: dict[str, Any] = {}
         """The row shown, with all its columns, and with the environment that was scored last."""

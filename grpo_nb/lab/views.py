@@ -31,18 +31,12 @@ def effect_in_words(advantage: float) -> str:
 def scores_view(scores: Scores) -> str:
     """Return a table with every score, total and advantage, one line per completion."""
     advantages = scores.advantages()
-    lines = []
-    for i, text in enumerate(scores.completions):
-        line = {
-            "text": " ".join(text.split()) or "(empty)",
-            "effect": effect_in_words(advantages[i]),
-        }
-        lines.append(line)
     return render(
         "lab/templates/scores.jinja",
         scores=scores,
+        texts=[" ".join(text.split()) or "(empty)" for text in scores.completions],
         advantages=advantages,
-        lines=lines,
+        effects=[effect_in_words(advantage) for advantage in advantages],
         are_equal=max(map(abs, advantages)) < NO_SPREAD,
         number=as_score,
         shorten=shorten,
@@ -83,13 +77,12 @@ def marks_of(reward: RewardFunction, name: str, earned: float, text: str) -> lis
     """
     reward = unwrap_partial(reward)
     spans = []
-    part = "answer slot"
+    part = "tag"
     if isinstance(reward, (xml_format, xml_tags)):
-        part = "tag"
         spans = [span for span in reward.format.tag_spans(text) if span is not None]
-    answer = reward.format.extract_last(text) if isinstance(reward, SlotReward) else None
-    if answer is not None:
-        # The same answer may also be in the reasoning, so search behind the opening of the slot.
+    elif isinstance(reward, SlotReward) and (answer := reward.format.extract_last(text)):
+        part = "answer slot"
+        # The same answer may also be in the reasoning, so search after the opening of the slot.
         opening = reward.format.answer_open
         start = text.find(answer, text.find(opening) + len(opening))
         spans = [(start, start + len(answer))]

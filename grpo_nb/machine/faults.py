@@ -69,13 +69,15 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def _is_memory_error(error: BaseException) -> bool:
-    text = searchable_text(error)
     if isinstance(error, (RuntimeError, OSError)):
-        return re.search(f"{_OUT_OF_MEMORY}|{VLLM_CACHE_TOO_SMALL}", text) is not None
-    # vLLM raises a ValueError. For a ValueError only vLLM's texts count: an error of a reward
-    # function may quote a completion, as that of int("out of memory") does.
-    is_of_vllm = isinstance(error, ValueError) and re.search(VLLM_CACHE_TOO_SMALL, text)
-    return bool(is_of_vllm) or isinstance(error, MemoryError)
+        pattern = f"{_OUT_OF_MEMORY}|{VLLM_CACHE_TOO_SMALL}"
+    elif isinstance(error, ValueError):
+        # vLLM raises a ValueError, so only vLLM's texts count. An error of a reward function may
+        # quote a completion, as that of int("out of memory") does.
+        pattern = VLLM_CACHE_TOO_SMALL
+    else:
+        return isinstance(error, MemoryError)
+    return re.search(pattern, searchable_text(error)) is not None
 
 
 def searchable_text(error: BaseException) -> str:

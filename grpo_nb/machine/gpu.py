@@ -57,8 +57,8 @@ def read_gpu() -> GpuState | None:
     """Return the first visible GPU and its state now, whether or not torch can use it.
 
     Returns:
-        None without an NVIDIA driver, if the GPU is hidden, and without pynvml to ask the driver.
-        Pynvml is missing before the installation, and the installer uses `driver_cuda` instead.
+        None without an NVIDIA driver, for a hidden GPU, and as long as pynvml is not installed. The
+        installer uses `driver_cuda`, which needs no package.
 
     Raises:
         UnreadableGpu: The driver does not answer, or has no such GPU.

@@ -79,6 +79,7 @@ def install(*, vllm: bool = True, report: Report | None = None) -> None:
     without_dependencies = _read_requirements("requirements-no-deps.txt")
     is_complete = all(map(is_met, [*chosen, *without_dependencies]))
     if not is_complete or packages.breaking_packages():
+        # pip gets the pins that are met too, so that it keeps these versions.
         requirements = [line for line in chosen if _pin(line) or not is_met(line)]
         kept = _pins_of_installed(_NEVER_REPLACED)
         if "torch" not in map(_name, chosen):

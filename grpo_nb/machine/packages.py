@@ -89,8 +89,10 @@ def read_torch_build() -> TorchBuild | None:
     Torch is not imported.
     """
     spec = importlib.util.find_spec("torch")
-    file = Path(spec.origin).with_name("version.py") if spec is not None and spec.origin else None
-    if file is None or not file.is_file():
+    if spec is None or spec.origin is None:
+        return None
+    file = Path(spec.origin).with_name("version.py")
+    if not file.is_file():
         return None
     # torch/version.py only assigns texts, such as __version__ = "2.13.0+cu130" and cuda = "13.0".
     # In a build for the CPU, `cuda` is None.

@@ -23,11 +23,11 @@ _PLAIN_INITIALISATIONS = (None, True, False, "gaussian", "eva", "orthogonal")
 
 
 def read_adapter(folder: Path) -> dict[str, Any]:
-    """Return rank, alpha and layers of a LoRA, by the names of the settings.
+    """Return rank, alpha and target modules of a LoRA, as the settings name them.
 
-    Adapters with another scaling or a changed base are refused here, because `load_adapter`
-    compares only names and shapes. Adapters that also train embeddings or whole modules, or only
-    some layers, are refused before the model is loaded.
+    An adapter that also trains embeddings or whole modules, or only some layers, is refused before
+    the model is loaded. So is one with another scaling or a changed base: `load_adapter` would not
+    notice it, because it compares only names and shapes.
 
     Args:
         folder: Folder that PEFT wrote.

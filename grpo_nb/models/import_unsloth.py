@@ -44,7 +44,7 @@ class _Nowhere(io.StringIO):
 
 @contextlib.contextmanager
 def silently() -> Iterator[None]:
-    """Keep printed output out of the notebook, and vLLM's log except for later errors.
+    """Hide printed output within the block, and vLLM's log from then on, except for errors.
 
     vLLM's log handler keeps the stdout that it finds when the first engine is made
     (vllm/logger.py, _configure_vllm_root_logger).
@@ -63,8 +63,8 @@ def import_unsloth() -> Any:
     """Import unsloth before everything that it patches, and return the module.
 
     Raises:
-        EnvironmentProblem: On a GPU, trl, transformers or peft were imported before it, or it was
-            imported before grpo_nb. Or it is not installed, or does not load.
+        EnvironmentProblem: unsloth is not installed or does not load. Or, on a GPU, unsloth was
+            imported before grpo_nb, or trl, transformers or peft before unsloth.
     """
     gpu = find_gpu()
     has_vllm = gpu is not None and importlib.util.find_spec("vllm") is not None
@@ -90,10 +90,10 @@ def import_unsloth() -> Any:
         ) from error
     setattr(unsloth, _BY_THE_KIT, True)
     # A saved notebook would show transformers' bars at 0 % for ever.
-    hides_downloads = are_progress_bars_disabled()
+    downloads_were_hidden = are_progress_bars_disabled()
     transformers_logging.disable_progress_bar()
-    # It hides the bars of downloads too.
-    if not hides_downloads:
+    # That call hides the bars of downloads too.
+    if not downloads_were_hidden:
         enable_progress_bars()
     if has_vllm:
         # At its import Unsloth saw the replaced stdout. Without this patch, a model that the user

@@ -103,20 +103,20 @@ def _load_with_best_engine(settings: Settings, source: str) -> tuple[Any, Any, s
     loaded = None
     obstacle = vllm_obstacle(settings, gpu)
     if obstacle is None:
-        fix = "fast_inference=False skips the attempt"
+        skip = "fast_inference=False skips the attempt"
         try:
             loaded = _load(settings, source, gpu)
             if has_vllm_engine(loaded[0]):
                 return *loaded, ""
             # Unsloth loaded the model as without vLLM, so it is not loaded again
             # (unsloth/models/loader.py, `_vllm_unsupported_model_types`).
-            obstacle = f"Unsloth does not run this model in vLLM ({fix})"
+            obstacle = f"Unsloth does not run this model in vLLM ({skip})"
         except Exception as error:
-            # A second try would find the memory taken that this one holds.
+            # This attempt still holds its memory, so a second one would fail as well.
             if is_out_of_memory(error):
                 raise
-            obstacle = f"vLLM did not start ({error_summary(error)}) ({find_fix(error) or fix})"
-        # Outside of `except`: there the traceback keeps the failed engine alive.
+            obstacle = f"vLLM did not start ({error_summary(error)}) ({find_fix(error) or skip})"
+        # Not within `except`, where the traceback keeps the failed engine alive.
         gc.collect()
         torch.cuda.empty_cache()
     why_not_vllm = obstacle if settings.fast_inference else ""

@@ -123,7 +123,7 @@ class judge(Reward):
     last_agreement: tuple[JudgeVerdict, str] | None = field(
         default=None, init=False, compare=False, repr=False
     )
-    """Verdict and sentence of the last `gn.checks.agreement` with this judge."""
+    """Verdict of the last `gn.checks.agreement` with this judge, and what it measured."""
     range = (0.0, 1.0)
 
     def __post_init__(self) -> None:
@@ -260,9 +260,9 @@ class judge(Reward):
             columns["log_metric"](f"{self.__name__}/unscored", share_unscored)
         return scores
 
-    def keep_agreement(self, verdict: JudgeVerdict, sentence: str) -> None:
+    def keep_agreement(self, verdict: JudgeVerdict, measured: str) -> None:
         """Keep the result of `gn.checks.agreement` as long as this object exists."""
-        object.__setattr__(self, "last_agreement", (verdict, sentence))
+        object.__setattr__(self, "last_agreement", (verdict, measured))
 
     def _keep(self, key: str, reply: str) -> None:
         """Keep a reply in memory and in the file."""

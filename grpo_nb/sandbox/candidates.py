@@ -225,8 +225,8 @@ def _run(candidate: Candidate, limits: Limits) -> Outcome:
     except OSError as error:
         return lost_outcome(candidate, f"no process can be started: {error}")
     with child.stdout, child.stderr:
-        written, limit = _read_until_end([child.stdout, child.stderr], limits, child.pid)
-    has_ended = not limit and _ends_by_itself(child.pid)
+        written, reached_limit = _read_until_end([child.stdout, child.stderr], limits, child.pid)
+    has_ended = not reached_limit and _ends_by_itself(child.pid)
     # The id is safe to kill: it stays reserved until `wait4`.
     os.kill(child.pid, signal.SIGKILL)
     _, status, usage = os.wait4(child.pid, 0)
@@ -237,8 +237,8 @@ def _run(candidate: Candidate, limits: Limits) -> Outcome:
         # The code cannot send signals, so this says nothing about the code.
         return lost_outcome(candidate, "the system killed it: it may be out of memory")
     if is_killed_by_kernel or child.returncode == -signal.SIGPROF:
-        limit = "processor time"
-    return outcome_of(candidate, *written, limit, child.returncode)
+        reached_limit = "processor time"
+    return outcome_of(candidate, *written, reached_limit, child.returncode)
 
 
 def _ends_by_itself(pid: int) -> bool:
@@ -262,20 +262,20 @@ def _read_until_end(
     written = {pipe: bytearray() for pipe in pipes}
     deadline = time.monotonic() + limits.wall_seconds
     next_poll = time.monotonic() + _POLL_SECONDS
-    limit = ""
+    reached_limit = ""
     with selectors.DefaultSelector() as selector:
         for pipe in pipes:
             selector.register(pipe, selectors.EVENT_READ)
-        while selector.get_map() and not limit:
+        while selector.get_map() and not reached_limit:
             now = time.monotonic()
             # The clock is read in each round: a pipe that is always ready lets no select time out.
             if now >= deadline:
-                limit = "time on the clock"
+                reached_limit = "time on the clock"
             elif now >= next_poll:
                 next_poll = now + _POLL_SECONDS
                 most_mib = limits.memory_mib / _MEMORY_PER_PAGE_TABLES
                 if _page_tables_mib(pid) > most_mib:
-                    limit = "memory, in page tables"
+                    reached_limit = "memory, in page tables"
             for key, _ in selector.select(max(0.0, min(deadline, next_poll) - now)):
                 chunk = os.read(key.fd, 1 << 16)
                 content = written[key.fileobj]
@@ -283,8 +283,8 @@ def _read_until_end(
                 if not chunk:
                     selector.unregister(key.fileobj)
                 elif len(content) > limits.output_kib << 10:
-                    limit = "output"
-    return [bytes(content) for content in written.values()], limit
+                    reached_limit = "output"
+    return [bytes(content) for content in written.values()], reached_limit
 
 
 def _page_tables_mib(pid: int) -> float:

@@ -59,7 +59,7 @@ _MAP_PRIVATE = 2
 # Allowed with any argument. `sendto` takes an address, but the only possible sockets are connected
 # pairs, for which the kernel refuses an address. `newfstatat` is missing, although glibc uses it
 # for `fstat`: it can look at any path.
-_CALLS = """
+_SYSTEM_CALLS = """
 read write readv writev pread64 pwrite64 close fstat lseek dup dup2 dup3 pipe pipe2
 poll ppoll select pselect6 epoll_create1 epoll_ctl epoll_wait epoll_pwait eventfd2
 sendto recvfrom shutdown mprotect munmap mremap madvise brk
@@ -71,7 +71,7 @@ time getrandom
 """
 # Allowed with some arguments only. Each condition has the number of an argument, a mask, and the
 # value that the masked argument must have.
-_CALLS_WITH = [
+_RESTRICTED_SYSTEM_CALLS = [
     ("clone", (0, _THREAD | _NAMESPACES, _THREAD)),
     # AF_UNIX, SOCK_STREAM: asyncio wakes itself with such a pair.
     ("socketpair", (0, _ALL_BITS, 1), (1, 0xF, 1)),
@@ -130,9 +130,9 @@ def main() -> None:
     if "random" in sys.modules:
         # The same code gives the same answers, and a reward the same score.
         sys.modules["random"].seed(0)
-    problem = _load(job["code"], module)
-    _send("loaded", problem)
-    for path, args, kwargs in [] if problem else job["calls"]:
+    load_error = _load(job["code"], module)
+    _send("loaded", load_error)
+    for path, args, kwargs in [] if load_error else job["calls"]:
         try:
             _send("value", eval(path, module.__dict__)(*args, **kwargs))
         except BaseException as error:
@@ -177,7 +177,7 @@ def _isolate(job: dict) -> None:
     # the rest.
     libc.prctl(_PR_SET_THP_DISABLE, 1, 0, 0, 0)
     setitimer(ITIMER_PROF, job["cpu_seconds"])
-    _allow_only_these_calls()
+    _allow_only_listed_system_calls()
 
 
 def _become_nobody() -> int:
@@ -198,7 +198,7 @@ def _become_nobody() -> int:
             return int(file.read().split()[3].partition("/")[2])
 
 
-def _allow_only_these_calls() -> None:
+def _allow_only_listed_system_calls() -> None:
     """Refuse every system call that is not listed from now on.
 
     Raises:
@@ -208,8 +208,8 @@ def _allow_only_these_calls() -> None:
     lib.seccomp_init.restype = ctypes.c_void_p
     context = ctypes.c_void_p(lib.seccomp_init(_REFUSE))
     rules = [
-        *[(_ALLOW, name) for name in _CALLS.split()],
-        *[(_ALLOW, *rule) for rule in _CALLS_WITH],
+        *[(_ALLOW, name) for name in _SYSTEM_CALLS.split()],
+        *[(_ALLOW, *rule) for rule in _RESTRICTED_SYSTEM_CALLS],
     ]
     # If clone3 does not exist, the C library uses clone, whose flags can be checked.
     for action, name, *arguments in [*rules, (_ABSENT, "clone3")]:
@@ -230,16 +230,16 @@ def _load(code: str, module: types.ModuleType) -> str | None:
     """Run the code in its module and return the error, if there is one."""
     try:
         exec(compile(code, "<candidate>", "exec"), module.__dict__)
-    except BaseException as problem:
-        is_end = isinstance(problem, SystemExit) and problem.code in (None, 0)
-        return None if is_end else _error_text(problem)
+    except BaseException as error:
+        is_end = isinstance(error, SystemExit) and error.code in (None, 0)
+        return None if is_end else _error_text(error)
     return None
 
 
-def _error_text(problem: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     """Return type and message of an exception, whatever its own methods do."""
     try:
-        return f"{type(problem).__name__}: {problem}"[: values.LONGEST_ERROR]
+        return f"{type(error).__name__}: {error}"[: values.LONGEST_ERROR]
     except BaseException:
         return "an exception that cannot be shown"
 

@@ -40,11 +40,11 @@ class Limits:
     """Size of the answers, and of the printed text."""
 
     def __post_init__(self) -> None:
-        most = 1 << 20
-        require_number("cpu_seconds", self.cpu_seconds, 0.02, most, is_whole=False)
-        require_number("wall_seconds", self.wall_seconds, 0, most, is_whole=False)
-        require_number("memory_mib", self.memory_mib, 64, most)
-        require_number("output_kib", self.output_kib, 1, most)
+        largest = 1 << 20
+        require_number("cpu_seconds", self.cpu_seconds, 0.02, largest, is_whole=False)
+        require_number("wall_seconds", self.wall_seconds, 0, largest, is_whole=False)
+        require_number("memory_mib", self.memory_mib, 64, largest)
+        require_number("output_kib", self.output_kib, 1, largest)
         if self.wall_seconds == 0:
             # A busy machine gets more time.
             object.__setattr__(self, "wall_seconds", 5.0 + 5.0 * self.cpu_seconds)
@@ -117,7 +117,7 @@ def outcome_of(
     candidate: Candidate,
     stdout: bytes,
     report: bytes,
-    limit: str,
+    reached_limit: str,
     exit_code: int,
 ) -> Outcome:
     """Turn bytes that a candidate could choose into an outcome.
@@ -129,7 +129,7 @@ def outcome_of(
         stdout: Text that it printed.
         report: The lines of the protocol. All but the first may have been written by generated
             code.
-        limit: The limit that it reached; empty if none.
+        reached_limit: Name of the limit that it reached; empty if none.
         exit_code: Exit code of its process.
     """
     # "isolated", "loaded", one line per call, and an extra one, to detect too many lines.
@@ -158,9 +158,9 @@ def outcome_of(
     elif load_error is not None:
         status = "error"
         error = load_error
-    elif limit:
+    elif reached_limit:
         status = "limit"
-        error = f"ended by its limit of {limit}"
+        error = f"ended by its limit of {reached_limit}"
     elif exit_code != 0 or not kinds or len(answers) < len(candidate.calls):
         status = "exit"
         error = f"its process ended early, exit code {exit_code}"

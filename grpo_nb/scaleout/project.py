@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from grpo_nb.config.arguments import SETTABLE
 from grpo_nb.config.settings import EMBEDDED_MODEL, Settings
 from grpo_nb.core.files import (
     copy_files,
@@ -72,7 +73,8 @@ class Project(Shown):
             FileNotFoundError: No training was finished in the folder, or a file is missing.
             ValueError: A file is damaged.
         """
-        # Once more, because the results may have been copied into the folder since it was opened.
+        # 1. Check the results. Links are refused once more, because the results may have been
+        # copied into the folder since it was opened.
         _refuse_links_in_project(self.path)
         missing = [name for name in RESULT_FILES if not (self.path / name).is_file()]
         if missing:
@@ -80,13 +82,14 @@ class Project(Shown):
                 f"{str(self.path)!r} has no {missing[0]}: start train.py there, see "
                 "its README.md. If it was trained on another machine, copy the whole folder again."
             )
-        finished_file = self.path / RESULT_FILES[0]
+        finished_file = self.path / "result" / "finished.json"
         with naming_damaged(finished_file):
             finished = json.loads(finished_file.read_text("utf-8"))
             started = finished["started"]
+        # 2. Make the run, or find the one that was made earlier. The start of the training tells
+        # whether it is the same, because file times are of the clocks of two machines.
         run = Run(self.path / "back" / self.path.resolve().name)
-        # File times would not show a new training: the clocks of two machines differ.
-        earlier_path = _find_run(run.path, started)
+        earlier_path = _find_earlier_run(run.path, started)
         if earlier_path is None:
             with staged_folder(run.path) as staged:
                 _write_trained_run(staged, self, finished)
@@ -94,7 +97,8 @@ class Project(Shown):
         elif earlier_path != run.path:
             # The project was renamed since.
             earlier_path.rename(run.path)
-        # The project may also have been moved, and its copy of the base model with it.
+        # 3. Correct its model and its card. The project may also have been moved, and its copy of
+        # the base model with it.
         if run.settings.model != self.base_model:
             info = read_run_info(run.path / "run.json")
             info.settings["model"] = self.base_model
@@ -140,12 +144,13 @@ def open_project(folder: str | Path) -> Project:
     return Project(path=path, origin=origin)
 
 
-def _find_run(path: Path, started: str) -> Path | None:
+def _find_earlier_run(path: Path, started: str) -> Path | None:
     """Return the folder of the run that was started at this time; None if there is none.
 
     Args:
-        path: Folder that the run has now. Only if nothing is there, the run may have an earlier
-            name of the project. Otherwise a copy next to it could replace the run.
+        path: Folder for the run, with the project's name of today. If it does not exist, the
+            project may have been renamed, and other folders are searched. If it exists, they are
+            not, because one of them may be a copy of the run.
         started: Start of the training.
     """
     folders = [path]
@@ -222,16 +227,19 @@ def _trained_settings(project: Project, arguments: dict[str, Any]) -> Settings:
     """Return the settings of a training, which run.yaml and `--set` may have changed."""
     settings = dict(project.origin.settings)
     extra = dict(settings["extra"])
-    # Early versions of train.py recorded the epochs next to the steps, which alone count.
-    arguments = {name: arguments[name] for name in arguments if name != "num_train_epochs"}
     # `write` has changed bnpo to dapo.
     settings["loss_type"] = arguments["loss_type"]
     written_arguments = project.origin.effective["arguments"]
     for name, value in arguments.items():
-        # For an unchanged argument, the settings of the run stay as they were written.
-        if written_arguments.get(name) != value:
+        # For an unchanged argument, the settings of the run stay as they were written. Of the
+        # changed ones, settings cannot hold all that train.py accepts, such as bf16 and use_vllm.
+        if name in SETTABLE and written_arguments.get(name) != value:
             place = settings if name in settings else extra
             place[name] = value
-    # Last, because the arguments come from a file of the folder and must not change these.
+    # By default, settings take the accumulation steps for the size of a generation. `--set` may
+    # have changed them alone.
+    generation_steps = arguments["steps_per_generation"]
+    if settings["gradient_accumulation_steps"] != generation_steps:
+        extra["steps_per_generation"] = generation_steps
     settings |= {"model": project.base_model, "run_root": "runs", "extra": extra}
     return Settings.from_dict(settings)

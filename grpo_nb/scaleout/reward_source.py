@@ -88,11 +88,17 @@ class RewardSource:
         return name
 
     def _add_global(self, name: str, value: Any) -> None:
-        """Collect the import or the definition of a global name."""
+        """Collect the import or the definition of a global name.
+
+        Args:
+            name: Name by which a reward uses the value.
+            value: A module, function, class or constant. Its own name may be another one, as in
+                `import numpy as np`.
+        """
         module = getattr(value, "__module__", None) or ""
         own_name = getattr(value, "__name__", "")
         if isinstance(value, types.ModuleType):
-            # A fresh process here may find it, if it belongs to an editable installation.
+            # Refused here, because the fresh process would find a file of an editable installation.
             if not is_installed(own_name):
                 raise NotPortable(
                     f"{own_name} is a file of your own, which does not exist elsewhere. Import its "
@@ -103,6 +109,7 @@ class RewardSource:
         elif callable(value) and not is_installed(module):
             self._add_function(name, value)
         elif own_name and getattr(sys.modules.get(module), own_name, None) is value:
+            # A function or class of a package.
             self._add_import(name, f"from {module} import {own_name}")
         else:
             _add_once(self.definitions, name, f"{name} = {self._expression_of(name, value)}")
@@ -114,7 +121,7 @@ class RewardSource:
 
     def _add_function(self, name: str, function: Callable[..., Any]) -> None:
         """Collect a function of the user, after everything that it uses."""
-        source = source_of(name, function)
+        source = portable_source(name, function)
         if self.definitions.get(name) == source:
             return
         # Added before what it uses, which ends the recursion of a function that uses itself.
@@ -168,7 +175,7 @@ def _add_once(code_by_name: dict[str, str], name: str, code: str) -> None:
         )
 
 
-def source_of(name: str, function: Callable[..., Any]) -> str:
+def portable_source(name: str, function: Callable[..., Any]) -> str:
     """Return the source of a function of the user, with its decorators.
 
     Raises:

@@ -74,10 +74,6 @@ NOT_IN_RUN_YAML = {
     "generation_batch_size",
     "use_cpu",
     "dataloader_pin_memory",
-    "output_dir",
-    "reward_weights",
-    "logging_dir",
-    "max_seq_length",
 }
 
 
@@ -257,17 +253,14 @@ def _recorded_steps(run: Run) -> list[dict[str, Any]]:
             break
         table = run.completions(step)
         with naming_damaged(run.completions_file(step)):
-            completions = list(table["completion"])
-            rewards = {name: table[name].tolist() for name in run.weights}
-            advantages = table["advantage"].tolist()
-        entry = {
-            "step": step,
-            "rows": generation["completion_rows"],
-            "completion": completions,
-            "completion_ids": generation["completion_ids"],
-            "rewards": rewards,
-            "advantages": advantages,
-        }
+            entry = {
+                "step": step,
+                "rows": generation["completion_rows"],
+                "completion": list(table["completion"]),
+                "completion_ids": generation["completion_ids"],
+                "rewards": {name: table[name].tolist() for name in run.weights},
+                "advantages": table["advantage"].tolist(),
+            }
         if _losses_are_comparable(run.settings):
             metrics = rows_by_step[step]
             entry |= {name: metrics[name] for name in ("loss", "grad_norm") if name in metrics}
@@ -280,7 +273,8 @@ def _losses_are_comparable(settings: Settings) -> bool:
     # bnpo becomes dapo, and they are equal only if a step is one forward pass.
     if settings.loss_type == "bnpo":
         return settings.generation_batch_size == settings.per_device_train_batch_size
-    # TRL shuffles a generation for several steps over them, so that the losses of a step differ.
+    # If a generation serves several steps, TRL shuffles its completions over them. A replayed step
+    # then has other completions, and so another loss.
     return settings.generation_batch_size == settings.batch_size
 
 

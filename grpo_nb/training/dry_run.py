@@ -26,7 +26,12 @@ import_unsloth()
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from grpo_nb.training.prepare import CALL_EXAMPLE, build_trainer, prepare, reference_adapter_removed
+from grpo_nb.training.prepare import (
+    CALL_EXAMPLE,
+    build_trainer,
+    deleting_reference_adapter,
+    prepare,
+)
 from grpo_nb.training.trainer import KitTrainer, stateful_functions
 
 
@@ -66,7 +71,7 @@ def dry_run(
         with (
             kept_random_state(),
             kept_modes(model),
-            reference_adapter_removed(model),
+            deleting_reference_adapter(model),
             tempfile.TemporaryDirectory() as folder,
         ):
             without_tracker = settings.replace(extra={**settings.extra, "report_to": "none"})

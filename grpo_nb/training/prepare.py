@@ -98,7 +98,7 @@ def prepare(
     settings = task.rendered_by(with_adapter_shape(model, settings))
     if task.tools is not None:
         prepare_tool_template(tokenizer)
-        # `with_tools` has tried the first row.
+        # The last row, because `with_tools` has tried the first one.
         task.tools.require_repeatable(task.train[-1])
     fitted = task.fit(tokenizer, settings.max_prompt_length)
     dropped = sum(fitted.dropped.values()) - sum(task.dropped.values())
@@ -156,9 +156,8 @@ def build_trainer(prepared: Prepared, trainer_class: type[KitTrainer] = KitTrain
     model = prepared.model
     if has_vllm_engine(model):
         hand_copies_to_vllm()  # also for a model that grpo_nb did not load
-    drop_leftovers(model)
-    can_use_cpu_engine = prepared.engine_choice.can_use_cpu_engine
-    engine = CpuEngine(model) if can_use_cpu_engine else None
+    drop_leftovers(model)  # requests of a sampling that was interrupted
+    engine = CpuEngine(model) if prepared.engine_choice.can_use_cpu_engine else None
     # transformers creates its output folder at once, so a temporary folder stands in for it.
     with (
         kept_precision(model),
@@ -286,7 +285,7 @@ def kept_precision(model: Any) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def reference_adapter_removed(model: Any) -> Iterator[None]:
+def deleting_reference_adapter(model: Any) -> Iterator[None]:
     """Delete TRL's reference adapter `ref` after the block.
 
     If `ref` stayed, transformers would save it in a subfolder. Its loader restores only the

@@ -22,9 +22,9 @@ from grpo_nb.runs.run_info import RunInfo
 from grpo_nb.scoring.record import differences
 from grpo_nb.training.run_start import BASE_REFERENCE
 
-#: Settings that may change when a run is resumed. Only the learning rate of later steps can depend
-#: on them, through the schedule. Their changes are reported. For a returned finished run, they are
-#: reported as without effect.
+#: Settings that may change when a run is resumed. Of the training itself, only the learning rate of
+#: later steps depends on them: on `max_steps`, through the schedule. Each change is reported. If a
+#: finished run is returned, the report says that the changes have no effect.
 CHANGEABLE_SETTINGS = (
     "max_steps",
     "save_steps",
@@ -76,8 +76,9 @@ def find_run(
         name: The name that was given to `train`.
         resume: None, "auto", or the path or name of a run, as given to `train`.
         info: The `RunInfo` of a new run that would start now, with its settings.
-        locks: Takes the lock of the run that is resumed or returned. The lock is held until the
-            caller closes `locks`, so that no other process can resume the run before its end.
+        locks: An empty stack. It takes the lock of the run that is resumed or returned, and holds
+            it until the caller closes it, so that no other process can resume the run before its
+            end.
 
     Returns:
         The run and its checkpoint; None if a new run starts.
@@ -89,12 +90,11 @@ def find_run(
     run = _requested_run(Path(info.settings["run_root"]), name, resume)
     if run is None:
         return None
-    with ExitStack() as lock:
-        lock_run(run.path, lock)
-        found_run = _resume_or_return(run, name, resume, info)
-        if found_run is not None:
-            # Otherwise the lock ends here, because a new run starts in another folder.
-            locks.enter_context(lock.pop_all())
+    lock_run(run.path, locks)
+    found_run = _resume_or_return(run, name, resume, info)
+    if found_run is None:
+        # A new run starts in another folder, so this one is free for other processes.
+        locks.close()
     return found_run
 
 
@@ -113,8 +113,8 @@ def _resume_or_return(
     # 1. It is the same training.
     other_training = _differences_in_training(before, now)
     reward_changes = _changes_in_rewards(before, now)
-    # A rerun cell with a changed reward asks for a new training. An unfinished run is continued and
-    # reports the change.
+    # For a finished run, a changed reward is another training, because a rerun cell asks for one.
+    # An unfinished run is continued, and the change is reported.
     blocking = other_training + (reward_changes if may_be_returned else [])
     if blocking and may_be_returned and name is None:
         # Changed settings or data are easily seen in the cell, a changed reward is not.
@@ -252,6 +252,7 @@ def _changes_in_rewards(before: Mapping[str, Any], now: Mapping[str, Any]) -> li
 def _changed_values(
     old: Mapping[str, Any], new: Mapping[str, Any], keys: Iterable[str]
 ) -> list[str]:
+    """Return a sentence for each of the keys whose value has changed."""
     sentences = []
     for key in keys:
         if old.get(key) != new.get(key):

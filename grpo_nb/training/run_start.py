@@ -150,7 +150,7 @@ def write_start_folder(run: Run, model: Any, task: Task) -> None:
     save_adapter(model, run.start_path)
     # Values that JSON does not know become text.
     lines = "".join(json.dumps(row, default=str) + "\n" for row in task.train)
-    # Each character is one byte.
+    # json.dumps writes ASCII, so each character is one byte.
     if len(lines) <= MAX_TASK_BYTES:
         write_text(run.start_path / "train.jsonl", lines)
 
@@ -167,7 +167,7 @@ def write_generation(
     """
     generation = {
         "step": step,
-        "completion_rows": list(completion_rows),
-        "completion_ids": [list(ids) for ids in completion_ids],
+        "completion_rows": completion_rows,
+        "completion_ids": completion_ids,
     }
     write_json(run.start_path / f"generation_{step:06d}.json", generation)

@@ -28,9 +28,9 @@ from grpo_nb.training.prepare import (
     CALL_EXAMPLE,
     Prepared,
     build_trainer,
+    deleting_reference_adapter,
     effective_settings,
     prepare,
-    reference_adapter_removed,
 )
 from grpo_nb.training.recorder import HoldoutScore, Observer, Recorder
 from grpo_nb.training.resume import (
@@ -85,13 +85,14 @@ def train(
             `reward_weights`.
         settings: Settings, for example from `preset`.
         name: Name of the run's folder under `settings.run_root`. Default: the time of the start.
-        resume: Which run to resume, or to return with its adapter if it is finished:
+        resume: Which run to resume:
 
             - None: none; a new run starts.
-            - "auto": the newest run under `settings.run_root`, or the run called `name`. Without
+            - "auto": the newest run under `settings.run_root`, or the run called `name`. A finished
+              run is returned with its adapter, or continued if `max_steps` is larger now. Without
               such a run a new one starts; also if no `name` is given and the newest run is finished
               and had other settings, data or rewards. With a `name` that is an error.
-            - A path or name: that run. A finished run continues if `max_steps` is larger now.
+            - A path or name: that run. If it is finished, `max_steps` must be larger now.
         observers: Functions that are called at each logged step. They may add to its row and may
             stop the training (`gn.training.Observer`).
 
@@ -139,7 +140,7 @@ def train(
             if info.reference == START_REFERENCE:
                 # TRL copies the reference from the adapter of the model when it builds the trainer.
                 load_adapter(model, found_run.run.start_path)
-        with reference_adapter_removed(model):
+        with deleting_reference_adapter(model):
             # 2. Build the trainer before the run has a folder, so that nothing is left behind if
             # TRL refuses. The effective settings come first, because building a configuration
             # resets accelerate's global state (transformers, `TrainingArguments._setup_devices`).
@@ -230,9 +231,9 @@ def _train_and_close(recorder: Recorder, info: RunInfo, found_run: FoundRun | No
         info.status = "failed"
         info.error = f"{type(error).__name__}: {error}"
         failure = error
-    not_saved = _complete_folder(recorder, info)
-    # What could not be saved must not hide why the training ended.
-    for problem in not_saved:
+    problems = _complete_folder(recorder, info)
+    # A file that could not be saved must not hide why the training ended.
+    for problem in problems:
         if failure is None:
             warn_user(problem)
         else:
@@ -240,7 +241,7 @@ def _train_and_close(recorder: Recorder, info: RunInfo, found_run: FoundRun | No
     if failure is not None:
         raise failure
     # More steps can still be added from the last checkpoint.
-    if info.status == "finished" and not not_saved:
+    if info.status == "finished" and not problems:
         keep_newest(run.path / "checkpoints", 1)
 
 
@@ -274,15 +275,16 @@ def _complete_folder(recorder: Recorder, info: RunInfo) -> list[str]:
 
 def _write_adapter(recorder: Recorder, info: RunInfo) -> None:
     """Copy and load the adapter of the newest checkpoint, or of the best score if asked for."""
-    # An error before the first step has changed nothing, so the adapter is left as it is.
-    if recorder.bar is None and info.status == "failed":
+    has_begun = recorder.bar is not None
+    # An error before the first step has trained nothing, so the adapter is left as it is.
+    if info.status == "failed" and not has_begun:
         return
     run = recorder.run
     source, step, _ = newest_checkpoint(run.path / "checkpoints")
-    best = best_adapters(run.path)
-    if recorder.settings.keep_adapter == "best" and best:
-        # Each of them had a better score than those before it.
-        step, source = best[-1]
+    candidates = best_adapters(run.path)
+    if recorder.settings.keep_adapter == "best" and candidates:
+        # Each candidate had a better score than those before it.
+        step, source = candidates[-1]
     if source is None:  # the training ended before its first checkpoint
         return
     with staged_folder(run.adapter_path) as staged:

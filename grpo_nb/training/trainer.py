@@ -135,20 +135,21 @@ class KitTrainer(GRPOTrainer):
         return all(bool(parameter.isfinite().all()) for parameter in trained)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        self._saved_step = self.state.global_step
+        step = self.state.global_step
+        self._saved_step = step
         self._saved_at = time.monotonic()
         if not self.has_finite_adapter:
             # The checkpoint before stays the newest, so the run can be resumed from it.
             warn_user(
-                f"The LoRA has values that are not finite at step {self.state.global_step}, so "
-                "this step is not saved: the run keeps its last checkpoint."
+                f"The LoRA has values that are not finite at step {step}, so this step is not "
+                "saved: the run keeps its last checkpoint."
             )
             return
         root = Path(self.args.output_dir)
         metrics = root.parent / "metrics.jsonl"
         if metrics.is_file():
             sync(metrics)  # no row of a complete checkpoint is missing
-        write_checkpoint(root, self.state.global_step, self._fill_checkpoint)
+        write_checkpoint(root, step, self._fill_checkpoint)
         keep_newest(root, KEPT_CHECKPOINTS)
 
     def _fill_checkpoint(self, folder: Path) -> None:
@@ -246,11 +247,14 @@ def _set_order_of_pass(sampler: Any, number: int) -> None:
 
 
 def stateful_functions(functions: Iterable[Callable[..., Any]]) -> dict[str, Any]:
-    """Return the rewards or observers that have a `state_dict`.
+    """Return the rewards or observers that have `state_dict` and `load_state_dict`.
 
     A key is the position among these and the name, because two can have one name.
     """
-    with_state = [function for function in functions if hasattr(function, "state_dict")]
+    with_state = []
+    for function in functions:
+        if hasattr(function, "state_dict") and hasattr(function, "load_state_dict"):
+            with_state.append(function)
     return {f"{number} {reward_name(fn)}": fn for number, fn in enumerate(with_state)}
 
 

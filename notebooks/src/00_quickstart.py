@@ -89,8 +89,8 @@ task
 # %% [markdown]
 # ## The rewards
 #
-# Three rewards are added up. A correct answer is worth 2, the complete format 1, and the four tags together half a point. The reward
-# for the tags leads to the reward for the format: a completion with three of the four tags still earns something.
+# Three rewards are added up. A correct answer is worth 2, the complete format 1, and the four tags together half a point, so a
+# completion earns at most 3.5. The reward for the tags leads to the reward for the format: a completion with three of the four tags still earns something.
 #
 # You should see that a correct answer in the format gets everything, and that a bare "The answer is 7." gets nothing: an
 # answer counts as correct only between its tags, because a program must know where to read it.
@@ -150,8 +150,8 @@ print(choice.sentence)
 # The learning rate grows over the first four steps (*warm-up*), and two prompts a step are few. So the first steps show only noise, and may
 # even fall. Then you should see tags and format rise, and correct answers with them, because only an answer in the format can be
 # counted. Sampled answers (left and middle) score lower than greedy ones (right). The line under the figure sums it up. **KL** in it
-# says how far the model's token probabilities have moved from those of the original model: 0 means not at all. A small penalty
-# in the loss (`beta`) makes moving away costly.
+# says how far the model's token probabilities have moved from those of the original model: 0 means not at all. (The bar shows the last
+# step, the line the mean of the last steps.) A small penalty in the loss (`beta`) makes moving away costly.
 #
 # The held-out curve shows the three measures on 16 questions that the model is never trained on: a rough first look. If there are
 # alerts, a table below the figure lists them.

@@ -199,9 +199,10 @@ def token_log_probs(completions):
 log_probs = token_log_probs(completions)
 mask = (completions != tokenizer.pad_token_id).float()  # 0 for the padding after a short completion
 best = int(advantages.argmax())
+best_tokens = completions[best][mask[best] == 1]
 shown = log_probs[best][mask[best] == 1].detach()
 print(f"{texts[best]}  Sum {shown.sum():.2f}: one time in {(-shown.sum()).exp():.0f}")
-tokens = [repr(tokenizer.decode(token)) for token in completions[best][: len(shown)]]
+tokens = [repr(tokenizer.decode(token)) for token in best_tokens]
 pandas.DataFrame({"token": tokens, "probability": shown.exp(), "log-probability": shown}).round(3).T
 
 # %% [markdown]
@@ -240,7 +241,7 @@ pandas.DataFrame({"token": tokens, "probability": shown.exp(), "log-probability"
 # **Which token was good?** GRPO does not know: all tokens of a completion get the same advantage. But the pushes of completions with the
 # same beginning add up, and the cell prints the sums of their advantages. All eight begin with *The*, and their advantages sum to 0. Where the
 # completions part, they do not: *Canberra* gets +3.26 and *Sydney* −1.89. Nobody told GRPO which word matters. **The comparison within the
-# group finds it, where the completions part.** (The second column divides each advantage by $T_i$, as the loss does. Short texts then count
+# group finds it, where the completions part.** (The last column divides each advantage by $T_i$, as the loss does. Short texts then count
 # more, so +0.149 is left even at *The*. The default loss of the kit averages over all tokens instead, and then it is 0. *Dr. GRPO*, in the first exercise, leaves the division out.)
 #
 # The mask removes the padding. The value of this loss means nothing by itself. What we need is its **gradient**: for each of the
@@ -262,14 +263,16 @@ plain_gradient = gradient_of(loss)
 print(f"loss {loss:.4f}")
 print(f"gradient: {len(plain_gradient):,} numbers, length {plain_gradient.norm():.4f}")
 
-print("Sums over all completions with the same beginning:")
-print("advantages | advantages / length | completions | beginning")
-city = "The capital of Australia is"
-for beginning in ("The", city, f"{city} Sydney", f"{city} Canberra", f"{city} Canberra."):
-    begins_so = torch.tensor([text.startswith(beginning) for text in texts])
-    total = advantages[begins_so].sum()
-    divided = (advantages / mask.sum(dim=1))[begins_so].sum()
-    print(f"{total:+10.2f} | {divided:+19.3f} | {begins_so.sum():11} | {beginning}")
+print(f"{'the texts as a tree':30} completions  advantages  advantages / length")
+trunk = "The capital of Australia is"
+city = f"{trunk} Canberra"
+branches = {"The": "The", trunk: "└─ capital of Australia is", f"{trunk} Sydney": "   ├─ Sydney"}
+branches |= {city: "   └─ Canberra", f"{city}.": "      └─ ."}
+for beginning, branch in branches.items():
+    passes = torch.tensor([text.startswith(beginning) for text in texts])
+    total = advantages[passes].sum()
+    divided = (advantages / mask.sum(dim=1))[passes].sum()
+    print(f"{branch:30} {passes.sum():11} {total:+11.2f} {divided:+20.3f}")
 
 # %% [markdown]
 # ## 5. The loss, complete: ratio and clipping
@@ -528,11 +531,25 @@ print("The last group:", *texts, sep="\n")
 # Two questions decide. Do our losses and gradients agree with TRL's? And did the mean reward rise? The first does not depend on luck;
 # the second could, so compare the last two steps with the first two. (It is the reward of the one prompt that was trained on. Whether a
 # model got better at new questions is what [the quickstart](00_quickstart.ipynb) tests.)
+#
+# First ask once more what section 3 asked: how likely is the best completion of the first group, token by token? **Predict before you
+# run:** which two probabilities have changed most?
+#
+# <details><summary>What you should see</summary>
+#
+# *Canberra* went from 66 % to nearly 100 %, and the full stop after it from 51 % to 90 %. These are the two places where the first group
+# parted. The model now writes this sentence five times out of six, and wrote it one time in six before.
+# </details>
 
 # %%
 agrees = all(difference < 1e-4 for difference in differences)
 mean_rewards = history["mean reward"]
 first, last = mean_rewards.iloc[:2].mean(), mean_rewards.iloc[-2:].mean()
+with torch.no_grad():
+    now = token_log_probs(best_tokens[None])[0]
+print(f"The best completion of the first group: one time in {(-now.sum()).exp():.1f}")
+probabilities = {"token": tokens, "before": shown.exp(), "now": now.exp()}
+display(pandas.DataFrame(probabilities).round(2).T)
 print(f"Gradients agree with TRL's: {'yes' if agrees else 'no'}.")
 print(f"Mean reward: {first:.2f} in the first two steps, {last:.2f} in the last two.")
 print("It worked." if agrees and last > first else "It did not work this time: try another SEED.")

@@ -60,7 +60,7 @@ task = gn.load_task(**data, settings=settings, tokenizer=tokenizer)
 task
 
 # %% [markdown]
-# ## A first reward
+# ## Rewards, tried and checked
 #
 # A reward is a function that turns completions into numbers. `correctness` gives 1 for the right answer between the answer tags, however
 # the number is written (42, 42.0, x = 42), and 0 for everything else. `gn.score` calls it as the trainer would.
@@ -72,6 +72,14 @@ task
 # Only the first two get it. The third hedges, the fourth writes an equation that is false, the fifth takes its answer back, and the
 # last has no answer tags.
 # </details>
+#
+# On its own, `correctness` gives nothing until the answer is between its tags. So two rewards for the format are added. They weigh
+# less than a correct answer: 1 and 0.5 against 2. From your rows `check_rewards` builds a few thousand completions, many of them cheats,
+# and looks at what each one earns. It needs no model. (Its findings say *slot* for the place of the answer: what stands between the answer
+# tags.)
+#
+# You should see that nothing is found, and one line for each reward. *Tells right from wrong* says that plain right answers score above
+# plain wrong ones, and no more than that: a reward that can be cheated gets this line too.
 
 # %%
 first = gn.rewards.correctness(weight=2.0)
@@ -84,19 +92,8 @@ texts = [
     "The answer is 42.",
 ]
 tried = gn.score(first, texts, {"answer": "42"})
-tried
+display(tried)
 
-# %% [markdown]
-# ## A set of rewards, checked
-#
-# On its own, `correctness` gives nothing until the answer is between its tags. So two rewards for the format are added. They weigh
-# less than a correct answer: 1 and 0.5 against 2. From your rows `check_rewards` builds a few thousand completions, many of them cheats,
-# and looks at what each one earns. It needs no model. (Its findings say *slot* for the place of the answer: what stands between the answer
-# tags.)
-#
-# You should see that nothing is found.
-
-# %%
 rewards = [first, gn.rewards.xml_format(weight=1.0), gn.rewards.xml_tags(weight=0.5)]
 report = gn.check_rewards(rewards, task, tokenizer=tokenizer)
 report
@@ -206,29 +203,39 @@ for when, group in groups.items():
 # *answer outside the slot*. All eight texts earn them, so `gold_somewhere` has no spread in this group (the third printed line) and teaches nothing. Only length is left.
 #
 # The comparison asks the held-out questions and grades with `correctness`, which this training never used. Read the row *correct
-# anywhere*, which compares the last number of the completion. You should see that it fell while the reward doubled. (*In the format* rises
-# although nobody scored it.) Has the model forgotten how to add? The last lines
-# count the completions in which the right sum stands after a `=`.
+# anywhere*, which compares the last number of the completion. You should see that it fell from 58 % to 12 % while the reward doubled.
+# (*In the format* rises to 29 % although nobody scored it, perhaps because a longer text reaches the last tag more often.)
+#
+# Neither curve shows this: the total rises, and `gold_somewhere` rises a little at the end.
+# Three things show it: a check of the reward beforehand, the completions themselves, and a held-out measure that is not the reward.
+#
+# <details><summary>Why a change of 10 points would be noticed here, and only one of 26 points in the last table of this notebook</summary>
+#
+# The test counts only the questions whose grade changed: 9 here and 62 there. The more of them change, the more of that is luck in both
+# directions, and the larger a change must be to stand out.
+# </details>
+
+# %%
+after_hacking = gn.compare(hacked, task, correct=gn.rewards.correctness())
+after_hacking
+
+# %% [markdown]
+# ### Did it unlearn adding?
+#
+# The last number of the completion is right in 12 % instead of 58 %. That could mean two things: the model no longer computes the sum, or
+# it computes it and then writes on until another number is the last one.
+#
+# **Predict before you run:** which of the two? The cell counts the completions in which the right sum stands after a `=`.
 #
 # <details><summary>What you should see</summary>
 #
 # In 49 of 84 completions before the training, and in 54 after it. So the model has not forgotten how to add. It has unlearned how to
-# answer: it writes on where the answer belongs. (*In the format* rises to 29 %, perhaps because a longer text
-# reaches the last tag more often.)
-#
-# The small print says that a true change of 10 points would be noticed here. In the last table of this notebook it says 26. The test counts
-# only the questions whose grade changed: 9 here and 62 there. The more of them change, the more of that is luck in both directions, and
-# the larger a change must be to stand out.
+# answer: it writes on where the answer belongs. A reward that is wrong does not make a model less able, it makes it do something else.
 # </details>
-#
-# Neither curve shows this: the total rises, and `gold_somewhere` does not fall.
-# Three things show it: a check of the reward beforehand, the completions themselves, and a held-out measure that is not the reward.
 
 # %%
 import re
 
-after_hacking = gn.compare(hacked, task, correct=gn.rewards.correctness())
-display(after_hacking)
 answers = after_hacking.transcripts()
 for name in ("before", "after"):
     has_sum = [
@@ -270,7 +277,7 @@ fixed
 #
 # For the small model you should see **no signal** without the example: no completion contains a tag, so every total is 0. Training
 # would run to its end with a flat curve and no error. With the example you should see **signal**. In the table by reward, read two
-# columns: *std within groups* is what GRPO learns from, and *groups with a signal* counts the groups in which that reward differs. Here
+# columns: *std within groups* (before the weight) is what GRPO learns from, and *groups with a signal* counts the groups in which that reward differs. Here
 # most of the signal comes from the format: the right answer differs in few groups. A larger model may know the format without an example.
 
 # %%
@@ -329,13 +336,15 @@ print(f"Held-out answers, without: {comparison.headline}")
 #
 # ## Exercises
 #
-# **1. A smaller loophole** (three minutes, no training). Change `thinks_long` so that it gives at most one point: `min(1.0, ...)`. What does the check say now, and what
-# would the model learn?
+# **1. Would a larger weight have helped?** (five minutes, with pencil and paper). In the first group of the hacked training, six of eight
+# completions contain the right sum, and length earns 4.79 points on average. From which weight $w$ of `gold_somewhere` on is the right answer in its
+# place (2.85 points for its length) above the average of the group? What would you change instead?
 #
 # <details><summary>Answer</summary>
 #
-# Two warnings are gone: *repetition is rewarded*, and *format outweighs the answer*, because the bonus now adds at most 1, and
-# the right answer 2. The findings about `gold_somewhere` stay. The model would write until the point is full and then stop caring. A bonus with a maximum still teaches length and nothing else, so give it a small weight or leave it out.
+# It earns $w + 2.85$, and the average is $0.75 w + 4.79$. So it is above the average from $w = 7.8$ on. The long text without the sum
+# stays above it up to $w = 12.9$, and the critical findings stay at every weight. Give the bonus a maximum instead: with `min(1.0, ...)` in `thinks_long` two warnings of the check are gone, *repetition is rewarded* and
+# *format outweighs the answer*, because length then adds at most 1. It still teaches length and nothing else, so give it a small weight or leave it out.
 # </details>
 #
 # **2. Be the model** (five minutes). Write three completions to *What is 4 + 3?* that earn 10 points or more from `with_loopholes` without the right sum

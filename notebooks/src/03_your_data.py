@@ -207,6 +207,7 @@ comparison
 # <details><summary>What you should see</summary>
 #
 # Much worse: 14 % were right, because an unlikely token was picked now and then, and nearly half of the answers broke the format.
+# (The 30 % above were measured on eight other remarks. With so few, the interval reached from 17 % to 42 %.)
 # After the training about 54 % are right: the gap to the greedy answers shrank from 31 points to 11. Before the training *pass@2* is 26 %.
 # Two independent tries at 14 % would give the same: 1 − 0.86² = 26 %. After the training they would give 1 − 0.46² = 79 %, but *pass@2* is
 # 67 %: the two tries tend to fail on the same remarks. Which ones? The next section shows it.
@@ -221,7 +222,8 @@ sampled
 #
 # One number for all remarks hides *which* answers are wrong. `transcripts()` returns every answer with its grade. So count how many
 # remarks of each mood there are, which labels the model gave to each mood before and after (greedily), how many sampled answers were
-# right before the training, and in how many groups of the training at least one of the eight answers was right.
+# right before the training, and in how many groups of the training at least one of the eight answers was right. At the end, read two
+# neutral remarks and what the model wrote about them.
 #
 # **Predict before you run:** 64 % of the greedy answers are right. Are those spread evenly over the three moods?
 #
@@ -256,6 +258,8 @@ answered = run.completions()
 is_right = answered["exact_text"].eq(1).groupby(answered["prompt"]).max().rename(mood_of)
 groups = is_right.groupby(level=0).agg(["count", "sum"])
 display(groups.set_axis(["groups", "with a right answer"], axis="columns"))
+for row in answers[answers["answer"] == "neutral"].head(2).itertuples():
+    print(row.question, "BEFORE:", row.before, "AFTER:", row.after, sep="\n", end="\n\n")
 
 # %% [markdown]
 # ## Did it work?

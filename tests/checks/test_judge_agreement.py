@@ -117,6 +117,12 @@ def test_agreement_verdict_and_reason(ask, labels: list, verdict: str, reason: s
     assert re.search(reason, measured.sentence)
 
 
+def test_agreement_judges_an_empty_cell_as_an_empty_answer() -> None:
+    empty = {"question": "Why?", "completion": None, "score": 1}
+    measured = measure(labels=pandas.DataFrame([*LABELS, empty]))
+    assert "" in measured.table["completion"].to_list()
+
+
 @pytest.mark.parametrize("unscored", ["NaN", "NONE", " "])
 def test_agreement_leaves_out_rows_without_a_score(unscored: str) -> None:
     measured = measure(labels=[*LABELS, {**LABELS[0], "score": unscored}])
@@ -201,6 +207,8 @@ def test_judge_measured_with_few_labels_has_its_own_finding() -> None:
     gn.checks.agreement(judge, LABELS[:19])
     (finding,) = gn.check_rewards(judge, ROWS).findings
     assert finding.kind == "too few labels to tell"
+    # The finding names judge and verdict once.
+    assert finding.what.startswith("on 19 answers, ")
     assert finding.severity == "warning"
 
 

@@ -14,7 +14,7 @@ import pytest
 import grpo_nb as gn
 from grpo_nb.checks.references import texts_in
 from grpo_nb.checks.report import KINDS, WHOLE_SET, RewardProblem, RewardReport, make_finding
-from grpo_nb.checks.reward_check import check_rewards
+from grpo_nb.checks.reward_check import DETAIL_ROWS, check_rewards
 from grpo_nb.rewards import completion_text
 from grpo_nb.tasks import formats
 
@@ -345,11 +345,18 @@ def test_report_names_the_reward_of_each_finding() -> None:
     assert not report.ok
 
 
-def test_report_shows_an_empty_completion_as_such() -> None:
-    @by_text
-    def first_word(text, gold):
-        return text.split()[0] == gold or right([text], [gold])[0]
+@by_text
+def first_word(text, gold):
+    return text.split()[0] == gold or right([text], [gold])[0]
 
+
+def test_report_counts_a_failed_text_on_each_row() -> None:
+    report = check_rewards(first_word, SUMS)
+    (finding,) = [finding for finding in report.findings if finding.kind == "raises"]
+    assert finding.what.startswith(f"{DETAIL_ROWS} of ")
+
+
+def test_report_shows_an_empty_completion_as_such() -> None:
     report = check_rewards(first_word, SUMS)
     (finding,) = [finding for finding in report.findings if finding.kind == "raises"]
     assert finding.example == ""
@@ -412,15 +419,36 @@ def asleep(completions, **_):
 
 def test_reward_that_hangs_on_a_second_call_is_found() -> None:
     seen = set()
+    hung = []
 
     def slow_again(completions, answer, **_):
         calls = {*zip(map(completion_text, completions), answer, strict=True)}
         if calls & seen:
+            hung.append(calls)
             time.sleep(1)
         seen.update(calls)
         return right(completions=completions, answer=answer)
 
     assert kinds(check_rewards(slow_again, SUMS, seconds_per_call=0.05)) == {"hangs"}
+    assert len(hung) == 1  # it is not called again
+
+
+def test_second_call_that_fails_is_shown_with_its_completion() -> None:
+    seen = set()
+    failed = []
+
+    @by_text
+    def forgets_wrong_answers(text, gold):
+        is_right = right([text], [gold])[0]
+        if not is_right and (text, gold) in seen:
+            failed.append(text)
+            raise KeyError(text)
+        seen.add((text, gold))
+        return is_right
+
+    report = check_rewards(forgets_wrong_answers, SUMS)
+    (finding,) = [finding for finding in report.findings if finding.kind == "unsteady"]
+    assert finding.example == failed[0]
 
 
 def test_reward_that_changes_a_column_is_found() -> None:

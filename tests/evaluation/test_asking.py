@@ -277,6 +277,13 @@ def test_own_system_prompts_are_replaced_by_that_of_the_format(run: gn.runs.Run)
     assert shared_start(run) == [{"role": "system", "content": format.system_prompt()}]
 
 
+def test_run_without_held_out_rows_starts_as_in_training(run: gn.runs.Run) -> None:
+    start = shared_start(run)
+    (run.path / "holdout.jsonl").write_text("")
+    assert shared_start(run) == start
+    assert start[0]["role"] == "system"
+
+
 def test_ask_without_questions_is_refused(run: gn.runs.Run) -> None:
     with pytest.raises(ValueError, match="questions is empty"):
         gn.ask(run, [])

@@ -60,7 +60,7 @@ def test_rows_tell_format_and_answer_apart() -> None:
 
 def test_each_measure_has_its_interval() -> None:
     evaluation = answered("x", sums(HALF, is_formatted=True))
-    shown = dict(evaluation.numbers)
+    shown = dict(evaluation.table_rows)
     assert shown["correct"] == "50.0% (35.2% to 64.8%)"
     assert shown["in the format"] == "100.0% (91.2% to 100.0%)"
     assert shown["correct anywhere"] == "50.0% (35.2% to 64.8%)"

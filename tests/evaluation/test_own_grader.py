@@ -14,6 +14,7 @@ from grpo_nb.runs.rows import best_row
 from grpo_nb.scoring.record import record_of
 from grpo_nb.training.recorder import HoldoutScore
 from tests.run_fixtures import brevity
+from tests.support.judges import by_length
 
 
 def everything(completions: list, **columns: object) -> list[float]:
@@ -97,15 +98,18 @@ def test_run_with_format_rewards_only_uses_correctness(run: gn.runs.Run) -> None
     )
 
 
-def exam_of_reopened_run(**arguments: object) -> Exam:
-    """Questions for a run whose folder has the source of `brevity` as its main reward."""
+def exam_of_reopened_run(*, trained_with: tuple = (brevity,), **arguments: object) -> Exam:
+    """Questions for a run whose folder has records of these rewards, all with the weight 1."""
     question = {"prompt": [{"role": "user", "content": "q"}], "question": "1 + 1?", "answer": "2"}
-    record = {"name": "brevity", "weight": 1.0, **record_of(brevity)}
+    names = [reward.__name__ for reward in trained_with]
+    records = []
+    for name, reward in zip(names, trained_with, strict=True):
+        records.append({"name": name, "weight": 1.0, **record_of(reward)})
     run = SimpleNamespace(
         name="reopened",
         rewards=[],
-        weights={"brevity": 1.0},
-        info={"rewards": [record], "task": {}},
+        weights=dict.fromkeys(names, 1.0),
+        info={"rewards": records, "task": {}},
         holdout=[question],
         settings=gn.Settings(),
         chat_template_kwargs={},
@@ -115,23 +119,43 @@ def exam_of_reopened_run(**arguments: object) -> Exam:
     return Exam(subjects=[], run=run, task=task, **arguments)
 
 
-def test_exam_with_the_function_of_the_run_is_complete() -> None:
-    assert exam_of_reopened_run(rewards=brevity).is_complete
+def test_exam_with_the_function_of_the_run_is_its_result() -> None:
+    assert exam_of_reopened_run(rewards=brevity).is_result_of_run
 
 
 @pytest.mark.filterwarnings("ignore:The main reward")
-def test_exam_without_the_function_is_not_complete() -> None:
-    assert not exam_of_reopened_run().is_complete
+def test_exam_without_the_function_is_not_its_result() -> None:
+    assert not exam_of_reopened_run().is_result_of_run
 
 
-def test_exam_with_an_edited_function_is_not_complete() -> None:
+def test_exam_with_an_edited_function_is_not_its_result() -> None:
     def edited(completions: list, **columns: object) -> list[float]:
         return [0.5] * len(completions)
 
     edited.__name__ = "brevity"
     exam = exam_of_reopened_run(rewards=edited)
     assert exam.decider is edited
-    assert not exam.is_complete
+    assert not exam.is_result_of_run
+
+
+JUDGE = gn.rewards.judge(by_length, "Long is good.", cache=None)
+
+
+def test_judge_of_a_reopened_run_does_not_decide() -> None:
+    exam = exam_of_reopened_run(trained_with=(JUDGE,))
+    assert exam.decider == gn.rewards.correctness()
+    assert exam.is_result_of_run
+
+
+def test_function_beside_a_judge_of_a_reopened_run_is_named() -> None:
+    exam = exam_of_reopened_run(trained_with=(brevity, JUDGE))
+    with pytest.warns(UserWarning, match=r"your function brevity\(\)"):
+        assert exam.decider == gn.rewards.correctness()
+
+
+def test_two_functions_of_a_reopened_run_leave_it_to_correctness() -> None:
+    exam = exam_of_reopened_run(trained_with=(brevity, everything, gn.rewards.code_tests()))
+    assert exam.decider == gn.rewards.correctness()
 
 
 def test_exam_is_graded_by_the_given_reward() -> None:

@@ -97,11 +97,17 @@ REFUSED = [
         "which questions",
         id="no questions",
     ),
+    pytest.param(
+        lambda run, task, path: gn.evaluate((run.model, run.tokenizer), task, samples=0),
+        ValueError,
+        "samples = 0 must be at least 1",
+        id="no samples",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("call", "error", "message"), REFUSED)
-def test_impossible_subject_is_refused_before_loading(
+def test_impossible_call_is_refused_before_loading(
     tiny_run: gn.runs.Run,
     task: gn.tasks.Task,
     tmp_path: Path,

@@ -122,6 +122,13 @@ def test_push_refuses_other_content_and_public_repos(hub: FakeHub, export: Path)
         assert remote(hub, name) == local(export)
 
 
+def test_push_to_a_name_without_owner_is_to_the_own_account(hub: FakeHub, export: Path) -> None:
+    for overwrite in (False, True):
+        url = gn.export.push_to_hub(export, "model", overwrite=overwrite)
+        assert url == f"{hub.url}/me/model"
+    assert remote(hub) == local(export)
+
+
 def test_push_fails_after_a_commit_of_somebody_else(
     hub: FakeHub, export: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -88,6 +88,12 @@ def test_choose_engine_without_model_predicts_a_cpu() -> None:
     assert engine.why_not_cpu_engine is None
 
 
+def test_choose_engine_without_model_names_generation_kwargs() -> None:
+    settings = gn.preset("cpu", extra={"generation_kwargs": {"num_beams": 2}})
+    obstacle = choose_engine(None, settings).why_not_cpu_engine
+    assert obstacle.startswith("generation_kwargs ask for beams")
+
+
 def test_choose_engine_without_model_predicts_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "find_gpu", lambda: GPUS["t4"])
     monkeypatch.setattr(hardware, "installed_version", lambda name: "0.31.0")

@@ -112,6 +112,13 @@ def test_row_without_a_number_has_no_score(tmp_path: Path, score: str | None) ->
     assert labels.scores_of("Why?", ["one", "b"]) == [None, None]
 
 
+def test_labels_file_may_be_in_the_home_folder(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    gn.RewardLab(gn.rewards.xml_tags(), ROWS, labels="~/mine.csv").score_by_hand(3)
+    assert (tmp_path / "mine.csv").is_file()
+
+
 def test_labels_file_is_named_after_the_task(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     rows = "".join(f"Why {i}?,{i}\n" for i in range(5))

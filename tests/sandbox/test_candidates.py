@@ -345,7 +345,7 @@ def test_failed_isolation_is_no_verdict_on_the_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert self_test() == ()
-    failing = ("    _allow_only_these_calls()\n", "    raise OSError('no')\n")
+    failing = ("    _allow_only_listed_system_calls()\n", "    raise OSError('no')\n")
     edited_child(tmp_path / "copy", monkeypatch, failing)
     outcome = run_untrusted("def f(): return 1", [Call("f")])
     assert outcome.status == "lost"

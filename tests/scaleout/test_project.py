@@ -333,10 +333,37 @@ def test_local_folder_with_the_name_of_the_model_is_no_hindrance(
     assert gn.scaleout.open("copy").base_model == "acme/tiny"
 
 
-def test_epochs_of_an_early_result_are_left_out(back: gn.scaleout.Project, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "others",
+    [
+        pytest.param({"num_train_epochs": 0.25}, id="epochs of an early result"),
+        pytest.param({"use_vllm": False, "bf16": True, "save_strategy": "steps"}, id="of --set"),
+    ],
+)
+def test_arguments_that_settings_refuse_are_left_out(
+    back: gn.scaleout.Project, tmp_path: Path, others: dict
+) -> None:
     ignored = shutil.ignore_patterns("back")
     copy = Path(shutil.copytree(back.path, tmp_path / "copy", ignore=ignored))
     file = copy / "result" / "finished.json"
     trainer = json.loads(file.read_text())["trainer"]
-    rewrite(file, trainer=trainer | {"num_train_epochs": 0.25})
-    assert "num_train_epochs" not in gn.scaleout.open(copy).run.settings.extra
+    rewrite(file, trainer=trainer | others)
+    assert gn.scaleout.open(copy).run.settings.extra == {"epsilon": 0.3}
+
+
+def test_smaller_batch_keeps_the_size_of_a_generation(
+    back: gn.scaleout.Project, tmp_path: Path
+) -> None:
+    """Settings compute the size from the accumulation steps, and refuse a part of a group."""
+    ignored = shutil.ignore_patterns("back")
+    copy = Path(shutil.copytree(back.path, tmp_path / "copy", ignore=ignored))
+    sizes = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4}
+    arguments = back.origin.effective["arguments"] | sizes | {"steps_per_generation": 4}
+    effective = {"arguments": arguments}
+    rewrite(copy / "origin.json", settings=back.origin.settings | sizes, effective=effective)
+    file = copy / "result" / "finished.json"
+    trainer = json.loads(file.read_text())["trainer"]
+    rewrite(file, trainer=trainer | arguments | {"gradient_accumulation_steps": 1})
+    settings = gn.scaleout.open(copy).run.settings
+    assert settings.batch_size == 2
+    assert settings.generation_batch_size == 8

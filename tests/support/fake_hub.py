@@ -66,7 +66,7 @@ class FakeHub:
 
     def create(self, body: bytes) -> Answer:
         asked = json.loads(body)
-        name = f"{asked['organization']}/{asked['name']}"
+        name = f"{asked['organization'] or 'me'}/{asked['name']}"
         is_new = name not in self.repos
         if is_new:
             self.repos[name] = Repo(

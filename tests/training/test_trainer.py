@@ -10,7 +10,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 import grpo_nb as gn
 from grpo_nb.cpu.engine import CpuEngine
-from grpo_nb.training.trainer import KitTrainer
+from grpo_nb.training.trainer import KitTrainer, stateful_functions
 from tests.support.adapters import give_effect
 
 pytestmark = pytest.mark.begins(80)
@@ -204,3 +204,14 @@ def test_engine_refuses_settings_that_it_would_ignore(asked: dict) -> None:
 
 def test_engine_samples_a_plain_generation_config() -> None:
     assert CpuEngine.sampling_obstacle(GenerationConfig(do_sample=True, top_k=20)) is None
+
+
+def test_state_that_cannot_be_loaded_is_not_saved() -> None:
+    """Otherwise the run would be trained, and fail when it is resumed."""
+
+    def logged() -> None: ...
+
+    logged.state_dict = dict
+    assert stateful_functions([logged]) == {}
+    logged.load_state_dict = dict
+    assert stateful_functions([logged]) == {"0 logged": logged}
