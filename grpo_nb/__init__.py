@@ -32,5 +32,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    _, list_names, _ = _public_api()
-    return [*list_names(), "__version__"]
+    return [*__getattr__("__all__"), "__version__"]

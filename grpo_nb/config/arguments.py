@@ -93,7 +93,7 @@ _RUN_LENGTH = (
 )
 
 # Names separated by spaces -> why settings cannot have them, and what to write instead.
-_WHY_REFUSED = {
+_REASONS = {
     # Arguments of GRPOConfig that the kit sets from something else, or that do nothing in its runs.
     "output_dir": "checkpoints are in the run's folder: set run_root, and name the run in "
     "gn.train(..., name=...)",
@@ -165,13 +165,13 @@ _NO_PUBLISHING = (
     'gn.export.push_to_hub(gn.export_merged(run, "exports/name"), "user/name")'
 )
 
-# Name -> why settings cannot have it, and what to write instead.
-_REFUSALS = dict.fromkeys(PUBLISHING, _NO_PUBLISHING)
-for _names, _reason in _WHY_REFUSED.items():
-    _REFUSALS |= dict.fromkeys(_names.split(), _reason)
+# The same with a single name as key, and with the arguments that publish.
+_REASON_OF_NAME = dict.fromkeys(PUBLISHING, _NO_PUBLISHING)
+for _names, _reason in _REASONS.items():
+    _REASON_OF_NAME |= dict.fromkeys(_names.split(), _reason)
 
 #: Arguments of GRPOConfig that a user can set: as a setting, or else in `extra`.
-SETTABLE = (GRPO_CONFIG_FIELDS | UNSLOTH_FIELDS) - _REFUSALS.keys()
+SETTABLE = (GRPO_CONFIG_FIELDS | UNSLOTH_FIELDS) - _REASON_OF_NAME.keys()
 
 
 def check_names(values: Mapping[str, Any], setting_names: Collection[str]) -> None:
@@ -190,21 +190,23 @@ def check_names(values: Mapping[str, Any], setting_names: Collection[str]) -> No
     extra = values["extra"] if isinstance(values.get("extra"), Mapping) else {}
     known = SETTABLE.union(setting_names)
     # People paste whole configurations, so all problems are collected first.
-    problems = [_why_refused(name, known) for name in (*values, *extra) if name not in known]
+    problems = [_problem_of(name, known) for name in (*values, *extra) if name not in known]
     for name, value in extra.items():
         if name in setting_names:
             problems.append(f"{name!r} in extra: it is a setting, write {name}={value!r}")
     only_in_trl = SETTABLE.difference(setting_names)
-    belongs_in_extra = {name: value for name, value in values.items() if name in only_in_trl}
-    if belongs_in_extra:
-        problems.append(f"arguments of TRL without a setting: write extra={belongs_in_extra}")
+    if not only_in_trl.isdisjoint(values):
+        # With what is in `extra` already, which the written line would replace.
+        both = {**extra, **values}
+        whole_extra = {name: value for name, value in both.items() if name in only_in_trl}
+        problems.append(f"arguments of TRL without a setting: write extra={whole_extra}")
     if problems:
         lines = "".join(f"\n- {problem}" for problem in problems)
         raise ValueError(f"Some settings cannot be set as written:{lines}")
 
 
-def _why_refused(name: str, known: Collection[str]) -> str:
+def _problem_of(name: str, known: Collection[str]) -> str:
     """Return why neither settings nor `extra` can have a name, and what to write."""
-    if name in _REFUSALS:
-        return f"{name!r}: {_REFUSALS[name]}"
+    if name in _REASON_OF_NAME:
+        return f"{name!r}: {_REASON_OF_NAME[name]}"
     return f"unknown setting {name!r}{did_you_mean(name, known)}"

@@ -28,7 +28,7 @@ def answer(request: dict[str, str]) -> dict[str, Any]:
 
 
 def count_sizes(model: Any) -> dict[str, Any]:
-    """Return the fields of `Sizes`, without the LoRA. Packed 4-bit weights count unpacked."""
+    """Return the fields of `Sizes`, without the LoRA. 4-bit weights count as if unpacked."""
     import torch
 
     config = model.config.get_text_config()
@@ -42,7 +42,7 @@ def count_sizes(model: Any) -> dict[str, Any]:
     parameters = 0
     for name, parameter in model.named_parameters():
         if "lora_" not in name:
-            # Packed 4-bit weights keep the shape that they stand for.
+            # Two 4-bit weights are packed into a byte. `quant_state` has the shape before packing.
             state = getattr(parameter, "quant_state", None)
             parameters += parameter.numel() if state is None else state.shape.numel()
     # Not every family has all fields: GPT-2 has no key heads, and Gemma 3n one MLP width per layer.

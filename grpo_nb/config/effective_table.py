@@ -43,7 +43,7 @@ class Effect:
 
     asked: Any
     runs: Any
-    why: str = ""
+    why: str
 
 
 @dataclass(frozen=True, repr=False)
@@ -91,7 +91,7 @@ def requested_arguments(
         "bf16": dtype == "bfloat16",
         "fp16": dtype == "float16",
         "gradient_checkpointing": gpu is not None,
-        # The last word is the user's.
+        # What the user wrote takes precedence over the kit's values.
         **settings.extra,
     }
 
@@ -115,21 +115,16 @@ def compare_configurations(
     arguments = {}
     for name, default in defaults.items():
         value = _plain(getattr(built, name))
-        is_untouched = name not in requested and value == _plain(getattr(trl_only, name))
+        is_as_in_trl = value == _plain(getattr(trl_only, name, None))
+        is_untouched = name not in requested and is_as_in_trl
         if name in _NOT_SHOWN or is_untouched:
             continue
         arguments[name] = value
         if name not in _SHOWN_ELSEWHERE and value != _plain(written.get(name, default)):
-            why = _WHY_CHANGED.get(name) or _who_changed(name, value, requested)
+            who = "TRL or transformers" if is_as_in_trl else "Unsloth"
+            why = _WHY_CHANGED.get(name, f"Changed by {who}.")
             changed[name] = Effect(written.get(name, "not set"), value, why)
     return EffectiveSettings(changed, arguments)
-
-
-def _who_changed(name: str, value: Any, requested: Mapping[str, Any]) -> str:
-    """Return who set a value that was not asked for; empty if the kit requested it."""
-    if name not in requested:
-        return "Unsloth's own."
-    return "" if value == _plain(requested[name]) else "Changed by Unsloth."
 
 
 def _plain(value: Any) -> Any:

@@ -43,23 +43,27 @@ def compute_dtype(settings: Settings, gpu: Gpu | None, model: Any = None) -> Com
             the settings decide, because Unsloth may hold some layers in another dtype than it
             computes in.
     """
+    if gpu is None:
+        return _compute_dtype_on_cpu(settings, model)
+    if settings.dtype != "auto":
+        return ComputeDtype(settings.dtype, "As set.")
+    why = "A GPU computes in bfloat16 from compute capability 8.0 on, else in float16."
+    return ComputeDtype("bfloat16" if gpu.has_bfloat16 else "float16", why)
+
+
+def _compute_dtype_on_cpu(settings: Settings, model: Any) -> ComputeDtype:
     # The weights of a loaded model keep their dtype, whatever the settings say.
-    if gpu is None and model is not None:
+    if model is not None:
         return ComputeDtype(str(model.dtype).removeprefix("torch."), "As the model was loaded.")
-    if gpu is None and settings.dtype == "float16":
+    if settings.dtype == "float16":
         why = "A CPU computes float16 slowly, and its gradients would vanish."
         return ComputeDtype("float32", why)
     if settings.dtype != "auto":
         return ComputeDtype(settings.dtype, "As set.")
     # The texts that Unsloth takes for "on" (unsloth_zoo/cpu/runtime.py).
-    is_on = os.environ.get(CPU_BF16_ENV, "").strip().lower() in ("1", "true", "yes", "on")
-    if gpu is None and is_on:
+    if os.environ.get(CPU_BF16_ENV, "").strip().lower() in ("1", "true", "yes", "on"):
         return ComputeDtype("bfloat16", f"As set by {CPU_BF16_ENV}.")
-    if gpu is None:
-        why = "On every CPU, so that a run gives the same numbers everywhere."
-        return ComputeDtype("float32", why)
-    why = "A GPU computes in bfloat16 from compute capability 8.0 on, else in float16."
-    return ComputeDtype("bfloat16" if gpu.has_bfloat16 else "float16", why)
+    return ComputeDtype("float32", "On every CPU, so that a run gives the same numbers everywhere.")
 
 
 def has_vllm_engine(model: Any) -> bool:
@@ -74,8 +78,8 @@ def has_vllm_engine(model: Any) -> bool:
 def vllm_obstacle(settings: Settings, gpu: Gpu | None) -> str | None:
     """Return why vLLM cannot generate for these settings on this GPU, and what to do about it.
 
-    None if vLLM is installed. It is not imported here, which would take seconds, so it may still
-    not load: `load_model` finds that out.
+    Return None if vLLM is installed. Importing vLLM would take seconds, so this function does not
+    find out if vLLM loads: `load_model` does.
 
     Args:
         settings: Settings of the run.

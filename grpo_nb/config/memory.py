@@ -7,10 +7,8 @@ QLoRA, arXiv:2305.14314, section 3). On a CPU the estimate is checked against me
 
 import functools
 import json
-import math
 import os
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -105,14 +103,6 @@ def _count(name: str) -> dict[str, Any]:
     return run_script(Path(__file__).with_name("counting.py"), {"model": name})
 
 
-def peak_gb(parts: Iterable[MemoryPart]) -> float:
-    """Return the memory of the larger phase, with the parts that both phases hold."""
-    sums: Counter[str] = Counter()
-    for part in parts:
-        sums[part.phase] += part.gb
-    return sums["always"] + max(sums["generation"], sums["training"])
-
-
 def estimate_parts(
     settings: Settings,
     sizes: Sizes,
@@ -130,11 +120,11 @@ def estimate_parts(
         prompt_tokens: Tokens of the longest prompt.
     """
     # 4-bit loading packs only the linear layers.
-    bits = 4 if settings.load_in_4bit else 8 * bytes_per_number
     bytes_of_linear = _BYTES_IN_4_BIT if settings.load_in_4bit else bytes_per_number
     others = sizes.parameters - sizes.linear_weights
     weights = sizes.linear_weights * bytes_of_linear + others * bytes_per_number
-    yield MemoryPart("weights", weights, f"{sizes.parameters / 1e6:,.0f} million in {bits} bit")
+    explanation = f"{sizes.parameters / 1e6:,.0f} million in {8 * bytes_of_linear:.0f} bit"
+    yield MemoryPart("weights", weights, explanation)
     # PEFT keeps the LoRA in float32, also over weights in 16 bit.
     lora = settings.lora_rank * sizes.linear_widths
     rank = f"rank {settings.lora_rank}: {lora / 1e6:,.1f} million in float32"
@@ -162,8 +152,13 @@ def estimate_parts(
         explanation = f"{rows} rows of {prompt_tokens} + {length} tokens"
         yield MemoryPart("KV cache", cache, explanation, "generation")
     yield from _parts_of_training_pass(settings, sizes, gpu, bytes_per_number, prompt_tokens)
-    has_copies = gpu is None and settings.shared_prompts and not settings.load_in_4bit
-    if has_copies and bytes_per_number == _BYTES_OF_FLOAT32:
+    has_copies = (
+        gpu is None
+        and settings.shared_prompts
+        and not settings.load_in_4bit
+        and bytes_per_number == _BYTES_OF_FLOAT32
+    )
+    if has_copies:
         # grpo_nb.cpu samples with copies of the weights, and keeps them in training.
         folded = sizes.linear_weights * _BYTES_OF_FLOAT32
         explanation = "the adapter added to a copy of the linear layers"
@@ -178,16 +173,18 @@ def _parts_of_training_pass(
 ) -> Iterator[MemoryPart]:
     """Estimate what one forward and backward pass keeps.
 
-    A computed token is one that passes through the layers; shared prompts pass once. Attention
-    keeps 2 x (key_value_width + query_width) numbers per token of each row: keys and values, and
-    their copies repeated for the query heads.
+    A token is *computed* if it passes through the layers, and a shared prompt passes once. A token
+    is *attended* in each row. For an attended token, attention keeps 2 x (key_value_width +
+    query_width) numbers: its key and value, and their copies repeated for the query heads.
     """
     micro_batch = settings.per_device_train_batch_size
     length = settings.max_completion_length
     prompt_copies = micro_batch
     if settings.shared_prompts and gpu is None:
-        # On a CPU, each group computes its prompt once.
-        prompt_copies = math.ceil(micro_batch / settings.num_generations)
+        # A pass computes each of its prompts once. TRL shuffles the rows of a generation over its
+        # passes (trl 1.15, `shuffle_sequence_dict`), so each pass can hold all of its prompts.
+        prompts = settings.generation_batch_size // settings.num_generations
+        prompt_copies = min(micro_batch, prompts)
     computed_tokens = micro_batch * length + prompt_copies * prompt_tokens
     attended_tokens = micro_batch * (prompt_tokens + length)
     hidden_numbers = _HIDDEN_WIDTHS_PER_TOKEN * sizes.hidden_width

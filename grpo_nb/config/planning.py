@@ -6,13 +6,14 @@ estimate. The time of a step is not estimated.
 
 import dataclasses
 import sys
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from grpo_nb.config.counting import count_sizes
 from grpo_nb.config.hardware import ComputeDtype, compute_dtype, has_vllm_engine, vllm_obstacle
-from grpo_nb.config.memory import CPU_BASE, MemoryPart, Sizes, estimate_parts, peak_gb, sizes_of
+from grpo_nb.config.memory import CPU_BASE, MemoryPart, Sizes, estimate_parts, sizes_of
 from grpo_nb.config.presets import GPUS, PRESETS
 from grpo_nb.config.settings import Settings
 from grpo_nb.config.smaller_settings import line_to_write, savings
@@ -55,8 +56,11 @@ class Plan(Shown):
 
     @property
     def peak_gb(self) -> float:
-        """Peak of the memory with every completion at its longest."""
-        return peak_gb(self.memory_parts)
+        """Memory of the larger phase, with every completion at its longest."""
+        sums: Counter[str] = Counter()
+        for part in self.memory_parts:
+            sums[part.phase] += part.gb
+        return sums["always"] + max(sums["generation"], sums["training"])
 
     @property
     def fits(self) -> bool:
@@ -224,7 +228,7 @@ def _available_bytes(gpu: Gpu | None, model: Any, is_another_machine: bool) -> f
         # A model on a GPU, planned for the CPU, holds none of this memory.
         is_on_cpu = model is not None and model.device.type == "cpu"
         held_by_model = model.get_memory_footprint() if is_on_cpu else 0
-        # The parts contain Python and its libraries, and what is loaded already is not free.
+        # The plan counts Python and its libraries, and those that are loaded already are not free.
         held_by_python = min(psutil.Process().memory_info().rss, CPU_BASE)
         return free_memory_bytes() + held_by_python + held_by_model
     whole = gpu.memory_gib * 2**30

@@ -32,7 +32,8 @@ _PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", 
 
 _AtMostOne = Annotated[float, Field(gt=0, le=1)]
 _BelowOne = Annotated[float, Field(ge=0, lt=1)]
-# A file of settings has a list. PEFT would read a single text as a pattern.
+# Not strict, because JSON has lists and no tuples. A single text is refused: PEFT would read it
+# as a pattern.
 _Layers = Annotated[tuple[str, ...], Field(min_length=1, strict=False)]
 
 

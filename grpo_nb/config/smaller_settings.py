@@ -51,9 +51,9 @@ def savings(settings: Settings, *, is_gpu: bool, phase: str = "") -> Iterator[Sa
             },
         )
     # In standby vLLM gives its share back while gradients are computed.
-    has_vllm = is_gpu and settings.fast_inference and phase != "training"
+    vllm_takes_memory = is_gpu and settings.fast_inference and phase != "training"
     share = settings.gpu_memory_utilization
-    if has_vllm and share > _LEAST_SHARE_OF_VLLM:
+    if vllm_takes_memory and share > _LEAST_SHARE_OF_VLLM:
         yield Saving(
             "vLLM takes its share at once, and the remaining memory is too little for the rest.",
             {"gpu_memory_utilization": max(round(share - 0.1, 3), _LEAST_SHARE_OF_VLLM)},
@@ -78,7 +78,7 @@ def savings(settings: Settings, *, is_gpu: bool, phase: str = "") -> Iterator[Sa
             "Memory grows with the length of the completions.",
             {"max_completion_length": max(length // 2, _LEAST_COMPLETION_LENGTH)},
         )
-    if has_vllm:
+    if vllm_takes_memory:
         yield Saving(
             "Without vLLM the memory it takes for itself is free; generation is slower.",
             {"fast_inference": False},

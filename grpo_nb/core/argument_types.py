@@ -31,7 +31,6 @@ class ArgumentRule:
 
 _PATH = ("str", "PurePath")
 _LOAD_MODEL = "model, tokenizer = gn.load_model(settings)"
-_RUN = ArgumentRule("a run or its folder", 'run = gn.open_run("runs/name")', ("Run", *_PATH))
 _SUBJECT = ArgumentRule(
     "a run, a pair of model and tokenizer, or the folder of a model",
     "(model, tokenizer)",
@@ -44,7 +43,7 @@ _RULES = {
     "task": ArgumentRule("a Task", "task = gn.load_task(rows, settings)", ("Task",)),
     "model": ArgumentRule("a model", _LOAD_MODEL, method="generate"),
     "tokenizer": ArgumentRule("a tokenizer", _LOAD_MODEL, method="apply_chat_template"),
-    "run": _RUN,
+    "run": ArgumentRule("a run or its folder", 'run = gn.open_run("runs/name")', ("Run", *_PATH)),
     "subject": _SUBJECT,
     "against": _SUBJECT,
     "merged": ArgumentRule(

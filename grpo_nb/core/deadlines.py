@@ -1,8 +1,8 @@
 """Stop a user's function that runs too long.
 
 On the main thread an alarm interrupts the call. The alarm also stops a slow regular expression or
-`10 ** 10**8`: both hold Python's global lock, but check for signals. On other threads, the call
-runs without a limit. It also has no limit once it sets its own alarm, as math-verify does.
+`10 ** 10**8`: both hold Python's global lock, but check for signals. There is no limit on other
+threads, and none once the called function sets an alarm of its own, as math-verify does.
 """
 
 import signal

@@ -16,8 +16,8 @@ from typing import Any
 
 from grpo_nb.core.words import in_line
 
-#: Bytes of the longest file name that the usual file systems hold.
-LONGEST_NAME = 255
+# Bytes of the longest file name that the usual file systems hold.
+_LONGEST_NAME = 255
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -59,14 +59,14 @@ def staged_folder(target: Path) -> Iterator[Path]:
 
 
 def put_in_place(staged: Path, target: Path) -> None:
-    """Rename a finished file or folder to `target`, and then delete the old folder.
+    """Rename a finished folder to `target`, and then delete the old folder.
 
     A folder cannot replace another one in a single step. If the second of the two renames fails,
     the old folder is put back. If the process is killed between them, both folders are complete
     under their hidden names.
 
     Args:
-        staged: Path from `staged_folder`, or a file.
+        staged: The finished folder, such as the one of `staged_folder`.
         target: New path. `check_target` checks it before an export.
     """
     if not target.is_dir():
@@ -170,16 +170,10 @@ def safe_path(folder: Path, name: Any) -> Path:
     Traceback (most recent call last):
     ValueError: '../mine' leads out of the folder 'theirs': use a path inside it.
     """
-    # Parsing as a Windows path splits at both kinds of slashes and detects drives.
-    parsed = PureWindowsPath(name if isinstance(name, str) else "")
-    try:
-        longest = max((len(os.fsencode(part)) for part in parsed.parts), default=0)
-    except UnicodeEncodeError:
-        # Half of a surrogate pair, which no file name can hold.
-        longest = 0
-    can_name_a_file = 0 < longest <= LONGEST_NAME and "\0" not in name
-    if not can_name_a_file:
+    if not _can_name_a_file(name):
         raise ValueError(f"{in_line(name)} cannot be the name of a file in {str(folder)!r}.")
+    # Parsing as a Windows path splits at both kinds of slashes and detects drives.
+    parsed = PureWindowsPath(name)
     if parsed.anchor or ".." in parsed.parts:
         raise ValueError(
             f"{in_line(name)} leads out of the folder {str(folder)!r}: use a path inside it."
@@ -191,6 +185,18 @@ def safe_path(folder: Path, name: Any) -> Path:
         if path.is_symlink():
             raise _link_error(name, folder)
     return folder / name
+
+
+def _can_name_a_file(name: Any) -> bool:
+    """Return True if a file system can hold a file of this name or path."""
+    if not isinstance(name, str) or "\0" in name:
+        return False
+    try:
+        lengths = [len(os.fsencode(part)) for part in Path(name).parts]
+    except UnicodeEncodeError:
+        # Half of a surrogate pair, which no file name can hold.
+        return False
+    return 0 < max(lengths, default=0) <= _LONGEST_NAME
 
 
 def _link_error(name: str, folder: Path) -> ValueError:

@@ -1,4 +1,4 @@
-"""HTML, Markdown and programs from templates that escape values, except in programs.
+"""Fill in templates of HTML, Markdown and programs. Values are escaped, except in programs.
 
 These views need no ipywidgets, so a saved notebook page shows them too. The widgets that show them
 in a live notebook are in `grpo_nb.core.panels`.

@@ -30,8 +30,8 @@ class Panel(widgets.VBox):
     def __init__(self) -> None:
         super().__init__()
         self.add_class("gn-lab")
-        self._errors = empty_view()
-        self._failures: list[BaseException] = []
+        self._error_view = empty_view()
+        self._shown_errors: list[BaseException] = []
         self._depth = 0
         self._static_views: Sequence[tuple[str, widgets.HTML]] = ()
 
@@ -43,18 +43,15 @@ class Panel(widgets.VBox):
         nested. The outermost block clears the errors shown before.
         """
         if self._depth == 0:
-            self._failures = []
+            self._shown_errors = []
         self._depth += 1
         try:
             yield
         except Exception as error:
-            self._failures.append(error)
+            self._shown_errors.append(error)
         finally:
             self._depth -= 1
-            self._show_failures()
-
-    def _show_failures(self) -> None:
-        self._errors.value = pages.errors_view(self._failures)
+            self._error_view.value = pages.errors_view(self._shown_errors)
 
     # ipywidgets 7 shows a widget through `_ipython_display_`, and 8 through `_repr_mimebundle_`.
     # Setting the first to None makes version 7 use the second too.

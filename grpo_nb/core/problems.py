@@ -42,13 +42,15 @@ def _level_of_caller() -> int:
 
 def error_chain(error: BaseException) -> Iterator[BaseException]:
     """Yield an error, then its cause, then the cause of its cause, and so on."""
-    yield error
-    cause = error.__cause__
-    # `raise ... from None` hides the error that was handled at the time.
-    if cause is None and not error.__suppress_context__:
-        cause = error.__context__
-    if cause is not None:
-        yield from error_chain(cause)
+    seen: list[BaseException] = []
+    cause: BaseException | None = error
+    # An error can be its own cause: math-verify writes `raise e from e`.
+    while cause is not None and cause not in seen:
+        yield cause
+        seen.append(cause)
+        # The context is the error that was handled at the time. `raise ... from` replaces it, and
+        # `from None` hides it.
+        cause = cause.__cause__ if cause.__suppress_context__ else cause.__context__
 
 
 def error_summary(error: BaseException) -> str:

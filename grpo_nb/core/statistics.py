@@ -46,20 +46,21 @@ def share_interval(values: Sequence[float], samples: int = 1) -> tuple[float, fl
     >>> round(low, 3), round(high, 3)
     (0.49, 0.943)
     """
-    n = float(len(values))
-    share = sum(values) / n
-    if samples > 1 and n > 1:
+    questions = len(values)
+    share = sum(values) / questions
+    n = float(questions)
+    if samples > 1 and questions > 1:
         spread = variance(values, share)
         if spread > 0:
-            variance_of_mean = spread / n
+            variance_of_mean = spread / questions
             effective = share * (1 - share) / variance_of_mean
-            n = min(max(effective, n), n * samples)
+            n = min(max(effective, questions), questions * samples)
     added = Z_95**2 / 2
     middle = (n * share + added) / (n + 2 * added)
     variance_of_count = n * share * (1 - share) + added / 2
-    half = Z_95 * math.sqrt(variance_of_count) / (n + 2 * added)
+    half_width = Z_95 * math.sqrt(variance_of_count) / (n + 2 * added)
     # If all or no answers are right, one end is the share itself, apart from rounding.
-    return max(0.0, min(middle - half, share)), min(1.0, max(middle + half, share))
+    return max(0.0, min(middle - half_width, share)), min(1.0, max(middle + half_width, share))
 
 
 # Two models on the same questions
@@ -74,7 +75,7 @@ class PairedResult:
     interval: tuple[float, float]
     """95 % interval over paired questions (Bonett and Price)."""
     p_value: float
-    smallest: float | None
+    smallest_difference: float | None
     """Minimum detectable difference with a power of 80 %; None if no difference could be shown."""
 
     @property
@@ -102,17 +103,17 @@ def paired_result(
     >>> result.difference, round(result.p_value, 4)
     (0.75, 0.0039)
     """
-    change = [b - a for a, b in zip(first, second, strict=True)]
+    changes = [b - a for a, b in zip(first, second, strict=True)]
     return PairedResult(
-        questions=len(change),
-        difference=sum(change) / len(change),
-        interval=paired_interval(change, samples),
-        p_value=paired_p_value(change, samples),
-        smallest=smallest_difference(change),
+        questions=len(changes),
+        difference=sum(changes) / len(changes),
+        interval=paired_interval(changes, samples),
+        p_value=paired_p_value(changes, samples),
+        smallest_difference=smallest_difference(changes),
     )
 
 
-def paired_p_value(change: Sequence[float], samples: int = 1) -> float:
+def paired_p_value(changes: Sequence[float], samples: int = 1) -> float:
     """Return how likely a difference this large is if both models are equally good.
 
     With one answer per question this is the exact McNemar test: it asks whether the answers that
@@ -124,14 +125,14 @@ def paired_p_value(change: Sequence[float], samples: int = 1) -> float:
     2010).
 
     Args:
-        change: The difference of each question, second minus first.
+        changes: The difference of each question, second minus first.
         samples: The number of answers behind each share.
     """
     import numpy
     from scipy.stats import binomtest, permutation_test
 
     # A question that did not change is the same under either sign.
-    moved = [c for c in change if abs(c) > 1e-12]
+    moved = [c for c in changes if abs(c) > 1e-12]
     # With one changed question both flips are equally extreme, so p = 1.
     if len(moved) < 2:
         return 1.0
@@ -150,7 +151,7 @@ def paired_p_value(change: Sequence[float], samples: int = 1) -> float:
     return float(test.pvalue)
 
 
-def paired_interval(change: Sequence[float], samples: int = 1) -> tuple[float, float]:
+def paired_interval(changes: Sequence[float], samples: int = 1) -> tuple[float, float]:
     """Return the 95 % interval of Bonett and Price for a mean difference of paired shares.
 
     Source: Journal of Educational and Behavioral Statistics 37, 2012. One more question is assumed
@@ -159,16 +160,16 @@ def paired_interval(change: Sequence[float], samples: int = 1) -> tuple[float, f
     each added question weighs 1/`samples`. With the weight 1 the interval is too wide: it covered
     the truth in 99.9 % of studies of 12 questions with 4 samples (docs/evidence/evaluate.md).
     """
-    n = len(change) + 2
-    middle = sum(change) / n
-    squares = sum(c * c for c in change)
+    n = len(changes) + 2
+    middle = sum(changes) / n
+    squares = sum(c * c for c in changes)
     mean_square = (squares + 2 / samples) / n
     variance_of_mean = (mean_square - middle * middle) / n
-    half = Z_95 * math.sqrt(variance_of_mean)
-    return max(middle - half, -1.0), min(middle + half, 1.0)
+    half_width = Z_95 * math.sqrt(variance_of_mean)
+    return max(middle - half_width, -1.0), min(middle + half_width, 1.0)
 
 
-def smallest_difference(change: Sequence[float]) -> float | None:
+def smallest_difference(changes: Sequence[float]) -> float | None:
     """Return the minimum detectable difference at a power of 80 %, or None if there is none.
 
     The result depends on how many answers changed (at least one in each direction is assumed), and
@@ -176,22 +177,22 @@ def smallest_difference(change: Sequence[float]) -> float | None:
     equation 3), using n - 1/d as the sample size (continuity correction).
 
     Args:
-        change: The difference of each question, second minus first.
+        changes: The difference of each question, second minus first.
 
     >>> smallest_difference([0.0] * 9) is None
     True
     >>> 0.10 < smallest_difference([1.0] * 12 + [-1.0] * 8 + [0.0] * 80) < 0.15
     True
     """
-    count = len(change)
+    count = len(changes)
     if count < FEWEST_QUESTIONS:
         return None
-    squares = sum(c * c for c in change)
-    changed = max(squares / count, 2 / (count + 2))
+    squares = sum(c * c for c in changes)
+    changed_share = max(squares / count, 2 / (count + 2))
     for step in range(1, 1001):
         difference = step / 1000
         # A difference of d needs at least a share d of changed answers.
-        spread = max(changed, difference)
+        spread = max(changed_share, difference)
         n = max(count - 1 / difference, 0.0)
         test_term = Z_95 * math.sqrt(spread)
         power_term = Z_POWER_80 * math.sqrt(spread - difference**2)
@@ -225,7 +226,7 @@ def mean_with_interval(groups: Sequence[Sequence[float]]) -> Estimate:
     promises, so Student's t over the group means is used.
 
     Args:
-        groups: Finite scores of each group. The groups may have different sizes.
+        groups: Scores of each group. The groups may have different sizes.
 
     >>> mean_with_interval([[0.0, 1.0], [1.0, 1.0], [0.0, 0.0]]).mean
     0.5
@@ -316,13 +317,13 @@ def rank_correlation(first: Sequence[float], second: Sequence[float]) -> RankCor
         r = float(spearmanr(first, second).statistic)
     # At 1 and -1, atanh is infinite.
     r = max(-0.999, min(r, 0.999))
-    half = math.inf
+    half_width = math.inf
     degrees = len(first) - 3
     if degrees > 0:
         variance_of_atanh = (1 + r * r / 2) / degrees
-        half = Z_95 * math.sqrt(variance_of_atanh)
+        half_width = Z_95 * math.sqrt(variance_of_atanh)
     middle = math.atanh(r)
-    interval = (math.tanh(middle - half), math.tanh(middle + half))
+    interval = (math.tanh(middle - half_width), math.tanh(middle + half_width))
     return RankCorrelation(r, interval)
 
 

@@ -123,16 +123,11 @@ class Shown:
         raise NotImplementedError
 
     def __repr__(self) -> str:
-        return text_of(self._parts())
+        texts = [as_part(part).text() for part in self._parts()]
+        return "\n".join(text for text in texts if text)
 
     def _repr_html_(self) -> str:
         return html_of(self._parts())
-
-
-def text_of(parts: Iterable[Part]) -> str:
-    """Return parts as plain text, one below the other; empty ones are left out."""
-    texts = [as_part(part).text() for part in parts]
-    return "\n".join(text for text in texts if text)
 
 
 def html_of(parts: Iterable[Part]) -> str:

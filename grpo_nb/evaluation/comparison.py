@@ -309,14 +309,14 @@ def _verdict_of(result: PairedResult) -> str:
 
 def _power_sentence(result: PairedResult) -> str:
     """Return a sentence on the differences that a test can detect."""
-    if result.smallest is None:
+    if result.smallest_difference is None:
         return (
             f"With fewer than {FEWEST_QUESTIONS} questions no difference is claimed, however large "
             "it is. Ask more questions."
         )
     return (
         f"With {result.questions} questions, this test detects a true change of "
-        f"{100 * result.smallest:.0f} points in the row 'correct' 80 % of the time."
+        f"{100 * result.smallest_difference:.0f} points in the row 'correct' 80 % of the time."
     )
 
 

@@ -246,7 +246,7 @@ class RewardLab(Panel):
         self._label_view = empty_view()
         self._static_views = [
             ("The row", self._row_view),
-            ("", self._errors),
+            ("", self._error_view),
             ("Scores", self._table),
             ("Where it came from", self._marks),
             ("Scores by hand", self._label_view),
@@ -293,7 +293,7 @@ class RewardLab(Panel):
                 [row, completions], layout={"flex_flow": "row wrap", "align_items": "stretch"}
             ),
             self._status,
-            self._errors,
+            self._error_view,
             section(
                 "Scores",
                 "change a weight: totals and advantages follow, no reward is called again",

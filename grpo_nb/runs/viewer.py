@@ -43,7 +43,7 @@ class RunViewer(Panel):
         self._step_view = empty_view()
         self.children = [
             self._header(),
-            self._errors,
+            self._error_view,
             self._slider,
             section(
                 "The step",

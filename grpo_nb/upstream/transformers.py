@@ -54,9 +54,9 @@ def silence_gguf_reader() -> None:
     """
     from transformers import modeling_gguf_pytorch_utils as reader
 
+    # A partial of a partial is one partial, so repeated calls do not add up.
     bar = require_symbol(reader, "tqdm", "transformers")
-    if not isinstance(bar, partial):
-        reader.tqdm = partial(bar, disable=True)
+    reader.tqdm = partial(bar, disable=True)
 
 
 def forget_quantization(model: PreTrainedModel) -> None:

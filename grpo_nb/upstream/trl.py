@@ -23,6 +23,15 @@ TRAINER_METHODS = (
     "training_step",
 )
 
+#: Functions of `trl.chat_template_utils` that tools need.
+CHAT_TEMPLATE_FUNCTIONS = (
+    "add_response_schema",
+    "get_training_chat_template",
+    "is_chat_template_prefix_preserving",
+    "parse_response",
+    "supports_tool_calling",
+)
+
 
 def require_trainer_methods(trainer_class: type) -> None:
     """Raise unless a `GRPOTrainer` has the methods that `KitTrainer` overrides or calls.
@@ -56,16 +65,6 @@ def micro_batch_count(trainer: Any) -> int:
         EnvironmentProblem: TRL keeps the counter under another name.
     """
     return require_symbol(trainer, "_step", "trl")
-
-
-#: Functions of `trl.chat_template_utils` that tools need.
-CHAT_TEMPLATE_FUNCTIONS = (
-    "add_response_schema",
-    "get_training_chat_template",
-    "is_chat_template_prefix_preserving",
-    "parse_response",
-    "supports_tool_calling",
-)
 
 
 def chat_template_functions() -> ModuleType:

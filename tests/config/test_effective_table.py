@@ -1,6 +1,6 @@
 """The table of effective settings, from configurations without TRL and Unsloth."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pytest
 
@@ -12,6 +12,7 @@ from grpo_nb.config.effective_table import EffectiveSettings, compare_configurat
 class TrlConfig:
     beta: float = 0.0
     top_p: float = 1.0
+    report_to: list[str] = field(default_factory=list)  # its form of "none"
 
 
 @dataclass
@@ -37,3 +38,9 @@ def test_argument_of_unsloth_that_runs_as_asked_has_no_row(table: EffectiveSetti
 
 def test_requested_setting_that_unsloth_changed_says_so(table: EffectiveSettings) -> None:
     assert table.changed["beta"].why == "Changed by Unsloth."
+
+
+def test_requested_argument_that_trl_alone_changes_names_trl() -> None:
+    extra = {"report_to": "none"}
+    table = compare_configurations(gn.Settings(extra=extra), extra, UnslothConfig(), TrlConfig())
+    assert table.changed["report_to"].why == "Changed by TRL or transformers."

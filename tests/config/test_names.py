@@ -150,6 +150,13 @@ def test_hint_for_a_name_is_the_same_in_extra(written: dict[str, Any]) -> None:
     assert messages[0] == messages[1]
 
 
+def test_hint_for_an_argument_of_trl_keeps_those_in_extra() -> None:
+    settings = gn.preset("cpu", extra={"epsilon": 0.1})
+    with pytest.raises(ValueError) as error:
+        settings.replace(num_iterations=2)
+    assert suggested_extra(error.value) == {"epsilon": 0.1, "num_iterations": 2}
+
+
 def test_unknown_names_are_reported_together() -> None:
     with pytest.raises(ValueError, match="cannot be set as written") as error:
         gn.preset("cpu", learning_rat=1e-5, extra={"epsilonn": 0.1})

@@ -76,6 +76,14 @@ def test_plan_peak_is_that_of_the_larger_phase(name: str) -> None:
     assert plan.peak_gb == pytest.approx(sums["always"] + larger)
 
 
+def test_plan_for_a_cpu_counts_all_prompts_of_a_generation_in_each_pass() -> None:
+    settings = gn.preset("cpu", per_device_train_batch_size=8, gradient_accumulation_steps=4)
+    parts = {part.name: part for part in gn.plan(settings, machine="cpu").memory_parts}
+    # TRL shuffles the 32 completions of 4 prompts before it splits them into passes.
+    tokens = 8 * settings.max_completion_length + 4 * settings.max_prompt_length
+    assert parts["activations"].explanation.startswith(f"{tokens:,} tokens in 30 layers")
+
+
 def test_plan_that_does_not_fit_a_gpu_warns() -> None:
     plan = gn.plan(gn.preset("h100"), machine=gpu_of(16))
     assert plan.fits is False

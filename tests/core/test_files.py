@@ -224,6 +224,7 @@ def test_cache_filled_by_two_keeps_the_first_result(cache: Path) -> None:
     "name",
     [
         pytest.param("n" * 300, id="too long"),
+        pytest.param("n" * 200 + "\\" + "n" * 200, id="too long with a backslash"),
         pytest.param("a\0b", id="NUL"),
         pytest.param("\ud800", id="lone surrogate"),
     ],

@@ -27,7 +27,7 @@ class SmallPanel(Panel):
 
     @property
     def shown_errors(self) -> str:
-        return self._errors.value
+        return self._error_view.value
 
 
 @pytest.fixture

@@ -42,3 +42,27 @@ def test_warn_user_without_user_code_still_warns() -> None:
         [sys.executable, "-c", command], capture_output=True, text=True, check=True, cwd=ROOT
     )
     assert "alone" in done.stderr
+
+
+def test_error_chain_ends_at_an_error_that_is_its_own_cause() -> None:
+    error = ValueError("raised as math-verify does: raise error from error")
+    error.__cause__ = error
+    assert list(problems.error_chain(error)) == [error]
+
+
+def test_error_chain_leaves_out_a_hidden_error() -> None:
+    with pytest.raises(KeyError) as hidden:
+        try:
+            raise ValueError("first")
+        except ValueError:
+            raise KeyError("second") from None
+    assert list(problems.error_chain(hidden.value)) == [hidden.value]
+
+
+def test_error_chain_follows_causes_and_contexts() -> None:
+    first = ValueError("first")
+    second = KeyError("second")
+    third = RuntimeError("third")
+    second.__cause__ = first
+    third.__context__ = second
+    assert list(problems.error_chain(third)) == [third, second, first]

@@ -86,7 +86,7 @@ def test_step_has_the_logged_completions(run: gn.runs.Run) -> None:
 def test_viewer_opens_at_the_last_step(run: gn.runs.Run) -> None:
     shows = gn.RunViewer(run.path)
     assert shows.step == 30
-    assert shows._errors.value == ""
+    assert shows._error_view.value == ""
     assert repr(shows) == "RunViewer of made (finished): step 30"
     groups = shows._step_view.value
     assert groups.count("<details open") == 1
@@ -101,12 +101,12 @@ def test_viewer_opens_at_the_last_step(run: gn.runs.Run) -> None:
 def test_viewer_shows_the_picked_step(run: gn.runs.Run) -> None:
     (run.path / "completions" / "step_000059.parquet").write_bytes(b"not parquet")
     shows = gn.RunViewer(run)
-    assert "step_000059.parquet is damaged" in shows._errors.value
+    assert "step_000059.parquet is damaged" in shows._error_view.value
     shows._slider.value = 4
     assert shows.step == 4
     assert "learned nothing" in shows._step_view.value
     shows._slider.value = 30
-    assert shows._errors.value == ""
+    assert shows._error_view.value == ""
     assert "Step 30" in shows._step_view.value
 
 
@@ -126,7 +126,7 @@ def test_viewer_without_completions_says_so(empty: gn.runs.Run) -> None:
 def test_everything_is_escaped(empty: gn.runs.Run) -> None:
     add_step(empty, 1, text=HOSTILE, rule=HOSTILE, message=HOSTILE, advice=HOSTILE)
     shows = gn.RunViewer(empty)
-    assert shows._errors.value == ""
+    assert shows._error_view.value == ""
     views = [view.value for view in vars(shows).values() if type(view).__name__ == "HTML"]
     pages = [*views, shows._repr_mimebundle_()["text/html"], empty.step(1)._repr_html_()]
     pages += [alert._repr_html_() for alert in empty.alerts]

@@ -48,6 +48,10 @@ def test_effective_settings_explain_changes_of_the_kit(table) -> None:
     assert "kit's" in table.changed["adam_beta2"].why
 
 
+def test_effective_settings_name_who_changed_a_value(table) -> None:
+    assert table.changed["dataloader_pin_memory"].why == "Changed by TRL or transformers."
+
+
 def test_effective_settings_leave_out_unchanged_values(table) -> None:
     assert table.arguments["seed"] == 3407
     assert "seed" not in table.changed

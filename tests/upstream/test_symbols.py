@@ -6,6 +6,7 @@ Moving a pin shows here at once what breaks.
 import inspect
 import os
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -80,6 +81,14 @@ def test_sampling_setup_gives_processors_of_generate(model: LlamaForCausalLM) ->
 
 def test_gguf_reader_has_a_bar_to_silence() -> None:
     transformers.silence_gguf_reader()
+
+
+def test_gguf_reader_that_is_silenced_twice_has_one_partial() -> None:
+    from transformers import modeling_gguf_pytorch_utils as reader
+
+    transformers.silence_gguf_reader()
+    transformers.silence_gguf_reader()
+    assert not isinstance(reader.tqdm.func, partial)
 
 
 def test_forget_quantization_removes_the_marks(model: LlamaForCausalLM) -> None:
