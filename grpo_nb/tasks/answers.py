@@ -40,9 +40,11 @@ _OPTION_LETTER = re.compile(
     re.DOTALL,
 )
 # A letter followed by one of these words, or by a second letter, is not a clear choice: "B or C",
-# "B, C", "B is wrong". "B) Romeo and Juliet" is refused too. The s of "Newton's" is no letter.
+# "B, C", "B is wrong". "B) Romeo and Juliet" is refused too. The s of "Newton's" is no letter, nor
+# is the article in "B) a dog".
 _HEDGE = re.compile(
-    r"(?i)\b(?:or|nor|and|not|but|if|wrong|maybe|either|instead|rather|(?<!\w')[a-z])\b"
+    r"(?i)\b(?:or|nor|and|not|but|if|wrong|maybe|either|instead|rather"
+    r"|(?<!\w')(?:[b-z]|a(?!\s+\w{2})))\b"
 )
 # The mark after a single letter may be one of mathematics: n! is not n.
 _END_OF_SENTENCE = re.compile(r"""(?:(?<=[^\W\d_]{2})|(?<=[*"'_`]))[.!]+$""")
