@@ -140,7 +140,9 @@ def clean(
         if name not in column_of.values():
             values = [source.rows[number].get(name) for number in rows]
             _add_column(rows.values(), name, values, changes)
-    return list(rows.values())
+    task_rows = list(rows.values())
+    store_as_text(task_rows, changes)
+    return task_rows
 
 
 def _choose_columns(names: Sequence[str], columns: Columns, described_as: str) -> dict[str, str]:
@@ -333,7 +335,7 @@ def _repeated_rows(
 
 
 def _add_column(rows: Collection[TaskRow], name: str, values: list[Any], changes: Changes) -> None:
-    """Give each row its value of a column, which is renamed if its name is taken."""
+    """Give each row its value of a column, which gets another name if its own is taken."""
     kept_as = name
     reason = "its name is taken"
     are_lists = all(isinstance(value, (list, tuple, type(None))) for value in values)
@@ -344,11 +346,18 @@ def _add_column(rows: Collection[TaskRow], name: str, values: list[Any], changes
         kept_as = f"source_{kept_as}"
     if kept_as != name:
         changes.note(f"the column {name!r} is now {kept_as!r}: {reason}")
-    if _is_changed_by_arrow(values):
-        changes.note(f"the column {name!r} is stored as text; non-text values as JSON")
-        values = [_stored_as_text(value) for value in values]
     for row, value in zip(rows, values, strict=True):
         row[kept_as] = value
+
+
+def store_as_text(rows: TaskRows, changes: Changes) -> None:
+    """Make each column that a `Dataset` of these rows would change or refuse a column of texts."""
+    for name in rows[0]:
+        values = [row.get(name) for row in rows]
+        if name not in ROLES and _is_changed_by_arrow(values):
+            changes.note(f"the column {name!r} is stored as text; non-text values as JSON")
+            for row, value in zip(rows, values, strict=True):
+                row[name] = _stored_as_text(value)
 
 
 def _is_changed_by_arrow(values: list[Any]) -> bool:

@@ -13,7 +13,7 @@ from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.words import in_line, require_choice, require_number
 from grpo_nb.tasks.answers import Answers, Kind, answers_of
-from grpo_nb.tasks.cleaning import Changes, Columns, OnConflict, clean
+from grpo_nb.tasks.cleaning import Changes, Columns, OnConflict, clean, store_as_text
 from grpo_nb.tasks.contamination import question_key
 from grpo_nb.tasks.formats import AnswerFormat
 from grpo_nb.tasks.prompts import (
@@ -140,6 +140,8 @@ def load_task(
         own_holdout = clean(holdout_rows, changes, columns, on_conflict, kind, part="holdout")
         held_out_questions = [row["question"] for row in own_holdout]
         rows = _without(rows, held_out_questions, "whose question is held out too", changes)
+        # A column may have other types in the two sources, such as 3 and "3".
+        store_as_text([*rows, *own_holdout], changes)
 
     # 3. Find the kind of the answers, which decides how they are asked for and compared.
     answers = answers_of([row["answer"] for row in [*rows, *own_holdout]], kind)
