@@ -46,7 +46,7 @@ _HEDGE = re.compile(
     r"(?i)\b(?:or|nor|and|not|but|if|wrong|maybe|either|instead|rather"
     r"|(?<!\w')(?:[b-z]|a(?!\s+\w{2})))\b"
 )
-# The mark after a single letter may be one of mathematics: n! is not n.
+# Only after two letters or a closing wrapper: n! is not n.
 _END_OF_SENTENCE = re.compile(r"""(?:(?<=[^\W\d_]{2})|(?<=[*"'_`]))[.!]+$""")
 
 
@@ -101,14 +101,14 @@ def answers_of(golds: Sequence[str], kind: Kind | None = None) -> Answers:
     'one of: no, yes'
     """
     counts = _count_labels(golds)
-    is_few = 2 <= len(counts) <= _MOST_LABELS
-    repeats = is_few and len(golds) >= _ROWS_PER_LABEL * len(counts)
+    are_few = 2 <= len(counts) <= _MOST_LABELS
+    are_labels = are_few and len(golds) >= _ROWS_PER_LABEL * len(counts)
     if kind is None:
         kind = _likely_kind(golds)
-        if kind in ("expression", "text") and repeats:
+        if are_labels and kind in ("expression", "text"):
             kind = "choice"
     labels = []
-    if kind == "choice" or (kind == "number" and repeats):
+    if kind == "choice" or (are_labels and kind == "number"):
         # Equally frequent labels stay in the order of their first rows.
         labels = [(label, count / len(golds)) for label, count in counts.most_common()]
     others = _answers_of_other_kinds(golds, kind)

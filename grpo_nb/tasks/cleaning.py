@@ -33,7 +33,7 @@ TAKEN_NAMES = {
     "self",
     "trainer_state",
 }
-# An answer in one line after its solution, as in GSM8K. The last #### is the one before the answer.
+# A solution, then the answer in one line after the last ####, as in GSM8K.
 _SOLVED = re.compile(r"(?s)(?P<solution>.*?)\s*####\s*(?P<answer>(?:(?!####)[^\n])+?)\s*")
 
 
@@ -154,7 +154,7 @@ def _choose_columns(names: Sequence[str], columns: Columns, described_as: str) -
         ValueError: An unknown role, or a role without its column, with a map to copy.
     """
     column_of = {"question": "question", "answer": "answer"}
-    # If the user says which column is the question, a prompt is one only if mapped too.
+    # If the user names the column of the question, a column `prompt` is read only if named too.
     if "prompt" in names and "question" not in columns:
         column_of["prompt"] = "prompt"
     for role, name in columns.items():
@@ -180,14 +180,14 @@ def _choose_columns(names: Sequence[str], columns: Columns, described_as: str) -
 def _are_lists_of_texts(cells: Iterable[Any], changes: Changes) -> bool:
     """Return True if the lists in a column hold only texts. Some may be empty, not all.
 
-    None and NaN do not count as items. If only some lists hold only texts, a note says so.
+    Empty items do not count. If only some lists hold only texts, a note says so.
     """
     text_lists = []
     other_lists = []
     for cell in cells:
         if not isinstance(cell, (list, tuple)):
             continue
-        items = [item for item in cell if isinstance(item, str) or _is_filled(item)]
+        items = list(filter(_is_filled, cell))
         if not all(isinstance(item, str) for item in items):
             other_lists.append(cell)
         elif items:
@@ -210,13 +210,15 @@ def _read_row(row: Row, column_of: Mapping[str, str], are_lists_accepted: bool) 
     cells = {role: row.get(name) for role, name in column_of.items()}
     question = cells.get("question")
     prompt = cells.get("prompt")
-    # Some rows may have only a question, where others have a prompt, or both.
+    # A row may have a question, a prompt or both. In place of a question, a prompt may be text.
     if isinstance(prompt, str) and not _is_filled(question):
         question = prompt
     elif _is_filled(prompt):
         task_row["prompt"] = _read_chat(prompt)
         if not _is_filled(question):
-            question = _text_of_chat(task_row["prompt"])
+            # All messages, because many chats end with the same "ok".
+            _, turns = split_system(task_row["prompt"])
+            question = "\n".join(turn["content"] for turn in turns)
     gold = cells["answer"]
     if are_lists_accepted and isinstance(gold, (list, tuple)):
         texts = [text.strip() for text in gold if _is_filled(text)]
@@ -263,12 +265,6 @@ def _read_chat(turns: Any) -> Chat:
     if last["role"] not in ("user", "tool") or not last["content"].strip():
         raise _UnusableRow("whose prompt does not end with what a user says")
     return chat
-
-
-def _text_of_chat(chat: Chat) -> str:
-    """Return what a chat asks: all of its messages, because many chats end with the same "ok"."""
-    _, turns = split_system(chat)
-    return "\n".join(turn["content"] for turn in turns)
 
 
 def _split_solutions(rows: Collection[TaskRow], changes: Changes) -> None:
