@@ -141,7 +141,7 @@ def load_task(
         own_holdout = clean(holdout_rows, changes, columns, on_conflict, kind, part="holdout")
         held_out_questions = [row["question"] for row in own_holdout]
         rows = _without(rows, held_out_questions, "whose question is held out too", changes)
-        # A column may have other types in the two sources, such as 3 and "3".
+        # A column may hold 3 in one source and "3" in the other.
         store_as_text([*rows, *own_holdout], changes)
 
     # 3. Find the kind of the answers, which decides how they are asked for and compared.

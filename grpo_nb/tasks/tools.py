@@ -63,7 +63,7 @@ class Tools:
 
     @property
     def _methods(self) -> list[Tool]:
-        """The public methods of the environment, as TRL finds them; none if it is None."""
+        """The public methods of the environment, as TRL finds them; none without an environment."""
         methods = inspect.getmembers(self.environment, inspect.isfunction)
         return [m for name, m in methods if name != "reset" and not name.startswith("_")]
 
