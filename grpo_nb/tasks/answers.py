@@ -40,11 +40,13 @@ _OPTION_LETTER = re.compile(
     re.DOTALL,
 )
 # A letter followed by one of these words, or by a second letter, is not a clear choice: "B or C",
-# "B, C", "B is wrong". "B) Romeo and Juliet" is refused too. The s of "Newton's" is no letter.
+# "B, C", "B is wrong". "B) Romeo and Juliet" is refused too. The s of "Newton's" is no letter, nor
+# is the article in "B) a dog".
 _HEDGE = re.compile(
-    r"(?i)\b(?:or|nor|and|not|but|if|wrong|maybe|either|instead|rather|(?<!\w')[a-z])\b"
+    r"(?i)\b(?:or|nor|and|not|but|if|wrong|maybe|either|instead|rather"
+    r"|(?<!\w')(?:[b-z]|a(?!\s+\w{2})))\b"
 )
-# The mark after a single letter may be one of mathematics: n! is not n.
+# Only after two letters or a closing wrapper: n! is not n.
 _END_OF_SENTENCE = re.compile(r"""(?:(?<=[^\W\d_]{2})|(?<=[*"'_`]))[.!]+$""")
 
 
@@ -99,14 +101,14 @@ def answers_of(golds: Sequence[str], kind: Kind | None = None) -> Answers:
     'one of: no, yes'
     """
     counts = _count_labels(golds)
-    is_few = 2 <= len(counts) <= _MOST_LABELS
-    repeats = is_few and len(golds) >= _ROWS_PER_LABEL * len(counts)
+    are_few = 2 <= len(counts) <= _MOST_LABELS
+    are_labels = are_few and len(golds) >= _ROWS_PER_LABEL * len(counts)
     if kind is None:
         kind = _likely_kind(golds)
-        if kind in ("expression", "text") and repeats:
+        if are_labels and kind in ("expression", "text"):
             kind = "choice"
     labels = []
-    if kind == "choice" or (kind == "number" and repeats):
+    if kind == "choice" or (are_labels and kind == "number"):
         # Equally frequent labels stay in the order of their first rows.
         labels = [(label, count / len(golds)) for label, count in counts.most_common()]
     others = _answers_of_other_kinds(golds, kind)

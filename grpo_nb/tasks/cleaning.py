@@ -33,7 +33,7 @@ TAKEN_NAMES = {
     "self",
     "trainer_state",
 }
-# An answer in one line after its solution, as in GSM8K. The last #### is the one before the answer.
+# A solution, then the answer in one line after the last ####, as in GSM8K.
 _SOLVED = re.compile(r"(?s)(?P<solution>.*?)\s*####\s*(?P<answer>(?:(?!####)[^\n])+?)\s*")
 
 
@@ -140,7 +140,9 @@ def clean(
         if name not in column_of.values():
             values = [source.rows[number].get(name) for number in rows]
             _add_column(rows.values(), name, values, changes)
-    return list(rows.values())
+    task_rows = list(rows.values())
+    store_as_text(task_rows, changes)
+    return task_rows
 
 
 def _choose_columns(names: Sequence[str], columns: Columns, described_as: str) -> dict[str, str]:
@@ -152,7 +154,7 @@ def _choose_columns(names: Sequence[str], columns: Columns, described_as: str) -
         ValueError: An unknown role, or a role without its column, with a map to copy.
     """
     column_of = {"question": "question", "answer": "answer"}
-    # If the user says which column is the question, a prompt is one only if mapped too.
+    # If the user names the column of the question, a column `prompt` is read only if named too.
     if "prompt" in names and "question" not in columns:
         column_of["prompt"] = "prompt"
     for role, name in columns.items():
@@ -178,14 +180,14 @@ def _choose_columns(names: Sequence[str], columns: Columns, described_as: str) -
 def _are_lists_of_texts(cells: Iterable[Any], changes: Changes) -> bool:
     """Return True if the lists in a column hold only texts. Some may be empty, not all.
 
-    None and NaN do not count as items. If only some lists hold only texts, a note says so.
+    Empty items do not count. If only some lists hold only texts, a note says so.
     """
     text_lists = []
     other_lists = []
     for cell in cells:
         if not isinstance(cell, (list, tuple)):
             continue
-        items = [item for item in cell if isinstance(item, str) or _is_filled(item)]
+        items = list(filter(_is_filled, cell))
         if not all(isinstance(item, str) for item in items):
             other_lists.append(cell)
         elif items:
@@ -208,13 +210,15 @@ def _read_row(row: Row, column_of: Mapping[str, str], are_lists_accepted: bool) 
     cells = {role: row.get(name) for role, name in column_of.items()}
     question = cells.get("question")
     prompt = cells.get("prompt")
-    # Some rows may have only a question, where others have a prompt, or both.
+    # A row may have a question, a prompt or both. In place of a question, a prompt may be text.
     if isinstance(prompt, str) and not _is_filled(question):
         question = prompt
     elif _is_filled(prompt):
         task_row["prompt"] = _read_chat(prompt)
         if not _is_filled(question):
-            question = _text_of_chat(task_row["prompt"])
+            # All messages, because many chats end with the same "ok".
+            _, turns = split_system(task_row["prompt"])
+            question = "\n".join(turn["content"] for turn in turns)
     gold = cells["answer"]
     if are_lists_accepted and isinstance(gold, (list, tuple)):
         texts = [text.strip() for text in gold if _is_filled(text)]
@@ -261,12 +265,6 @@ def _read_chat(turns: Any) -> Chat:
     if last["role"] not in ("user", "tool") or not last["content"].strip():
         raise _UnusableRow("whose prompt does not end with what a user says")
     return chat
-
-
-def _text_of_chat(chat: Chat) -> str:
-    """Return what a chat asks: all of its messages, because many chats end with the same "ok"."""
-    _, turns = split_system(chat)
-    return "\n".join(turn["content"] for turn in turns)
 
 
 def _split_solutions(rows: Collection[TaskRow], changes: Changes) -> None:
@@ -333,7 +331,7 @@ def _repeated_rows(
 
 
 def _add_column(rows: Collection[TaskRow], name: str, values: list[Any], changes: Changes) -> None:
-    """Give each row its value of a column, which is renamed if its name is taken."""
+    """Give each row its value of a column, which gets another name if its own is taken."""
     kept_as = name
     reason = "its name is taken"
     are_lists = all(isinstance(value, (list, tuple, type(None))) for value in values)
@@ -344,11 +342,18 @@ def _add_column(rows: Collection[TaskRow], name: str, values: list[Any], changes
         kept_as = f"source_{kept_as}"
     if kept_as != name:
         changes.note(f"the column {name!r} is now {kept_as!r}: {reason}")
-    if _is_changed_by_arrow(values):
-        changes.note(f"the column {name!r} is stored as text; non-text values as JSON")
-        values = [_stored_as_text(value) for value in values]
     for row, value in zip(rows, values, strict=True):
         row[kept_as] = value
+
+
+def store_as_text(rows: TaskRows, changes: Changes) -> None:
+    """Make each column that a `Dataset` of these rows would change or refuse a column of texts."""
+    for name in rows[0]:
+        values = [row.get(name) for row in rows]
+        if name not in ROLES and _is_changed_by_arrow(values):
+            changes.note(f"the column {name!r} is stored as text; non-text values as JSON")
+            for row, value in zip(rows, values, strict=True):
+                row[name] = _stored_as_text(value)
 
 
 def _is_changed_by_arrow(values: list[Any]) -> bool:

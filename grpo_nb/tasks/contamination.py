@@ -28,12 +28,14 @@ _QUESTION_SPELLINGS = {
     r"(?<![\d.])(?:(\d+)\.0+|(\d+\.\d*[1-9])0+)(?![\d.]*\d)": r"\1\2",
     r"\s*([-+*/=<>^])\s*": r"\1",
 }
-# Quotation marks and ends of sentences, at the start or the end of a word. Two are left alone: the
-# point at the start of .5, and "!" after a number or a single letter, which is a factorial.
+# Quotation marks and ends of sentences.
 _STOPS = ".,;:?\"'\u201c\u201d\u2018\u2019\u3002\u3001\u2026\u00ab\u00bb"
 _ANY_LETTER = r"[^\W\d_]"
 _AROUND_WORDS = re.compile(
-    rf"^[{_STOPS}!]+$|^(?:(?!\.\d)[{_STOPS}])+|(?<={_ANY_LETTER}{{2}})[{_STOPS}!]+$|[{_STOPS}]+$"
+    rf"^[{_STOPS}!]+$"  # nothing but marks
+    rf"|^(?:(?!\.\d)[{_STOPS}])+"  # before a word, except the point of .5
+    rf"|(?<={_ANY_LETTER}{{2}})[{_STOPS}!]+$"  # after two letters, because n! is a factorial
+    rf"|[{_STOPS}]+$"  # after a word
 )
 
 

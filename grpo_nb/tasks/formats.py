@@ -74,10 +74,14 @@ class AnswerFormat:
         return not self.answer_open
 
     @property
+    def _opening(self) -> str:
+        """Tag that a completion begins with; empty if the chat template has written it."""
+        return "" if self.is_opened_by_template else self.reasoning_open
+
+    @property
     def tags(self) -> tuple[str, ...]:
-        """The tags of a complete completion, in order, each once."""
-        opened = "" if self.is_opened_by_template else self.reasoning_open
-        tags = (opened, self.reasoning_close, self.answer_open, self.answer_close)
+        """The tags that a complete completion has exactly once, in their order."""
+        tags = (self._opening, self.reasoning_close, self.answer_open, self.answer_close)
         return tuple(tag for tag in tags if tag.strip())
 
     def system_prompt(self) -> str:
@@ -94,15 +98,10 @@ class AnswerFormat:
             return answer
         if not self.reasoning_open:
             return f"{reasoning}\n{self.answer_open}{answer}{self.answer_close}"
-        parts = (
-            self.reasoning_open,
-            reasoning,
-            self.reasoning_close,
-            self.answer_open,
-            answer,
-            self.answer_close,
+        return (
+            f"{self.reasoning_open}\n{reasoning}\n{self.reasoning_close}\n"
+            f"{self.answer_open}\n{answer}\n{self.answer_close}"
         )
-        return "\n".join(parts)
 
     def completion(self, reasoning: str, answer: str) -> str:
         """Return what a model writes: `render` without a tag that the chat template has opened."""
@@ -143,7 +142,7 @@ class AnswerFormat:
         return sum(span is not None for span in spans) / len(spans)
 
     def tag_spans(self, text: str) -> list[tuple[int, int] | None]:
-        r"""Return the (start, end) of each of `tags`; None for a tag that does not occur once.
+        r"""Return the (start, end) of each of `tags`; None for a tag that is missing or repeated.
 
         A closing brace is the one that matches the opening one, with any braces in the answer.
 
@@ -152,15 +151,14 @@ class AnswerFormat:
         """
         spans: list[tuple[int, int] | None] = []
         for tag in self.tags:
-            # The answer may have braces of its own, so the pattern finds the one that closes it.
-            if tag == self.answer_close == "}":
-                slot = self._slot.search(text)
-                is_once = slot is not None and text.count(self.answer_open) == 1
-                start = slot.end() - 1 if slot else -1
-            else:
-                is_once = text.count(tag) == 1
-                start = text.find(tag)
+            start = text.find(tag)
+            is_once = text.count(tag) == 1
             spans.append((start, start + len(tag)) if is_once else None)
+        # The answer may have braces of its own, so the pattern finds the one that closes it.
+        if self.answer_close == "}":
+            slot = self._slot.search(text)
+            is_once = slot is not None and text.count(self.answer_open) == 1
+            spans[-1] = (slot.end() - 1, slot.end()) if is_once else None
         return spans
 
     def reasoning(self, text: str) -> str:
@@ -176,8 +174,8 @@ class AnswerFormat:
         if self.is_bare:
             return ""
         # A model may forget any of these tags, so the reasoning is cut at those that are there.
-        if self.reasoning_open and not self.is_opened_by_template:
-            text = text.split(self.reasoning_open, 1)[-1]
+        if self._opening:
+            text = text.split(self._opening, 1)[-1]
         for end in (self.reasoning_close, self.answer_open):
             if end and end in text:
                 return text.split(end, 1)[0].strip()
@@ -189,10 +187,9 @@ class AnswerFormat:
         if slot is None or self.completeness(text) < 1 or text[slot.end() :].strip():
             return False
         before = text[: slot.start()].strip()
-        # The prompt may have the opening tag, and the completion must not repeat it then.
+        is_enclosed = before.startswith(self._opening) and before.endswith(self.reasoning_close)
+        # A completion must not repeat the tag that the chat template has written.
         is_repeated = self.is_opened_by_template and self.reasoning_open in text
-        opened = "" if self.is_opened_by_template else self.reasoning_open
-        is_enclosed = before.startswith(opened) and before.endswith(self.reasoning_close)
         return is_enclosed and not is_repeated
 
     @functools.cached_property
@@ -218,9 +215,7 @@ class AnswerFormat:
         is_closed_again = has_closing_tag and self.answer_close in text[slot.end() :]
         return None if is_closed_again else slot
 
-    def for_template(
-        self, tokenizer: Any, chat_template_kwargs: Mapping[str, Any] | None = None
-    ) -> AnswerFormat:
+    def for_template(self, tokenizer: Any, chat_template_kwargs: Mapping[str, Any]) -> AnswerFormat:
         """Return this format with `is_opened_by_template` set for the chat template.
 
         It is True if the generation prompt ends with the tag that opens the reasoning.
@@ -229,7 +224,7 @@ class AnswerFormat:
             [{"role": "user", "content": "?"}],
             tokenize=False,
             add_generation_prompt=True,
-            **(chat_template_kwargs or {}),
+            **chat_template_kwargs,
         )
         is_opened = bool(self.reasoning_open) and rendered.rstrip().endswith(self.reasoning_open)
         return dataclasses.replace(self, is_opened_by_template=is_opened)
@@ -240,8 +235,13 @@ def xml() -> AnswerFormat:
 
     It is easy for a small model.
     """
-    reasoning = {"reasoning_open": "<reasoning>", "reasoning_close": "</reasoning>"}
-    return AnswerFormat(name="xml", **reasoning, answer_open="<answer>", answer_close="</answer>")
+    return AnswerFormat(
+        name="xml",
+        reasoning_open="<reasoning>",
+        reasoning_close="</reasoning>",
+        answer_open="<answer>",
+        answer_close="</answer>",
+    )
 
 
 def think_answer() -> AnswerFormat:
@@ -249,8 +249,12 @@ def think_answer() -> AnswerFormat:
 
     Some chat templates open `<think>` themselves.
     """
-    return dataclasses.replace(
-        xml(), name="think", reasoning_open="<think>", reasoning_close="</think>"
+    return AnswerFormat(
+        name="think",
+        reasoning_open="<think>",
+        reasoning_close="</think>",
+        answer_open="<answer>",
+        answer_close="</answer>",
     )
 
 

@@ -13,7 +13,7 @@ from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.words import in_line, require_choice, require_number
 from grpo_nb.tasks.answers import Answers, Kind, answers_of
-from grpo_nb.tasks.cleaning import Changes, Columns, OnConflict, clean
+from grpo_nb.tasks.cleaning import Changes, Columns, OnConflict, clean, store_as_text
 from grpo_nb.tasks.contamination import question_key
 from grpo_nb.tasks.formats import AnswerFormat
 from grpo_nb.tasks.prompts import (
@@ -116,6 +116,7 @@ def load_task(
         raise TypeError(f"{', '.join(options)}= means nothing for this source.")
     if seed is None:
         seed = settings.seed if settings is not None else 0
+    template_kwargs = dict(chat_template_kwargs or {})
 
     # 1. Read the source.
     if holdout is None:
@@ -140,6 +141,8 @@ def load_task(
         own_holdout = clean(holdout_rows, changes, columns, on_conflict, kind, part="holdout")
         held_out_questions = [row["question"] for row in own_holdout]
         rows = _without(rows, held_out_questions, "whose question is held out too", changes)
+        # A column may hold 3 in one source and "3" in the other.
+        store_as_text([*rows, *own_holdout], changes)
 
     # 3. Find the kind of the answers, which decides how they are asked for and compared.
     answers = answers_of([row["answer"] for row in [*rows, *own_holdout]], kind)
@@ -147,8 +150,8 @@ def load_task(
     # 4. Make the prompts.
     format = fitting_format(format, answers, system)
     if tokenizer is not None:
-        require_tokenizer(tokenizer, chat_template_kwargs)
-        format = format.for_template(tokenizer, chat_template_kwargs)
+        require_tokenizer(tokenizer, template_kwargs)
+        format = format.for_template(tokenizer, template_kwargs)
     train = with_prompts(rows, format, example)
     held_out = with_prompts(own_holdout, format, example)
     _note_problems_of_prompts([*train, *held_out], answers, format, changes)
@@ -176,7 +179,7 @@ def load_task(
         holdout_part,
         changes=changes,
         answers=answers,
-        chat_template_kwargs=dict(chat_template_kwargs or {}),
+        chat_template_kwargs=template_kwargs,
         tokenizer=tokenizer,
     )
     max_prompt_length = math.inf
@@ -212,8 +215,11 @@ def _split(
         if held_count < holdout and key not in example_keys:
             held_keys.add(key)
             held_count += rows_per_key[key]
-    train = [row for row, key in zip(rows, keys, strict=True) if key not in held_keys]
-    held_out = [row for row, key in zip(rows, keys, strict=True) if key in held_keys]
+    train: TaskRows = []
+    held_out: TaskRows = []
+    for row, key in zip(rows, keys, strict=True):
+        part = held_out if key in held_keys else train
+        part.append(row)
     return train, held_out
 
 

@@ -120,7 +120,8 @@ def _unwrapped(text: str) -> str:
             if inner and has_marks and is_one_pair and not _is_marked_value(start, inner):
                 text = inner.strip()
         match = _AROUND.fullmatch(text)
-        text = match[match.lastindex] if match else text
+        if match:
+            text = match[match.lastindex]
     return text
 
 

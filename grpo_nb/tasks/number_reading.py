@@ -224,7 +224,8 @@ def _value_of_words(words: str) -> int | None:
 # that is counted, `12 apples`, unless it changes the number or takes it back: `42 wrong`.
 
 # Name: other spellings. Spellings of one or two letters are read only with these capitals, because
-# mW is not MW. Longer ones are read with any capitals. Two letters or more may be in the plural.
+# mW is not MW. Longer ones are read with any capitals. Two letters or more may be in the plural:
+# `inche` is `inches` without its s.
 _UNITS = """
 second: s sec
 millisecond: ms
@@ -312,14 +313,16 @@ def _folded_unit(spelling: str) -> str:
 
 
 _NAME_OF_UNIT = _read_units()
-# Words after a number that change it, take it back or are numbers themselves, in the singular.
+# Words after a number that change it, take it back or are numbers themselves.
 _NO_UNIT = re.compile(
+    "(?:"
     "or|and|not|but|ish|to|nor|if|than|wrong|right|false|true|incorrect|about|approx|approximately"
     "|around|roughly|nearly|maybe|perhaps|probably|possibly|plus|minus|more|less|over|under|max"
     "|maximum|minimum|rounded|negative|below|squared|cubed|factorial|choose|mod|pi|sqrt|sin|cos|tan"
     "|log|exp|half|halve|third|quarter|fourth|fifth|sixth|seventh|eighth|ninth|tenth|hundredth"
     "|thousandth|ten|hundred|thousand|million|billion|trillion|dozen|lakh|crore|score|gross"
     "|permille|point|infinity"
+    ")s?"
 )
 # Pattern -> the one spelling of what it finds, in a unit.
 _UNIT_SPELLINGS = {
@@ -370,10 +373,8 @@ def _counted_thing(word: str) -> str:
 
     A word in capitals is none: 25 December is a day, and 10 Downing Street a house.
     """
-    singular = _singular(word)
     is_word = len(word) > 2 and word.islower() and re.search("[aeiouy]", word)
-    is_refused = _NO_UNIT.fullmatch(word) or _NO_UNIT.fullmatch(singular)
-    return singular if is_word and not is_refused else "?"
+    return _singular(word) if is_word and not _NO_UNIT.fullmatch(word) else "?"
 
 
 def _singular(word: str) -> str:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from grpo_nb.core.words import in_line
@@ -39,11 +39,10 @@ def with_prompts(rows: TaskRows, format: AnswerFormat, example: Example | None) 
     example_messages = example_turns(example, format)
     prompted = []
     for row in rows:
-        system = format_system
-        turns: Chat = [{"role": "user", "content": row["question"]}]
-        if "prompt" in row:
-            row_system, turns = split_system(row["prompt"])
-            system = format_system if format.instruction else row_system
+        chat = row.get("prompt", [{"role": "user", "content": row["question"]}])
+        system, turns = split_system(chat)
+        if format.instruction or "prompt" not in row:
+            system = format_system
         prompted.append({**row, "prompt": [*system, *example_messages, *turns]})
     return prompted
 
@@ -77,9 +76,7 @@ def example_turns(example: Example | None, format: AnswerFormat) -> list[dict[st
 # Chat templates.
 
 
-def require_tokenizer(
-    tokenizer: Any, chat_template_kwargs: Mapping[str, Any] | None = None
-) -> None:
+def require_tokenizer(tokenizer: Any, chat_template_kwargs: Collection[str] = ()) -> None:
     """Check that a tokenizer has a chat template, which reads the given arguments.
 
     Raises:
@@ -92,7 +89,7 @@ def require_tokenizer(
             "model: take its instruct version, or set tokenizer.chat_template to the template of "
             "a model of its family."
         )
-    for name in chat_template_kwargs or ():
+    for name in chat_template_kwargs:
         if not re.search(rf"\b{re.escape(name)}\b", str(tokenizer.chat_template)):
             raise ValueError(
                 f"chat_template_kwargs has {name!r}, which the tokenizer's chat template does not "

@@ -123,7 +123,8 @@ def _rows_of_table(table: Any) -> list[dict[str, Any]]:
     for row in rows:
         for name, value in row.items():
             # pandas.read_parquet makes numpy arrays of lists.
-            row[name] = value.tolist() if hasattr(value, "tolist") else value
+            if hasattr(value, "tolist"):
+                row[name] = value.tolist()
     return rows
 
 
@@ -190,8 +191,8 @@ def _read_json(path: Path) -> list[dict[str, Any]]:
     """
     text = path.read_text("utf-8-sig")
     if not text.lstrip().startswith("["):
-        # A comma between the lines makes one JSON text of them, so that an error names the line.
-        lines = re.sub(r"(?<=\S)(\s*\n)", r",\1", text.rstrip())
+        # A comma after each line but the last makes one JSON text, so that an error names the line.
+        lines = re.sub(r"(?<=\S)(?=\s*\n)", ",", text.rstrip())
         text = f"[{lines}]"
     return _as_dicts(path.name, json.loads(text))
 

@@ -136,7 +136,7 @@ class Task(Shown):
         """
         digest = hashlib.sha256()
         tools = self.tools.identity if self.tools is not None else []
-        # Without the empty ones, so that a task without them is hashed by its rows alone.
+        # A task without such arguments and tools is hashed by its rows alone.
         extra = filter(None, [dict(self.chat_template_kwargs), tools])
         for part in (*self.train, *self.holdout, *extra):
             digest.update(json.dumps(part, sort_keys=True, default=str).encode())
@@ -172,8 +172,9 @@ class Task(Shown):
                 template leaves out the system prompt.
         """
         prompts = [*self.train["prompt"], *self.holdout["prompt"]]
-        # One prompt for each distinct system message.
-        for prompt in {repr(split_system(prompt)[0]): prompt for prompt in prompts}.values():
+        # One prompt for each distinct system message stands for all.
+        prompt_of_system = {repr(split_system(prompt)[0]): prompt for prompt in prompts}
+        for prompt in prompt_of_system.values():
             require_system_prompt(prompt, tokenizer, self.template_kwargs)
         parts = {"train": self.train, "holdout": self.holdout}
         # Both parts are measured first, because the advice names the longest prompt of all.
@@ -243,9 +244,8 @@ class Task(Shown):
         if changes:
             head = ("rows", "what happened", "one of them (the first row is row 0)")
             yield Table(changes, head, right=(0,), wide=(2,))
-        first = self.train[0]
         title = "The first training prompt, whose answer is"
-        answer = first["answer"]
+        answer = self.train[0]["answer"]
         yield Html(f"{title} {answer!r}:", f"{title} <code>{escaped(answer)}</code>:")
         [prompt] = self.starting_prompts(self.train.select([0]))
         if self.tokenizer is None:

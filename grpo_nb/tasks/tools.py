@@ -26,17 +26,19 @@ Tool = Callable[..., Any]
 class Tools:
     """The tools of a task, and the limits of an episode."""
 
-    functions: tuple[Tool, ...] = ()
-    environment: type | None = None
+    functions: tuple[Tool, ...]
+    environment: type | None
     """Class whose public methods are tools; each completion has an object of its own."""
-    rounds: int = 8
+    rounds: int
     """Number of times in an episode that the model may call tools."""
-    seconds_per_call: float = 10.0
+    seconds_per_call: float
+    """Longest time of a call. A longer one is stopped."""
 
     def __post_init__(self) -> None:
         require_number("rounds", self.rounds, 1)
         require_number("seconds_per_call", self.seconds_per_call, 0.01, is_whole=False)
-        if hasattr(self.environment, "get_reward"):  # TRL adds it after the weighted rewards
+        # TRL adds the result of `get_reward` after the weighted rewards.
+        if hasattr(self.environment, "get_reward"):
             name = self.environment.__name__
             raise ValueError(
                 f"TRL would add {name}.get_reward to the score, unweighted and unlogged. Rename it "
@@ -61,7 +63,7 @@ class Tools:
 
     @property
     def _methods(self) -> list[Tool]:
-        """The public methods of the environment, as TRL finds them; none if it is None."""
+        """The public methods of the environment, as TRL finds them; none without an environment."""
         methods = inspect.getmembers(self.environment, inspect.isfunction)
         return [m for name, m in methods if name != "reset" and not name.startswith("_")]
 

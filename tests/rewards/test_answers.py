@@ -113,6 +113,8 @@ OPTIONS = [
     "$\\frac12$ of it",
     "**bold** words",
     "Rome (Italy)",
+    "a city",
+    "To be a doctor",
 ]
 
 

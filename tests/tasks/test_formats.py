@@ -45,12 +45,12 @@ def test_format_of_template_that_opens_the_tag() -> None:
         def apply_chat_template(self, *args: object, **kwargs: object) -> str:
             return "<|im_start|>assistant\n<think>\n"
 
-    opened = formats.think_answer().for_template(Opens())
+    opened = formats.think_answer().for_template(Opens(), {})
     rest = "short</think><answer>7</answer>"
     assert opened.is_exact(rest)
     assert opened.completeness(rest) == 1
     assert not formats.think_answer().is_exact(rest)
-    assert not formats.xml().for_template(Opens()).is_opened_by_template
+    assert not formats.xml().for_template(Opens(), {}).is_opened_by_template
 
 
 PIECES = st.sampled_from(

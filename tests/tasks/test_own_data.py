@@ -449,6 +449,23 @@ def test_holdout_is_read_like_the_training_rows() -> None:
     assert task.dropped["in holdout, with an empty question"] == 1
 
 
+@pytest.mark.parametrize(
+    ("cell", "held_cell", "stored"),
+    [
+        pytest.param(3, "3", ["3", "3"], id="number and text"),
+        pytest.param({"a": 1}, {"b": 2}, ['{"a": 1}', '{"b": 2}'], id="other keys"),
+        pytest.param({"a": 3}, {"a": 2.5}, ['{"a": 3}', '{"a": 2.5}'], id="other numbers"),
+        pytest.param({"a": 1}, "none", ['{"a": 1}', "none"], id="dict and text"),
+        pytest.param({"a": 1}, {"a": 2}, [{"a": 1}, {"a": 2}], id="one type"),
+    ],
+)
+def test_cells_of_both_parts_are_stored_alike(cell: Any, held_cell: Any, stored: list) -> None:
+    held = [{**row, "own": held_cell} for row in TEST]
+    task = gn.load_task(rows_of(["p", "q"], own=[cell] * 2), holdout=held)
+    assert [task.train[0]["own"], task.holdout[0]["own"]] == stored
+    assert repr(task.train[0]["own"]) == repr(stored[0])
+
+
 def test_training_rows_that_are_held_out_are_left_out() -> None:
     overlap = [{"question": "question  3", "answer": "3"}]
     task = gn.load_task(TRAIN, holdout=[*TEST, *overlap])
