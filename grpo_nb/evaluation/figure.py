@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from grpo_nb.core.palette import BLUE, GREY, INK
 from grpo_nb.evaluation.results import MEASURES
-
-if TYPE_CHECKING:
-    from grpo_nb.evaluation.comparison import Comparison
 
 MARKERS = {"before": (GREY, "s"), "after": (BLUE, "o")}
 """Colour and marker of each model. The markers tell the models apart in grey."""
@@ -20,8 +17,12 @@ LINE_INCHES = 0.42
 """Height of the line of one model."""
 
 
-def comparison_figure(comparison: Comparison) -> Figure:
-    """Draw the measures of each model. A measure that was not taken is left out."""
+def comparison_figure(comparison: Any) -> Figure:
+    """Draw the measures of each model. A measure that was not taken is left out.
+
+    Args:
+        comparison: A `Comparison`.
+    """
     measures = [name for name, result in comparison.results.items() if result is not None]
     height = 1.0 + LINE_INCHES * len(measures) * len(MARKERS)
     figure = Figure(figsize=(8.0, height), layout="constrained", facecolor="none")

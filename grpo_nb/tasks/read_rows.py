@@ -60,7 +60,7 @@ def read_rows(source: Source, split: str = "train") -> SourceRows:
 
     if isinstance(source, (str, Path)):
         if str(source).lower().endswith(FILES):
-            return _read_file(Path(source))
+            return _read_file(Path(source).expanduser())
         return _read_hub(str(source), split)
     if isinstance(source, Mapping):
         if split not in source:
