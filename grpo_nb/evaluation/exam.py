@@ -301,10 +301,11 @@ def shared_start(run: Run) -> Chat:
     If the prompts have system messages of their own, return the system prompt of the format.
     """
     prompts = [row["prompt"] for row in run.holdout]
-    # A task may hold out no questions. The prompts of its training start in the same way.
-    if not prompts and run.steps:
-        groups = run.step(run.steps[0]).groups
-        prompts = [group.messages for group in groups]
+    # A task may hold out no questions. The prompts of its training start in the same way. A step can
+    # have a single prompt, so several are read.
+    if not prompts:
+        first_steps = [run.step(step) for step in run.steps[:10]]
+        prompts = [group.messages for step in first_steps for group in step.groups]
     starts = [prompt[:-1] for prompt in prompts]
     shared = []
     # The prompts of conversations have different lengths.

@@ -60,8 +60,10 @@ _BASE = re.compile(r"[0-9]_\{")
 # A symbol with primes, such as f', y'', x_{1}' or x'_{1}. math-verify drops the primes.
 _PRIMED = re.compile(r"([A-Za-z])(?:_\{(\w+)\})?\s*('+)(?:_\{(\w+)\})?")
 # The h of `\pi r^2 h` or the b of `2ab`, which math-verify drops as a unit. After a mere number it
-# is one.
-_LAST_VARIABLE = re.compile(r"(.*(?<![\\A-Za-z])[A-Za-z](?:[A-Za-z]*|.*[\d}\s]))([A-Za-z])")
+# is one. The imaginary unit and `dx` keep their meaning.
+_LAST_VARIABLE = re.compile(
+    r"(.*(?<![\\A-Za-z])(?:(?!d[A-Za-z]$)[A-Za-hj-z]+|[A-Za-z].*[\d}\s]))([A-Za-hj-z])"
+)
 # Letters that are a product, such as mgh, ab or ix. Nearly all words but these have other vowels or
 # are longer.
 _PRODUCT = re.compile(
@@ -251,6 +253,9 @@ def _as_read_by_math_verify(expression: str) -> str:
     >>> _as_read_by_math_verify("y' + 1"), _as_read_by_math_verify(r"\pi r^2 h")
     ('y_{prime1} + 1', '\\pi r^2 {h}')
     """
+    with_unit = _WITH_UNIT.fullmatch(expression)
+    if with_unit and unit_name(with_unit[2]):
+        return expression
     expression = _PRIMED.sub(_unprimed_symbol, expression)
     last = _LAST_VARIABLE.fullmatch(expression)
     return f"{last[1]}{{{last[2]}}}" if last else expression

@@ -37,7 +37,7 @@ PRIVATE_PART = re.compile(
     r"""(?<=://)[^\s/'"]*@
     | (?P<key>[?&][\w-]*(?i:token|key|password|secret)[\w-]*=)[^&\s'"]+
     | (?<![\w/.:<~])
-      (?:[A-Za-z]:\\+Users|/home|/Users)[/\\]+[\w.-]+(?=[\s'",;:)\]]|$)
+      (?P<home>(?:[A-Za-z]:\\+Users|/home|/Users)[/\\]+[\w.-]+)(?=[\s'"`,;:)\]}>]|$)
     | (?<![\w/.:<~])
       (?:~|[A-Za-z]:\\+Users
         |/(?:home|root|Users|mnt|media|content|kaggle|workspace|tmp|data|work))
@@ -170,8 +170,11 @@ def without_private_parts(value: Any) -> Any:
 
 def _public_part(match: re.Match[str]) -> str:
     """Return what a text shows in place of a private part."""
-    # Keys leave "[removed]", so that code with a gap does not look complete. Folders leave nothing.
-    return f"{match['key']}[removed]" if match["key"] else ""
+    # Keys and whole paths leave "[removed]", so that code with a gap does not look complete. Folders
+    # before a name leave nothing.
+    if match["key"]:
+        return f"{match['key']}[removed]"
+    return "[removed]" if match["home"] else ""
 
 
 def public_settings(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -41,10 +41,11 @@ _OPTION_LETTER = re.compile(
 )
 # A letter followed by one of these words, or by a second letter, is not a clear choice: "B or C",
 # "B, C", "B is wrong". "B) Romeo and Juliet" is refused too. The s of "Newton's" is no letter, nor
-# is the article in "B) a dog".
+# is the article in "B) a dog". In "B) A is also right" it is a letter.
 _HEDGE = re.compile(
-    r"(?i)\b(?:or|nor|and|not|but|if|wrong|maybe|either|instead|rather"
-    r"|(?<!\w')(?:[b-z]|a(?!\s+\w{2})))\b"
+    r"(?i)\b(?:or|nor|and|not|but|if|wrong|maybe|either|instead|rather|(?<!\w')(?:[b-z]"
+    r"|a(?!\s+(?!(?:is|was|are|as|seems|looks|also|too|works|fits|can|could|may|might|would)\b)"
+    r"\w{2})))\b"
 )
 # Only after two letters or a closing wrapper: n! is not n.
 _END_OF_SENTENCE = re.compile(r"""(?:(?<=[^\W\d_]{2})|(?<=[*"'_`]))[.!]+$""")

@@ -3,6 +3,7 @@
 import itertools
 import json
 import numbers
+import pprint
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -180,14 +181,14 @@ def _choose_columns(names: Sequence[str], columns: Columns, described_as: str) -
 def _are_lists_of_texts(cells: Iterable[Any], changes: Changes) -> bool:
     """Return True if the lists in a column hold only texts. Some may be empty, not all.
 
-    Empty items do not count. If only some lists hold only texts, a note says so.
+    None and NaN do not count as items. If only some lists hold only texts, a note says so.
     """
     text_lists = []
     other_lists = []
     for cell in cells:
         if not isinstance(cell, (list, tuple)):
             continue
-        items = list(filter(_is_filled, cell))
+        items = [item for item in cell if isinstance(item, str) or _is_filled(item)]
         if not all(isinstance(item, str) for item in items):
             other_lists.append(cell)
         elif items:
@@ -369,7 +370,8 @@ def _is_changed_by_arrow(values: list[Any]) -> bool:
     except (ValueError, TypeError, OverflowError):  # pyarrow's own errors are of these kinds
         return True
     has_dicts = "struct" in str(array.type)
-    return has_dicts and repr(array.to_pylist()) != repr(values)
+    # `pformat` sorts the keys of dicts. 3 and 3.0 differ.
+    return has_dicts and pprint.pformat(array.to_pylist()) != pprint.pformat(values)
 
 
 def _stored_as_text(value: Any) -> str | None:

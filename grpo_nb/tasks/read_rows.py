@@ -6,6 +6,7 @@ For other kinds of files, read the file yourself and give a DataFrame (docs/guid
 import io
 import itertools
 import json
+import os
 import random
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -60,7 +61,7 @@ def read_rows(source: Source, split: str = "train") -> SourceRows:
 
     if isinstance(source, (str, Path)):
         if str(source).lower().endswith(FILES):
-            return _read_file(Path(source).expanduser())
+            return _read_file(Path(os.path.expanduser(source)))
         return _read_hub(str(source), split)
     if isinstance(source, Mapping):
         if split not in source:

@@ -284,6 +284,23 @@ def test_run_without_held_out_rows_starts_as_in_training(run: gn.runs.Run) -> No
     assert start[0]["role"] == "system"
 
 
+def test_conversation_of_a_single_prompt_is_not_shared(run: gn.runs.Run) -> None:
+    (run.path / "holdout.jsonl").write_text("")
+    system, *_ = shared_start(run)
+    for step in run.steps:
+        rows = run.completions(step)
+        talk = [
+            {"role": "user", "content": f"I am {step}."},
+            {"role": "assistant", "content": "hi"},
+        ]
+        question = {"role": "user", "content": "What is 1 + 1?"}
+        # Each step has one prompt, with a conversation of its own.
+        rows["prompt"] = json.dumps([system, *talk, question])
+        rows["group"] = 0
+        rows.to_parquet(run.completions_file(step))
+    assert shared_start(run) == [system]
+
+
 def test_ask_without_questions_is_refused(run: gn.runs.Run) -> None:
     with pytest.raises(ValueError, match="questions is empty"):
         gn.ask(run, [])

@@ -135,6 +135,14 @@ def test_option_copied_in_any_spelling_is_right(question: str, option: str, make
     assert scores == [1.0, 0.0, 0.0]
 
 
+@pytest.mark.parametrize("make", [correctness, rewards.maths])
+def test_letter_a_after_another_option_is_no_article(make) -> None:
+    prompts = ["Which? A) cat B) a dog C) bird"] * 2
+    completions = [slot("B) a dog"), slot("B) A is also right")]
+    scores = make()(completions=completions, answer=["B"] * 2, prompts=prompts)
+    assert scores == [1.0, 0.0]
+
+
 ASKED_BEFORE = [
     {"role": "user", "content": "Which city?\nA) Paris\nB) Rome"},
     {"role": "assistant", "content": "", "tool_calls": []},

@@ -196,6 +196,14 @@ def test_part_of_another_expression_is_no_copy(
         pytest.param(r"\pi r^2", r"\pi r^2 h", 0.0, id="without the last letter"),
         pytest.param(r"\frac{ab}{2}", r"\frac{1}{2}ab", 1.0, id="triangle"),
         pytest.param("2ba", "2ab", 1.0, id="two letters in another order"),
+        pytest.param("bi+a", "a+bi", 1.0, id="imaginary unit"),
+        pytest.param("3i+x", "x+3i", 1.0, id="imaginary unit after a number"),
+        pytest.param("a+b", "a+bi", 0.0, id="without the imaginary unit"),
+        pytest.param("dx e^{x}", "e^{x} dx", 1.0, id="differential"),
+        pytest.param(
+            r"\sqrt{50}", r"5\sqrt{2} units", 1.0, id="without the unit of the gold answer"
+        ),
+        pytest.param("3 + x hours", "x + 3 hours", 1.0, id="unit after a sum"),
         pytest.param("2a", "2ab", 0.0, id="without the second letter"),
         pytest.param("2", "2ab", 0.0, id="without both letters"),
         pytest.param(r"\pi r^2 h", r"\pi r^2", 0.0, id="with another last letter"),

@@ -208,6 +208,12 @@ def test_empty_list_among_lists_of_texts_is_no_answer() -> None:
     assert task.dropped == {"with an empty answer": 1}
 
 
+def test_lists_with_blank_texts_alone_are_no_answer() -> None:
+    task = gn.load_task(rows_of(["Paris", [""], "Rome"]), holdout=1)
+    assert answers(task) == ["Paris", "Rome"]
+    assert task.dropped == {"with an empty answer": 1}
+
+
 def test_lists_of_answers_are_right_after_a_single_answer() -> None:
     row = load_holdout(rows_of(["Paris", ["NYC", "New York"]])).holdout[1]
     text = "<answer>New York</answer>"
@@ -457,6 +463,12 @@ def test_holdout_is_read_like_the_training_rows() -> None:
         pytest.param({"a": 3}, {"a": 2.5}, ['{"a": 3}', '{"a": 2.5}'], id="other numbers"),
         pytest.param({"a": 1}, "none", ['{"a": 1}', "none"], id="dict and text"),
         pytest.param({"a": 1}, {"a": 2}, [{"a": 1}, {"a": 2}], id="one type"),
+        pytest.param(
+            {"a": 1, "b": 2},
+            {"b": 3, "a": 4},
+            [{"a": 1, "b": 2}, {"a": 4, "b": 3}],
+            id="keys in another order",
+        ),
     ],
 )
 def test_cells_of_both_parts_are_stored_alike(cell: Any, held_cell: Any, stored: list) -> None:

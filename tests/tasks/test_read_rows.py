@@ -126,6 +126,12 @@ def test_broken_file_error_names_file_and_line(name: str, tmp_path: Path) -> Non
         read_rows(tmp_path / name)
 
 
+def test_file_whose_name_begins_with_a_tilde_is_read(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("~rows.jsonl").write_bytes(LINES)
+    assert list(read_rows("~rows.jsonl").rows) == ROWS
+
+
 def test_path_in_the_home_folder_is_read(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "rows.jsonl").write_bytes(LINES)
