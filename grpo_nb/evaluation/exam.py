@@ -301,8 +301,8 @@ def shared_start(run: Run) -> Chat:
     If the prompts have system messages of their own, return the system prompt of the format.
     """
     prompts = [row["prompt"] for row in run.holdout]
-    # A task may hold out no questions. The prompts of its training start in the same way. A step can
-    # have a single prompt, so several are read.
+    # A task may hold out no questions. The prompts of its training start in the same way. A step
+    # can have a single prompt, so several are read.
     if not prompts:
         first_steps = [run.step(step) for step in run.steps[:10]]
         prompts = [group.messages for step in first_steps for group in step.groups]

@@ -170,8 +170,8 @@ def without_private_parts(value: Any) -> Any:
 
 def _public_part(match: re.Match[str]) -> str:
     """Return what a text shows in place of a private part."""
-    # Keys and whole paths leave "[removed]", so that code with a gap does not look complete. Folders
-    # before a name leave nothing.
+    # Keys and whole paths leave "[removed]", so that code with a gap does not look complete.
+    # Folders before a name leave nothing.
     if match["key"]:
         return f"{match['key']}[removed]"
     return "[removed]" if match["home"] else ""
