@@ -236,6 +236,9 @@ sampled
 #
 # And in each group of the 83 other remarks, a sampled *neutral* is wrong and pushed down. What pays most often wins. (Other causes are
 # possible: *on the first floor* praises nothing and blames nothing.) Exercise 2 gives the mood more rows.
+#
+# Now read the two remarks. The reason is right (*is a fact*, as in the example of the prompt), and the answer does not follow from it. The
+# reward looks at the answer and at the length of the reason, so nothing asks the model for a reason that leads to its answer.
 # </details>
 
 # %%
