@@ -25,6 +25,7 @@ from grpo_nb.rewards.math_shapes import (
     Shape,
     boxed_answers,
     normalize_latex,
+    split_name,
     without_spaces,
 )
 from grpo_nb.rewards.math_worker import are_equal_expressions
@@ -211,12 +212,22 @@ def _has_same_parts(given: str, gold: str) -> bool:
         return False
     if len(shape.parts) != len(gold_shape.parts):
         return False
-    if _INEQUALITY.search(gold) and len(set(_AND_OR.findall(f"{given} {gold}"))) > 1:
-        # `x > 1 and x < 3` is not `x > 1 or x < 3`.
+    is_of_one_variable = _is_of_one_variable(shape.parts)
+    # The roots of an equation, `x = 1 and x = 2`, are also `x = 1 or x = 2`. But `x = 1 and y = 2`
+    # is not `x = 1 or y = 2`, and `x > 1 and x < 3` is not `x > 1 or x < 3`.
+    needs_same_word = _INEQUALITY.search(gold) or (kinds == {NAMED} and not is_of_one_variable)
+    if needs_same_word and len(set(_AND_OR.findall(f"{given} {gold}"))) > 1:
         return False
-    if kinds in ({LIST}, {NAMED}):
+    # `x_1 = 3, x_2 = 2` is the list 2, 3 too.
+    is_list_of_roots = gold_shape.kind == LIST and is_of_one_variable
+    if kinds in ({LIST}, {NAMED}) or is_list_of_roots:
         return _is_same_in_any_order(shape.parts, gold_shape.parts)
     return all(map(_is_same_normalized, shape.parts, gold_shape.parts))
+
+
+def _is_of_one_variable(parts: Sequence[str]) -> bool:
+    """Return True if all parts have the same name, whatever its index: `x_{1} = 2, x_{2} = 3`."""
+    return len({split_name(part)[0].partition("_")[0] for part in parts}) == 1
 
 
 def _is_same_in_any_order(parts: Sequence[str], gold_parts: Sequence[str]) -> bool:
