@@ -303,5 +303,6 @@ def _read_replies(cache: str | Path | None) -> dict[str, str]:
             # A process that was killed leaves an incomplete line, and a person may write any line.
             with contextlib.suppress(ValueError, TypeError):
                 key, reply = json.loads(line)
-                replies[key] = reply
+                if isinstance(reply, str):
+                    replies[key] = reply
     return replies
