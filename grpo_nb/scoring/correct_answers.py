@@ -30,9 +30,9 @@ from grpo_nb.rewards.base import (
 from grpo_nb.rewards.code import code_tests
 from grpo_nb.scoring.last_answer import last_candidates, recurring_labels
 from grpo_nb.scoring.record import is_from_kit
-from grpo_nb.scoring.scores import score, score_as_trial
+from grpo_nb.scoring.scores import score_as_trial
 from grpo_nb.tasks.answers import folded
-from grpo_nb.tasks.formats import AnswerFormat, bare, xml
+from grpo_nb.tasks.formats import AnswerFormat, bare
 
 _TRIED_ROWS = 8
 """Rows whose gold answers are scored to find a function's full score. Each call may cost money."""
@@ -133,6 +133,7 @@ def choose_grader(
     Raises:
         RewardError: The function failed.
 
+    >>> from grpo_nb.tasks.formats import xml
     >>> def twice(completions, answer, **columns):
     ...     return [2.0 * (gold in text) for text, gold in zip(completions, answer)]
     >>> rows = [{"question": "1 + 1?", "answer": "2"}]
@@ -196,8 +197,14 @@ def grader_in_words(grader: Grader) -> str:
             f"answers to which {grader.name}() gives {grader.full_score:g} or more "
             f"({grader.reason})"
         )
-    # Neither weight, nor format, nor name affects which answers are correct.
-    shown = dataclasses.replace(grader, weight=type(grader).weight, format=xml(), name="")
+    # Weight, format and name do not affect which answers are correct. A default is not shown.
+    grader_class = type(grader)
+    shown = dataclasses.replace(
+        grader,
+        weight=grader_class.weight,
+        format=grader_class.format,
+        name=grader_class.name,
+    )
     return f"answers to which {shown!r} gives the full score"
 
 
@@ -236,8 +243,7 @@ def grader_scores(
         function_arguments = function_arguments or {"completions": texts, "rows": rows}
         return _function_scores(grader.function, **function_arguments)
     # The questions may be asked in another format than that of the training.
-    grader = dataclasses.replace(grader, format=format)
-    return list(score(grader, texts, list(rows)).values[grader.__name__])
+    return _function_scores(dataclasses.replace(grader, format=format), texts, rows)
 
 
 def are_correct_anywhere(

@@ -203,5 +203,5 @@ def _last_formula(text: str) -> list[str]:
         formula = formulas[-1][formulas[-1].lastindex].strip()
     else:
         formula = _LEAD_IN.sub("", text.rpartition("\n")[2]).strip(_CLOSING)
-    # Of a chain of equations, `y = 2x = 4`, the last side is the result.
-    return [formula, formula.rpartition("=")[2]]
+    # The last side of a chain of equations, `y = 2x = 4`, is the result. `x <= 4` has no such side.
+    return [formula, re.split(r"(?<![<>!])=", formula)[-1]]
