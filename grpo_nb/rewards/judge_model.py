@@ -75,6 +75,9 @@ class JudgeReply(NamedTuple):
 class judge(Reward):
     """The score of a judge for each answer, from 0 (low end of the scale) to 1 (high end).
 
+    A judge reads the whole completion, which is called the answer here and in the prompt of the
+    judge.
+
     The score is None if the reply has no number, or a number outside the scale.
 
     All answers of a batch are sent together, and each answer is sent once. A reply is kept in

@@ -42,11 +42,11 @@ _ROUNDING = 1e-6
 
 @dataclass(frozen=True, kw_only=True)
 class FunctionGrader:
-    """A reward function as a grader: an answer with the full score is correct."""
+    """A reward function as a grader: an answer with the full score or more is correct."""
 
     function: RewardFunction
     full_score: float
-    """Lowest score of a correct answer."""
+    """Threshold of a correct answer. Answers to some questions may score more."""
     reason: str
     """Source of the full score, in words."""
     is_proven: bool = False

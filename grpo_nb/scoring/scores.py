@@ -51,7 +51,7 @@ _FLOAT32_MAX = 3.4028234663852886e38
 # TRL adds this to the standard deviation, so that it never divides by zero.
 _EPSILON = 1e-4
 
-NO_SPREAD = 1e-6
+SMALLEST_SPREAD = 1e-6
 """Scores closer than this are equal: `_EPSILON` shrinks their advantages to about nothing."""
 
 
