@@ -261,10 +261,10 @@ class Shape:
     name: str
     """Name of the answer: `x` in `x = 1`."""
     kind: str
-    """A list, ratio or expression, or the brackets of a tuple or interval, such as `[)`.
+    """A word ("list", "named", "ratio", "expression"), or a pair of brackets such as `[)`.
 
-    `x = 1, y = 2` is of the kind "named": each part has a name of its own. If all names are single
-    letters, the parts are sorted by name.
+    The kind of a tuple or interval is its pair of brackets. `x = 1, y = 2` is "named", because each
+    part has a name of its own. If all names are single letters, the parts are sorted by name.
     """
     parts: list[str]
 

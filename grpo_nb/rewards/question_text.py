@@ -21,7 +21,7 @@ _NOT_IN_NUMBERS = re.compile(r"[^0-9.]")
 # A), (a), B., [C], **D:** and \textbf{(E) }, but not the (x) of f(x), f'(x) or sin(x)
 _OPTION_MARK = re.compile(r"(?<!\w)(?<![A-Za-z']\((?=[n-z]))([A-Za-z])[)\].:][\s}*]*")
 _OPTIONS_IN_LIST = re.compile(r"\[([^\[\]]+)\]")
-# Matches at the start and the end of a word, but not inside a word.
+# Matches at every place except between two characters of a word.
 _EDGE = r"(?!(?<=\w)(?=\w))"
 # Not the system prompt: it may show how an answer is written, such as 1/2.
 _ASKING_ROLES = ("user", "tool")
@@ -89,6 +89,7 @@ def options_in_question(row: Mapping[str, Any]) -> list[tuple[str, str]]:
     [('A', 'Rome'), ('B', 'Paris')]
     """
     question = _text_of_prompt(row["prompts"])
+    # The text before the first option, and then letter and text of each option in turn.
     _, *marked = _OPTION_MARK.split(question)
     texts = marked[1::2]
     letters: Iterable[str] = marked[::2]

@@ -50,7 +50,7 @@ class FunctionGrader:
     reason: str
     """Source of the full score, in words."""
     is_proven: bool = False
-    """True if a gold answer scored above a wrong one and an empty completion."""
+    """True if a gold answer scored above all wrong answers (one or more) and empty completions."""
 
     @property
     def name(self) -> str:
@@ -147,7 +147,8 @@ def choose_grader(
     wrong_answers = [_wrong_answer(gold, golds) for gold in golds]
     in_format = [format.completion("reasoning", answer) for answer in [*golds, *wrong_answers]]
     texts = [*in_format, *[""] * len(golds)]
-    # Each text gets a new environment, because the function may change it.
+    # The rows of the gold answers, of the wrong answers and of the empty texts. Each text gets an
+    # environment of its own, because the function may change it.
     started_rows = [dict(start_episode(row)) for row in [*tried_rows] * 3]
     scores = _function_scores(reward, texts, started_rows, tokenizer=tokenizer) if texts else []
     # A text without a score is below every text with one.
