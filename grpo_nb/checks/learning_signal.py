@@ -37,7 +37,7 @@ from grpo_nb.scoring.correct_answers import (
     grader_in_words,
     grader_scores,
 )
-from grpo_nb.scoring.scores import NO_SPREAD, Scores, in_groups, score_as_trial
+from grpo_nb.scoring.scores import SMALLEST_SPREAD, Scores, in_groups, score_as_trial
 from grpo_nb.tasks.formats import AnswerFormat
 from grpo_nb.tasks.read_rows import sample_rows
 from grpo_nb.tasks.task import Task
@@ -135,7 +135,7 @@ class Baseline(Shown):
             "weight": pandas.Series(self.scores.weights, dtype=float),
             "mean": pandas.Series(means),
             "spread": deviations.mean(),
-            "differing_groups": (deviations > NO_SPREAD).sum(),
+            "differing_groups": (deviations > SMALLEST_SPREAD).sum(),
         }
         # With the index given, the rewards keep their order. Without it, pandas sorts them.
         return pandas.DataFrame(columns, index=list(means))
@@ -270,7 +270,7 @@ class Baseline(Shown):
 def _compare_group(totals: Sequence[float], is_right: Sequence[bool]) -> GroupResult:
     # TRL leaves a completion without any score out of its group.
     known = [total for total in totals if not math.isnan(total)]
-    if known and max(known) - min(known) > NO_SPREAD:
+    if known and max(known) - min(known) > SMALLEST_SPREAD:
         return "differs"
     if all(is_right):
         return "all right"
