@@ -8,6 +8,7 @@ wrong answer, and 1 if it scores like the right answer. GRPO learns from the wei
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -77,9 +78,10 @@ class TriedReward:
 def with_shares(probes: pandas.DataFrame, role: Role) -> pandas.DataFrame:
     """Return the probes with the column `share`."""
     # Compare within a row, because a right answer may score higher on one row than on another.
+    # A missing score is 0, as in TRL's sum.
     baseline = probes["row"].map(role.margins["baseline"])
     gain = probes["row"].map(role.margins["gain"])
-    return probes.assign(share=(probes["score"] - baseline) / gain)
+    return probes.assign(share=(probes["score"].fillna(0.0) - baseline) / gain)
 
 
 def find_faults(reward: TriedReward, prompt_layout: Layout) -> list[Finding]:
@@ -105,9 +107,10 @@ def _find_constant(reward: TriedReward) -> Iterable[Finding]:
     # the same score.
     layouts = ["", reward.role.layout.name]
     probes = reward.probes[reward.probes["layout"].isin(layouts)]
-    scores_of_rows = probes.groupby("row")["score"]
-    different_scores = scores_of_rows.nunique(dropna=False)
-    if different_scores.max() == 1:
+    # Next to a score, None is another score. If all are None, the range is NaN.
+    scores_of_rows = probes["score"].fillna(math.inf).groupby(probes["row"])
+    ranges = (scores_of_rows.max() - scores_of_rows.min()).fillna(0.0)
+    if ranges.max() <= tolerance_of(reward.probes):
         what = "right, wrong and nonsensical completions of a row all score the same"
         yield make_finding("constant", reward.name, what)
 

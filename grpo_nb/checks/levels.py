@@ -43,8 +43,7 @@ def _is_mastered(measured: Baseline) -> bool:
 
 def _gives_signal(measured: Baseline) -> bool:
     """Return whether groups differ, and not only in their format."""
-    # With a correct answer, the difference is not only one of the format.
-    return measured.counts["differs"] > 0 and measured.sampled_accuracy > 0
+    return measured.counts["differs"] > 0 and measured.has_answer_signal
 
 
 def choose_level(

@@ -282,7 +282,9 @@ class RewardReport(Shown):
                 # "critical" is an adjective and has no plural.
                 plural = "s" if count > 1 and severity != "critical" else ""
                 found.append(f"{count} {severity}{plural}")
-        verdict = f"Found: {', '.join(found)}." if found else "Nothing found."
+        verdict = "Nothing found." if self.checked else "Nothing was checked."
+        if found:
+            verdict = f"Found: {', '.join(found)}."
         return f"{verdict} {self.checked}".rstrip()
 
     def _parts(self) -> Iterable[Part]:
