@@ -75,7 +75,7 @@ CONSEQUENCES: dict[Verdict, str] = {
 ENOUGH_DIFFERING = 0.25
 """Share of groups that must differ, at the lower end of the interval, for the verdict "signal".
 
-Then at most four groups are sampled for one that teaches something.
+One group in four then teaches something.
 """
 
 

@@ -293,5 +293,5 @@ class RewardReport(Shown):
             yield f"  {name}: {role}"
         for finding in self.findings:
             yield from finding._parts()
-        for limit in self.limits:
-            yield f"not checked: {limit}"
+        for part in self.limits:
+            yield f"not checked: {part}"
