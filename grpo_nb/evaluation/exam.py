@@ -27,7 +27,7 @@ from grpo_nb.evaluation.subjects import (
 from grpo_nb.generation.samples import GeneratedCompletion
 from grpo_nb.rewards.answers import SlotReward, correctness
 from grpo_nb.rewards.base import RewardFunction, reward_list
-from grpo_nb.runs.run_folder import Run, questions_trained_on
+from grpo_nb.runs.run_folder import Run, all_trained_questions
 from grpo_nb.scoring.correct_answers import (
     Grader,
     anywhere_in_words,
@@ -260,7 +260,7 @@ class Exam:
 
     def _find_contamination(self) -> Contamination | None:
         """Return the questions that were trained on. Raise if there are any, unless allowed."""
-        trained = questions_trained_on(getattr(self.questions, "train", None), self._runs())
+        trained = all_trained_questions(getattr(self.questions, "train", None), self._runs())
         if not trained:
             return None  # Nobody could check, which is not the same as no contamination.
         contamination = find_contamination([row["question"] for row in self.rows], trained)
