@@ -28,7 +28,7 @@ from grpo_nb.generation.samples import GeneratedCompletion
 from grpo_nb.rewards.answers import SlotReward, correctness
 from grpo_nb.rewards.base import RewardFunction, reward_list
 from grpo_nb.rewards.code import code_tests
-from grpo_nb.runs.run_folder import Run, questions_trained_on
+from grpo_nb.runs.run_folder import Run, all_trained_questions
 from grpo_nb.scoring.correct_answers import (
     Grader,
     anywhere_in_words,
@@ -238,7 +238,7 @@ class Exam:
         None if there are none among the known training questions, but not all of them are known.
         """
         runs = self._runs()
-        trained = questions_trained_on(getattr(self.questions, "train", None), runs)
+        trained = all_trained_questions(getattr(self.questions, "train", None), runs)
         contamination = find_contamination([row["question"] for row in self.rows], trained)
         if not self.allow_contaminated:
             contamination.require_none()

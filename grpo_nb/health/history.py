@@ -16,6 +16,7 @@ from statistics import fmean, median
 from typing import Any
 
 from grpo_nb.core.statistics import Z_95, mann_whitney_z
+from grpo_nb.runs.rows import MEAN_LENGTH
 
 CLEAR_Z = 3.0
 """z-score of a shift that causes an alert. The rules test after every step, so a z-score of 2
@@ -221,7 +222,7 @@ class RunHistory:
         block = self.last_values("reward")
         is_better = mann_whitney_z(self.best_rewards, block) >= LIKELY_Z
         if is_better or not self.best_rewards:
-            lengths = self.last_values("completions/mean_length")
+            lengths = self.last_values(MEAN_LENGTH)
             self.best_rewards = block
             self.length_at_best = median(lengths) if lengths else 0.0
 

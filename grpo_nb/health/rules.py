@@ -43,6 +43,7 @@ from grpo_nb.health.trend import (
     z_since_start,
 )
 from grpo_nb.runs.alert import Severity
+from grpo_nb.runs.rows import MEAN_LENGTH
 
 LOW_POSITION = 0.2
 """Mean reward, relative to its range, up to which nearly all completions fail."""
@@ -262,7 +263,7 @@ def check_shares(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFind
 
 def _repeats_are_normal(history: RunHistory, trend: RewardTrend) -> bool:
     """Return True if completions are bare answers, or of unknown length, or have become right."""
-    is_long = history.mean("completions/mean_length") > SHORT_ANSWER_TOKENS
+    is_long = history.mean(MEAN_LENGTH) > SHORT_ANSWER_TOKENS
     has_learned = trend.is_above_start and main_position(history) >= HIGH_POSITION
     return has_learned or not is_long
 
@@ -342,7 +343,7 @@ def check_shifts(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFind
 
     # 3. Longer completions. The usual GRPO loss favours long wrong answers, because it averages
     # over the tokens of each answer (arXiv:2503.20783).
-    then, now = _clear_shift(history, "completions/mean_length")
+    then, now = _clear_shift(history, MEAN_LENGTH)
     is_longer = now >= LENGTH_GROWTH * max(then, history.length_at_best)
     last_rewards = history.last_values("reward", LONG_WINDOW)
     has_gained = mann_whitney_z(history.best_rewards, last_rewards) >= SLIGHT_Z

@@ -14,18 +14,7 @@ from grpo_nb.core.words import as_score, shorten
 from grpo_nb.rewards.answers import SlotReward
 from grpo_nb.rewards.base import RewardFunction, unwrap_partial
 from grpo_nb.rewards.format_rewards import xml_format, xml_tags
-from grpo_nb.scoring.scores import SMALLEST_SPREAD, Scores
-
-
-def effect_in_words(advantage: float) -> str:
-    """Return in words what training does to a completion with this advantage.
-
-    >>> effect_in_words(0.7), effect_in_words(-0.7), effect_in_words(0.0)
-    ('more likely', 'less likely', 'not moved')
-    """
-    if abs(advantage) < SMALLEST_SPREAD:
-        return "not moved"
-    return "more likely" if advantage > 0 else "less likely"
+from grpo_nb.scoring.scores import SMALLEST_SPREAD, Scores, effect_in_words
 
 
 def scores_view(scores: Scores) -> str:

@@ -1,7 +1,9 @@
 """Write the model card of a run and of its exports: model, data, rewards, results, settings.
 
-The card holds only what was measured or recorded. It is made to be published, so logins, keys, and
-paths in the usual places (`PRIVATE_PART`) are removed from its texts.
+The card holds only what was measured or recorded. It is made to be published. Therefore its texts
+show no paths in the usual places, and no logins and keys in addresses (`PRIVATE_PART`). Values with
+a secret name (`SECRET_NAME`) are left out. A key inside the source of a reward, such as
+`api_key = "..."`, is not recognised, so read a card before you publish it.
 """
 
 from __future__ import annotations
@@ -22,28 +24,39 @@ from grpo_nb.tasks.formats import AnswerFormat
 if TYPE_CHECKING:
     from huggingface_hub import ModelCardData
 
-#: The model that the embedded model was made of. The embedded weights were quantised to 4 bit and
+#: The model that the embedded model was made from. The embedded weights were quantised to 4 bit and
 #: back, so they differ from it, and an adapter trained on them must not name it as its base.
 ORIGIN_OF_EMBEDDED_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 
-#: Names of values that are secrets.
+#: Names of settings and of other recorded values that are secrets.
 SECRET_NAME = re.compile(r"(.*_)?(token|password|secret|key|credentials?)", re.IGNORECASE)
-#: Settings that mean nothing on another machine.
+#: Settings that the card leaves out: paths, which mean nothing on another machine, and the model,
+#: which the card names at its top.
 MACHINE_SETTINGS = frozenset({"run_root", "model", "logging_dir", "output_dir"})
-#: Parts of a text that are removed: in "http://me:pass@host/v1?api_key=5" the login and the value
-#: of the key, whose name stays; a home folder, such as "/home/me"; and the folders of a path in one
-#: of the usual places, such as "/home/me/" and "C:\\Users\\".
+#: Parts of a text that are removed.
 PRIVATE_PART = re.compile(
-    r"""(?<=://)[^\s/'"]*@
-    | (?P<key>[?&][\w-]*(?i:token|key|password|secret)[\w-]*=)[^&\s'"]+
-    | (?<![\w/.:<~])
-      (?P<home>(?:[A-Za-z]:\\+Users|/home|/Users)[/\\]+[\w.-]+)(?=[\s'"`,;:)\]}>]|$)
-    | (?<![\w/.:<~])
-      (?:~|[A-Za-z]:\\+Users
-        |/(?:home|root|Users|mnt|media|content|kaggle|workspace|tmp|data|work))
-      [/\\](?:[^\s'"/\\]+[/\\]+)*""",
+    r"""
+    # A login: "me:pass@" in "http://me:pass@host".
+    (?P<login>(?<=://)[^\s/'"]*@)
+    # A key: "5" in "?api_key=5". Its name stays.
+    | (?P<key_name>[?&][\w-]*(?i:token|key|password|secret)[\w-]*=)[^&\s'"]+
+    # A path starts no word, and follows no other path and no scheme except file.
+    | (?:(?<![\w/.:<~])|(?<=file://)|(?<=file:///))
+      (?:
+        # A home folder: "/home/me".
+        (?P<home>(?:[A-Za-z]:[/\\]+Users|/home|/Users)[/\\]+[\w.-]+)(?=[\s'"`,;:)\]}>]|$)
+        # The folders before a name: "/home/me/" in "/home/me/a.csv". Sources double a backslash.
+        | (?P<folders>
+            (?:~[/\\]
+              |(?:[A-Za-z]:[/\\]+Users
+                |/(?:home|root|Users|mnt|media|content|kaggle|workspace|tmp|data|work))
+               (?:/+|\\+/?))
+            (?:[^\s'"/\\]+(?:/+|\\+/?))*)
+      )""",
     re.VERBOSE,
 )
+#: Signs of a pattern or of an f-string, which plain names of folders do not have.
+PATTERN_SIGN = re.compile(r"[\[\](){}*+?|^$]")
 
 
 def write_model_card(run: Run) -> None:
@@ -77,6 +90,8 @@ def model_card(
     info = run.info
     settings = run.settings
     has_figure = (run.path / FIGURE).is_file()
+    comparison = run.comparison
+    contamination = comparison.contamination if comparison else None
     card = render(
         "runs/templates/card.md.jinja",
         run=run,
@@ -87,7 +102,8 @@ def model_card(
         model_name=Path(settings.model).name,
         is_embedded=settings.model == EMBEDDED_MODEL,
         origin=ORIGIN_OF_EMBEDDED_MODEL,
-        comparison=run.comparison,
+        comparison=comparison,
+        is_contaminated=contamination is not None and contamination.count > 0,
         measures=HOLDOUT_MEASURES,
         in_percent=in_percent,
         verification=verification,
@@ -170,11 +186,13 @@ def without_private_parts(value: Any) -> Any:
 
 def _public_part(match: re.Match[str]) -> str:
     """Return what a text shows in place of a private part."""
-    # Keys and whole paths leave "[removed]", so that code with a gap does not look complete.
-    # Folders before a name leave nothing.
-    if match["key"]:
-        return f"{match['key']}[removed]"
-    return "[removed]" if match["home"] else ""
+    # Keys, whole paths and patterns of paths leave "[removed]", so that code with a gap does not
+    # look complete. Folders before a name leave nothing.
+    if match["key_name"]:
+        return f"{match['key_name']}[removed]"
+    is_before_escape = match.string.startswith("\\", match.end())
+    is_pattern = match["folders"] and (is_before_escape or PATTERN_SIGN.search(match["folders"]))
+    return "[removed]" if match["home"] or is_pattern else ""
 
 
 def public_settings(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -54,11 +54,12 @@ def write_checkpoint(root: Path, step: int, fill: Callable[[Path], None]) -> Pat
             # Each file is on the disk before the manifest lists it, and the manifest before the
             # folder gets its name. A power cut in between leaves no folder that looks complete.
             files = {}
-            for file in staged.rglob("*"):
-                if file.is_file():
-                    name = file.relative_to(staged).as_posix()
-                    files[name] = {"sha256": sha256_of(file)}
-                    sync(file)
+            for path in staged.rglob("*"):
+                if path.is_file():
+                    name = path.relative_to(staged).as_posix()
+                    files[name] = {"sha256": sha256_of(path)}
+                # Folders too, because they hold the names of their files.
+                sync(path)
             manifest = staged / MANIFEST
             content = {"step": step, "files": files}
             manifest.write_text(json.dumps(content, indent=1))
@@ -138,7 +139,7 @@ def best_adapter_folder(run_folder: Path, step: int) -> Path:
 
 
 def best_adapters(run_folder: Path) -> list[tuple[int, Path]]:
-    """Return step and folder of each adapter that once had the best held-out score, in order."""
+    """Return step and folder of each adapter that was the best so far at its step, in order."""
     return _numbered_folders(run_folder / "best", "step-")
 
 
@@ -172,7 +173,7 @@ def sync(path: Path) -> None:
     try:
         os.fsync(descriptor)
     except OSError as error:
-        # Other errors mean that this drive cannot force a file or folder to the disk.
+        # After any other error, this drive cannot force a file or folder to the disk.
         if error.errno in (errno.EIO, *FULL_DISK_ERRNOS):
             raise
     finally:

@@ -1,4 +1,4 @@
-"""Draw the curves of a run from its rows: live in a cell, once, or of several runs in one figure.
+"""Draw the curves of one run, once or live in a cell, and those of several runs in one figure.
 
 By default a figure has three panels: the total reward, each reward, and the held-out scores. A
 panel of something that was not measured is left out. Background and ink work on light and dark
@@ -6,6 +6,7 @@ pages.
 """
 
 import base64
+import dataclasses
 import io
 import itertools
 import math
@@ -27,7 +28,7 @@ from grpo_nb.core.progress import CellOutput
 from grpo_nb.core.tables import Html, escaped
 from grpo_nb.core.words import displayable, require_choice
 from grpo_nb.runs.outcome import describe_run
-from grpo_nb.runs.rows import ACCURACY, HOLDOUT_MEASURES, Row
+from grpo_nb.runs.rows import ACCURACY, HOLDOUT_MEASURES, MEAN_LENGTH, Row
 
 #: With line styles, curves can be told apart without colour too.
 LINE_STYLES = ("-", "--", "-.", ":")
@@ -37,7 +38,7 @@ CAPTION_LINE_CHARACTERS = 125
 MAX_CAPTION_CHARACTERS = 600
 #: Most characters of the name of a reward next to a panel.
 MAX_REWARD_NAME = 20
-#: Most characters of the name of a run there. Automatic names have 26, and differ at their end.
+#: Most characters of the name of a run next to a panel. Automatic names have 26 characters.
 MAX_RUN_NAME = 26
 
 WIDTH_INCHES = 10.0
@@ -46,7 +47,7 @@ CAPTION_LINE_INCHES = 0.2
 PANELS_PER_ROW = 3
 #: Largest distance between the labels of lines, as a share of the panel's height.
 LABEL_DISTANCE = 0.13
-#: A panel is about this many pixels wide. More points than two for each pixel only cost time.
+#: Approximate width of a panel. More than two points per pixel cost time and show nothing more.
 PANEL_PIXELS = 250
 
 
@@ -71,10 +72,11 @@ class CurvePanel:
 TOTAL = CurvePanel("Total reward", "reward", "weighted sum")
 EACH_REWARD = CurvePanel("Each reward", "", "mean, unweighted")
 HOLDOUT = CurvePanel("Held-out questions", ACCURACY, "share, 95 % interval", is_share=True)
+HOLDOUT_ACCURACY = dataclasses.replace(HOLDOUT, unit="share correct")
 KL = CurvePanel("KL", "kl", "nats")
 OTHER_PANELS = (
     KL,
-    CurvePanel("Completion length", "completions/mean_length", "tokens, mean"),
+    CurvePanel("Completion length", MEAN_LENGTH, "tokens, mean"),
     CurvePanel("Truncated", "completions/clipped_ratio", "share of completions", is_share=True),
     CurvePanel("No learning signal", "frac_reward_zero_std", "share of groups", is_share=True),
     CurvePanel("Entropy", "entropy", "nats"),
@@ -169,7 +171,7 @@ def _metric_curves(
     if panel.metric not in table:
         return []
     # Held-out scores are few, and each is a mean over questions already.
-    window = 1 if panel is HOLDOUT else smoothing_window(len(table))
+    window = 1 if panel is HOLDOUT_ACCURACY else smoothing_window(len(table))
     return [Curve(table[panel.metric].dropna(), label, number, window)]
 
 
@@ -274,7 +276,10 @@ def _draw_curve(axis: Axes, curve: Curve) -> Line2D:
 
 
 def _thinned(values: pandas.Series) -> pandas.Series:
-    """Return the lowest and the highest value below each pixel of a panel, which look the same."""
+    """Return only the lowest and the highest value of each pixel, and both ends of the line.
+
+    The line looks the same as with all values.
+    """
     if len(values) <= 2 * PANEL_PIXELS:
         return values
     pixels = numpy.arange(len(values)) * PANEL_PIXELS // len(values)
@@ -303,7 +308,8 @@ def _label_lines(axis: Axes, labels: Mapping[Line2D, str]) -> None:
 
 
 def _one_line(text: str, limit: int) -> str:
-    """Return a text as one short line. A run can come from somebody else."""
+    """Return a text as one line of at most `limit` characters, without control characters."""
+    # The text can be from a run that somebody sent.
     line = displayable(" ".join(text.split()))
     if len(line) <= limit:
         return line
@@ -317,7 +323,7 @@ def overlay(runs: Sequence[Any], names: Sequence[str]) -> Figure:
         runs: The runs.
         names: Name of each run in the figure.
     """
-    curves: dict[CurvePanel, list[Curve]] = {TOTAL: [], HOLDOUT: [], KL: []}
+    curves: dict[CurvePanel, list[Curve]] = {TOTAL: [], HOLDOUT_ACCURACY: [], KL: []}
     for number, (run, name) in enumerate(zip(runs, names, strict=True)):
         table = curve_table(run.rows)
         # Names of runs often differ only at the end.
@@ -350,8 +356,8 @@ def figure_html(figure: Figure, words: str) -> Html:
 class LivePlot:
     """The training figure in a notebook cell, updated in place. It never clears other output.
 
-    The first rows and the last row are always drawn. In between, a redraw waits until all redraws
-    together take at most a two-hundredth of the time.
+    The first two updates and the last one are always drawn. In between, each redraw is followed by
+    a pause of 200 times its duration, so that redraws take at most a two-hundredth of the time.
 
     Args:
         run: The run that is shown.

@@ -6,15 +6,15 @@ Everything that a model, a user or a data set wrote is escaped. Nothing here nee
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.core.pages import render, style_tag
 from grpo_nb.core.words import as_score, displayable, shorten
-from grpo_nb.lab.views import effect_in_words
 from grpo_nb.rewards.base import completion_text
-from grpo_nb.scoring.scores import SMALLEST_SPREAD
+from grpo_nb.scoring.scores import SMALLEST_SPREAD, effect_in_words
 from grpo_nb.tasks.tools import transcript
 
 if TYPE_CHECKING:
@@ -119,7 +119,16 @@ class CompletionGroup:
         Totals that are all NaN count as spread, so that missing scores are not reported as equal.
         """
         totals = self.table["total"]
-        return not totals.max() - totals.min() <= SMALLEST_SPREAD
+        difference = float(totals.max() - totals.min())
+        return math.isnan(difference) or difference > SMALLEST_SPREAD
+
+    @property
+    def has_signal(self) -> bool:
+        """True if GRPO learns from the group: the totals differ, and not all of them are NaN.
+
+        TRL sets the advantage of a completion without any score to 0.
+        """
+        return self.has_spread and not all(self.table["total"].isna())
 
     def __repr__(self) -> str:
         # As literals, so that a terminal executes no control characters.
@@ -150,8 +159,8 @@ class StepGroups:
 
     @property
     def signal_count(self) -> int:
-        """Number of groups with a learning signal: the totals of their completions differ."""
-        return sum(group.has_spread for group in self.groups)
+        """Number of groups with a learning signal (`CompletionGroup.has_signal`)."""
+        return sum(group.has_signal for group in self.groups)
 
     def __repr__(self) -> str:
         # The name of a run's folder is part of the title, and can hold any character.
@@ -166,9 +175,9 @@ def _view(name: str, **values: Any) -> str:
     """Return a view from `templates` as HTML, together with its style sheet."""
     markup = render(
         f"runs/templates/{name}.jinja",
-        number=as_score,
+        as_score=as_score,
         effect_in_words=effect_in_words,
-        shown=shorten,
+        shorten=shorten,
         **values,
     )
     return f'{style_tag("runs/viewer.css")}<div class="gn-lab">{markup}</div>'

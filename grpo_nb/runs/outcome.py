@@ -32,14 +32,14 @@ class Rise:
         last_mean: Mean reward over the last third of the steps.
         p_value: Probability that a model which learns nothing shows a rise at least as clear; 1
             with too few steps.
-        steps: Number of logged steps with a finite reward. With `logging_steps=5`, a logged step
-            is the mean of five steps.
+        step_count: Number of logged steps with a finite reward. With `logging_steps=5`, a logged
+            step is the mean of five steps.
     """
 
     first_mean: float
     last_mean: float
     p_value: float
-    steps: int
+    step_count: int
 
     @property
     def is_clear(self) -> bool:
@@ -52,15 +52,15 @@ class Rise:
     @property
     def claim(self) -> str:
         """Beginning of every sentence about the reward of a run, so that all sentences agree."""
-        if self.steps == 0:
+        if self.step_count == 0:
             return "No step has a finite reward"
-        if self.steps < MIN_STEPS:
+        if self.step_count < MIN_STEPS:
             return (
                 f"The last logged reward is {self.last_mean:.2f} (fewer than {MIN_STEPS} logged "
                 "steps are too few to show a rise)"
             )
-        third = self.steps // 3
-        start = f"{self.first_mean:.2f} (first {third} of {self.steps} logged steps)"
+        third = self.step_count // 3
+        start = f"{self.first_mean:.2f} (first {third} of {self.step_count} logged steps)"
         end = f"{self.last_mean:.2f} (last {third})"
         if self.is_clear:
             return f"The reward rose from {start} to {end}"
@@ -76,7 +76,7 @@ class Rise:
                 f"{self.claim}. A model that learns nothing would show such a rise less than once "
                 f"in {runs:,} runs."
             )
-        if self.steps == 0:
+        if self.step_count == 0:
             return (
                 f"{self.claim}. gn.check_rewards(rewards, task) shows whether a reward causes this."
             )
@@ -111,7 +111,7 @@ def reward_rise(rows: Sequence[Row]) -> Rise:
         first_mean=mean(values[:third]),
         last_mean=mean(values[-third:]),
         p_value=p_value,
-        steps=len(values),
+        step_count=len(values),
     )
 
 
@@ -125,14 +125,14 @@ def describe_run(rows: Sequence[Row], reference: str) -> str:
     if not rows:
         return "No step has been logged yet."
     rise = reward_rise(rows)
-    if not rise.steps:
+    if not rise.step_count:
         return f"{rise.claim}."
     parts = [rise.claim]
     # The test and the curves leave these steps out, so the sentence must not hide them.
-    broken = sum("reward" in row for row in rows) - rise.steps
+    broken = sum("reward" in row for row in rows) - rise.step_count
     if broken:
         parts.append(f"it was NaN or infinite at {broken} further logged steps")
-    last = rows[-max(1, rise.steps // 3) :]
+    last = rows[-max(1, len(rows) // 3) :]
     kl = metric_values(last, "kl")
     parts.append(f"KL to {reference} {mean(kl):.3f}" if kl else "KL not measured")
     truncated = metric_values(last, "completions/clipped_ratio")
@@ -204,7 +204,7 @@ def decide_outcome(rise: Rise, comparison: Any, obstacles: Sequence[str] = ()) -
     ...     contamination=None,
     ...     sentence="16 of 20 correct, 4 before.",
     ... )
-    >>> rise = Rise(first_mean=0.2, last_mean=0.9, p_value=0.001, steps=12)
+    >>> rise = Rise(first_mean=0.2, last_mean=0.9, p_value=0.001, step_count=12)
     >>> decide_outcome(rise, better).worked
     True
     """

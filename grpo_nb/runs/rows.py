@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 Row = Mapping[str, Any]
 ACCURACY = "holdout/accuracy"
+#: Mean tokens of the completions. TRL logs this key at each step that sampled completions, whatever
+#: their scores were. A row without it reused the completions of an earlier step.
+MEAN_LENGTH = "completions/mean_length"
 
 
 class HoldoutMeasure(NamedTuple):
@@ -148,7 +151,7 @@ def tidy_row(logs: Mapping[str, Any], step: int, max_steps: int, beta: float) ->
     return measured | {"step": step, "max_steps": max_steps}
 
 
-def duplicate_share(texts: pandas.Series, groups: pandas.Series) -> dict[str, float]:
+def measure_duplicates(texts: pandas.Series, groups: pandas.Series) -> dict[str, float]:
     """Return the entry `completions/duplicates` of a row: how alike its completions are.
 
     For a group of `n` completions with `d` different texts, the share is `(n - d) / (n - 1)`: 0 if
@@ -160,7 +163,7 @@ def duplicate_share(texts: pandas.Series, groups: pandas.Series) -> dict[str, fl
         groups: Number of the group of each completion.
 
     >>> from pandas import Series
-    >>> duplicate_share(Series(["a", "a ", "b", "c"]), Series([0, 0, 1, 1]))
+    >>> measure_duplicates(Series(["a", "a ", "b", "c"]), Series([0, 0, 1, 1]))
     {'completions/duplicates': 0.5}
     """
     # Models that repeat themselves still vary their line breaks.

@@ -306,8 +306,9 @@ class Run(Shown):
         """Return the verdict on the run.
 
         `runs.outcome.decide_outcome` lists what "It worked" needs. The comparison must also be of
-        this run, from its start to its adapter of today, and none of its questions may be known to
-        have been trained on. Otherwise the sentence says what is missing.
+        this run, from its start to its adapter of today; without recorded models, this is not
+        checked. None of the questions may be known to have been trained on. Otherwise the sentence
+        says what is missing.
 
         Args:
             comparison: A comparison from `gn.compare`. Default: the one saved with this run.
@@ -367,7 +368,7 @@ class Run(Shown):
 
     @property
     def trained_questions(self) -> dict[str, str] | None:
-        """Mapping from the hash of each training question to `the training questions of the run X`.
+        """Hashes of the training questions, each with `the training questions of the run X`.
 
         None if the run did not keep the hashes.
 
@@ -492,7 +493,7 @@ def open_run(path: str | Path | Run) -> Run:
     )
 
 
-def questions_trained_on(train: Any, runs: Iterable[Run]) -> dict[str, str]:
+def all_trained_questions(train: Any, runs: Iterable[Run]) -> dict[str, str]:
     """Return which task or run trained on each question, by the question's hash.
 
     Args:

@@ -86,7 +86,7 @@ class RunInfo:
     """
 
     format_version: Literal[1] = 1
-    """Version of this file's format. Raise it when a field changes its meaning."""
+    """Version of this file's format. Increase it when a field changes its meaning."""
     status: Literal["running", "finished", "interrupted", "stopped", "failed"]
     """`Run.status` also tells a crashed run from a running one."""
     started: Text
@@ -104,8 +104,8 @@ class RunInfo:
     number_type: Text
     """Dtype that the model computed in."""
     rollout: Text
-    """Engine that samples the completions. On a CPU `shared prompts` if the completions of a group
-    share the computation of their prompt; otherwise `stock`, TRL's own way, with the reason."""
+    """Engine that samples the completions. On a CPU it is `shared prompts`, which computes a prompt
+    once for its group, or else `stock`, TRL's own generation, with the reason."""
     pid: int | None = None
     """Number of the process that trains."""
     host: Text | None = None
@@ -135,7 +135,7 @@ class RunInfo:
 
 
 def read_run_info(path: Path) -> RunInfo:
-    """Read a `run.json`, and check the fields that every run has. Unknown fields are left out.
+    """Read and check a `run.json`. Fields that `RunInfo` does not have are left out.
 
     Raises:
         ValueError: The file is damaged, a field is missing or of another type, or a later version

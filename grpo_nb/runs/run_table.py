@@ -140,7 +140,7 @@ def _cells_of(run: Run) -> tuple[str, ...]:
     return (
         run.status,
         f"{done} of {run.settings.max_steps}",
-        f"{rise.last_mean:.2f}" if rise.steps else "not measured",
+        f"{rise.last_mean:.2f}" if rise.step_count else "not measured",
         _holdout_in_words(run.comparison),
     )
 

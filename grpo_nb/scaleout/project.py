@@ -23,7 +23,13 @@ from grpo_nb.core.tables import Part, Shown, bold
 from grpo_nb.health.monitor import HealthMonitor
 from grpo_nb.runs.card import is_hub_name, write_model_card
 from grpo_nb.runs.groups import completions_table
-from grpo_nb.runs.rows import duplicate_share, naming_damaged, read_json_lines, tidy_row
+from grpo_nb.runs.rows import (
+    MEAN_LENGTH,
+    measure_duplicates,
+    naming_damaged,
+    read_json_lines,
+    tidy_row,
+)
 from grpo_nb.runs.run_folder import Run, open_run
 from grpo_nb.runs.run_info import RUN_INFO, RunInfo, read_run_info
 
@@ -211,9 +217,9 @@ def _write_trained_run(target: Path, project: Project, finished: dict[str, Any])
             row = tidy_row(logged["logs"], step, settings.max_steps, settings.beta)
             table = None
             # Without this metric the step reused an earlier step's completions.
-            if "completions/mean_length" in row:
+            if MEAN_LENGTH in row:
                 table = completions_table(logged, step, settings.num_generations, weights)
-                row |= duplicate_share(table["completion"], table["group"])
+                row |= measure_duplicates(table["completion"], table["group"])
         alerts = health.update(row)
         if alerts:
             row["alerts"] = [alert.to_dict() for alert in alerts]

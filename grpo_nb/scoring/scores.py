@@ -432,3 +432,14 @@ def group_advantages(
     if scale_rewards == "group":
         advantages /= groups.std(axis=1, ddof=1, keepdims=True) + _EPSILON
     return advantages.filled(0.0).ravel().tolist()
+
+
+def effect_in_words(advantage: float) -> str:
+    """Return in words what training does to a completion with this advantage.
+
+    >>> effect_in_words(0.7), effect_in_words(-0.7), effect_in_words(0.0)
+    ('more likely', 'less likely', 'not moved')
+    """
+    if abs(advantage) < SMALLEST_SPREAD:
+        return "not moved"
+    return "more likely" if advantage > 0 else "less likely"

@@ -34,7 +34,7 @@ from grpo_nb.runs.alert import Alert, terminal_text
 from grpo_nb.runs.checkpoints import best_adapter_folder, delete_outdated_best
 from grpo_nb.runs.figure import LivePlot
 from grpo_nb.runs.groups import completion_texts, completions_table
-from grpo_nb.runs.rows import HOLDOUT_MEASURES, best_row, duplicate_share, tidy_row
+from grpo_nb.runs.rows import HOLDOUT_MEASURES, MEAN_LENGTH, best_row, measure_duplicates, tidy_row
 from grpo_nb.runs.run_folder import Run
 from grpo_nb.scoring.correct_answers import choose_grader, deciding_reward, grader_in_words
 from grpo_nb.upstream.trl import last_generation
@@ -55,9 +55,6 @@ step. An observer may add keys to the row. It returns True to end the training a
 observer that remembers something is resumed with the run if it has `state_dict()`, whose values are
 stored as JSON, and `load_state_dict(state)`.
 """
-
-#: TRL logs this key at each step that sampled completions, whatever their scores were.
-SAMPLING_METRIC = "completions/mean_length"
 
 
 class Recorder(TrainerCallback):
@@ -145,7 +142,8 @@ class Recorder(TrainerCallback):
         # 1. The row, the completions, and what observers and health rules add to them.
         row = tidy_row(logs, state.global_step, state.max_steps, self.settings.beta)
         table = None
-        if SAMPLING_METRIC in row:
+        # A step without this metric reused the completions of an earlier one.
+        if MEAN_LENGTH in row:
             table = self._completions_of_step(row)
         self._ask_observers(row, table)
         row = self._as_stored(row)
@@ -179,7 +177,7 @@ class Recorder(TrainerCallback):
             self.weights,
             has_tools,
         )
-        row |= duplicate_share(completion_texts(table), table["group"])
+        row |= measure_duplicates(completion_texts(table), table["group"])
         if has_tools:
             # Share of episodes that end with a tool call, because no round was left to answer.
             last_turns = [json.loads(turns)[-1] for turns in table["turns"]]

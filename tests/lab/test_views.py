@@ -4,20 +4,13 @@ import pytest
 
 import grpo_nb as gn
 from grpo_nb.lab.examples import example_completions
-from grpo_nb.lab.views import Mark, effect_in_words, marks_of, split_at_marks
+from grpo_nb.lab.views import Mark, marks_of, split_at_marks
 from grpo_nb.rewards import correctness, xml_format, xml_tags
 from grpo_nb.tasks import formats
 from tests.support.lab_controls import page_html
 
 BOTH = "<reasoning>a</reasoning><answer> 7 </answer>"
 TAGS = ["<reasoning>", "</reasoning>", "<answer>", "</answer>"]
-
-
-@pytest.mark.parametrize(
-    ("advantage", "words"), [(0.7, "more likely"), (-0.7, "less likely"), (0.0, "not moved")]
-)
-def test_push_names_the_effect_of_an_advantage(advantage: float, words: str) -> None:
-    assert effect_in_words(advantage) == words
 
 
 @pytest.mark.parametrize(

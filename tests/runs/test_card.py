@@ -124,6 +124,15 @@ def test_card_has_no_private_parts(kind: str, tmp_path: Path) -> None:
         ("/workspace/acme/model", "model"),
         ("https://me:p@ss@host:8000/v1", "https://host:8000/v1"),
         ("C:\\Users\\me\\q.csv", "q.csv"),
+        (r"open('C:\\Users\\me\\q.csv')", "open('q.csv')"),
+        (r"'C:\\Users\\me'", "'[removed]'"),
+        ("C:/Users/me/q.csv", "q.csv"),
+        ("file:///home/me/q.csv", "file://q.csv"),
+        ("file:///C:/Users/me/q.csv", "file:///q.csv"),
+        ("r'/home/[a-z]+/data'", "r'[removed]data'"),
+        (r"r'/home/\w+/data'", r"r'[removed]\w+/data'"),
+        (r"r'/home/me/\d+.csv'", r"r'[removed]\d+.csv'"),
+        ("f'/home/{name}/q.csv'", "f'[removed]q.csv'"),
         ("http://h/x?access_token=abc&b=1", "http://h/x?access_token=[removed]&b=1"),
         ("re.search(r'?key=(.*)', text)", "re.search(r'?key=[removed]', text)"),
     ],
@@ -133,6 +142,15 @@ def test_private_parts_are_removed_from_text(text: str, said: str | None) -> Non
     assert without_private_parts({"a": [text, 1, None]}) == {
         "a": [text if said is None else said, 1, None]
     }
+
+
+@pytest.mark.parametrize(("count", "is_apart"), [(0, True), (3, False)])
+def test_card_claims_no_shared_question_unless_one_was_found(
+    run: gn.runs.Run, count: int, is_apart: bool
+) -> None:
+    found = {"questions": 20, "count": count, "source": "the training part of the task"}
+    compare_by_hand(run, contamination=found)
+    assert ("held-out prompts, no question in both;" in model_card(run)) == is_apart
 
 
 @pytest.mark.parametrize("base", ["ab" * 16, None])

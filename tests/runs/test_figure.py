@@ -327,6 +327,7 @@ def test_overlay_draws_each_measured_panel_of_each_run() -> None:
     expected = [panel.title for panel in (TOTAL, HOLDOUT, KL)]
     assert [title(axis) for axis in figure.axes] == expected
     assert EACH_REWARD.title not in expected
+    assert "interval" not in " ".join(texts_of(figure.axes[1]))
     for axis in figure.axes:
         assert texts_of(axis)[1:] == ["one", "_two"]
 

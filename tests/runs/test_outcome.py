@@ -10,8 +10,8 @@ from grpo_nb.runs.outcome import MajorityBaseline, Rise, decide_outcome
 from grpo_nb.runs.run_folder import Run
 from tests.support.written_run import COMPARISON, compare_by_hand, write_run
 
-ROSE = Rise(first_mean=0.2, last_mean=0.9, p_value=0.001, steps=12)
-FLAT = Rise(first_mean=0.5, last_mean=0.4, p_value=0.7, steps=12)
+ROSE = Rise(first_mean=0.2, last_mean=0.9, p_value=0.001, step_count=12)
+FLAT = Rise(first_mean=0.5, last_mean=0.4, p_value=0.7, step_count=12)
 CHECKED = SimpleNamespace(count=0)
 
 

@@ -46,14 +46,14 @@ def test_rise_of_too_few_steps_is_not_clear(values: list[float]) -> None:
     rise = reward_rise(rows(values))
     assert not rise.is_clear
     assert "too few to show a rise" in rise.sentence
-    assert rise.steps == len(values)
+    assert rise.step_count == len(values)
 
 
 def test_rise_leaves_out_unmeasured_steps() -> None:
     measured = rows([1, 2, 3, 4, 5, 6])
     gaps = [*measured, {"step": 7}, {"step": 8, "reward": math.nan}, {"step": 9, "reward": None}]
     assert reward_rise(gaps) == reward_rise(measured)
-    assert reward_rise([{"step": 1}]).steps == 0
+    assert reward_rise([{"step": 1}]).step_count == 0
 
 
 def test_rise_sentences_agree_with_the_verdict() -> None:
@@ -100,6 +100,14 @@ def test_rise_of_rows_of_several_steps_calls_them_logged_steps() -> None:
     assert "NaN or infinite at 1 further logged steps" in described
     assert "in the last third of the steps, 50% of the completions were truncated" in described
     assert "fewer than 5 logged steps" in reward_rise(logged[:2]).sentence
+
+
+def test_describe_takes_the_last_third_of_all_steps() -> None:
+    """Steps without a finite reward are steps too."""
+    logged = rows([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, *[math.nan] * 6])
+    truncated = [row | {"completions/clipped_ratio": float(row["step"] > 10)} for row in logged]
+    described = describe_run(truncated, "the base model")
+    assert "in the last third of the steps, 50% of the completions were truncated" in described
 
 
 def test_describe_infinite_kl_of_both_signs_is_not_a_number() -> None:

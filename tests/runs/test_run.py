@@ -182,6 +182,12 @@ def test_group_without_any_score_is_not_called_equal() -> None:
     assert groups_of([math.nan, math.nan]).groups[0].has_spread
 
 
+def test_group_without_any_score_has_no_learning_signal() -> None:
+    assert groups_of([math.nan, math.nan]).signal_count == 0
+    assert groups_of([math.nan, 1.0]).signal_count == 0
+    assert groups_of([0.0, 1.0]).signal_count == 1
+
+
 BATCH = {
     "rewards": {"right": [1.0, 0.0]},
     "prompt": [[{"role": "user", "content": "1 + 1?"}]] * 2,

@@ -20,7 +20,13 @@ from trl.trainer.utils import is_async_callable
 import grpo_nb as gn
 from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.rewards import correctness, xml_format, xml_tags
-from grpo_nb.scoring.scores import RewardError, group_advantages, make_batch, score
+from grpo_nb.scoring.scores import (
+    RewardError,
+    effect_in_words,
+    group_advantages,
+    make_batch,
+    score,
+)
 
 TRL = Path(importlib.util.find_spec("trl").origin).parent
 GOOD = "<reasoning>\n3 + 4\n</reasoning>\n<answer>\n7\n</answer>"
@@ -392,3 +398,10 @@ def test_table_has_a_row_for_each_completion() -> None:
     table = score(TAGS, ["\ud800\0", GOOD]).table
     assert list(table.columns) == ["completion", "xml_tags", "total"]
     assert len(table) == 2
+
+
+@pytest.mark.parametrize(
+    ("advantage", "words"), [(0.7, "more likely"), (-0.7, "less likely"), (0.0, "not moved")]
+)
+def test_push_names_the_effect_of_an_advantage(advantage: float, words: str) -> None:
+    assert effect_in_words(advantage) == words

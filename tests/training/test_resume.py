@@ -482,6 +482,18 @@ def test_failed_write_leaves_no_checkpoint(
     assert [p.name for p in tmp_path.iterdir()] == ["checkpoint-1"]
 
 
+def test_checkpoint_syncs_its_subfolders(tmp_path: Path, monkeypatch) -> None:
+    synced = []
+    monkeypatch.setattr(checkpoints, "sync", lambda path: synced.append(path.name))
+
+    def fill(folder: Path) -> None:
+        (folder / "rewards").mkdir()
+        (folder / "rewards" / "state.json").write_text("{}")
+
+    checkpoints.write_checkpoint(tmp_path, 2, fill)
+    assert {"rewards", "state.json", "manifest.json"} <= set(synced)
+
+
 def test_checkpoint_needs_no_folder_sync(tmp_path: Path, monkeypatch) -> None:
     real = os.fsync
 
