@@ -302,8 +302,10 @@ def _repeated_rows(
     reasons: _Reasons = {}
     first_number: dict[str, int] = {}
     for number, row in rows.items():
-        words = str(row.get("prompt", row["question"])).split()
-        first = first_number.setdefault(" ".join(words), number)
+        words = row["question"].split()
+        if "prompt" in row:
+            words = [(turn["role"], *turn["content"].split()) for turn in row["prompt"]]
+        first = first_number.setdefault(str(words), number)
         if first == number:
             continue
         answer = row["answer"]
@@ -348,13 +350,20 @@ def _add_column(rows: Collection[TaskRow], name: str, values: list[Any], changes
 
 
 def store_as_text(rows: TaskRows, changes: Changes) -> None:
-    """Make each column that a `Dataset` of these rows would change or refuse a column of texts."""
+    """Make each column that a `Dataset` of these rows would change or refuse a column of texts.
+
+    Lists of accepted answers become lists of texts.
+    """
     for name in rows[0]:
         values = [row.get(name) for row in rows]
         if name not in ROLES and _is_changed_by_arrow(values):
             changes.note(f"the column {name!r} is stored as text; non-text values as JSON")
             for row, value in zip(rows, values, strict=True):
-                row[name] = _stored_as_text(value)
+                if name == ACCEPTED and value is not None:
+                    # The list stays a list, because rewards would take its JSON for one answer.
+                    row[name] = [_cell_as_text(item) for item in value if _is_filled(item)]
+                else:
+                    row[name] = _cell_as_text(value)
 
 
 def _is_changed_by_arrow(values: list[Any]) -> bool:
@@ -374,7 +383,7 @@ def _is_changed_by_arrow(values: list[Any]) -> bool:
     return has_dicts and pprint.pformat(array.to_pylist()) != pprint.pformat(values)
 
 
-def _stored_as_text(value: Any) -> str | None:
+def _cell_as_text(value: Any) -> str | None:
     if value is None:
         return None
     return displayable(value) if isinstance(value, str) else _as_json(value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import numbers
 import random
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -121,7 +122,7 @@ def load_task(
     # 1. Read the source.
     if holdout is None:
         holdout = options.pop("holdout_size", HOLDOUT_SIZE) if is_arithmetic else _HOLDOUT_SHARE
-    is_size = isinstance(holdout, (int, float))
+    is_size = isinstance(holdout, numbers.Real)  # numpy's numbers too
     if is_arithmetic:
         # No rows are generated for a held-out part of the user's own.
         holdout_size = holdout if is_size else 0
@@ -157,7 +158,8 @@ def load_task(
     _note_problems_of_prompts([*train, *held_out], answers, format, changes)
 
     # 5. Hold questions out. The example is in every prompt, so its question would measure nothing.
-    example_texts = [turn["content"] for turn in example_turns(example, format)]
+    # A message that calls a tool may have no content.
+    example_texts = [turn.get("content") or "" for turn in example_turns(example, format)]
     if is_size:
         train, held_out = _split(train, holdout, seed, example_texts)
     else:
@@ -257,7 +259,7 @@ def _note_problems_of_prompts(
             f"{answers.others[0]!r:.60}: an answer must equal them as text"
         )
     mark = format.answer_open.strip()
-    if mark not in "".join(turn["content"] for turn in rows[0]["prompt"]):
+    if mark not in "".join(turn.get("content") or "" for turn in rows[0]["prompt"]):
         changes.note(
             f"nothing in the prompt names {mark}: describe the format in system=, or give an "
             "example"

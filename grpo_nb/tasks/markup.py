@@ -126,7 +126,10 @@ def _unwrapped(text: str) -> str:
 
 
 def _is_marked_value(start: str, inner: str) -> bool:
-    """Say whether the marks around a text belong to it: (1, 2) is a pair, __init__ a name."""
+    """Say whether the marks around a text belong to it: (1, 2) is a pair, __init__ a name.
+
+    The price is that _Paris_ in Markdown keeps its marks: it could be a name too.
+    """
     if start in "({":
         return re.search("[,;]", inner) is not None
     return start[0] == "_" and inner.isidentifier()

@@ -134,8 +134,11 @@ def _unit_of(match: re.Match[str]) -> str | None:
 
 
 def _decimal(text: str) -> Fraction:
-    """Return the value of digits with separators between groups of three."""
-    return Fraction(re.sub(r"[,' ]|\.$", "", text))
+    """Return the value of digits with separators between groups of three.
+
+    White space may also be after the sign of a denominator, even a line break.
+    """
+    return Fraction(re.sub(r"[,'\s]|\.$", "", text))
 
 
 def is_same_number(given: Number, gold: Number, tolerance: float = 0.0) -> bool:

@@ -121,12 +121,18 @@ def _rows_of_table(table: Any) -> list[dict[str, Any]]:
 
     frame = pandas.DataFrame(table, dtype=object)
     rows = frame.where(frame.notna(), None).rename(columns=str).to_dict("records")
-    for row in rows:
-        for name, value in row.items():
-            # pandas.read_parquet makes numpy arrays of lists.
-            if hasattr(value, "tolist"):
-                row[name] = value.tolist()
-    return rows
+    return [{name: _as_python(cell) for name, cell in row.items()} for row in rows]
+
+
+def _as_python(cell: Any) -> Any:
+    """Return a cell with lists in place of the numpy arrays that pandas.read_parquet makes."""
+    if hasattr(cell, "tolist"):
+        cell = cell.tolist()
+    if isinstance(cell, list):
+        return [_as_python(item) for item in cell]
+    if isinstance(cell, dict):
+        return {name: _as_python(value) for name, value in cell.items()}
+    return cell
 
 
 # Files.
@@ -206,7 +212,8 @@ def _read_hub(name: str, split: str) -> SourceRows:
         raise ValueError(
             f"{name!r} is no {', '.join(FILES)} file and no data set on the Hub, owner/name. For "
             "other files and for folders, give the rows: a DataFrame, or "
-            "datasets.load_dataset(...). Two names need no owner: 'arithmetic' and 'gsm8k'."
+            "datasets.load_dataset(...). Two names need no owner: 'gsm8k', and 'arithmetic' as the "
+            "source of a task, whose holdout= is then a number."
         )
     from datasets import load_dataset
 

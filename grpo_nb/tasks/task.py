@@ -249,7 +249,7 @@ class Task(Shown):
         yield Html(f"{title} {answer!r}:", f"{title} <code>{escaped(answer)}</code>:")
         [prompt] = self.starting_prompts(self.train.select([0]))
         if self.tokenizer is None:
-            yield Table([(turn["role"], as_written(turn["content"])) for turn in prompt])
+            yield Table([(turn["role"], as_written(turn["content"] or "")) for turn in prompt])
             return
         rendered = self.tokenizer.apply_chat_template(
             prompt, tokenize=False, add_generation_prompt=True, **self.template_kwargs

@@ -37,6 +37,11 @@ class Tools:
     def __post_init__(self) -> None:
         require_number("rounds", self.rounds, 1)
         require_number("seconds_per_call", self.seconds_per_call, 0.01, is_whole=False)
+        if not isinstance(self.environment, type | None):
+            raise TypeError(
+                f"environment = {in_line(self.environment)} is no class. Each completion needs an "
+                "object of its own: write environment=Game, not environment=Game()."
+            )
         # TRL adds the result of `get_reward` after the weighted rewards.
         if hasattr(self.environment, "get_reward"):
             name = self.environment.__name__
@@ -148,8 +153,8 @@ class Tools:
             return
         first = self._started_state(row)
         second = self._started_state(row)
-        for name, value in first.items():
-            if value != second.get(name):
+        for name in first | second:
+            if first.get(name) != second.get(name):
                 raise ValueError(
                     f"{self.environment.__name__}.reset started one row twice, and {name} differed:"
                     " completions of a group would play different games, and advantages would be "

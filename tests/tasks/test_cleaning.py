@@ -182,6 +182,25 @@ def test_chats_are_kept_and_compared_by_all_messages() -> None:
         )
 
 
+def test_chats_that_differ_in_white_space_are_repeated() -> None:
+    firsts = ["case 0\nis urgent", "case 0  is urgent", "case 1"]
+    rows = [{"prompt": _chat(first), "answer": "a"} for first in firsts]
+    assert gn.load_task(rows, holdout=1).dropped == {"repeated": 1}
+
+
+def test_example_may_call_tools_without_content() -> None:
+    call = {"type": "function", "function": {"name": "read", "arguments": {"place": "mill"}}}
+    example = [
+        {"role": "user", "content": "Where?"},
+        {"role": "assistant", "tool_calls": [call]},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "content": "7"},
+        {"role": "assistant", "content": "<answer>7</answer>"},
+    ]
+    task = gn.load_task(of_answers("abcd"), example=example, holdout=1)
+    assert "<answer>7</answer>" in repr(task)
+
+
 def test_system_and_example_are_put_into_chats() -> None:
     rows = [{"prompt": _chat(f"case {n}")[n % 2 :], "answer": "ab"[n % 2]} for n in range(8)]
     asked = {"system": "Answer in <answer></answer>.", "example": ("case x", "as x is one", "a")}
