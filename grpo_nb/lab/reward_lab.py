@@ -346,7 +346,7 @@ class RewardLab(Panel):
             "lab/templates/row.jinja",
             question=self.row.get("question", ""),
             gold=self.row.get("answer", "(no column 'answer')"),
-            prompt=prompt_text(self.row, self.tokenizer, self.task.template_kwargs),
+            prompt=prompt_text(self.row, self.tokenizer, self.task.template_kwargs_with_tools),
         )
 
     def _show_examples(self) -> None:

@@ -78,7 +78,7 @@ class Tools:
         return [str(self.rounds), getattr(self.environment, "__name__", ""), *self.names]
 
     @functools.cached_property
-    def fresh_environment(self) -> type | None:
+    def environment_class(self) -> type | None:
         """The environment as a class whose `reset` starts each episode with an empty object.
 
         TRL uses an object again for a later completion, and attributes that `reset` forgets would
@@ -119,7 +119,7 @@ class Tools:
         # Imported here, because unsloth has to be imported before transformers.
         from transformers.utils import get_json_schema
 
-        environment = self.fresh_environment() if self.environment is not None else None
+        environment = self.environment_class() if self.environment is not None else None
         return [get_json_schema(tool) for tool in self.for_episode(environment)]
 
     @property
@@ -128,16 +128,17 @@ class Tools:
         return [tool.__name__ for tool in (*self.functions, *self._methods)]
 
     def start(self, row: Row) -> tuple[Chat, TaskRow]:
-        """Start an episode.
+        """Start an episode with a row.
 
         Returns:
-            The prompt, which ends with the text that the environment's `reset` returns, and the
-            environment as a column of rewards.
+            The prompt of the row and a column for rewards. The text that the environment's `reset`
+            returns is added to the prompt. The column `environments` holds the environment; there
+            is no column without an environment.
         """
         prompt = [dict(turn) for turn in row["prompt"]]
         if self.environment is None:
             return prompt, {}
-        environment = self.fresh_environment()
+        environment = self.environment_class()
         prompt[-1]["content"] += environment.reset(**row) or ""
         return prompt, {"environments": environment}
 

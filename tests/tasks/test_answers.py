@@ -84,7 +84,7 @@ def test_answers_of_other_kinds_are_kept_apart() -> None:
     assert answers_of(["7"], "expression").others == ()
     assert answers_of(["1", "2", "2"] * 4).majority == ("2", 2 / 3)
     assert answers_of(["1", "2", "3", "4"] * 2).majority is None
-    assert answers_of(["no"] * 6 + ["yes"] * 2).sentence == "choice: no (75%), yes (25%)"
+    assert answers_of(["no"] * 6 + ["yes"] * 2).in_words == "choice: no (75%), yes (25%)"
     assert answers_of([]).kind == "text"
 
 

@@ -79,7 +79,7 @@ def test_rows_left_out_are_counted_with_an_example() -> None:
     assert task.dropped == {
         "with an empty question": 3,
         "with an empty answer": 1,
-        "whose question is no text": 1,
+        "whose question is neither text nor a number": 1,
         "repeated": 1,
     }
     shown = repr(task)

@@ -344,7 +344,7 @@ def test_names_the_trainer_takes_are_known() -> None:
     assert passed <= TAKEN_NAMES | {"prompt"}
 
 
-def test_unknown_part_is_named() -> None:
+def test_unknown_role_is_named() -> None:
     with pytest.raises(
         ValueError,
         match=r"a key of columns= = 'anwser' is unknown; did you mean 'answer'",
