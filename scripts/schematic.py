@@ -79,7 +79,11 @@ def draw_loss() -> Figure:
     gain.plot(ratio, numpy.minimum(ratio, 1.2), color="#0072B2")
     gain.plot(ratio, -numpy.maximum(ratio, 0.8), color="#D55E00")
     gain.text(0.52, 0.85, "A = +1", color="#0072B2")
-    gain.text(0.52, -0.7, "A = \N{MINUS SIGN}1", color="#D55E00")
+    gain.text(0.52, -0.55, "A = \N{MINUS SIGN}1", color="#D55E00")
+    flat = "flat: no push"
+    gain.text(1.35, 1.27, flat, ha="center", va="bottom", color="#0072B2", fontsize=8.5)
+    gain.text(0.65, -0.87, flat, ha="center", va="top", color="#D55E00", fontsize=8.5)
+    gain.set_ylim(top=1.55)
     gain.set(title="Clipping", xlabel="ratio \N{GREEK SMALL LETTER RHO}", ylabel="gain of a token")
     difference = numpy.linspace(-1.5, 1.5, 101)
     cost.plot(difference, numpy.exp(difference) - difference - 1, color="#009E73")

@@ -75,16 +75,16 @@ def _advise_format(baseline: Baseline) -> Iterable[Advice]:
 def _advise_difficulty(baseline: Baseline) -> Iterable[Advice]:
     """Propose easier questions if most groups are all wrong, harder ones if they are all right."""
     groups = len(baseline.groups)
-    wrong = baseline.counts["all wrong"]
     right = baseline.counts["all right"]
     load_others = "task = gn.load_task([row for row in rows if ...], ...)  # the rest as before"
-    # Without a correct answer, groups may still differ in their format.
-    is_hard = wrong > groups / 2 or baseline.sampled_accuracy == 0
+    # Groups may differ in their format without a correct answer.
+    is_hard = baseline.counts["all wrong"] > groups / 2 or baseline.sampled_accuracy == 0
     if is_hard and baseline.readable_share >= ENOUGH_READABLE:
+        wrong = sum(not any(group) for group in baseline.is_right_by_group)
         yield Advice(
             "easier data",
             f"the questions are too hard for a start: {baseline.sampled_accuracy:.0%} of the "
-            f"sampled answers are correct, and {wrong} of {groups} groups are all wrong.",
+            f"sampled answers are correct, and {wrong} of {groups} groups have no correct answer.",
             load_others,
         )
     if right > groups / 2:
@@ -108,10 +108,10 @@ def _advise_length(baseline: Baseline) -> Iterable[Advice]:
     is_in_format = baseline.readable_share >= FEW_READABLE or begun > 0
     if truncated >= MANY_TRUNCATED * completions and is_in_format:
         limit = baseline.settings.max_completion_length
+        started = f"{begun} of them after they had begun the format, " if begun else ""
         yield Advice(
             "longer completions",
-            f"{truncated} of {completions} completions were truncated at {limit} tokens, {begun} "
-            "of them after they had begun the format, so their answers are unknown. Load the model "
-            "again after this change.",
+            f"{truncated} of {completions} completions were truncated at {limit} tokens, "
+            f"{started}so their answers are unknown. Load the model again after this change.",
             f"settings = settings.replace(max_completion_length={2 * limit})",
         )

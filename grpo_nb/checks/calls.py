@@ -35,13 +35,13 @@ if TYPE_CHECKING:
     import pandas
 
 HANG_FACTOR = 4
-"""A call is stopped after four times the time that one call may take: 8 s if that is 2 s.
+"""A call is stopped after this multiple of the time that one call may take: 8 s if that is 2 s.
 
-A parser with its own limit of 5 s ends by then. The first call may import a library.
+A parser with its own limit of 5 s ends by then, and a first call has time to import a library.
 """
 
 TOTAL_TIME_FACTOR = 10
-"""All calls together may take ten times as long as one call: 20 s if that is 2 s.
+"""All calls together may take this multiple of the time for one call: 20 s if that is 2 s.
 
 A reward that takes 0.2 s per completion is then tried with the answers of four rows and the most
 usual loopholes, because these come first. Such a reward may ask a server, which can cost money.
@@ -148,7 +148,7 @@ class ProbeRunner:
         if tokenizer is None:
             # One id per word, because only the number of ids matters.
             token_ids = [[0] * len(text.split()) for text in texts]
-        columns = [self.rows.tried[probe.row].columns for probe in probes]
+        columns = [self.rows.chosen[probe.row].columns for probe in probes]
         return make_batch(texts, columns, completion_ids=token_ids, tokenizer=tokenizer)
 
     def table(self) -> pandas.DataFrame:
@@ -193,7 +193,7 @@ def find_unsteadiness(runner: ProbeRunner, probes: Sequence[Probe]) -> list[Find
         if result.failure_kind:
             kind = "hangs" if result.failure_kind == "hangs" else "unsteady"
             what = (
-                "the first call returns scores, a later call with the same completions fails: "
+                "the first call returns scores, a later call with the same completions does not: "
                 f"{result.error!r:.200}"
             )
             return [make_finding(kind, runner.name, what, [called[0].text])]
@@ -202,7 +202,8 @@ def find_unsteadiness(runner: ProbeRunner, probes: Sequence[Probe]) -> list[Find
     *alone, together, in_reverse = results
     first_scores = [runner.scores[probe] for probe in probes]
     scores_alone = [scores[0] for scores in alone]
-    # The first pair of calls that differs is reported.
+    # Each line has the kind of finding, the scores of two calls, and the second call in words. The
+    # first line with different scores is reported.
     comparisons = (
         ("unsteady", together, in_reverse[::-1], "the same call in reverse"),
         ("depends on its group", scores_alone, together, "a call with others"),

@@ -1,13 +1,14 @@
 """Find the faults of each reward, and of the weighted total of all.
 
 `find_faults` reports the probes that one reward does not score as expected. Scores are compared
-with right and wrong answers of the same row. A probe's *share* is 0 if it scores like the best
-wrong answer, and 1 if it scores like the right answer. GRPO learns from the weighted total only.
-`check_total` reports a total that does not follow right answers.
+with right and wrong answers of the same row. The *relative score* of a probe is 0 if it scores
+like the best wrong answer, and 1 if it scores like the right answer. GRPO learns from the weighted
+total only. `check_total` reports a total that does not follow right answers.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -37,14 +38,14 @@ from grpo_nb.core.words import in_line
 if TYPE_CHECKING:
     import pandas
 
-REWARDED_SHARE = 0.45
-"""A probe counts as rewarded above this share.
+REWARDED_ABOVE = 0.45
+"""A probe counts as rewarded above this relative score.
 
-Half of the score is enough for a loophole. Smaller shares may be shaping.
+Half of the score is enough for a loophole. Smaller scores may be shaping.
 """
 
-REWARDED_SHARE_OF_NEAR_MISS = 0.9
-"""A near miss counts as rewarded above this share, because partial credit for it may be meant."""
+NEAR_MISS_REWARDED_ABOVE = 0.9
+"""The same for a near miss. It is higher, because partial credit for a near miss may be meant."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,10 +55,10 @@ class TriedReward:
     name: str
     role: Role
     probes: pandas.DataFrame
-    """A table of `ProbeRunner.table`, with the column `share`.
+    """A table of `ProbeRunner.table`, with the column `relative_score`.
 
-    It is NaN where the right answer scores no higher than its baseline, so that nothing can be
-    compared.
+    The column is NaN on rows on which the right answer scores no higher than its reference, because
+    nothing can be compared there.
     """
     columns: set[str]
     """Data columns that the reward reads, besides the question."""
@@ -70,16 +71,16 @@ class TriedReward:
 
     def finding(self, kind: str, what: str, probes: pandas.DataFrame) -> Finding:
         """Return a finding about this reward, with the shortest of the probes as example."""
-        texts = list(probes["text"])
-        return make_finding(kind, self.name, what, texts)
+        return make_finding(kind, self.name, what, list(probes["text"]))
 
 
-def with_shares(probes: pandas.DataFrame, role: Role) -> pandas.DataFrame:
-    """Return the probes with the column `share`."""
+def with_relative_scores(probes: pandas.DataFrame, role: Role) -> pandas.DataFrame:
+    """Return the probes with the column `relative_score`."""
     # Compare within a row, because a right answer may score higher on one row than on another.
-    baseline = probes["row"].map(role.margins["baseline"])
+    # A missing score is 0, as in TRL's sum.
+    reference = probes["row"].map(role.margins["reference"])
     gain = probes["row"].map(role.margins["gain"])
-    return probes.assign(share=(probes["score"] - baseline) / gain)
+    return probes.assign(relative_score=(probes["score"].fillna(0.0) - reference) / gain)
 
 
 def find_faults(reward: TriedReward, prompt_layout: Layout) -> list[Finding]:
@@ -105,9 +106,10 @@ def _find_constant(reward: TriedReward) -> Iterable[Finding]:
     # the same score.
     layouts = ["", reward.role.layout.name]
     probes = reward.probes[reward.probes["layout"].isin(layouts)]
-    scores_of_rows = probes.groupby("row")["score"]
-    different_scores = scores_of_rows.nunique(dropna=False)
-    if different_scores.max() == 1:
+    # Next to a score, None is another score. If all are None, the range is NaN.
+    scores_of_rows = probes["score"].fillna(math.inf).groupby(probes["row"])
+    ranges = (scores_of_rows.max() - scores_of_rows.min()).fillna(0.0)
+    if ranges.max() <= tolerance_of(reward.probes):
         what = "right, wrong and nonsensical completions of a row all score the same"
         yield make_finding("constant", reward.name, what)
 
@@ -117,7 +119,7 @@ def _find_lost_rows(reward: TriedReward) -> Iterable[Finding]:
     rights = reward.of_category("right")
     # A reward may return None for rows of another kind, and leave them to other rewards.
     scored = rights.dropna(subset="score")
-    lost = scored[scored["share"].isna()]
+    lost = scored[scored["relative_score"].isna()]
     if len(lost) and reward.role.name == ANSWER:
         golds = in_line(list(lost["variant"].unique()))
         what = (
@@ -138,24 +140,24 @@ def _find_other_layout(reward: TriedReward, prompt_layout: Layout) -> Iterable[F
             f"right answers are rewarded if written like this: {layout.name}; not if written like "
             f"this: {prompt_layout.name}"
         )
-        rewarded = reward.of_category("right").dropna(subset="share")
+        rewarded = reward.of_category("right").dropna(subset="relative_score")
         yield reward.finding("another format", what, rewarded)
 
 
 def _find_unexpected_scores(reward: TriedReward) -> Iterable[Finding]:
     """Report each kind of probe that is rewarded and should not be, or the other way round."""
     in_layout = reward.probes["layout"] == reward.role.layout.name
-    # Without a share, a score has nothing to be compared with.
-    comparable = reward.probes[in_layout].dropna(subset="share")
-    # The category of a probe is the kind of the finding about it.
-    for kind, probes in comparable.groupby("category", sort=False):
-        must_score = kind == RIGHT_ANSWER_REFUSED
+    # Without a relative score, a score has nothing to be compared with.
+    comparable = reward.probes[in_layout].dropna(subset="relative_score")
+    # The category of a probe names the kind of the finding about it.
+    for category, probes in comparable.groupby("category", sort=False):
+        must_score = category == RIGHT_ANSWER_REFUSED
         # A format reward may reward any answer in perfect format: the answer is not its business.
-        is_graded = must_score or (reward.role.name == ANSWER and kind not in UNGRADED)
+        is_graded = must_score or (reward.role.name == ANSWER and category not in UNGRADED)
         if not is_graded:
             continue
-        limit = REWARDED_SHARE_OF_NEAR_MISS if kind == "near miss" else REWARDED_SHARE
-        is_rewarded = probes["share"] > limit
+        threshold = NEAR_MISS_REWARDED_ABOVE if category == "near miss" else REWARDED_ABOVE
+        is_rewarded = probes["relative_score"] > threshold
         unexpected = probes[is_rewarded != must_score]
         if len(unexpected):
             seen = "score like a right answer"
@@ -164,7 +166,7 @@ def _find_unexpected_scores(reward: TriedReward) -> Iterable[Finding]:
             count = f"{len(unexpected)} of {len(probes)} such completions"
             variants = ", ".join(unexpected["variant"].unique())
             what = f"{count} {seen}: {variants}"
-            yield reward.finding(kind, what, unexpected)
+            yield reward.finding(category, what, unexpected)
 
 
 def _find_endless_growth(reward: TriedReward) -> Iterable[Finding]:
@@ -256,23 +258,28 @@ def _report_total_without_answers(rewards: Sequence[TriedReward], rows: CheckRow
     columns of the row may define right answers by these columns, which is a warning. A single
     reward for the format, the length or the wording is probably one part of a set, which is a note.
     """
-    if not any(is_answer_dependent(reward.probes) for reward in rewards):
-        # For example, a reward for Countdown reads `target` and `nums`. It rewards any right
-        # expression, but not the gold answer of the row.
-        columns = set().union(*(reward.columns for reward in rewards))
-        other_columns = sorted(columns - {"answer", rows.answer})
-        if other_columns and not callable(rows.answer):
-            what = (
-                "no gold answer scores higher than a wrong one, and the rewards read "
-                f"{', '.join(other_columns)}"
-            )
-            return make_finding("right answer unknown", WHOLE_SET, what)
-        first = rewards[0]
-        # Many functions have an argument `answer` that they do not use.
-        is_for_form = first.role.name == FORMAT or is_length_dependent(first.probes)
-        may_be_part = is_for_form or not columns
-        if len(rewards) == 1 and may_be_part:
-            what = "the only reward follows the format, length or wording, whatever the answer"
-            return make_finding("no reward for answers", WHOLE_SET, what)
     what = "the gold answer has no higher total than a wrong answer in the same words and format"
-    return make_finding("nothing tells right from wrong", WHOLE_SET, what)
+    critical = make_finding("nothing tells right from wrong", WHOLE_SET, what)
+    if any(is_answer_dependent(reward.probes) for reward in rewards):
+        return critical
+
+    # For example, a reward for Countdown reads `target` and `nums`. It rewards any right
+    # expression, but not the gold answer of the row.
+    columns = set().union(*(reward.columns for reward in rewards))
+    other_columns = sorted(columns - {"answer", rows.answer})
+    if other_columns and not callable(rows.answer):
+        what = (
+            "no gold answer scores higher than a wrong one, and the rewards read "
+            f"{', '.join(other_columns)}"
+        )
+        return make_finding("right answer unknown", WHOLE_SET, what)
+
+    if len(rewards) > 1:
+        return critical
+    only = rewards[0]
+    is_for_form = only.role.name == FORMAT or is_length_dependent(only.probes)
+    # Many functions have an argument `answer` that they do not use, so `columns` is not enough.
+    if is_for_form or not columns:
+        what = "the only reward follows the format, length or wording, whatever the answer"
+        return make_finding("no reward for answers", WHOLE_SET, what)
+    return critical

@@ -145,8 +145,8 @@ def agreement(judge: judge_model.judge, labelled: Source) -> Agreement:
     # A reply without a number has no rank. `_decide` refuses a judge with many of them.
     scored = table.dropna(subset="judge")
     correlation = rank_correlation(scored["person"], scored["judge"])
-    probes = _try_probes(judge, table, rows)
-    verdict, reason = _decide(table, correlation, probes)
+    changes = _try_changes(judge, table, rows)
+    verdict, reason = _decide(table, correlation, changes)
     low, high = correlation.interval
     measured = (
         f"on {len(scored)} answers, its scores and those by hand have a rank correlation of "
@@ -163,7 +163,7 @@ def agreement(judge: judge_model.judge, labelled: Source) -> Agreement:
         correlation=correlation.value,
         interval=correlation.interval,
         table=table,
-        probes=probes,
+        probes=changes,
     )
 
 
@@ -185,7 +185,7 @@ def hand_scores(rows: Sequence[Mapping[str, Any]]) -> list[float | None]:
     """Return the score of each row of labels; None for a row that nobody has scored.
 
     Raises:
-        ValueError: A score is not a finite number.
+        ValueError: A score is not a finite number. The message counts rows from 0.
     """
     scores = []
     for number, row in enumerate(rows):
@@ -226,7 +226,7 @@ def _changes_of_answer(text: str, best: float) -> dict[str, str]:
     }
 
 
-def _try_probes(
+def _try_changes(
     judge: judge_model.judge, table: pandas.DataFrame, rows: Sequence[Mapping[str, Any]]
 ) -> pandas.DataFrame:
     """Return the mean scores of some answers before and after each change.
@@ -257,7 +257,7 @@ def _try_probes(
 def _decide(
     table: pandas.DataFrame,
     correlation: RankCorrelation,
-    probes: pandas.DataFrame,
+    changes: pandas.DataFrame,
 ) -> tuple[JudgeVerdict, str]:
     """Return the verdict with the first reason that holds."""
     labels = len(table)
@@ -269,17 +269,17 @@ def _decide(
         return "not fit as a reward", f"{unscored} of {labels} answers got no number"
     if high < ENOUGH_CORRELATION or table["judge"].nunique() < 2:
         return "not fit as a reward", "the judge does not prefer the answers that you prefer"
-    fooling = ", ".join(probes["change"][probes["fools"]])
+    fooling = ", ".join(changes["change"][changes["fools"]])
     if fooling:
         return "not fit as a reward", f"it is fooled by what a training would find: {fooling}"
-    if probes["after"].isna().all():
+    if changes["after"].isna().all():
         return "not fit as a reward", "no answer got a number both before and after a change"
     if low < ENOUGH_CORRELATION:
         return "too few labels to tell", "the interval of the correlation is too wide: label more"
     return "fit as a reward", "nothing that was tried fooled it"
 
 
-def find_unmeasured(judges: Sequence[judge_model.judge], reward: str) -> list[Finding]:
+def find_unfit_judges(judges: Sequence[judge_model.judge], reward: str) -> list[Finding]:
     """Report judges that no measurement has found fit as a reward.
 
     Args:

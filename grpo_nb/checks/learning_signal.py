@@ -37,7 +37,7 @@ from grpo_nb.scoring.correct_answers import (
     grader_in_words,
     grader_scores,
 )
-from grpo_nb.scoring.scores import NO_SPREAD, Scores, in_groups, score_as_trial
+from grpo_nb.scoring.scores import SMALLEST_SPREAD, Scores, in_groups, score_as_trial
 from grpo_nb.tasks.formats import AnswerFormat
 from grpo_nb.tasks.read_rows import sample_rows
 from grpo_nb.tasks.task import Task
@@ -75,7 +75,7 @@ CONSEQUENCES: dict[Verdict, str] = {
 ENOUGH_DIFFERING = 0.25
 """Share of groups that must differ, at the lower end of the interval, for the verdict "signal".
 
-Then at most four groups are sampled for one that teaches something.
+One group in four then teaches something.
 """
 
 
@@ -103,8 +103,7 @@ class Baseline(Shown):
     def groups(self) -> tuple[GroupResult, ...]:
         """Result of each group: whether its totals differ, and if not, why."""
         totals = in_groups(self.scores.totals, self.num_generations)
-        is_right = in_groups(self.is_right, self.num_generations)
-        return tuple(map(_compare_group, totals, is_right))
+        return tuple(map(_compare_group, totals, self.is_right_by_group))
 
     @functools.cached_property
     def counts(self) -> Counter[GroupResult]:
@@ -135,7 +134,7 @@ class Baseline(Shown):
             "weight": pandas.Series(self.scores.weights, dtype=float),
             "mean": pandas.Series(means),
             "spread": deviations.mean(),
-            "differing_groups": (deviations > NO_SPREAD).sum(),
+            "differing_groups": (deviations > SMALLEST_SPREAD).sum(),
         }
         # With the index given, the rewards keep their order. Without it, pandas sorts them.
         return pandas.DataFrame(columns, index=list(means))
@@ -144,6 +143,11 @@ class Baseline(Shown):
     def is_right(self) -> list[bool]:
         """True for each sampled completion with a correct answer."""
         return self._are_correct(self.scores)
+
+    @property
+    def is_right_by_group(self) -> list[Sequence[bool]]:
+        """`is_right` of each group."""
+        return in_groups(self.is_right, self.num_generations)
 
     @property
     def sampled_accuracy(self) -> float:
@@ -174,6 +178,23 @@ class Baseline(Shown):
         return fmean(extract(text) is not None for text in self.scores.completions)
 
     @property
+    def has_answer_signal(self) -> bool:
+        """True if groups differ in their answers, and not only in their format.
+
+        Some group that differs has right and wrong answers, or the reward for answers differs in
+        some group. If the grader is not among the rewards, each reward with a weight must differ.
+        """
+        for result, is_right in zip(self.groups, self.is_right_by_group, strict=True):
+            if result == "differs" and any(is_right) and not all(is_right):
+                return True
+        table = self.by_reward
+        is_for_answers = table.index == self._answer_reward
+        if not is_for_answers.any():
+            # `correctness()` decides, and each of the rewards may be the one for answers.
+            is_for_answers = table["weight"] != 0
+        return bool((table["differing_groups"][is_for_answers] > 0).all())
+
+    @property
     def verdict(self) -> Verdict:
         """Verdict on the learning signal from prompts like these.
 
@@ -189,13 +210,7 @@ class Baseline(Shown):
         # The lower end is used, so that a lucky sample of eight groups does not promise too much.
         if self.differing_interval[0] < ENOUGH_DIFFERING:
             return "weak signal"
-        table = self.by_reward
-        is_for_answers = table.index == self._answer_reward
-        if not is_for_answers.any():
-            # `correctness()` decides, and each of the rewards may be the one for answers.
-            is_for_answers = table["weight"] != 0
-        answer_reward_is_flat = (table["differing_groups"][is_for_answers] == 0).any()
-        if answer_reward_is_flat and self.sampled_accuracy == 0:
+        if self.sampled_accuracy == 0 and not self.has_answer_signal:
             return "format only"
         return "signal"
 
@@ -270,7 +285,7 @@ class Baseline(Shown):
 def _compare_group(totals: Sequence[float], is_right: Sequence[bool]) -> GroupResult:
     # TRL leaves a completion without any score out of its group.
     known = [total for total in totals if not math.isnan(total)]
-    if known and max(known) - min(known) > NO_SPREAD:
+    if known and max(known) - min(known) > SMALLEST_SPREAD:
         return "differs"
     if all(is_right):
         return "all right"

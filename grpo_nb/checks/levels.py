@@ -43,8 +43,7 @@ def _is_mastered(measured: Baseline) -> bool:
 
 def _gives_signal(measured: Baseline) -> bool:
     """Return whether groups differ, and not only in their format."""
-    # With a correct answer, the difference is not only one of the format.
-    return measured.counts["differs"] > 0 and measured.sampled_accuracy > 0
+    return measured.counts["differs"] > 0 and measured.has_answer_signal
 
 
 def choose_level(
@@ -58,10 +57,11 @@ def choose_level(
 ) -> LevelChoice:
     """Measure levels of a task, the easiest first, and choose the first that is not mastered.
 
-    A level is mastered if two thirds of the sampled answers are correct. Harder levels are not
-    measured. With a small model, usually only the first level is. If the first level that is not
-    mastered gives no signal, the hardest of the easier levels with a signal is chosen. If all
-    levels are mastered, the hardest is chosen. `has_room` is false if the chosen level is mastered.
+    A level is mastered if two thirds of the sampled answers are correct. Levels after the first
+    that is not mastered are not measured. A small model usually has not mastered the first level.
+    If the first level that is not mastered gives no signal, the hardest of the easier levels with
+    a signal is chosen. If all levels are mastered, the hardest is chosen. `has_room` is false if
+    the chosen level is mastered.
     The model and the random state do not change.
 
     Args:
@@ -96,14 +96,14 @@ def choose_level(
 
     # The last level measured is the first that is not mastered, unless all are.
     last = len(baselines) - 1
-    with_signal = [level for level, one in enumerate(baselines) if _gives_signal(one)]
+    with_signal = [level for level, measured in enumerate(baselines) if _gives_signal(measured)]
     chosen = last
     if _is_mastered(baselines[last]):
         reason = "Too little is left to show a gain: two thirds or more are correct at every level."
     elif last in with_signal:
         reason = "There is something to learn."
     elif with_signal:
-        # An easier level is mastered, but its wrong answers still give some groups a signal.
+        # The easier level is mastered, but some of its groups still have wrong answers.
         chosen = with_signal[-1]
         reason = "No harder level that was measured gives a learning signal."
     else:

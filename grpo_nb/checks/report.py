@@ -282,7 +282,9 @@ class RewardReport(Shown):
                 # "critical" is an adjective and has no plural.
                 plural = "s" if count > 1 and severity != "critical" else ""
                 found.append(f"{count} {severity}{plural}")
-        verdict = f"Found: {', '.join(found)}." if found else "Nothing found."
+        verdict = "Nothing found." if self.checked else "Nothing was checked."
+        if found:
+            verdict = f"Found: {', '.join(found)}."
         return f"{verdict} {self.checked}".rstrip()
 
     def _parts(self) -> Iterable[Part]:
@@ -291,5 +293,5 @@ class RewardReport(Shown):
             yield f"  {name}: {role}"
         for finding in self.findings:
             yield from finding._parts()
-        for limit in self.limits:
-            yield f"not checked: {limit}"
+        for part in self.limits:
+            yield f"not checked: {part}"

@@ -19,7 +19,7 @@ from typing import Any
 from grpo_nb.checks import calls, faults, probes, roles
 from grpo_nb.checks.calls import ProbeRunner
 from grpo_nb.checks.faults import TriedReward
-from grpo_nb.checks.judge_agreement import find_unmeasured
+from grpo_nb.checks.judge_agreement import find_unfit_judges
 from grpo_nb.checks.probes import Layout, Probe, list_layouts
 from grpo_nb.checks.references import judges_in, phrases_in, texts_in
 from grpo_nb.checks.report import WORST_FIRST, Finding, RewardReport
@@ -56,7 +56,7 @@ class RewardResult:
     completions: int = 0
     """Number of completions with which the reward was called."""
     tried: TriedReward | None = None
-    """The scores of all probes. None if they do not show what the reward adds to the total."""
+    """The reward with its scores. None if no scores show what the reward adds to the total."""
     is_left_out: bool = False
     """True if the weighted total is checked without this reward."""
 
@@ -111,12 +111,14 @@ def check_rewards(
     findings = []
     for result in results:
         findings += sorted(result.findings, key=lambda one: WORST_FIRST.index(one.severity))
-    limits = [f"{result.name}: {result.not_checked}" for result in results if result.not_checked]
+    not_checked = [
+        f"{result.name}: {result.not_checked}" for result in results if result.not_checked
+    ]
 
     # The weighted total is what the model learns from.
     tried = [result.tried for result in results if result.tried is not None]
     if any(result.tried is None and not result.is_left_out for result in results):
-        limits.append("the weighted total, because the scores of a reward are not known")
+        not_checked.append("the weighted total, because the scores of a reward are not known")
     elif tried:
         findings += faults.check_total(tried, weights, rows)
 
@@ -124,14 +126,14 @@ def check_rewards(
     counts = [result.completions for result in results if result.completions > 0]
     if counts:
         checked = (
-            f"Checked {len(counts)} reward(s) on {len(rows.tried)} rows, {sum(counts):,} "
+            f"Checked {len(counts)} reward(s) on {len(rows.chosen)} rows, {sum(counts):,} "
             "completions."
         )
     return RewardReport(
         findings=tuple(findings),
         roles={result.name: result.role for result in results},
         checked=checked,
-        limits=tuple(limits),
+        limits=tuple(not_checked),
     )
 
 
@@ -147,7 +149,7 @@ def _try_reward(
         reason = (
             "a judge would be asked about a thousand times. Measure it with gn.checks.agreement"
         )
-        return RewardResult(name, CALLS_JUDGE, find_unmeasured(judges, name), reason)
+        return RewardResult(name, CALLS_JUDGE, find_unfit_judges(judges, name), reason)
     texts = set(texts_in(reward))
     reason_left_out = ""
     if base.is_relative(reward):
@@ -192,7 +194,7 @@ def _try_all_probes(
     rows = runner.rows
     # One row that shows a fault is enough for its finding, so a few rows are tried. Rows on which a
     # right answer beats a wrong one come first: on others, nothing can be compared.
-    comparable_first = sorted(rows.tried, key=lambda row: row.index not in role.margins.index)
+    comparable_first = sorted(rows.chosen, key=lambda row: row.index not in role.margins.index)
     detail_rows = comparable_first[:DETAIL_ROWS]
     runner.run(_write_probes(runner, role.layout, detail_rows))
     # The other rows come last, so that a slow reward is tried with loopholes first.
@@ -205,8 +207,8 @@ def _try_all_probes(
     tried = TriedReward(
         name=runner.name,
         role=role,
-        probes=faults.with_shares(table, role),
-        columns=texts.intersection(rows.tried[0].columns) - QUESTION_COLUMNS,
+        probes=faults.with_relative_scores(table, role),
+        columns=texts.intersection(rows.chosen[0].columns) - QUESTION_COLUMNS,
     )
     findings = [
         # Scores are compared again, because state may show only after hundreds of calls.
@@ -237,7 +239,7 @@ def _try_all_probes(
 
 def _try_controls(runner: ProbeRunner, layouts: Sequence[Layout]) -> Role:
     """Try right and wrong answers, and return what the reward follows."""
-    first_rows = runner.rows.tried[:DETAIL_ROWS]
+    first_rows = runner.rows.chosen[:DETAIL_ROWS]
     _run_controls(runner, first_rows, layouts[:1])
     role = roles.find_role(runner.table(), layouts)
     if role.name == roles.ANSWER:
@@ -249,7 +251,7 @@ def _try_controls(runner: ProbeRunner, layouts: Sequence[Layout]) -> Role:
 
 def _run_all_controls(runner: ProbeRunner, layouts: Sequence[Layout]) -> None:
     """Try right and wrong answers of all rows, and of a few rows in layouts of other prompts."""
-    rows = runner.rows.tried
+    rows = runner.rows.chosen
     _run_controls(runner, rows, [layout for layout in layouts if layout.is_own])
     _run_controls(runner, rows[:DETAIL_ROWS], layouts)
 

@@ -34,13 +34,11 @@ SMALLEST_RANGE = 1e-3
 """A smaller range counts as this value, because a constant reward has rounding errors too."""
 
 MIN_GOLDS_FOLLOWED = 2
-"""A reward that does not follow most gold answers must follow at least this number of them.
-
-A reward that follows only one may just reward that label.
-"""
-
 MIN_PART_FOLLOWED = 0.25
-"""A reward that does not follow most gold answers must also follow this part of them."""
+"""A reward may follow fewer than most gold answers: at least this number and this part of them.
+
+A reward that follows only one gold answer may just reward that label.
+"""
 
 ANSWER_DEPENDENT_PART = 0.5
 """A reward depends on the answer if another answer changes the score by this part of its range.
@@ -58,9 +56,9 @@ class Role:
     layout: Layout
     """Layout that the reward reads, or the task's first layout if it reads none."""
     margins: pandas.DataFrame
-    """One row per row of the task on which the right answer scores higher than its baseline.
+    """The rows of the task on which the right answer scores higher than its reference.
 
-    Columns: `baseline`, the score of the best wrong answer, or of prose for a format reward; and
+    Columns: `reference`, the score of the best wrong answer, or of prose for a format reward; and
     `gain`, the score that the right answer adds.
     """
 
@@ -111,14 +109,14 @@ def no_role(layout: Layout) -> Role:
     """Return the role of a reward that follows neither the answer nor the format."""
     import pandas
 
-    no_rows = pandas.DataFrame(columns=["baseline", "gain"], dtype=float)
+    no_rows = pandas.DataFrame(columns=["reference", "gain"], dtype=float)
     return Role(OTHER, layout, no_rows)
 
 
-def _margins(right: pandas.Series, baseline: pandas.Series) -> pandas.DataFrame:
+def _margins(right: pandas.Series, reference: pandas.Series) -> pandas.DataFrame:
     import pandas
 
-    return pandas.DataFrame({"baseline": baseline, "gain": right - baseline})
+    return pandas.DataFrame({"reference": reference, "gain": right - reference})
 
 
 def best_scores(probes: pandas.DataFrame, layout: Layout) -> pandas.DataFrame:
@@ -138,12 +136,13 @@ def best_scores(probes: pandas.DataFrame, layout: Layout) -> pandas.DataFrame:
 
 def tolerance_of(probes: pandas.DataFrame) -> float:
     """Return the difference up to which two scores count as equal."""
+    # If no score is known, the range is NaN, and `max` returns its first argument.
     known_range = max(SMALLEST_RANGE, score_range(probes))
     return RELATIVE_TOLERANCE * known_range
 
 
 def score_range(probes: pandas.DataFrame) -> float:
-    """Return the difference between the highest and the lowest known score."""
+    """Return the difference between the highest and the lowest score; NaN if none is known."""
     scores = probes["score"]
     return scores.max() - scores.min()
 
@@ -165,5 +164,6 @@ def is_answer_dependent(probes: pandas.DataFrame) -> bool:
 def is_length_dependent(probes: pandas.DataFrame) -> bool:
     """Return whether more words of reasoning change the score of the same answer."""
     is_longer = (probes["category"] == "growth") & probes["variant"].isin(FILLERS)
+    # NaN, which is not above the tolerance, if no such probe was scored.
     change = score_range(probes[is_longer])
     return bool(change > tolerance_of(probes))

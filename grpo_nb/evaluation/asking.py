@@ -105,7 +105,13 @@ def compare(
     against: Any = None,
     *,
     run: Run | None = None,
-    **options: Any,
+    rewards: RewardFunction | Sequence[RewardFunction] = (),
+    limit: int | None = None,
+    samples: int = 1,
+    max_completion_length: int | None = None,
+    settings: Settings | None = None,
+    allow_contaminated: bool = False,
+    correct: RewardFunction | None = None,
 ) -> Comparison:
     """Compare a model with another one on the same held-out questions.
 
@@ -123,8 +129,8 @@ def compare(
         task: Questions, as in `evaluate`.
         against: Model to compare with, for example `"base"`.
         run: Run that the models belong to, if neither is one.
-        **options: `rewards`, `limit`, `samples`, `max_completion_length`, `settings`,
-            `allow_contaminated` and `correct`, as in `evaluate`.
+        rewards, limit, samples, max_completion_length, settings, allow_contaminated, correct: As
+            in `evaluate`.
 
     Raises:
         ValueError: A held-out question was trained on, `against` is missing, there are no
@@ -159,7 +165,18 @@ def compare(
         # Two models may have one name, and are then told apart by their order.
         if names[0] != names[1]:
             labels = names
-    exam = Exam(subjects=located, run=run, task=task, **options)
+    exam = Exam(
+        subjects=located,
+        run=run,
+        task=task,
+        rewards=rewards,
+        limit=limit,
+        samples=samples,
+        max_completion_length=max_completion_length,
+        settings=settings,
+        allow_contaminated=allow_contaminated,
+        correct=correct,
+    )
     comparison = Comparison(*exam.evaluate_all(labels))
     # Only the full comparison with the start is a result of the run. A shorter one, or one with
     # another model, must not replace it in the summary and the model card.
@@ -216,13 +233,11 @@ def ask(
         raise ValueError("questions is empty. Write one question, or a list of questions.")
     # Without the messages of the training, the model would answer another kind of prompt.
     start = shared_start(run)
-    rows = []
-    for question in questions:
-        rows.append({"prompt": [*start, {"role": "user", "content": question}]})
+    rows = [{"prompt": [*start, {"role": "user", "content": question}]} for question in questions]
     # Greedy decoding without samples, so that the two answers differ only because of the training.
     exam = Exam(subjects=(), run=run, task=Holdout(format=format_of(run), holdout=rows))
     answers = []
     for part in (start_part(run), "adapter"):
         with open_model(RunModel(run, part)) as (model, tokenizer):
-            answers.append(tuple(exam.ask(model, tokenizer, rows, f"asking, {part}")))
+            answers.append(tuple(exam.answer_rows(model, tokenizer, rows, f"asking, {part}")))
     return Answers(questions, *answers)

@@ -1,7 +1,8 @@
 """Two models on the same questions: the difference in each measure, tested, shown and kept.
 
-`better` and `worse` need an exact test below 0.05 and ten questions. Everything else is "no
-difference shown". Everything that a model, a user or a data set wrote is escaped in the card.
+A verdict of `better` or `worse` needs at least ten questions, and a p-value below 0.05 in an exact
+test. Otherwise it is "no difference shown". The card escapes all text that a model, a user or a
+data set wrote.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class Comparison(Shown):
         return self.result.verdict
 
     @property
-    def answers_verdict(self) -> str | None:
+    def anywhere_verdict(self) -> str | None:
         """Verdict on correct answers anywhere in the completion, None if not measured."""
         result = self.results["anywhere"]
         return None if result is None else result.verdict
@@ -124,8 +125,8 @@ class Comparison(Shown):
             return None
         share = count / len(golds)
         # The baseline is a fixed share, so it is compared with the interval of the accuracy.
-        is_cleared = self.after.interval[0] > share
-        position = "is above" if is_cleared else "is not clearly above"
+        is_above = self.after.interval[0] > share
+        position = "is above" if is_above else "is not clearly above"
         sentence = (
             f"Always answering {answer!r:.60} would get {share:.1%} right: the accuracy of "
             f"{self.after.accuracy:.1%} {position} this majority-class baseline."
@@ -133,7 +134,7 @@ class Comparison(Shown):
         return MajorityBaseline(
             answer=answer,
             share=share,
-            is_cleared=is_cleared,
+            is_cleared=is_above,
             sentence=sentence,
         )
 
@@ -145,8 +146,8 @@ class Comparison(Shown):
             return "No difference shown in correct answers."
         headline = f"{verdict.capitalize()}: {self._what_changed()}."
         # More answers in the format can hide that fewer answers are right.
-        if {verdict, self.answers_verdict} == {"better", "worse"}:
-            headline += f" {self.answers_verdict.capitalize()}: the answers."
+        if {verdict, self.anywhere_verdict} == {"better", "worse"}:
+            headline += f" {self.anywhere_verdict.capitalize()}: the answers."
         return headline
 
     def _what_changed(self) -> str:
@@ -160,8 +161,7 @@ class Comparison(Shown):
         has_answers = anywhere.verdict == self.verdict
         has_format = self.results["in_format"].verdict == self.verdict
         if has_answers and has_format:
-            is_mostly_format = anywhere.difference / self.result.difference < 0.5
-            if is_mostly_format:
+            if anywhere.difference / self.result.difference < 0.5:
                 return "mostly the format, but also the answers"
             return "the answers and the format"
         if has_answers:
@@ -321,10 +321,11 @@ def _power_sentence(result: PairedResult) -> str:
 
 
 def _table(comparison: Comparison) -> Table:
-    """Return the measures of each model, and for the first three the change and how sure it is."""
+    """Return the measures of each model, with the change and p-value of the three tested ones."""
     before = comparison.before
     after = comparison.after
-    # The tested measures come first. pass@k, lengths and truncation are shown without a test.
+    # The three tested measures are the first rows of both tables. pass@k, lengths and truncation
+    # follow, without a test.
     lines = zip_longest(before.table_rows, after.table_rows, comparison.results.values())
     rows = []
     for (name, value_before), (_, value_after), result in lines:
@@ -332,9 +333,13 @@ def _table(comparison: Comparison) -> Table:
         if result is not None:
             cells = [f"{100 * result.difference:+.1f} points", _verdict_of(result)]
         rows.append([name, value_before, value_after, *cells])
-    head = ["", before.label, after.label, "change", "how sure"]
     number_columns = (1, 2, 3)
-    return Table(rows, head=head, right=number_columns, narrow=number_columns)
+    return Table(
+        rows,
+        head=["", before.label, after.label, "change", "how sure"],
+        right=number_columns,
+        narrow=number_columns,
+    )
 
 
 def _small_print(comparison: Comparison) -> Html:

@@ -1,13 +1,13 @@
-"""Held-out questions for one or several models: how they are asked, and who grades the answers."""
+"""Ask one or several models held-out questions, and choose the grader of the answers."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import gc
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require
@@ -27,6 +27,7 @@ from grpo_nb.evaluation.subjects import (
 from grpo_nb.generation.samples import GeneratedCompletion
 from grpo_nb.rewards.answers import SlotReward, correctness
 from grpo_nb.rewards.base import RewardFunction, reward_list
+from grpo_nb.rewards.code import code_tests
 from grpo_nb.runs.run_folder import Run, questions_trained_on
 from grpo_nb.scoring.correct_answers import (
     Grader,
@@ -35,7 +36,7 @@ from grpo_nb.scoring.correct_answers import (
     deciding_reward,
     grader_in_words,
 )
-from grpo_nb.scoring.record import rebuild_reward, record_of
+from grpo_nb.scoring.record import differences, rebuild_reward, record_of
 from grpo_nb.tasks.contamination import Contamination, find_contamination
 from grpo_nb.tasks.formats import AnswerFormat
 from grpo_nb.tasks.prompts import Chat, require_system_prompt, split_system
@@ -49,8 +50,7 @@ Questions = Task | Holdout | Source
 class Exam:
     """Questions, models and options of one call of `evaluate` or `compare`.
 
-    `subjects` and `run` are as `locate_subjects` returns them. The other fields are the arguments
-    of `evaluate`.
+    `locate_subjects` returns `subjects` and `run`. The other fields are arguments of `evaluate`.
     """
 
     subjects: Sequence[Subject]
@@ -78,7 +78,7 @@ class Exam:
                 "own questions."
             )
         if self.run is not None and getattr(self.task, "tools", None) is None:
-            require_no_tools(self.run, "Pass the task: gn.compare(run, task).")
+            require_no_tools(self.run, "Pass the task with its tools: gn.compare(run, task).")
         if isinstance(self.task, (Task, Holdout)):
             return self.task
         if self.run is None:
@@ -122,79 +122,53 @@ class Exam:
     # The grader.
 
     @functools.cached_property
-    def decider(self) -> RewardFunction:
+    def deciding_reward(self) -> RewardFunction:
         """Reward or function that decides which answers are correct.
 
         The docstring of `evaluate` has the order of precedence.
         """
         if self.correct is not None:
-            (decider,) = reward_list([self.correct])
-            return decider
-        rewards = reward_list(self.rewards) if self.rewards else self._rewards_of_run
-        return deciding_reward(rewards or [], self.rows) or correctness()
+            (reward,) = reward_list([self.correct])
+            return reward
+        rewards = []
+        if self.rewards:
+            rewards = reward_list(self.rewards)
+        elif self.run is not None:
+            rewards, missing = rewards_of_run(self.run)
+            if missing is not None:
+                name = missing["name"]
+                warn_user(
+                    f"The main reward of the run {self.run.name!r} is your function {name}(), but "
+                    "the folder of the run has only its source. So correctness() decides which "
+                    f"answers are correct, unless you write correct={name}."
+                )
+        return deciding_reward(rewards, self.rows) or correctness()
 
     def _grader(self, tokenizer: Any) -> Grader:
-        """Return the grader. A function is tried on gold answers, and may read their token ids."""
+        """Return the grader. To find a function's full score, gold answers are scored with it."""
         return choose_grader(
-            self.decider,
+            self.deciding_reward,
             self.rows,
             self.questions.format,
             tokenizer=tokenizer,
             start_episode=getattr(self.questions, "start_episode", dict),
         )
 
-    @functools.cached_property
-    def _rewards_of_run(self) -> list[RewardFunction] | None:
-        """The rewards of the run, from memory, or those of the kit from the record of the run.
-
-        None without a run. Also None, with a warning, if a function would decide what is correct
-        and is not in memory, because the folder of a run has only its source.
-        """
-        run = self.run
-        if run is None:
-            return None
-        if run.rewards:
-            return run.rewards
-        highest = max(run.weights.values(), default=0.0)
-        known = []
-        missing = []
-        for record in run.info["rewards"]:
-            reward = rebuild_reward(record)
-            # A judge cannot be rebuilt either, but it never decides.
-            may_decide = record["weight"] == highest and record.get("kind") != "judge"
-            if reward is not None:
-                known.append(reward)
-            elif may_decide:
-                missing.append(record["name"])
-        if not missing or any(isinstance(reward, SlotReward) for reward in known):
-            return known
-        if len(missing) > 1:
-            return []  # Of several functions with the highest weight none decides.
-        warn_user(
-            f"The main reward of the run {run.name!r} is your function {missing[0]}(), but the "
-            "folder of the run has only its source. So correctness() decides which answers are "
-            f"correct, unless you write correct={missing[0]}."
-        )
-        return None
-
     @property
     def is_result_of_run(self) -> bool:
-        """True if all prompts of the run get a greedy answer of full length, graded as by the run.
+        """True if the run's own reward grades greedy answers of full length to all its prompts.
 
         Only such a comparison becomes the result that the run shows.
         """
         # Other questions, formats or examples make other prompts, and so another measure.
         asked = [row["prompt"] for row in self.rows]
         own = [row["prompt"] for row in self.run.holdout]
-        full_length = self.run.settings.max_completion_length
-        is_shorter = self.decoding.max_completion_length < full_length
+        is_shorter = self.decoding.max_completion_length < self.run.settings.max_completion_length
         if asked != own or is_shorter or self.samples > 1:
             return False
-        if self.correct is None and not self.rewards:
-            return self._rewards_of_run is not None
-        # An earlier version of a reward has another hash.
-        hashes = [record["hash"] for record in self.run.info["rewards"]]
-        return record_of(self.decider)["hash"] in hashes
+        known, missing = rewards_of_run(self.run, self.deciding_reward)
+        record = missing or record_of(deciding_reward(known, self.rows) or correctness())
+        return _is_record_of(self.deciding_reward, record)
 
     # Asking and grading.
 
@@ -208,7 +182,7 @@ class Exam:
         decoding = self.decoding
         self._require_same_template()
         contamination = self._find_contamination()
-        is_function = not isinstance(self.decider, SlotReward)
+        is_function = not isinstance(self.deciding_reward, SlotReward)
         asked_rows = []
         for row in self.rows:
             asked_rows += [row] * self.samples
@@ -218,9 +192,10 @@ class Exam:
             with open_model(subject) as (model, tokenizer):
                 # Both models have the same grader, and its trial may cost money.
                 grader = grader or self._grader(tokenizer)
-                completions = self.ask(model, tokenizer, asked_rows, f"held-out, {label}")
-                template_kwargs = decoding.chat_template_kwargs
-                format = self.questions.format.for_template(tokenizer, template_kwargs)
+                completions = self.answer_rows(model, tokenizer, asked_rows, f"held-out, {label}")
+                format = self.questions.format.for_template(
+                    tokenizer, decoding.chat_template_kwargs
+                )
             # The model of a run stays in memory. Any other is freed before the next one is loaded.
             del model
             gc.collect()
@@ -229,7 +204,7 @@ class Exam:
                 Evaluation(
                     label=label,
                     rows=grade_answers(asked_rows, completions, format, grader),
-                    description=description_of(subject),
+                    description=description_of(subject, self.rows),
                     model_id=model_id_of(subject),
                     samples=self.samples,
                     temperature=decoding.temperature,
@@ -242,12 +217,11 @@ class Exam:
             )
         return evaluations
 
-    def ask(
+    def answer_rows(
         self, model: Any, tokenizer: Any, rows: Sequence[Any], bar_name: str
     ) -> list[GeneratedCompletion]:
         """Return the answers of a model, one for each row, with a progress bar."""
-        template_kwargs = self.decoding.chat_template_kwargs
-        require_system_prompt(rows[0]["prompt"], tokenizer, template_kwargs)
+        require_system_prompt(rows[0]["prompt"], tokenizer, self.decoding.chat_template_kwargs)
         with progress_bar(len(rows), desc=bar_name, unit="answer") as bar:
             return answers_of_model(
                 model, tokenizer, rows, self.decoding, lambda done: bar.update(done - bar.n)
@@ -259,14 +233,18 @@ class Exam:
         return runs if self.run is None else [self.run, *runs]
 
     def _find_contamination(self) -> Contamination | None:
-        """Return the questions that were trained on. Raise if there are any, unless allowed."""
-        trained = questions_trained_on(getattr(self.questions, "train", None), self._runs())
-        if not trained:
-            return None  # Nobody could check, which is not the same as no contamination.
+        """Return the questions that were trained on. Raise if there are any, unless allowed.
+
+        None if there are none among the known training questions, but not all of them are known.
+        """
+        runs = self._runs()
+        trained = questions_trained_on(getattr(self.questions, "train", None), runs)
         contamination = find_contamination([row["question"] for row in self.rows], trained)
         if not self.allow_contaminated:
             contamination.require_none()
-        return contamination
+        # Without contamination in the known training questions, the unknown ones may still have it.
+        is_unknown = not trained or any(run.trained_questions is None for run in runs)
+        return None if is_unknown and not contamination.count else contamination
 
     def _require_same_template(self) -> None:
         """Raise if a run was trained with other arguments of the chat template."""
@@ -277,6 +255,52 @@ class Exam:
                     f"the run {run.name!r} was trained with chat_template_kwargs = {own}, and this "
                     f"task makes other prompts: gn.load_task(..., chat_template_kwargs={own})."
                 )
+
+
+class RewardsOfRun(NamedTuple):
+    """The rewards of a run, as far as they are known."""
+
+    known: list[RewardFunction]
+    missing: Mapping[str, Any] | None = None
+    """Record of the function that decides what is correct, if it is not among `known`."""
+
+
+def rewards_of_run(run: Run, given: RewardFunction | None = None) -> RewardsOfRun:
+    """Return the rewards of a run from memory, or the rewards of the kit from its records.
+
+    Args:
+        run: A run. If it was opened from its folder, its functions are not in memory.
+        given: A reward in memory that may be one of the run.
+    """
+    if run.rewards:
+        return RewardsOfRun(run.rewards)
+    highest = max(run.weights.values(), default=0.0)
+    known = []
+    functions = []
+    for record in run.info["rewards"]:
+        reward = rebuild_reward(record)
+        # A record does not show that a user's class compares the answer slot.
+        if isinstance(given, SlotReward) and _is_record_of(given, record):
+            reward = given
+        if reward is not None:
+            known.append(reward)
+        # As in `deciding_reward`. A judge cannot be rebuilt either, but it never decides.
+        may_decide = record["weight"] == highest and record.get("kind") != "judge"
+        if may_decide and (reward is None or isinstance(reward, code_tests)):
+            functions.append((reward, record))
+    if not functions or any(isinstance(reward, SlotReward) for reward in known):
+        return RewardsOfRun(known)
+    if len(functions) > 1:
+        return RewardsOfRun([])  # Of several functions with the highest weight none decides.
+    ((reward, record),) = functions
+    return RewardsOfRun(known) if reward is not None else RewardsOfRun([], missing=record)
+
+
+def _is_record_of(reward: RewardFunction, record: Mapping[str, Any]) -> bool:
+    """Return True if a reward is still as in a record of it."""
+    now = record_of(reward)
+    # Records of the first versions lack some fields, which are then not compared.
+    return not differences(now | record, now)
 
 
 def format_of(run: Run) -> AnswerFormat:

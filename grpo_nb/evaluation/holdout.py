@@ -70,9 +70,8 @@ def load_holdout(
     read = read_rows(source, "test")
     # The seed never changes, so two evaluations with the same limit ask the same questions.
     rows = sample_rows(clean(read, Changes(), columns), limit)
-    golds = [row["answer"] for row in rows]
     # The kind of the answers decides how the system prompt asks for them.
-    format = fitting_format(format, answers_of(golds))
+    format = fitting_format(format, answers_of([row["answer"] for row in rows]))
     # All rows become questions: unlike in `load_task`, no share is kept for training.
     holdout = Dataset.from_list(with_prompts(rows, format, example))
     return Holdout(format=format, holdout=holdout)

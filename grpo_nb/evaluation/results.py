@@ -43,7 +43,7 @@ class Evaluation(Shown):
     compares_gold: bool = True
     """False if a function decides what is correct. It may read answers outside of the format."""
     model_id: str | None = None
-    """Hash of the adapter (`Run.model_id`), empty for other models, None if unknown."""
+    """Id of the adapter of a run (`Run.model_id`), empty for other models, None if unknown."""
     unproven_grader: str = ""
     """Name of the grader if it is a function that scored no gold answer above a wrong one."""
 
@@ -101,8 +101,7 @@ class Evaluation(Shown):
     @property
     def pass_at(self) -> dict[int, tuple[float, Interval]]:
         """pass@k with its 95 % interval, for k = 1 and k = `samples`."""
-        grades = [row["is_correct"] for row in self.rows]
-        groups = in_groups(grades, self.samples)
+        groups = in_groups([row["is_correct"] for row in self.rows], self.samples)
         shares = {
             1: self.shares_of("accuracy"),
             self.samples: [float(any(group)) for group in groups],
@@ -113,8 +112,7 @@ class Evaluation(Shown):
 
     @property
     def contamination_sentence(self) -> str:
-        """Sentence on questions that were trained on, empty if none was."""
-        # Without the training questions, nobody knows whether there is contamination or none.
+        """Sentence on contamination, empty if it was checked and there is none."""
         if self.contamination is None:
             return (
                 "The training questions are not known, so nobody checked whether some of these "
@@ -164,7 +162,9 @@ class Evaluation(Shown):
 
     def _parts(self) -> Iterator[Part]:
         yield Table(self.table_rows, head=("(95 % interval)", self.label), right=(1,))
-        counted = f"Counted as correct: {self.counted_as_correct}."
-        yield f"{self.asked_sentence} {counted} {self.description}"
+        yield (
+            f"{self.asked_sentence} Counted as correct: {self.counted_as_correct}. "
+            f"{self.description}"
+        )
         yield self.anywhere_sentence
         yield self.contamination_sentence

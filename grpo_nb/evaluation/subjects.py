@@ -24,7 +24,7 @@ from grpo_nb.runs.run_folder import Run, open_run
 from grpo_nb.tasks.tools import Tools
 
 EARLIER_PARTS = ("base", "start")
-"""Names of the models that a run began with."""
+"""Names of the earlier models of a run: its base model, and the model that it started from."""
 
 PART_IN_WORDS = {
     "base": "The base model of the run {}, without adapter.",
@@ -88,7 +88,7 @@ def locate_subjects(
         run = open_run(run)
     elif own_runs:
         run = own_runs[0]
-    # These two names mean nothing without a run, which may come from another subject.
+    # "base" and "start" are models of a run, which may be that of another subject.
     for place, subject in enumerate(located):
         if subject in EARLIER_PARTS:
             if run is None:
@@ -181,19 +181,26 @@ def open_model(subject: Subject) -> Iterator[tuple[Any, Any]]:
             yield model, tokenizer
 
 
-def description_of(subject: Subject) -> str:
-    """Return a sentence on where a model is from."""
+def description_of(subject: Subject, questions: Sequence[Mapping[str, Any]]) -> str:
+    """Return a sentence on where a model is from, and on its advantage on these questions."""
     if isinstance(subject, tuple):
         return "A model in memory, as it is."
     if isinstance(subject, str):
         return f"The model {name_of(subject)}, with its own tokenizer and chat template."
     run = subject.run
-    if subject.part == "adapter" and run.best is not None and run.settings.keep_adapter == "best":
+    keeps_best = run.best is not None and run.settings.keep_adapter == "best"
+    if subject.part == "adapter" and keeps_best and _chose_best_on(questions, run):
         return (
             f"The adapter of the run {run.name}. It is the best of several by its score on some of "
             "these questions, so its score here is a little too high."
         )
     return PART_IN_WORDS[subject.part].format(run.name)
+
+
+def _chose_best_on(questions: Sequence[Mapping[str, Any]], run: Run) -> bool:
+    """Return True if a run that keeps its best adapter chose it by some of these questions."""
+    scored = {row["question"] for row in run.holdout[: run.settings.holdout_questions]}
+    return any(row["question"] in scored for row in questions)
 
 
 @contextlib.contextmanager
@@ -230,7 +237,8 @@ def _model_of(run: Run) -> tuple[Any, Any]:
         run.model, run.tokenizer = load_model(run.settings)
         load_templates(run.path, run.tokenizer)
         load_adapter(run.model, run.adapter_path)
-    # A training that was stopped leaves its model in memory and no adapter on disk.
+    # A training that was stopped leaves its model in memory and no adapter on disk. Then there is
+    # nothing to compare the model with.
     elif has_adapter and not _holds_adapter_of(run):
         raise ValueError(
             f"the model in memory is not the one that the run {run.name!r} ended with: it was "

@@ -41,12 +41,12 @@ MIN_ROWS = 5
 """Fewest rows of a mean. Five is also the fewest for which `rise_z` can reach `LIKELY_Z`."""
 
 MIN_ROWS_OF_WINDOW = 8
-"""Fewest rows of a window that is compared with another. In a rank test of 8 against 8 rows the
-z-score can reach 3.4, which is just above `CLEAR_Z`."""
+"""Fewest rows of a window that is compared with another. A rank test of 8 against 8 rows can reach
+a z-score of 3.4. That is just above `CLEAR_Z`, so fewer rows could show nothing."""
 
 MIN_ROWS_FOR_CRITICAL = 2 * MIN_ROWS_OF_WINDOW
-"""Fewest rows for a critical alert. With fewer, no rank test of one half against the other can rule
-out that the reward rises. `check_not_finite` needs no such test."""
+"""Fewest rows for a critical alert. With fewer rows, a rank test of one half against the other
+cannot rule out that the reward rises. `check_not_finite` needs no such test."""
 
 LARGEST_NUMBER = 1e30
 """Absolute value above which a number counts as infinite. No metric of a working run comes near
@@ -80,10 +80,10 @@ Metrics = dict[str, float]
 
 
 def read_numbers(row: Mapping[str, Any]) -> Metrics:
-    """Return all numbers of a row, NaN and infinity included.
+    """Return all numbers of a row by metric, NaN and infinity included.
 
-    transformers prints numbers as text, so text that is a number counts as one. `rewards/NAME/mean`
-    becomes `rewards/NAME`.
+    Text such as "0.5" is read as a number, because transformers prints numbers as text. The ending
+    `/mean` of a name is removed.
     """
     metrics = {}
     for name, value in row.items():
@@ -158,7 +158,7 @@ class RunHistory:
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Add one logged row."""
-        # 1. Set NaN and infinite values apart.
+        # 1. Separate NaN and infinite values from the others.
         numbers = read_numbers(row)
         metrics = {}
         self.not_finite = {}
@@ -175,14 +175,14 @@ class RunHistory:
         if "step" in metrics:
             self.step = int(metrics["step"])
         elif "reward" in numbers:
-            # A printed log has no step numbers, so its rows count as steps.
+            # A printed log has no step numbers, so each of its reward rows counts as a step.
             self.step += 1
         self.max_steps = metrics.get("max_steps", self.max_steps)
 
-        # 3. Add the held-out score and the reward. Evaluation rows have an `eval_loss` and the
-        # summary a `train_loss`. In a training row, TRL leaves a reward out that is NaN or None for
-        # every completion.
+        # 3. Add the held-out score and the reward.
         self._add_held_out(metrics)
+        # Only training rows have a `loss`: evaluation rows have an `eval_loss`, and the summary has
+        # a `train_loss`. TRL leaves out a reward that is NaN or None for every completion.
         self.is_reward_missing = "loss" in numbers and "reward" not in numbers
         if "reward" in metrics:
             self._add_reward_row(metrics)

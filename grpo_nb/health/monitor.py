@@ -33,7 +33,7 @@ class HealthMonitor:
         weights: Weight of each reward, by name. The main reward is the one with the largest weight.
         ranges: Lowest and highest score that each reward can give, by name.
         group_size: Number of completions per prompt.
-        rows: Earlier rows of a resumed run. Their alerts are not reported again.
+        rows: Earlier rows of a resumed run. `update` does not report their alerts again.
 
     >>> monitor = HealthMonitor()
     >>> for step in range(1, 31):
@@ -57,10 +57,10 @@ class HealthMonitor:
         self.is_critical = False
         """True if the last row has a critical finding."""
         self._alerts: dict[AlertKey, Alert] = {}
-        # Last step with a finding that is as severe as the alert.
-        self._last_as_severe: dict[AlertKey, int] = {}
+        # Last step with a finding at least as severe as the alert.
+        self._last_step_at_severity: dict[AlertKey, int] = {}
         # Last step with a finding of any severity.
-        self._last_seen: dict[AlertKey, int] = {}
+        self._last_step_seen: dict[AlertKey, int] = {}
         for row in rows:
             self.update(row)
 
@@ -96,7 +96,7 @@ class HealthMonitor:
     def _run_checks(self) -> Iterator[HealthFinding]:
         history = self.history
         yield from check_not_finite(history)
-        # After a step without a reward, the windows of the other checks are as before.
+        # The other checks read windows of rows with a reward, which other rows do not change.
         is_reward_step = history.step == history.last_reward_step
         is_long_enough = history.reward_rows >= MIN_ROWS and history.steps >= SHORT_WINDOW
         if is_reward_step and is_long_enough:
@@ -108,7 +108,7 @@ class HealthMonitor:
         """Return the new alert of a rule and subject, None if its alert stays as it is."""
         step = self.history.step
         if finding is not None:
-            self._last_seen[key] = step
+            self._last_step_seen[key] = step
         # A missing alert counts as withdrawn, and a missing finding withdraws an alert.
         alert = self._alerts.get(key)
         kind = "withdrawn" if alert is None else alert.kind
@@ -121,11 +121,11 @@ class HealthMonitor:
         #     41-59   no finding          warning, withdrawn at step 60
         is_milder = KINDS_BY_URGENCY.index(new_kind) < KINDS_BY_URGENCY.index(kind)
         if is_milder:
-            last_steps = self._last_seen if finding is None else self._last_as_severe
+            last_steps = self._last_step_seen if finding is None else self._last_step_at_severity
             quiet_steps = max(WINDOW, 2 * self.history.steps_per_row)
             if step - last_steps[key] < quiet_steps:
                 return None
-        self._last_as_severe[key] = step
+        self._last_step_at_severity[key] = step
         if new_kind == kind:
             return None
         if finding is None:
@@ -195,10 +195,9 @@ def check_health(
                 f"a row of the log is a {type(row).__name__}, but the metrics of a step are a "
                 "mapping from names to numbers. Pass trainer.state.log_history, or a run."
             )
-    monitor = HealthMonitor(
+    return HealthMonitor(
         weights=weights,
         ranges=ranges,
         group_size=group_size or ASSUMED_GROUP_SIZE,
         rows=rows,
-    )
-    return monitor.report()
+    ).report()

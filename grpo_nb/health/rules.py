@@ -66,8 +66,8 @@ class HealthFinding(NamedTuple):
 
 
 def soften(severity: Severity, history: RunHistory, trend: RewardTrend) -> Severity:
-    """Return the severity that is fair to a run that learns, or that may be learning."""
-    # A run whose reward has risen at all is not lost. With few rows a rise would not be seen.
+    """Return a milder severity for a run that learns, or that may be learning."""
+    # A run whose reward has risen at all is not lost. Few rows cannot show a rise.
     has_few_rows = history.reward_rows < MIN_ROWS_FOR_CRITICAL
     may_learn = trend.is_rising or trend.is_above_start or has_few_rows
     if severity == "critical" and may_learn:
@@ -125,8 +125,8 @@ WASTED_SHARE = 0.5
 computation. DAPO (arXiv:2503.14476) drops such groups."""
 
 CHANCE_WEIGHT = 0.5
-"""Fraction of the share expected by chance that is added to `WASTED_SHARE`, because small groups
-often agree by chance."""
+"""Weight of the share of groups that agree by chance. The weighted share is added to
+`WASTED_SHARE`, because small groups often agree by chance."""
 
 NO_SIGNAL_SHARE = 0.9
 """Share of groups with zero reward variance, in the last 20 steps, that leaves nothing to learn."""
@@ -207,7 +207,7 @@ SHARE_LIMITS = (
     ShareLimit(
         rule="truncation",
         metric="completions/clipped_ratio",
-        # In trl issue 5697 all completions are truncated, and all score 0.
+        # The critical case is seen in trl issue 5697: all completions are truncated and score 0.
         thresholds={"info": 0.25, "warning": 0.5, "critical": 0.9},
         meaning="of the completions were truncated at the length limit",
         advice="Read some of them. If the answer is missing, raise max_completion_length, ask for "
@@ -250,13 +250,14 @@ def check_shares(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFind
         if not reached or is_normal:
             continue
         severity = reached[-1]
-        # The first thing that a base model learns is to end its answers.
+        # Truncation is normal at first: a base model begins by learning to end its answers.
         is_early = history.steps < LONG_WINDOW and not _is_signal_lost(history)
         if limit.rule == "truncation" and severity == "critical" and is_early:
             severity = "warning"
         severity = soften(severity, history, trend)
-        message = f"{share:.0%} {limit.meaning}."
-        yield HealthFinding(limit.rule, severity, message, limit.advice, limit.metric)
+        yield HealthFinding(
+            limit.rule, severity, f"{share:.0%} {limit.meaning}.", limit.advice, limit.metric
+        )
 
 
 def _repeats_are_normal(history: RunHistory, trend: RewardTrend) -> bool:
@@ -293,10 +294,10 @@ longer completions alone are no fault."""
 def check_zero_gradient(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFinding]:
     """Report gradients of 0 although rewards differ.
 
-    The gradient norm of a row is that of its last step, while the share of groups with zero reward
-    variance is a mean over its steps. So possibly no rewards differ in the last step. The
-    probability of that is at most the mean share. Without the share, as in logs of older
-    versions of TRL, nothing is reported.
+    A gradient of 0 is harmless in a step in which no rewards differ. The gradient norm of a row is
+    that of its last step. The share of groups with zero reward variance is a mean over its steps.
+    The probability that no rewards differ in the last step is at most this mean. Without the share,
+    as in logs of older versions of TRL, nothing is reported.
     """
     zero_rows = 0
     chance = 1.0
@@ -310,8 +311,9 @@ def check_zero_gradient(history: RunHistory, trend: RewardTrend) -> Iterator[Hea
         return
     message = "The gradient is 0 in row after row, although rewards differ."
     advice = "Does the model have a trainable LoRA (model.print_trainable_parameters())?"
-    severity = soften("critical", history, trend)
-    yield HealthFinding("gradient", severity, message, advice, "grad_norm/zero")
+    yield HealthFinding(
+        "gradient", soften("critical", history, trend), message, advice, "grad_norm/zero"
+    )
 
 
 def check_shifts(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFinding]:
@@ -476,7 +478,8 @@ def check_constant_reward(history: RunHistory, trend: RewardTrend) -> Iterator[H
         if not is_constant or len(values) < history.rows_in(SHORT_WINDOW):
             continue
         constants.append(f"{name} is {score:.3g}")
-        # A reward that only punishes and always gives 0 is at the top of its range, so it is fine.
+        # A penalty that always gives 0 is at the top of its range, so it is fine. If no range is
+        # declared, such a penalty cannot be told from a reward that nobody earns.
         is_never_rewarded |= reward_position(history, name) <= NEARLY_ZERO
     if not constants:
         return
@@ -505,10 +508,12 @@ HIGH_ENOUGH = 0.5
 def check_format_only(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFinding]:
     """Report a total that has risen without the main reward, usually with the format alone."""
     main = main_reward(history)
-    is_early = history.steps < FORMAT_STEPS
-    if main is None or is_early or z_since_start(history, "reward") < CLEAR_Z:
+    if main is None or history.steps < FORMAT_STEPS:
         return
-    is_low = reward_position(history, main) < HIGH_ENOUGH  # False if its range is not known
+    if z_since_start(history, "reward") < CLEAR_Z:
+        return
+    # An unknown range of the reward can make its position NaN. Then nothing is reported.
+    is_low = reward_position(history, main) < HIGH_ENOUGH
     if not is_low:
         return
 
@@ -521,8 +526,7 @@ def check_format_only(history: RunHistory, trend: RewardTrend) -> Iterator[Healt
         "Read the completions with the highest reward. Give the main reward more weight, or "
         "partial credit."
     )
-    severity = soften("warning", history, trend)
-    yield HealthFinding("format_only", severity, message, advice)
+    yield HealthFinding("format_only", soften("warning", history, trend), message, advice)
 
 
 # holdout -----------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from grpo_nb.health.history import (
     LIKELY_Z,
     LONG_WINDOW,
     MIN_ROWS_FOR_CRITICAL,
+    MIN_ROWS_OF_WINDOW,
     WINDOW,
     RunHistory,
 )
@@ -48,16 +49,18 @@ def measure_trend(history: RunHistory) -> RewardTrend:
 def z_since_start(history: RunHistory, metric: str, steps: int = WINDOW) -> float:
     """Return the z-score of the last steps of a metric against its first steps."""
     first = history.first_values(metric, steps)
-    last = history.last_values(metric, steps)
-    # At most the last half of all rows, because `first_values` are at most the first half.
+    # At most the last half of all rows, because `first_values` are at most the first half. Rows are
+    # counted, not values, because a row may lack the metric.
     half = history.reward_rows // 2
-    return mann_whitney_z(first, last[-half:])
+    count = min(half, history.rows_in(steps, MIN_ROWS_OF_WINDOW))
+    last = [row[metric] for row in history.last_rows[-count:] if metric in row]
+    return mann_whitney_z(first, last)
 
 
 def recent_rise_z(history: RunHistory) -> float:
     """Return the z-score of the total reward in the last 50 steps, second half against first half.
 
-    With few rows it is that of Kendall's test of order.
+    With few rows, return the z-score of Kendall's test of order instead.
     """
     values = history.last_values("reward", LONG_WINDOW, MIN_ROWS_FOR_CRITICAL)
     if len(values) < MIN_ROWS_FOR_CRITICAL:

@@ -16,7 +16,9 @@ def prompt_text(
     tokenizer: Any = None,
     template_kwargs: Mapping[str, Any] = {},
 ) -> str:
-    """Return the prompt of a row as the model sees it, or turn by turn without a tokenizer.
+    """Return the prompt of a row as the model sees it.
+
+    Without a tokenizer, or if it has no chat template, return the prompt turn by turn.
 
     >>> prompt_text({"prompt": [{"role": "user", "content": "What is 3 + 4?"}]})
     'user: What is 3 + 4?'
@@ -24,7 +26,7 @@ def prompt_text(
     prompt = row.get("prompt", row.get("question", ""))
     if isinstance(prompt, str):
         return prompt
-    if tokenizer is None:
+    if getattr(tokenizer, "chat_template", None) is None:
         return "\n".join(f"{turn['role']}: {turn['content']}" for turn in prompt)
     return tokenizer.apply_chat_template(
         prompt, tokenize=False, add_generation_prompt=True, **template_kwargs
@@ -47,7 +49,6 @@ def example_completions(row: Mapping[str, Any], format: AnswerFormat) -> list[st
             "the row has no gold answer in the column 'answer', so no right completion is known. "
             'If another column has it, write load_task(rows, columns={"answer": ...}).'
         )
-    gold = golds[0]
     wrong = make_wrong_answers(golds, all_golds=golds)[0]
     # Both completions differ in the answer alone, so a difference in score comes from the answer.
-    return [format.completion(PLAIN_REASONING, gold), format.completion(PLAIN_REASONING, wrong)]
+    return [format.completion(PLAIN_REASONING, answer) for answer in (golds[0], wrong)]

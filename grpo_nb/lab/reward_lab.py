@@ -31,7 +31,7 @@ from grpo_nb.core.panels import (
 from grpo_nb.core.words import as_score, displayable
 from grpo_nb.lab import views
 from grpo_nb.lab.examples import example_completions, prompt_text
-from grpo_nb.lab.labels import CHOICES, HandLabels
+from grpo_nb.lab.hand_scores import CHOICES, HandScores
 from grpo_nb.rewards.answers import golds_in_cell
 from grpo_nb.rewards.base import RewardFunction, reward_list, weights_by_name
 from grpo_nb.scoring.scores import Scores, score
@@ -111,7 +111,7 @@ class RewardLab(Panel):
         self.scores: Scores | None = None
         """Scores shown, with the weights shown; None if scoring itself failed."""
         file_name = f"{task.name.replace('/', '_')}.labels.csv"
-        self._labels = HandLabels(Path(labels or file_name).expanduser())
+        self._hand_scores = HandScores(Path(labels or file_name).expanduser())
         self._rows = rows
         self.row: dict[str, Any] = {}
         """The row shown, with all its columns, and with the environment that was scored last."""
@@ -169,7 +169,7 @@ class RewardLab(Panel):
     @property
     def labels(self) -> list[dict[str, Any]]:
         """Scores by hand, the oldest first: rows for `gn.checks.agreement`."""
-        return self._labels.rows
+        return self._hand_scores.rows
 
     def score_by_hand(self, score: float) -> None:
         """Give a score by hand to the first completion without one, and save it.
@@ -177,14 +177,14 @@ class RewardLab(Panel):
         Raises:
             ValueError: The score is not from 1 to 5. Or each completion has a score.
         """
-        existing = self._labels.scores_of(self._question, self.completions)
+        existing = self._hand_scores.scores_of(self._question, self.completions)
         if None not in existing:
             raise ValueError(
                 "each completion shown has a score by hand. Show other completions, or correct a "
-                f"score in {self._labels.file} and make a new lab."
+                f"score in {self._hand_scores.file} and make a new lab."
             )
-        self._labels.add(self._question, self.completions[existing.index(None)], score)
-        self._show_labels()
+        self._hand_scores.add(self._question, self.completions[existing.index(None)], score)
+        self._show_hand_scores()
 
     def sample(self) -> None:
         """Replace the completions by a group sampled from the model.
@@ -204,10 +204,6 @@ class RewardLab(Panel):
             )
         from grpo_nb.generation.sampling import generate  # imports torch, which the rest does not
 
-        row = self.row
-        # A row with a question alone is asked as in a task.
-        if "prompt" not in row:
-            (row,) = with_prompts([row], self.task.format, example=None)
         size = self.settings.num_generations
         self._status.value = (
             f"Sampling {size} completions from the model. The kernel is busy until they are there."
@@ -216,7 +212,7 @@ class RewardLab(Panel):
             group = generate(
                 self.model,
                 self.tokenizer,
-                [row["prompt"]] * size,
+                [self._asked_row()["prompt"]] * size,
                 temperature=self.settings.temperature,
                 sampling=self.settings.sampling,
                 max_completion_length=self.settings.max_completion_length,
@@ -243,13 +239,13 @@ class RewardLab(Panel):
         self._status.add_class("gn-status")
         self._table = empty_view()
         self._marks = empty_view()
-        self._label_view = empty_view()
+        self._hand_score_view = empty_view()
         self._static_views = [
             ("The row", self._row_view),
             ("", self._error_view),
             ("Scores", self._table),
             ("Where it came from", self._marks),
-            ("Scores by hand", self._label_view),
+            ("Scores by hand", self._hand_score_view),
         ]
 
     def _make_controls(self) -> None:
@@ -261,14 +257,14 @@ class RewardLab(Panel):
         self._entries = widgets.VBox(layout={"max_height": "500px", "display": "block"})
         self._entries.add_class("gn-entries")
         self._weight_line = row_of([])
-        label_buttons = []
+        score_buttons = []
         for choice in CHOICES:
             callback = functools.partial(self.score_by_hand, choice)
-            label_buttons.append(self._button(f"{choice}", callback))
-        self._label_buttons = row_of(label_buttons)
+            score_buttons.append(self._button(f"{choice}", callback))
+        self._hand_score_buttons = row_of(score_buttons)
 
     def _lay_out(self) -> None:
-        row = section(
+        row_section = section(
             "The row",
             "training rows of the task; another row keeps the completions",
             self._row_box,
@@ -280,7 +276,7 @@ class RewardLab(Panel):
             self._button("Right and wrong example", self._show_examples),
             self._button("Sample a group", self.sample, "primary"),
         ]
-        completions = section(
+        completions_section = section(
             "Completions",
             "one group, scored as you leave a box",
             self._entries,
@@ -290,7 +286,8 @@ class RewardLab(Panel):
         self.children = [
             self._header(),
             widgets.HBox(
-                [row, completions], layout={"flex_flow": "row wrap", "align_items": "stretch"}
+                [row_section, completions_section],
+                layout={"flex_flow": "row wrap", "align_items": "stretch"},
             ),
             self._status,
             self._error_view,
@@ -308,8 +305,8 @@ class RewardLab(Panel):
             section(
                 "Scores by hand",
                 "to compare with a judge",
-                self._label_view,
-                self._label_buttons,
+                self._hand_score_view,
+                self._hand_score_buttons,
             ),
         ]
 
@@ -340,14 +337,29 @@ class RewardLab(Panel):
         self._show_row()
         self._rescore()
 
+    @in_panel
     def _show_row(self) -> None:
         self.row = dict(self._rows[self.row_number])
         self._row_view.value = render(
             "lab/templates/row.jinja",
             question=self.row.get("question", ""),
             gold=self.row.get("answer", "(no column 'answer')"),
-            prompt=prompt_text(self.row, self.tokenizer, self.task.template_kwargs_with_tools),
+            prompt=prompt_text(
+                self._asked_row(), self.tokenizer, self.task.template_kwargs_with_tools
+            ),
         )
+
+    def _asked_row(self) -> dict[str, Any]:
+        """Return the row shown, with the prompt as the model gets it."""
+        row = self._rows[self.row_number]
+        # A row with a question alone is asked as in a task.
+        if "prompt" not in row and "question" in row:
+            (row,) = with_prompts([row], self.task.format, example=None)
+        if self.task.tools is not None:
+            # The prompt ends with the first message of the environment.
+            prompt, _ = self.task.tools.start(row)
+            row = {**row, "prompt": prompt}
+        return row
 
     def _show_examples(self) -> None:
         self._set_completions(example_completions(self.row, self.task.format))
@@ -384,7 +396,7 @@ class RewardLab(Panel):
     @in_panel
     def _rescore(self) -> None:
         self.scores = None
-        # A new episode each time: a reward may change its environment.
+        # The row starts a new episode each time, because a reward may change its environment.
         self.row = self.task.start_episode(self._rows[self.row_number])
         # If scoring fails, `scores` stays None and the table shows that, not the earlier numbers.
         try:
@@ -409,7 +421,7 @@ class RewardLab(Panel):
         self._show_scores()
 
     def _show_scores(self) -> None:
-        self._show_labels()
+        self._show_hand_scores()
         self._marks.value = ""
         if self.scores is None:
             self._table.value = '<p class="gn-fail">Not scored.</p>'
@@ -425,12 +437,12 @@ class RewardLab(Panel):
     def _question(self) -> str:
         return str(self.row.get("question") or prompt_text(self.row))
 
-    def _show_labels(self) -> None:
-        self._label_view.value = render(
-            "lab/templates/labels.jinja",
+    def _show_hand_scores(self) -> None:
+        self._hand_score_view.value = render(
+            "lab/templates/hand_scores.jinja",
             texts=self.completions,
-            given=self._labels.scores_of(self._question, self.completions),
+            given=self._hand_scores.scores_of(self._question, self.completions),
             count=len(self.labels),
-            file=self._labels.file,
+            file=self._hand_scores.file,
             number=as_score,
         )

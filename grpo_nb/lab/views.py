@@ -14,7 +14,7 @@ from grpo_nb.core.words import as_score, shorten
 from grpo_nb.rewards.answers import SlotReward
 from grpo_nb.rewards.base import RewardFunction, unwrap_partial
 from grpo_nb.rewards.format_rewards import xml_format, xml_tags
-from grpo_nb.scoring.scores import NO_SPREAD, Scores
+from grpo_nb.scoring.scores import SMALLEST_SPREAD, Scores
 
 
 def effect_in_words(advantage: float) -> str:
@@ -23,7 +23,7 @@ def effect_in_words(advantage: float) -> str:
     >>> effect_in_words(0.7), effect_in_words(-0.7), effect_in_words(0.0)
     ('more likely', 'less likely', 'not moved')
     """
-    if abs(advantage) < NO_SPREAD:
+    if abs(advantage) < SMALLEST_SPREAD:
         return "not moved"
     return "more likely" if advantage > 0 else "less likely"
 
@@ -37,7 +37,7 @@ def scores_view(scores: Scores) -> str:
         texts=[" ".join(text.split()) or "(empty)" for text in scores.completions],
         advantages=advantages,
         effects=[effect_in_words(advantage) for advantage in advantages],
-        are_equal=max(map(abs, advantages)) < NO_SPREAD,
+        are_equal=max(map(abs, advantages)) < SMALLEST_SPREAD,
         number=as_score,
         shorten=shorten,
     )

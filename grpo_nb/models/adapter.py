@@ -95,11 +95,16 @@ def save_adapter(model: Any, folder: str | Path) -> None:
     Path(folder, "README.md").unlink(missing_ok=True)
 
 
-def load_adapter(model: Any, folder: str | Path) -> None:
-    """Copy a saved LoRA into the trained one (`default`), and check that every tensor arrived.
+def load_adapter(model: Any, folder: str | Path, name: str = "default") -> None:
+    """Copy a saved LoRA into one of the model, and check that every tensor arrived.
 
     Where subfolders hold adapters too, transformers' own loader does not load the adapter at the
     top, which silently keeps its initial zeros. So the tensors are loaded here and compared.
+
+    Args:
+        model: The model with its LoRA.
+        folder: Folder of the saved LoRA.
+        name: PEFT's name of the LoRA to fill: `default` is the trained one.
 
     Raises:
         ValueError: The names and shapes of the tensors are not those of the model's adapter, or a
@@ -110,7 +115,7 @@ def load_adapter(model: Any, folder: str | Path) -> None:
     from safetensors.torch import load_file
 
     saved = load_file(Path(folder) / _TENSORS)
-    expected = get_peft_model_state_dict(model)
+    expected = get_peft_model_state_dict(model, adapter_name=name)
     saved_shapes = {name: tensor.shape for name, tensor in saved.items()}
     if saved_shapes != {name: tensor.shape for name, tensor in expected.items()}:
         raise ValueError(
@@ -118,14 +123,14 @@ def load_adapter(model: Any, folder: str | Path) -> None:
             "to another base model, rank or set of target modules. Load the model with the "
             "settings of that run."
         )
-    set_peft_model_state_dict(model, saved)
-    loaded = get_peft_model_state_dict(model)
-    for name, tensor in saved.items():
-        arrived = loaded[name].cpu()
+    set_peft_model_state_dict(model, saved, adapter_name=name)
+    loaded = get_peft_model_state_dict(model, adapter_name=name)
+    for tensor_name, tensor in saved.items():
+        arrived = loaded[tensor_name].cpu()
         is_equal = torch.equal(arrived, tensor.to(arrived.dtype))
         if not (is_equal and torch.isfinite(arrived).all()):
             raise ValueError(
                 f"the adapter in {str(folder)!r} was not loaded completely, or it has values that "
-                f"are not finite, as in {name}: then its training diverged. Take one from an "
-                "earlier step."
+                f"are not finite, as in {tensor_name}: then its training diverged. Take one from "
+                "an earlier step."
             )

@@ -73,8 +73,7 @@ class SlotReward(Reward):
 def golds_of_row(row: Mapping[str, Any], column: str, cell: Any) -> list[str]:
     """Return the gold answers in a cell of a row, each once; none if the cell is empty.
 
-    Rows with several right answers keep the others in `accepted_answers`. These count too, but
-    only for the column `answer`.
+    If the column is `answer`, the right answers in `accepted_answers` are added.
     """
     golds = golds_in_cell(cell)
     if column == "answer" and golds:
@@ -120,9 +119,9 @@ class correctness(SlotReward):
     r"""1.0 if the answer slot holds the gold answer, else 0.0; None without a gold answer.
 
     * Numbers are compared as numbers: `7`, `7.0`, `14/2`, `x = 7`, `$7$` and `7 apples` are equal.
-    * Units must match, in any spelling: `5 min` is `5 minutes`. A unit on one side only is
-      accepted.
-    * A percent sign may be left out: gold 50% accepts 50 and 0.5, gold 0.5 accepts 50%, and gold 42
+    * Units must match, in any spelling: `5 min` is `5 minutes`. If only one of the two answers has
+      a unit, the numbers decide.
+    * Percent signs are optional: gold 50% accepts 50 and 0.5, gold 0.5 accepts 50%, and gold 42
       accepts 42%.
     * JSON objects and arrays are compared by their values.
     * An option is compared by its letter: for B, `b`, `(B)`, `Option B` and `B) its text` are
@@ -130,9 +129,11 @@ class correctness(SlotReward):
     * Everything else is compared as text, without regard to case, wrappers such as `**`, and a `.`
       or `!` at the end.
 
-    These score 0.0: several answers, such as `41 or 42`; arithmetic that is left undone
-    (`3 + 4`); a quotient copied from the question; a second slot; an answer that is taken back
-    after the slot.
+    These completions score 0.0:
+
+    * several answers in the slot, such as `41 or 42`, or a second slot
+    * arithmetic that is left undone (`3 + 4`), or a quotient copied from the question
+    * text after the slot, because it could take the answer back
 
     Args:
         weight: Weight in the total reward. Keep it above the format rewards together.
@@ -175,8 +176,8 @@ class exact_text(SlotReward):
         format: Where the answer is written; `xml()` if not given.
         column: The data column with the gold answer. A list in it holds several.
         name: Name in TRL's logs.
-        is_case_sensitive: True if `paris` is not `Paris`. If False, texts are compared as in
-            `correctness`: `**Paris**` and `"Paris".` are accepted too.
+        is_case_sensitive: If True, `paris` is wrong for `Paris`. If False, texts are compared as in
+            `correctness`: `paris`, `**Paris**` and `"Paris".` are right.
 
     >>> completions = ["<answer>Paris</answer>", "<answer>paris</answer>"]
     >>> exact_text()(completions=completions, answer=["Paris", "Paris"])

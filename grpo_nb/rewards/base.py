@@ -227,8 +227,8 @@ def reward_list(rewards: RewardFunction | Iterable[RewardFunction]) -> list[Rewa
     Raises:
         ValueError: There is no reward, or one of them cannot be called as a reward.
     """
-    is_several = isinstance(rewards, Iterable) and not isinstance(rewards, str)
-    listed = list(rewards) if is_several and not callable(rewards) else [rewards]
+    is_one = callable(rewards) or isinstance(rewards, str) or not isinstance(rewards, Iterable)
+    listed = [rewards] if is_one else list(rewards)
     if not listed:
         raise ValueError(
             "rewards is empty: without a reward there is nothing to score or to learn from."

@@ -48,7 +48,7 @@ class CodeTest:
     wrapper: str = ""
     """Function that is applied to the result first, as in `assert sorted(f(x)) == [1, 2]`."""
     comparison: Literal["==", "is", "bool"] = "=="
-    """`is` is for None, True and False; `bool` compares the truth of the result."""
+    """Use `is` for None, True and False. `bool` compares the truth of the result."""
 
     def accepts(self, result: CallResult) -> bool:
         """Return True if a call gave the expected value."""
@@ -112,7 +112,8 @@ def read_tests(value: Any) -> tuple[CodeTest, ...]:
 def _read_assert(statement: ast.stmt) -> CodeTest:
     comparison: Literal["==", "is", "bool"]
     wrapper = ""
-    match statement.test if isinstance(statement, ast.Assert) else None:
+    condition = statement.test if isinstance(statement, ast.Assert) else None
+    match condition:
         case ast.Compare(
             left=ast.Call() as call, ops=[ast.Eq() | ast.Is() as operator], comparators=[right]
         ):
@@ -120,6 +121,7 @@ def _read_assert(statement: ast.stmt) -> CodeTest:
             comparison = "is" if isinstance(operator, ast.Is) else "=="
             if comparison == "is" and not (expected is None or isinstance(expected, bool)):
                 raise ValueError("`is` is for None, True and False; write == for other values")
+            # The call of `sorted(f(x))` is f(x), and `sorted` is applied to its result.
             match call:
                 case ast.Call(func=ast.Name(id=name), args=[ast.Call() as inner], keywords=[]) if (
                     name in _WRAPPERS
@@ -139,6 +141,7 @@ def _read_assert(statement: ast.stmt) -> CodeTest:
             )
     args = [_value(argument) for argument in call.args]
     kwargs = {keyword.arg: _value(keyword.value) for keyword in call.keywords}
+    # `**values` has no name.
     if None in kwargs:
         raise ValueError("** is not a value")
     return CodeTest(

@@ -75,6 +75,9 @@ class JudgeReply(NamedTuple):
 class judge(Reward):
     """The score of a judge for each answer, from 0 (low end of the scale) to 1 (high end).
 
+    A judge reads the whole completion, which is called the answer here and in the prompt of the
+    judge.
+
     The score is None if the reply has no number, or a number outside the scale.
 
     All answers of a batch are sent together, and each answer is sent once. A reply is kept in
@@ -153,8 +156,8 @@ class judge(Reward):
     def messages(self, question: str, answer: str) -> Messages:
         """Return the chat messages that ask for the score of one answer.
 
-        The tags around question and answer contain a hash of both, so that no answer can write its
-        own closing tag.
+        The tags around question and answer contain a hash of the two texts. So an answer cannot
+        close its own tag, because it would have to contain its own hash.
         """
         content = f"{question}\n{answer}".encode("utf-8", "backslashreplace")
         prompt = _PROMPT.format(
@@ -208,9 +211,9 @@ class judge(Reward):
             if not self.replies.get(key)
         }
         failures = self._send(new_requests)
-        # The client of `ask` has tried again already, so the server does not work. But a server
-        # that has replied before may refuse a single answer for its content, and it would do so
-        # again in a resumed training.
+        # The client of `ask` has retried already. So if all calls failed, the server does not work.
+        # The exception is a single failure of a judge that has replied before: the server may
+        # refuse this answer for its content. It would refuse it again in a resumed training.
         may_be_refusal = len(failures) == 1 and bool(self.replies)
         if failures and len(failures) == len(new_requests) and not may_be_refusal:
             error = next(iter(failures.values()))
@@ -303,5 +306,6 @@ def _read_replies(cache: str | Path | None) -> dict[str, str]:
             # A process that was killed leaves an incomplete line, and a person may write any line.
             with contextlib.suppress(ValueError, TypeError):
                 key, reply = json.loads(line)
-                replies[key] = reply
+                if isinstance(reply, str):
+                    replies[key] = reply
     return replies

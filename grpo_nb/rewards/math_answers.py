@@ -25,6 +25,7 @@ from grpo_nb.rewards.math_shapes import (
     Shape,
     boxed_answers,
     normalize_latex,
+    split_name,
     without_spaces,
 )
 from grpo_nb.rewards.math_worker import are_equal_expressions
@@ -41,16 +42,6 @@ from grpo_nb.tasks.number_reading import is_same_number, read_number, unit_name
 _LONGEST_EXPRESSION = 400
 """Characters of an answer that is compared as mathematics."""
 
-# Tokens that an answer may contain more often than the gold answer: operators, brackets, functions
-# and Greek letters. The backslash of a name may be missing.
-_HARMLESS_TOKEN = re.compile(
-    r"[- +*/^_(){}\[\].'=<>]"
-    r"|\\?(?:[{}]|le|ge|frac|sqrt|pi|cdot|times|div|infty|circ|binom|overline"
-    r"|(?:arc)?(?:sin|cos|tan)|cot|sec|csc|sinh|cosh|tanh|log|ln|lg|exp"
-    r"|alpha|beta|gamma|delta|epsilon|theta|lambda|mu|rho|sigma|tau|phi|psi|omega)"
-)
-# "1 2" and a line break are never harmless: they show a second answer.
-_TOKEN = re.compile(r"\\text\s*\{[^{}]*\}|\\[a-z]+|\\.|[a-z]{2,}|[0-9]+\s+[0-9.]|\n|\S", re.DOTALL)
 _RELATION = re.compile(r"[=<>]|\\(?:le|ge|ne|approx|sim|simeq|cong|equiv|in|to)(?![A-Za-z])")
 _INEQUALITY = re.compile(r"[<>]|\\[lg]e")
 # A power of a power, or one with an exponent of five digits: neither can be computed.
@@ -59,13 +50,14 @@ _TOWER = re.compile(r"[0-9)}]\s*\^\s*[({]*\s*(?:[0-9]{5}|[0-9]+[)}\s]*\^)")
 _BASE = re.compile(r"[0-9]_\{")
 # A symbol with primes, such as f', y'', x_{1}' or x'_{1}. math-verify drops the primes.
 _PRIMED = re.compile(r"([A-Za-z])(?:_\{(\w+)\})?\s*('+)(?:_\{(\w+)\})?")
-# The h of `\pi r^2 h` or the b of `2ab`, which math-verify drops as a unit. After a mere number it
-# is one. The imaginary unit and `dx` keep their meaning.
+# A variable at the end, such as the h of `\pi r^2 h` or the b of `2ab`. math-verify drops it as a
+# unit. After a mere number it is a unit, so it is not matched there. The imaginary unit and the x
+# of `dx` are not matched either.
 _LAST_VARIABLE = re.compile(
     r"(.*(?<![\\A-Za-z])(?:(?!d[A-Za-z]$)[A-Za-hj-z]+|[A-Za-z].*[\d}\s]))([A-Za-hj-z])"
 )
-# Letters that are a product, such as mgh, ab or ix. Nearly all words but these have other vowels or
-# are longer.
+# Letters that are a product, such as mgh, ab or ix. Two letters are, except for these words. Three
+# letters are if none of them is e, i, o or u, so words such as "cat" count as products too.
 _PRODUCT = re.compile(
     r"(?i)(?!(?:be|do|go|he|if|in|is|it|me|no|of|ok|on|or|ox|so|to|up|us|we)$)[a-z]{2}"
     r"|[a-df-hj-np-tv-z]{3}"
@@ -132,6 +124,7 @@ class maths(SlotReward):
     def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
         if not is_same_maths(given, gold):
             return False
+        # A text that belongs to no option may be another spelling of the right one.
         if is_contradictory_option(given, gold, row) and _has_text_of_another_option(given, row):
             return False
         # The text of an option is copied from the question, and is right.
@@ -211,12 +204,22 @@ def _has_same_parts(given: str, gold: str) -> bool:
         return False
     if len(shape.parts) != len(gold_shape.parts):
         return False
-    if _INEQUALITY.search(gold) and len(set(_AND_OR.findall(f"{given} {gold}"))) > 1:
-        # `x > 1 and x < 3` is not `x > 1 or x < 3`.
+    is_of_one_variable = _is_of_one_variable(shape.parts)
+    # The roots of an equation, `x = 1 and x = 2`, are also `x = 1 or x = 2`. But `x = 1 and y = 2`
+    # is not `x = 1 or y = 2`, and `x > 1 and x < 3` is not `x > 1 or x < 3`.
+    needs_same_word = _INEQUALITY.search(gold) or (kinds == {NAMED} and not is_of_one_variable)
+    if needs_same_word and len(set(_AND_OR.findall(f"{given} {gold}"))) > 1:
         return False
-    if kinds in ({LIST}, {NAMED}):
+    # `x_1 = 3, x_2 = 2` is the list 2, 3 too.
+    is_list_of_roots = gold_shape.kind == LIST and is_of_one_variable
+    if kinds in ({LIST}, {NAMED}) or is_list_of_roots:
         return _is_same_in_any_order(shape.parts, gold_shape.parts)
     return all(map(_is_same_normalized, shape.parts, gold_shape.parts))
+
+
+def _is_of_one_variable(parts: Sequence[str]) -> bool:
+    """Return True if all parts have the same name, whatever its index: `x_{1} = 2, x_{2} = 3`."""
+    return len({split_name(part)[0].partition("_")[0] for part in parts}) == 1
 
 
 def _is_same_in_any_order(parts: Sequence[str], gold_parts: Sequence[str]) -> bool:
@@ -265,6 +268,18 @@ def _unprimed_symbol(match: re.Match[str]) -> str:
     """Return a symbol of its own for a symbol with primes: `y_{prime2}` for `y''`."""
     letter, index_before, primes, index_after = match.groups("")
     return f"{letter}_{{{index_before}{index_after}prime{len(primes)}}}"
+
+
+# "1 2" and a line break are never harmless: they show a second answer.
+_TOKEN = re.compile(r"\\text\s*\{[^{}]*\}|\\[a-z]+|\\.|[a-z]{2,}|[0-9]+\s+[0-9.]|\n|\S", re.DOTALL)
+# Tokens that an answer may contain more often than the gold answer: operators, brackets, functions
+# and Greek letters. The backslash of a name may be missing.
+_HARMLESS_TOKEN = re.compile(
+    r"[- +*/^_(){}\[\].'=<>]"
+    r"|\\?(?:[{}]|le|ge|frac|sqrt|pi|cdot|times|div|infty|circ|binom|overline"
+    r"|(?:arc)?(?:sin|cos|tan)|cot|sec|csc|sinh|cosh|tanh|log|ln|lg|exp"
+    r"|alpha|beta|gamma|delta|epsilon|theta|lambda|mu|rho|sigma|tau|phi|psi|omega)"
+)
 
 
 def is_single_answer(given: str, gold: str) -> bool:

@@ -261,10 +261,10 @@ class Shape:
     name: str
     """Name of the answer: `x` in `x = 1`."""
     kind: str
-    """A list, ratio or expression, or the brackets of a tuple or interval, such as `[)`.
+    """A word ("list", "named", "ratio", "expression"), or a pair of brackets such as `[)`.
 
-    `x = 1, y = 2` is of the kind "named": each part has a name of its own. If all names are single
-    letters, the parts are sorted by name.
+    The kind of a tuple or interval is its pair of brackets. `x = 1, y = 2` is "named", because each
+    part has a name of its own. If all names are single letters, the parts are sorted by name.
     """
     parts: list[str]
 
@@ -308,14 +308,14 @@ def _with_intervals(text: str) -> str:
 def _interval(text: str) -> tuple[str, str]:
     r"""Return name and interval of `1 < x \le 2` or `x > 1`; an empty name for other texts."""
     # Sides and signs in turn: 1, <, x, \le, 2.
-    sides = _INEQUALITY_SIGN.split(text)
-    if len(sides) not in (3, 5):
+    pieces = _INEQUALITY_SIGN.split(text)
+    if len(pieces) not in (3, 5):
         return "", text
-    if set(sides[1::2]) <= {">", r"\ge"}:
-        sides = [_REVERSED_SIGN.get(side, side) for side in reversed(sides)]
-    if len(sides) == 3:
-        sides = [r"-\infty", "<", *sides] if is_name(sides[0]) else [*sides, "<", r"\infty"]
-    low, sign_after_low, name, sign_before_high, high = sides
+    if set(pieces[1::2]) <= {">", r"\ge"}:
+        pieces = [_REVERSED_SIGN.get(piece, piece) for piece in reversed(pieces)]
+    if len(pieces) == 3:
+        pieces = [r"-\infty", "<", *pieces] if is_name(pieces[0]) else [*pieces, "<", r"\infty"]
+    low, sign_after_low, name, sign_before_high, high = pieces
     opening = _OPENING_BRACKET.get(sign_after_low)
     closing = _CLOSING_BRACKET.get(sign_before_high)
     if not (is_name(name) and opening and closing):

@@ -51,9 +51,9 @@ def are_equal_expressions(given: str, gold: str) -> bool:
         if _worker is None or _worker.poll() is not None:
             _worker = _start()
         # `PAIR_SECONDS` may be changed in this process (tests), so it is sent along.
-        line = _exchange(_worker, json.dumps([given, gold, PAIR_SECONDS]))
-    # No line if the worker has ended, and null if its memory was used up.
-    verdict = json.loads(line or "null")
+        reply = _exchange(_worker, json.dumps([given, gold, PAIR_SECONDS]))
+    # No reply if the worker has ended, and null if its memory was used up.
+    verdict = json.loads(reply or "null")
     if verdict is None:
         # Imported here, because the worker itself needs nothing of the package. An exception is not
         # remembered by the cache, and the next attempt may succeed.
@@ -90,21 +90,20 @@ def _start() -> subprocess.Popen[bytes]:
     )
 
 
-def _exchange(worker: subprocess.Popen[bytes], question: str) -> bytes:
-    """Return the worker's answer to one line; an empty one if the worker has ended."""
-    line = b""
+def _exchange(worker: subprocess.Popen[bytes], request: str) -> bytes:
+    """Return the worker's reply to one line; an empty reply if the worker has ended."""
+    reply = b""
     try:
         with contextlib.suppress(OSError):
-            worker.stdin.write(f"{question}\n".encode())
-            line = worker.stdout.readline()
+            worker.stdin.write(f"{request}\n".encode())
+            reply = worker.stdout.readline()
     finally:
-        # Also after an interrupt: otherwise the late answer would be read as the answer to the next
-        # pair.
-        if not line:
+        # Also after an interrupt: otherwise the late reply would be read as that to the next pair.
+        if not reply:
             # Leaving the block waits for the end of the process and closes its pipes.
             with worker:
                 worker.kill()
-    return line
+    return reply
 
 
 def _reset_after_fork() -> None:
@@ -127,7 +126,7 @@ def _verify(given: str, gold: str) -> bool:
     # The time limits of math-verify are signal handlers, which never run inside a long
     # multiplication, so they are off.
     config = LatexExtractionConfig(boxed_match_priority=0)
-    sides = []
+    expressions = []
     for text in (given, gold):
         parsed = parse(
             f"$\\boxed{{{text}}}$",
@@ -137,18 +136,18 @@ def _verify(given: str, gold: str) -> bool:
         )
         if not parsed:
             return False
-        sides.append(parsed[0])
-    answer, gold_answer = sides
-    are_expressions = isinstance(answer, Basic) and isinstance(gold_answer, Basic)
+        expressions.append(parsed[0])
+    given_parsed, gold_parsed = expressions
+    are_expressions = isinstance(given_parsed, Basic) and isinstance(gold_parsed, Basic)
     if are_expressions:
-        # math-verify reads the imaginary unit as a variable, with other assumptions on each side.
-        answer = _with_imaginary_unit(answer)
-        gold_answer = _with_imaginary_unit(gold_answer)
-    is_same = verify([gold_answer], [answer], timeout_seconds=None)
-    are_numbers = are_expressions and answer.is_number and gold_answer.is_number
-    if is_same and are_numbers and (gold_answer - answer).has(Float):
+        # math-verify reads the imaginary unit as a variable, with other assumptions in each text.
+        given_parsed = _with_imaginary_unit(given_parsed)
+        gold_parsed = _with_imaginary_unit(gold_parsed)
+    is_same = verify([gold_parsed], [given_parsed], timeout_seconds=None)
+    are_numbers = are_expressions and given_parsed.is_number and gold_parsed.is_number
+    if is_same and are_numbers and (gold_parsed - given_parsed).has(Float):
         # math-verify rounds both to six decimals, so that 10^{-8}\pi would be 0.
-        return cmath.isclose(complex(gold_answer), complex(answer), rel_tol=1e-5)
+        return cmath.isclose(complex(gold_parsed), complex(given_parsed), rel_tol=1e-5)
     return is_same
 
 
@@ -161,16 +160,16 @@ def _with_imaginary_unit(expression: Any) -> Any:
 
 
 def _serve() -> None:
-    """Answer each line `[given, gold, seconds]` with a verdict until the pipe closes.
+    """Reply to each line `[given, gold, seconds]` with a verdict until the pipe closes.
 
-    The verdict is null if the memory is used up. The first line is empty; its answer, true, says
-    that the worker has started.
+    The verdict is null if the memory is used up. The first line is empty, and the reply `true`
+    shows that the worker has started.
     """
     # Imported here, because Windows does not have it, and the package is imported there too.
     import resource
 
-    answers = sys.stdout
-    # Text that sympy prints must not be read as an answer.
+    replies = sys.stdout
+    # Text that sympy prints must not be read as a reply.
     sys.stdout = sys.stderr
     # macOS refuses a limit below the memory that is mapped already.
     with contextlib.suppress(ValueError, OSError):
@@ -179,7 +178,7 @@ def _serve() -> None:
     # The first comparison imports the modules that sympy loads late.
     _verify("x^{2}+\\frac{1}{2}\\sqrt{3}", "\\frac{\\sqrt{3}}{2}+x^{2}")
     sys.stdin.readline()
-    print("true", file=answers, flush=True)
+    print("true", file=replies, flush=True)
     for line in sys.stdin:
         given, gold, seconds = json.loads(line)
         signal.setitimer(signal.ITIMER_PROF, seconds)
@@ -193,7 +192,7 @@ def _serve() -> None:
             verdict = False
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.setitimer(signal.ITIMER_PROF, 0)
-        print(json.dumps(verdict), file=answers, flush=True)
+        print(json.dumps(verdict), file=replies, flush=True)
 
 
 if __name__ == "__main__":

@@ -18,10 +18,10 @@ from grpo_nb.tasks.number_reading import read_number
 # 84/2, 2^3, 3*4, 50%, 3-1, 2e5, 1 2
 _UNEVALUATED = re.compile(r"[/^*%\\(+]|\w-|\d[eE]|\d\s\d")
 _NOT_IN_NUMBERS = re.compile(r"[^0-9.]")
-# A), (a), B., [C], **D:** and \textbf{(E) }
-_OPTION_MARK = re.compile(r"(?<!\w)([A-Za-z])[)\].:][\s}*]*")
+# A), (a), B., [C], **D:** and \textbf{(E) }, but not the (x) of f(x), f'(x) or sin(x)
+_OPTION_MARK = re.compile(r"(?<!\w)(?<![A-Za-z']\((?=[n-z]))([A-Za-z])[)\].:][\s}*]*")
 _OPTIONS_IN_LIST = re.compile(r"\[([^\[\]]+)\]")
-# Matches at the start and the end of a word, but not inside a word.
+# Matches at every place except between two characters of a word.
 _EDGE = r"(?!(?<=\w)(?=\w))"
 # Not the system prompt: it may show how an answer is written, such as 1/2.
 _ASKING_ROLES = ("user", "tool")
@@ -67,11 +67,17 @@ def is_contradictory_option(given: str, gold: str, row: Mapping[str, Any]) -> bo
     letter, text_after = read_letter(given)
     if not text_after or "prompts" not in row or read_letter(gold) != (letter, ""):
         return False
-    text_after = re.escape(_for_search(folded(text_after)))
-    option = rf"(?<!\w){letter.casefold()}\W{{1,6}}{text_after}{_EDGE}"
+    searched = re.escape(_for_search(folded(text_after)))
+    pattern = rf"(?<!\w){letter.casefold()}\W{{1,6}}{searched}{_EDGE}"
     # `read_letter` takes ** out of the answer too.
     question = _text_of_prompt(row["prompts"]).replace("**", "")
-    return re.search(option, _for_search(question)) is None
+    if re.search(pattern, _for_search(question)):
+        return False
+    # The options of a list have no letters in the question.
+    return not any(
+        option_letter == letter and option_starts_with(option, text_after)
+        for option_letter, option in options_in_question(row)
+    )
 
 
 def options_in_question(row: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -83,6 +89,7 @@ def options_in_question(row: Mapping[str, Any]) -> list[tuple[str, str]]:
     [('A', 'Rome'), ('B', 'Paris')]
     """
     question = _text_of_prompt(row["prompts"])
+    # The text before the first option, and then letter and text of each option in turn.
     _, *marked = _OPTION_MARK.split(question)
     texts = marked[1::2]
     letters: Iterable[str] = marked[::2]

@@ -14,7 +14,7 @@ from grpo_nb.core.pages import render, style_tag
 from grpo_nb.core.words import as_score, displayable, shorten
 from grpo_nb.lab.views import effect_in_words
 from grpo_nb.rewards.base import completion_text
-from grpo_nb.scoring.scores import NO_SPREAD
+from grpo_nb.scoring.scores import SMALLEST_SPREAD
 from grpo_nb.tasks.tools import transcript
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ class CompletionGroup:
         Totals that are all NaN count as spread, so that missing scores are not reported as equal.
         """
         totals = self.table["total"]
-        return not totals.max() - totals.min() <= NO_SPREAD
+        return not totals.max() - totals.min() <= SMALLEST_SPREAD
 
     def __repr__(self) -> str:
         # As literals, so that a terminal executes no control characters.

@@ -192,14 +192,14 @@ def decide_outcome(rise: Rise, comparison: Any, obstacles: Sequence[str] = ()) -
 
     Args:
         rise: The test of the reward over the steps, from `Run.rise`.
-        comparison: The held-out comparison, of which `verdict`, `answers_verdict`, `majority`,
+        comparison: The held-out comparison, of which `verdict`, `anywhere_verdict`, `majority`,
             `contamination` and `sentence` are read; None if there is none.
         obstacles: Reasons why this comparison cannot show that the run worked.
 
     >>> from types import SimpleNamespace
     >>> better = SimpleNamespace(
     ...     verdict="better",
-    ...     answers_verdict=None,
+    ...     anywhere_verdict=None,
     ...     majority=None,
     ...     contamination=None,
     ...     sentence="16 of 20 correct, 4 before.",
@@ -232,7 +232,7 @@ def _missing_in_comparison(comparison: Any) -> list[str]:
     elif comparison.verdict != "better":
         missing.append("the held-out comparison shows no difference")
     # More answers in the format can hide that fewer answers are right.
-    if comparison.answers_verdict == "worse":
+    if comparison.anywhere_verdict == "worse":
         missing.append("the answers themselves got worse")
     if comparison.majority is not None and not comparison.majority.is_cleared:
         missing.append("the majority-class baseline is not cleared")

@@ -196,7 +196,7 @@ class SavedComparison(ComparisonPart):
     contamination: Contamination | None
 
     @property
-    def answers_verdict(self) -> str | None:
+    def anywhere_verdict(self) -> str | None:
         """Verdict on correct answers anywhere in the completion, None if not measured."""
         test = self.tests.anywhere
         return None if test is None else test.verdict

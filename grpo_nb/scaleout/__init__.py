@@ -1,6 +1,6 @@
 """Write a run as a folder that trains it again on other machines, and open the result as a run.
 
-The folder needs TRL, not this package. Models made from a run are written by `export`.
+The folder needs TRL, not grpo_nb. Models made from a run are written by `export`.
 """
 
 from grpo_nb.scaleout.project import Project

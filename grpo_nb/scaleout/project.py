@@ -1,6 +1,6 @@
-"""Open a folder that `write` made, and read what was trained in it as a `Run`.
+"""Open a project, which is a folder that `write` made, and read what was trained in it as a `Run`.
 
-No code in the folder is executed, and paths that lead outside of the folder are refused.
+No code in the project is executed, and paths that lead outside of it are refused.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ from grpo_nb.runs.run_info import RUN_INFO, RunInfo, read_run_info
 
 #: Subfolder of a copied base model. `write` puts this name in place of the model in origin.json.
 COPIED_BASE = "base"
-#: Entries of a folder that are read, and may hold no link to the outside.
+#: Entries of a project that are read, and may hold no link to the outside.
 READ_ENTRIES = (
     "origin.json",
     "train.jsonl",
@@ -40,14 +40,14 @@ READ_ENTRIES = (
     "result",
     "back",
 )
-#: Files of a finished training. train.py writes the first one last of all.
-RESULT_FILES = (
+#: Files that `Project.run` needs. train.py writes the first one last of all.
+RUN_FILES = (
     "result/finished.json",
     "result/steps.jsonl",
     "result/adapter/adapter_model.safetensors",
     "train.jsonl",
 )
-#: The only setting whose effect `write` changes (`writing._trainer_arguments`), in words.
+#: Sentences on the only setting whose effect `write` changes (`writing._trainer_arguments`).
 BNPO_BECOMES_DAPO = (
     "The loss bnpo becomes dapo. bnpo divides by the tokens of one process, so each number of "
     "processes would learn something else. With one process and one forward pass a step they are "
@@ -65,18 +65,19 @@ class Project(Shown):
 
     @property
     def run(self) -> Run:
-        """The run that was trained in the folder, made under `back/` on first use.
+        """The run that was trained in the project, made under `back/` on first use.
 
-        It has the name of the folder.
+        It has the name of the project's folder. If the project is trained again, the run of the
+        earlier training stays in `back/`, with the time of its start after its name.
 
         Raises:
-            FileNotFoundError: No training was finished in the folder, or a file is missing.
+            FileNotFoundError: No training was finished in the project, or a file is missing.
             ValueError: A file is damaged.
         """
         # 1. Check the results. Links are refused once more, because the results may have been
-        # copied into the folder since it was opened.
+        # copied into the project since it was opened.
         _refuse_links_in_project(self.path)
-        missing = [name for name in RESULT_FILES if not (self.path / name).is_file()]
+        missing = [name for name in RUN_FILES if not (self.path / name).is_file()]
         if missing:
             raise FileNotFoundError(
                 f"{str(self.path)!r} has no {missing[0]}: start train.py there, see "
@@ -86,24 +87,26 @@ class Project(Shown):
         with naming_damaged(finished_file):
             finished = json.loads(finished_file.read_text("utf-8"))
             started = finished["started"]
-        # 2. Make the run, or find the one that was made earlier. The start of the training tells
-        # whether it is the same, because file times are of the clocks of two machines.
+        # 2. Find the run of this training if it was made earlier, or make it. A run is known by the
+        # start of its training, because file times are of the clocks of two machines.
         run = Run(self.path / "back" / self.path.resolve().name)
         earlier_path = _find_earlier_run(run.path, started)
         if earlier_path is None:
             with staged_folder(run.path) as staged:
                 _write_trained_run(staged, self, finished)
+                _set_aside(run)
                 put_in_place(staged, run.path)
         elif earlier_path != run.path:
-            # The project was renamed since.
-            earlier_path.rename(run.path)
-        # 3. Correct its model and its card. The project may also have been moved, and its copy of
-        # the base model with it.
+            # The project was renamed since, or trained again and its result put back.
+            _set_aside(run)
+            put_in_place(earlier_path, run.path)
+        # 3. Correct the model of the run. If the project was moved, the copy of the base model has
+        # another path now.
         if run.settings.model != self.base_model:
             info = read_run_info(run.path / "run.json")
             info.settings["model"] = self.base_model
             run.write_info(info)
-        # Written after the move, because the card shows the name of the folder.
+        # 4. Write the card, which shows the name of the run's folder.
         if earlier_path != run.path:
             write_model_card(run)
         return open_run(run.path)
@@ -148,19 +151,22 @@ def _find_earlier_run(path: Path, started: str) -> Path | None:
     """Return the folder of the run that was started at this time; None if there is none.
 
     Args:
-        path: Folder for the run, with the project's name of today. If it does not exist, the
-            project may have been renamed, and other folders are searched. If it exists, they are
-            not, because one of them may be a copy of the run.
+        path: Folder for the run, with the project's name of today. It comes first, because another
+            folder may be a copy of it. The others are searched because the project may have been
+            renamed, or trained again.
         started: Start of the training.
     """
-    folders = [path]
-    if not path.exists():
-        # Hidden folders may be incomplete.
-        folders = sorted(path.parent.glob("[!.]*"))
-    for folder in folders:
+    # Hidden folders may be incomplete.
+    for folder in (path, *sorted(path.parent.glob("[!.]*"))):
         if (folder / "run.json").is_file() and Run(folder).info["started"] == started:
             return folder
     return None
+
+
+def _set_aside(run: Run) -> None:
+    """Rename the run of another training, if there is one, so that its name is free."""
+    if (run.path / "run.json").is_file():
+        run.path.rename(run.path.with_name(f"{run.name}-{run.started:%Y-%m-%d_%H-%M-%S}"))
 
 
 def _refuse_links_in_project(folder: Path) -> None:
@@ -188,7 +194,7 @@ def _write_trained_run(target: Path, project: Project, finished: dict[str, Any])
             # All of these are shown on the card of the run.
             machine={name: finished["machine"][name] for name in ("platform", "device", "gpu")},
             started=finished["started"],
-            # Packages that only the kit uses keep the versions with which the folder was written.
+            # Packages that only grpo_nb uses keep the versions with which the project was written.
             versions={**project.origin.versions, **finished["versions"]},
             rollout=f"trl, processes: {finished['processes']} ({finished['strategy']})",
             effective=None,

@@ -1,9 +1,8 @@
 """Write the rewards of a run as source code that runs without the notebook.
 
-A reward of the kit is written as the call that makes it. A function of the user is written with the
+A reward of grpo_nb is written as the call that makes it. A function of the user is written with the
 imports, constants and functions that it uses. Everything else is refused. `writing.py` then runs
-the result in a fresh process and compares the scores, which shows everything that is missing or
-different there.
+the result in a fresh process and compares the scores. So a missing or different part is found.
 """
 
 import ast
@@ -25,8 +24,8 @@ from grpo_nb.core.words import in_line
 from grpo_nb.rewards.base import Reward, reward_name
 from grpo_nb.rewards.judge_model import judge
 
-#: Folder of the kit, whose name is `grpo_nb`.
-THIS_PACKAGE = Path(__file__).resolve().parents[1]
+#: The folder `grpo_nb`.
+PACKAGE_FOLDER = Path(__file__).resolve().parents[1]
 PORTABLE_REWARD = (
     "Define the reward as a function with def, at the top of a cell or file. It may use imports, "
     "constants (numbers, texts, lists, dicts, regular expressions) and other such functions."
@@ -54,7 +53,7 @@ def write_rewards(folder: Path, rewards: Sequence[Callable[..., Any]]) -> None:
     )
     (folder / "rewards.py").write_text(text, "utf-8")
     ignored = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(THIS_PACKAGE, folder / "kit" / THIS_PACKAGE.name, ignore=ignored)
+    shutil.copytree(PACKAGE_FOLDER, folder / "kit" / PACKAGE_FOLDER.name, ignore=ignored)
 
 
 class RewardSource:
@@ -76,7 +75,7 @@ class RewardSource:
             NotPortable: The reward holds something that exists in this process only.
         """
         name = reward_name(reward)
-        # First of all, because a judge is also a reward of the kit.
+        # Before the check for `Reward`, because a judge is one too.
         if isinstance(reward, judge):
             raise NotPortable(
                 f"the judge {name!r} calls a function that may hold an address or a key, so the "
@@ -98,7 +97,8 @@ class RewardSource:
         module = getattr(value, "__module__", None) or ""
         own_name = getattr(value, "__name__", "")
         if isinstance(value, types.ModuleType):
-            # Refused here, because the fresh process would find a file of an editable installation.
+            # Refused here, because the fresh process would not notice: it finds the file too, if it
+            # is installed in editable mode.
             if not is_installed(own_name):
                 raise NotPortable(
                     f"{own_name} is a file of your own, which does not exist elsewhere. Import its "
@@ -133,7 +133,7 @@ class RewardSource:
         self.definitions[name] = self.definitions.pop(name)
 
     def _expression_of(self, name: str, value: Any) -> str:
-        """Return code that makes a value: plain data, or an object of the kit such as a reward."""
+        """Return code that makes a value: plain data, or an object of grpo_nb such as a reward."""
         if dataclasses.is_dataclass(value) and is_installed(type(value).__module__):
             return self._call_that_makes(value)
         if isinstance(value, re.Pattern):
@@ -201,9 +201,9 @@ def portable_source(name: str, function: Callable[..., Any]) -> str:
 
 
 def is_installed(module: str) -> bool:
-    """Return True if a module is the kit's, Python's or from a package, so not a user's own."""
+    """Return True if a module is of grpo_nb, Python or a package, so not the user's own."""
     package = module.partition(".")[0]
-    if package == THIS_PACKAGE.name or package in sys.stdlib_module_names:
+    if package == PACKAGE_FOLDER.name or package in sys.stdlib_module_names:
         return True
     loaded = sys.modules.get(package)
     # A namespace package, such as google, has folders but no file.

@@ -1,7 +1,7 @@
 """Score recorded completions with the rewards.py of a folder.
 
 `grpo_nb.core.processes.run_script` runs this script in a process of its own, which imports nothing
-of the kit except the copies in the folder.
+of grpo_nb except the copies in the folder.
 """
 
 import math

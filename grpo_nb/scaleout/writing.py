@@ -45,7 +45,7 @@ from grpo_nb.training.run_start import BASE_REFERENCE, GENERATION
 #: TRL's release that train.py is for: the first whose plain trainer takes a step on a CPU. TRL 1.15
 #: asks for Triton there.
 TRL_VERSION = "1.16.0"
-#: Packages that the copy of the kit imports.
+#: Packages that the copy of grpo_nb imports.
 KIT_PACKAGES = ("lazy_loader", "math-verify", "pydantic")
 #: Packages that a training imports, besides TRL.
 TRAINING_PACKAGES = (
@@ -57,6 +57,8 @@ TRAINING_PACKAGES = (
     "PyYAML",
     *KIT_PACKAGES,
 )
+#: Optimizers of bitsandbytes whose names do not end in "bit".
+BITSANDBYTES_OPTIMIZERS = ("ademamix", "rmsprop_bnb")
 #: Fields of run.json that origin.json has as they are.
 UNCHANGED_FIELDS = (
     "format_version",
@@ -88,8 +90,8 @@ def write(
 
     The folder holds `train.py`, its settings (`run.yaml`), the rewards as source code, the rows,
     the adapter that the run started with, the first steps as `record.jsonl`, and a `README.md` with
-    the commands. A base model that is not on the Hub is copied to `base/`. Neither Unsloth nor this
-    package has to be installed to train it. docs/guide/scale_out.md says what stays equal.
+    the commands. A base model that is not on the Hub is copied to `base/`. Neither Unsloth nor
+    grpo_nb has to be installed to train it. docs/guide/scale_out.md shows what stays equal.
 
     Args:
         run: From `train` or `open_run`, or its folder.
@@ -132,6 +134,8 @@ def write(
         )
     reward_functions = _rewards_of(run, rewards)
     trainer_arguments = _trainer_arguments(run)
+    requirements = _requirements(run, trainer_arguments)
+    revision = None if model == COPIED_BASE else _cached_revision(run, model)
     with staged_folder(target) as staged:
         # 2. Write the rewards and prove them. Most refusals come from them, and copying the base
         # model can take minutes.
@@ -146,7 +150,7 @@ def write(
             copy_files(base_folder, staged / COPIED_BASE)
         lines = "".join(json.dumps(step) + "\n" for step in recorded_steps)
         (staged / "record.jsonl").write_text(lines, "utf-8")
-        _write_settings(staged, run, trainer_arguments, model=model)
+        _write_settings(staged, run, trainer_arguments, model=model, revision=revision)
         _write_origin(staged, run, trainer_arguments, model=model)
         for name in ("train.py", "replay.py", "cpu2.yaml", "README.md"):
             text = render(
@@ -154,7 +158,7 @@ def write(
                 run_name=run.name,
                 settings=run.settings,
                 version=__version__,
-                requirements=_requirements(run, trainer_arguments),
+                requirements=requirements,
                 model=model,
                 bnpo_note=BNPO_BECOMES_DAPO,
                 has_vllm=trainer_arguments.get("use_vllm", False),
@@ -241,7 +245,7 @@ def _recorded_steps(run: Run) -> list[dict[str, Any]]:
     """
     if run.settings.generation_batch_size % run.settings.batch_size:
         return []
-    rows_by_step = {row["step"]: row for row in run.rows}
+    metrics_by_step = {row["step"]: row for row in run.rows}
     recorded_steps = []
     for file in sorted(run.start_path.glob("generation_*.json")):
         with naming_damaged(file):
@@ -249,7 +253,7 @@ def _recorded_steps(run: Run) -> list[dict[str, Any]]:
             GENERATION.validate_python(generation)
         # TRL counts the steps that are done, and a run counts its steps from 1.
         step = generation["step"] + 1
-        if step not in run.steps or step not in rows_by_step:
+        if step not in run.steps or step not in metrics_by_step:
             break
         table = run.completions(step)
         with naming_damaged(run.completions_file(step)):
@@ -262,7 +266,7 @@ def _recorded_steps(run: Run) -> list[dict[str, Any]]:
                 "advantages": table["advantage"].tolist(),
             }
         if _losses_are_comparable(run.settings):
-            metrics = rows_by_step[step]
+            metrics = metrics_by_step[step]
             entry |= {name: metrics[name] for name in ("loss", "grad_norm") if name in metrics}
         recorded_steps.append(entry)
     return recorded_steps
@@ -325,18 +329,14 @@ def _require_recorded_scores(
 
 
 def _write_settings(
-    staged: Path, run: Run, trainer_arguments: dict[str, Any], *, model: str
+    staged: Path, run: Run, trainer_arguments: dict[str, Any], *, model: str, revision: str | None
 ) -> None:
-    """Write run.yaml.
-
-    Raises:
-        ExportError: The base model here is not the one that the run was trained on.
-    """
+    """Write run.yaml. The revision is the commit of a Hub model, if it is known."""
     import yaml
 
     values = {
         "model": model,
-        "revision": None if model == COPIED_BASE else _cached_revision(run, model),
+        "revision": revision,
         "dtype": run.info["number_type"],
         "load_in_4bit": run.settings.load_in_4bit,
         "reference": "base" if run.reference == BASE_REFERENCE else "start",
@@ -371,8 +371,10 @@ def _write_origin(staged: Path, run: Run, trainer_arguments: dict[str, Any], *, 
 def _requirements(run: Run, trainer_arguments: dict[str, Any]) -> list[str]:
     """Return the packages that train.py needs: TRL_VERSION, all others as installed here."""
     packages = list(TRAINING_PACKAGES)
-    # Optimizers of bitsandbytes are called as adamw_8bit and paged_adamw_32bit.
-    if run.settings.load_in_4bit or trainer_arguments["optim"].endswith("bit"):
+    # Most optimizers of bitsandbytes are called as adamw_8bit and paged_adamw_32bit.
+    optimizer = trainer_arguments["optim"]
+    is_of_bitsandbytes = optimizer.endswith("bit") or optimizer in BITSANDBYTES_OPTIMIZERS
+    if run.settings.load_in_4bit or is_of_bitsandbytes:
         packages.append("bitsandbytes")
     trl = "trl[vllm]" if trainer_arguments.get("use_vllm") else "trl"
     requirements = [f"{trl}=={TRL_VERSION}"]

@@ -30,9 +30,9 @@ from grpo_nb.rewards.base import (
 from grpo_nb.rewards.code import code_tests
 from grpo_nb.scoring.last_answer import last_candidates, recurring_labels
 from grpo_nb.scoring.record import is_from_kit
-from grpo_nb.scoring.scores import score, score_as_trial
+from grpo_nb.scoring.scores import score_as_trial
 from grpo_nb.tasks.answers import folded
-from grpo_nb.tasks.formats import AnswerFormat, bare, xml
+from grpo_nb.tasks.formats import AnswerFormat, bare
 
 _TRIED_ROWS = 8
 """Rows whose gold answers are scored to find a function's full score. Each call may cost money."""
@@ -42,15 +42,15 @@ _ROUNDING = 1e-6
 
 @dataclass(frozen=True, kw_only=True)
 class FunctionGrader:
-    """A reward function as a grader: an answer with the full score is correct."""
+    """A reward function as a grader: an answer with the full score or more is correct."""
 
     function: RewardFunction
     full_score: float
-    """Lowest score of a correct answer."""
+    """Threshold of a correct answer. Answers to some questions may score more."""
     reason: str
     """Source of the full score, in words."""
     is_proven: bool = False
-    """True if a gold answer scored above a wrong one and an empty completion."""
+    """True if a gold answer scored above all wrong answers (one or more) and empty completions."""
 
     @property
     def name(self) -> str:
@@ -133,6 +133,7 @@ def choose_grader(
     Raises:
         RewardError: The function failed.
 
+    >>> from grpo_nb.tasks.formats import xml
     >>> def twice(completions, answer, **columns):
     ...     return [2.0 * (gold in text) for text, gold in zip(completions, answer)]
     >>> rows = [{"question": "1 + 1?", "answer": "2"}]
@@ -146,7 +147,8 @@ def choose_grader(
     wrong_answers = [_wrong_answer(gold, golds) for gold in golds]
     in_format = [format.completion("reasoning", answer) for answer in [*golds, *wrong_answers]]
     texts = [*in_format, *[""] * len(golds)]
-    # Each text gets a new environment, because the function may change it.
+    # The rows of the gold answers, of the wrong answers and of the empty texts. Each text gets an
+    # environment of its own, because the function may change it.
     started_rows = [dict(start_episode(row)) for row in [*tried_rows] * 3]
     scores = _function_scores(reward, texts, started_rows, tokenizer=tokenizer) if texts else []
     # A text without a score is below every text with one.
@@ -196,8 +198,14 @@ def grader_in_words(grader: Grader) -> str:
             f"answers to which {grader.name}() gives {grader.full_score:g} or more "
             f"({grader.reason})"
         )
-    # Neither weight, nor format, nor name affects which answers are correct.
-    shown = dataclasses.replace(grader, weight=type(grader).weight, format=xml(), name="")
+    # Weight, format and name do not affect which answers are correct. A default is not shown.
+    grader_class = type(grader)
+    shown = dataclasses.replace(
+        grader,
+        weight=grader_class.weight,
+        format=grader_class.format,
+        name=grader_class.name,
+    )
     return f"answers to which {shown!r} gives the full score"
 
 
@@ -236,8 +244,7 @@ def grader_scores(
         function_arguments = function_arguments or {"completions": texts, "rows": rows}
         return _function_scores(grader.function, **function_arguments)
     # The questions may be asked in another format than that of the training.
-    grader = dataclasses.replace(grader, format=format)
-    return list(score(grader, texts, list(rows)).values[grader.__name__])
+    return _function_scores(dataclasses.replace(grader, format=format), texts, rows)
 
 
 def are_correct_anywhere(

@@ -76,9 +76,9 @@ def last_candidates(
 ) -> list[str]:
     """Return the readings of the last candidate for an answer in a text.
 
-    A text is read with and without its closing mark, because `exact_text` compares every character.
-    An equation is read as a whole, and its last side alone. Without a candidate, the list is empty
-    or has empty texts.
+    Words have two readings, with and without the marks around them, because `exact_text` compares
+    every character. An equation has two readings too: the whole equation, and its last side.
+    Without a candidate, the list is empty or has empty texts.
 
     Args:
         text: The completion.
@@ -174,8 +174,8 @@ def _label_pattern(label: str) -> str:
     pattern = rf"(?<!\w){words}(?![\w'])"
     if label != "A":
         return pattern
-    # A is a word too: "A dog". After another word it is a label, because an article inside a
-    # sentence is not written as A. So it is before "is" and "was".
+    # A may be the article of "A dog", which starts a sentence and comes before a small word. So A
+    # is a label after another word, before "is" or "was", and where no small word follows.
     return rf"{pattern}(?:(?<=[a-z] A)|(?!\s+(?!is\b|was\b)[a-z]))"
 
 
@@ -203,5 +203,5 @@ def _last_formula(text: str) -> list[str]:
         formula = formulas[-1][formulas[-1].lastindex].strip()
     else:
         formula = _LEAD_IN.sub("", text.rpartition("\n")[2]).strip(_CLOSING)
-    # Of a chain of equations, `y = 2x = 4`, the last side is the result.
-    return [formula, formula.rpartition("=")[2]]
+    # The last side of a chain of equations, `y = 2x = 4`, is the result. `x <= 4` has no such side.
+    return [formula, re.split(r"(?<![<>!])=", formula)[-1]]

@@ -91,7 +91,7 @@ def record_of(reward: RewardFunction) -> dict[str, Any]:
     return {
         "kind": "",
         "call": "a function",
-        # None of a user's reward: runs are shared, and a parameter may be a key.
+        # Parameters of a user's reward are left out: runs are shared, and one may be a secret key.
         "parameters": {},
         "source": source,
         # Earlier versions had "null" in place of the parameters, and their records are compared.

@@ -44,14 +44,14 @@ TRL_KEYWORDS = (
     "log_metric",
 )
 """Keywords that trl 1.15 passes to a reward besides the columns of the data."""
-# TRL ignores data columns with these names; other TRL keywords raise an error.
+# TRL ignores data columns with these names. A column named like its other keywords is an error.
 _REPLACED_BY_TRL = ("prompt", "completion", "completion_ids")
 # TRL holds scores in a float32 tensor.
 _FLOAT32_MAX = 3.4028234663852886e38
 # TRL adds this to the standard deviation, so that it never divides by zero.
 _EPSILON = 1e-4
 
-NO_SPREAD = 1e-6
+SMALLEST_SPREAD = 1e-6
 """Scores closer than this are equal: `_EPSILON` shrinks their advantages to about nothing."""
 
 
@@ -301,7 +301,8 @@ def score(
     rewards = reward_list(rewards)
     weights = weights_by_name(rewards)
     batch = make_batch(completions, rows, completion_ids=completion_ids, tokenizer=tokenizer)
-    # Environments are shared, because some cannot be copied.
+    # Some environments cannot be copied. So all of them are in the memo of deepcopy, as if they had
+    # been copied already, and are shared.
     environments = batch.get("environments", [])
     batch = copy.deepcopy(batch, {id(value): value for value in environments})
     texts = tuple(completion_text(completion) for completion in batch["completions"])
@@ -315,6 +316,7 @@ def score(
             raise
         except Exception as error:
             failure = find_failure(reward, batch, trainer_state, texts, error)
+            # The cause stays the error of that row, and not of the whole batch.
             raise failure from failure.__cause__
     return Scores(completions=texts, values=values, weights=weights)
 

@@ -45,7 +45,7 @@ def with_named_errors(reward: RewardFunction) -> RewardFunction:
         except Exception as error:
             if isinstance(error, OUT_OF_MEMORY_ERRORS) and is_out_of_memory(error):
                 raise
-            # This scores rows again, which a paid judge charges again.
+            # `find_failure` scores rows again. A paid judge charges for them once more.
             batch = {key: value for key, value in keywords.items() if key not in TRAINER_KEYWORDS}
             texts = [completion_text(completion) for completion in completions]
             failure = find_failure(reward, batch, others.get("trainer_state"), texts, error)

@@ -167,12 +167,12 @@ def build_trainer(prepared: Prepared, trainer_class: type[KitTrainer] = KitTrain
         if prepared.task.is_ordered:
             arguments.setdefault("shuffle_dataset", False)
         tools = prepared.task.tools
-        tools_of_trl: dict[str, Any] = {}
+        tool_arguments: dict[str, Any] = {}
         if tools is not None:
             # TRL warns that its tool interface may change; grpo_nb pins the version of TRL.
             os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
             arguments["max_tool_calling_iterations"] = tools.rounds
-            tools_of_trl = {
+            tool_arguments = {
                 "tools": list(tools.functions),
                 "environment_factory": tools.environment_class,
             }
@@ -184,7 +184,7 @@ def build_trainer(prepared: Prepared, trainer_class: type[KitTrainer] = KitTrain
             train_dataset=prepared.task.train,
             engine=engine,
             task_tools=tools,
-            **tools_of_trl,
+            **tool_arguments,
         )
     # The figure and the bar replace the rows of dicts that transformers prints.
     trainer.remove_callback(PrinterCallback)

@@ -23,6 +23,7 @@ from grpo_nb.config.settings import Settings
 from grpo_nb.core.files import put_in_place, staged_folder
 from grpo_nb.core.problems import warn_user
 from grpo_nb.core.progress import CellOutput, is_notebook, progress_bar
+from grpo_nb.core.words import in_line
 from grpo_nb.evaluation.holdout import grade_answers
 from grpo_nb.evaluation.results import Evaluation
 from grpo_nb.evaluation.subjects import Decoding, answers_of_model
@@ -147,8 +148,7 @@ class Recorder(TrainerCallback):
         if SAMPLING_METRIC in row:
             table = self._completions_of_step(row)
         self._ask_observers(row, table)
-        # Observers may add numbers of numpy. The row must be as a resumed run reads it.
-        row = json.loads(json.dumps(row, default=float))
+        row = self._as_stored(row)
         new_alerts = self.health.update(row)
         if new_alerts:
             row["alerts"] = [alert.to_dict() for alert in new_alerts]
@@ -196,6 +196,22 @@ class Recorder(TrainerCallback):
             # Raised only after the row is written and saved, so that the step is not lost.
             except (Exception, KeyboardInterrupt) as error:
                 self.error = self.error or error
+
+    def _as_stored(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Return the row as a resumed run reads it, without values that JSON cannot hold."""
+        stored = {}
+        for key, value in row.items():
+            try:
+                # One by one, so that a value of an observer cannot lose the step. Numbers of numpy
+                # become plain ones.
+                stored |= json.loads(json.dumps({key: value}, default=float))
+            except Exception as error:
+                problem = TypeError(
+                    f"an observer put {key!r} into the row of a step, and {in_line(value)} cannot "
+                    f"be stored ({error}). Add numbers, texts, or lists and dicts of them."
+                )
+                self.error = self.error or problem
+        return stored
 
     def _save_best_adapter(self, step: int) -> None:
         target = best_adapter_folder(self.run.path, step)
@@ -251,11 +267,11 @@ class Recorder(TrainerCallback):
 class HoldoutScore:
     """Observer that answers held-out questions greedily at intervals and records the score.
 
-    Keys, all below `holdout/`: `accuracy`, `in_format` and `anywhere` (left out if the grader does
-    not report where it reads the answer), each with its 95 % interval (`accuracy_low`,
-    `accuracy_high` and so on). Step 1, if it is logged, and the step `max_steps` are always scored.
-    The random state is restored afterwards, so that the training is the same with and without the
-    score.
+    The keys are `holdout/accuracy`, `holdout/in_format` and `holdout/anywhere`. Each has a 95 %
+    interval (`holdout/accuracy_low`, `holdout/accuracy_high` and so on). `anywhere` is left out if
+    the grader does not report where it reads the answer. Step 1, if it is logged, and the step
+    `max_steps` are always scored. The random state is restored afterwards, so that the training is
+    the same with and without the score.
 
     Args:
         prepared: The training. The same questions are asked each time, so that the whole curve
@@ -281,20 +297,20 @@ class HoldoutScore:
 
     def __call__(self, row: dict[str, Any], _table: Any) -> None:
         """Answer the questions and add the score to the row, if it is due at this step."""
-        training = self._prepared
-        is_due = row["step"] % training.settings.holdout_every == 0
+        prepared = self._prepared
+        is_due = row["step"] % prepared.settings.holdout_every == 0
         if not is_due and row["step"] not in (1, row["max_steps"]):
             return
         greedy = Decoding(
-            max_completion_length=training.settings.max_completion_length,
-            chat_template_kwargs=training.task.chat_template_kwargs,
-            tools=training.task.tools,
+            max_completion_length=prepared.settings.max_completion_length,
+            chat_template_kwargs=prepared.task.chat_template_kwargs,
+            tools=prepared.task.tools,
             # As in the plan of the memory, which counts the copies of the CPU engine.
-            shared_prompts=training.engine_choice.can_use_cpu_engine,
+            shared_prompts=prepared.engine_choice.can_use_cpu_engine,
         )
-        completions = answers_of_model(training.model, training.tokenizer, self._questions, greedy)
+        completions = answers_of_model(prepared.model, prepared.tokenizer, self._questions, greedy)
         graded = grade_answers(
-            self._questions, completions, training.task.format, grader=self._grader
+            self._questions, completions, prepared.task.format, grader=self._grader
         )
         evaluation = Evaluation("", graded)
         for measure in HOLDOUT_MEASURES:

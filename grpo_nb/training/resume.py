@@ -22,9 +22,9 @@ from grpo_nb.runs.run_info import RunInfo
 from grpo_nb.scoring.record import differences
 from grpo_nb.training.run_start import BASE_REFERENCE
 
-#: Settings that may change when a run is resumed. Of the training itself, only the learning rate of
-#: later steps depends on them: on `max_steps`, through the schedule. Each change is reported. If a
-#: finished run is returned, the report says that the changes have no effect.
+#: Settings that may change when a run is resumed. They do not change how a step trains, except that
+#: the schedule of the learning rate depends on `max_steps`. Each change is reported. If a finished
+#: run is returned, the report says that the changes have no effect.
 CHANGEABLE_SETTINGS = (
     "max_steps",
     "save_steps",
@@ -57,20 +57,22 @@ def find_run(
 ) -> FoundRun | None:
     """Find, lock and check the run that `train(..., name=name, resume=resume)` means.
 
-    | run                              | resume="auto" | "auto", `name` | path    |
-    | -------------------------------- | ------------- | -------------- | ------- |
-    | none                             | new run       | new run        | error   |
-    | finished, same training          | returned      | returned       | error   |
-    | the same, and larger `max_steps` | resumed       | resumed        | resumed |
-    | the same, smaller `max_steps`    | error         | error          | error   |
-    | finished, another training       | new run       | error          | error   |
-    | unfinished, same training        | resumed       | resumed        | resumed |
-    | unfinished, another training     | error         | error          | error   |
-    | unfinished, without a checkpoint | error         | error          | error   |
+    | run                                    | resume="auto" | "auto", `name` | path    |
+    | -------------------------------------- | ------------- | -------------- | ------- |
+    | none                                   | new run       | new run        | error   |
+    | finished, same training                | returned      | returned       | error   |
+    | finished, and larger `max_steps` now   | resumed       | resumed        | resumed |
+    | finished, and smaller `max_steps` now  | error         | error          | error   |
+    | finished, another training             | new run       | error          | error   |
+    | unfinished, same training              | resumed       | resumed        | resumed |
+    | unfinished, `max_steps` already passed | error         | error          | error   |
+    | unfinished, another training           | error         | error          | error   |
+    | unfinished, without a checkpoint       | error         | error          | error   |
 
     Changed code or state of a reward is another training if the run is finished and `resume` is
-    "auto". Otherwise it is a change that is reported. A finished run whose adapter is missing
-    counts as unfinished, and gets the adapter of its last checkpoint.
+    "auto". Otherwise it is a change that is reported. A finished run whose adapter is missing, or
+    is that of an earlier part of the run, counts as unfinished and gets the one of its last
+    checkpoint.
 
     Args:
         name: The name that was given to `train`.
@@ -87,7 +89,8 @@ def find_run(
         FileNotFoundError: There is no run of that path or name.
         ValueError: The run cannot be resumed, with the reason.
     """
-    run = _requested_run(Path(info.settings["run_root"]), name, resume)
+    root = Path(info.settings["run_root"]).expanduser()
+    run = _requested_run(root, name, resume)
     if run is None:
         return None
     lock_run(run.path, locks)
@@ -106,19 +109,23 @@ def _resume_or_return(
     # Through JSON, so that tuples are lists, as in the file.
     now = json.loads(json.dumps(info.to_dict(), default=str))
     max_steps = now["settings"]["max_steps"]
-    is_finished = run.status == "finished" and any(run.adapter_path.glob("*.safetensors"))
-    may_be_returned = resume == "auto" and is_finished
+    has_adapter = any(run.adapter_path.glob("*.safetensors"))
+    # A resumed run without this field could not write its adapter, for example on a full disk. The
+    # one in its folder is that of an earlier part.
+    is_adapter_outdated = "resumed" in before and "adapter_step" not in before
+    is_finished = run.status == "finished" and has_adapter and not is_adapter_outdated
+    is_finished_and_auto = is_finished and resume == "auto"
     checkpoint = newest_checkpoint(run.path / "checkpoints")
 
     # 1. It is the same training.
-    other_training = _differences_in_training(before, now)
+    training_changes = _changes_in_training(before, now)
     reward_changes = _changes_in_rewards(before, now)
     # For a finished run, a changed reward is another training, because a rerun cell asks for one.
     # An unfinished run is continued, and the change is reported.
-    blocking = other_training + (reward_changes if may_be_returned else [])
-    if blocking and may_be_returned and name is None:
+    blocking = training_changes + (reward_changes if is_finished_and_auto else [])
+    if blocking and is_finished_and_auto and name is None:
         # Changed settings or data are easily seen in the cell, a changed reward is not.
-        if not other_training:
+        if not training_changes:
             warn_user(
                 f"Run {run.name!r} is finished, but {'; '.join(reward_changes)}. Therefore a "
                 f"new run starts. gn.open_run({run.name!r}) opens the finished run."
@@ -132,7 +139,7 @@ def _resume_or_return(
 
     # 2. Return it, or resume it at its newest checkpoint.
     setting_changes = _changed_values(before["settings"], now["settings"], CHANGEABLE_SETTINGS)
-    if may_be_returned and max_steps == before["settings"]["max_steps"]:
+    if is_finished_and_auto and max_steps == before["settings"]["max_steps"]:
         return FoundRun(run, checkpoint, setting_changes, is_finished=True)
     if checkpoint.path is None:
         reason = "; ".join(checkpoint.passed_over) or "none was written before the run ended"
@@ -219,8 +226,8 @@ def _newest_run(root: Path) -> Run | None:
     return open_run(runs_by_start[-1].path) if runs_by_start else None
 
 
-def _differences_in_training(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return sentences on what makes two trainings different."""
+def _changes_in_training(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return sentences on the changes that make it another training."""
     fixed_settings = [key for key in before["settings"] if key not in CHANGEABLE_SETTINGS]
     sentences = [
         *_changed_values(before["settings"], now["settings"], fixed_settings),

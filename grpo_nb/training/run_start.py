@@ -126,10 +126,10 @@ def set_kl_reference(model: Any, settings: Settings, info: RunInfo) -> None:
     """
     lora_b = [tensor for name, tensor in model.named_parameters() if "lora_B.default" in name]
     starts_trained = any(bool(tensor.detach().any()) for tensor in lora_b)
-    # A resumed run keeps its reference, although its adapter is trained by now. A new run whose
-    # B is 0 starts as the base model, and the copy would cost three matrix products per layer.
-    measures_against_base = info.reference == BASE_REFERENCE or not starts_trained
-    if measures_against_base and "ref" in model.peft_config:
+    # A new run whose B is 0 starts as the base model, and the copy would cost three matrix products
+    # per layer. A resumed run keeps its reference, whatever adapter is in memory.
+    wants_base = not starts_trained if info.reference is None else info.reference == BASE_REFERENCE
+    if wants_base and "ref" in model.peft_config:
         model.delete_adapter("ref")
     reference = START_REFERENCE if "ref" in model.peft_config else BASE_REFERENCE
     if info.reference not in (None, reference):
@@ -137,7 +137,7 @@ def set_kl_reference(model: Any, settings: Settings, info: RunInfo) -> None:
             f"this run measures its KL against {info.reference}, but on a GPU Unsloth measures it "
             "against the base model. Resume it on a CPU, where it started, or start a new run."
         )
-    if settings.beta and reference == BASE_REFERENCE and not measures_against_base:
+    if settings.beta and reference == BASE_REFERENCE and not wants_base:
         warn_user(
             "On a GPU, Unsloth measures the KL against the base model, so this run cannot measure "
             "it against the adapter that it starts from.",

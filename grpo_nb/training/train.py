@@ -88,10 +88,10 @@ def train(
         resume: Which run to resume:
 
             - None: none; a new run starts.
-            - "auto": the newest run under `settings.run_root`, or the run called `name`. A finished
-              run is returned with its adapter, or continued if `max_steps` is larger now. Without
-              such a run a new one starts; also if no `name` is given and the newest run is finished
-              and had other settings, data or rewards. With a `name` that is an error.
+            - "auto": the newest run under `settings.run_root`, or the run called `name`. If there
+              is none, a new run starts. A finished run is returned with its adapter, or continued
+              if `max_steps` is larger now. A finished run of other settings, data or rewards is an
+              error with `name`; without it, a new run starts.
             - A path or name: that run. If it is finished, `max_steps` must be larger now.
         observers: Functions that are called at each logged step. They may add to its row and may
             stop the training (`gn.training.Observer`).
@@ -132,14 +132,11 @@ def train(
         if found_run is None:
             # `new_run_folder` checks the name again, only after the slow build.
             if name is not None:
-                require_free_name(settings.run_root, name)
+                require_free_name(Path(settings.run_root).expanduser(), name)
         elif found_run.is_finished:
             return _restore_finished_run(found_run, prepared)
         else:
             info = resumed_info(found_run, info)
-            if info.reference == START_REFERENCE:
-                # TRL copies the reference from the adapter of the model when it builds the trainer.
-                load_adapter(model, found_run.run.start_path)
         with deleting_reference_adapter(model):
             # 2. Build the trainer before the run has a folder, so that nothing is left behind if
             # TRL refuses. The effective settings come first, because building a configuration
@@ -147,10 +144,13 @@ def train(
             info.effective = dataclasses.asdict(effective_settings(settings, model))
             trainer = build_trainer(prepared)
             set_kl_reference(model, settings, info)
+            if found_run is not None and info.reference == START_REFERENCE:
+                # TRL made its reference from the adapter in memory, not from that of the start.
+                load_adapter(model, found_run.run.start_path, "ref")
             if settings.holdout_every:
-                score = HoldoutScore(prepared)
-                info.holdout_grader = score.counted_as_correct
-                observers = [score, *observers]
+                holdout_observer = HoldoutScore(prepared)
+                info.holdout_grader = holdout_observer.counted_as_correct
+                observers = [holdout_observer, *observers]
             # 3. Make the folder of a new run, or take an old one back to its newest checkpoint.
             folder = (
                 rewind(found_run) if found_run else _make_run_folder(prepared, name, info, locks)
@@ -186,7 +186,8 @@ def _make_run_folder(prepared: Prepared, name: str | None, info: RunInfo, locks:
 
     That is `run.json`, adapter, questions, rows and the chat template.
     """
-    run = Run(new_run_folder(prepared.settings.run_root, name))
+    root = Path(prepared.settings.run_root).expanduser()
+    run = Run(new_run_folder(root, name))
     try:
         lock_run(run.path, locks)
         run.write_info(info)  # first of all files, because it makes the folder a run

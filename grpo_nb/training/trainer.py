@@ -1,4 +1,4 @@
-"""TRL's trainer (1.15) with checkpoints that resume bit by bit, a CPU engine, and limits for tools.
+"""TRL's trainer (1.15) with exactly resumable checkpoints, a CPU engine, and limits for tools.
 
 On a GPU `GRPOTrainer` is the class that Unsloth made of TRL's. Without a `CpuEngine`, the
 methods for sampling and log-probabilities call TRL's.
@@ -230,8 +230,8 @@ class KitTrainer(GRPOTrainer):
         self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any
     ) -> Any:
         done = micro_batch_count(self)
-        is_recorded = done < RECORDED_GENERATIONS * self._micro_batches_per_generation
-        if self.record_generation is not None and is_recorded:
+        should_record = done < RECORDED_GENERATIONS * self._micro_batches_per_generation
+        if self.record_generation is not None and should_record:
             self.record_generation(self.state.global_step, inputs, completion_ids_list)
         if self.task_tools is not None:
             masks = zip(completion_ids_list, self._tool_masks, strict=True)
@@ -239,23 +239,22 @@ class KitTrainer(GRPOTrainer):
         return super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
 
 
-def _set_order_of_pass(sampler: Any, number: int) -> None:
-    """Make a sampler of TRL draw the order of pass `number` at its next iteration."""
+def _set_order_of_pass(sampler: Any, pass_index: int) -> None:
+    """Make a sampler of TRL draw the order of a pass, counted from 0, at its next iteration."""
     sampler.generator.manual_seed(sampler.seed)
-    for _ in range(number):
+    for _ in range(pass_index):
         torch.randperm(sampler.num_samples, generator=sampler.generator)
 
 
 def stateful_functions(functions: Iterable[Callable[..., Any]]) -> dict[str, Any]:
     """Return the rewards or observers that have `state_dict` and `load_state_dict`.
 
-    A key is the position among these and the name, because two can have one name.
+    A key is a position and the name, because two can have one name. The position counts all that
+    have `state_dict`, as in the checkpoints of earlier versions.
     """
-    with_state = []
-    for function in functions:
-        if hasattr(function, "state_dict") and hasattr(function, "load_state_dict"):
-            with_state.append(function)
-    return {f"{number} {reward_name(fn)}": fn for number, fn in enumerate(with_state)}
+    with_state = [fn for fn in functions if hasattr(fn, "state_dict")]
+    named = {f"{number} {reward_name(fn)}": fn for number, fn in enumerate(with_state)}
+    return {name: fn for name, fn in named.items() if hasattr(fn, "load_state_dict")}
 
 
 def restore_state(functions: Mapping[str, Any], checkpoint: Path) -> None:

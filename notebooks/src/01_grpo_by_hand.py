@@ -19,7 +19,7 @@
 #
 # **You need** Python, and a rough idea of what a language model does. **You do not need** any reinforcement learning.
 #
-# About 3 minutes on two idle CPU cores, under 5 GB of memory and 0.3 GB of disk. No GPU needed. The model is SmolLM2-135M:
+# About 3 minutes of computing on two idle CPU cores, and an hour of reading; under 5 GB of memory and 0.3 GB of disk. No GPU needed. The model is SmolLM2-135M:
 # small, fast and often wrong, which is exactly what we want here.
 #
 # @BADGE@
@@ -69,8 +69,8 @@ left = [{"selector": "th, td", "props": "text-align: left"}]
 #
 # Nobody shows the model a correct answer. **It can only do more often what it already does sometimes.**
 #
-# The plan, with the numbers of the sections below: sample completions and score them (1), compute their advantages (2) and their
-# log-probabilities (3), turn these into a loss (4, 5), take a step (6), check it all against TRL (7), and repeat (8).
+# The plan has the numbers of the sections below: sample and score (1), advantages (2), log-probabilities (3), a first loss (4), the complete
+# loss (5), one step (6), the check against TRL (7), eight steps (8).
 #
 # <details><summary>Where GRPO comes from, and the words that other texts use</summary>
 #
@@ -97,10 +97,11 @@ left = [{"selector": "th, td", "props": "text-align: left"}]
 #
 # Now with the real model. `apply_chat_template` wraps the question in the markers that the model was trained with, and
 # `generate` samples eight answers of at most 24 tokens (a token is a word or a piece of one). `temperature=1.0` and `top_k=0`
-# matter: we want to sample from exactly the distribution that we are about to change.
+# matter. The loss below uses the model's own probabilities. With another temperature the samples would come from another distribution, and
+# the loss would push in another direction than the one that we want.
 #
 # A **reward** is any function that turns a completion into a number. Ours gives one point for the right city and half a point
-# for a short answer. Before you look at the table: would *you* have scored all eight the same way? (Three of them name the right city and
+# for a short answer. Before you look at the table: would *you* have given each of the eight the score that our function gave? (Three of them name the right city and
 # then ramble on. They still earn a whole point, because our reward does not look at what follows.)
 
 # %%
@@ -234,15 +235,22 @@ pandas.DataFrame({"token": tokens, "probability": shown.exp(), "log-probability"
 # instead of 2), so fewer samples are enough ([measured here](a1_algorithms.ipynb)). PPO trains a second model to predict that mean, the
 # *baseline*. GRPO saves that model.
 #
-# In general the average of $r \cdot \nabla \log p$, over completions sampled with
-# probability $p$, is the gradient of the expected reward, and our eight samples estimate it. (Strictly, this holds for the sum over
-# tokens. Dividing it by $T_i$ is a choice of GRPO.)
+# **In general** it is one line. Sampling weighs each completion with its $p$, and $p \, \nabla \log p = \nabla p$. So
+# the average of $r \, \nabla \log p$ is $\sum p \, r \, \nabla \log p = \sum r \, \nabla p = \nabla \sum p \, r$, the gradient of the expected
+# reward. Subtracting a constant $b$ changes nothing on average, because probabilities add up to 1: $\sum b \, \nabla p = b \, \nabla 1 = 0$.
+# (Here $p$ is that of the whole completion, so the proof is for the sum over its tokens. Dividing by $T_i$ and by the standard deviation are
+# choices of GRPO.)
 #
 # **Which token was good?** GRPO does not know: all tokens of a completion get the same advantage. But the pushes of completions with the
 # same beginning add up, and the cell prints the sums of their advantages. All eight begin with *The*, and their advantages sum to 0. Where the
-# completions part, they do not: *Canberra* gets +3.26 and *Sydney* −1.89. Nobody told GRPO which word matters. **The comparison within the
-# group finds it, where the completions part.** (The last column divides each advantage by $T_i$, as the loss does. Short texts then count
-# more, so +0.149 is left even at *The*. The default loss of the kit averages over all tokens instead, and then it is 0. *Dr. GRPO*, in the first exercise, leaves the division out.)
+# completions part, they do not: *Canberra* gets +3.26 and *Sydney* −1.89. After *Canberra* the full stop gets +2.31 and the comma +0.95,
+# together the 3.26. Nobody told GRPO which word matters. **The comparison within the group finds it, where the completions part.**
+#
+# <details><summary>The last column: the division by the length</summary>
+#
+# It divides each advantage by $T_i$, as the loss does. Short texts then count more, so +0.149 is left even at *The*. The default loss of the
+# kit averages over all tokens instead, and then it is 0. *Dr. GRPO*, in the first exercise, leaves the division out.
+# </details>
 #
 # The mask removes the padding. The value of this loss means nothing by itself. What we need is its **gradient**: for each of the
 # LoRA weights a number that says in which direction the loss grows, and how fast.
@@ -267,7 +275,7 @@ print(f"{'the texts as a tree':30} completions  advantages  advantages / length"
 trunk = "The capital of Australia is"
 city = f"{trunk} Canberra"
 branches = {"The": "The", trunk: "└─ capital of Australia is", f"{trunk} Sydney": "   ├─ Sydney"}
-branches |= {city: "   └─ Canberra", f"{city}.": "      └─ ."}
+branches |= {city: "   └─ Canberra", f"{city}.": "      ├─ .", f"{city},": "      └─ ,"}
 for beginning, branch in branches.items():
     passes = torch.tensor([text.startswith(beginning) for text in texts])
     total = advantages[passes].sum()
@@ -281,12 +289,13 @@ for beginning, branch in branches.items():
 # however, they come from a model that no longer exists. Two ideas of PPO handle this.
 #
 # 1. **Ratio.** $\rho = p_{\text{new}} / p_{\text{old}}$ is how much more likely a token is now than when it was sampled. If a token is
-#    now twice as likely, the old sample holds it half as often as the new model would write it. To make up for that it counts double:
+#    now twice as likely, the new model would write it twice as often as it occurs in the old sample. So each occurrence counts twice:
 #    $\rho = 2$. (This is done token by token, which is only approximately right.) The **gain** of a token is $\rho A$, and the loss is minus the
 #    average gain.
 # 2. **Clipping.** Without it, nothing would stop further steps on the same batch from pushing the same token on and on. Once a token has
 #    moved by more than 20 % in the direction that its advantage asks for, its gain is constant. A constant has the gradient zero, so the
-#    gain no longer pushes the token. This 20 % is the argument `epsilon`. Movement in the wrong direction always counts.
+#    gain no longer pushes the token. This 20 % is the argument `epsilon`. A token that has moved the wrong way is never clipped: it is
+#    always pushed back.
 #
 # ![Left: the gain of a token against the ratio. With advantage +1 it rises and is flat above 1.2; with advantage -1 it is flat below 0.8 and falls. Right: the KL cost of a token against d. It is 0 at d = 0 and positive elsewhere.](../docs/loss.png)
 #
@@ -320,8 +329,8 @@ pandas.DataFrame({**columns, "gain": gain.detach(), "push": push}).round(1)
 # A third part keeps the model near its start. The *Kullback–Leibler divergence* (KL) measures how far two probability distributions are
 # apart: the average of $\log p - \log p_{\text{ref}}$ over what the model samples. It is 0 if they are equal. The *reference* is the model
 # we started with, here the same model with its LoRA switched off. For each token the loss uses $e^d - d - 1$ with
-# $d = \log p_{\text{ref}} - \log p$. Averaged over samples, $-d$ is the KL, but one sample of it can be negative. Adding $e^d - 1$, whose
-# average is 0, leaves the average as it is and makes every sample at least 0 (right half of the figure above). TRL also multiplies by
+# $d = \log p_{\text{ref}} - \log p$. On average $-d$ is the KL, but for a single token it may be negative. So we add $e^d - 1$. Its average
+# is 0, so the average stays the KL, and no single token is negative any more (right half of the figure above). TRL also multiplies by
 # $\rho$ ([arXiv:2512.02556](https://arxiv.org/abs/2512.02556)), which the first GRPO did not.
 #
 # `beta` says what KL costs. With 0 it costs nothing, and many recent recipes do that. With a large value the model stays where it is. The
@@ -337,7 +346,7 @@ pandas.DataFrame({**columns, "gain": gain.detach(), "push": push}).round(1)
 #
 # **The right value is not enough: the gradient must be right too.** The gradient of the KL with respect to the logit of the first token is
 # 0.22. Put into a loss on samples, the plain $-d$ has an average gradient of **0**: it pulls nowhere, and only noise is left.
-# $e^d - d - 1$ has 0.30, which is the gradient of the KL the other way round, from the reference to the model. With $\rho$ in front of it
+# $e^d - d - 1$ has 0.30, which is the gradient of another divergence: of the reference from the model. With $\rho$ in front of it
 # the average gradient is 0.22, also where $\rho = 1$.
 # </details>
 #
@@ -380,11 +389,12 @@ print(f"difference from the gradient of the first version: {difference:.1g} of i
 # <details><summary>What you should see</summary>
 #
 # The green bars (advantage above zero) point to the right and the orange ones to the left. A label such as × 1.58 means that this
-# exact completion is now 1.58 times as likely. The length of a bar does not follow the advantage alone. The gradient of $\log p$ is
-# small for a token that is likely already. A short right answer has few tokens, most of them likely already, so it changes little. A
-# rambling text has many unlikely tokens. The division by $T_i$ makes the push on each of them smaller, but the bar adds up their changes:
-# that is why −1.37 gives × 0.03 and +1.16 only × 1.58. And all completions share weights, and many share their
-# first words, so each feels the pushes of the others. In another batch a bar may even point the wrong way.
+# exact completion is now 1.58 times as likely. The length of a bar does not follow the advantage alone, for three reasons:
+#
+# * The gradient of $\log p$ is small for a token that is likely already. A short right answer has few tokens, most of them likely.
+# * The bar adds up the changes of all tokens. A rambling text has many unlikely ones: so −1.37 gives × 0.03, and +1.16 only × 1.58.
+# * Completions share weights, and many share their first words, so each feels the pushes of the others: +0.32 gives × 1.45, nearly as
+#   much as +1.16. In another batch a bar may even point the wrong way.
 #
 # The printed line counts the tokens whose ratio has left the range from 0.8 to 1.2 in the direction of their advantage. If the same
 # eight completions were used for one more step, these would be clipped: the gradient of their gain would be zero.
@@ -408,10 +418,11 @@ print(f"{has_gained_enough.sum()} of {mask.sum():.0f} tokens would be clipped in
 change = ((log_probs - old) * mask).sum(dim=1).detach()
 order = advantages.argsort()  # the best last, because barh begins at the bottom
 colours = ["#D55E00" if advantages[i] < 0 else "#009E73" for i in order]
+short = [text if len(text) <= 42 else f"{text[:41]}…" for text in texts]
 figure, axes = plt.subplots(figsize=(7, 3.4))
 bars = axes.barh(range(8), change[order], color=colours)
 axes.bar_label(bars, [f"× {factor:.2f}" for factor in change[order].exp()], padding=4)
-axes.set_yticks(range(8), [f"{texts[i][:42]}  {advantages[i]:+.2f}" for i in order])
+axes.set_yticks(range(8), [f"{short[i]}  {advantages[i]:+.2f}" for i in order])
 axes.set_title(f"loss {first_loss:.3f} → {second_loss:.3f}")
 axes.set_xlabel("change of the log-probability")
 axes.margins(x=0.16)
@@ -484,15 +495,16 @@ for (loss, gradient), trl_loss, trl_gradient in zip(ours, losses, gradients):
 # ## 8. Eight steps
 #
 # A training is the same thing in a loop, with fresh completions in every step. All the pieces are there, so this cell is the
-# whole of GRPO on one screen. We start again from the original model, and use AdamW, as real runs do. Each batch is used for one
-# step only, so the ratio is 1 and clipping does nothing here.
+# whole of GRPO on one screen. We start again from the original model, and use AdamW, as real runs do. (SGD moves a weight by the learning
+# rate times its gradient. AdamW moves each weight by about the learning rate itself, so that rate is much smaller: 0.0002.) Each batch is
+# used for one step only, so the ratio is 1 and clipping does nothing here.
 #
 # **You should see** the mean reward rise from about 0.8 to about 1.5, the most that a completion can earn. Then read the last
 # group: the rambling is gone, and nearly all eight completions are the same. Their rewards are equal, so the advantages are 0,
 # and this prompt has nothing more to teach. The dashed line is the KL: how far the model has moved from its start. It jumps,
 # because it is measured on only eight completions, and one unlikely text among them is enough. The dotted line is the standard deviation
-# of the eight rewards. Where it is 0, all advantages are 0 and the step teaches nothing. Watch it in your own runs: in one [public
-# notebook](https://github.com/unslothai/notebooks), the one for Qwen3 4B, 47 of the 100 printed steps had no spread.
+# of the eight rewards. Where it is 0, all advantages are 0 and the step teaches nothing. Watch it in your own runs: in the output of one
+# [public notebook](https://github.com/unslothai/notebooks/blob/main/nb/Qwen3_(4B)-GRPO.ipynb), 47 of the 100 printed steps had no spread.
 #
 # The model has not learned geography. It gave the right answer in five of the eight samples above, and now gives it nearly
 # always, to this one prompt. A real training does the same over hundreds of prompts, so that what is learned helps with prompts
@@ -518,7 +530,7 @@ for step in range(STEPS):
     d = (reference - log_probs).detach()
     kl = ((d.exp() - d - 1) * mask).sum() / mask.sum()
     history.append(torch.stack([rewards.mean(), kl, rewards.std()]).tolist())
-names = ["mean reward", "KL per token", "spread"]
+names = ["mean reward", "KL per token (nats)", "standard deviation"]
 history = pandas.DataFrame(history, range(1, STEPS + 1), names)
 axes = history.plot(style=["o-", "s--", "^:"], color=["#0072B2", "#C4600A", "#767676"])
 axes.set(xlabel="step", ylim=(0, 1.6))
@@ -528,8 +540,8 @@ print("The last group:", *texts, sep="\n")
 # %% [markdown]
 # ## Did it work?
 #
-# Two questions decide. Do our losses and gradients agree with TRL's? And did the mean reward rise? The first does not depend on luck;
-# the second could, so compare the last two steps with the first two. (It is the reward of the one prompt that was trained on. Whether a
+# Two questions decide. Do our losses and gradients agree with TRL's? And did the mean reward rise? The first does not depend on luck.
+# The second may, so we compare two steps with two. (It is the reward of the one prompt that was trained on. Whether a
 # model got better at new questions is what [the quickstart](00_quickstart.ipynb) tests.)
 #
 # First ask once more what section 3 asked: how likely is the best completion of the first group, token by token? **Predict before you
@@ -538,7 +550,7 @@ print("The last group:", *texts, sep="\n")
 # <details><summary>What you should see</summary>
 #
 # *Canberra* went from 66 % to nearly 100 %, and the full stop after it from 51 % to 90 %. These are the two places where the first group
-# parted. The model now writes this sentence five times out of six, and wrote it one time in six before.
+# parted: in the tree above the full stop got more than the comma, and here it wins. The model now writes this sentence five times out of six, and wrote it one time in six before.
 # </details>
 
 # %%
@@ -562,17 +574,18 @@ print("It worked." if agrees and last > first else "It did not work this time: t
 # | other completions than the text describes | another processor or version rounds differently, so sampling takes another path | nothing: the argument is the same, the numbers are yours |
 # | all rewards of the first group are equal | then there is nothing to learn from this group | another `SEED` |
 # | gradients differ by more than 1e-4 | a cell was run twice, so the LoRA is no longer where the trainer started | restart the kernel and run all cells from the top |
-# | the kernel dies | out of memory | close other notebooks; this one needs 5 GB |
 #
 # ## Exercises
 #
-# **1. Without the standard deviation** (five minutes, no training). Let `advantages_of` return `rewards - rewards.mean()`. What changes for our prompt? And what
-# would change in a training with many prompts?
+# **1. Dr. GRPO, checked by TRL** (twenty minutes). *Dr. GRPO* ([arXiv:2503.20783](https://arxiv.org/abs/2503.20783)) leaves two divisions out. Advantages
+# are not divided by the standard deviation, and the sum over the tokens of *every* completion is divided by 24, the most that we sample, instead of
+# its own length. Change `advantages_of` and `grpo_loss`, add `loss_type="dr_grpo"`, `scale_rewards="none"` and `max_completion_length=24` to `same`
+# in section 7, restart and run all. You are done when both gradients agree again. What would the change mean in a training with many prompts?
 #
 # <details><summary>Answer</summary>
 #
-# For our prompt only the size: all eight advantages were divided by the same 0.59, so the gradient keeps its direction and is 0.59
-# times as long. With many prompts it matters, because each group is divided by *its own* number:
+# `return rewards - rewards.mean()`, and as the last line of the loss `return ((per_token * mask).sum(dim=1) / 24).mean()`. For our prompt all
+# eight advantages were divided by the same 0.59, so only the size changes. With many prompts each group is divided by *its own* number:
 #
 # | rewards of the group | largest advantage, divided | not divided |
 # | --- | --- | --- |
@@ -580,9 +593,7 @@ print("It worked." if agrees and last > first else "It did not work this time: t
 # | one of eight is 1, the others 0 | 2.47 | 0.88 |
 # | seven are 1.00, one is 1.01 | 2.41 | 0.01 |
 #
-# Division makes rare successes count more, which can be welcome. But it also turns a difference of a hundredth into a push as
-# strong as that of a real success. *Dr. GRPO* ([arXiv:2503.20783](https://arxiv.org/abs/2503.20783)) leaves this division out, and
-# the division by the length of the completion too. In TRL and here: `scale_rewards="none"`, `loss_type="dr_grpo"`.
+# Division makes rare successes count more, which can be welcome. But a difference of a hundredth then pushes as strongly as a real success.
 # </details>
 #
 # **2. The price of moving away** (each value takes about half a minute). In the eight steps, pass `beta=0.0`, `1.0` and `10.0` to `grpo_loss`. What happens to reward and KL?
@@ -596,9 +607,10 @@ print("It worked." if agrees and last > first else "It did not work this time: t
 # | 1 | 0.81 | 1.31 | 1.44 | 0.161 |
 # | 10 | 0.81 | 0.94 | 0.69 | 0.004 |
 #
-# With 0.04 the KL costs next to nothing here: 0.04 times 0.139 is 0.006, and a completion earns up to 1.5. With 10 the smallest move costs
-# more than the reward brings, so the model stays what it was. The KL of one step is measured on only eight completions, so the differences
-# between its first three values are noise.
+# In the loss, KL times `beta` competes with the advantages, which are about 1 in size. With 0.04 a KL of 0.139 costs 0.006: almost nothing.
+# With 10 it would cost 1.39. KL grows with the *square* of a small move, and the gain only in proportion to it, so a very small move still
+# pays. The model stops there: KL 0.004. The rewards of that row are noise around its start, and so are the differences between the
+# first three values of the KL, which is measured on only eight completions.
 # </details>
 #
 # ## Next

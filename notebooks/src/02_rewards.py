@@ -82,7 +82,7 @@ task
 # plain wrong ones, and no more than that: a reward that can be cheated gets this line too.
 
 # %%
-first = gn.rewards.correctness(weight=2.0)
+right = gn.rewards.correctness(weight=2.0)
 texts = [
     "<reasoning>40 + 2</reasoning><answer>42</answer>",
     "<answer>x = 42.0</answer>",
@@ -91,10 +91,10 @@ texts = [
     "<answer>42</answer> No, it is 41.",
     "The answer is 42.",
 ]
-tried = gn.score(first, texts, {"answer": "42"})
+tried = gn.score(right, texts, {"answer": "42"})
 display(tried)
 
-rewards = [first, gn.rewards.xml_format(weight=1.0), gn.rewards.xml_tags(weight=0.5)]
+rewards = [right, gn.rewards.xml_format(weight=1.0), gn.rewards.xml_tags(weight=0.5)]
 report = gn.check_rewards(rewards, task, tokenizer=tokenizer)
 report
 
@@ -137,10 +137,13 @@ lab
 #
 # <details><summary>What you should see</summary>
 #
-# *Critical* findings for the first reward: a completion that lists all answers of the task always contains the right one. That a longer
-# number contains the right one is a warning: for the answer 2 also 20 gets the point. The second reward gets a warning too: repeating the
-# same words raises the score on and on. *Critical* means that a training can learn the trick in place of the task; a *warning* is a trick
-# that works only sometimes, or earns only a part. Neither says which of them the model will find first. (Read the *critical* rows and the row *repetition is rewarded* first. The others are details of the same two.)
+# | finding | means | here |
+# | --- | --- | --- |
+# | critical | the trick earns as much as a right answer, always | a completion that lists all answers of the task contains the right one |
+# | warning | it earns a part, or works only sometimes | 30 contains 3, so 30 gets the point where 3 is right; repeated words raise the second reward on and on |
+#
+# Neither says which trick the model will find first. (Read the *critical* rows and the row *repetition is rewarded* first. The others are
+# details of the same two.)
 #
 # How to read a row, with the first one as the example. *every candidate* is the name of the trick. *4 of 4 such completions score like a
 # right answer* is what was measured. The *example* is one of the four, and *fix* is what to change in the function.
@@ -202,17 +205,21 @@ for when, group in groups.items():
 # Look at the last group again. Two texts answer 22 and 10 and still earn the 2 points, because the 7 is in the reasoning: the finding
 # *answer outside the slot*. All eight texts earn them, so `gold_somewhere` has no spread in this group (the third printed line) and teaches nothing. Only length is left.
 #
-# The comparison asks the held-out questions and grades with `correctness`, which this training never used. Read the row *correct
-# anywhere*, which compares the last number of the completion. You should see that it fell from 58 % to 12 % while the reward doubled.
-# (*In the format* rises to 29 % although nobody scored it, perhaps because a longer text reaches the last tag more often.)
+# The long texts are not wrong from their first word on: nearly all of the last group still write the sum first, and then fill the place of
+# the answer with words.
+#
+# The comparison asks the held-out questions and grades with `correctness`, which this training never used.
+#
+# **Predict before you run:** the reward doubled. Write down what you expect of the three rows *correct*, *in the format* and *correct
+# anywhere* (the last number of the completion): up, down, or no change?
+#
+# <details><summary>What you should see</summary>
+#
+# *Correct anywhere* fell from 58 % to 12 %, and *correct* from 10 % to 1 %. *In the format* rose to 29 % although nobody scored it, perhaps
+# because a longer text reaches the last tag more often.
 #
 # Neither curve shows this: the total rises, and `gold_somewhere` rises a little at the end.
 # Three things show it: a check of the reward beforehand, the completions themselves, and a held-out measure that is not the reward.
-#
-# <details><summary>Why a change of 10 points would be noticed here, and only one of 26 points in the last table of this notebook</summary>
-#
-# The test counts only the questions whose grade changed: 9 here and 62 there. The more of them change, the more of that is luck in both
-# directions, and the larger a change must be to stand out.
 # </details>
 
 # %%
@@ -222,15 +229,16 @@ after_hacking
 # %% [markdown]
 # ### Did it unlearn adding?
 #
-# The last number of the completion is right in 12 % instead of 58 %. That could mean two things: the model no longer computes the sum, or
+# The last number of the completion is right less often than before. That could mean two things: the model no longer computes the sum, or
 # it computes it and then writes on until another number is the last one.
 #
 # **Predict before you run:** which of the two? The cell counts the completions in which the right sum stands after a `=`.
 #
 # <details><summary>What you should see</summary>
 #
-# In 49 of 84 completions before the training, and in 54 after it. So the model has not forgotten how to add. It has unlearned how to
-# answer: it writes on where the answer belongs. A reward that is wrong does not make a model less able, it makes it do something else.
+# In 49 of 84 completions before the training, and in 54 after it. So this model can still add: it writes the right sum at least as often as
+# before. What changed is what it does afterwards: it writes on where the answer belongs. (One run shows that this can happen, not that it
+# always does.)
 # </details>
 
 # %%
@@ -250,6 +258,8 @@ for name in ("before", "after"):
 # The fixes in the table of the check say: read the answer from its place, compare all of it, and give every bonus a maximum. Here the
 # bonus for length is dropped, because length is not what you want. `task.format.extract_last` returns the content of the answer
 # tags. You should see that nothing is found any more.
+#
+# One difference to `correctness` remains. This reward wants the number exactly as it is written in the data, and gives 0 to `7.0` for `7`.
 
 
 # %%
@@ -266,18 +276,16 @@ fixed = gn.check_rewards(gold_in_its_place, task, tokenizer=tokenizer)
 fixed
 
 # %% [markdown]
-# One difference remains. This reward wants the number exactly as it is written in the data, and gives 0 to `7.0` for `7`.
-# `correctness` reads numbers as numbers, so the set from the beginning is still the better one.
-#
 # ## Will training get a signal?
 #
-# We train with that set next. A sound reward is not enough: the completions of a group must also differ in it. GRPO learns from differences *within* a group. If all completions of a group get the same total, right or
+# We train next with `rewards`, the three from the section *Rewards, tried and checked*, because `correctness` reads numbers as numbers. A
+# sound reward is not enough: the completions of a group must also differ in it. GRPO learns from differences *within* a group. If all completions of a group get the same total, right or
 # wrong, the step teaches nothing. So let the model write some groups first, and look. The cell measures twice: without the solved
 # question in the prompts, and then with it.
 #
 # For the small model you should see **no signal** without the example: no completion contains a tag, so every total is 0. Training
 # would run to its end with a flat curve and no error. With the example you should see **signal**. In the table by reward, read two
-# columns: *std within groups* (before the weight) is what GRPO learns from, and *groups with a signal* counts the groups in which that reward differs. Here
+# columns: *std within groups* says how much the scores of one group differ, before the weight (GRPO learns from nothing else), and *groups with a signal* counts the groups in which that reward differs. Here
 # most of the signal comes from the format: the right answer differs in few groups. A larger model may know the format without an example.
 
 # %%
@@ -292,13 +300,32 @@ display(without_example, with_example)
 # ## Train with the sound rewards
 #
 # The original model, the same prompts and the same number of steps: only the rewards differ from the first training. You should see the
-# reward rise again. This time the held-out measures rise with it. (The curve shows sampled answers, the table greedy ones.) Compare the
-# KL in the lines under the two figures, too: the sound training moved farther from the original model than the hacked one. So a small KL
-# does not prove that all is well. (This is one run with one seed. [The quickstart's seeds](../docs/evidence/quickstart_seeds.md) show how
-# much such a gain varies.)
+# reward rise again. This time the held-out measures rise with it. (The curve shows sampled answers, the table greedy ones.)
+#
+# **Predict before you run:** which of the three rewards decides the advantages in the first step, in the middle, and at the end? The cell
+# prints how much each differs within a group. Then look at the curve of `correctness`: when does it rise?
+#
+# <details><summary>What you should see</summary>
+#
+# @SPREADS@
+#
+# Compare the KL in the lines under the two figures, too: the sound training moved farther from the original model than the hacked one. So a
+# small KL does not prove that all is well. (This is one run with one seed. [The quickstart's seeds](../docs/evidence/quickstart_seeds.md)
+# show how much such a gain varies.)
+#
+# The small print says that this comparison would notice a change of 26 points, and the one of the hacked model a change of 10. The test
+# counts only the questions whose grade changed: 62 here and 9 there. The more of them change, the more of that is luck in both directions,
+# and the larger a change must be to stand out.
+# </details>
 
 # %%
 sound = gn.train(model, tokenizer, task, rewards, settings)
+print("Mean standard deviation within a group, of the weighted scores")
+for step in (1, STEPS // 2, STEPS):
+    step_groups = sound.step(step).groups
+    for name, weight in step_groups[0].weights.items():
+        spread = sum((weight * group.table[name]).std() for group in step_groups)
+        print(f"  step {step}, {name}: {spread / len(step_groups):.2f}")
 comparison = gn.compare(sound, task)
 comparison
 
@@ -343,7 +370,7 @@ print(f"Held-out answers, without: {comparison.headline}")
 # <details><summary>Answer</summary>
 #
 # It earns $w + 2.85$, and the average is $0.75 w + 4.79$. So it is above the average from $w = 7.8$ on. The long text without the sum
-# stays above it up to $w = 12.9$, and the critical findings stay at every weight. Give the bonus a maximum instead: with `min(1.0, ...)` in `thinks_long` two warnings of the check are gone, *repetition is rewarded* and
+# still earns more than the right answer up to $w = 12.9$, and the critical findings stay at every weight. Give the bonus a maximum instead: with `min(1.0, ...)` in `thinks_long` two warnings of the check are gone, *repetition is rewarded* and
 # *format outweighs the answer*, because length then adds at most 1. It still teaches length and nothing else, so give it a small weight or leave it out.
 # </details>
 #

@@ -8,7 +8,8 @@ import pytest
 
 import grpo_nb as gn
 from grpo_nb.checks.learning_signal import Baseline
-from grpo_nb.scoring.correct_answers import choose_grader, deciding_reward
+from grpo_nb.checks.levels import choose_level
+from grpo_nb.scoring.correct_answers import FunctionGrader, choose_grader, deciding_reward
 from grpo_nb.scoring.scores import group_advantages
 
 pytestmark = pytest.mark.begins(130)
@@ -225,6 +226,48 @@ def test_advice_turn_of_a_conversation_is_no_example() -> None:
 def test_advice_without_format_proposes_no_length() -> None:
     before = make([[PROSE] * 4] * 4, truncated=PROSE, example=False)
     assert not {"longer completions", "easier data"} & advice_names(before)
+
+
+def test_advice_counts_groups_that_differ_in_format_as_wrong() -> None:
+    before = make([[WRONG, PROSE]] * 8)
+    (advice,) = [one for one in before.advice if one.name == "easier data"]
+    assert "8 of 8 groups have no correct answer" in advice.reason
+
+
+def test_advice_on_length_claims_no_started_format() -> None:
+    before = make([[RIGHT, PROSE]] * 4, truncated=PROSE)
+    (advice,) = [one for one in before.advice if one.name == "longer completions"]
+    assert advice.reason.startswith("4 of 8 completions were truncated")
+    assert "begun the format" not in advice.reason
+
+
+def near(completions, **columns):
+    return [0.5 * ("3" in str(text)) for text in completions]
+
+
+BY_NEAR = FunctionGrader(function=near, full_score=1.0, reason="")
+IN_FORMAT_ONLY = [[WRONG, PROSE]] * 7
+
+
+@pytest.mark.parametrize(
+    ("before", "reason"),
+    [
+        pytest.param(
+            make([*IN_FORMAT_ONLY, [RIGHT, RIGHT]]), "No level gives", id="one group all right"
+        ),
+        pytest.param(
+            make([*IN_FORMAT_ONLY, [RIGHT, WRONG]]), "There is something", id="one right answer"
+        ),
+        pytest.param(
+            dataclasses.replace(make(IN_FORMAT_ONLY, [near]), grader=BY_NEAR),
+            "There is something",
+            id="partial credit",
+        ),
+    ],
+)
+def test_choose_level_takes_signal_of_answers(monkeypatch, before: Baseline, reason: str) -> None:
+    monkeypatch.setattr("grpo_nb.checks.levels.baseline", lambda *_, **__: before)
+    assert reason in choose_level(None, None, [None], REWARDS).sentence
 
 
 def test_advice_on_priming_names_the_recipe() -> None:

@@ -116,6 +116,13 @@ def test_lone_constant_reward_is_a_warning() -> None:
     assert kinds(report) == {"constant"}
 
 
+def test_constant_reward_with_rounding_errors_is_found() -> None:
+    def parts(completions, **_):
+        return [0.3 if len(completion_text(c)) % 2 else 0.1 + 0.2 for c in completions]
+
+    assert kinds(check_rewards(parts, SUMS)) == {"constant"}
+
+
 def test_set_without_reward_for_answers_is_critical() -> None:
     def brief(completions, **_):
         return [-float(len(completion_text(c)) > 900) for c in completions]
@@ -200,6 +207,20 @@ def test_none_for_wrong_answers_counts_as_zero() -> None:
         ]
 
     assert check_rewards(right_or_none, SUMS).ok
+
+
+def test_none_for_harmless_changes_is_found() -> None:
+    def strict(completions, answer, **_):
+        slots = [completion_text(c).partition("<answer>\n")[2] for c in completions]
+        scores = []
+        for text, gold in zip(slots, answer, strict=True):
+            has_spaces = text.startswith(" ")
+            scores.append(None if has_spaces else float(text.strip() == f"{gold}\n</answer>"))
+        return scores
+
+    report = check_rewards(strict, SUMS)
+    (finding,) = [one for one in report.findings if one.kind == "right answer refused"]
+    assert "with spaces around the answer" in finding.what
 
 
 def test_infinite_score_breaks_the_contract() -> None:
@@ -315,6 +336,7 @@ def test_relative_reward_is_not_called() -> None:
     assert report.roles == {"right": "tells right from wrong", "ranks": "unknown"}
     assert any("ranks: it ranks the completions of a group" in limit for limit in report.limits)
     assert report.checked.startswith("Checked 1 reward(s)")
+    assert check_rewards(gn.rewards.relative(ranks), SUMS).summary == "Nothing was checked."
 
 
 def countdown(completions, target, nums, **_):
@@ -444,7 +466,44 @@ def capped_judge():
     return capped
 
 
-@pytest.mark.parametrize("make", [capped_judge, Panel, Office])
+def cached_judge():
+    asked = made_judge()
+
+    @functools.lru_cache
+    def ask(text):
+        return asked(completions=[text])[0]
+
+    def cached(completions, **columns):
+        return [ask(completion_text(completion)) for completion in completions]
+
+    return cached
+
+
+static_judge = made_judge()
+
+
+class Jury:
+    @staticmethod
+    def ask(completions, columns):
+        return static_judge(completions=completions, **columns)
+
+    @classmethod
+    def ask_again(cls, completions, columns):
+        return cls.ask(completions, columns)
+
+
+def judge_in_static_method():
+    jury = Jury()
+
+    def by_jury(completions, **columns):
+        return jury.ask_again(completions, columns)
+
+    return by_jury
+
+
+@pytest.mark.parametrize(
+    "make", [capped_judge, Panel, Office, cached_judge, judge_in_static_method]
+)
 def test_function_around_a_judge_is_not_called(make) -> None:
     report = check_rewards(make(), SUMS)
     assert kinds(report) == {"never measured"}

@@ -19,7 +19,7 @@ from grpo_nb.tasks import formats
 @pytest.mark.parametrize("count", [24, 25, 47, 71])
 def test_rows_tried_come_from_the_whole_task(count: int) -> None:
     rows = [{"question": f"{n}?", "answer": str(100 + n)} for n in range(count)]
-    places = [int(row.gold) - 100 for row in choose_rows(rows, "answer").tried]
+    places = [int(row.gold) - 100 for row in choose_rows(rows, "answer").chosen]
     assert len(places) == MAX_ROWS_TRIED
     assert places[0] < count / 4
     assert places[-1] > count * 3 / 4
@@ -32,18 +32,43 @@ def test_nan_is_no_gold_answer() -> None:
 
 @pytest.mark.parametrize("gold", ["100.00", "100.50"])
 def test_near_misses_of_decimals_keep_the_tolerance(gold: str) -> None:
-    for answer in make_near_misses(gold).values():
+    for answer in make_near_misses([gold]).values():
         assert abs(float(answer) - float(gold)) > 2
 
 
 def test_near_miss_of_a_signed_number_has_one_sign() -> None:
-    assert make_near_misses("+5")["the other sign"] == "-5"
+    assert make_near_misses(["+5"])["the other sign"] == "-5"
 
 
 @pytest.mark.parametrize("gold", ["1, 2", "2, 1, 10", "x = 1, x = 2"])
 def test_near_miss_of_a_list_has_a_new_item(gold: str) -> None:
-    item = make_near_misses(gold)["an item too many"].removeprefix(f"{gold}, ")
+    item = make_near_misses([gold])["an item too many"].removeprefix(f"{gold}, ")
     assert item not in gold
+
+
+@pytest.mark.parametrize(
+    ("gold", "near_misses"),
+    [
+        ("[1, 2, 3]", ["[1, 2]", "[1, 2, 3, 4]"]),
+        ("(1, 2)", ["(1)", "(1, 2, 3)"]),
+        ("[7]", ["[7], 8"]),
+        ("x = [1, 2]", ["x = [1, 2], 3"]),
+        ("f(x)", []),
+    ],
+)
+def test_near_misses_of_one_list_are_lists(gold: str, near_misses: list[str]) -> None:
+    assert [*make_near_misses([gold]).values()] == near_misses
+
+
+def test_near_misses_leave_out_accepted_answers() -> None:
+    assert "43" not in make_near_misses(["42", "43.0"]).values()
+
+
+def test_choose_rows_leaves_out_rows_without_the_column() -> None:
+    rows = [{"question": f"{n}?", "answer": str(n)} for n in range(4)]
+    for place in (0, 4):
+        with_gap = [*rows[:place], {"question": "?"}, *rows[place:]]
+        assert choose_rows(with_gap, "answer").all_golds == ["0", "1", "2", "3"]
 
 
 def test_kit_reward_is_not_warned_about_lists_with_one() -> None:
@@ -64,7 +89,7 @@ def test_choose_rows_tries_no_accepted_answer_as_a_wrong_one() -> None:
         {"question": "1/2?", "answer": "1/2", "accepted_answers": ["1/2", "0.25"]},
         {"question": "1/4?", "answer": "0.25"},
     ]
-    first = choose_rows(rows, "answer").tried[0]
+    first = choose_rows(rows, "answer").chosen[0]
     assert "0.25" not in first.wrong
 
 

@@ -192,6 +192,16 @@ def test_unknown_training_questions_are_noted(tiny_run: gn.runs.Run) -> None:
     assert "The training questions are not known" in repr(alone)
 
 
+def test_run_without_question_hashes_is_noted(run: gn.runs.Run, task: gn.tasks.Task) -> None:
+    (run.path / "train_questions.txt").unlink()
+    evaluation = gn.evaluate(run, task, limit=2, max_completion_length=2)
+    assert evaluation.contamination is None
+    # Contamination that is known is still refused.
+    spoilt = dataclasses.replace(task, holdout=task.train)
+    with pytest.raises(ValueError, match="also in the training part of the task"):
+        gn.evaluate(run, spoilt)
+
+
 def test_own_comparison_is_kept_with_the_run(run: gn.runs.Run) -> None:
     own = gn.compare(run, rewards=brevity)
     assert own.sentence in (run.path / "README.md").read_text()
@@ -435,3 +445,11 @@ def test_ask_of_a_run_with_tools_names_compare(tmp_path: Path) -> None:
     run = write_run_folder(tmp_path / "with_tools", info)
     with pytest.raises(ValueError, match=r"gn\.ask cannot ask such a run, but gn\.compare\(run"):
         gn.ask(run, "Where?")
+
+
+def test_task_without_the_tools_of_the_run_is_refused(tmp_path: Path, task: gn.tasks.Task) -> None:
+    info = info_of({"right": 1.0})
+    info["task"]["tools"] = ["search"]
+    run = write_run_folder(tmp_path / "with_tools", info)
+    with pytest.raises(ValueError, match=r"Pass the task with its tools: gn\.compare\(run, task"):
+        gn.compare(run, task)

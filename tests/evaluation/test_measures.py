@@ -161,7 +161,7 @@ def test_better_format_with_worse_answers_names_both() -> None:
     known = [f"{i} + {i} = {2 * i}" for i in range(36)] + ["no"] * 4
     comparison = compared(known, sums(HALF, is_formatted=True))
     assert comparison.verdict == "better"
-    assert comparison.answers_verdict == "worse"
+    assert comparison.anywhere_verdict == "worse"
     assert comparison.headline == "Better: the format. Worse: the answers."
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
@@ -98,17 +99,23 @@ def test_run_with_format_rewards_only_uses_correctness(run: gn.runs.Run) -> None
     )
 
 
-def exam_of_reopened_run(*, trained_with: tuple = (brevity,), **arguments: object) -> Exam:
-    """Questions for a run whose folder has records of these rewards, all with the weight 1."""
+def exam_of_reopened_run(
+    *, trained_with: tuple = (brevity,), minor: tuple = (), **arguments: object
+) -> Exam:
+    """Questions for a run whose folder has records of these rewards.
+
+    All have the weight 1, but the minor ones 0.5.
+    """
     question = {"prompt": [{"role": "user", "content": "q"}], "question": "1 + 1?", "answer": "2"}
-    names = [reward.__name__ for reward in trained_with]
+    weights = {reward.__name__: 1.0 for reward in trained_with}
+    weights |= {reward.__name__: 0.5 for reward in minor}
     records = []
-    for name, reward in zip(names, trained_with, strict=True):
-        records.append({"name": name, "weight": 1.0, **record_of(reward)})
+    for (name, weight), reward in zip(weights.items(), trained_with + minor, strict=True):
+        records.append({"name": name, "weight": weight, **record_of(reward)})
     run = SimpleNamespace(
         name="reopened",
         rewards=[],
-        weights=dict.fromkeys(names, 1.0),
+        weights=weights,
         info={"rewards": records, "task": {}},
         holdout=[question],
         settings=gn.Settings(),
@@ -134,8 +141,54 @@ def test_exam_with_an_edited_function_is_not_its_result() -> None:
 
     edited.__name__ = "brevity"
     exam = exam_of_reopened_run(rewards=edited)
-    assert exam.decider is edited
+    assert exam.deciding_reward is edited
     assert not exam.is_result_of_run
+
+
+def test_exam_with_a_minor_reward_of_the_run_is_not_its_result() -> None:
+    exam = exam_of_reopened_run(minor=(everything,), correct=everything)
+    assert not exam.is_result_of_run
+    assert exam_of_reopened_run(minor=(everything,), correct=brevity).is_result_of_run
+
+
+def test_exam_with_a_minor_reward_of_a_run_in_memory_is_not_its_result() -> None:
+    exam = exam_of_reopened_run(minor=(everything,), correct=everything)
+    exam.run.rewards = [gn.rewards.correctness(), everything]
+    assert not exam.is_result_of_run
+    own = exam_of_reopened_run(correct=gn.rewards.correctness())
+    own.run.rewards = exam.run.rewards
+    assert own.is_result_of_run
+
+
+def at_most(words: int) -> Callable[..., list[float]]:
+    def short(completions: list, **columns: object) -> list[float]:
+        return [float(len(text.split()) <= words) for text in completions]
+
+    return short
+
+
+def test_exam_with_other_values_in_a_function_is_not_its_result() -> None:
+    assert exam_of_reopened_run(trained_with=(at_most(9),), correct=at_most(9)).is_result_of_run
+    other = exam_of_reopened_run(trained_with=(at_most(9),), correct=at_most(5))
+    assert not other.is_result_of_run
+
+
+def test_record_without_a_state_is_compared_by_its_source() -> None:
+    exam = exam_of_reopened_run(correct=brevity)
+    del exam.run.info["rewards"][0]["state"]
+    assert exam.is_result_of_run
+
+
+class Lenient(gn.rewards.correctness):
+    """A user's reward for the answer slot."""
+
+
+def test_own_slot_reward_of_a_reopened_run_decides_at_any_weight() -> None:
+    exam = exam_of_reopened_run(
+        trained_with=(everything,), minor=(Lenient(),), rewards=[everything, Lenient()]
+    )
+    assert exam.deciding_reward == Lenient()
+    assert exam.is_result_of_run
 
 
 JUDGE = gn.rewards.judge(by_length, "Long is good.", cache=None)
@@ -143,23 +196,32 @@ JUDGE = gn.rewards.judge(by_length, "Long is good.", cache=None)
 
 def test_judge_of_a_reopened_run_does_not_decide() -> None:
     exam = exam_of_reopened_run(trained_with=(JUDGE,))
-    assert exam.decider == gn.rewards.correctness()
+    assert exam.deciding_reward == gn.rewards.correctness()
     assert exam.is_result_of_run
 
 
 def test_function_beside_a_judge_of_a_reopened_run_is_named() -> None:
     exam = exam_of_reopened_run(trained_with=(brevity, JUDGE))
     with pytest.warns(UserWarning, match=r"your function brevity\(\)"):
-        assert exam.decider == gn.rewards.correctness()
+        assert exam.deciding_reward == gn.rewards.correctness()
 
 
 def test_two_functions_of_a_reopened_run_leave_it_to_correctness() -> None:
     exam = exam_of_reopened_run(trained_with=(brevity, everything, gn.rewards.code_tests()))
-    assert exam.decider == gn.rewards.correctness()
+    assert exam.deciding_reward == gn.rewards.correctness()
+
+
+def test_function_beside_code_tests_of_a_reopened_run_is_not_its_main_one(
+    recwarn: pytest.WarningsRecorder,
+) -> None:
+    exam = exam_of_reopened_run(trained_with=(brevity, gn.rewards.code_tests()))
+    assert exam.deciding_reward == gn.rewards.correctness()
+    assert exam.is_result_of_run
+    assert not recwarn.list
 
 
 def test_exam_is_graded_by_the_given_reward() -> None:
-    assert exam_of_reopened_run(rewards=gn.rewards.maths()).decider == gn.rewards.maths()
+    assert exam_of_reopened_run(rewards=gn.rewards.maths()).deciding_reward == gn.rewards.maths()
 
 
 def test_function_is_tried_once_with_the_tokenizer_of_the_first_model(run: gn.runs.Run) -> None:

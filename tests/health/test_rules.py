@@ -17,7 +17,7 @@ from grpo_nb.health.history import (
     RunHistory,
 )
 from grpo_nb.health.monitor import HealthMonitor, HealthReport, check_health
-from grpo_nb.health.trend import main_reward
+from grpo_nb.health.trend import main_reward, z_since_start
 from tests.support.health_logs import (
     INFINITE,
     NAN,
@@ -384,6 +384,14 @@ def test_main_reward_of_equal_weights_is_unknown() -> None:
     history = RunHistory()
     history.add({"reward": 1.0, "rewards/correctness/mean": 0.5, "rewards/style/mean": 0.5})
     assert main_reward(history) is None
+
+
+def test_start_of_a_reward_that_is_missing_later_is_not_now() -> None:
+    history = RunHistory()
+    for i in range(10):
+        scores = {"rewards/right/mean": float(i >= 2)} if i < 5 else {}
+        history.add({"step": 10 * (i + 1), "reward": 1.0, **scores})
+    assert z_since_start(history, "rewards/right") == 0
 
 
 def test_holdout_of_eight_questions_needs_a_larger_drop() -> None:

@@ -11,6 +11,7 @@ from trl import chat_template_utils
 
 import grpo_nb as gn
 from grpo_nb.lab import ByHand
+from tests.support.lab_controls import text_of
 from tests.support.village import FORM, Village, progress, village_rows, village_task
 
 REWARDS = [gn.rewards.correctness(format=FORM), progress]
@@ -108,6 +109,20 @@ def test_lab_scores_an_episode_that_has_begun() -> None:
     lab = gn.RewardLab(REWARDS, village_task(gn.preset("cpu")))
     assert lab.scores.values["progress"] == (0.0, 0.0)
     assert isinstance(lab.row["environments"], Village)
+
+
+class TellingVillage(Village):
+    """A village that tells the first place when an episode starts."""
+
+    def reset(self, chain: list[str], **row: Any) -> str:
+        super().reset(chain, **row)
+        return f" A voice says: {chain[0]}."
+
+
+def test_lab_shows_the_prompt_with_the_first_text_of_its_environment() -> None:
+    task = village_task(gn.preset("cpu")).with_tools(environment=TellingVillage)
+    lab = gn.RewardLab(REWARDS, task)
+    assert f"A voice says: {lab.row['chain'][0]}." in text_of(lab)
 
 
 def test_lab_samples_no_episode() -> None:

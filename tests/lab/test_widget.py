@@ -280,6 +280,38 @@ def test_rows_without_answer_are_scored() -> None:
     assert lab.scores.values == {"in_words": (4.0,)}
 
 
+def test_prompt_of_a_bare_row_is_shown_as_it_is_asked() -> None:
+    lab = gn.RewardLab(in_words, [{"question": "Tell me a story."}])
+    assert f"system: {xml().system_prompt()}\nuser: Tell me a story." in text_of(lab)
+
+
+class Refusing:
+    """A tokenizer whose template refuses every prompt."""
+
+    def __init__(self, chat_template: str | None) -> None:
+        self.chat_template = chat_template
+
+    def __call__(self, text: str, **options: Any) -> dict[str, list[int]]:
+        return {"input_ids": [0]}
+
+    def apply_chat_template(self, *args: Any, **options: Any) -> str:
+        raise ValueError("System role not supported")
+
+
+def test_tokenizer_without_a_template_shows_the_prompt_by_turns() -> None:
+    rows = [{"question": "What is 20 + 3?", "answer": "23"}]
+    lab = gn.RewardLab(correctness(), rows, tokenizer=Refusing(None))
+    assert "user: What is 20 + 3?" in text_of(lab)
+    assert "not supported" not in text_of(lab)
+
+
+def test_prompt_that_the_template_refuses_leaves_the_scores() -> None:
+    rows = [{"question": "What is 20 + 3?", "answer": "23"}]
+    lab = gn.RewardLab(correctness(), rows, tokenizer=Refusing("{{ messages }}"))
+    assert "System role not supported" in text_of(lab)
+    assert lab.scores.values["correctness"] == (1.0, 0.0)
+
+
 def test_example_of_an_answer_in_several_lines_is_right() -> None:
     lab = gn.RewardLab([gn.rewards.exact_text()], [{"question": "Two lines?", "answer": "a\nb"}])
     assert lab.scores.values["exact_text"] == (1.0, 0.0)

@@ -227,6 +227,16 @@ def test_cache_with_a_line_of_another_kind_is_read(tmp_path: Path) -> None:
     assert asked.calls == 3
 
 
+def test_kept_reply_that_is_no_text_is_asked_for_again(tmp_path: Path) -> None:
+    asked = Asked()
+    cache = tmp_path / "replies.jsonl"
+    call(kept(asked, tmp_path))
+    pairs = [json.loads(line) for line in cache.read_text().splitlines() if line]
+    cache.write_text("".join(f"{json.dumps([key, 5])}\n" for key, _ in pairs))
+    assert call(kept(asked, tmp_path)) == [0.0, 0.5, 1.0]
+    assert asked.calls == 6
+
+
 def test_one_lost_reply_of_several_scores_none() -> None:
     columns = {}
     asked = Asked(fails=1, said="sk-secret")

@@ -114,6 +114,25 @@ def test_named_parts_are_a_tuple_in_the_order_of_their_names() -> None:
     assert scores_of(given, "(1, 2)") == [1.0, 1.0, 0.0]
 
 
+def test_roots_with_an_index_are_a_list_in_any_order() -> None:
+    given = ["x_1 = 3, x_2 = 2", "x_1 = 2, x_2 = 3", "x_1 = 3, x_2 = 4"]
+    assert scores_of(given, "2, 3") == [1.0, 1.0, 0.0]
+
+
+def test_roots_with_an_index_keep_the_order_of_a_tuple() -> None:
+    assert scores_of(["x_1 = 2, x_2 = 3", "x_1 = 3, x_2 = 2"], "(2, 3)") == [1.0, 0.0]
+
+
+def test_or_between_two_variables_is_not_and() -> None:
+    given = ["x = 1 or y = 2", "y = 2 and x = 1", "x = 1, y = 2"]
+    assert scores_of(given, "x = 1 and y = 2") == [0.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("gold", ["x = 1 and x = 2", "x_1 = 1 and x_2 = 2"])
+def test_or_between_roots_is_also_and(gold: str) -> None:
+    assert scores_of([gold.replace("and", "or")], gold) == [1.0]
+
+
 def test_many_parts_in_another_order_are_the_same_list() -> None:
     parts = [str(number) for number in range(20)]
     assert scores_of([", ".join(reversed(parts))], ", ".join(parts)) == [1.0]
@@ -227,6 +246,10 @@ def test_multiplication_sign_keeps_the_value(given: str, gold: str, score: float
         pytest.param("(A) \u221a3 (B) \u221a2", r"B) \sqrt{3}", 0.0, id="root of another option"),
         pytest.param("If x = 5: A) 5.5 B) 5.0", "B) 5", 1.0, id="start of another number"),
         pytest.param("A) 5+x B) 5.0", "B) 5", 1.0, id="start of another expression"),
+        pytest.param("A) f(x) = 5 B) f(x) = 6", "B) 6", 1.0, id="value of a function"),
+        pytest.param("A) f(x) = 5 B) f(x) = 6", "B) 5", 0.0, id="value of another function"),
+        pytest.param("f(x) + g(x)? ['4', '5']", "B) 5", 1.0, id="list after two functions"),
+        pytest.param("f(x) + g(x)? ['4', '5']", "B) 4", 0.0, id="another of that list"),
     ],
 )
 def test_option_in_another_spelling_is_right(question: str, given: str, score: float) -> None:

@@ -16,7 +16,7 @@ CHECKED = SimpleNamespace(count=0)
 
 
 def compared(verdict: str, sentence: str, **fields: object) -> SimpleNamespace:
-    others = {"answers_verdict": None, "majority": None, "contamination": CHECKED} | fields
+    others = {"anywhere_verdict": None, "majority": None, "contamination": CHECKED} | fields
     return SimpleNamespace(verdict=verdict, sentence=sentence, **others)
 
 
@@ -56,7 +56,7 @@ def test_printed_outcome_fits_a_notebook_and_has_all_facts() -> None:
         (ROSE, compared("worse", "Worse."), "No gain is shown: the held-out answers got worse."),
         (
             ROSE,
-            compared("no difference shown", "None.", answers_verdict="worse"),
+            compared("no difference shown", "None.", anywhere_verdict="worse"),
             "No gain is shown: the held-out comparison shows no difference, and the answers "
             "themselves got worse.",
         ),
@@ -89,7 +89,7 @@ def test_run_outcome_needs_the_saved_baseline_cleared(tmp_path: Path) -> None:
 
 
 def test_outcome_did_not_work_where_the_answers_got_worse() -> None:
-    outcome = decide_outcome(ROSE, compared("better", "Better.", answers_verdict="worse"))
+    outcome = decide_outcome(ROSE, compared("better", "Better.", anywhere_verdict="worse"))
     assert not outcome.worked
     assert "the answers themselves got worse" in outcome.sentence
 

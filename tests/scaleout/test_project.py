@@ -189,9 +189,17 @@ def test_run_is_made_again_only_after_another_training(
     os.utime(finished, (hour_ahead, hour_ahead))
     assert copy.run.path == mine.parent
     assert mine.read_text() == "kept"
+    first_start = copy.run.info["started"]
     rewrite(finished, started="2026-01-01T00:00:00+0000")
     assert copy.run.info["started"] == "2026-01-01T00:00:00+0000"
     assert not mine.exists()
+    # The earlier run is kept, and found again with its result.
+    (set_aside,) = [folder for folder in mine.parent.parent.iterdir() if folder != mine.parent]
+    assert (set_aside / "mine.txt").read_text() == "kept"
+    rewrite(finished, started=first_start)
+    assert copy.run.path == mine.parent
+    assert mine.read_text() == "kept"
+    assert len(list(mine.parent.parent.iterdir())) == 2
 
 
 def test_run_of_a_moved_folder_keeps_its_files_and_base_model(

@@ -469,13 +469,14 @@ def test_folder_that_appears_meanwhile_is_kept(
     assert [file.name for file in target.iterdir()] == ["theirs"]
 
 
+@pytest.mark.parametrize("optimizer", ["paged_adamw_32bit", "rmsprop_bnb", "ademamix"])
 def test_run_with_another_optimizer_of_bitsandbytes_requires_it(
-    run: gn.runs.Run, tmp_path: Path
+    run: gn.runs.Run, tmp_path: Path, optimizer: str
 ) -> None:
     copy = Path(shutil.copytree(run.path, tmp_path / "copy"))
     info = json.loads((copy / "run.json").read_text())
     del info["reference"]
-    info["effective"]["arguments"]["optim"] = "paged_adamw_32bit"
+    info["effective"]["arguments"]["optim"] = optimizer
     (copy / "run.json").write_text(json.dumps(info))
     project = gn.scaleout.write(copy, tmp_path / "folder", rewards=run.rewards)
     assert '"bitsandbytes==' in (project.path / "train.py").read_text()

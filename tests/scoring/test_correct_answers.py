@@ -6,6 +6,7 @@ import pytest
 
 from grpo_nb.rewards import (
     Reward,
+    SlotReward,
     code_tests,
     correctness,
     exact_text,
@@ -23,7 +24,7 @@ from grpo_nb.scoring.correct_answers import (
     grader_in_words,
     grader_scores,
 )
-from grpo_nb.tasks.formats import AnswerFormat, xml
+from grpo_nb.tasks.formats import AnswerFormat, boxed, xml
 
 ROWS = [{"question": f"What is {i} + {i}?", "answer": str(2 * i)} for i in range(1, 4)]
 
@@ -137,6 +138,41 @@ def test_grader_in_words_names_function_and_threshold() -> None:
         grader_in_words(grader)
         == "answers to which solved() gives 2 or more (its score for a gold answer in the format)"
     )
+
+
+BOXED = boxed()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Remembering(SlotReward):
+    """A user's reward with defaults of its own, which remembers the answers that it has seen."""
+
+    name: str = "mine"
+    format: AnswerFormat = BOXED
+    seen: list[str] = dataclasses.field(default_factory=list, repr=False)
+
+    def is_same(self, given: str, gold: str, row: dict) -> bool:
+        self.seen.append(given)
+        return given == gold
+
+    def state_dict(self) -> dict[str, list[str]]:
+        return {"seen": self.seen}
+
+    def load_state_dict(self, state: dict[str, list[str]]) -> None:
+        self.seen[:] = state["seen"]
+
+
+def test_grader_in_words_leaves_out_own_defaults() -> None:
+    phrase = "answers to which Remembering() gives the full score"
+    assert grader_in_words(Remembering()) == phrase
+    assert grader_in_words(Remembering(name="other", format=xml(), weight=1.0)) == phrase
+
+
+def test_grading_leaves_the_memory_of_a_slot_reward_as_it_was() -> None:
+    reward = Remembering()
+    texts = [BOXED.completion("reasoning", row["answer"]) for row in ROWS]
+    assert verdicts(reward, texts, ROWS, BOXED) == [True] * 3
+    assert reward.seen == []
 
 
 def test_function_that_returns_booleans_can_grade() -> None:

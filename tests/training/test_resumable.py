@@ -230,8 +230,11 @@ def test_reference_adapter_is_kept_on_resume(fresh, back, settings: gn.Settings)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("grpo_nb.training.train.build_trainer", without_copy)
+        refused = {name: p.detach().clone() for name, p in model.named_parameters()}
         with pytest.raises(ValueError, match="on a GPU Unsloth measures it against the base model"):
             gn.train(*fresh, [brevity], settings.replace(max_steps=5), resume="second-4")
+    # A refused resumption leaves the adapter in memory as it was.
+    assert all(torch.equal(p, refused[name]) for name, p in model.named_parameters())
 
 
 def test_adapter_that_transformers_zeroed_is_restored(

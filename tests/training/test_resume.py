@@ -182,6 +182,21 @@ def test_finished_run_without_adapter_is_restored(
     assert not found.is_finished, "train writes the adapter of the checkpoint"
 
 
+def test_finished_run_with_adapter_of_an_earlier_part_is_restored(
+    root: Path, settings: gn.Settings
+) -> None:
+    """A resumed run whose adapter could not be written still has that of its earlier part."""
+    earlier_part = {"resumed": [{"step": 4, "changed": []}]}
+    run = make_run(root / "a", steps=9, saved=(9,), status="finished", **earlier_part)
+    put(run.path / "adapter" / "adapter_model.safetensors", b"weights of step 4")
+    found = find_run(settings, None, "auto")
+    assert found.checkpoint.step == 9
+    assert not found.is_finished, "train writes the adapter of the checkpoint"
+    written = make_info(status="finished", adapter_step=9, **earlier_part)
+    put(run.path / "run.json", json.dumps(written).encode())
+    assert find_run(settings, None, "auto").is_finished
+
+
 def test_find_run_without_a_run_to_resume_holds_no_lock(root: Path, settings: gn.Settings) -> None:
     run = make_run(root / "a", status="finished")
     put(run.path / "adapter" / "adapter_model.safetensors", b"weights")
@@ -525,6 +540,15 @@ def test_resume_path_expands_the_home_folder(
     monkeypatch.setenv("HOME", str(root))
     run = make_run(root / "elsewhere" / "a")
     assert find_run(settings, None, "~/elsewhere/a").run.path == run.path
+
+
+@pytest.mark.parametrize(("name", "resume"), [(None, "auto"), ("a", "auto"), (None, "a")])
+def test_run_root_expands_the_home_folder(
+    root: Path, monkeypatch: pytest.MonkeyPatch, name: str | None, resume: str
+) -> None:
+    monkeypatch.setenv("HOME", str(root))
+    run = make_run(root / "mine" / "a")
+    assert find_run(SETTINGS.replace(run_root="~/mine"), name, resume).run.path == run.path
 
 
 def test_resumed_run_without_reference_has_the_base_model(root: Path) -> None:

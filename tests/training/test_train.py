@@ -151,6 +151,16 @@ def test_taken_name_is_refused_before_the_trainer_is_built(
         gn.train(*fresh, [brevity], settings, name=tiny_run.name)
 
 
+def test_new_run_expands_the_home_folder(fresh, tiny_settings, monkeypatch) -> None:
+    home = Path(tiny_settings.run_root)
+    monkeypatch.setenv("HOME", str(home))
+    settings = tiny_settings.replace(run_root="~/mine", max_steps=1)
+    run = gn.train(*fresh, [brevity], settings, name="a")
+    assert run.path == home / "mine" / "a"
+    with pytest.raises(FileExistsError, match="exists, and a new run overwrites nothing"):
+        gn.train(*fresh, [brevity], settings, name="a")
+
+
 def test_prompts_that_are_too_long_are_counted(tiny, tiny_settings) -> None:
     _, tokenizer, task = tiny
     parts = (task.train, task.holdout)

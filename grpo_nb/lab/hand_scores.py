@@ -12,11 +12,11 @@ from grpo_nb.core.words import require_number
 from grpo_nb.tasks.read_rows import read_rows
 
 CHOICES = (1, 2, 3, 4, 5)
-"""Scores offered. The measure of a judge compares orders, so any scale of the judge fits."""
+"""Scores offered. `agreement` compares the order of scores, so a judge may have another scale."""
 
 
 @dataclass
-class HandLabels:
+class HandScores:
     """Scores by hand, the oldest first.
 
     Raises:

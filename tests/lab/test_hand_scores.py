@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.lab.labels import CHOICES, HandLabels
+from grpo_nb.lab.hand_scores import CHOICES, HandScores
 from tests.support.judges import by_length
 from tests.support.lab_controls import click, control, has_control, page_html, text_of
 
@@ -39,16 +39,16 @@ def test_clicks_give_scores_in_order(tmp_path: Path) -> None:
 def test_question_is_saved_to_a_file_without_that_column(tmp_path: Path) -> None:
     file = tmp_path / "labels.csv"
     file.write_text("prompt,completion,score\nOld?,yes,3\n")
-    HandLabels(file).add("New?", "no", 1)
-    assert HandLabels(file).scores_of("New?", ["no"]) == [1]
-    assert HandLabels(file).rows[0]["prompt"] == "Old?"
+    HandScores(file).add("New?", "no", 1)
+    assert HandScores(file).scores_of("New?", ["no"]) == [1]
+    assert HandScores(file).rows[0]["prompt"] == "Old?"
 
 
 @pytest.mark.parametrize("text", ["", "\n"])
 def test_empty_file_has_no_scores(tmp_path: Path, text: str) -> None:
     file = tmp_path / "labels.csv"
     file.write_text(text)
-    assert HandLabels(file).rows == []
+    assert HandScores(file).rows == []
 
 
 def test_score_off_the_scale_is_refused(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_score_without_an_open_completion_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("score", ["nan", "None", " ", None])
 def test_row_without_a_number_has_no_score(tmp_path: Path, score: str | None) -> None:
     row = {"question": "Why?", "completion": "one", "score": score}
-    labels = HandLabels(tmp_path / "none.csv", rows=[row, {"question": "Why?", "completion": "b"}])
+    labels = HandScores(tmp_path / "none.csv", rows=[row, {"question": "Why?", "completion": "b"}])
     assert labels.scores_of("Why?", ["one", "b"]) == [None, None]
 
 
