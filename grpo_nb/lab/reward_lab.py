@@ -344,7 +344,9 @@ class RewardLab(Panel):
             "lab/templates/row.jinja",
             question=self.row.get("question", ""),
             gold=self.row.get("answer", "(no column 'answer')"),
-            prompt=prompt_text(self._asked_row(), self.tokenizer, self.task.template_kwargs),
+            prompt=prompt_text(
+                self._asked_row(), self.tokenizer, self.task.template_kwargs_with_tools
+            ),
         )
 
     def _asked_row(self) -> dict[str, Any]:

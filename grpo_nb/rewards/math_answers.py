@@ -36,7 +36,7 @@ from grpo_nb.rewards.question_text import (
     options_in_question,
 )
 from grpo_nb.tasks.answers import folded, is_same_answer, read_letter
-from grpo_nb.tasks.markup import INSIDE
+from grpo_nb.tasks.markup import BALANCED_TEXT
 from grpo_nb.tasks.number_reading import is_same_number, read_number, unit_name
 
 _LONGEST_EXPRESSION = 400
@@ -295,7 +295,7 @@ def is_single_answer(given: str, gold: str) -> bool:
     """
     if len(_RELATION.findall(given)) > len(_RELATION.findall(gold)):
         return False
-    if not re.fullmatch(INSIDE, given):
+    if not re.fullmatch(BALANCED_TEXT, given):
         return False
     # A gold answer with a tower, such as 2^{2^n} + 1, was given by the user.
     if _TOWER.search(given) and not _TOWER.search(gold):

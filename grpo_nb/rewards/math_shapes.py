@@ -13,9 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from grpo_nb.tasks.markup import INSIDE, strip_markup
+from grpo_nb.tasks.markup import BALANCED_TEXT, strip_markup
 
-_BOX = re.compile(rf"\\(?:boxed|fbox)\s*\{{({INSIDE})\}}")
+_BOX = re.compile(rf"\\(?:boxed|fbox)\s*\{{({BALANCED_TEXT})\}}")
 # Text between two boxes that are parts of one answer.
 _BETWEEN_BOXES = re.compile(r"(?:[\s$(){},;\\]|\\[()\[\],;]|\\q?quad|\\text\b|and|or)*+")
 # The word may be a unit: \boxed{3} apples and \boxed{4} pears.

@@ -23,7 +23,7 @@ from typing import Literal
 
 from grpo_nb.tasks.answers import answers_of, folded
 from grpo_nb.tasks.formats import AnswerFormat
-from grpo_nb.tasks.markup import INSIDE
+from grpo_nb.tasks.markup import BALANCED_TEXT
 from grpo_nb.tasks.number_reading import read_number
 
 CandidateKind = Literal["number", "label", "json", "expression", "text"]
@@ -59,7 +59,7 @@ _NUMBER_IN_TEXT = re.compile(
 )
 _UNIT_AFTER = re.compile(r"\s+([A-Za-z\u00b5\u00b0\u03a9][A-Za-z/\u00b0]*)")
 _FORMULA = re.compile(
-    rf"\\boxed\s*\{{({INSIDE})\}}|\$\$(.+?)\$\$|\$([^$\n]+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]",
+    rf"\\boxed\s*\{{({BALANCED_TEXT})\}}|\$\$(.+?)\$\$|\$([^$\n]+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]",
     re.DOTALL,
 )
 _LEAD_IN = re.compile(r"(?is).*(?:\b(?:is|so|thus|hence)|:)\s+")

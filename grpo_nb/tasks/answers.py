@@ -1,7 +1,8 @@
 """The five kinds of answers: number, choice, text, expression and json.
 
-The gold answers decide the kind, the task shows it, and `kind=` sets it. Prompt, reward and
-majority-class baseline depend on the kind alone. Any other comparison is a reward of your own.
+The gold answers decide the kind, unless the user sets it with `kind=`. A task shows its kind.
+Prompt, reward and majority-class baseline depend on the kind alone. For any other comparison, write
+a reward of your own.
 """
 
 import json
@@ -19,10 +20,10 @@ ACCEPTED = "accepted_answers"
 
 Kind = Literal["number", "choice", "text", "expression", "json"]
 # Share of the rows whose answer may be of another kind, such as "n/a" among numbers.
-_MOST_OTHERS = 0.1
+_MAX_SHARE_OF_OTHERS = 0.1
 # Answers are labels if they are few and repeat three times on average.
-_MOST_LABELS = 24
-_ROWS_PER_LABEL = 3
+_MAX_LABELS = 24
+_MIN_ROWS_PER_LABEL = 3
 _LONGEST_JSON = 20_000  # characters; json.loads is called on what a model wrote
 _FORMULA = re.compile(
     r"\\[a-zA-Z]+|[\^={}]"  # \frac, x^2, y = 2
@@ -30,24 +31,31 @@ _FORMULA = re.compile(
     r"|^[(\[].*,.*[)\]]$|^[-+\d.]+(\s*,\s*[-+\d.]+)+$"  # (1, 2), 1, 2, 3
 )
 _OPTION_LETTER = re.compile(
-    r"(?:(?i:option|choice)\s+)?[\[(]?(?P<letter>[A-Z])"
-    r"(?:[\])]?[.):]?"  # B, (B), B.
-    r"|(?:[\])]?[.):]"  # B) Paris
-    r"|[\])]"  # [B] Paris
-    r"|\s+[-\u2014]"  # B - Paris
-    r")\s+(?P<after>\S.*)"
-    r"|\s+\((?P<in_brackets>.*)\))",  # B (Paris)
-    re.DOTALL,
+    r"""(?s)  # a dot is any character, even a line break
+    (?:(?i:option|choice)\s+)?[\[(]?(?P<letter>[A-Z])
+    (?:
+        [\])]?[.):]?  # B, (B), B.
+        |(?:
+            [\])]?[.):]  # B) Paris
+            |[\])]  # [B] Paris
+            |\s+[-\u2014]  # B - Paris
+        )\s+(?P<after>\S.*)
+        |\s+\((?P<in_brackets>.*)\)  # B (Paris)
+    )
+    """,
+    re.VERBOSE,
 )
+# Before one of these words, an A is a letter, as in "B) A is also right", and no article.
+_AFTER_LETTER_A = "is|was|are|as|seems|looks|also|too|works|fits|can|could|may|might|would"
 # A letter followed by one of these words, or by a second letter, is not a clear choice: "B or C",
 # "B, C", "B is wrong". "B) Romeo and Juliet" is refused too. The s of "Newton's" is no letter, nor
-# is the article in "B) a dog". In "B) A is also right" it is a letter.
+# is the article in "B) a dog".
 _HEDGE = re.compile(
     r"(?i)\b(?:or|nor|and|not|but|if|wrong|maybe|either|instead|rather|(?<!\w')(?:[b-z]"
-    r"|a(?!\s+(?!(?:is|was|are|as|seems|looks|also|too|works|fits|can|could|may|might|would)\b)"
-    r"\w{2})))\b"
+    rf"|a(?!\s+(?!(?:{_AFTER_LETTER_A})\b)\w{{2}})))\b"
 )
-# Only after two letters or a closing wrapper: n! is not n.
+# Full stops and exclamation marks at the end, after two letters or a closing mark such as **.
+# After one letter they stay: n! is not n.
 _END_OF_SENTENCE = re.compile(r"""(?:(?<=[^\W\d_]{2})|(?<=[*"'_`]))[.!]+$""")
 
 
@@ -78,8 +86,8 @@ class Answers:
         return self.labels[0] if self.labels else None
 
     @property
-    def sentence(self) -> str:
-        """The kind in words."""
+    def in_words(self) -> str:
+        """The kind, and the labels of choices with their shares."""
         if self.kind == "choice":
             labels = ", ".join(f"{label} ({share:.0%})" for label, share in self.labels)
             return f"choice: {labels}"
@@ -102,8 +110,8 @@ def answers_of(golds: Sequence[str], kind: Kind | None = None) -> Answers:
     'one of: no, yes'
     """
     counts = _count_labels(golds)
-    are_few = 2 <= len(counts) <= _MOST_LABELS
-    are_labels = are_few and len(golds) >= _ROWS_PER_LABEL * len(counts)
+    are_few = 2 <= len(counts) <= _MAX_LABELS
+    are_labels = are_few and len(golds) >= _MIN_ROWS_PER_LABEL * len(counts)
     if kind is None:
         kind = _likely_kind(golds)
         if are_labels and kind in ("expression", "text"):
@@ -126,14 +134,15 @@ def _likely_kind(golds: Sequence[str]) -> Kind:
     """Return the first kind that nine in ten rows have."""
     for kind in _IS_OF_KIND:
         others = _answers_of_other_kinds(golds, kind)
-        if golds and len(others) <= _MOST_OTHERS * len(golds):
+        if golds and len(others) <= _MAX_SHARE_OF_OTHERS * len(golds):
             return kind
     return "text"
 
 
 def _answers_of_other_kinds(golds: Sequence[str], kind: Kind) -> tuple[str, ...]:
     """Return the answers that are not of the kind."""
-    is_of_kind = _IS_OF_KIND.get(kind, bool)  # any answer is a text, and none is empty
+    # Any answer can be a text or a choice. `bool` says so, because no answer is empty.
+    is_of_kind = _IS_OF_KIND.get(kind, bool)
     return tuple(gold for gold in golds if not is_of_kind(gold))
 
 
@@ -178,7 +187,8 @@ def is_same_answer(given: str, gold: str, tolerance: float = 0.0) -> bool:
         return given_number is not None and is_same_number(given_number, gold_number, tolerance)
     gold_value = _json_gold(gold)
     if gold_value is not None:
-        # As texts, because True == 1 in Python. An answer that is no JSON becomes "null".
+        # Compared as JSON texts, because True == 1 in Python. An answer that is not JSON becomes
+        # "null", which no object or list is.
         given_text = json.dumps(read_json(given), sort_keys=True)
         gold_text = json.dumps(gold_value, sort_keys=True)
         return given_text == gold_text

@@ -42,7 +42,7 @@ _SOLVED = re.compile(r"(?s)(?P<solution>.*?)\s*####\s*(?P<answer>(?:(?!####)[^\n
 class Changes:
     """The rows of a source that were left out, with reasons and examples, and notes on it."""
 
-    dropped: Counter[str] = field(default_factory=Counter)
+    left_out: Counter[str] = field(default_factory=Counter)
     """Number of rows left out, by reason."""
     examples: dict[str, str] = field(default_factory=dict)
     """The first of these rows, by reason."""
@@ -51,7 +51,7 @@ class Changes:
 
     def leave_out(self, reason: str, example: str) -> None:
         """Count a row under a reason, and keep the first one as an example."""
-        self.dropped[reason] += 1
+        self.left_out[reason] += 1
         self.examples.setdefault(reason, example)
 
     def note(self, sentence: str) -> None:
@@ -60,12 +60,11 @@ class Changes:
             self.notes.append(sentence)
 
     @property
-    def sentence(self) -> str:
-        """The rows left out, in one line."""
-        reasons = [
-            f"{count} {reason} ({self.examples[reason]})" for reason, count in self.dropped.items()
-        ]
-        return "; ".join(reasons)
+    def reasons_in_words(self) -> str:
+        """The reasons why rows were left out, each with its count and an example, in one line."""
+        return "; ".join(
+            f"{count} {reason} ({self.examples[reason]})" for reason, count in self.left_out.items()
+        )
 
 
 class _UnusableRow(Exception):
@@ -82,25 +81,25 @@ def clean(
     columns: Columns | None = None,
     on_conflict: OnConflict = "raise",
     kind: Kind | None = None,
-    part: str = "",
+    argument: str = "",
 ) -> TaskRows:
     """Return rows with `question` and `answer`, without those that cannot be trained on.
 
     Args:
         source: The result of `read_rows`.
         changes: The report, which gets what was left out and changed.
-        columns: Column of each role, such as `question` and `answer`.
+        columns: Name of the column of each role: `question`, `answer` or `prompt`.
         on_conflict: What to do with a question that has different answers: `raise` an error, `drop`
             all of its rows, or keep the `first`.
         kind: Kind of the answers, if the user set it: with `json`, a list is one answer.
-        part: The argument of `load_task` that the rows come from, if it is not `source`.
+        argument: The argument of `load_task` that the rows come from, if it is not `source`.
 
     Raises:
-        ValueError: No rows, a part without a column, conflicting answers, or no row left.
+        ValueError: No rows, a role without a column, conflicting answers, or no row left.
     """
     require_choice("on_conflict", on_conflict, get_args(OnConflict))
-    described_as = part or source.described_as
-    prefix = f"in {part}, " if part else ""
+    described_as = argument or source.described_as
+    prefix = f"in {argument}, " if argument else ""
     if not source.rows:
         raise ValueError(
             f"{described_as} has no rows: a task needs at least two, one to train on and "
@@ -134,7 +133,7 @@ def clean(
         rows.pop(number, None)
     if not rows:
         raise ValueError(
-            f"no row of {described_as} is left of {len(source.rows)}: {changes.sentence}."
+            f"no row of {described_as} is left of {len(source.rows)}: {changes.reasons_in_words}."
         )
     # 4. Add the other columns.
     for name in names:
@@ -150,6 +149,10 @@ def _choose_columns(names: Sequence[str], columns: Columns, described_as: str) -
     """Return the column of each role: question, answer and prompt.
 
     A role without an entry in `columns` has the column of its own name.
+
+    The prompt is read if `columns` has it, or if there is a column `prompt` and `columns` does not
+    have the question. The question is read too, unless `columns` does not have it and there is no
+    column `question`.
 
     Raises:
         ValueError: An unknown role, or a role without its column, with a map to copy.
@@ -195,7 +198,7 @@ def _are_lists_of_texts(cells: Iterable[Any], changes: Changes) -> bool:
             text_lists.append(cell)
     if text_lists and other_lists:
         changes.note(
-            "lists of answers were read as JSON, because some hold more than texts, such as "
+            "lists of answers were read as JSON, because some items are not texts, as in "
             f"{in_line(other_lists[0], 80)}. If each item of a list is right, make all items texts"
         )
     return text_lists != [] and not other_lists
@@ -243,7 +246,7 @@ def _as_text(value: Any, role: str) -> str:
     if isinstance(value, (dict, list, tuple)) and role == "answer":
         return _as_json(value)
     if not isinstance(value, (str, numbers.Number)):
-        raise _UnusableRow(f"whose {role} is no text")
+        raise _UnusableRow(f"whose {role} is neither text nor a number")
     # pandas turns whole numbers in a column with an empty cell into floats.
     is_whole_float = isinstance(value, float) and value.is_integer()
     return displayable(str(int(value) if is_whole_float else value))
@@ -302,8 +305,10 @@ def _repeated_rows(
     reasons: _Reasons = {}
     first_number: dict[str, int] = {}
     for number, row in rows.items():
-        words = str(row.get("prompt", row["question"])).split()
-        first = first_number.setdefault(" ".join(words), number)
+        words = row["question"].split()
+        if "prompt" in row:
+            words = [(turn["role"], *turn["content"].split()) for turn in row["prompt"]]
+        first = first_number.setdefault(str(words), number)
         if first == number:
             continue
         answer = row["answer"]
@@ -348,13 +353,20 @@ def _add_column(rows: Collection[TaskRow], name: str, values: list[Any], changes
 
 
 def store_as_text(rows: TaskRows, changes: Changes) -> None:
-    """Make each column that a `Dataset` of these rows would change or refuse a column of texts."""
+    """Make each column that a `Dataset` of these rows would change or refuse a column of texts.
+
+    Lists of accepted answers become lists of texts.
+    """
     for name in rows[0]:
         values = [row.get(name) for row in rows]
         if name not in ROLES and _is_changed_by_arrow(values):
             changes.note(f"the column {name!r} is stored as text; non-text values as JSON")
             for row, value in zip(rows, values, strict=True):
-                row[name] = _stored_as_text(value)
+                if name == ACCEPTED and value is not None:
+                    # The list stays a list, because rewards would take its JSON for one answer.
+                    row[name] = [_cell_as_text(item) for item in value if _is_filled(item)]
+                else:
+                    row[name] = _cell_as_text(value)
 
 
 def _is_changed_by_arrow(values: list[Any]) -> bool:
@@ -374,7 +386,7 @@ def _is_changed_by_arrow(values: list[Any]) -> bool:
     return has_dicts and pprint.pformat(array.to_pylist()) != pprint.pformat(values)
 
 
-def _stored_as_text(value: Any) -> str | None:
+def _cell_as_text(value: Any) -> str | None:
     if value is None:
         return None
     return displayable(value) if isinstance(value, str) else _as_json(value)

@@ -30,11 +30,10 @@ _QUESTION_SPELLINGS = {
 }
 # Quotation marks and ends of sentences.
 _STOPS = ".,;:?\"'\u201c\u201d\u2018\u2019\u3002\u3001\u2026\u00ab\u00bb"
-_ANY_LETTER = r"[^\W\d_]"
 _AROUND_WORDS = re.compile(
     rf"^[{_STOPS}!]+$"  # nothing but marks
     rf"|^(?:(?!\.\d)[{_STOPS}])+"  # before a word, except the point of .5
-    rf"|(?<={_ANY_LETTER}{{2}})[{_STOPS}!]+$"  # after two letters, because n! is a factorial
+    rf"|(?<=[^\W\d_]{{2}})[{_STOPS}!]+$"  # after two letters, because n! is a factorial
     rf"|[{_STOPS}]+$"  # after a word
 )
 
@@ -59,9 +58,9 @@ def normalized_question(question: Any) -> str:
 
 
 def question_key(question: str) -> str:
-    """Return a text that is the same for questions which must be in one part of a task.
+    """Return a key of a question. Questions with one key must be in the same part of a task.
 
-    Such questions have the same `normalized_question`, apart from capitals.
+    Their `normalized_question` is the same, apart from capitals.
     """
     return normalized_question(question).casefold()
 
@@ -89,7 +88,7 @@ class Contamination:
     def sentence(self) -> str:
         """The finding in words."""
         if not self.count:
-            return f"None of the {self.questions} held-out questions is among {self.source}."
+            return f"None of the {self.questions} held-out questions is in {self.source}."
         return (
             f"{self.count} of {self.questions} held-out questions are also in {self.source}: "
             "a score on them measures memory."

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_nb.tasks.markup import INSIDE
+from grpo_nb.tasks.markup import BALANCED_TEXT
 
 # Characters that may follow an answer without changing it: white space, a full stop, and closing
 # marks of Markdown and LaTeX.
@@ -24,6 +24,8 @@ _CLOSING = " \t\r\n.$*_`\\)]}"
 @dataclass(frozen=True, kw_only=True)
 class AnswerFormat:
     r"""The places of the reasoning and the answer in a completion.
+
+    The place of the answer, between `answer_open` and `answer_close`, is called the slot.
 
     Args:
         name: Name of the format in tables.
@@ -156,7 +158,7 @@ class AnswerFormat:
             spans.append((start, start + len(tag)) if is_once else None)
         # The answer may have braces of its own, so the pattern finds the one that closes it.
         if self.answer_close == "}":
-            slot = self._slot.search(text)
+            slot = self._slot_pattern.search(text)
             is_once = slot is not None and text.count(self.answer_open) == 1
             spans[-1] = (slot.end() - 1, slot.end()) if is_once else None
         return spans
@@ -193,12 +195,13 @@ class AnswerFormat:
         return is_enclosed and not is_repeated
 
     @functools.cached_property
-    def _slot(self) -> re.Pattern[str]:
-        """The answer with its marks; the answer is the group."""
+    def _slot_pattern(self) -> re.Pattern[str]:
+        """Pattern of the slot with its marks; the answer is the group."""
         if self.is_bare:
             return re.compile("(.*)", re.DOTALL)
-        # Braces come in pairs inside the answer. Without a closing mark, the line ends it.
-        content = {"}": INSIDE, "": r"\s*[^\n]*"}.get(self.answer_close, ".*?")
+        # Before a closing brace, braces come in pairs. Without a closing mark, the line ends the
+        # answer. Before any other mark, the answer is as short as possible.
+        content = {"}": BALANCED_TEXT, "": r"\s*[^\n]*"}.get(self.answer_close, ".*?")
         opening = re.escape(self.answer_open)
         closing = re.escape(self.answer_close)
         return re.compile(f"{opening}({content}){closing}", re.DOTALL)
@@ -207,7 +210,7 @@ class AnswerFormat:
         """Return the answer slot; None unless there is exactly one, not empty."""
         if not self.is_bare and text.count(self.answer_open) != 1:
             return None
-        slot = self._slot.search(text)
+        slot = self._slot_pattern.search(text)
         if slot is None or not slot[1].strip():
             return None
         # Text after the answer may have braces of its own, but no second closing tag.

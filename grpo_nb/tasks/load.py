@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import numbers
 import random
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -64,7 +65,7 @@ def load_task(
             DataFrame, a `Dataset` or `DatasetDict`; a list of dicts; `"gsm8k"` or the id of a data
             set on the Hub. Of several splits, `train` is read.
         settings: For `seed` and, with `tokenizer`, `max_prompt_length`.
-        columns: The column of each part, `{"question": "Review text", "answer": "label"}`. A
+        columns: The column of each role, `{"question": "Review text", "answer": "label"}`. A
             `prompt` is chat messages, or text. See docs/guide/data.md for more.
         kind: Kind of the answers: `number`, `choice`, `text`, `expression` or `json`. The answers
             decide if it is not given. The kind sets what the prompt asks for and how an answer is
@@ -77,11 +78,10 @@ def load_task(
             without one it never writes a tag, all its completions score the same, and nothing is
             learned. Or chat messages, such as an episode that was played by hand,
             `gn.lab.ByHand(task, row_number).example(tokenizer)`.
-        holdout: One of three:
-            a share (below 1) or number of rows kept for evaluation, 0.2 if not given;
-            for `arithmetic` a number, `holdout_size` if not given;
-            rows of your own, from any source. They are read like the training rows and all used,
-            and a training row with one of their questions is left out. Of several splits, `test`
+        holdout: The rows kept for evaluation: a share (below 1) or number of rows, 0.2 if not
+            given. For `arithmetic`, a number and no share; `holdout_size` if not given.
+            Or rows of your own, from any source. They are read like the training rows and all
+            used. A training row with one of their questions is left out. Of several splits, `test`
             is read.
         on_conflict: What to do with a question that has several answers: `raise` an error, `drop`
             it, or keep the `first`.
@@ -116,12 +116,12 @@ def load_task(
         raise TypeError(f"{', '.join(options)}= means nothing for this source.")
     if seed is None:
         seed = settings.seed if settings is not None else 0
-    template_kwargs = dict(chat_template_kwargs or {})
+    chat_template_kwargs = dict(chat_template_kwargs or {})
 
     # 1. Read the source.
     if holdout is None:
         holdout = options.pop("holdout_size", HOLDOUT_SIZE) if is_arithmetic else _HOLDOUT_SHARE
-    is_size = isinstance(holdout, (int, float))
+    is_size = isinstance(holdout, numbers.Real)  # numpy's numbers too
     if is_arithmetic:
         # No rows are generated for a held-out part of the user's own.
         holdout_size = holdout if is_size else 0
@@ -138,7 +138,7 @@ def load_task(
     own_holdout: TaskRows = []
     if not is_size:
         holdout_rows = read_rows(holdout, "test")
-        own_holdout = clean(holdout_rows, changes, columns, on_conflict, kind, part="holdout")
+        own_holdout = clean(holdout_rows, changes, columns, on_conflict, kind, argument="holdout")
         held_out_questions = [row["question"] for row in own_holdout]
         rows = _without(rows, held_out_questions, "whose question is held out too", changes)
         # A column may hold 3 in one source and "3" in the other.
@@ -150,14 +150,15 @@ def load_task(
     # 4. Make the prompts.
     format = fitting_format(format, answers, system)
     if tokenizer is not None:
-        require_tokenizer(tokenizer, template_kwargs)
-        format = format.for_template(tokenizer, template_kwargs)
+        require_tokenizer(tokenizer, chat_template_kwargs)
+        format = format.for_template(tokenizer, chat_template_kwargs)
     train = with_prompts(rows, format, example)
     held_out = with_prompts(own_holdout, format, example)
-    _note_problems_of_prompts([*train, *held_out], answers, format, changes)
+    _note_problems([*train, *held_out], answers, format, changes)
 
     # 5. Hold questions out. The example is in every prompt, so its question would measure nothing.
-    example_texts = [turn["content"] for turn in example_turns(example, format)]
+    # A message that calls a tool may have no content.
+    example_texts = [turn.get("content") or "" for turn in example_turns(example, format)]
     if is_size:
         train, held_out = _split(train, holdout, seed, example_texts)
     else:
@@ -167,7 +168,7 @@ def load_task(
             f"holdout = {in_line(holdout)} leaves {len(train)} training and {len(held_out)} "
             "held-out questions, and each part needs one. Questions that differ only in "
             "punctuation or capitals are kept together. Rows left out: "
-            f"{changes.sentence or 'none'}."
+            f"{changes.reasons_in_words or 'none'}."
         )
 
     # 6. Check the lengths, and show the result.
@@ -179,7 +180,7 @@ def load_task(
         holdout_part,
         changes=changes,
         answers=answers,
-        chat_template_kwargs=template_kwargs,
+        chat_template_kwargs=chat_template_kwargs,
         tokenizer=tokenizer,
     )
     max_prompt_length = math.inf
@@ -247,7 +248,7 @@ def _as_datasets(train: TaskRows, held_out: TaskRows) -> tuple[Dataset, Dataset]
     return data.take(len(train)), data.skip(len(train))
 
 
-def _note_problems_of_prompts(
+def _note_problems(
     rows: TaskRows, answers: Answers, format: AnswerFormat, changes: Changes
 ) -> None:
     """Note answers of another kind, and a prompt that does not name the format."""
@@ -257,7 +258,7 @@ def _note_problems_of_prompts(
             f"{answers.others[0]!r:.60}: an answer must equal them as text"
         )
     mark = format.answer_open.strip()
-    if mark not in "".join(turn["content"] for turn in rows[0]["prompt"]):
+    if mark not in "".join(turn.get("content") or "" for turn in rows[0]["prompt"]):
         changes.note(
             f"nothing in the prompt names {mark}: describe the format in system=, or give an "
             "example"

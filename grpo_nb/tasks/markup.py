@@ -31,12 +31,12 @@ _SIGN_SPELLINGS = {
 }
 # Text between braces, with further braces inside: 8 levels are more than anyone writes.
 # An escaped brace, as of a set, is not counted.
-INSIDE = r"(?:[^{}\\]|\\.)*+"
+BALANCED_TEXT = r"(?:[^{}\\]|\\.)*+"
 for _ in range(8):
-    INSIDE = rf"(?:[^{{}}\\]|\\.|\{{{INSIDE}\}})*+"
+    BALANCED_TEXT = rf"(?:[^{{}}\\]|\\.|\{{{BALANCED_TEXT}\}})*+"
 _AROUND = re.compile(
     r"```\w*[ \t]*\n(.*)\n[ \t]*```"
-    rf"|\\(?:boxed|fbox|text[a-z]*|mathrm|mathbf|mbox)\s*\{{({INSIDE})\}}"
+    rf"|\\(?:boxed|fbox|text[a-z]*|mathrm|mathbf|mbox)\s*\{{({BALANCED_TEXT})\}}"
     r"|(?i:####|(?:final )?answer:)\s+(.*)",
     re.DOTALL,
 )
@@ -46,16 +46,24 @@ _PAIRS = [(mark, mark) for mark in ("$$", "$", "**", "*", "__", "_", "`", '"', "
 _PAIRS += [("\\(", "\\)"), ("\\[", "\\]"), ("(", ")"), ("{", "}")]
 # Pattern -> the one spelling of what it finds.
 _SPELLINGS = {
+    # Commands for size, and the negative space \!.
     r"\\(?:left|right|displaystyle|textstyle)(?![A-Za-z])\s*|\\!\s*": "",
+    # Spaces of LaTeX, and white space other than line breaks.
     r"(?<!\\)\\[,;: ]|(?<=\S)~(?=[^\s~])|[^\S\n]+": " ",
+    # 1{,}000
     r"\s*\{\s*,\s*\}\s*": ",",
+    # An escaped sign of dollars.
     r"(?<!\\)\\+\$": "$",
-    r"^\$([^$]*)\$(?=\s*[a-z%\\][^$]*$)": r"\1",  # $4$ inches
+    # $4$ inches
+    r"^\$([^$]*)\$(?=\s*[a-z%\\][^$]*$)": r"\1",
+    # Percent, as a word or as an escaped sign.
     r"(?i)\s*\\text\{\s*(?:per ?cent|pct)\s*\}|\s*(?<!\\)\\+%|\s*\b(?:per ?cent|pct)\b": "%",
+    # Degrees.
     r"\s*\^\s*(?:\\circ|\{\s*\\circ\s*\})|\\degree(?![a-z])": r"^{\\circ}",
+    # Fractions: \dfrac, then \frac12 in two steps.
     r"\\[dtc]frac(?![A-Za-z])": r"\\frac",
     r"\\frac\s*([0-9A-Za-z])": r"\\frac{\1}",
-    rf"(\\frac\s*\{{{INSIDE}\}})\s*([0-9A-Za-z])": r"\1{\2}",
+    rf"(\\frac\s*\{{{BALANCED_TEXT}\}})\s*([0-9A-Za-z])": r"\1{\2}",
 }
 
 
@@ -126,7 +134,10 @@ def _unwrapped(text: str) -> str:
 
 
 def _is_marked_value(start: str, inner: str) -> bool:
-    """Say whether the marks around a text belong to it: (1, 2) is a pair, __init__ a name."""
-    if start in "({":
+    """Say whether the marks around a text belong to it: (1, 2) is a pair, __init__ a name.
+
+    The price is that _Paris_ in Markdown keeps its marks: it could be a name too.
+    """
+    if start in "({":  # one of these two
         return re.search("[,;]", inner) is not None
     return start[0] == "_" and inner.isidentifier()

@@ -134,14 +134,18 @@ def _unit_of(match: re.Match[str]) -> str | None:
 
 
 def _decimal(text: str) -> Fraction:
-    """Return the value of digits with separators between groups of three."""
-    return Fraction(re.sub(r"[,' ]|\.$", "", text))
+    """Return the value of digits with separators between groups of three.
+
+    White space may also be after the sign of a denominator, even a line break.
+    """
+    return Fraction(re.sub(r"[,'\s]|\.$", "", text))
 
 
 def is_same_number(given: Number, gold: Number, tolerance: float = 0.0) -> bool:
-    """Say whether two numbers are equal, and have no two different names or units.
+    """Say whether two numbers are equal, and their names and units do not contradict.
 
-    One of them may have no name or unit. If either has a percent sign, the other may lack it:
+    A name or unit that only one of them has contradicts nothing. A percent sign may also be
+    missing from one of them:
 
     | gold answer | accepted       |
     | ----------- | -------------- |
@@ -223,9 +227,10 @@ def _value_of_words(words: str) -> int | None:
 # Units. A unit of measurement is in this table. Any other word in small letters counts as the thing
 # that is counted, `12 apples`, unless it changes the number or takes it back: `42 wrong`.
 
-# Name: other spellings. Spellings of one or two letters are read only with these capitals, because
-# mW is not MW. Longer ones are read with any capitals. Two letters or more may be in the plural:
-# `inche` is `inches` without its s.
+# Each line is a name and its other spellings.
+# Spellings of one or two letters are read only with these capitals, because mW is not MW.
+# Longer spellings are read with any capitals.
+# Spellings of two letters or more may have the s of a plural: `inche` is here for `inches`.
 _UNITS = """
 second: s sec
 millisecond: ms
@@ -350,6 +355,7 @@ def unit_name(text: str) -> str | None:
     ('kilometer/hour', 'meter^2', 'minute')
     """
     text = _simple_unit(text)
+    # Each word becomes the name of a unit, a thing that is counted, or "?".
     name = re.sub(_UNIT_WORD, lambda word: _known_unit(word[0]) or _counted_thing(word[0]), text)
     if text and ("?" in name or not _UNIT.fullmatch(text)):
         return None

@@ -63,7 +63,7 @@ def example_turns(example: Example | None, format: AnswerFormat) -> list[dict[st
         return []
     if all(isinstance(turn, Mapping) for turn in example):
         return [dict(turn) for turn in example]
-    if isinstance(example, str) or len(example) != 3:
+    if isinstance(example, (str, Mapping)) or len(example) != 3:
         raise ValueError(
             f"example = {in_line(example)}: write (question, reasoning, answer), or chat messages "
             '[{"role": "user", "content": "..."}, ...].'

@@ -73,14 +73,14 @@ def read_rows(source: Source, split: str = "train") -> SourceRows:
     if isinstance(source, pandas.DataFrame):
         return SourceRows("table", _rows_of_table(source))
     if isinstance(source, Iterable):
-        return SourceRows("rows", _rows_of_dataset(source))
+        return SourceRows("rows", _rows_of_iterable(source))
     raise TypeError(
         f"source = {in_line(source)}: load_task takes 'arithmetic', a file ({', '.join(FILES)}), a "
         "DataFrame, a Dataset, a list of dicts or the Hub's id of a data set."
     )
 
 
-def _rows_of_dataset(source: Iterable[Any]) -> list[dict[str, Any]]:
+def _rows_of_iterable(source: Iterable[Any]) -> list[dict[str, Any]]:
     """Return the rows of a `Dataset` or list, with the names of `ClassLabel`s.
 
     A label of -1 stands for no label and becomes None.
@@ -121,12 +121,18 @@ def _rows_of_table(table: Any) -> list[dict[str, Any]]:
 
     frame = pandas.DataFrame(table, dtype=object)
     rows = frame.where(frame.notna(), None).rename(columns=str).to_dict("records")
-    for row in rows:
-        for name, value in row.items():
-            # pandas.read_parquet makes numpy arrays of lists.
-            if hasattr(value, "tolist"):
-                row[name] = value.tolist()
-    return rows
+    return [{name: _as_python(cell) for name, cell in row.items()} for row in rows]
+
+
+def _as_python(cell: Any) -> Any:
+    """Return a cell with lists in place of the numpy arrays that pandas.read_parquet makes."""
+    if hasattr(cell, "tolist"):
+        cell = cell.tolist()
+    if isinstance(cell, list):
+        return [_as_python(item) for item in cell]
+    if isinstance(cell, dict):
+        return {name: _as_python(value) for name, value in cell.items()}
+    return cell
 
 
 # Files.
@@ -140,7 +146,7 @@ def _read_file(path: Path) -> SourceRows:
             import pyarrow.parquet
             from datasets import Dataset
 
-            rows = _rows_of_dataset(Dataset(pyarrow.parquet.read_table(path)))
+            rows = _rows_of_iterable(Dataset(pyarrow.parquet.read_table(path)))
         elif ending == ".xlsx":
             import pandas
 
@@ -171,6 +177,7 @@ def _read_csv(path: Path) -> tuple[list[dict[str, Any]], str]:
     except UnicodeError:
         text = path.read_text("cp1252")
         note = "not UTF-8, so read as cp1252; for others, give pandas.read_csv(file, encoding=...)"
+    # Without quoted texts, which may hold separators and line breaks.
     head = re.sub('"[^"]*"', "", text.lstrip()).partition("\n")[0]
     separator = "\t" if path.suffix.lower() == ".tsv" else max(",;\t|", key=head.count)
     frame = pandas.read_csv(
@@ -206,13 +213,14 @@ def _read_hub(name: str, split: str) -> SourceRows:
         raise ValueError(
             f"{name!r} is no {', '.join(FILES)} file and no data set on the Hub, owner/name. For "
             "other files and for folders, give the rows: a DataFrame, or "
-            "datasets.load_dataset(...). Two names need no owner: 'arithmetic' and 'gsm8k'."
+            "datasets.load_dataset(...). Two names need no owner: 'gsm8k', and 'arithmetic' as the "
+            "source of a task, whose holdout= is then a number."
         )
     from datasets import load_dataset
 
     config = "main" if hub_id == "openai/gsm8k" else None
     data = load_dataset(hub_id, config, split=split)
-    return SourceRows(name, _rows_of_dataset(data), described_as=name)
+    return SourceRows(name, _rows_of_iterable(data), described_as=name)
 
 
 # The task `arithmetic`: generated sums, differences and products.
@@ -234,7 +242,7 @@ HOLDOUT_SIZE = 96
 ARITHMETIC_EXAMPLE = ("What is 3 + 4?", "3 + 4 = 7", "7")
 """Example turn: question, reasoning, answer. Its sum is never one of the questions."""
 # Up to this many numbers, all pairs are enumerated; above, they are sampled.
-_MOST_ENUMERATED = 101
+_MAX_ENUMERATED = 101
 
 
 def arithmetic_rows(
@@ -267,7 +275,7 @@ def arithmetic_rows(
     numbers = range(low, high + 1)
 
     texts: dict[str, None] = {}
-    if terms == 2 and len(numbers) <= _MOST_ENUMERATED:
+    if terms == 2 and len(numbers) <= _MAX_ENUMERATED:
         for op, a, b in itertools.product(operators, numbers, numbers):
             texts[f"{a} {op} {b}"] = None
     else:

@@ -57,7 +57,7 @@ class Task(Shown):
     @property
     def dropped(self) -> Counter[str]:
         """Number of rows left out, by reason."""
-        return self.changes.dropped
+        return self.changes.left_out
 
     # Tools and templates.
 
@@ -95,7 +95,7 @@ class Task(Shown):
         return dataclasses.replace(self, tools=tools)
 
     @property
-    def template_kwargs(self) -> dict[str, Any]:
+    def template_kwargs_with_tools(self) -> dict[str, Any]:
         """All arguments of the chat template in training: `chat_template_kwargs` and tools."""
         tools = {"tools": self.tools.schemas} if self.tools is not None else {}
         return {**self.chat_template_kwargs, **tools}
@@ -124,7 +124,7 @@ class Task(Shown):
             return_dict=True,
             # The tokenizer's own warning of long prompts is not needed here.
             tokenizer_kwargs={"verbose": False},
-            **self.template_kwargs,
+            **self.template_kwargs_with_tools,
         )
         return [len(token_ids) for token_ids in encoded["input_ids"]]
 
@@ -138,8 +138,8 @@ class Task(Shown):
         tools = self.tools.identity if self.tools is not None else []
         # A task without such arguments and tools is hashed by its rows alone.
         extra = filter(None, [dict(self.chat_template_kwargs), tools])
-        for part in (*self.train, *self.holdout, *extra):
-            digest.update(json.dumps(part, sort_keys=True, default=str).encode())
+        for item in (*self.train, *self.holdout, *extra):
+            digest.update(json.dumps(item, sort_keys=True, default=str).encode())
         return digest.hexdigest()[:16]
 
     def rendered_by(self, settings: Settings) -> Settings:
@@ -175,7 +175,7 @@ class Task(Shown):
         # One prompt for each distinct system message stands for all.
         prompt_of_system = {repr(split_system(prompt)[0]): prompt for prompt in prompts}
         for prompt in prompt_of_system.values():
-            require_system_prompt(prompt, tokenizer, self.template_kwargs)
+            require_system_prompt(prompt, tokenizer, self.template_kwargs_with_tools)
         parts = {"train": self.train, "holdout": self.holdout}
         # Both parts are measured first, because the advice names the longest prompt of all.
         lengths = {name: self.prompt_lengths(rows, tokenizer) for name, rows in parts.items()}
@@ -230,7 +230,7 @@ class Task(Shown):
             ("training prompts", len(self.train)),
             ("held-out prompts", f"{len(self.holdout)}, no question in both"),
             ("rows left out", sum(self.dropped.values()) or "none"),
-            ("answers", self.answers.sentence),
+            ("answers", self.answers.in_words),
             ("answer format", self.format.name),
         ]
         if self.tools is not None:
@@ -249,9 +249,9 @@ class Task(Shown):
         yield Html(f"{title} {answer!r}:", f"{title} <code>{escaped(answer)}</code>:")
         [prompt] = self.starting_prompts(self.train.select([0]))
         if self.tokenizer is None:
-            yield Table([(turn["role"], as_written(turn["content"])) for turn in prompt])
+            yield Table([(turn["role"], as_written(turn["content"] or "")) for turn in prompt])
             return
         rendered = self.tokenizer.apply_chat_template(
-            prompt, tokenize=False, add_generation_prompt=True, **self.template_kwargs
+            prompt, tokenize=False, add_generation_prompt=True, **self.template_kwargs_with_tools
         )
         yield Html(rendered, f"<pre style='white-space:pre-wrap'>{escaped(rendered)}</pre>")

@@ -37,6 +37,11 @@ class Tools:
     def __post_init__(self) -> None:
         require_number("rounds", self.rounds, 1)
         require_number("seconds_per_call", self.seconds_per_call, 0.01, is_whole=False)
+        if not isinstance(self.environment, type | None):
+            raise TypeError(
+                f"environment = {in_line(self.environment)} is no class. Each completion needs an "
+                "object of its own: write environment=Game, not environment=Game()."
+            )
         # TRL adds the result of `get_reward` after the weighted rewards.
         if hasattr(self.environment, "get_reward"):
             name = self.environment.__name__
@@ -73,7 +78,7 @@ class Tools:
         return [str(self.rounds), getattr(self.environment, "__name__", ""), *self.names]
 
     @functools.cached_property
-    def fresh_environment(self) -> type | None:
+    def environment_class(self) -> type | None:
         """The environment as a class whose `reset` starts each episode with an empty object.
 
         TRL uses an object again for a later completion, and attributes that `reset` forgets would
@@ -114,7 +119,7 @@ class Tools:
         # Imported here, because unsloth has to be imported before transformers.
         from transformers.utils import get_json_schema
 
-        environment = self.fresh_environment() if self.environment is not None else None
+        environment = self.environment_class() if self.environment is not None else None
         return [get_json_schema(tool) for tool in self.for_episode(environment)]
 
     @property
@@ -123,16 +128,17 @@ class Tools:
         return [tool.__name__ for tool in (*self.functions, *self._methods)]
 
     def start(self, row: Row) -> tuple[Chat, TaskRow]:
-        """Start an episode.
+        """Start an episode with a row.
 
         Returns:
-            The prompt, which ends with the text that the environment's `reset` returns, and the
-            environment as a column of rewards.
+            The prompt of the row and a column for rewards. The text that the environment's `reset`
+            returns is added to the prompt. The column `environments` holds the environment; there
+            is no column without an environment.
         """
         prompt = [dict(turn) for turn in row["prompt"]]
         if self.environment is None:
             return prompt, {}
-        environment = self.fresh_environment()
+        environment = self.environment_class()
         prompt[-1]["content"] += environment.reset(**row) or ""
         return prompt, {"environments": environment}
 
@@ -148,8 +154,8 @@ class Tools:
             return
         first = self._started_state(row)
         second = self._started_state(row)
-        for name, value in first.items():
-            if value != second.get(name):
+        for name in first | second:
+            if first.get(name) != second.get(name):
                 raise ValueError(
                     f"{self.environment.__name__}.reset started one row twice, and {name} differed:"
                     " completions of a group would play different games, and advantages would be "

@@ -174,7 +174,7 @@ def build_trainer(prepared: Prepared, trainer_class: type[KitTrainer] = KitTrain
             arguments["max_tool_calling_iterations"] = tools.rounds
             tool_arguments = {
                 "tools": list(tools.functions),
-                "environment_factory": tools.fresh_environment,
+                "environment_factory": tools.environment_class,
             }
         trainer = trainer_class(
             model=model,

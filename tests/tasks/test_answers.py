@@ -35,6 +35,11 @@ def test_read_number_words_need_spaces() -> None:
     assert read_number("two hundredfive") is None
 
 
+@pytest.mark.parametrize("text", ["1/-\n5", "\\frac{1}{-\n5}"])
+def test_read_number_allows_a_line_break_after_a_sign(text: str) -> None:
+    assert read_number(text).value == Fraction(-1, 5)
+
+
 @pytest.mark.parametrize("is_same", [True, False])
 def test_is_same_answer_agrees_with_people(is_same: bool) -> None:
     pairs = WRITTEN["one answer" if is_same else "two answers"]
@@ -79,7 +84,7 @@ def test_answers_of_other_kinds_are_kept_apart() -> None:
     assert answers_of(["7"], "expression").others == ()
     assert answers_of(["1", "2", "2"] * 4).majority == ("2", 2 / 3)
     assert answers_of(["1", "2", "3", "4"] * 2).majority is None
-    assert answers_of(["no"] * 6 + ["yes"] * 2).sentence == "choice: no (75%), yes (25%)"
+    assert answers_of(["no"] * 6 + ["yes"] * 2).in_words == "choice: no (75%), yes (25%)"
     assert answers_of([]).kind == "text"
 
 

@@ -79,7 +79,7 @@ def test_rows_left_out_are_counted_with_an_example() -> None:
     assert task.dropped == {
         "with an empty question": 3,
         "with an empty answer": 1,
-        "whose question is no text": 1,
+        "whose question is neither text nor a number": 1,
         "repeated": 1,
     }
     shown = repr(task)
@@ -180,6 +180,25 @@ def test_chats_are_kept_and_compared_by_all_messages() -> None:
         gn.load_task(
             [*rows, {"prompt": _chat("case 1"), "team": "billing"}], columns={"answer": "team"}
         )
+
+
+def test_chats_that_differ_in_white_space_are_repeated() -> None:
+    firsts = ["case 0\nis urgent", "case 0  is urgent", "case 1"]
+    rows = [{"prompt": _chat(first), "answer": "a"} for first in firsts]
+    assert gn.load_task(rows, holdout=1).dropped == {"repeated": 1}
+
+
+def test_example_may_call_tools_without_content() -> None:
+    call = {"type": "function", "function": {"name": "read", "arguments": {"place": "mill"}}}
+    example = [
+        {"role": "user", "content": "Where?"},
+        {"role": "assistant", "tool_calls": [call]},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "content": "7"},
+        {"role": "assistant", "content": "<answer>7</answer>"},
+    ]
+    task = gn.load_task(of_answers("abcd"), example=example, holdout=1)
+    assert "<answer>7</answer>" in repr(task)
 
 
 def test_system_and_example_are_put_into_chats() -> None:

@@ -226,6 +226,23 @@ def test_rows_with_a_common_answer_are_repeated(golds: list[str]) -> None:
     assert gn.load_task(rows, holdout=1).dropped == {"repeated": 1}
 
 
+def test_accepted_answers_of_several_types_stay_lists() -> None:
+    rows = rows_of(["42", "7"], accepted_answers=[["42", 42.5, None], ["7", "seven"]])
+    task = gn.load_task(rows, holdout=1)
+    row = next(row for row in both(task) if row["answer"] == "42")
+    assert row["accepted_answers"] == ["42", "42.5"]
+    text = "<answer>42.5</answer>"
+    assert grader_scores(gn.rewards.correctness(), [text], [row], task.format) == [1.0]
+
+
+def test_accepted_answers_of_own_holdout_stay_lists() -> None:
+    held = [{"question": "Held out?", "answer": 5, "accepted_answers": [5, 6]}]
+    rows = rows_of(["1", "2"], accepted_answers=[["1", "one"], None])
+    task = gn.load_task(rows, holdout=held)
+    assert task.holdout[0]["accepted_answers"] == ["5", "6"]
+    assert list(task.train["accepted_answers"]) == [["1", "one"], None]
+
+
 @pytest.mark.parametrize("cell", [3, "['Paris', 'City of Paris']"])
 def test_accepted_answers_without_lists_are_renamed(cell: Any) -> None:
     task = gn.load_task(rows_of(["Paris", "Rome"], accepted_answers=[cell] * 2), holdout=1)
@@ -327,7 +344,7 @@ def test_names_the_trainer_takes_are_known() -> None:
     assert passed <= TAKEN_NAMES | {"prompt"}
 
 
-def test_unknown_part_is_named() -> None:
+def test_unknown_role_is_named() -> None:
     with pytest.raises(
         ValueError,
         match=r"a key of columns= = 'anwser' is unknown; did you mean 'answer'",
@@ -709,6 +726,12 @@ def test_holdout_without_hashes_is_read_as_written() -> None:
     task = gn.load_task(train, holdout=[{"question": "Held out?", "answer": "the mill"}])
     assert task.holdout["answer"] == ["the mill"]
     assert task.holdout["solution"] == [None]
+
+
+def test_holdout_takes_numbers_of_numpy() -> None:
+    rows = rows_of([str(n) for n in range(9)])
+    assert len(gn.load_task(rows, holdout=numpy.int64(5)).holdout) == 5
+    assert len(gn.load_task("arithmetic", holdout=numpy.int64(5)).holdout) == 5
 
 
 @pytest.mark.parametrize("holdout", [1.5, -0.1])

@@ -86,6 +86,13 @@ def test_cells_are_read_unchanged(tmp_path: Path) -> None:
     assert task.dropped == {"with an empty answer": 1}
 
 
+def test_nested_lists_of_pandas_parquet_are_read_unchanged(tmp_path: Path) -> None:
+    nested = [{"question": "a?", "answer": [[1, 2], [3]], "more": {"n": [1]}}]
+    pandas.DataFrame(nested).to_parquet(tmp_path / "a.parquet")
+    rows = read_rows(pandas.read_parquet(tmp_path / "a.parquet")).rows
+    assert repr(rows) == repr(nested)
+
+
 def test_json_lines_of_one_row_are_read(tmp_path: Path) -> None:
     (tmp_path / "one.jsonl").write_text('{"question": "a?", "answer": "1"}\n')
     assert read_rows(tmp_path / "one.jsonl").rows == [{"question": "a?", "answer": "1"}]

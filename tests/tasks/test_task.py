@@ -82,6 +82,13 @@ def test_arithmetic_is_right_seeded_and_split(options: dict) -> None:
         (ROWS, {"example": ("1 + 1?", "2")}, ValueError, r"write \(question, reasoning, answer"),
         (ROWS, {"example": "abc"}, ValueError, "example = 'abc': write"),
         (
+            ROWS,
+            {"example": {"question": "1 + 1?", "reasoning": "", "answer": "2"}},
+            ValueError,
+            r"example = .*: write \(question, reasoning, answer",
+        ),
+        ("arithmetic", {"holdout": "arithmetic"}, ValueError, "whose holdout= is then a number"),
+        (
             [{"question": q, "answer": "2"} for q in ("1+1?", "1 + 1?")],
             {"holdout": 1},
             ValueError,

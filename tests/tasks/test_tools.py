@@ -50,6 +50,15 @@ class Dice(Village):
         self.number = random.random()
 
 
+class Growing(Village):
+    starts = 0
+
+    def reset(self, **row: Any) -> None:
+        Growing.starts += 1
+        if Growing.starts % 2 == 0:
+            self.gift = 1
+
+
 class Loose(Village):
     def reset(self, **row: Any) -> None:
         self.drawn = random.Random()  # says nothing of itself, and is another each time
@@ -78,6 +87,8 @@ def untyped(place):
         ),
         ([], {"environment": Late}, "is async: write it with def"),
         ([], {"environment": Endless}, "Endless'> has no method reset"),
+        ([], {"environment": Village()}, "is no class.*write environment=Game, not"),
+        ([], {"environment": Growing}, "and gift differed"),
         ([functools.partial(read, "mill")], {}, "is no function with a __name__"),
         (
             [],
@@ -125,7 +136,7 @@ def test_episode_starts_with_an_empty_environment(task: gn.tasks.Task) -> None:
             self.seen_before = 1
             return super().read(place)
 
-    played = task.with_tools(environment=Hoarding).tools.fresh_environment()
+    played = task.with_tools(environment=Hoarding).tools.environment_class()
     row = task.train[0]
     played.reset(**row)
     played.read(place=row["chain"][0])
