@@ -163,7 +163,7 @@ SWAPPED = [
     ("dry_run", "rewards", "settings", "gn.dry_run(model, tokenizer, task, rewards, settings)"),
     ("baseline", "task", "settings", "gn.baseline(model, tokenizer, task, rewards, settings)"),
     ("evaluate", "subject", "task", "gn.evaluate(subject, task)"),
-    ("plan", "settings", "task", "gn.plan(settings, task)"),
+    ("plan", "settings", "task", "gn.plan(settings, task, tokenizer=tokenizer)"),
 ]
 
 
