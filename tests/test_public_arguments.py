@@ -163,7 +163,7 @@ SWAPPED = [
     ("dry_run", "rewards", "settings", "gn.dry_run(model, tokenizer, task, rewards, settings)"),
     ("baseline", "task", "settings", "gn.baseline(model, tokenizer, task, rewards, settings)"),
     ("evaluate", "subject", "task", "gn.evaluate(subject, task)"),
-    ("plan", "settings", "task", "gn.plan(settings, task)"),
+    ("plan", "settings", "task", "gn.plan(settings, task, tokenizer=tokenizer)"),
 ]
 
 
@@ -193,7 +193,7 @@ def test_compare_with_missing_path_is_one_line(path: str) -> None:
 
 
 def test_run_folder_as_adapter_names_its_adapter(tiny_run: gn.runs.Run) -> None:
-    with pytest.raises(FileNotFoundError, match=r"is no LoRA.*That of a run is its adapter/"):
+    with pytest.raises(FileNotFoundError, match=r"is no LoRA.*folder of a run, it is adapter/"):
         gn.load_model(tiny_run.settings, adapter=tiny_run.path)
 
 

@@ -123,8 +123,8 @@ _REASONS = {
     # Names that people know from elsewhere, which GRPOConfig does not have.
     "torch_dtype": _PRECISION,
     "evaluation_strategy": _NO_EVALUATION,
-    "warmup_ratio": "removed in transformers 5: set warmup_steps, a number of steps or a share "
-    "below 1 of the run",
+    "warmup_ratio": "removed in transformers 5: set warmup_steps, which is a number of steps or, "
+    "below 1, a share of the run",
     "max_length max_seq_length": "it is the sum of max_prompt_length and "
     "max_completion_length: set these two",
     "max_new_tokens": "the setting is max_completion_length",

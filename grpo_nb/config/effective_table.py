@@ -14,7 +14,7 @@ from grpo_nb.config.settings import Settings
 from grpo_nb.core.tables import Shown, Table, bold, code
 from grpo_nb.machine.gpu import Gpu
 
-# Bookkeeping of a run, which nobody sets.
+# The kit sets these for the bookkeeping of a run. A user cannot set them.
 _NOT_SHOWN = {"output_dir", "reward_weights", "hub_token"}
 # Shown as `dtype` and `fast_inference`.
 _SHOWN_ELSEWHERE = {"bf16", "fp16", "use_vllm"}
@@ -24,7 +24,7 @@ _WHY_CHANGED = {
     "gradient_checkpointing": "The kit's: it trades time for memory, which is worth it on a GPU "
     "and rarely on a CPU.",
     "optim": "The optimizer that was asked for has no code for a CPU, or is slower over a LoRA's "
-    "many small tensors. This is the same one, fused.",
+    "many small tensors. Unsloth takes fused AdamW instead, with states in float32.",
     "top_k": "0 and -1 both mean no limit; vLLM writes -1.",
     "scale_rewards": "The Dr. GRPO paper (arXiv:2503.20783) does not divide advantages by the "
     'standard deviation of their group; True is TRL\'s older word for "group".',
@@ -32,8 +32,8 @@ _WHY_CHANGED = {
     "out of the loss.",
     "epsilon_high": "From the paper of this loss: DAPO 0.28 (arXiv:2503.14476), CISPO 5.0 "
     "(arXiv:2510.13786).",
-    "vllm_importance_sampling_correction": "TRL corrects for the other probabilities of vLLM; "
-    "Unsloth does so only if asked.",
+    "vllm_importance_sampling_correction": "vLLM and the trainer compute slightly different "
+    "probabilities. TRL corrects for that; Unsloth does so only if asked.",
 }
 
 
@@ -78,9 +78,10 @@ def requested_arguments(
         settings: Settings of the run.
         gpu: GPU that trains, or None for a CPU.
         dtype: `float32`, `bfloat16` or `float16`.
-        has_vllm: True if vLLM generates; for a loaded model, if it has an engine.
+        has_vllm: True if vLLM generates. A loaded model needs an engine for that.
     """
-    # The kit saves checkpoints itself.
+    # Most settings have the name of an argument. `save_steps` is not passed on, because the kit
+    # saves checkpoints itself.
     same_names = GRPO_CONFIG_FIELDS - {"save_steps"}
     requested = {name: value for name, value in vars(settings).items() if name in same_names}
     if settings.fast_inference and gpu is not None and has_vllm:

@@ -31,6 +31,11 @@ _MLP_WIDTHS_PER_TOKEN = 4
 _LOGIT_CHUNK = 16 * 1024 * 1024
 _COPIES_OF_LOGIT_CHUNK = 4
 _BYTES_OF_FLOAT32 = 4
+# The two states of a weight in bitsandbytes' 8-bit AdamW: a byte each, and a scale in float32 for
+# every 256 (bitsandbytes/optim/optimizer.py, Optimizer2State.init_state). Matrices with fewer than
+# 4096 weights keep float32; they are too small to count.
+_BYTES_OF_8_BIT_STATES = 2 * (1 + 4 / 256)
+_OPTIMIZERS_IN_8_BIT = ("adamw_8bit", "adamw_bnb_8bit", "paged_adamw_8bit")
 # Unsloth's estimate for a GPU (unsloth_zoo/rl_replacements.py, autotune_batch_and_chunks): bytes of
 # each hidden number and each logit with its copies, and the fewest chunks that it splits logits in.
 _UNSLOTH_BYTES_PER_NUMBER = 16
@@ -130,7 +135,11 @@ def estimate_parts(
     rank = f"rank {settings.lora_rank}: {lora / 1e6:,.1f} million in float32"
     yield MemoryPart("LoRA", lora * _BYTES_OF_FLOAT32, rank)
     yield MemoryPart("gradients", lora * _BYTES_OF_FLOAT32, "one for each LoRA weight", "training")
-    yield MemoryPart("optimizer", lora * 2 * _BYTES_OF_FLOAT32, "two states in float32")
+    # On a CPU Unsloth takes AdamW in float32 instead (unsloth_zoo/cpu/trainer.py).
+    if gpu is not None and settings.optim in _OPTIMIZERS_IN_8_BIT:
+        yield MemoryPart("optimizer", lora * _BYTES_OF_8_BIT_STATES, "two states in 8 bit")
+    else:
+        yield MemoryPart("optimizer", lora * 2 * _BYTES_OF_FLOAT32, "two states in float32")
     if gpu is None:
         yield MemoryPart("Python and libraries", CPU_BASE, "measured with the pinned versions")
     else:

@@ -42,8 +42,8 @@ class Plan(Shown):
     """Tokens of the longest prompt, or `max_prompt_length` if no prompt was measured."""
     sizes: Sizes
     """Sizes of the model."""
-    why_not_vllm: str = ""
-    """Reason why vLLM does not generate although it was asked for; empty otherwise."""
+    why_not_vllm: str | None = None
+    """Reason why vLLM does not generate although it was asked for; None otherwise."""
 
     @property
     def memory_parts(self) -> list[MemoryPart]:
@@ -68,7 +68,7 @@ class Plan(Shown):
         return self.peak_gb <= self.available_gb
 
     def require_fit(self) -> None:
-        """Raise if the run cannot fit a CPU, where the kernel would end; warn if it is a GPU.
+        """Raise if the run does not fit a CPU; warn if it does not fit a GPU.
 
         Raises:
             EnvironmentProblem: Gives the memory needed, the memory free, and settings that fit.
@@ -160,15 +160,15 @@ def plan(
     tokenizer: Any = None,
     machine: str | Gpu | None = None,
 ) -> Plan:
-    """Estimate the memory that a run needs, compare it with the machine's, and size an export.
+    """Estimate the memory of a run on a machine, and the disk for its export.
 
     Args:
         settings: Settings of the run.
-        task: A `Task`, for the lengths of its prompts.
+        task: A `Task`, for the length of its longest prompt. Needs `tokenizer`, which measures it.
         model: The loaded model, whose sizes are counted. Without it, a model without weights is
             built from the configuration, which takes some seconds the first time.
-        tokenizer: With `task`, to measure the longest prompt. Without both, the longest prompt has
-            `max_prompt_length` tokens.
+        tokenizer: Measures the prompts of `task`. If one of the two is missing, the longest prompt
+            is assumed to have `max_prompt_length` tokens.
         machine: `cpu` (of this computer), or another machine with all its memory free: `t4`, `l4`,
             `a100`, `h100` or a `grpo_nb.machine.gpu.Gpu` such as `Gpu("mine", 24.0, (8, 9))`. By
             default this machine, with the memory that is free now.
@@ -179,7 +179,8 @@ def plan(
     >>> plan(Settings(), machine="t4").fits
     True
     """
-    require("gn.plan(settings, task)", optional=("task",), settings=settings, task=task)
+    example = "gn.plan(settings, task, tokenizer=tokenizer)"
+    require(example, optional=("task",), settings=settings, task=task)
     if machine is None:
         gpu = find_gpu()
     elif isinstance(machine, Gpu):
@@ -196,7 +197,7 @@ def plan(
         prompt_tokens = min(longest, prompt_tokens)
     sizes = sizes_of(settings.model) if model is None else Sizes(**count_sizes(model))
     # How another machine would load the model, and what is installed there, is not known.
-    why_not_vllm = "" if is_another_machine else _why_not_vllm(settings, gpu, model)
+    why_not_vllm = None if is_another_machine else _why_not_vllm(settings, gpu, model)
     if why_not_vllm:
         # Plan the run that will happen, not the one that was asked for.
         settings = settings.replace(fast_inference=False)
@@ -211,13 +212,14 @@ def plan(
     )
 
 
-def _why_not_vllm(settings: Settings, gpu: Gpu | None, model: Any) -> str:
-    """Return why vLLM does not generate although it was asked for; empty otherwise."""
-    if not settings.fast_inference or has_vllm_engine(model):
-        return ""
-    if model is not None:
-        return "the model was loaded without vLLM"
-    return vllm_obstacle(settings, gpu) or ""
+def _why_not_vllm(settings: Settings, gpu: Gpu | None, model: Any) -> str | None:
+    """Return why vLLM does not generate although it was asked for; None otherwise."""
+    if not settings.fast_inference:
+        return None
+    # A model with an engine can also be planned for the CPU, where no engine runs.
+    if gpu is None or model is None:
+        return vllm_obstacle(settings, gpu)
+    return None if has_vllm_engine(model) else "the model was loaded without vLLM"
 
 
 def _available_bytes(gpu: Gpu | None, model: Any, is_another_machine: bool) -> float:

@@ -34,7 +34,7 @@ _AtMostOne = Annotated[float, Field(gt=0, le=1)]
 _BelowOne = Annotated[float, Field(ge=0, lt=1)]
 # Not strict, because JSON has lists and no tuples. A single text is refused: PEFT would read it
 # as a pattern.
-_Layers = Annotated[tuple[str, ...], Field(min_length=1, strict=False)]
+_Modules = Annotated[tuple[str, ...], Field(min_length=1, strict=False)]
 
 
 @dataclass(
@@ -67,7 +67,8 @@ class Settings:
     and vLLM's cache. vLLM gives the cache back while gradients are computed (standby, which the kit
     switches on), so the presets of GPUs take more. Unused on a CPU."""
     max_prompt_length: PositiveInt = 256
-    """Tokens. Longer prompts are dropped from the data and counted; TRL no longer limits them."""
+    """Tokens. The kit leaves longer prompts out of the training and reports how many there are,
+    because TRL no longer limits them."""
     max_completion_length: PositiveInt = 48
     """Tokens. The short answers of the arithmetic task need about 32."""
 
@@ -77,7 +78,7 @@ class Settings:
     """Twice the rank, the common choice."""
     lora_dropout: _BelowOne = 0.0
     """A short run does not overfit its adapter, and Unsloth's fast layers need 0."""
-    lora_target_modules: _Layers = _PROJECTIONS
+    lora_target_modules: _Modules = _PROJECTIONS
     """All linear projections: better than adapting attention alone with as many LoRA weights
     (arXiv:2305.14314)."""
 
@@ -132,8 +133,8 @@ class Settings:
     """The adapter that a run leaves: of its last step, or the best by held-out scores, with the
     last beside it."""
     stop_on_alert: Literal["critical"] | None = None
-    """`"critical"` ends the training after a health alert that it learns nothing or unlearns. The
-    run is saved and can be resumed."""
+    """`"critical"` ends the training after a critical health alert: the model learns nothing or
+    gets worse. The run is saved and can be resumed."""
     seed: NonNegativeInt = 3407
     """Seed of the data order, of sampling and of the LoRA's initial weights."""
     shared_prompts: bool = True
@@ -201,7 +202,7 @@ class Settings:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Return the settings of `to_dict`, checked."""
+        """Return settings from the values of `to_dict`, which are checked."""
         arguments.check_names(values, _setting_names())
         try:
             return cls(**values)

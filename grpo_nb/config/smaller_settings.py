@@ -60,7 +60,7 @@ def savings(settings: Settings, *, is_gpu: bool, phase: str = "") -> Iterator[Sa
         )
     if is_gpu and not settings.load_in_4bit and phase != "generation":
         yield Saving(
-            "The weights are the largest part left. In 4 bit they take about a third.",
+            "In 4 bit the weights need about a third of the memory.",
             {"load_in_4bit": True},
         )
     # grpo_nb.cpu copies the weights only in float32.

@@ -120,7 +120,7 @@ os.register_at_fork(after_in_child=_close_in_child)
 
 
 def writer_status(folder: Path, host: str | None) -> Literal["running", "crashed", "unknown"]:
-    """Return the state of the process that held the folder's lock.
+    """Return whether the process that locked a folder is still running or has crashed.
 
     Args:
         folder: The folder.

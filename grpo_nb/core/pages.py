@@ -1,7 +1,7 @@
 """Fill in templates of HTML, Markdown and programs. Values are escaped, except in programs.
 
-These views need no ipywidgets, so a saved notebook page shows them too. The widgets that show them
-in a live notebook are in `grpo_nb.core.panels`.
+The resulting views need no ipywidgets, so a saved notebook shows them too. In a live notebook, the
+widgets of `grpo_nb.core.panels` show them.
 """
 
 import functools

@@ -16,10 +16,10 @@ from grpo_nb.core.words import displayable
 
 
 class Panel(widgets.VBox):
-    """Base class of a widget that shows its callbacks' errors and can be read without a kernel.
+    """Base class of widgets, which shows the errors of their callbacks.
 
-    A subclass sets `_static_views` to pairs of a heading and a view. A page without widgets shows
-    those views that are not empty.
+    A panel can also be read without a kernel. For that, a subclass sets `_static_views` to pairs of
+    a heading and a view, and a page without widgets shows those views that are not empty.
     """
 
     panel_title: str = ""

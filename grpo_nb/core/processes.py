@@ -1,8 +1,8 @@
 """Run programs and scripts as child processes, whose last lines of output are in the error.
 
-A child never outlives the call. The child of `run_script` runs this file, so the file imports only
-the standard library. The sandbox's workers, which run untrusted code, are started in
-`grpo_nb.sandbox` with more protection.
+A child ends with the call. It outlives the call only if this process is killed. The child of
+`run_script` runs this file, so the file imports only the standard library. The sandbox's workers,
+which run untrusted code, are started in `grpo_nb.sandbox` with more protection.
 """
 
 import contextlib
@@ -137,8 +137,8 @@ def run_script(
         request_file = Path(folder, "request.json")
         answer_file = Path(folder, "answer.json")
         request_file.write_text(json.dumps(request), "utf-8")
-        this_file = [sys.executable, "-E", "-P", "-u", __file__]
-        lines = run_command([*this_file, script, request_file, answer_file], on_line=on_line)
+        runner = [sys.executable, "-E", "-P", "-u", __file__]
+        lines = run_command([*runner, script, request_file, answer_file], on_line=on_line)
         # A library in the script can end the process with status 0.
         if not answer_file.exists():
             raise ChildError("ended without an answer", lines)

@@ -34,7 +34,7 @@ def read_adapter(folder: Path) -> dict[str, Any]:
 
     Raises:
         FileNotFoundError: The folder holds no adapter in PEFT's files.
-        ValueError: The adapter is not a plain LoRA.
+        ValueError: The adapter is not a plain LoRA, or has no tensors.
     """
     from peft import PeftConfig
     from safetensors import safe_open
@@ -43,9 +43,9 @@ def read_adapter(folder: Path) -> dict[str, Any]:
     if missing:
         raise FileNotFoundError(
             f"adapter = {str(folder)!r} is no LoRA: there is no {' and no '.join(missing)} (looked "
-            f"in {Path.cwd()}). Name the folder that PEFT wrote. That of a run is its adapter/. If "
-            "it has an adapter_model.bin, load it with PEFT and save it again, "
-            "model.save_pretrained(folder). For a LoRA of the Hub, write "
+            f"in {Path.cwd()}). Name the folder that PEFT wrote. In the folder of a run, it is "
+            "adapter/. If the folder has an adapter_model.bin, load it with PEFT and save it "
+            "again, model.save_pretrained(folder). For a LoRA of the Hub, write "
             "adapter=huggingface_hub.snapshot_download(...)."
         )
     config = PeftConfig.from_pretrained(str(folder))
@@ -62,12 +62,17 @@ def read_adapter(folder: Path) -> dict[str, Any]:
             "merge it into its base model (PEFT's merge_and_unload), save that, and name its "
             "folder as the model of the settings."
         )
+    if not names:
+        raise ValueError(
+            f"the adapter in {str(folder)!r} has no tensors, so it was not saved completely. Save "
+            "it again, model.save_pretrained(folder)."
+        )
     # For example "q_proj", from "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight".
-    layers = {name.split(".")[-3] for name in names}
+    modules = {name.split(".")[-3] for name in names}
     return {
         "lora_rank": config.r,
         "lora_alpha": config.lora_alpha,
-        "lora_target_modules": tuple(sorted(layers)),
+        "lora_target_modules": tuple(sorted(modules)),
     }
 
 
@@ -131,6 +136,6 @@ def load_adapter(model: Any, folder: str | Path, name: str = "default") -> None:
         if not (is_equal and torch.isfinite(arrived).all()):
             raise ValueError(
                 f"the adapter in {str(folder)!r} was not loaded completely, or it has values that "
-                f"are not finite, as in {tensor_name}: then its training diverged. Take one from "
-                "an earlier step."
+                f"are not finite, as in {tensor_name}. Such values mean that its training "
+                "diverged: take an adapter from an earlier step."
             )

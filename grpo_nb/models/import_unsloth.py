@@ -19,7 +19,8 @@ from grpo_nb.upstream.unsloth import CPU_BF16_ENV, patch_vllm_for_notebooks
 
 #: Unsloth's variable, read at its import: vLLM gives its memory back while gradients are computed.
 STANDBY = "UNSLOTH_VLLM_STANDBY"
-#: Unsloth's variable, on unless it is 0: score a group after one copy of its prompt if vLLM is off.
+#: Unsloth's variable, on unless it is 0: without vLLM, the completions of a group are scored in one
+#: sequence, after a single copy of their prompt.
 SHARED_SCORING = "UNSLOTH_GRPO_PREFIX_GROUPER"
 # Packages that unsloth patches during their import, so unsloth has to be imported first.
 _PATCHED_BY_UNSLOTH = ("trl", "transformers", "peft")
@@ -132,10 +133,10 @@ def _variables(gpu: Gpu | None, has_vllm: bool) -> dict[str, str]:
         # In standby Unsloth would set another share of the memory than `gpu_memory_utilization`
         # (unsloth_zoo/vllm_utils.py, load_vllm, which reads it).
         "UNSLOTH_VLLM_STANDBY_UTIL_OVERRIDE": "1",
-        # Read when the trainers are written. If it is on, the completions of a group are scored
-        # behind one copy of their prompt, and only six families' attention keeps the completions
-        # from seeing each other, so for other families the loss is wrong
-        # (docs/evidence/real_engines.md, "The trainer that a GPU runs").
+        # Read when Unsloth writes its trainers. With shared scoring, the attention must keep the
+        # completions of a group from seeing each other. Only that of six families does, so for
+        # other families the loss would be wrong (docs/evidence/real_engines.md, "The trainer that a
+        # GPU runs").
         SHARED_SCORING: "0",
         # Read by torch when it first compiles. Where `CI` is set, torch raises an error for a
         # warning that Unsloth's compiled masks give: torch's own memory planning hands out parts

@@ -40,8 +40,8 @@ def load_model(
     Args:
         settings: The model and how to load it.
         adapter: Folder of a LoRA to start from, such as one of a supervised training. Its rank,
-            alpha, layers and chat template take precedence over the settings. With `beta` above 0,
-            the KL reference is this adapter on a CPU, and the base model on a GPU.
+            alpha, target modules and chat template take precedence over the settings. With `beta`
+            above 0, the KL reference is this adapter on a CPU, and the base model on a GPU.
         report: Called with one line per stage. By default, the lines go to the log as information.
 
     Returns:
@@ -84,12 +84,12 @@ def load_model(
     return model, tokenizer
 
 
-def _load_with_best_engine(settings: Settings, source: str) -> tuple[Any, Any, str]:
+def _load_with_best_engine(settings: Settings, source: str) -> tuple[Any, Any, str | None]:
     """Load with vLLM if nothing is known against it; without vLLM if that fails.
 
     Returns:
-        The model, its tokenizer, and the reason why vLLM does not sample although it was asked for
-        (empty otherwise).
+        The model, its tokenizer, and the reason why vLLM does not generate although it was asked
+        for (None otherwise).
     """
     import torch
 
@@ -100,6 +100,8 @@ def _load_with_best_engine(settings: Settings, source: str) -> tuple[Any, Any, s
             "torch reports a GPU, but no NVIDIA driver was found (AMD is not supported). To use "
             "the CPU, set CUDA_VISIBLE_DEVICES=-1 before the kernel starts."
         )
+    if not settings.fast_inference:
+        return *_load(settings, source, gpu), None
     loaded = None
     obstacle = vllm_obstacle(settings, gpu)
     if obstacle is None:
@@ -107,7 +109,7 @@ def _load_with_best_engine(settings: Settings, source: str) -> tuple[Any, Any, s
         try:
             loaded = _load(settings, source, gpu)
             if has_vllm_engine(loaded[0]):
-                return *loaded, ""
+                return *loaded, None
             # Unsloth loaded the model as without vLLM, so it is not loaded again
             # (unsloth/models/loader.py, `_vllm_unsupported_model_types`).
             obstacle = f"Unsloth does not run this model in vLLM ({skip})"
@@ -116,15 +118,14 @@ def _load_with_best_engine(settings: Settings, source: str) -> tuple[Any, Any, s
             if is_out_of_memory(error):
                 raise
             obstacle = f"vLLM did not start ({error_summary(error)}) ({find_fix(error) or skip})"
-        # Not within `except`, where the traceback keeps the failed engine alive.
+        # Only after `except`: within it, the traceback keeps the failed engine in memory.
         gc.collect()
         torch.cuda.empty_cache()
-    why_not_vllm = obstacle if settings.fast_inference else ""
-    if why_not_vllm and gpu is not None:
-        warn_user(f"Completions are generated without vLLM, which is slower: {why_not_vllm}.")
+    if gpu is not None:
+        warn_user(f"Completions are generated without vLLM, which is slower: {obstacle}.")
     if loaded is None:
         loaded = _load(settings.replace(fast_inference=False), source, gpu)
-    return *loaded, why_not_vllm
+    return *loaded, obstacle
 
 
 def loader_arguments(settings: Settings, source: str, gpu: Gpu | None) -> dict[str, Any]:

@@ -28,11 +28,11 @@ class LoadRecord:
     """Record of one call of `load_model`."""
 
     settings: Settings
-    """Settings that the model was loaded with. Rank, alpha and layers are those of its LoRA."""
+    """Settings that the model was loaded with. Rank, alpha and target modules are its LoRA's."""
     adapter_shape: Mapping[str, Any] = field(default_factory=dict)
-    """Rank, alpha and layers of the adapter that the model was loaded with; empty without one."""
-    why_not_vllm: str = ""
-    """Reason why vLLM does not sample although it was asked for; empty otherwise."""
+    """Rank, alpha and target modules of the adapter that was loaded; empty without an adapter."""
+    why_not_vllm: str | None = None
+    """Reason why vLLM does not generate although it was asked for; None otherwise."""
 
 
 #: The record of each model that `load_model` returned. It is dropped with its model.
@@ -46,9 +46,10 @@ def with_adapter_shape(model: Any, settings: Settings) -> Settings:
 
 
 def require_same_settings(model: Any, tokenizer: Any, settings: Settings) -> None:
-    """Refuse settings that are not those of the loaded model: the run would record something else.
+    """Refuse settings that differ from those of the loaded model.
 
-    A model that the kit did not load is not compared.
+    Otherwise the run would record settings that it does not use. A model that the kit did not load
+    is not compared.
 
     Raises:
         ValueError: Settings differ; with the names, the values, and the line that loads the model.
@@ -57,8 +58,8 @@ def require_same_settings(model: Any, tokenizer: Any, settings: Settings) -> Non
     require_tokenizer(tokenizer)
     if not getattr(model, "peft_config", None):
         raise TypeError(
-            f"the model ({type(model).__name__}) has no LoRA, so all of it would be trained: "
-            "model, tokenizer = gn.load_model(settings)."
+            f"the model ({type(model).__name__}) has no LoRA, so all of it would be trained. "
+            "Write model, tokenizer = gn.load_model(settings)."
         )
     record = RECORDS.get(model)
     if record is None:

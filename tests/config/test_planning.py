@@ -84,6 +84,24 @@ def test_plan_for_a_cpu_counts_all_prompts_of_a_generation_in_each_pass() -> Non
     assert parts["activations"].explanation.startswith(f"{tokens:,} tokens in 30 layers")
 
 
+@pytest.mark.parametrize(
+    ("machine", "optim", "bytes_per_weight"),
+    [
+        ("t4", "adamw_8bit", 2.03125),
+        ("t4", "paged_adamw_8bit", 2.03125),
+        ("t4", "adamw_torch_fused", 8),
+        ("cpu", "adamw_8bit", 8),
+    ],
+)
+def test_plan_counts_the_states_of_the_optimizer_that_runs(
+    machine: str, optim: str, bytes_per_weight: float
+) -> None:
+    plan = gn.plan(gn.preset(machine, optim=optim), machine=machine)
+    sizes = {part.name: part.size for part in plan.memory_parts}
+    lora_weights = sizes["LoRA"] / 4
+    assert sizes["optimizer"] == pytest.approx(lora_weights * bytes_per_weight)
+
+
 def test_plan_that_does_not_fit_a_gpu_warns() -> None:
     plan = gn.plan(gn.preset("h100"), machine=gpu_of(16))
     assert plan.fits is False
@@ -139,6 +157,19 @@ def test_plan_for_the_cpu_leaves_out_a_model_on_the_gpu(
     monkeypatch.setattr(planning, "count_sizes", lambda model: sizes)
     monkeypatch.setattr(planning, "free_memory_bytes", lambda: 10**9)
     assert gn.plan(gn.preset("cpu"), model=model, machine="cpu").available_gb < 1.8
+
+
+def test_plan_for_the_cpu_of_a_model_with_an_engine_leaves_out_vllm(
+    on_an_l4, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = SimpleNamespace(
+        device=SimpleNamespace(type="cuda"), dtype="torch.bfloat16", vllm_engine=object()
+    )
+    sizes = memory.PUBLISHED["SmolLM2-135M-Instruct"]
+    monkeypatch.setattr(planning, "count_sizes", lambda model: sizes)
+    plan = gn.plan(gn.preset("l4"), model=model, machine="cpu")
+    assert plan.settings.fast_inference is False
+    assert "asked: vLLM. vLLM needs a GPU" in repr(plan)
 
 
 @pytest.mark.parametrize("machine", ["l40", 24, ["t4"]], ids=str)

@@ -55,6 +55,13 @@ def test_adapter_on_some_layers_is_refused(tmp_path: Path) -> None:
         read_adapter(folder)
 
 
+def test_adapter_without_tensors_is_refused(tmp_path: Path) -> None:
+    folder = lora_folder(tmp_path)
+    save_file({}, folder / "adapter_model.safetensors")
+    with pytest.raises(ValueError, match="has no tensors, so it was not saved completely"):
+        read_adapter(folder)
+
+
 @pytest.mark.parametrize("name", ["lm_head.weight", "embed_tokens.lora_embedding_A"])
 def test_adapter_with_more_than_lora_matrices_is_refused(name: str, tmp_path: Path) -> None:
     folder = lora_folder(tmp_path)

@@ -44,6 +44,10 @@ def test_effective_settings_show_the_requested_values(table) -> None:
     assert table.changed["optim"].asked == "adamw_8bit"
 
 
+def test_effective_settings_explain_the_optimizer_in_place_of_8_bit(table) -> None:
+    assert "AdamW instead, with states in float32" in table.changed["optim"].why
+
+
 def test_effective_settings_explain_changes_of_the_kit(table) -> None:
     assert "kit's" in table.changed["adam_beta2"].why
 
