@@ -151,7 +151,7 @@ def sampling_parts() -> list[Part]:
         ),
         Part("sampler", "s", replaced(engine, sample=stock_sample)),
         Part("- memory reserved in the cache", "s", replaced(sampler, _GrowingLayer=CopyingLayer)),
-        Part("- rows leave the batch", "s", replaced(sampler, REMOVE_BELOW_SHARE=0.0)),
+        Part("- rows leave the batch", "s", replaced(sampler, REMOVAL_SHARE=0.0)),
     ]
 
 

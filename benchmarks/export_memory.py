@@ -232,7 +232,7 @@ def llama_cpp(folder: Path) -> str:
     (found,) = complete_with_gguf(
         folder / "q8_0.gguf", [[{"role": "user", "content": "2 + 2?"}]], max_completion_length=2
     )
-    return f"{found.tokens} tokens"
+    return f"{found.token_count} tokens"
 
 
 STEPS = {"make": make, "merge": merge_it, "verify": verify, "gguf": gguf, "llama.cpp": llama_cpp}

@@ -161,7 +161,7 @@ class Settings:
             )
 
     @property
-    def longest_row(self) -> int:
+    def longest_sequence(self) -> int:
         """Most tokens of a prompt and its completion together."""
         return self.max_prompt_length + self.max_completion_length
 

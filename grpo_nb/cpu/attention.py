@@ -3,8 +3,9 @@
 With grouped-query attention (arXiv:2305.13245) several query heads share one key/value head. Where
 there is a mask, transformers first copies keys and values for each query head: the whole cache, at
 every layer of every decoded token, three times over for SmolLM2. PyTorch's CPU kernel does not need
-the copies. The results are equal bit for bit. Attention takes 43 % of its time in transformers when
-decoding, and 57 % in a forward and backward pass over completions (studies/cpu_kernels.py).
+the copies. The results are equal bit for bit. When decoding, this attention needs 43 % of the time
+that transformers needs; in a forward and backward pass over completions it needs 57 %
+(studies/cpu_kernels.py).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from torch.nn import functional
 
 @contextmanager
 def grouped_attention() -> Iterator[None]:
-    """Let models with transformers' `sdpa` attention not copy key/value heads within the block."""
+    """Run transformers' `sdpa` attention without copies of key/value heads within the block."""
     # Models look their attention up by name at each call, so the table is changed, not the model.
     functions = attention_functions()
     original = functions["sdpa"]
@@ -45,7 +46,7 @@ def _attention_without_copies(
     attention_mask: Tensor | None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Compute attention as transformers' `sdpa` does; pass calls not covered to `original`."""
+    """Compute grouped attention with a mask, and leave every other call to `original`."""
     # The second dimension is that of the heads.
     is_grouped = query.shape[1] > key.shape[1]
     if not is_grouped or attention_mask is None:
@@ -59,5 +60,5 @@ def _attention_without_copies(
         scale=kwargs.get("scaling"),
         enable_gqa=True,
     )
-    # As transformers returns it: (rows, tokens, heads, numbers of a head), and no weights.
+    # transformers' `sdpa` returns (rows, tokens, heads, numbers of a head), and no weights.
     return out.transpose(1, 2).contiguous(), None

@@ -41,12 +41,12 @@ class CpuEngine:
         self._folded = FoldedLora.of(model)
 
     @staticmethod
-    def obstacle(model: PreTrainedModel, longest_row: int | None = None) -> str | None:
+    def obstacle(model: PreTrainedModel, longest_sequence: int | None = None) -> str | None:
         """Return why a model cannot be run here, or None if it can.
 
         Args:
             model: Causal language model, plain or wrapped by PEFT.
-            longest_row: Tokens of prompt and completion together. Sliding-window layers are no
+            longest_sequence: Tokens of prompt and completion together. Sliding-window layers are no
                 obstacle if every row fits into the window. Without this number they are one.
         """
         config = model.config.get_text_config()
@@ -62,13 +62,17 @@ class CpuEngine:
             if layer_type not in ("full_attention", "sliding_attention"):
                 return f"{name} has {layer_type} layers"
         window = getattr(config, "sliding_window", None)
-        if window and (longest_row is None or longest_row > window):
+        if window and (longest_sequence is None or longest_sequence > window):
             return (
                 f"{name} uses a sliding window of {window} tokens, "
                 "which prompt and completion may exceed"
             )
         if getattr(config, "rope_parameters", None) is None:
             return f"{name} has no rotary positions"
+        # Only models whose cached keys and values differ in size have this number, such as DeepSeek
+        # and MiMo-V2. The sampler keeps both in one tensor.
+        if getattr(config, "v_head_dim", None):
+            return f"{name} has keys and values of different sizes"
         if getattr(model, "is_gradient_checkpointing", False):
             return "gradient checkpointing drops the key/value cache"
         return None
@@ -81,12 +85,18 @@ class CpuEngine:
             config: As for `sample`. TRL adds the user's `generation_kwargs` to it.
         """
         modes = (GenerationMode.SAMPLE, GenerationMode.GREEDY_SEARCH)
-        is_plain = config.get_generation_mode() in modes
-        if is_plain and config.stop_strings is None and config.max_time is None:
+        is_plain = (
+            config.get_generation_mode() in modes
+            and config.stop_strings is None
+            and config.max_time is None
+            and config.guidance_scale in (None, 1)
+            and config.num_return_sequences in (None, 1)
+        )
+        if is_plain:
             return None
         return (
-            "generation_kwargs ask for beams, stop_strings or max_time, which the CPU engine does "
-            "not know"
+            "generation_kwargs ask for beams, stop_strings, max_time, guidance_scale or "
+            "num_return_sequences, which the CPU engine does not know"
         )
 
     def sample(self, prompts: Sequence[Sequence[int]], config: GenerationConfig) -> list[list[int]]:

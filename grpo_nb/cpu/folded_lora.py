@@ -58,7 +58,8 @@ class _FoldedProduct(torch.autograd.Function):
         grad_x = grad @ folded
         grad = grad.flatten(0, -2)
         x = x.flatten(0, -2)
-        # With h = A x and y = s B h: the gradient of h, and h itself, both of the LoRA's rank.
+        # The LoRA adds s B A x. `grad_h` is the gradient of A x, and `h` is s A x. Both have only
+        # the LoRA's rank, so no matrix of the size of W is computed.
         grad_h = ctx.scaling * (grad @ lora_b)
         h = ctx.scaling * (x @ lora_a.t())
         grad_a = grad_h.t() @ x
@@ -104,11 +105,11 @@ class FoldedLora:
 
     @contextmanager
     def applied(self, *, is_decoding: bool = False) -> Iterator[None]:
-        """Let linear layers compute with folded weights within the block.
+        """Compute linear layers with folded weights within the block.
 
-        With gradients enabled, A and B get theirs, and the backward pass may come after the block.
-        Layers whose adapter is switched off or has dropout are then left to PEFT. Without gradients
-        no dropout applies.
+        With gradients enabled, A and B get gradients, and the backward pass may come after the
+        block. Layers whose adapter is switched off or has dropout are then left to PEFT. Without
+        gradients no dropout applies.
 
         Args:
             is_decoding: Many passes of few rows follow, so weights are packed for oneDNN first.
@@ -130,8 +131,8 @@ class FoldedLora:
                 continue  # computed as before
             packed = None
             if can_pack and weight.dtype == torch.float32:
-                # Replacing a layer's old copy frees its memory for the next copy. Fresh memory
-                # costs ten times as much.
+                # The assignment frees the layer's old copy, and the next layer's copy takes that
+                # memory. Memory that is new to the process costs ten times as much.
                 packed = torch.ops.mkldnn._reorder_linear_weight(weight, 16)
                 self._packed[layer] = packed
             patches[layer] = _folded_forward(layer, adapter, weight, packed)
@@ -191,9 +192,9 @@ def _folded_forward(
 
 @contextmanager
 def _patched_forwards(patches: dict[torch.nn.Module, Forward]) -> Iterator[None]:
-    """Set `forward` on these modules, and put back what was there.
+    """Set `forward` on these modules within the block, and restore the original after it.
 
-    Hooks of other libraries also put a `forward` on the instance.
+    A module can have a `forward` of its own already, because other libraries set one as a hook.
     """
     originals = {layer: vars(layer).get("forward") for layer in patches}
     try:

@@ -8,9 +8,9 @@ their prompts. Several completions are packed into one row, a *lane*, so that li
 arithmetic is the same (Prefix Grouper, arXiv:2506.05433; packing as in arXiv:2107.02027). Only its
 order differs, so results agree up to rounding.
 
-Not covered: models without a plain key/value cache (sliding-window, linear or hybrid attention),
-learned position tables, images. `CpuEngine.obstacle` gives the reason, and the caller then takes
-TRL's own path.
+Not covered: models without a plain key/value cache (sliding-window, linear or hybrid attention, or
+keys and values of different sizes), learned position tables, images. `CpuEngine.obstacle` returns
+the reason, and the caller then takes TRL's own path.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def left_padded(rows: Sequence[Sequence[int]], pad_id: int = 0) -> tuple[Tensor,
 def prefill(
     run: Callable[..., Any], prompts: Sequence[Sequence[int]]
 ) -> tuple[DynamicCache, Tensor]:
-    """Run all but the last token of each prompt, and their shared prefix once.
+    """Run each prompt without its last token, and the prefix that all prompts share only once.
 
     Args:
         run: The model.
@@ -59,7 +59,7 @@ def prefill(
         The key/value cache, with P rows, and its mask (P, cached tokens).
     """
     all_but_last = [tuple(prompt[:-1]) for prompt in prompts]
-    # This function compares the items of any tuples, here token ids.
+    # `commonprefix` also compares tuples item by item. Here the items are token ids.
     prefix = os.path.commonprefix(all_but_last)  # noqa: RUF071 (no paths)
     if len(prompts) == 1 or len(prefix) < MIN_PREFIX_TOKENS:
         prefix = ()
@@ -181,7 +181,7 @@ def shared_prompt_logps(
     # 2. Lay the completions out in lanes. `row_of_slot` and `step_of_slot` (lanes, width) say
     # where in the batch the token of each slot is. Both are -1 for padding.
     is_computed = is_completion.clone()
-    # One token of every row, so that no lane is empty. Its label is left out below if it is masked.
+    # The first token of a masked completion runs too, so that no lane is empty. It has no label.
     is_computed[:, 0] = True
     lengths = is_computed.sum(1).tolist()
     tokens_of_row = is_computed.nonzero().split(lengths)

@@ -116,12 +116,12 @@ def grade_answers(
                 "question": question["question"],
                 "answer": str(question["answer"]),
                 # A model can write a lone surrogate, which a parquet file cannot store.
-                "completion": displayable(completion.shown),
+                "completion": displayable(completion.full_text),
                 "given": None if given is None else displayable(given),
                 "is_correct": is_correct[place],
                 "is_formatted": format.is_exact(completion.text),
                 "is_correct_anywhere": is_correct_anywhere[place],
-                "tokens": completion.tokens,
+                "tokens": completion.token_count,
                 "is_truncated": completion.is_truncated,
             }
         )

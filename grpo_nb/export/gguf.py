@@ -92,7 +92,7 @@ def export_gguf(
         text = modelfile(
             file.name,
             [row["prompt"] for row in run.holdout],
-            context=run.settings.longest_row,
+            context=run.settings.longest_sequence,
         )
         (staged / "Modelfile").write_text(text, encoding="utf-8")
         megabytes = file.stat().st_size / 1e6

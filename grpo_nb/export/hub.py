@@ -56,7 +56,7 @@ def push_problems(export: Export | str | Path) -> list[str]:
         )
     problems += [
         f"{name} holds what looks like an access token or key. Remove it and revoke it."
-        for name in files_with_secrets(files_of(opened.path), get_token())
+        for name in files_with_secrets(sent_files(opened.path), get_token())
     ]
     return problems
 
@@ -64,6 +64,12 @@ def push_problems(export: Export | str | Path) -> list[str]:
 def folder_of(export: Export | str | Path) -> Path:
     """Return the folder of an export or of a path, with `~` and a link at the end resolved."""
     return target_of(export.path if isinstance(export, Export) else export)
+
+
+def sent_files(folder: Path) -> dict[str, Path]:
+    """Return the files of an export that a push sends, by name: all but the hidden ones."""
+    # Hidden files were not verified, so they are not sent.
+    return {**files_of(folder), VERIFICATION_FILE: folder / VERIFICATION_FILE}
 
 
 def files_with_secrets(files: Mapping[str, Path], token: str | None = None) -> list[str]:
@@ -115,8 +121,6 @@ def push_to_hub(
         raise NotPushable("nothing was sent:\n" + "\n".join(f"- {problem}" for problem in problems))
     api = HfApi()
     folder = folder_of(export)
-    # Hidden files were not verified, so they are not sent.
-    names = {*files_of(folder), VERIFICATION_FILE}
     # With the owner, which a name in the user's own account may leave out.
     repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
     info = api.model_info(repo_id)
@@ -137,7 +141,7 @@ def push_to_hub(
     api.upload_folder(
         repo_id=repo_id,
         folder_path=folder,
-        allow_patterns=sorted(names),
+        allow_patterns=sorted(sent_files(folder)),
         delete_patterns="*" if overwrite else None,
         commit_message="Upload a verified export",
         # With a parent, the commit fails if somebody else has committed meanwhile.

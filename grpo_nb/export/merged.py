@@ -1,8 +1,8 @@
 """Export a run as a merged model: the 16-bit base plus the adapter, verified weight by weight.
 
-The adapter is merged one tensor and one output file at a time, so the model need not fit into
-memory. Adapters that are more than a plain LoRA on linear layers (DoRA, trained biases, whole
-modules, experts) are refused.
+Only the tensors of one output file are in memory at a time, so the model need not fit into it.
+Adapters that are more than a plain LoRA on linear layers (DoRA, trained biases, whole modules,
+experts) are refused.
 """
 
 from __future__ import annotations
@@ -61,11 +61,12 @@ def export_merged(
     95 % of the change survives, otherwise in float16, whose steps are eight times finer, otherwise
     in float32 at twice the size.
 
-    The adapter is added to one tensor of the base after the other, so the model need not fit into
-    memory. A separate process, which imports neither the kit nor Unsloth, then compares every
-    weight with base plus adapter and, if the model fits into memory in float32, its answers. Only
-    then the folder gets its name. After a training in 4 bit, whose base was rounded differently,
-    the merged model can answer differently: measure it with `gn.compare(path, against=run)`.
+    The adapter is added to one tensor of the base at a time, so the model need not fit into memory.
+    A separate process, which imports neither the kit nor Unsloth, then compares every weight with
+    base plus adapter. It also compares answers, if the model fits into memory in float32. The
+    folder gets its name only if all of them agree. A training in 4 bit rounds the base in another
+    way, so the merged model can answer differently: measure it with
+    `gn.compare(path, against=run)`.
 
     Args:
         run: A run with an adapter, from `train` or `open_run`, or its folder.

@@ -29,7 +29,7 @@ EDITABLE = {"README.md", FIGURE}
 MAX_SHOWN_CHANGES = 5
 
 
-class VerificationRecord(TypedDict):
+class VerificationFields(TypedDict):
     """Fields of `verification.json` that every export has."""
 
     kind: Literal["merged", "adapter", "gguf"]
@@ -40,6 +40,13 @@ class VerificationRecord(TypedDict):
     checks: dict[str, Literal[True] | None]
     measured: dict
     files: dict
+
+
+class AdapterFields(TypedDict):
+    """Fields of PEFT's `adapter_config.json` that `Export.usage` reads."""
+
+    base_model_name_or_path: str
+    r: int
 
 
 class ExportError(RuntimeError):
@@ -71,7 +78,7 @@ class Export(Shown):
         """Path to give to other programs: the GGUF file, or the folder."""
         if self.kind != "gguf":
             return self.path
-        # The record can come from somebody else, so its name must not lead out of the folder.
+        # The verification can come from somebody else: its name must not lead out of the folder.
         return safe_path(self.path, self.verification.get("file"))
 
     @property
@@ -84,8 +91,8 @@ class Export(Shown):
         """Shell commands that serve the export, one per program. Python code is in its README.md.
 
         Raises:
-            ExportError: The adapter's base model has a name that a terminal would take for an
-                option, or not show as it is.
+            ExportError: The adapter's configuration is missing or damaged, or its base model has a
+                name that a terminal would take for an option, or not show as it is.
 
         >>> print(exported.usage)  # doctest: +SKIP
         """
@@ -102,7 +109,14 @@ class Export(Shown):
                 f"cd {folder} && ollama create mine -f Modelfile && ollama run mine"
             )
         # An adapter can come from somebody else, so its texts must not become commands or options.
-        config = json.loads((self.path / "adapter_config.json").read_text("utf-8"))
+        file = self.path / "adapter_config.json"
+        try:
+            config = TypeAdapter(AdapterFields).validate_json(file.read_bytes(), strict=True)
+        except (OSError, ValueError) as error:
+            raise ExportError(
+                f"{str(file)!r} is missing, or not what PEFT writes ({_reason(error)}). Export the "
+                "adapter again, or get it again from whoever sent it."
+            ) from error
         base = config["base_model_name_or_path"]
         if base.startswith("-") or not base.isprintable():
             raise ExportError(
@@ -147,17 +161,17 @@ def open_export(path: str | Path, *, run: Run | str | Path | None = None) -> Exp
     """
     folder = target_of(path)
     verification = read_verification(folder)
-    recorded = verification["files"]
+    verified = verification["files"]
     current = sizes_and_hashes(folder)
-    names = sorted((recorded.keys() | current.keys()) - EDITABLE)
-    changed_files = [name for name in names if current.get(name) != recorded.get(name)]
+    names = sorted((verified.keys() | current.keys()) - EDITABLE)
+    changed_files = [name for name in names if current.get(name) != verified.get(name)]
     # A damaged folder can have hundreds of changes. The first ones show what happened.
     if changed_files:
         shown = ", ".join(changed_files[:MAX_SHOWN_CHANGES])
         raise ExportError(
             f"the export {str(path)!r} is not what was verified: since then, these files were "
-            f"changed, added or removed: {shown}. The checks in its record do not hold for it. "
-            "Export it again, or get it again from whoever sent it."
+            f"changed, added or removed: {shown}. The checks in its {VERIFICATION_FILE} do not "
+            "hold for it. Export it again, or get it again from whoever sent it."
         )
     if run is None:
         return Export(folder, verification)
@@ -174,33 +188,37 @@ def open_export(path: str | Path, *, run: Run | str | Path | None = None) -> Exp
 
 
 def read_verification(folder: Path) -> dict[str, Any]:
-    """Read the record of an export and check its fields.
+    """Read the verification of an export and check its fields.
 
     Raises:
-        ExportError: It is missing or damaged.
-        ValueError: It is a symbolic link.
+        ExportError: `verification.json` is missing or damaged.
+        ValueError: `verification.json` is a symbolic link.
     """
-    record = safe_path(folder, VERIFICATION_FILE)
+    file = safe_path(folder, VERIFICATION_FILE)
     try:
-        verification = json.loads(record.read_text("utf-8"))
-        TypeAdapter(VerificationRecord).validate_python(verification)
+        verification = json.loads(file.read_text("utf-8"))
+        TypeAdapter(VerificationFields).validate_python(verification)
     except (OSError, ValueError, RecursionError) as error:
-        reason = str(error)
-        if isinstance(error, ValidationError):
-            # A damaged record can have thousands of wrong fields.
-            first = error.errors(include_url=False)[0]
-            message = ": ".join([*map(str, first["loc"]), first["msg"]])
-            reason = f"{message}, found {in_line(first['input'])}"
-        reason = shorten(" ".join(displayable(reason).split()), 500)
         raise ExportError(
-            f"{str(folder)!r} is not an export: its {VERIFICATION_FILE} is missing, damaged or "
-            f"of another version ({reason}). gn.export_merged(run, path) makes an export."
+            f"{str(folder)!r} is not an export: its {VERIFICATION_FILE} is missing, damaged or of "
+            f"another version ({_reason(error)}). gn.export_merged(run, path) makes an export."
         ) from error
     return verification
 
 
+def _reason(error: Exception) -> str:
+    """Return on one line why a JSON file could not be read, or the first field that is wrong."""
+    reason = str(error)
+    if isinstance(error, ValidationError):
+        # A damaged file can have thousands of wrong fields.
+        first = error.errors(include_url=False)[0]
+        message = ": ".join([*map(str, first["loc"]), first["msg"]])
+        reason = f"{message}, found {in_line(first['input'])}"
+    return shorten(" ".join(displayable(reason).split()), 500)
+
+
 def files_of(folder: Path) -> dict[str, Path]:
-    """Return the files of an export by name, without the record and hidden files.
+    """Return the files of an export by name, without `verification.json` and hidden files.
 
     Raises:
         ValueError: The folder holds a symbolic link.
@@ -217,7 +235,7 @@ def files_of(folder: Path) -> dict[str, Path]:
 
 
 def sizes_and_hashes(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return size and SHA-256 of every file of an export by name, except of the record itself."""
+    """Return size and SHA-256 of each file in `files_of`, by its name."""
     entries = {}
     for name, file in files_of(folder).items():
         entries[name] = {"bytes": file.stat().st_size, "sha256": sha256_of(file)}

@@ -42,9 +42,9 @@ ROUNDING = {
 SMALLEST_STEP = 1e-7
 #: Values that are compared at once: 4 MB of float32 stay in the processor's cache.
 VALUES_AT_ONCE = 2**20
-#: Memory for the weights of a model, as a multiple of their bytes in float32.
+#: A loaded model takes this many times the bytes of its weights in float32.
 MEMORY_FACTOR = 1.1
-#: Memory for the activations of a model.
+#: Bytes that the activations of a model take besides its weights.
 ACTIVATION_BYTES = 2**30
 #: The check of tokens if no model fits into memory.
 NOT_COMPARED: Checks = {

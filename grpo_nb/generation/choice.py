@@ -46,38 +46,38 @@ def choose_engine(
     model: PreTrainedModel | None,
     settings: Settings | None = None,
     *,
-    longest_row: int | None = None,
+    longest_sequence: int | None = None,
 ) -> EngineChoice:
     """Return the engine that will sample from a model as it is.
 
     Args:
         model: Loaded model, or None to ask which engine a model of these settings would get.
-        settings: Settings of the run. Without them only the model decides. Give at least one of
-            both.
-        longest_row: Tokens of the longest prompt and completion together. The default is the most
-            that the settings allow.
+        settings: Settings of the run, or None to ask about the model alone. `model` and `settings`
+            cannot both be None.
+        longest_sequence: Tokens of the longest prompt and completion together. The default is the
+            most that the settings allow.
 
     >>> from grpo_nb.config.settings import Settings
     >>> choose_engine(None, Settings()).name  # on a machine without a GPU
     "the kit's CPU engine"
     """
     gpu = find_gpu()
-    if settings is not None and longest_row is None:
-        longest_row = settings.longest_row
+    if settings is not None and longest_sequence is None:
+        longest_sequence = settings.longest_sequence
     if model is None:
         why_not_vllm = vllm_obstacle(settings, gpu)
     elif has_vllm_engine(model):
-        why_not_vllm = vllm_sampling_obstacle(model, longest_row)
+        why_not_vllm = vllm_sampling_obstacle(model, longest_sequence)
     else:
         record = RECORDS.get(model)
-        recorded_reason = "" if record is None else record.why_not_vllm
+        recorded_reason = None if record is None else record.why_not_vllm
         why_not_vllm = recorded_reason or "the model was loaded without vLLM"
     if settings is not None and not settings.shared_prompts:
         why_not_cpu_engine = "shared_prompts=False switches it off"
     elif model is None and gpu is not None:
         why_not_cpu_engine = "it is for CPUs only"
     else:
-        why_not_cpu_engine = _cpu_engine_obstacle(model, settings, longest_row)
+        why_not_cpu_engine = _cpu_engine_obstacle(model, settings, longest_sequence)
     # From the fastest to the slowest.
     if why_not_vllm is None:
         name = "vLLM"
@@ -92,13 +92,13 @@ def choose_engine(
 
 
 def _cpu_engine_obstacle(
-    model: PreTrainedModel | None, settings: Settings | None, longest_row: int | None
+    model: PreTrainedModel | None, settings: Settings | None, longest_sequence: int | None
 ) -> str | None:
-    """Return why the `CpuEngine` cannot run a model, or not as `generation_kwargs` ask."""
+    """Return why the `CpuEngine` cannot run a model, or cannot apply the `generation_kwargs`."""
     # Imports unsloth, which the other answers do not need.
     from grpo_nb.cpu.engine import CpuEngine
 
-    obstacle = None if model is None else CpuEngine.obstacle(model, longest_row)
+    obstacle = None if model is None else CpuEngine.obstacle(model, longest_sequence)
     generation_kwargs = {} if settings is None else settings.extra.get("generation_kwargs")
     if obstacle is None and generation_kwargs:
         from transformers import GenerationConfig

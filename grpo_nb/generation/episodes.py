@@ -26,8 +26,8 @@ def prepare_tool_template(tokenizer: Any) -> str | None:
         The template, or None if the tokenizer's own template can be used.
 
     Raises:
-        ValueError: The template has no place for tools, its calls cannot be read, or the pad token
-            ends turns.
+        ValueError: The template has no place for tools, TRL cannot read the calls in its format, or
+            the pad token is also the token that ends a turn.
     """
     import_unsloth()
     trl = chat_template_functions()
@@ -75,7 +75,7 @@ def run_episodes(
         prompts: Messages of each prompt.
         prompt_ids: The same prompts as token ids.
         columns: Environment of each episode, as `Tools.start` returns it.
-        sample: Return one completion for each list of token ids.
+        sample: Takes a list of token ids for each prompt, and returns one for each completion.
         end_tokens: Tokens that end a turn.
     """
     tools_per_episode = [tools.for_episode(column.get("environments")) for column in columns]

@@ -35,10 +35,13 @@ def answer(request: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def start_server(request: dict[str, Any], key: str) -> xllamacpp.Server:
-    """Load the file, and return a server that answers to the key as long as it is referenced."""
+    """Load the file, and return a running server that answers requests with the key only.
+
+    The server stops when the returned object is deleted.
+    """
     params = xllamacpp.CommonParams()
     params.model.path = request["gguf"]
-    # A chat has at most one token for each byte.
+    # A chat has at most one token for each byte, and at least one character of JSON for each byte.
     longest_chat = max(len(json.dumps(chat)) for chat in request["prompts"])
     params.n_ctx = longest_chat + TEMPLATE_TOKENS + request["limit"]
     params.n_parallel = 1

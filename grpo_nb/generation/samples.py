@@ -25,12 +25,12 @@ class GeneratedCompletion:
     """Columns that rewards get besides those of the row: the environment of an episode."""
 
     @property
-    def tokens(self) -> int:
+    def token_count(self) -> int:
         """Number of tokens that the model wrote."""
         return len(self.ids)
 
     @property
-    def shown(self) -> str:
+    def full_text(self) -> str:
         """The text, or for an episode all messages, calls and tool results as text."""
         return transcript(self.turns) if self.turns else self.text
 
@@ -47,8 +47,11 @@ def as_scored(
         rows: Row of the task for each completion.
     """
     # Rewards get an episode as its messages, and a completion without tools as its text.
-    texts_or_turns = [list(one.turns) if one.turns else one.text for one in completions]
-    ids = [list(one.ids) for one in completions]
+    texts_or_turns = [
+        list(completion.turns) if completion.turns else completion.text
+        for completion in completions
+    ]
+    ids = [list(completion.ids) for completion in completions]
     # The environment as the episode left it takes precedence over a column of that name.
     pairs = zip(rows, completions, strict=True)
     own_rows = [{**row, **completion.reward_columns} for row, completion in pairs]

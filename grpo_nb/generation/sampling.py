@@ -66,8 +66,7 @@ def generate(
             results together.
         temperature: 0 for greedy decoding. Above 0, tokens are sampled from the whole vocabulary,
             unless `sampling` limits it.
-        sampling: With a temperature above 0, more parameters of `GenerationConfig`, such as
-            `top_p`.
+        sampling: More parameters of `GenerationConfig`, such as `top_p`. Ignored at temperature 0.
         batch_size: Number of prompts at a time; vLLM gets at least 256.
         chat_template_kwargs: Further arguments of the chat template.
         shared_prompts: False keeps the `CpuEngine` from sampling, as in the settings.
@@ -75,8 +74,10 @@ def generate(
         tools: Tools of the task. An episode is then run for each prompt.
         rows: With tools, the row of each prompt, from which its environment starts.
     """
-    # With tools the prompts come from the rows. transformers raises for an empty list of chats.
-    if not (prompts if tools is None else rows):
+    # Tools build the prompts from the rows.
+    sources = prompts if tools is None else rows
+    # transformers raises for an empty list of chats.
+    if not sources:
         return []
     template_kwargs = dict(chat_template_kwargs or {})
     columns: Sequence[Mapping[str, Any]] = ()
@@ -110,9 +111,9 @@ def generate(
     # Prompts of similar length go together, so that little is padding.
     order = sorted(range(len(prompt_ids)), key=lambda index: len(prompt_ids[index]))
     longest_prompt = max(map(len, prompt_ids))
-    longest_row = longest_prompt + max_completion_length
+    longest_sequence = longest_prompt + max_completion_length
     sample, batch_size = _choose_sampler(
-        model, config, longest_row, batch_size, shared_prompts=shared_prompts
+        model, config, longest_sequence, batch_size, shared_prompts=shared_prompts
     )
     completions: dict[int, GeneratedCompletion] = {}
     with sleeping_engine_restored(model):
@@ -141,7 +142,7 @@ def generate(
 def _choose_sampler(
     model: PreTrainedModel,
     config: GenerationConfig,
-    longest_row: int,
+    longest_sequence: int,
     batch_size: int,
     *,
     shared_prompts: bool,
@@ -154,11 +155,11 @@ def _choose_sampler(
     Args:
         model: Model to sample from.
         config: Length, special tokens and sampling parameters.
-        longest_row: Tokens of the longest prompt and a completion together.
+        longest_sequence: Tokens of the longest prompt and a completion together.
         batch_size: Number of prompts per call of any other engine than vLLM.
         shared_prompts: False keeps the `CpuEngine` from sampling.
     """
-    choice = choose_engine(model, longest_row=longest_row)
+    choice = choose_engine(model, longest_sequence=longest_sequence)
     if choice.is_vllm:
         # vLLM makes its own batches of the prompts of a call.
         batch_size = max(batch_size, _PROMPTS_PER_VLLM_CALL)
@@ -213,7 +214,8 @@ def sample_with_transformers(
         N completions as token ids, up to and with the end token.
     """
     # Padded on the left, so that every completion begins after the last token of its prompt.
-    ids, mask = left_padded(prompts, config.pad_token_id)
+    # The mask hides the pad tokens, so a tokenizer without one needs none here.
+    ids, mask = left_padded(prompts, config.pad_token_id or 0)
     with _inference_mode(model):
         rows = model.generate(
             input_ids=ids.to(model.device),
@@ -244,7 +246,7 @@ def _inference_mode(model: Any) -> Iterator[None]:
         # Set by `for_inference`, and removed by `for_training`.
         was_for_inference = hasattr(model, "_flag_for_generation")
         values = [getattr(module, "gradient_checkpointing", False) for module in model.modules()]
-        checkpointing = next((value for value in values if value), False)
+        checkpointing = next(filter(None, values), False)
         model.for_inference()
         try:
             yield

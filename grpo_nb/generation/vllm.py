@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_nb.config.hardware import has_vllm_engine
 from grpo_nb.upstream.unsloth import hand_copies_to_vllm
-from grpo_nb.upstream.vllm import drop_requests, is_sleeping, longest_row_of, put_to_sleep
+from grpo_nb.upstream.vllm import drop_requests, is_sleeping, longest_sequence_of, put_to_sleep
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedModel
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 _NEUTRAL_SAMPLING = {"temperature": 1.0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0}
 
 
-def vllm_sampling_obstacle(model: PreTrainedModel, longest_row: int | None = None) -> str | None:
+def vllm_sampling_obstacle(
+    model: PreTrainedModel, longest_sequence: int | None = None
+) -> str | None:
     """Return why the model's engine cannot sample from the model as it is, or None if it can.
 
     The engine holds the base weights, and is given the adapter called `default` with each call.
@@ -34,14 +36,14 @@ def vllm_sampling_obstacle(model: PreTrainedModel, longest_row: int | None = Non
 
     Args:
         model: Model with a vLLM engine.
-        longest_row: Tokens of the longest prompt and completion together, if that is known.
+        longest_sequence: Tokens of the longest prompt and completion together, if that is known.
     """
-    # vLLM truncates a longer row, which then looks as if it had reached its own limit.
-    if longest_row is not None and longest_row > longest_row_of(model.vllm_engine):
+    # vLLM would end a longer completion early, as if it had reached its limit of tokens.
+    if longest_sequence is not None and longest_sequence > longest_sequence_of(model.vllm_engine):
         return (
-            f"the longest prompt and a completion have {longest_row} tokens together, and vLLM was "
-            f"started for {longest_row_of(model.vllm_engine)}. Load the model with a "
-            f"max_prompt_length and a max_completion_length whose sum is {longest_row}"
+            f"the longest prompt and a completion have {longest_sequence} tokens together, and "
+            f"vLLM was started for {longest_sequence_of(model.vllm_engine)}. Load the model with a "
+            f"max_prompt_length and a max_completion_length whose sum is {longest_sequence}"
         )
     # On transformers' model inside of the wrapper, `active_adapters` is a method.
     if is_adapter_on(model) and model.active_adapters != ["default"]:

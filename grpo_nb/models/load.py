@@ -142,7 +142,7 @@ def loader_arguments(settings: Settings, source: str, gpu: Gpu | None) -> dict[s
     """
     arguments: dict[str, Any] = {
         "model_name": source,
-        "max_seq_length": settings.longest_row,
+        "max_seq_length": settings.longest_sequence,
         "load_in_4bit": settings.load_in_4bit,
         # Only one precision may be set (unsloth/models/loader.py, _precision_flags_conflict).
         "load_in_16bit": not settings.load_in_4bit,

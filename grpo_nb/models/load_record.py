@@ -73,10 +73,10 @@ def require_same_settings(model: Any, tokenizer: Any, settings: Settings) -> Non
         if value != value_of_model:
             differences.append(f"{name} is {value!r} and the model has {value_of_model!r}")
     # Shorter rows fit into what was loaded. vLLM would truncate longer ones without a warning.
-    if settings.longest_row > loaded.longest_row:
+    if settings.longest_sequence > loaded.longest_sequence:
         differences.append(
-            f"max_prompt_length + max_completion_length is {settings.longest_row} and the model "
-            f"has {loaded.longest_row}"
+            f"max_prompt_length + max_completion_length is {settings.longest_sequence} and the "
+            f"model has {loaded.longest_sequence}"
         )
     if differences:
         raise ValueError(

@@ -53,8 +53,9 @@ _ATTACKS = {
 }
 # The kernel closes the pipes of a process a moment before the process counts as ended.
 _END_SECONDS = 0.1
-# Attack: single pages far apart in the address space need twice their size in page tables, which no
-# limit of the kernel counts. Defence: this process polls their size. A list of 512 MB needs 1 MB.
+# Attack: pages that lie far apart in the address space need page tables of twice their own size.
+# No limit of the kernel counts page tables. Defence: this process reads their size again and again,
+# and allows a 16th of the limit of memory. A list of 512 MB needs only 1 MB.
 _POLL_SECONDS = 0.05
 _MEMORY_PER_PAGE_TABLES = 16
 
@@ -129,7 +130,9 @@ def self_test() -> tuple[str, ...]:
     endless = Candidate(code="while True: pass")
     attacked, ended = _run_batch([attack, endless], Limits(cpu_seconds=0.3))
     if attacked.status == "lost":
-        return (f"{attacked.error} (for libseccomp.so.2: apt-get install -y libseccomp2)",)
+        is_library_missing = "libseccomp.so" in attacked.error
+        hint = " (run apt-get install -y libseccomp2)" if is_library_missing else ""
+        return (f"{attacked.error}{hint}",)
     # dup2 fails with EBADF for a descriptor above the limit.
     refusals = ("PermissionError", "MemoryError", f"OSError: [Errno {errno.EBADF}]")
     honest_answer, *answers = attacked.answers

@@ -132,11 +132,12 @@ def main() -> None:
         sys.modules["random"].seed(0)
     load_error = _load(job["code"], module)
     _send("loaded", load_error)
-    for path, args, kwargs in [] if load_error else job["calls"]:
-        try:
-            _send("value", eval(path, module.__dict__)(*args, **kwargs))
-        except BaseException as error:
-            _send("error", _error_text(error))
+    if not load_error:
+        for function, args, kwargs in job["calls"]:
+            try:
+                _send("value", eval(function, module.__dict__)(*args, **kwargs))
+            except BaseException as error:
+                _send("error", _error_text(error))
     # Threads, exit functions and output of a program end with the interpreter.
     if not job["is_program"]:
         os._exit(0)
@@ -166,8 +167,8 @@ def _isolate(job: dict) -> None:
         if hard_limit != resource.RLIM_INFINITY:
             limit = min(limit, hard_limit)
         resource.setrlimit(kind, (limit, limit))
-    # This comes after the change of user, which would reset it. The signal is sent when the thread
-    # that started this process ends; that thread waits for this process.
+    # Kill this process when the thread that started it ends. As long as that thread lives, it waits
+    # for this process. A change of user would reset this, so it comes after `_become_nobody`.
     libc.prctl(_PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)
     if os.getppid() != job["parent"]:
         raise OSError("the notebook has ended")

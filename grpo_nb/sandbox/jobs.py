@@ -33,7 +33,7 @@ class Limits:
     Code that ignores SIGPROF is killed up to two seconds later.
     """
     wall_seconds: float = 0.0
-    """Time on the clock, for code that sleeps; 0 means `5 + 5 * cpu_seconds`."""
+    """Limit of time on the clock, which ends code that sleeps; 0 means `5 + 5 * cpu_seconds`."""
     memory_mib: int = 512
     """Address space. The interpreter itself takes about 50 MiB."""
     output_kib: int = 256
@@ -141,17 +141,20 @@ def outcome_of(
         traceback = report.decode("utf-8", "replace")[-values.LONGEST_ERROR :].strip()
         error = content or traceback or "its process did not start"
         return lost_outcome(candidate, error)
-    kinds = [kind for kind, _ in lines[1:]]
-    load_error = lines[1][1] if kinds else None
+    # The report may end after any line, because the code can end its process.
+    load_lines = lines[1:2]
+    answer_lines = lines[2:]
+    load_error = load_lines[0][1] if load_lines else None
     answers = []
-    for kind, content in lines[2:]:
+    for kind, content in answer_lines:
         is_value = kind == "value"
         answers.append(CallResult(content, None) if is_value else CallResult(error=content))
-    is_first_allowed = kinds[:1] in ([], ["loaded"])
-    are_others_allowed = {"value", "error"}.issuperset(kinds[1:])
+    load_kinds = {kind for kind, _ in load_lines}
+    answer_kinds = {kind for kind, _ in answer_lines}
+    is_allowed = load_kinds <= {"loaded"} and answer_kinds <= {"value", "error"}
     status: Status = "ok"
     error = ""
-    if not (is_first_allowed and are_others_allowed) or len(lines) == most_lines:
+    if not is_allowed or len(lines) == most_lines:
         status = "exit"
         error = "its report is not what the protocol allows"
         answers = []
@@ -161,7 +164,7 @@ def outcome_of(
     elif reached_limit:
         status = "limit"
         error = f"ended by its limit of {reached_limit}"
-    elif exit_code != 0 or not kinds or len(answers) < len(candidate.calls):
+    elif exit_code != 0 or not load_lines or len(answers) < len(candidate.calls):
         status = "exit"
         error = f"its process ended early, exit code {exit_code}"
     missing = [CallResult()] * (len(candidate.calls) - len(answers))

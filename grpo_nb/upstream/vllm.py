@@ -11,7 +11,7 @@ from typing import Any
 from grpo_nb.upstream.symbols import require_symbol
 
 
-def longest_row_of(engine: Any) -> int:
+def longest_sequence_of(engine: Any) -> int:
     """Return the largest number of tokens of prompt and completion together in an engine.
 
     The engine truncates longer completions without a warning (vllm/v1/core/sched/utils.py,

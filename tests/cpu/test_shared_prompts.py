@@ -116,6 +116,8 @@ def test_dropout_leaves_each_completion_its_distribution() -> None:
         ),
         ({"sliding_window": 40}, None),
         ({"rope_parameters": None}, "no rotary"),
+        # As in DeepSeek, which caches less than keys and values, and in MiMo-V2.
+        ({"v_head_dim": 12}, "keys and values of different sizes"),
     ],
 )
 def test_cpu_engine_obstacle_names_the_part_of_a_model(change: dict, said: str | None) -> None:

@@ -88,7 +88,7 @@ def test_ask_one_question_from_a_folder_is_escaped(run: gn.runs.Run) -> None:
     answers = gn.ask(str(run.path), "What is <b>2</b> + 2?")
     page = answers._repr_html_()
     assert len(answers.before) == 1
-    assert answers.after[0].tokens <= run.settings.max_completion_length
+    assert answers.after[0].token_count <= run.settings.max_completion_length
     assert "&lt;b&gt;2" in page
     assert "<b>2" not in page
 

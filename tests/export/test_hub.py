@@ -33,7 +33,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
 
 
 def verified(folder: Path, **more: object) -> None:
-    """Write the record of a passed verification into a folder."""
+    """Write a passed verification into a folder."""
     verification = {
         "kind": "merged",
         "passed": True,
@@ -181,7 +181,7 @@ def test_open_export_refuses_links(export: Path, tmp_path: Path, name: str) -> N
         gn.export.open(export)
 
 
-RECORDS = {
+VERIFICATIONS = {
     "null": "Input should be a valid dictionary, found None",
     "{}": "kind: Field required",
     '{"kind": "picture"}': "kind: Input should be 'merged', 'adapter' or 'gguf', found 'picture'",
@@ -189,12 +189,12 @@ RECORDS = {
 }
 
 
-@pytest.mark.parametrize("content", RECORDS, ids=lambda content: content[:20])
-def test_open_export_names_a_record_of_wrong_shape(export: Path, content: str) -> None:
+@pytest.mark.parametrize("content", VERIFICATIONS, ids=lambda content: content[:20])
+def test_open_export_names_a_verification_of_wrong_shape(export: Path, content: str) -> None:
     (export / "verification.json").write_text(content)
     with pytest.raises(
         gn.export.ExportError,
-        match=f"is not an export: its verification.json .*{RECORDS[content]}",
+        match=f"is not an export: its verification.json .*{VERIFICATIONS[content]}",
     ):
         gn.export.open(export)
 
@@ -217,7 +217,7 @@ def test_open_export_names_a_field_of_wrong_type(export: Path, field: str, value
 
 
 @pytest.mark.parametrize("entry", [1, {"bytes": -1, "sha256": ""}])
-def test_open_export_names_a_file_that_is_only_recorded(export: Path, entry: object) -> None:
+def test_open_export_names_a_file_that_is_only_verified(export: Path, entry: object) -> None:
     verified(export, files={**sizes_and_hashes(export), "a": entry})
     with pytest.raises(gn.export.ExportError, match=r"is not what was verified: .*: a\. The"):
         gn.export.open(export)
@@ -251,6 +251,10 @@ def test_open_export_names_a_file_that_is_only_recorded(export: Path, entry: obj
         (
             lambda e: (e / "README.md").write_text(f"hf_{'s' * 34}"),
             "README.md holds what looks like an access token",
+        ),
+        (
+            lambda e: verified(e, note=f"hf_{'s' * 34}"),
+            "verification.json holds what looks like an access token",
         ),
         (
             lambda e: (e / "README.md").write_text("short-own-token"),

@@ -254,12 +254,17 @@ def test_adapter_export_equals_the_run(tiny_run: gn.runs.Run, tmp_path: Path) ->
         "files"
     ].keys()
     make(tiny_run, tmp_path / "lora", overwrite=True)
-    # An adapter that does nothing is no export.
+    # An adapter that does nothing is no export, and neither is one with values like NaN.
     run = gn.runs.Run(shutil.copytree(tiny_run.path, tmp_path / "run"))
     file = run.adapter_path / "adapter_model.safetensors"
-    save_file({n: t * (0 if "lora_B" in n else 1) for n, t in load_file(file).items()}, file)
-    with pytest.raises(export.ExportError, match="Failed: the adapter changes the model"):
-        make(run, tmp_path / "lora", overwrite=True)
+    for factor, message in (
+        (0, "changes nothing: all its B"),
+        (float("nan"), "are not finite, so"),
+    ):
+        trained = load_file(tiny_run.adapter_path / file.name)
+        save_file({n: t * (factor if "lora_B" in n else 1) for n, t in trained.items()}, file)
+        with pytest.raises(export.ExportError, match=f"^the adapter .*{message}"):
+            make(run, tmp_path / "lora", overwrite=True)
     assert gn.export.open(made.path).kind == "adapter"
 
 
@@ -394,8 +399,18 @@ def test_usage_never_shows_texts_of_an_adapter_as_commands(tmp_path: Path) -> No
     ):
         with pytest.raises(export.ExportError, match="names the base model"):
             usage_with(tmp_path, name, 8)
-    with pytest.raises(TypeError):
+    with pytest.raises(export.ExportError, match="r: Input should be a valid integer, found '8; t"):
         usage_with(tmp_path, "a", "8; touch b")
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"r": 8}', '{"base_model_name_or_path": 3}', None])
+def test_usage_of_a_damaged_adapter_config_names_the_file(
+    content: str | None, tmp_path: Path
+) -> None:
+    if content is not None:
+        (tmp_path / "adapter_config.json").write_text(content)
+    with pytest.raises(export.ExportError, match=r"adapter_config\.json' is missing, or not what"):
+        assert export.Export(tmp_path, {"kind": "adapter"}).usage
 
 
 def test_table_escapes_hostile_text(merged: export.Export) -> None:

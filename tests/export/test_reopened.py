@@ -54,10 +54,10 @@ def test_open_export_refuses_damaged_folders(
         gn.export.open(copy)
 
 
-def test_record_with_many_wrong_fields_gives_a_short_error(tmp_path: Path) -> None:
+def test_verification_of_many_wrong_fields_gives_a_short_error(tmp_path: Path) -> None:
     checks = {f"check {number}\x1b": "no" for number in range(3000)}
-    record = {"kind": "merged", "run": "", "adapter": "", "sentence": "", "checks": checks}
-    (tmp_path / "verification.json").write_text(json.dumps({**record, "measured": {}, "files": {}}))
+    fields = {"kind": "merged", "run": "", "adapter": "", "sentence": "", "checks": checks}
+    (tmp_path / "verification.json").write_text(json.dumps({**fields, "measured": {}, "files": {}}))
     with pytest.raises(ExportError, match=r"checks: check 0\\x1b") as raised:
         gn.export.open(tmp_path)
     message = str(raised.value)

@@ -49,7 +49,7 @@ def test_choose_engine_names_a_window_that_rows_exceed(model: Any) -> None:
     model.config.sliding_window = 64
     settings = gn.preset("cpu", max_prompt_length=32, max_completion_length=32)
     assert choose_engine(model, settings).why_not_cpu_engine is None
-    too_long = choose_engine(model, settings, longest_row=65)
+    too_long = choose_engine(model, settings, longest_sequence=65)
     assert "64 tokens" in too_long.why_not_cpu_engine
 
 

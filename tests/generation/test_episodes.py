@@ -119,8 +119,8 @@ def test_generate_runs_episodes_token_by_token_as_training(
         assert list(completion.ids) == own_ids
         assert list(rewarded["completion_ids"][number]) == own_ids
         assert list(completion.turns) == trainer._logs["completion"][number]
-        assert completion.tokens == len(own_ids)
-        assert completion.tokens < len(trained_ids), "tokens of tools count as the model's"
+        assert completion.token_count == len(own_ids)
+        assert completion.token_count < len(trained_ids), "tokens of tools count as the model's"
         assert not completion.is_truncated
         assert completion.text.startswith("<answer>")
         environment = completion.reward_columns["environments"]
@@ -250,7 +250,7 @@ def test_episode_that_ends_with_a_tool_result_has_no_text(monkeypatch: pytest.Mo
     completion = completion_of(monkeypatch, call_with({}), TOOL_RESULT)
     assert completion.is_truncated
     assert completion.text == ""
-    assert completion.shown == "read()\n→ <answer>7</answer>"
+    assert completion.full_text == "read()\n→ <answer>7</answer>"
 
 
 def test_tool_result_is_no_answer_for_correctness() -> None:
@@ -272,4 +272,4 @@ def test_progress_of_the_village_is_the_share_that_was_read() -> None:
 
 def test_episode_with_arguments_that_are_no_dict_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     """TRL lets such a call through, and the tool fails."""
-    assert completion_of(monkeypatch, call_with("mill")).shown == "read(mill)"
+    assert completion_of(monkeypatch, call_with("mill")).full_text == "read(mill)"

@@ -55,7 +55,7 @@ def test_llama_cpp_reads_the_prompt_as_transformers_does(greedy, tokenizer, numb
 def test_llama_cpp_answer_has_text_tokens_and_log_probs(greedy, tokenizer, number: int) -> None:
     answer = greedy[number]
     assert answer.text == tokenizer.decode(answer.ids, skip_special_tokens=True)
-    assert answer.tokens == len(answer.ids)
+    assert answer.token_count == len(answer.ids)
     assert len(answer.log_probs) == len(answer.ids)
     assert len(answer.ids) <= 10
     assert answer.is_truncated == (answer.ids[-1] != tokenizer.eos_token_id)

@@ -28,19 +28,19 @@ from grpo_nb.generation.vllm import (
     sampling_arguments,
     vllm_sampling_obstacle,
 )
-from grpo_nb.upstream.vllm import longest_row_of
+from grpo_nb.upstream.vllm import longest_sequence_of
 from scripts.gpu_check import model_runner_class
 from tests.support.real_vllm import load_with_engine, needs_vllm, trained_tensors
 from tests.support.small_models import drawn_log_probs
 
 pytestmark = [needs_vllm, pytest.mark.begins(120)]
 
-LONGEST_ROW = 256
+LONGEST_SEQUENCE = 256
 LENGTH = 12
 SETTINGS = {
     "max_completion_length": LENGTH,
     "num_generations": 4,
-    "max_prompt_length": LONGEST_ROW - LENGTH,
+    "max_prompt_length": LONGEST_SEQUENCE - LENGTH,
 }
 
 
@@ -97,7 +97,7 @@ def test_engine_starts_in_the_kits_loader(loaded) -> None:
     model = loaded[0]
     assert has_vllm_engine(model)
     assert choose_engine(model).is_vllm
-    assert longest_row_of(model.vllm_engine) == LONGEST_ROW
+    assert longest_sequence_of(model.vllm_engine) == LONGEST_SEQUENCE
     assert vllm_sampling_obstacle(model) is None
     # vLLM's build for a CPU has no V2.
     assert model_runner_class(model.vllm_engine).endswith("(V1)")

@@ -77,6 +77,12 @@ def test_cpu_engine_decodes_greedily_as_generate() -> None:
     assert by_engine == expected
 
 
+def test_tokenizer_without_a_pad_token_samples_by_either_engine() -> None:
+    config = generation_config(do_sample=False, pad_token_id=None)
+    by_engine, expected = sample_both_ways("llama", config)
+    assert by_engine == expected
+
+
 def test_generate_keeps_order_and_marks_truncated_answers(tiny_folder: Path) -> None:
     model, tokenizer = gn.load_model(gn.preset("cpu", model=str(tiny_folder), dtype="float32"))
     texts = ("Say yes.", "Write a long story about a whale.", "No?")
@@ -121,6 +127,6 @@ def test_generate_takes_transformers_for_beams_or_if_asked(
     (one,) = generate(
         model, tokenizer, chats, max_completion_length=4, temperature=1.0, sampling=beams
     )
-    assert one.tokens > 0
+    assert one.token_count > 0
     (one,) = generate(model, tokenizer, chats, max_completion_length=4, shared_prompts=False)
-    assert one.tokens > 0
+    assert one.token_count > 0

@@ -340,13 +340,13 @@ def test_unsloth_imported_before_the_switches_is_refused(imported, monkeypatch) 
 # --- What the trainer makes of it ---
 
 
-def engine_for(longest_row: int) -> types.SimpleNamespace:
-    model_config = types.SimpleNamespace(max_model_len=longest_row)
+def engine_for(longest_sequence: int) -> types.SimpleNamespace:
+    model_config = types.SimpleNamespace(max_model_len=longest_sequence)
     vllm_config = types.SimpleNamespace(model_config=model_config)
     return types.SimpleNamespace(llm_engine=types.SimpleNamespace(vllm_config=vllm_config))
 
 
-@pytest.mark.parametrize("engine", [engine_for(gn.preset("t4").longest_row), None])
+@pytest.mark.parametrize("engine", [engine_for(gn.preset("t4").longest_sequence), None])
 def test_trainer_uses_an_engine_only_if_the_model_has_one(
     engine: object, tmp_path, monkeypatch
 ) -> None:

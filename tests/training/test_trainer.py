@@ -197,13 +197,23 @@ def test_step_without_advantage_moves_only_by_momentum(base, tmp_path) -> None:
         assert (changes[KitTrainer][name] - change).norm() <= 1e-3 * change.norm() + 1e-7, name
 
 
-@pytest.mark.parametrize("asked", [{"num_beams": 2}, {"stop_strings": ["."]}, {"max_time": 1.0}])
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"num_beams": 2},
+        {"stop_strings": ["."]},
+        {"max_time": 1.0},
+        {"guidance_scale": 1.5},
+        {"num_return_sequences": 2},
+    ],
+)
 def test_engine_refuses_settings_that_it_would_ignore(asked: dict) -> None:
     assert CpuEngine.sampling_obstacle(GenerationConfig(do_sample=True, **asked)) is not None
 
 
 def test_engine_samples_a_plain_generation_config() -> None:
-    assert CpuEngine.sampling_obstacle(GenerationConfig(do_sample=True, top_k=20)) is None
+    plain = GenerationConfig(do_sample=True, top_k=20, guidance_scale=1.0, num_return_sequences=1)
+    assert CpuEngine.sampling_obstacle(plain) is None
 
 
 def test_state_that_cannot_be_loaded_is_not_saved() -> None:

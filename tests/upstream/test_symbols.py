@@ -246,7 +246,7 @@ def test_stand_in_of_vllm_has_its_signatures() -> None:
 
 def test_vllm_engine_reports_length_and_sleep() -> None:
     engine = Engine()
-    assert vllm.longest_row_of(engine) == 64
+    assert vllm.longest_sequence_of(engine) == 64
     assert not vllm.is_sleeping(engine)
     vllm.put_to_sleep(engine)
     assert vllm.is_sleeping(engine)
@@ -292,7 +292,7 @@ def test_drop_requests_refuses_runner_v2_without_removal() -> None:
 @pytest.mark.parametrize(
     ("part", "call"),
     [
-        ("vllm_config", vllm.longest_row_of),
+        ("vllm_config", vllm.longest_sequence_of),
         ("is_sleeping", vllm.is_sleeping),
         ("collective_rpc", vllm.drop_requests),
         ("output_processor", vllm.drop_requests),
