@@ -13,7 +13,11 @@ from typing import Any
 
 from grpo_nb.core.words import require_number
 from grpo_nb.rewards.base import Reward
-from grpo_nb.rewards.question_text import is_contradictory_option, is_copied_from_question
+from grpo_nb.rewards.question_text import (
+    is_contradictory_option,
+    is_copied_from_question,
+    is_copied_option,
+)
 from grpo_nb.tasks.answers import ACCEPTED, folded, is_same_answer
 from grpo_nb.tasks.number_reading import read_number
 
@@ -154,6 +158,8 @@ class correctness(SlotReward):
         require_number("tolerance", self.tolerance, 0, is_whole=False)
 
     def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
+        if is_copied_option(given, gold, row):
+            return True
         if not is_same_answer(given, gold, self.tolerance):
             return False
         if is_contradictory_option(given, gold, row):

@@ -32,6 +32,7 @@ from grpo_nb.rewards.math_worker import are_equal_expressions
 from grpo_nb.rewards.question_text import (
     is_contradictory_option,
     is_copied_from_question,
+    is_copied_option,
     option_starts_with,
     options_in_question,
 )
@@ -122,6 +123,8 @@ class maths(SlotReward):
         return [boxed_answers(gold) for gold in super().golds(row)]
 
     def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
+        if is_copied_option(given, gold, row):
+            return True
         if not is_same_maths(given, gold):
             return False
         # A text that belongs to no option may be another spelling of the right one.

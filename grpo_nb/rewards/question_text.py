@@ -80,6 +80,25 @@ def is_contradictory_option(given: str, gold: str, row: Mapping[str, Any]) -> bo
     )
 
 
+def is_copied_option(given: str, gold: str, row: Mapping[str, Any]) -> bool:
+    """Return True if an answer is the gold letter with the whole text of its option.
+
+    The text may have words that are no clear choice elsewhere, such as "B) x = 2 or x = 3".
+
+    >>> row = {"prompts": "Which? A) x = 1, B) x = 2 or x = 3"}
+    >>> is_copied_option("B) x = 2 or x = 3", "B", row), is_copied_option("B) x = 1", "B", row)
+    (True, False)
+    """
+    letter, text_after = read_letter(given)
+    if not text_after or "prompts" not in row or read_letter(gold) != (letter, ""):
+        return False
+    copied = _for_search(folded(text_after))
+    return any(
+        option_letter == letter and _for_search(folded(option)) == copied
+        for option_letter, option in options_in_question(row)
+    )
+
+
 def options_in_question(row: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the letter and text of each option, also of a list without letters.
 

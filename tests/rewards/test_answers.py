@@ -115,6 +115,10 @@ OPTIONS = [
     "Rome (Italy)",
     "a city",
     "To be a doctor",
+    "x = 2",
+    "x < 1 or y > 2",
+    "Romeo and Juliet",
+    "if and only if n is even",
 ]
 
 
