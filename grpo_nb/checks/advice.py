@@ -55,7 +55,7 @@ def _advise_format(baseline: Baseline) -> Iterable[Advice]:
     # A prompt has an example if one of its assistant turns shows the format.
     opening = baseline.format.answer_open.strip()
     turns = baseline.rows[0]["prompt"]
-    if any(turn["role"] == "assistant" and opening in turn["content"] for turn in turns):
+    if any(turn["role"] == "assistant" and opening in (turn["content"] or "") for turn in turns):
         yield Advice(
             "priming",
             f"{seen}, although the prompts show an example. A few supervised steps on right "

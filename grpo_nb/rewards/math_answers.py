@@ -211,7 +211,9 @@ def _has_same_parts(given: str, gold: str) -> bool:
     # The roots of an equation, `x = 1 and x = 2`, are also `x = 1 or x = 2`. But `x = 1 and y = 2`
     # is not `x = 1 or y = 2`, and `x > 1 and x < 3` is not `x > 1 or x < 3`.
     needs_same_word = _INEQUALITY.search(gold) or (kinds == {NAMED} and not is_of_one_variable)
-    if needs_same_word and len(set(_AND_OR.findall(f"{given} {gold}"))) > 1:
+    words = _AND_OR.findall(given)
+    gold_words = _AND_OR.findall(gold)
+    if needs_same_word and words != gold_words and len({*words, *gold_words}) > 1:
         return False
     # `x_1 = 3, x_2 = 2` is the list 2, 3 too.
     is_list_of_roots = gold_shape.kind == LIST and is_of_one_variable

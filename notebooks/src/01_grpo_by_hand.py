@@ -69,9 +69,6 @@ left = [{"selector": "th, td", "props": "text-align: left"}]
 #
 # Nobody shows the model a correct answer. **It can only do more often what it already does sometimes.**
 #
-# The plan has the numbers of the sections below: sample and score (1), advantages (2), log-probabilities (3), a first loss (4), the complete
-# loss (5), one step (6), the check against TRL (7), eight steps (8).
-#
 # <details><summary>Where GRPO comes from, and the words that other texts use</summary>
 #
 # Chat models were first tuned with *RLHF*: people compared answers, a second network learned to predict what they prefer (a *reward
@@ -94,6 +91,8 @@ left = [{"selector": "th, td", "props": "text-align: left"}]
 # ![One GRPO step: the model writes four completions to the question for the capital of Australia. Their rewards 1.5, 1.0, 1.0 and 0.5 become the advantages +1.22, 0, 0 and -1.22. The first becomes more likely, the last less likely.](../docs/grpo.png)
 #
 # ## 1. One prompt, eight completions
+#
+# ***sample** → advantage → log-probability → loss → clipping and KL → step → check → repeat*
 #
 # Now with the real model. `apply_chat_template` wraps the question in the markers that the model was trained with, and
 # `generate` samples eight answers of at most 24 tokens (a token is a word or a piece of one). `temperature=1.0` and `top_k=0`
@@ -134,6 +133,8 @@ table.style.format(precision=1).set_table_styles(left)
 # %% [markdown]
 # ## 2. Advantages
 #
+# *sample → **advantage** → log-probability → loss → clipping and KL → step → check → repeat*
+#
 # The formula from above in Python.
 #
 # **Predict before you run:** which completions will be pushed up, and which down? And what happens to a group in which all
@@ -170,6 +171,8 @@ table.style.format({"reward": "{:.1f}", "advantage": "{:+.2f}"}).set_table_style
 
 # %% [markdown]
 # ## 3. How likely was each completion?
+#
+# *sample → advantage → **log-probability** → loss → clipping and KL → step → check → repeat*
 #
 # "Make a completion more likely" needs a number for *how likely*. A language model gives a probability to every possible next
 # token, and the probability of a whole completion is the product of the probabilities of its tokens. Products of many small
@@ -209,6 +212,8 @@ pandas.DataFrame({"token": tokens, "probability": shown.exp(), "log-probability"
 # %% [markdown]
 # ## 4. The loss, first version
 #
+# *sample → advantage → log-probability → **loss** → clipping and KL → step → check → repeat*
+#
 # An optimizer makes a number smaller. So we need a number that gets smaller when good completions become more likely:
 #
 # $$L = -\frac{1}{8}\sum_{i=1}^{8} A_i \cdot \frac{1}{T_i}\sum_{t=1}^{T_i} \log p(\text{token}_{i,t})$$
@@ -242,14 +247,15 @@ pandas.DataFrame({"token": tokens, "probability": shown.exp(), "log-probability"
 # choices of GRPO.)
 #
 # **Which token was good?** GRPO does not know: all tokens of a completion get the same advantage. But the pushes of completions with the
-# same beginning add up, and the cell prints the sums of their advantages. All eight begin with *The*, and their advantages sum to 0. Where the
+# same beginning add up. So think of the eight texts as a tree, and add up the advantages of all texts that pass a branch. All eight begin with *The*, and their advantages sum to 0. Where the
 # completions part, they do not: *Canberra* gets +3.26 and *Sydney* −1.89. After *Canberra* the full stop gets +2.31 and the comma +0.95,
 # together the 3.26. Nobody told GRPO which word matters. **The comparison within the group finds it, where the completions part.**
 #
-# <details><summary>The last column: the division by the length</summary>
+# <details><summary>And the division by the length?</summary>
 #
-# It divides each advantage by $T_i$, as the loss does. Short texts then count more, so +0.149 is left even at *The*. The default loss of the
-# kit averages over all tokens instead, and then it is 0. *Dr. GRPO*, in the first exercise, leaves the division out.
+# The loss divides each advantage by $T_i$. Short texts then count more, so even at *The* something is left:
+# `(advantages / mask.sum(dim=1)).sum()` is +0.149. The default loss of the kit averages over all tokens instead, and then it is 0. *Dr. GRPO*,
+# in the first exercise, leaves the division out.
 # </details>
 #
 # The mask removes the padding. The value of this loss means nothing by itself. What we need is its **gradient**: for each of the
@@ -257,8 +263,7 @@ pandas.DataFrame({"token": tokens, "probability": shown.exp(), "log-probability"
 
 # %%
 per_token = -advantages[:, None] * log_probs
-per_completion = (per_token * mask).sum(dim=1) / mask.sum(dim=1)
-loss = per_completion.mean()
+loss = ((per_token * mask).sum(dim=1) / mask.sum(dim=1)).mean()
 
 
 def gradient_of(loss):
@@ -268,22 +273,25 @@ def gradient_of(loss):
 
 
 plain_gradient = gradient_of(loss)
-print(f"loss {loss:.4f}")
-print(f"gradient: {len(plain_gradient):,} numbers, length {plain_gradient.norm():.4f}")
-
-print(f"{'the texts as a tree':30} completions  advantages  advantages / length")
+print(f"loss {loss:.4f}; the gradient has {len(plain_gradient):,} numbers")
 trunk = "The capital of Australia is"
 city = f"{trunk} Canberra"
 branches = {"The": "The", trunk: "└─ capital of Australia is", f"{trunk} Sydney": "   ├─ Sydney"}
 branches |= {city: "   └─ Canberra", f"{city}.": "      ├─ .", f"{city},": "      └─ ,"}
-for beginning, branch in branches.items():
-    passes = torch.tensor([text.startswith(beginning) for text in texts])
-    total = advantages[passes].sum()
-    divided = (advantages / mask.sum(dim=1))[passes].sum()
-    print(f"{branch:30} {passes.sum():11} {total:+11.2f} {divided:+20.3f}")
+passes = [torch.tensor([text.startswith(part) for text in texts]) for part in branches]
+labels = [f"{name:27}{chosen.sum():2} of 8" for name, chosen in zip(branches.values(), passes)]
+sums = [advantages[chosen].sum().item() for chosen in passes]
+look = {"xmargin": 0.15, "title": "Sum of the advantages of all completions that pass here"}
+figure, axes = plt.subplots(figsize=(6, 2.8), subplot_kw=look)
+bars = axes.barh(range(6), sums, color=["#009E73" if value > 0 else "#D55E00" for value in sums])
+axes.bar_label(bars, [f"{value:+.2f}" for value in sums], padding=4)
+axes.set_yticks(range(6), labels, fontfamily="monospace")
+axes.invert_yaxis()
 
 # %% [markdown]
 # ## 5. The loss, complete: ratio and clipping
+#
+# *sample → advantage → log-probability → loss → **clipping and KL** → step → check → repeat*
 #
 # Sampling is the slow part, so one would like to use a batch of completions for more than one step. After the first step,
 # however, they come from a model that no longer exists. Two ideas of PPO handle this.
@@ -380,6 +388,8 @@ print(f"difference from the gradient of the first version: {difference:.1g} of i
 # %% [markdown]
 # ## 6. One step
 #
+# *sample → advantage → log-probability → loss → clipping and KL → **step** → check → repeat*
+#
 # Move each LoRA weight a little against its gradient: `weight -= 0.1 * gradient`. That is what SGD does. (Real runs use AdamW,
 # which chooses the size of the step for each weight from the same gradients.)
 #
@@ -429,6 +439,8 @@ axes.margins(x=0.16)
 
 # %% [markdown]
 # ## 7. Is this really GRPO?
+#
+# *sample → advantage → log-probability → loss → clipping and KL → step → **check** → repeat*
 #
 # Do not take our word for it. TRL's `GRPOTrainer` is what most people train with, and what `gn.train` is built on. Hand it the
 # same model, the same eight completions and the same reward. Let it take two steps on them, and compare its losses and
@@ -493,6 +505,8 @@ for (loss, gradient), trl_loss, trl_gradient in zip(ours, losses, gradients):
 
 # %% [markdown]
 # ## 8. Eight steps
+#
+# *sample → advantage → log-probability → loss → clipping and KL → step → check → **repeat***
 #
 # A training is the same thing in a loop, with fresh completions in every step. All the pieces are there, so this cell is the
 # whole of GRPO on one screen. We start again from the original model, and use AdamW, as real runs do. (SGD moves a weight by the learning

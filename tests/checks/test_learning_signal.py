@@ -275,6 +275,13 @@ def test_advice_on_priming_names_the_recipe() -> None:
     assert advice.code.startswith("SFTTrainer(")
 
 
+def test_advice_finds_the_example_behind_a_call_without_text() -> None:
+    before = make([[PROSE] * 4] * 4)
+    call = {"role": "assistant", "content": None, "tool_calls": []}
+    rows = [{**row, "prompt": [call, *row["prompt"]]} for row in before.rows]
+    assert "priming" in advice_names(dataclasses.replace(before, rows=rows))
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_baseline_numbers_add_up(seed: int) -> None:
     generator = random.Random(seed)

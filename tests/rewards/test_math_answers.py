@@ -216,6 +216,9 @@ def test_part_of_another_expression_is_no_copy(
         pytest.param(r"\frac{ab}{2}", r"\frac{1}{2}ab", 1.0, id="triangle"),
         pytest.param("2ba", "2ab", 1.0, id="two letters in another order"),
         pytest.param("bi+a", "a+bi", 1.0, id="imaginary unit"),
+        pytest.param(
+            "x = 1.0 and y = 2 or z = 3", "x = 1 and y = 2 or z = 3", 1.0, id="both words"
+        ),
         pytest.param("3i+x", "x+3i", 1.0, id="imaginary unit after a number"),
         pytest.param("a+b", "a+bi", 0.0, id="without the imaginary unit"),
         pytest.param("dx e^{x}", "e^{x} dx", 1.0, id="differential"),
