@@ -47,6 +47,9 @@ Half of the score is enough for a loophole. Smaller scores may be shaping.
 NEAR_MISS_REWARDED_ABOVE = 0.9
 """The same for a near miss. It is higher, because partial credit for a near miss may be meant."""
 
+ROUNDING = 1e-6
+"""Part of the largest score by which equal scores can differ."""
+
 
 @dataclass(frozen=True, eq=False)
 class TriedReward:
@@ -77,10 +80,11 @@ class TriedReward:
 def with_relative_scores(probes: pandas.DataFrame, role: Role) -> pandas.DataFrame:
     """Return the probes with the column `relative_score`."""
     # Compare within a row, because a right answer may score higher on one row than on another.
-    # A missing score is 0, as in TRL's sum.
     reference = probes["row"].map(role.margins["reference"])
     gain = probes["row"].map(role.margins["gain"])
-    return probes.assign(relative_score=(probes["score"].fillna(0.0) - reference) / gain)
+    # A missing score adds nothing to TRL's sum, and never counts as better than a wrong answer.
+    score = probes["score"].fillna(reference.clip(upper=0.0))
+    return probes.assign(relative_score=(score - reference) / gain)
 
 
 def find_faults(reward: TriedReward, prompt_layout: Layout) -> list[Finding]:
@@ -109,7 +113,9 @@ def _find_constant(reward: TriedReward) -> Iterable[Finding]:
     # Next to a score, None is another score. If all are None, the range is NaN.
     scores_of_rows = probes["score"].fillna(math.inf).groupby(probes["row"])
     ranges = (scores_of_rows.max() - scores_of_rows.min()).fillna(0.0)
-    if ranges.max() <= tolerance_of(reward.probes):
+    # Only rounding counts as equal: rows can have scores of different sizes.
+    rounding = ROUNDING * max(1.0, reward.probes["score"].abs().max())
+    if ranges.max() <= rounding:
         what = "right, wrong and nonsensical completions of a row all score the same"
         yield make_finding("constant", reward.name, what)
 

@@ -177,10 +177,12 @@ def compare(
         allow_contaminated=allow_contaminated,
         correct=correct,
     )
-    comparison = Comparison(*exam.evaluate_all(labels))
     # Only the full comparison with the start is a result of the run. A shorter one, or one with
-    # another model, must not replace it in the summary and the model card.
-    if is_against_start and exam.is_result_of_run:
+    # another model, must not replace it in the summary and the model card. Asked before grading,
+    # because a function that keeps what it has seen is another one afterwards.
+    is_result_of_run = is_against_start and exam.is_result_of_run
+    comparison = Comparison(*exam.evaluate_all(labels))
+    if is_result_of_run:
         comparison.save(run.path / "comparison")
         write_model_card(run)
     return comparison

@@ -115,8 +115,8 @@ class Evaluation(Shown):
         """Sentence on contamination, empty if it was checked and there is none."""
         if self.contamination is None:
             return (
-                "The training questions are not known, so nobody checked whether some of these "
-                "questions were trained on."
+                "Not all training questions are known, so some of these questions may have been "
+                "trained on."
             )
         return self.contamination.sentence if self.contamination.count else ""
 

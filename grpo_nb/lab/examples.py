@@ -26,7 +26,8 @@ def prompt_text(
     prompt = row.get("prompt", row.get("question", ""))
     if isinstance(prompt, str):
         return prompt
-    if getattr(tokenizer, "chat_template", None) is None:
+    # A tokenizer without this attribute can still have a template.
+    if tokenizer is None or getattr(tokenizer, "chat_template", "") is None:
         return "\n".join(f"{turn['role']}: {turn['content']}" for turn in prompt)
     return tokenizer.apply_chat_template(
         prompt, tokenize=False, add_generation_prompt=True, **template_kwargs

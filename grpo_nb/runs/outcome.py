@@ -251,7 +251,7 @@ def _facts_of_comparison(comparison: Any) -> list[str]:
         facts.append(comparison.majority.sentence)
     if comparison.contamination is None:
         facts.append(
-            "The training questions are not known, so nobody checked whether held-out "
-            "questions were trained on."
+            "Not all training questions are known, so some held-out questions may have been "
+            "trained on."
         )
     return facts

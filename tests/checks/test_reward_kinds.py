@@ -123,6 +123,25 @@ def test_constant_reward_with_rounding_errors_is_found() -> None:
     assert kinds(check_rewards(parts, SUMS)) == {"constant"}
 
 
+def test_reward_with_another_level_on_each_row_is_not_constant() -> None:
+    def shifted(completions, answer, **_):
+        pairs = zip(completions, answer, strict=True)
+        return [100.0 * float(gold) + (slot(c) == gold) for c, gold in pairs]
+
+    assert "constant" not in kinds(check_rewards(shifted, SUMS))
+
+
+def test_reward_that_abstains_without_an_answer_has_no_loophole() -> None:
+    def abstains(completions, answer, **_):
+        scores = []
+        for completion, gold in zip(completions, answer, strict=True):
+            given = slot(completion)
+            scores.append(None if given is None else 1.0 if given == gold else -1.0)
+        return scores
+
+    assert not kinds(check_rewards(abstains, SUMS), "critical")
+
+
 def test_set_without_reward_for_answers_is_critical() -> None:
     def brief(completions, **_):
         return [-float(len(completion_text(c)) > 900) for c in completions]

@@ -139,7 +139,7 @@ def test_outcome_of_trained_questions_did_not_work(tmp_path: Path) -> None:
 def test_outcome_says_when_training_questions_are_unknown(tmp_path: Path) -> None:
     outcome = compared_run(tmp_path / "a").outcome()
     assert outcome.worked
-    assert "The training questions are not known" in outcome.sentence
+    assert "Not all training questions are known" in outcome.sentence
     assert "not known" not in decide_outcome(ROSE, BETTER).sentence
 
 
