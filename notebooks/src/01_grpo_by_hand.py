@@ -19,7 +19,7 @@
 #
 # **You need** Python, and a rough idea of what a language model does. **You do not need** any reinforcement learning.
 #
-# About 3 minutes of computing on two idle CPU cores, and an hour of reading; under 5 GB of memory and 0.3 GB of disk. No GPU needed. The model is SmolLM2-135M:
+# About 3 minutes on two idle CPU cores (and an hour of reading), under 5 GB of memory and 0.3 GB of disk. No GPU needed. The model is SmolLM2-135M:
 # small, fast and often wrong, which is exactly what we want here.
 #
 # @BADGE@

@@ -92,7 +92,7 @@ for attempt in ({}, {"columns": COLUMNS}):
 # * **answers**: the kit found that the answers are labels (a *choice*), so the system prompt asks for *one of* them.
 # * **the first prompt**, as the model gets it, with the solved example. `system="..."` replaces the text of the system prompt.
 #
-# The second table counts the moods. The rows were split at random, so a mood can be rare in one part: *neutral* is.
+# The small table counts the moods. The rows were split at random, so a mood can be rare in one part: *neutral* is.
 
 # %%
 import pandas
@@ -107,10 +107,10 @@ task = gn.load_task(
     holdout=0.3,
     tokenizer=tokenizer,
 )
-display(task)
 parts = {"trained on": task.train, "held out": task.holdout}
 moods = {part: pandas.Series([row["answer"] for row in rows]) for part, rows in parts.items()}
 display(pandas.DataFrame({part: labels.value_counts() for part, labels in moods.items()}))
+task
 
 # %% [markdown]
 # ## Rewards of your own
