@@ -307,7 +307,10 @@ display(without_example, with_example)
 #
 # <details><summary>What you should see</summary>
 #
-# @SPREADS@
+# In the first step `correctness` and the format differ equally (0.35 each). In the middle most completions have the format, and
+# `correctness` differs twice as much (0.52 against 0.26): now the sum decides. In the curve it rises from about step 9 on. In step 16 all
+# totals are 3.5, so every spread is 0, and these prompts have nothing more to teach. The format comes first because only an answer in it
+# can be right: as long as some completions lack it, it decides who is above the mean.
 #
 # Compare the KL in the lines under the two figures, too: the sound training moved farther from the original model than the hacked one. So a
 # small KL does not prove that all is well. (This is one run with one seed. [The quickstart's seeds](../docs/evidence/quickstart_seeds.md)
