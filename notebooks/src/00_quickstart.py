@@ -15,15 +15,15 @@
 #
 # In a few minutes a language model with 135 million parameters learns to answer in a fixed format. You then test whether its answers got
 # better too, or only their form. The model never sees the solution of a training question. It gets only a score for what it wrote, and
-# learns from these scores with GRPO (*group relative policy optimization*). Fine-tuning needs a good text for every prompt. Here you need
-# only a program that can check one. This helps wherever an answer is easier to check than to write, as with sums, code and formats.
+# learns from these scores with GRPO (*group relative policy optimization*). Fine-tuning needs a good answer to
+# every prompt. GRPO needs only a program that checks answers. So it helps where checking is easier than writing: sums, code, formats.
 #
 # ![The result: the reward rises within 14 steps. The format is learned first, and correct answers follow.](../docs/quickstart.png)
 #
 # *How to read it:* left, the total reward; in the middle, its three parts (the tags, the whole format, the right answer); right, questions
-# that the model is never trained on. The format rises from 20 % to 100 %. Right answers rise with it, because only an answer in the format
-# can be right. Among the answers in the format, about half are right at the start *and* at the end. So this figure shows that the format was
-# learned. Whether the sums got better is a second question, and [the comparison](#Before-and-after) tests it.
+# that the model is never trained on. Right answers rise with the format, because only an answer in the format can be right. In the middle panel
+# about half of the answers in the format are right, at the start (0.19 of 0.38) and at the end (0.42 of 0.98). So the reward shows only that
+# the format was learned. The right panel has 16 questions, too few to tell. [The comparison](#Before-and-after) asks 96.
 #
 # About 4 minutes on two idle CPU cores, under 5 GB of memory and 0.6 GB of disk. No GPU needed.
 #
@@ -152,7 +152,7 @@ print(choice.sentence)
 #
 # The learning rate grows over the first four steps (*warm-up*), and two prompts a step are few. So the first steps show only noise, and may
 # even fall. Then you should see tags and format rise, and correct answers with them, because only an answer in the format can be
-# counted. Sampled answers (left and middle) score lower than greedy ones (right). The line under the figure sums it up. **KL** in it
+# counted. At the end sampled answers (left and middle) score lower than greedy ones (right). The line under the figure sums it up. **KL** in it
 # says how far the model's token probabilities have moved from those of the original model: 0 means not at all. (The progress bar shows the
 # last step, the line under the figure the mean of the last steps.) A small penalty in the loss (`beta`) makes moving away costly.
 #
@@ -188,15 +188,11 @@ run = gn.train(model, tokenizer, task, rewards, settings, name=RUN_NAME, resume=
 #
 # <details><summary>What you should see</summary>
 #
-# GRPO knows only these numbers. On a CPU you see three consequences.
+# GRPO knows only these numbers. On a CPU you see two consequences.
 #
 # 1. **It raises what you score.** In the first group the answer `27` is wrong and becomes more likely (+0.478), because it is in the
 #    format. The completion that ends in `<answer> 37` is right and becomes less likely (−0.453), because its last tag is missing.
-# 2. **The same total can get the opposite push.** A wrong answer in the format earns 1.5 in both groups. In the first group the mean is 0.92,
-#    so it is pushed up (+0.478). In the last group the mean is 3.0, so it is pushed down (−1.620). The reward did not change, the group did.
-#    That is why the format is learned first: as long as some completions lack it, it decides who is above the mean. Once all have it,
-#    only the sum still differs.
-# 3. **All tokens of a completion share its advantage.** But where completions share a beginning, their pushes add up. In the last group
+# 2. **All tokens of a completion share its advantage.** But where completions share a beginning, their pushes add up. In the last group
 #    all eight write *18 + 6 = 24*. Six texts push these tokens up by 0.540 each, and two push them down by 1.620 each: together 0. The push
 #    falls where the answers part: 24 goes up, 14 and 0.5 go down.
 # </details>
@@ -209,6 +205,17 @@ print(f"First group: mean {totals.mean():.2f}, standard deviation {totals.std():
 display(first_group, last_group)
 
 # %% [markdown]
+# **The same answer, the opposite push.** Compare a wrong answer in the right format in the two groups above:
+#
+# | | first group | last group |
+# | --- | --- | --- |
+# | it earns | 1.5 | 1.5 |
+# | mean of its group | 0.92 | 3.0 |
+# | advantage | +0.48 | −1.62 |
+#
+# The reward did not change, the group did. That is why the format is learned first: as long as some completions lack it, it decides who is
+# above the mean. Once all have it, only the sum still differs.
+#
 # ## Before and after
 #
 # The training reward is the number that the model was trained to raise, so a rise alone does not prove a better model. The held-out
@@ -231,8 +238,8 @@ display(first_group, last_group)
 #
 # * *Were these 96 questions lucky?* The p-value says no.
 # * *Was this training lucky?* Other seeds say: perhaps. With two of them the sums gained 3 and 7 points, which chance may explain.
-# * *Does it only begin its answers better?* In part. If `<reasoning>`, the beginning of the example, is written for the original model, it
-#   gets 58 sums right instead of 53. The trained model gets 67.
+# * *Does it only begin its answers better?* In part. We wrote the first tag, `<reasoning>`, for the original model. It then got 58 of 96 sums
+#   right instead of 53. The trained model gets 67.
 #
 # So the recipe teaches the format, and perhaps sums.
 #
@@ -260,8 +267,8 @@ gn.ask(run, ["What is 17 + 25?", "What is 6 + 7?"])
 # %% [markdown]
 # ## Did it work?
 #
-# *It worked* needs two measurements that agree: the reward rose by more than chance (if the steps came in a random order, how often would
-# they rise as steadily?), and the held-out answers are better by a statistical test. If one of them is missing, the sentence says which one. If the model could already do the task, you get a
+# *It worked* needs two measurements that agree: the reward rose by more than chance (the test asks how often shuffled steps would rise as
+# steadily), and the held-out answers are better by a statistical test. If one of them is missing, the sentence says which one. If the model could already do the task, you get a
 # message saying so. That is not a failure.
 
 # %%

@@ -100,7 +100,7 @@ left = [{"selector": "th, td", "props": "text-align: left"}]
 # the loss would push in another direction than the one that we want.
 #
 # A **reward** is any function that turns a completion into a number. Ours gives one point for the right city and half a point
-# for a short answer. Before you look at the table: would *you* have given each of the eight the score that our function gave? (Three of them name the right city and
+# for a short answer. When you read the table, cover the rewards and score the eight yourself first. (Three of them name the right city and
 # then ramble on. They still earn a whole point, because our reward does not look at what follows.)
 
 # %%
@@ -226,30 +226,32 @@ pandas.DataFrame({"token": tokens, "probability": shown.exp(), "log-probability"
 # texts. GRPO changes two things. The model writes the texts itself, and each text gets a weight, which may be negative. A negative weight
 # says: write this less often.
 #
-# **Why does it raise the expected reward, and why subtract the mean?** An example: the right answer has probability $p = 0.2$ and reward 1,
-# the other one reward 0. The expected reward is $p$, so we want to move the weights along $\nabla p$. What does one sample push, on average?
+# **Why does it raise the expected reward, and why subtract the mean?** An example: the right answer has probability $p = 0.2$ and reward 11,
+# the other one reward 10. The expected reward is $10 + p$, so we want to move the weights along $\nabla p$. What does one sample push, on average?
 # (Chain rule: $\nabla \log p = \nabla p / p$, and $\nabla \log (1 - p) = -\nabla p / (1 - p)$.)
 #
-# | sampled | how often | gradient of its log-probability | push with the rewards 1 and 0 | push with the mean, 0.2, subtracted |
+# | sampled | how often | gradient of its log-probability | push with the rewards 11 and 10 | push with the mean, 10.2, subtracted |
 # | --- | --- | --- | --- | --- |
-# | the right answer | 0.2 | 5 ∇p | 1 · 5 ∇p = 5 ∇p | 0.8 · 5 ∇p = 4 ∇p |
-# | the other one | 0.8 | −1.25 ∇p | 0 | −0.2 · −1.25 ∇p = 0.25 ∇p |
+# | the right answer | 0.2 | 5 ∇p | 11 · 5 ∇p = 55 ∇p | 0.8 · 5 ∇p = 4 ∇p |
+# | the other one | 0.8 | −1.25 ∇p | 10 · −1.25 ∇p = −12.5 ∇p | −0.2 · −1.25 ∇p = 0.25 ∇p |
 # | **average** | | | **∇p** | **∇p** |
 #
-# Both average to ∇p, the direction that we want. With the mean subtracted single pushes scatter less (their standard deviation is 1.5
-# instead of 2), so fewer samples are enough ([measured here](a1_algorithms.ipynb)). PPO trains a second model to predict that mean, the
-# *baseline*. GRPO saves that model.
+# Both average to ∇p, the direction that we want. Without the mean every sampled answer becomes more likely, also the wrong one, ten times over, and only the
+# average over many samples saves us: single pushes scatter with a standard deviation of 27. With the mean subtracted only the difference counts, and it is
+# 1.5. (With the rewards 1 and 0 the mean changes less: [a lesson of its own](a1_algorithms.ipynb).) PPO trains a second model to predict that
+# mean, the *baseline*. GRPO needs no such model.
 #
 # **In general** it is one line. Sampling weighs each completion with its $p$, and $p \, \nabla \log p = \nabla p$. So
 # the average of $r \, \nabla \log p$ is $\sum p \, r \, \nabla \log p = \sum r \, \nabla p = \nabla \sum p \, r$, the gradient of the expected
 # reward. Subtracting a constant $b$ changes nothing on average, because probabilities add up to 1: $\sum b \, \nabla p = b \, \nabla 1 = 0$.
+# (The mean of a group of eight contains the completion itself. That makes the average push 7/8 as long, and leaves its direction.)
 # (Here $p$ is that of the whole completion, so the proof is for the sum over its tokens. Dividing by $T_i$ and by the standard deviation are
 # choices of GRPO.)
 #
 # **Which token was good?** GRPO does not know: all tokens of a completion get the same advantage. But the pushes of completions with the
 # same beginning add up. So think of the eight texts as a tree, and add up the advantages of all texts that pass a branch. All eight begin with *The*, and their advantages sum to 0. Where the
 # completions part, they do not: *Canberra* gets +3.26 and *Sydney* −1.89. After *Canberra* the full stop gets +2.31 and the comma +0.95,
-# together the 3.26. Nobody told GRPO which word matters. **The comparison within the group finds it, where the completions part.**
+# together the 3.26. (The eighth text leaves the tree at its second word, with −1.37.) Nobody told GRPO which word matters. **The comparison within the group finds it, where the completions part.**
 #
 # <details><summary>And the division by the length?</summary>
 #
@@ -297,8 +299,7 @@ axes.invert_yaxis()
 # however, they come from a model that no longer exists. Two ideas of PPO handle this.
 #
 # 1. **Ratio.** $\rho = p_{\text{new}} / p_{\text{old}}$ is how much more likely a token is now than when it was sampled. If a token is
-#    now twice as likely, the new model would write it twice as often as it occurs in the old sample. So each occurrence counts twice:
-#    $\rho = 2$. (This is done token by token, which is only approximately right.) The **gain** of a token is $\rho A$, and the loss is minus the
+#    now twice as likely, the new model would write it twice as often. So each occurrence in the old sample counts twice: $\rho = 2$. (This is done token by token, which is only approximately right.) The **gain** of a token is $\rho A$, and the loss is minus the
 #    average gain.
 # 2. **Clipping.** Without it, nothing would stop further steps on the same batch from pushing the same token on and on. Once a token has
 #    moved by more than 20 % in the direction that its advantage asks for, its gain is constant. A constant has the gradient zero, so the
@@ -337,8 +338,8 @@ pandas.DataFrame({**columns, "gain": gain.detach(), "push": push}).round(1)
 # A third part keeps the model near its start. The *Kullback–Leibler divergence* (KL) measures how far two probability distributions are
 # apart: the average of $\log p - \log p_{\text{ref}}$ over what the model samples. It is 0 if they are equal. The *reference* is the model
 # we started with, here the same model with its LoRA switched off. For each token the loss uses $e^d - d - 1$ with
-# $d = \log p_{\text{ref}} - \log p$. On average $-d$ is the KL, but for a single token it may be negative. So we add $e^d - 1$. Its average
-# is 0, so the average stays the KL, and no single token is negative any more (right half of the figure above). TRL also multiplies by
+# $d = \log p_{\text{ref}} - \log p$. On average $-d$ is the KL, but for a single token it may be negative. So we add $e^d - 1$. On average
+# this adds 0, so the mean is still the KL, but now no token's value is below 0 (right half of the figure above). TRL also multiplies by
 # $\rho$ ([arXiv:2512.02556](https://arxiv.org/abs/2512.02556)), which the first GRPO did not.
 #
 # `beta` says what KL costs. With 0 it costs nothing, and many recent recipes do that. With a large value the model stays where it is. The
@@ -354,7 +355,7 @@ pandas.DataFrame({**columns, "gain": gain.detach(), "push": push}).round(1)
 #
 # **The right value is not enough: the gradient must be right too.** The gradient of the KL with respect to the logit of the first token is
 # 0.22. Put into a loss on samples, the plain $-d$ has an average gradient of **0**: it pulls nowhere, and only noise is left.
-# $e^d - d - 1$ has 0.30, which is the gradient of another divergence: of the reference from the model. With $\rho$ in front of it
+# $e^d - d - 1$ has 0.30, which is the gradient of KL(ref ‖ model), the divergence the other way round. With $\rho$ in front of it
 # the average gradient is 0.22, also where $\rho = 1$.
 # </details>
 #

@@ -142,7 +142,7 @@ lab
 # | critical | the trick earns as much as a right answer, always | a completion that lists all answers of the task contains the right one |
 # | warning | it earns a part, or works only sometimes | 30 contains 3, so 30 gets the point where 3 is right; repeated words raise the second reward on and on |
 #
-# Neither says which trick the model will find first. (Read the *critical* rows and the row *repetition is rewarded* first. The others are
+# The severity does not say which trick the model will find first. (Read the *critical* rows and the row *repetition is rewarded* first. The others are
 # details of the same two.)
 #
 # How to read a row, with the first one as the example. *every candidate* is the name of the trick. *4 of 4 such completions score like a
@@ -199,7 +199,7 @@ for when, group in groups.items():
 # | the right answer, in its place | 2 | 2.85 | 4.85 | −0.316 |
 # | a long text without the sum | 0 | 15.75 | 15.75 | +2.071 |
 #
-# So the model is told to write less of the first and more of the second. This is **reward hacking**: it did what you scored, not what you
+# So right answers become less likely, and rambling becomes more likely. This is **reward hacking**: it did what you scored, not what you
 # wanted.
 #
 # Look at the last group again. Two texts answer 22 and 10 and still earn the 2 points, because the 7 is in the reasoning: the finding
@@ -259,7 +259,7 @@ for name in ("before", "after"):
 # bonus for length is dropped, because length is not what you want. `task.format.extract_last` returns the content of the answer
 # tags. You should see that nothing is found any more.
 #
-# One difference to `correctness` remains. This reward wants the number exactly as it is written in the data, and gives 0 to `7.0` for `7`.
+# One difference from `correctness` remains. This reward wants the number exactly as it is written in the data, and gives 0 to `7.0` for `7`.
 
 
 # %%
@@ -285,7 +285,7 @@ fixed
 #
 # For the small model you should see **no signal** without the example: no completion contains a tag, so every total is 0. Training
 # would run to its end with a flat curve and no error. With the example you should see **signal**. In the table by reward, read two
-# columns: *std within groups* says how much the scores of one group differ, before the weight (GRPO learns from nothing else), and *groups with a signal* counts the groups in which that reward differs. Here
+# columns: *std within groups* is the spread of this reward inside a group (times the weight it is its share in the advantages), and *groups with a signal* counts the groups in which that reward differs. Here
 # most of the signal comes from the format: the right answer differs in few groups. A larger model may know the format without an example.
 
 # %%
@@ -307,8 +307,8 @@ display(without_example, with_example)
 #
 # <details><summary>What you should see</summary>
 #
-# In the first step `correctness` and the format differ equally (0.35 each). In the middle most completions have the format, and
-# `correctness` differs twice as much (0.52 against 0.26): now the sum decides. In the curve it rises from about step 9 on. In step 16 all
+# Format and tags rise together: 0.35 + 0.17 = 0.52 against 0.35 for the sum. So in the first step the form decides. In the middle it is
+# 0.26 + 0.08 = 0.34 against 0.52: now the sum decides. In the curve it rises from about step 9 on. In step 16 all
 # totals are 3.5, so every spread is 0, and these prompts have nothing more to teach. The format comes first because only an answer in it
 # can be right: as long as some completions lack it, it decides who is above the mean.
 #
@@ -316,7 +316,7 @@ display(without_example, with_example)
 # small KL does not prove that all is well. (This is one run with one seed. [The quickstart's seeds](../docs/evidence/quickstart_seeds.md)
 # show how much such a gain varies.)
 #
-# The small print says that this comparison would notice a change of 26 points, and the one of the hacked model a change of 10. The test
+# The small print says that this comparison would notice a true change of 26 points, and the comparison of the hacked model one of 10. The test
 # counts only the questions whose grade changed: 62 here and 9 there. The more of them change, the more of that is luck in both directions,
 # and the larger a change must be to stand out.
 # </details>

@@ -154,7 +154,7 @@ with_loophole
 # The finding is *critical*: a completion that names all labels always gets the point. `rewards_for` returns rewards that fit the
 # answers of this task: `exact_text`, which reads the answer from its tags and nothing else, and two rewards for the format. Your
 # second reward stays, with a small weight. You should see that nothing is found any more. (In [Rewards](02_rewards.ipynb) a model found a
-# loophole that its samples contained. Would this one? Only if some of its completions name several moods.)
+# loophole that its samples contained. Would the model find this one? Only if some of its samples name several moods.)
 
 # %%
 rewards = [*gn.rewards.rewards_for(task), short_reason]
@@ -225,7 +225,7 @@ comparison
 # <details><summary>What you should see</summary>
 #
 # Much worse: 14 % were right, because an unlikely token was picked now and then, and nearly half of the answers broke the format. (The 30 %
-# above came from only eight remarks. Either they were easier, or it was too high by chance: 14 % lies just outside its interval.)
+# above came from only eight remarks, and their interval was 17 to 42 %. These eight were easier, or lucky.)
 # After the training about 54 % are right: the gap to the greedy answers shrank from 31 points to 11. Before the training *pass@2* is 26 %.
 # Two independent tries at 14 % would give the same: 1 − 0.86² = 26 %. After the training they would give 1 − 0.46² = 79 %, but *pass@2* is
 # 67 %: the two tries tend to fail on the same remarks. The next section shows on which.
@@ -254,7 +254,7 @@ sampled
 # teaches a label only if at least one of its eight answers has it. The third table counts these groups: 43 of 43 for *positive*, 31 of 38 for
 # *negative*, and only 7 of 15 for *neutral*. The other 8 could not teach it.
 #
-# In the 81 groups of the other moods *neutral* is wrong. There it was written 20 times, with a mean advantage of −0.53, so each of them made it
+# In the 81 groups of the other moods *neutral* is wrong. There it was written 20 times, with a mean advantage of −0.53, so on average these made it
 # less likely. After the training even of the sampled answers to neutral remarks only 2 of 30 are right.
 #
 # (Other causes are possible: *on the first floor* praises nothing and blames nothing.) Exercise 2 gives the mood more rows.
