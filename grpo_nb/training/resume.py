@@ -300,9 +300,12 @@ def rewind(found_run: FoundRun) -> Path:
     for saved_at, folder in best_adapters(run.path):
         if saved_at > step:
             shutil.rmtree(folder)
-    # Folders that were half written when the run was killed, such as a checkpoint.
-    for partial_folder in run.path.rglob(".*.partial-*/"):
-        shutil.rmtree(partial_folder)
+    # What was half written when the run was killed, such as a checkpoint or a file of rows.
+    for leftover in list(run.path.rglob(".*.partial-*")):
+        if leftover.is_dir() and not leftover.is_symlink():
+            shutil.rmtree(leftover)
+        else:
+            leftover.unlink(missing_ok=True)
     # A comparison belongs to the earlier adapter, not to the one that the run will have.
     comparison = run.path / "comparison"
     if comparison.exists():

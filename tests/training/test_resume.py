@@ -279,6 +279,7 @@ def test_resume_refuses_another_training(root: Path, now: dict, told: str) -> No
 def test_rewind_removes_later_files(root: Path) -> None:
     run = make_run(root / "a", steps=6)
     put(run.path / "checkpoints" / ".checkpoint-6.partial-0" / "a", b"")
+    put(run.path / ".metrics.jsonl.partial-0", b"")
     put(run.path / "comparison" / "new", b"")
     put(run.path / "comparison-step-4" / "old", b"of a resume before")
     (write(run.path / "checkpoints", 6) / "manifest.json").unlink()
@@ -292,6 +293,7 @@ def test_rewind_removes_later_files(root: Path) -> None:
         assert [file.name for file in (run.path / "comparison-step-4").iterdir()] == ["new"]
         kept = sorted(folder.name for folder in (run.path / "checkpoints").iterdir())
         assert kept == ["checkpoint-2", "checkpoint-4", "damaged-6"]
+        assert list(run.path.rglob("*partial*")) == []
 
 
 # Two processes, clocks, neighbours, drives.
