@@ -4,6 +4,7 @@ loads.
 
 import dataclasses
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -314,6 +315,26 @@ def test_conversation_of_a_single_prompt_is_not_shared(run: gn.runs.Run) -> None
 def test_ask_without_questions_is_refused(run: gn.runs.Run) -> None:
     with pytest.raises(ValueError, match="questions is empty"):
         gn.ask(run, [])
+
+
+def counted_brevity() -> Callable[..., list[float]]:
+    """Return a reward that remembers its calls, as one with a cache does."""
+    calls: list[int] = []
+
+    def counted(completions: list, **columns: Any) -> list[float]:
+        calls.append(len(completions))
+        return brevity(completions=completions, **columns)
+
+    return counted
+
+
+def test_comparison_by_a_reward_that_remembers_calls_is_kept(
+    run: gn.runs.Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "rewards", [counted_brevity()])
+    shutil.rmtree(run.path / "comparison", ignore_errors=True)
+    gn.compare(run, correct=counted_brevity())
+    assert (run.path / "comparison").is_dir()
 
 
 def test_comparison_that_cannot_be_written_keeps_the_old_one(
