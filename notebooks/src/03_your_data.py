@@ -173,8 +173,13 @@ report
 # what training can improve. A larger model may have little left to learn; the verdict will tell you.
 
 # %%
-gate = gn.baseline(model, tokenizer, task, rewards, settings)
-gate
+gate = gn.baseline(model, tokenizer, task, rewards, settings, prompts=24)
+sampled = pandas.DataFrame({"mood": [row["answer"] for row in gate.rows]})
+sampled["right answers"] = [sum(group) for group in gate.is_right_by_group]
+sampled["groups without one"] = sampled["right answers"].eq(0)
+sampled["groups"] = 1
+display(gate)
+sampled.groupby("mood").sum()[["groups", "right answers", "groups without one"]]
 
 # %% [markdown]
 # ## Train
@@ -242,52 +247,16 @@ comparison = gn.compare(run, task)
 comparison
 
 # %% [markdown]
-# ## Before and after: sampled answers
-#
-# The training scored *sampled* answers, so its effect should be largest there. This comparison samples two answers to each remark at
-# temperature 1. *pass@2* is the share of remarks for which at least one of the two is right.
-#
-# **Predict before you run:** before the training, will the sampled answers be better or worse than the greedy ones?
-#
-# <details><summary>What you should see</summary>
-#
-# Much worse: 14 % were right, because an unlikely token was picked now and then, and nearly half of the answers broke the format. (The 30 %
-# above came from only eight remarks, and their interval was 17 to 42 %. These eight were easier, or lucky.)
-# After the training about 54 % are right: the gap to the greedy answers shrank from 31 points to 11. Before the training *pass@2* is 26 %.
-# Two independent tries at 14 % would give the same: 1 − 0.86² = 26 %. After the training they would give 1 − 0.46² = 79 %, but *pass@2* is
-# 67 %: the two tries tend to fail on the same remarks. The next section shows on which.
-# </details>
-
-# %%
-sampled = gn.compare(run, task, samples=2)
-sampled
-
-# %% [markdown]
 # ## Where it fails
 #
-# One number for all remarks hides *which* answers are wrong. `transcripts()` returns every answer with its grade. The cell shows
+# One number for all remarks hides *which* answers are wrong. `transcripts()` returns every answer with its grade. You see which labels the
+# model gave to each mood, before and after, and what it wrote about two neutral remarks.
 #
-# 1. which labels the model gave to each mood, before and after (greedily),
-# 2. how many sampled answers to each mood were right, before and after,
-# 3. in how many groups of the training at least one of the eight answers was right,
-# 4. how often *neutral* was sampled, right and wrong, and the sum of its advantages,
-# 5. the neutral remarks to which nobody in the group was right: what was sampled there, and its mean advantage,
-# 6. two neutral remarks, and what the model wrote about them.
-#
-# **Predict before you run:** 64 % of the greedy answers are right. Are those spread evenly over the three moods?
+# **Predict before you run:** are the right answers spread evenly over the three moods?
 #
 # <details><summary>What you should see</summary>
 #
-# All *positive* and *negative* remarks are right, and not one *neutral* remark, although the example in the prompt is neutral. Why? A group
-# teaches a label only if at least one of its eight answers has it. The third table counts these groups: 43 of 43 for *positive*, 31 of 38 for
-# *negative*, and only 7 of 15 for *neutral*. The other 8 could not teach it.
-#
-# Is *neutral* pushed down by the remarks of the other moods? Yes: there it was wrong 20 times, and its advantages sum to −10.6. But where it was
-# right, 11 times, they sum to +18.0. So this is not the reason. Look at the 8 groups without a right answer: *positive* (43 times) has a
-# mean advantage of +0.10, and *negative* (15 times) +0.21. These answers are wrong, but in the format. So they are above their group and
-# become more likely. **In a group without a right answer the format decides, and it teaches the wrong label along with it.**
-#
-# (Other causes are possible: *on the first floor* praises nothing and blames nothing.) Exercise 2 gives the mood more rows.
+# All *positive* and *negative* remarks are right, and not one *neutral* remark, although the example in the prompt is neutral.
 #
 # Now read the two remarks. The reason is right (*is a fact*, as in the example of the prompt), and the answer does not follow from it.
 # Nothing asks for a reason that leads to the answer: the reward looks at the answer and at the length of the reason. A reward for the label
@@ -295,30 +264,51 @@ sampled
 # </details>
 
 # %%
-import json
-
-answers, tries = comparison.transcripts(), sampled.transcripts()
-greedy, samples = {}, {}
+answers = comparison.transcripts()
+greedy = {}
 for name in ("before", "after"):
     given = answers[name].map(task.format.extract_last).rename("given")
     given = given.where(given.isin(labels), "none of them")
-    table = pandas.crosstab(answers["answer"], given)
+    table = pandas.crosstab(answers["answer"].rename("mood"), given)
     greedy[name] = table.reindex(columns=[*labels, "none of them"], fill_value=0)
-    samples[name] = pandas.crosstab(tries["answer"], tries[f"{name}_is"].rename("sampled"))
-display(pandas.concat(greedy, axis="columns"), pandas.concat(samples, axis="columns"))
-mood_of = {json.dumps(row["prompt"]): row["answer"] for row in task.train}
-answered = run.completions()
-is_right = answered["exact_text"].eq(1).groupby(answered["prompt"]).max().rename(mood_of)
-groups = is_right.groupby(level=0).agg(["count", "sum"])
-display(groups.set_axis(["groups", "with a right answer"], axis="columns").rename_axis("answer"))
-label = answered["completion"].map(task.format.extract_last).rename("label")
-said = answered[label.eq("neutral")].assign(neutral_is=answered["exact_text"].eq(1))
-display(said.groupby("neutral_is")["advantage"].agg(["count", "sum"]).rename_axis("'neutral' right"))
-nobody = ~answered["exact_text"].eq(1).groupby(answered["prompt"]).transform("any")
-missed = answered[answered["prompt"].map(mood_of).eq("neutral") & nobody]
-display(missed.groupby(label)["advantage"].agg(["count", "mean"]))
+display(pandas.concat(greedy, axis="columns"))
 for row in answers[answers["answer"] == "neutral"].head(2).itertuples():
     print(row.question, "BEFORE:", row.before, "AFTER:", row.after, sep="\n", end="\n\n")
+
+# %% [markdown]
+# ## Why it fails
+#
+# The run has kept every completion of the training with its advantage, so you can look for the reason. Three tables:
+#
+# 1. how many of the sampled answers to each mood were right, in the first, middle and last third of the steps,
+# 2. in how many groups at least one of the eight answers was right,
+# 3. the neutral remarks to which no answer was right: what was answered instead, and the mean advantage of these answers.
+#
+# **Predict before you run:** nobody rewards the answer *positive* to a neutral remark. Can its advantage be positive all the same?
+#
+# <details><summary>What you should see</summary>
+#
+# TODO
+# </details>
+
+# %%
+import json
+
+mood_of = {json.dumps(row["prompt"]): row["answer"] for row in task.train}
+tried = run.completions()
+tried["mood"] = tried["prompt"].map(mood_of)
+tried["right"] = tried["exact_text"].eq(1)
+tried["answered"] = tried["completion"].map(task.format.extract_last)
+thirds = pandas.cut(tried["step"], 3, labels=["first third", "middle", "last third"])
+shares = tried.pivot_table("right", "mood", thirds, aggfunc="mean", observed=True)
+display(shares.map("{:.0%}".format).rename_axis(columns="right answers"))
+
+taught = tried.groupby(["step", "prompt"])["right"].transform("any")
+first_of_group = tried.drop_duplicates(["step", "prompt"])["mood"]
+display(pandas.crosstab(first_of_group, taught.rename("a right answer in the group")))
+
+untaught = tried[tried["mood"].eq("neutral") & ~taught]
+display(untaught.groupby("answered")["advantage"].agg(["count", "mean"]).round(2))
 
 # %% [markdown]
 # ## Did it work?
@@ -326,18 +316,15 @@ for row in answers[answers["answer"] == "neutral"].head(2).itertuples():
 # *It worked* needs three measurements that agree: the answers are better by a test, they are clearly above the majority-class baseline,
 # and the reward rose. If one is missing, the sentence says which one.
 #
-# For the small model you should see *It worked* twice. That is true, and it is not the whole story: the tables above show that the
-# model never answers *neutral* greedily. A clear verdict on the average does not replace a look at the parts.
+# For the small model you should see *It worked*. That is true, and it is not the whole story: the tables above show that the
+# model never answers *neutral*. A clear verdict on the average does not replace a look at the parts.
 
 # %%
 assert sum(task.dropped.values()) >= 4 or DATA != "reviews.csv", f"left out: {task.dropped}"
 assert not with_loophole.ok
 assert report.ok, report.summary
 assert run.status == "finished", run.status_sentence
-print("GREEDY ANSWERS")
 print(run.outcome(comparison))
-print("\nSAMPLED ANSWERS")
-print(run.outcome(sampled))
 
 # %% [markdown]
 # ## If something goes wrong

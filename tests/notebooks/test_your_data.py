@@ -64,15 +64,22 @@ def test_run_of_two_steps_claims_no_gain(notebook: nbformat.NotebookNode) -> Non
     comparison = text_of(cell_with(notebook, "comparison = gn.compare("))
     assert "Always answering 'positive' would get 35.7%" in comparison
     verdict = printed(cell_with(notebook, "run.outcome("))
-    assert verdict.startswith("GREEDY ANSWERS\nNo gain is shown: ")
+    assert verdict.startswith("No gain is shown: ")
     assert "fewer than 5 logged steps are too few" in " ".join(verdict.split())
 
 
 @only_published
-def test_greedy_and_sampled_answers_clear_the_baseline(notebook: nbformat.NotebookNode) -> None:
+def test_greedy_answers_clear_the_baseline(notebook: nbformat.NotebookNode) -> None:
     assert text_of(cell_with(notebook, "gate = gn.baseline(")).startswith("Signal")
-    greedy, sampled = printed(cell_with(notebook, "run.outcome(")).split("\n\n")[:2]
-    assert greedy.startswith("GREEDY ANSWERS\nIt worked.")
-    assert "Always answering 'positive' would get 35.7%" in greedy
-    assert sampled.startswith("SAMPLED ANSWERS\nIt worked.")
-    assert "Always answering 'positive' would get 35.7%" in sampled
+    verdict = printed(cell_with(notebook, "run.outcome("))
+    assert verdict.startswith("It worked.")
+    assert "Always answering 'positive' would get 35.7%" in verdict
+
+
+@only_published
+def test_reason_of_the_failure_is_shown(notebook: nbformat.NotebookNode) -> None:
+    before = text_of(cell_with(notebook, "gate = gn.baseline("))
+    assert "groups without one" in before
+    reason = text_of(cell_with(notebook, "untaught = "))
+    for mood in ("negative", "neutral", "positive"):
+        assert mood in reason
