@@ -128,7 +128,7 @@ completions = sample(8)
 texts = tokenizer.batch_decode(completions, skip_special_tokens=True)
 rewards = torch.tensor([reward(text) for text in texts])
 table = pandas.DataFrame({"reward": rewards, "completion": texts})
-table.style.format(precision=1).set_table_styles(left)
+table.style.format(precision=1, escape="html").set_table_styles(left)
 
 # %% [markdown]
 # ## 2. Advantages
@@ -167,7 +167,8 @@ print(f"completion 0: ({rewards[0]:.1f} - {mean:.4f}) / {std:.4f} = {advantages[
 print("a group in which all rewards are 1.5:", advantages_of(torch.full((8,), 1.5)).tolist())
 table = pandas.DataFrame({"reward": rewards, "advantage": advantages, "completion": texts})
 table = table.sort_values("advantage", ascending=False)
-table.style.format({"reward": "{:.1f}", "advantage": "{:+.2f}"}).set_table_styles(left)
+numbers = {"reward": "{:.1f}", "advantage": "{:+.2f}"}
+table.style.format(numbers, escape="html").set_table_styles(left)
 
 # %% [markdown]
 # ## 3. How likely was each completion?
@@ -283,9 +284,9 @@ branches |= {city: "   └─ Canberra", f"{city}.": "      ├─ .", f"{city},
 passes = [torch.tensor([text.startswith(part) for text in texts]) for part in branches]
 labels = [f"{name:27}{chosen.sum():2} of 8" for name, chosen in zip(branches.values(), passes)]
 sums = [advantages[chosen].sum().item() for chosen in passes]
-look = {"xmargin": 0.15, "title": "Sum of the advantages of all completions that pass here"}
+look = {"xmargin": 0.25, "title": "Sum of the advantages of all completions that pass here"}
 figure, axes = plt.subplots(figsize=(6, 2.8), subplot_kw=look)
-bars = axes.barh(range(6), sums, color=["#009E73" if value > 0 else "#D55E00" for value in sums])
+bars = axes.barh(range(6), sums, color=["#008A65" if value > 0 else "#C75800" for value in sums])
 axes.bar_label(bars, [f"{value:+.2f}" for value in sums], padding=4)
 axes.set_yticks(range(6), labels, fontfamily="monospace")
 axes.invert_yaxis()
@@ -428,7 +429,7 @@ has_gained_enough = torch.where(advantages[:, None] > 0, ratio > 1.2, ratio < 0.
 print(f"{has_gained_enough.sum()} of {mask.sum():.0f} tokens would be clipped in the next step")
 change = ((log_probs - old) * mask).sum(dim=1).detach()
 order = advantages.argsort()  # the best last, because barh begins at the bottom
-colours = ["#D55E00" if advantages[i] < 0 else "#009E73" for i in order]
+colours = ["#C75800" if advantages[i] < 0 else "#008A65" for i in order]
 short = [text if len(text) <= 42 else f"{text[:41]}…" for text in texts]
 figure, axes = plt.subplots(figsize=(7, 3.4))
 bars = axes.barh(range(8), change[order], color=colours)
@@ -547,9 +548,9 @@ for step in range(STEPS):
     history.append(torch.stack([rewards.mean(), kl, rewards.std()]).tolist())
 names = ["mean reward", "KL per token (nats)", "standard deviation"]
 history = pandas.DataFrame(history, range(1, STEPS + 1), names)
-axes = history.plot(style=["o-", "s--", "^:"], color=["#0072B2", "#C4600A", "#767676"])
-axes.set(xlabel="step", ylim=(0, 1.6))
-axes.legend(frameon=False)
+axes = history.plot(style=["o-", "s--", "^:"], color=["#007FC6", "#C75800", "#797979"])
+axes.set(xlabel="step", ylim=(-0.05, 1.6))
+axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
 print("The last group:", *texts, sep="\n")
 
 # %% [markdown]
@@ -588,7 +589,7 @@ print("It worked." if agrees and last > first else "It did not work this time: t
 # | --- | --- | --- |
 # | other completions than the text describes | another processor or version rounds differently, so sampling takes another path | nothing: the argument is the same, the numbers are yours |
 # | all rewards of the first group are equal | then there is nothing to learn from this group | another `SEED` |
-# | gradients differ by more than 1e-4 | a cell was run twice, so the LoRA is no longer where the trainer started | restart the kernel and run all cells from the top |
+# | gradients differ by more than 0.0001 | a cell was run twice, so the LoRA is no longer where the trainer started | restart the kernel and run all cells from the top |
 #
 # ## Exercises
 #

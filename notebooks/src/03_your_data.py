@@ -173,7 +173,7 @@ report
 # what training can improve. A larger model may have little left to learn; the verdict will tell you.
 
 # %%
-gate = gn.baseline(model, tokenizer, task, rewards, settings, prompts=24)
+gate = gn.baseline(model, tokenizer, task, rewards, settings, prompts=60)
 sampled = pandas.DataFrame({"mood": [row["answer"] for row in gate.rows]})
 sampled["right answers"] = [sum(group) for group in gate.is_right_by_group]
 sampled["groups without one"] = sampled["right answers"].eq(0)

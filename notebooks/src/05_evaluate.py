@@ -138,8 +138,9 @@ display(before, after)
 # %%
 answers = comparison.transcripts()
 columns = ["change", "question", "answer", "before", "after"]
-wrapped = [{"selector": "td", "props": "text-align: left; white-space: pre-wrap"}]
-answers[columns].head(8).style.hide(axis="index").set_table_styles(wrapped)
+wrapped = [{"selector": "th, td", "props": "text-align: left; white-space: pre-wrap"}]
+shown = answers[columns].head(8).style.format(escape="html")
+shown.hide(axis="index").set_table_styles(wrapped)
 
 # %% [markdown]
 # ## Memory is not skill

@@ -208,8 +208,8 @@ else:
 #
 # <details><summary>Answer</summary>
 #
-# The last line of the card: *holds ... % of the training's change*. It is below 100 % because each weight is rounded once to 16 bit. If
-# it were much lower, the export would have refused that data type.
+# *The merged weights hold ... % of the training's change.* Each weight is rounded once to 16 bit, and that costs a little, so the share is
+# only close to 100 %. If it were much lower, the export would have refused that data type.
 # </details>
 #
 # ## Next
