@@ -55,10 +55,10 @@ TRAINING_PACKAGES = (
     "accelerate",
     "datasets",
     "PyYAML",
+    # For weights in 4 bit and optimizers in 8 bit.
+    "bitsandbytes",
     *KIT_PACKAGES,
 )
-#: Optimizers of bitsandbytes whose names do not end in "bit".
-BITSANDBYTES_OPTIMIZERS = ("ademamix", "rmsprop_bnb")
 #: Fields of run.json that origin.json has as they are.
 UNCHANGED_FIELDS = (
     "format_version",
@@ -71,9 +71,11 @@ UNCHANGED_FIELDS = (
     "base",
     "reference",
 )
-#: Arguments that train.py sets itself, or that mean something on this machine only.
+#: Arguments that train.py sets itself, or that mean something on this machine only. Without vLLM,
+#: which needs packages of its own, a folder trains anywhere.
 NOT_IN_RUN_YAML = {
     "generation_batch_size",
+    "use_vllm",
     "use_cpu",
     "dataloader_pin_memory",
 }
@@ -134,7 +136,6 @@ def write(
         )
     reward_functions = _rewards_of(run, rewards)
     trainer_arguments = _trainer_arguments(run)
-    requirements = _requirements(run, trainer_arguments)
     revision = None if model == COPIED_BASE else _cached_revision(run, model)
     with staged_folder(target) as staged:
         # 2. Write the rewards and prove them. Most refusals come from them, and copying the base
@@ -158,10 +159,9 @@ def write(
                 run_name=run.name,
                 settings=run.settings,
                 version=__version__,
-                requirements=requirements,
+                requirements=_requirements(),
                 model=model,
                 bnpo_note=BNPO_BECOMES_DAPO,
-                has_vllm=trainer_arguments.get("use_vllm", False),
             )
             (staged / name).write_text(text, "utf-8")
         # 4. Refuse secrets, because the folder is made to be sent to other machines.
@@ -368,17 +368,10 @@ def _write_origin(staged: Path, run: Run, trainer_arguments: dict[str, Any], *, 
     write_json(staged / "origin.json", origin)
 
 
-def _requirements(run: Run, trainer_arguments: dict[str, Any]) -> list[str]:
+def _requirements() -> list[str]:
     """Return the packages that train.py needs: TRL_VERSION, all others as installed here."""
-    packages = list(TRAINING_PACKAGES)
-    # Most optimizers of bitsandbytes are called as adamw_8bit and paged_adamw_32bit.
-    optimizer = trainer_arguments["optim"]
-    is_of_bitsandbytes = optimizer.endswith("bit") or optimizer in BITSANDBYTES_OPTIMIZERS
-    if run.settings.load_in_4bit or is_of_bitsandbytes:
-        packages.append("bitsandbytes")
-    trl = "trl[vllm]" if trainer_arguments.get("use_vllm") else "trl"
-    requirements = [f"{trl}=={TRL_VERSION}"]
-    for name in packages:
+    requirements = [f"trl=={TRL_VERSION}"]
+    for name in TRAINING_PACKAGES:
         # A local version such as 2.9.1+cpu is not on the package index.
         version = importlib.metadata.version(name).partition("+")[0]
         requirements.append(f"{name}=={version}")
