@@ -39,7 +39,7 @@ from grpo_nb.scaleout.project import (
 )
 from grpo_nb.scaleout.reward_source import NotPortable, write_rewards
 from grpo_nb.scoring.record import rebuild_reward
-from grpo_nb.scoring.scores import first_step_state, make_batch
+from grpo_nb.scoring.scores import make_batch
 from grpo_nb.training.run_start import BASE_REFERENCE, GENERATION
 
 #: TRL's release that train.py is for: the first whose plain trainer takes a step on a CPU. TRL 1.15
@@ -297,15 +297,9 @@ def _require_recorded_scores(
 
     batches = []
     for step in recorded_steps:
-        arguments = make_batch(
-            step["completion"], step["rows"], completion_ids=step["completion_ids"]
+        batches.append(
+            make_batch(step["completion"], step["rows"], completion_ids=step["completion_ids"])
         )
-        trainer_state = {
-            **vars(first_step_state()),
-            "global_step": step["step"] - 1,
-            "max_steps": run.settings.max_steps,
-        }
-        batches.append({"arguments": arguments, "trainer_state": trainer_state})
     script = Path(__file__).with_name("score_child.py")
     try:
         scores = run_script(script, {"folder": str(staged), "batches": batches})
@@ -324,7 +318,7 @@ def _require_recorded_scores(
                 raise NotPortable(
                     f"the reward {name!r} gives other scores in a fresh process (step "
                     f"{step['step']}), so it is not the reward of the run, remembers something "
-                    "or draws random numbers. Make it depend on its arguments only."
+                    "or draws random numbers. Make it depend on completions and columns only."
                 )
 
 

@@ -467,3 +467,14 @@ def test_folder_that_appears_meanwhile_is_kept(
     with pytest.raises(FileExistsError, match="exists, and is kept"):
         gn.scaleout.write(run, target)
     assert [file.name for file in target.iterdir()] == ["theirs"]
+
+
+def test_run_of_an_early_version_without_a_reference_is_written(
+    run: gn.runs.Run, tmp_path: Path
+) -> None:
+    copy = Path(shutil.copytree(run.path, tmp_path / "copy"))
+    info = json.loads((copy / "run.json").read_text())
+    del info["reference"]
+    (copy / "run.json").write_text(json.dumps(info))
+    project = gn.scaleout.write(copy, tmp_path / "folder", rewards=run.rewards)
+    assert values_of(project)["reference"] == "start"
