@@ -203,16 +203,12 @@ def _cached_revision(run: Run, model: str) -> str | None:
 def _rewards_of(run: Run, given: Sequence[RewardFunction] | None) -> list[RewardFunction]:
     """Return the given reward functions, those in memory, or those made from the run's record."""
     rewards = list(given or run.rewards or map(rebuild_reward, run.info["rewards"]))
-    if None in rewards:
+    # A record gives None for a reward of your own.
+    if None in rewards or [reward_name(reward) for reward in rewards] != [*run.weights]:
         raise NotPortable(
-            f"the run {run.name!r} was opened from its folder, which holds only the source text of "
-            "your own rewards. Pass all rewards, as functions and in their order: "
-            "gn.scaleout.write(run, folder, rewards=[...])."
-        )
-    if [reward_name(reward) for reward in rewards] != [*run.weights]:
-        raise ValueError(
-            "these are not the rewards that the run was trained with. Pass the same functions in "
-            f"the same order: {[*run.weights]}."
+            "these are not the rewards that the run was trained with. A run that was opened from "
+            "its folder has only the source text of your own rewards. Pass all functions, in the "
+            f"order {[*run.weights]}: gn.scaleout.write(run, folder, rewards=[...])."
         )
     return rewards
 

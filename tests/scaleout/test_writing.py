@@ -367,7 +367,10 @@ def with_other_scores() -> Callable:
 @pytest.mark.parametrize(
     ("reward", "message"),
     [
-        (with_outer_variable(), "signs uses limit of the function around it"),
+        (
+            with_outer_variable(),
+            "signs is not defined by .*uses variables of the function around it",
+        ),
         (with_own_module(), "process of its own: ModuleNotFoundError: .*'own_helpers'"),
         (with_other_scores(), "'signs' gives other scores .* not the reward of the run"),
     ],
