@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 import grpo_nb as gn
 from grpo_nb.config import arguments
 from grpo_nb.config.arguments import GRPO_CONFIG_FIELDS
-from grpo_nb.config.presets import GPUS, PRESETS
+from grpo_nb.config.presets import PRESETS
 from grpo_nb.machine.gpu import Gpu
+from tests.support.gpus import GPUS
 from tests.support.signatures import text_of
 
 
