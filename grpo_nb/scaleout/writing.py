@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_nb import __version__
-from grpo_nb.config.arguments import PUBLISHING, UNSLOTH_FIELDS
+from grpo_nb.config.arguments import PUBLISHING
 from grpo_nb.config.settings import EMBEDDED_MODEL, Settings
 from grpo_nb.core.files import (
     check_target,
@@ -229,8 +229,7 @@ def _trainer_arguments(run: Run) -> dict[str, Any]:
     size = settings.per_device_train_batch_size
     arguments["steps_per_generation"] = settings.generation_batch_size // size
     public = public_settings(arguments)
-    # The GRPOConfig of TRL alone, which train.py uses, has no arguments of Unsloth.
-    left_out = NOT_IN_RUN_YAML | PUBLISHING | UNSLOTH_FIELDS
+    left_out = NOT_IN_RUN_YAML | PUBLISHING
     return {name: public[name] for name in public if name not in left_out}
 
 

@@ -277,20 +277,6 @@ def test_arguments_that_publish_are_not_written(run: gn.runs.Run, tmp_path: Path
     assert "hub" not in (project.path / "run.yaml").read_text()
 
 
-def test_arguments_of_unsloth_are_not_written(run: gn.runs.Run, tmp_path: Path) -> None:
-    """On a GPU, the effective arguments include them. TRL's own GRPOConfig refuses them."""
-    copy = Path(shutil.copytree(run.path, tmp_path / "copy"))
-    extra = {"unsloth_num_chunks": 4}
-    arguments = run.info["effective"]["arguments"] | extra
-    rewrite(
-        copy / "run.json",
-        settings=run.info["settings"] | {"extra": extra},
-        effective=run.info["effective"] | {"arguments": arguments},
-    )
-    project = gn.scaleout.write(copy, tmp_path / "folder", rewards=run.rewards)
-    assert "unsloth_num_chunks" not in values_of(project)["trainer"]
-
-
 # Refusals
 
 
