@@ -20,7 +20,6 @@ from grpo_nb.core.files import (
     staged_folder,
 )
 from grpo_nb.core.tables import Part, Shown, bold
-from grpo_nb.health.monitor import HealthMonitor
 from grpo_nb.runs.card import is_hub_name, write_model_card
 from grpo_nb.runs.groups import completions_table
 from grpo_nb.runs.rows import (
@@ -164,8 +163,8 @@ def _write_trained_run(target: Path, project: Project, finished: dict[str, Any])
         ValueError: A file of the project is damaged.
     """
     source = project.path
-    damaged_place = " (origin.json or result/)"
-    with naming_damaged(source, damaged_place):
+    run = Run(target)
+    with naming_damaged(source, " (origin.json or result/)"):
         settings = _trained_settings(project, finished["trainer"])
         info = dataclasses.replace(
             project.origin,
@@ -180,31 +179,21 @@ def _write_trained_run(target: Path, project: Project, finished: dict[str, Any])
             effective=None,
         )
         RUN_INFO.validate_python(info.to_dict())
-    run = Run(target)
-    run.write_info(info)
-    weights = run.weights
-    # train.py knows no health rules, so they judge its rows here.
-    health = HealthMonitor(weights=weights, ranges=run.ranges, group_size=settings.num_generations)
-    for logged in read_json_lines(source / "result" / "steps.jsonl"):
-        with naming_damaged(source, damaged_place):
+        run.write_info(info)
+        for logged in read_json_lines(source / "result" / "steps.jsonl"):
             step = operator.index(logged["step"])
             row = tidy_row(logged["logs"], step, settings.max_steps, settings.beta)
             table = None
             # Without this metric the step reused an earlier step's completions.
             if MEAN_LENGTH in row:
-                table = completions_table(logged, step, settings.num_generations, weights)
+                table = completions_table(logged, step, settings.num_generations, run.weights)
                 row |= measure_duplicates(table["completion"], table["group"])
-        alerts = health.update(row)
-        if alerts:
-            row["alerts"] = [alert.to_dict() for alert in alerts]
-        run.write_step(row, table)
+            run.write_step(row, table)
     copy_files(source / "result" / "adapter", target / "adapter", "adapter_*")
     # Without the start adapter, a comparison would credit this run with earlier stages too.
     copy_files(source / "adapter_init", target / "start", "adapter_*")
     # A comparison of the run warns about held-out questions that were trained on.
-    train_file = source / "train.jsonl"
-    with naming_damaged(train_file):
-        questions = [row["question"] for row in read_json_lines(train_file)]
+    questions = [row["question"] for row in read_json_lines(source / "train.jsonl")]
     run.keep_questions(questions, read_json_lines(source / "holdout.jsonl"))
     copy_files(source, target, "chat_template.jinja")
 

@@ -29,7 +29,6 @@ from grpo_nb.models.identity import weights_identity
 from grpo_nb.models.sources import resolve_model
 from grpo_nb.rewards.base import RewardFunction, reward_name
 from grpo_nb.runs.card import public_settings, published_base, without_private_parts
-from grpo_nb.runs.rows import naming_damaged
 from grpo_nb.runs.run_folder import Run, open_run
 from grpo_nb.scaleout.project import (
     BNPO_BECOMES_DAPO,
@@ -216,8 +215,7 @@ def _rewards_of(run: Run, given: Sequence[RewardFunction] | None) -> list[Reward
 def _trainer_arguments(run: Run) -> dict[str, Any]:
     """Return the arguments for TRL's trainer in one process."""
     settings = run.settings
-    with naming_damaged(run.path / "run.json"):
-        arguments = dict(run.info["effective"]["arguments"])
+    arguments = dict(run.info["effective"]["arguments"])
     if settings.loss_type == "bnpo":
         arguments["loss_type"] = "dapo"
     # This changes only memory. In several processes (DDP), the reentrant kind ends in an error.
@@ -243,23 +241,21 @@ def _recorded_steps(run: Run) -> list[dict[str, Any]]:
     metrics_by_step = {row["step"]: row for row in run.rows}
     recorded_steps = []
     for file in sorted(run.start_path.glob("generation_*.json")):
-        with naming_damaged(file):
-            generation = json.loads(file.read_text("utf-8"))
-            GENERATION.validate_python(generation)
+        generation = json.loads(file.read_text("utf-8"))
+        GENERATION.validate_python(generation)
         # TRL counts the steps that are done, and a run counts its steps from 1.
         step = generation["step"] + 1
         if step not in run.steps or step not in metrics_by_step:
             break
         table = run.completions(step)
-        with naming_damaged(run.completions_file(step)):
-            entry = {
-                "step": step,
-                "rows": generation["completion_rows"],
-                "completion": list(table["completion"]),
-                "completion_ids": generation["completion_ids"],
-                "rewards": {name: table[name].tolist() for name in run.weights},
-                "advantages": table["advantage"].tolist(),
-            }
+        entry = {
+            "step": step,
+            "rows": generation["completion_rows"],
+            "completion": list(table["completion"]),
+            "completion_ids": generation["completion_ids"],
+            "rewards": {name: table[name].tolist() for name in run.weights},
+            "advantages": table["advantage"].tolist(),
+        }
         if _losses_are_comparable(run.settings):
             metrics = metrics_by_step[step]
             entry |= {name: metrics[name] for name in ("loss", "grad_norm") if name in metrics}
