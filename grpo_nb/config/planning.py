@@ -149,13 +149,7 @@ class Plan(Shown):
         ]
 
 
-def plan(
-    settings: Settings,
-    task: Any = None,
-    *,
-    model: Any = None,
-    tokenizer: Any = None,
-) -> Plan:
+def plan(settings: Settings, task: Any = None, *, model: Any = None, tokenizer: Any = None) -> Plan:
     """Estimate the memory of a run on this machine, and the disk for its export.
 
     Args:

@@ -193,7 +193,9 @@ def _write_trained_run(target: Path, project: Project, finished: dict[str, Any])
     # Without the start adapter, a comparison would credit this run with earlier stages too.
     copy_files(source / "adapter_init", target / "start", "adapter_*")
     # A comparison of the run warns about held-out questions that were trained on.
-    questions = [row["question"] for row in read_json_lines(source / "train.jsonl")]
+    train_file = source / "train.jsonl"
+    with naming_damaged(train_file):
+        questions = [row["question"] for row in read_json_lines(train_file)]
     run.keep_questions(questions, read_json_lines(source / "holdout.jsonl"))
     copy_files(source, target, "chat_template.jinja")
 
