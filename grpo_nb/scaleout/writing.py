@@ -12,7 +12,7 @@ from typing import Any
 
 from grpo_nb import __version__
 from grpo_nb.config.arguments import PUBLISHING
-from grpo_nb.config.settings import EMBEDDED_MODEL, Settings
+from grpo_nb.config.settings import EMBEDDED_MODEL
 from grpo_nb.core.files import (
     check_target,
     copy_files,
@@ -130,8 +130,8 @@ def write(
         raise FileNotFoundError(
             f"the run {run.name!r} has not kept what it started with: its rows, and a first step "
             "with all completions. A run keeps them if it was trained by gn.train and by this "
-            "version of grpo_nb, with at most 100 MB of rows, logging_steps=1 and whole steps in "
-            "each generation."
+            "version of grpo_nb, with at most 100 MB of rows, logging_steps=1 and without "
+            "steps_per_generation."
         )
     reward_functions = _rewards_of(run, rewards)
     trainer_arguments = _trainer_arguments(run)
@@ -224,8 +224,7 @@ def _trainer_arguments(run: Run) -> dict[str, Any]:
     is_ordered = run.info["task"].get("is_ordered", False)
     arguments.setdefault("shuffle_dataset", not is_ordered)
     # train.py divides sizes of one process among several, and needs no `generation_batch_size`.
-    size = settings.per_device_train_batch_size
-    arguments["steps_per_generation"] = settings.generation_batch_size // size
+    arguments["steps_per_generation"] = settings.gradient_accumulation_steps
     public = public_settings(arguments)
     left_out = NOT_IN_RUN_YAML | PUBLISHING
     return {name: public[name] for name in public if name not in left_out}
@@ -234,10 +233,13 @@ def _trainer_arguments(run: Run) -> dict[str, Any]:
 def _recorded_steps(run: Run) -> list[dict[str, Any]]:
     """Return completions and results of the first steps.
 
-    Empty if the run did not log its first step, or a generation is no whole number of steps.
+    Empty if the run did not log its first step, or if a generation is not the batch of one step.
     """
-    if run.settings.generation_batch_size % run.settings.batch_size:
+    settings = run.settings
+    if settings.generation_batch_size != settings.batch_size:
         return []
+    # bnpo becomes dapo, and they are equal only if a step is one forward pass.
+    has_equal_losses = settings.loss_type != "bnpo" or settings.gradient_accumulation_steps == 1
     metrics_by_step = {row["step"]: row for row in run.rows}
     recorded_steps = []
     for file in sorted(run.start_path.glob("generation_*.json")):
@@ -256,21 +258,11 @@ def _recorded_steps(run: Run) -> list[dict[str, Any]]:
             "rewards": {name: table[name].tolist() for name in run.weights},
             "advantages": table["advantage"].tolist(),
         }
-        if _losses_are_comparable(run.settings):
+        if has_equal_losses:
             metrics = metrics_by_step[step]
             entry |= {name: metrics[name] for name in ("loss", "grad_norm") if name in metrics}
         recorded_steps.append(entry)
     return recorded_steps
-
-
-def _losses_are_comparable(settings: Settings) -> bool:
-    """Return True if a replay of a step has the loss and the gradient that the run recorded."""
-    # bnpo becomes dapo, and they are equal only if a step is one forward pass.
-    if settings.loss_type == "bnpo":
-        return settings.generation_batch_size == settings.per_device_train_batch_size
-    # If a generation serves several steps, TRL shuffles its completions over them. A replayed step
-    # then has other completions, and so another loss.
-    return settings.generation_batch_size == settings.batch_size
 
 
 # The folder
