@@ -185,7 +185,12 @@ def check_names(values: Mapping[str, Any], setting_names: Collection[str]) -> No
     extra = values["extra"] if isinstance(values.get("extra"), Mapping) else {}
     known = SETTABLE.union(setting_names)
     # People paste whole configurations, so all problems are collected first.
-    problems = [_problem_of(name, known) for name in (*values, *extra) if name not in known]
+    problems = []
+    for name in (*values, *extra):
+        if name in _REASON_OF_NAME:
+            problems.append(f"{name!r}: {_REASON_OF_NAME[name]}")
+        elif name not in known:
+            problems.append(f"unknown setting {name!r}{did_you_mean(name, known)}")
     for name, value in extra.items():
         if name in setting_names:
             problems.append(f"{name!r} in extra: it is a setting, write {name}={value!r}")
@@ -198,10 +203,3 @@ def check_names(values: Mapping[str, Any], setting_names: Collection[str]) -> No
     if problems:
         lines = "".join(f"\n- {problem}" for problem in problems)
         raise ValueError(f"Some settings cannot be set as written:{lines}")
-
-
-def _problem_of(name: str, known: Collection[str]) -> str:
-    """Return why neither settings nor `extra` can have a name, and what to write."""
-    if name in _REASON_OF_NAME:
-        return f"{name!r}: {_REASON_OF_NAME[name]}"
-    return f"unknown setting {name!r}{did_you_mean(name, known)}"

@@ -38,12 +38,12 @@ def test_sizes_of_a_path_with_tilde_are_counted(
         "linear_widths",
     )
 
-    def count(name: str) -> dict:
-        counted.append(name)
+    def count(script: Path, request: dict) -> dict:
+        counted.append(request["model"])
         return dict.fromkeys(names, 1)
 
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr(memory, "_count", count)
+    monkeypatch.setattr(memory, "run_script", count)
     assert sizes_of("~/models/own").layers == 1
     sizes_of("owner/~name")
     assert counted == [f"{tmp_path}/models/own", "owner/~name"]
