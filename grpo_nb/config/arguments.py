@@ -64,15 +64,6 @@ GRPO_CONFIG_FIELDS = frozenset(
     weight_decay
     """.split()  # noqa: SIM905 (189 names in 189 lines are no easier to read)
 )
-# Fields that Unsloth adds to GRPOConfig on a GPU (unsloth 2026.10.9, unsloth/models/rl.py, the
-# class template). Its CPU backend leaves TRL's class as it is, which then refuses them. Two are
-# missing: `vllm_sampling_params` is an object that no file of settings can hold, and the kit
-# computes `max_seq_length`.
-UNSLOTH_FIELDS = {
-    "unsloth_num_chunks",
-    "unsloth_logit_chunk_multiplier",
-    "unsloth_grpo_mini_batch",
-}
 _NO_EVALUATION = (
     "TRL's evaluation does not run here, so it would do nothing: the setting is holdout_every, "
     "a held-out curve, and gn.compare(run) compares afterwards"
@@ -146,6 +137,10 @@ _REASONS = {
     "vllm_sampling_params": "sampling is set by temperature, top_p, top_k (0 is off) and "
     "extra={'min_p': ...}, for vLLM too; texts to stop at are "
     "extra={'generation_kwargs': {'stop': [...]}}",
+    # Unsloth adds these to GRPOConfig on a GPU (unsloth 2026.10.9, unsloth/models/rl.py, the class
+    # template).
+    "unsloth_num_chunks unsloth_logit_chunk_multiplier unsloth_grpo_mini_batch": "Unsloth chooses "
+    "it by the memory that is free",
     "tools environment_factory rollout_func": "tools and their loop belong to the task, which also "
     "runs held-out episodes: task.with_tools(...)",
 }
@@ -171,7 +166,7 @@ for _names, _reason in _REASONS.items():
     _REASON_OF_NAME |= dict.fromkeys(_names.split(), _reason)
 
 #: Arguments of GRPOConfig that a user can set: as a setting, or else in `extra`.
-SETTABLE = (GRPO_CONFIG_FIELDS | UNSLOTH_FIELDS) - _REASON_OF_NAME.keys()
+SETTABLE = GRPO_CONFIG_FIELDS - _REASON_OF_NAME.keys()
 
 
 def check_names(values: Mapping[str, Any], setting_names: Collection[str]) -> None:
@@ -190,7 +185,12 @@ def check_names(values: Mapping[str, Any], setting_names: Collection[str]) -> No
     extra = values["extra"] if isinstance(values.get("extra"), Mapping) else {}
     known = SETTABLE.union(setting_names)
     # People paste whole configurations, so all problems are collected first.
-    problems = [_problem_of(name, known) for name in (*values, *extra) if name not in known]
+    problems = []
+    for name in (*values, *extra):
+        if name in _REASON_OF_NAME:
+            problems.append(f"{name!r}: {_REASON_OF_NAME[name]}")
+        elif name not in known:
+            problems.append(f"unknown setting {name!r}{did_you_mean(name, known)}")
     for name, value in extra.items():
         if name in setting_names:
             problems.append(f"{name!r} in extra: it is a setting, write {name}={value!r}")
@@ -203,10 +203,3 @@ def check_names(values: Mapping[str, Any], setting_names: Collection[str]) -> No
     if problems:
         lines = "".join(f"\n- {problem}" for problem in problems)
         raise ValueError(f"Some settings cannot be set as written:{lines}")
-
-
-def _problem_of(name: str, known: Collection[str]) -> str:
-    """Return why neither settings nor `extra` can have a name, and what to write."""
-    if name in _REASON_OF_NAME:
-        return f"{name!r}: {_REASON_OF_NAME[name]}"
-    return f"unknown setting {name!r}{did_you_mean(name, known)}"

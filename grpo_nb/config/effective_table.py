@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_nb.config.arguments import GRPO_CONFIG_FIELDS, UNSLOTH_FIELDS
+from grpo_nb.config.arguments import GRPO_CONFIG_FIELDS
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.tables import Shown, Table, bold, code
 from grpo_nb.machine.gpu import Gpu
@@ -110,13 +110,11 @@ def compare_configurations(
     """
     written = {**vars(settings), **settings.extra}
     defaults = {field.name: field.default for field in dataclasses.fields(trl_only)}
-    # TRL's class does not have the arguments that Unsloth adds to it.
-    defaults |= dict.fromkeys(sorted(UNSLOTH_FIELDS & requested.keys()))
     changed = {}
     arguments = {}
     for name, default in defaults.items():
         value = _plain(getattr(built, name))
-        is_as_in_trl = value == _plain(getattr(trl_only, name, None))
+        is_as_in_trl = value == _plain(getattr(trl_only, name))
         is_untouched = name not in requested and is_as_in_trl
         if name in _NOT_SHOWN or is_untouched:
             continue

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.processes import ChildError, run_script
@@ -85,6 +85,7 @@ class MemoryPart:
         return self.size / 1e9
 
 
+@functools.cache
 def sizes_of(name: str) -> Sizes:
     """Return the sizes of a model.
 
@@ -97,15 +98,13 @@ def sizes_of(name: str) -> Sizes:
     >>> sizes_of("SmolLM2-135M-Instruct").layers
     30
     """
+    if name in PUBLISHED:
+        return Sizes(**PUBLISHED[name])
+    script = Path(__file__).with_name("counting.py")
     try:
-        return Sizes(**(PUBLISHED.get(name) or _count(os.path.expanduser(name))))
+        return Sizes(**run_script(script, {"model": os.path.expanduser(name)}))
     except ChildError as error:
         raise ValueError(f"The sizes of {name!r} cannot be read: {error.last(1)}") from None
-
-
-@functools.cache
-def _count(name: str) -> dict[str, Any]:
-    return run_script(Path(__file__).with_name("counting.py"), {"model": name})
 
 
 def estimate_parts(

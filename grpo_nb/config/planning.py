@@ -14,13 +14,11 @@ from typing import Any
 from grpo_nb.config.counting import count_sizes
 from grpo_nb.config.hardware import ComputeDtype, compute_dtype, has_vllm_engine, vllm_obstacle
 from grpo_nb.config.memory import CPU_BASE, MemoryPart, Sizes, estimate_parts, sizes_of
-from grpo_nb.config.presets import GPUS, PRESETS
 from grpo_nb.config.settings import Settings
 from grpo_nb.config.smaller_settings import line_to_write, savings
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.problems import EnvironmentProblem, warn_user
 from grpo_nb.core.tables import Shown, Table, bold
-from grpo_nb.core.words import require_choice
 from grpo_nb.machine.gpu import Gpu, find_gpu, read_gpu
 from grpo_nb.machine.host import free_memory_bytes
 
@@ -34,8 +32,7 @@ class Plan(Shown):
     gpu: Gpu | None
     """GPU that trains, or None for a CPU."""
     available_gb: float
-    """Memory for the run: what is free, and what its model holds already. On another machine, all
-    memory is assumed to be free."""
+    """Memory for the run: what is free, and what its model holds already."""
     dtype: ComputeDtype
     """Dtype of the numbers that are not quantized."""
     prompt_tokens: int
@@ -152,15 +149,8 @@ class Plan(Shown):
         ]
 
 
-def plan(
-    settings: Settings,
-    task: Any = None,
-    *,
-    model: Any = None,
-    tokenizer: Any = None,
-    machine: str | Gpu | None = None,
-) -> Plan:
-    """Estimate the memory of a run on a machine, and the disk for its export.
+def plan(settings: Settings, task: Any = None, *, model: Any = None, tokenizer: Any = None) -> Plan:
+    """Estimate the memory of a run on this machine, and the disk for its export.
 
     Args:
         settings: Settings of the run.
@@ -169,42 +159,34 @@ def plan(
             built from the configuration, which takes some seconds the first time.
         tokenizer: Measures the prompts of `task`. If one of the two is missing, the longest prompt
             is assumed to have `max_prompt_length` tokens.
-        machine: `cpu` (of this computer), or another machine with all its memory free: `t4`, `l4`,
-            `a100`, `h100` or a `grpo_nb.machine.gpu.Gpu` such as `Gpu("mine", 24.0, (8, 9))`. By
-            default this machine, with the memory that is free now.
 
     Raises:
-        ValueError: The machine is unknown, or the model has no configuration that can be read.
+        ValueError: The model has no configuration that can be read.
 
-    >>> plan(Settings(), machine="t4").fits
+    >>> plan(Settings()).fits
     True
     """
     example = "gn.plan(settings, task, tokenizer=tokenizer)"
     require(example, optional=("task",), settings=settings, task=task)
-    if machine is None:
-        gpu = find_gpu()
-    elif isinstance(machine, Gpu):
-        gpu = machine
-    else:
-        require_choice("machine", machine, PRESETS)
-        gpu = GPUS.get(machine)
-    # `machine="cpu"` is the CPU of this computer.
-    is_another_machine = machine is not None and gpu is not None
+    gpu = find_gpu()
     prompt_tokens = settings.max_prompt_length
     if task is not None and tokenizer is not None:
         # Training drops longer prompts.
         longest = max(task.prompt_lengths(task.train, tokenizer))
         prompt_tokens = min(longest, prompt_tokens)
     sizes = sizes_of(settings.model) if model is None else Sizes(**count_sizes(model))
-    # How another machine would load the model, and what is installed there, is not known.
-    why_not_vllm = None if is_another_machine else _why_not_vllm(settings, gpu, model)
-    if why_not_vllm:
+    why_not_vllm = None
+    if settings.fast_inference and not has_vllm_engine(model):
+        why_not_vllm = vllm_obstacle(settings, gpu)
+        if why_not_vllm is None and model is not None:
+            why_not_vllm = "the model was loaded without vLLM"
+    if why_not_vllm is not None:
         # Plan the run that will happen, not the one that was asked for.
         settings = settings.replace(fast_inference=False)
     return Plan(
         settings=settings,
         gpu=gpu,
-        available_gb=_available_bytes(gpu, model, is_another_machine) / 1e9,
+        available_gb=_available_bytes(gpu, model) / 1e9,
         dtype=compute_dtype(settings, gpu, model),
         prompt_tokens=prompt_tokens,
         sizes=sizes,
@@ -212,30 +194,18 @@ def plan(
     )
 
 
-def _why_not_vllm(settings: Settings, gpu: Gpu | None, model: Any) -> str | None:
-    """Return why vLLM does not generate although it was asked for; None otherwise."""
-    if not settings.fast_inference:
-        return None
-    # A model with an engine can also be planned for the CPU, where no engine runs.
-    if gpu is None or model is None:
-        return vllm_obstacle(settings, gpu)
-    return None if has_vllm_engine(model) else "the model was loaded without vLLM"
-
-
-def _available_bytes(gpu: Gpu | None, model: Any, is_another_machine: bool) -> float:
+def _available_bytes(gpu: Gpu | None, model: Any) -> float:
     """Return the bytes that a run can have: free memory, and what its model holds already."""
     if gpu is None:
         import psutil
 
-        # A model on a GPU, planned for the CPU, holds none of this memory.
-        is_on_cpu = model is not None and model.device.type == "cpu"
-        held_by_model = model.get_memory_footprint() if is_on_cpu else 0
+        held_by_model = 0 if model is None else model.get_memory_footprint()
         # The plan counts Python and its libraries, and those that are loaded already are not free.
         held_by_python = min(psutil.Process().memory_info().rss, CPU_BASE)
         return free_memory_bytes() + held_by_python + held_by_model
     whole = gpu.memory_gib * 2**30
     # An engine does not report how much of its memory it could give back.
-    if is_another_machine or has_vllm_engine(model):
+    if has_vllm_engine(model):
         return whole
     free = read_gpu().free_gib * 2**30
     torch = sys.modules.get("torch")

@@ -1,14 +1,11 @@
-"""Presets of settings for kinds of machines, and the GPUs that they are for.
-
-`plan(machine="t4")` assumes the GPU listed here.
-"""
+"""Presets of settings for kinds of machines."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.words import require_choice
-from grpo_nb.machine.gpu import Gpu, find_gpu
+from grpo_nb.machine.gpu import find_gpu
 
 # Only `cpu` is measured (docs/evidence/quickstart_seeds.md). The others are starting points:
 # learning rates are from published guides, lengths and batches fit by `gn.plan`, and
@@ -70,15 +67,6 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "gradient_accumulation_steps": 1,
         "optim": "adamw_torch_fused",
     },
-}
-
-# The memory is what CUDA can use: less than is printed on the box, and a little different for each
-# driver (an A100 of 40 GB: 39.39 to 39.59 GiB in reports of out-of-memory errors).
-GPUS: Mapping[str, Gpu] = {
-    "t4": Gpu("Tesla T4", 14.56, (7, 5)),
-    "l4": Gpu("NVIDIA L4", 22.03, (8, 9)),
-    "a100": Gpu("NVIDIA A100-SXM4-40GB", 39.39, (8, 0)),
-    "h100": Gpu("NVIDIA H100 80GB HBM3", 79.1, (9, 0)),
 }
 
 

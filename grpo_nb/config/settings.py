@@ -142,7 +142,7 @@ class Settings:
     run_root: str = "runs"
     """Folder in which each run gets a folder."""
     extra: dict[str, JsonValue] = Field(default_factory=dict)
-    """Further arguments of TRL's `GRPOConfig` and Unsloth's, with values that JSON has."""
+    """Further arguments of TRL's `GRPOConfig`, with values that JSON has."""
 
     def __post_init__(self) -> None:
         arguments.check_names({"extra": self.extra}, _setting_names())
@@ -223,9 +223,4 @@ def _sentences(error: ValidationError) -> Iterable[str]:
             yield str(detail["ctx"]["error"])
             continue
         name = ".".join(map(str, detail["loc"]))
-        message = detail["msg"]
-        if name.startswith("warmup_steps"):
-            # pydantic reports one problem for each of the two types.
-            name = "warmup_steps"
-            message = "Input should be a whole number of steps, or a share below 1"
-        yield f"{name} = {detail['input']!r:.80}: {message}."
+        yield f"{name} = {detail['input']!r:.80}: {detail['msg']}."

@@ -20,7 +20,6 @@ from grpo_nb.core.files import (
     staged_folder,
 )
 from grpo_nb.core.tables import Part, Shown, bold
-from grpo_nb.health.monitor import HealthMonitor
 from grpo_nb.runs.card import is_hub_name, write_model_card
 from grpo_nb.runs.groups import completions_table
 from grpo_nb.runs.rows import (
@@ -73,15 +72,15 @@ class Project(Shown):
     def run(self) -> Run:
         """The run that was trained in the project, made under `back/` on first use.
 
-        It has the name of the project's folder. If the project is trained again, the run of the
-        earlier training stays in `back/`, with the time of its start after its name.
+        It has the name of the project's folder.
 
         Raises:
             FileNotFoundError: No training was finished in the project, or a file is missing.
+            FileExistsError: `back/` has the run of an earlier training.
             ValueError: A file is damaged.
         """
-        # 1. Check the results. Links are refused once more, because the results may have been
-        # copied into the project since it was opened.
+        # Links are refused once more, because the results may have been copied into the project
+        # since it was opened.
         _refuse_links_in_project(self.path)
         missing = [name for name in RUN_FILES if not (self.path / name).is_file()]
         if missing:
@@ -93,28 +92,24 @@ class Project(Shown):
         with naming_damaged(finished_file):
             finished = json.loads(finished_file.read_text("utf-8"))
             started = finished["started"]
-        # 2. Find the run of this training if it was made earlier, or make it. A run is known by the
-        # start of its training, because file times are of the clocks of two machines.
         run = Run(self.path / "back" / self.path.resolve().name)
-        earlier_path = _find_earlier_run(run.path, started)
-        if earlier_path is None:
+        if not (run.path / "run.json").is_file():
             with staged_folder(run.path) as staged:
                 _write_trained_run(staged, self, finished)
-                _set_aside(run)
                 put_in_place(staged, run.path)
-        elif earlier_path != run.path:
-            # The project was renamed since, or trained again and its result put back.
-            _set_aside(run)
-            put_in_place(earlier_path, run.path)
-        # 3. Correct the model of the run. If the project was moved, the copy of the base model has
-        # another path now.
+            # Written after the move, because the card shows the name of the run's folder.
+            write_model_card(run)
+        # File times cannot show which training it was, because they are of two machines' clocks.
+        elif run.info["started"] != started:
+            raise FileExistsError(
+                f"{str(run.path)!r} is the run of an earlier training, and is kept. Rename that "
+                "folder, and the new run takes its place."
+            )
+        # If the project was moved, the copy of the base model has another path now.
         if run.settings.model != self.base_model:
             info = read_run_info(run.path / "run.json")
             info.settings["model"] = self.base_model
             run.write_info(info)
-        # 4. Write the card, which shows the name of the run's folder.
-        if earlier_path != run.path:
-            write_model_card(run)
         return open_run(run.path)
 
     @property
@@ -153,28 +148,6 @@ def open_project(folder: str | Path) -> Project:
     return Project(path=path, origin=origin)
 
 
-def _find_earlier_run(path: Path, started: str) -> Path | None:
-    """Return the folder of the run that was started at this time; None if there is none.
-
-    Args:
-        path: Folder for the run, with the project's name of today. It comes first, because another
-            folder may be a copy of it. The others are searched because the project may have been
-            renamed, or trained again.
-        started: Start of the training.
-    """
-    # Hidden folders may be incomplete.
-    for folder in (path, *sorted(path.parent.glob("[!.]*"))):
-        if (folder / "run.json").is_file() and Run(folder).info["started"] == started:
-            return folder
-    return None
-
-
-def _set_aside(run: Run) -> None:
-    """Rename the run of another training, if there is one, so that its name is free."""
-    if (run.path / "run.json").is_file():
-        run.path.rename(run.path.with_name(f"{run.name}-{run.started:%Y-%m-%d_%H-%M-%S}"))
-
-
 def _refuse_links_in_project(folder: Path) -> None:
     """Raise `ValueError` if something that is read or written in a project is a link."""
     # Other entries may hold links, such as those of an environment that was made in the folder.
@@ -190,8 +163,8 @@ def _write_trained_run(target: Path, project: Project, finished: dict[str, Any])
         ValueError: A file of the project is damaged.
     """
     source = project.path
-    damaged_place = " (origin.json or result/)"
-    with naming_damaged(source, damaged_place):
+    run = Run(target)
+    with naming_damaged(source, " (origin.json or result/)"):
         settings = _trained_settings(project, finished["trainer"])
         info = dataclasses.replace(
             project.origin,
@@ -206,24 +179,16 @@ def _write_trained_run(target: Path, project: Project, finished: dict[str, Any])
             effective=None,
         )
         RUN_INFO.validate_python(info.to_dict())
-    run = Run(target)
-    run.write_info(info)
-    weights = run.weights
-    # train.py knows no health rules, so they judge its rows here.
-    health = HealthMonitor(weights=weights, ranges=run.ranges, group_size=settings.num_generations)
-    for logged in read_json_lines(source / "result" / "steps.jsonl"):
-        with naming_damaged(source, damaged_place):
+        run.write_info(info)
+        for logged in read_json_lines(source / "result" / "steps.jsonl"):
             step = operator.index(logged["step"])
             row = tidy_row(logged["logs"], step, settings.max_steps, settings.beta)
             table = None
             # Without this metric the step reused an earlier step's completions.
             if MEAN_LENGTH in row:
-                table = completions_table(logged, step, settings.num_generations, weights)
+                table = completions_table(logged, step, settings.num_generations, run.weights)
                 row |= measure_duplicates(table["completion"], table["group"])
-        alerts = health.update(row)
-        if alerts:
-            row["alerts"] = [alert.to_dict() for alert in alerts]
-        run.write_step(row, table)
+            run.write_step(row, table)
     copy_files(source / "result" / "adapter", target / "adapter", "adapter_*")
     # Without the start adapter, a comparison would credit this run with earlier stages too.
     copy_files(source / "adapter_init", target / "start", "adapter_*")

@@ -97,14 +97,6 @@ class RewardSource:
         module = getattr(value, "__module__", None) or ""
         own_name = getattr(value, "__name__", "")
         if isinstance(value, types.ModuleType):
-            # Refused here, because the fresh process would not notice: it finds the file too, if it
-            # is installed in editable mode.
-            if not is_installed(own_name):
-                raise NotPortable(
-                    f"{own_name} is a file of your own, which does not exist elsewhere. Import its "
-                    "functions by name, outside of the reward, and their source is written along: "
-                    f"from {own_name} import NAME."
-                )
             self._add_import(name, f"import {own_name}")
         elif callable(value) and not is_installed(module):
             self._add_function(name, value)
@@ -185,14 +177,12 @@ def portable_source(name: str, function: Callable[..., Any]) -> str:
     unwrapped = inspect.unwrap(function)
     code = getattr(unwrapped, "__code__", None)
     has_own_def = code is not None and code.co_name == name and name.isidentifier()
-    if not has_own_def:
+    if not has_own_def or code.co_freevars:
         raise NotPortable(
-            f"{name} is not defined by def {name}(...): it is a class, an object, a lambda or a "
-            f"renamed function. {PORTABLE_REWARD}"
+            f"{name} is not defined by def {name}(...) alone: it is a class, an object, a lambda, "
+            "a renamed function, or one that uses variables of the function around it. "
+            f"{PORTABLE_REWARD}"
         )
-    if code.co_freevars:
-        outer_names = ", ".join(code.co_freevars)
-        raise NotPortable(f"{name} uses {outer_names} of the function around it. {PORTABLE_REWARD}")
     try:
         source = inspect.getsource(unwrapped)
     except OSError as error:
@@ -205,9 +195,7 @@ def is_installed(module: str) -> bool:
     package = module.partition(".")[0]
     if package == PACKAGE_FOLDER.name or package in sys.stdlib_module_names:
         return True
-    loaded = sys.modules.get(package)
-    # A namespace package, such as google, has folders but no file.
-    file = getattr(loaded, "__file__", None) or str(getattr(loaded, "__path__", ""))
+    file = getattr(sys.modules.get(package), "__file__", None) or ""
     # Debian's own Python installs packages into dist-packages.
     return "site-packages" in file or "dist-packages" in file
 

@@ -1,13 +1,11 @@
 """Score recorded completions with the rewards.py of a folder.
 
 `grpo_nb.core.processes.run_script` runs this script in a process of its own, which imports nothing
-of grpo_nb except the copies in the folder.
+of grpo_nb except the copy in the folder.
 """
 
-import math
 import os
 import sys
-import types
 
 
 def answer(request):
@@ -18,19 +16,11 @@ def answer(request):
     sys.path.insert(0, folder)
     from rewards import REWARDS
 
+    # Only now, because rewards.py puts the copy of grpo_nb on the path.
+    from grpo_nb.scoring.scores import call_reward, to_floats
+
     scores = []
     for batch in request["batches"]:
-        scores.append([_scores(reward, batch) for reward in REWARDS])
+        count = len(batch["completions"])
+        scores.append([to_floats(call_reward(reward, batch), count) for reward in REWARDS])
     return scores
-
-
-def _scores(reward, batch):
-    """Return the scores of one reward for one batch."""
-    output = reward(
-        **batch["arguments"],
-        # TRL passes the state of its trainer, and two functions for logging.
-        trainer_state=types.SimpleNamespace(**batch["trainer_state"]),
-        log_extra=lambda column, values: None,
-        log_metric=lambda name, value: None,
-    )
-    return [math.nan if score is None else float(score) for score in output]

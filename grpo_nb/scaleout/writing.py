@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from grpo_nb import __version__
-from grpo_nb.config.arguments import PUBLISHING, UNSLOTH_FIELDS
-from grpo_nb.config.settings import EMBEDDED_MODEL, Settings
+from grpo_nb.config.arguments import PUBLISHING
+from grpo_nb.config.settings import EMBEDDED_MODEL
 from grpo_nb.core.files import (
     check_target,
     copy_files,
@@ -29,7 +29,6 @@ from grpo_nb.models.identity import weights_identity
 from grpo_nb.models.sources import resolve_model
 from grpo_nb.rewards.base import RewardFunction, reward_name
 from grpo_nb.runs.card import public_settings, published_base, without_private_parts
-from grpo_nb.runs.rows import naming_damaged
 from grpo_nb.runs.run_folder import Run, open_run
 from grpo_nb.scaleout.project import (
     BNPO_BECOMES_DAPO,
@@ -39,7 +38,7 @@ from grpo_nb.scaleout.project import (
 )
 from grpo_nb.scaleout.reward_source import NotPortable, write_rewards
 from grpo_nb.scoring.record import rebuild_reward
-from grpo_nb.scoring.scores import first_step_state, make_batch
+from grpo_nb.scoring.scores import make_batch
 from grpo_nb.training.run_start import BASE_REFERENCE, GENERATION
 
 #: TRL's release that train.py is for: the first whose plain trainer takes a step on a CPU. TRL 1.15
@@ -55,10 +54,10 @@ TRAINING_PACKAGES = (
     "accelerate",
     "datasets",
     "PyYAML",
+    # For weights in 4 bit and optimizers in 8 bit.
+    "bitsandbytes",
     *KIT_PACKAGES,
 )
-#: Optimizers of bitsandbytes whose names do not end in "bit".
-BITSANDBYTES_OPTIMIZERS = ("ademamix", "rmsprop_bnb")
 #: Fields of run.json that origin.json has as they are.
 UNCHANGED_FIELDS = (
     "format_version",
@@ -71,9 +70,11 @@ UNCHANGED_FIELDS = (
     "base",
     "reference",
 )
-#: Arguments that train.py sets itself, or that mean something on this machine only.
+#: Arguments that train.py sets itself, or that mean something on this machine only. Without vLLM,
+#: which needs packages of its own, a folder trains anywhere.
 NOT_IN_RUN_YAML = {
     "generation_batch_size",
+    "use_vllm",
     "use_cpu",
     "dataloader_pin_memory",
 }
@@ -129,12 +130,11 @@ def write(
         raise FileNotFoundError(
             f"the run {run.name!r} has not kept what it started with: its rows, and a first step "
             "with all completions. A run keeps them if it was trained by gn.train and by this "
-            "version of grpo_nb, with at most 100 MB of rows, logging_steps=1 and whole steps in "
-            "each generation."
+            "version of grpo_nb, with at most 100 MB of rows, logging_steps=1 and without "
+            "steps_per_generation."
         )
     reward_functions = _rewards_of(run, rewards)
     trainer_arguments = _trainer_arguments(run)
-    requirements = _requirements(run, trainer_arguments)
     revision = None if model == COPIED_BASE else _cached_revision(run, model)
     with staged_folder(target) as staged:
         # 2. Write the rewards and prove them. Most refusals come from them, and copying the base
@@ -158,10 +158,9 @@ def write(
                 run_name=run.name,
                 settings=run.settings,
                 version=__version__,
-                requirements=requirements,
+                requirements=_requirements(),
                 model=model,
                 bnpo_note=BNPO_BECOMES_DAPO,
-                has_vllm=trainer_arguments.get("use_vllm", False),
             )
             (staged / name).write_text(text, "utf-8")
         # 4. Refuse secrets, because the folder is made to be sent to other machines.
@@ -203,16 +202,12 @@ def _cached_revision(run: Run, model: str) -> str | None:
 def _rewards_of(run: Run, given: Sequence[RewardFunction] | None) -> list[RewardFunction]:
     """Return the given reward functions, those in memory, or those made from the run's record."""
     rewards = list(given or run.rewards or map(rebuild_reward, run.info["rewards"]))
-    if None in rewards:
+    # A record gives None for a reward of your own.
+    if None in rewards or [reward_name(reward) for reward in rewards] != [*run.weights]:
         raise NotPortable(
-            f"the run {run.name!r} was opened from its folder, which holds only the source text of "
-            "your own rewards. Pass all rewards, as functions and in their order: "
-            "gn.scaleout.write(run, folder, rewards=[...])."
-        )
-    if [reward_name(reward) for reward in rewards] != [*run.weights]:
-        raise ValueError(
-            "these are not the rewards that the run was trained with. Pass the same functions in "
-            f"the same order: {[*run.weights]}."
+            "these are not the rewards that the run was trained with. A run that was opened from "
+            "its folder has only the source text of your own rewards. Pass all functions, in the "
+            f"order {[*run.weights]}: gn.scaleout.write(run, folder, rewards=[...])."
         )
     return rewards
 
@@ -220,8 +215,7 @@ def _rewards_of(run: Run, given: Sequence[RewardFunction] | None) -> list[Reward
 def _trainer_arguments(run: Run) -> dict[str, Any]:
     """Return the arguments for TRL's trainer in one process."""
     settings = run.settings
-    with naming_damaged(run.path / "run.json"):
-        arguments = dict(run.info["effective"]["arguments"])
+    arguments = dict(run.info["effective"]["arguments"])
     if settings.loss_type == "bnpo":
         arguments["loss_type"] = "dapo"
     # This changes only memory. In several processes (DDP), the reentrant kind ends in an error.
@@ -230,56 +224,45 @@ def _trainer_arguments(run: Run) -> dict[str, Any]:
     is_ordered = run.info["task"].get("is_ordered", False)
     arguments.setdefault("shuffle_dataset", not is_ordered)
     # train.py divides sizes of one process among several, and needs no `generation_batch_size`.
-    size = settings.per_device_train_batch_size
-    arguments["steps_per_generation"] = settings.generation_batch_size // size
+    arguments["steps_per_generation"] = settings.gradient_accumulation_steps
     public = public_settings(arguments)
-    # The GRPOConfig of TRL alone, which train.py uses, has no arguments of Unsloth.
-    left_out = NOT_IN_RUN_YAML | PUBLISHING | UNSLOTH_FIELDS
+    left_out = NOT_IN_RUN_YAML | PUBLISHING
     return {name: public[name] for name in public if name not in left_out}
 
 
 def _recorded_steps(run: Run) -> list[dict[str, Any]]:
     """Return completions and results of the first steps.
 
-    Empty if the run did not log its first step, or a generation is no whole number of steps.
+    Empty if the run did not log its first step, or if a generation is not the batch of one step.
     """
-    if run.settings.generation_batch_size % run.settings.batch_size:
+    settings = run.settings
+    if settings.generation_batch_size != settings.batch_size:
         return []
+    # bnpo becomes dapo, and they are equal only if a step is one forward pass.
+    has_equal_losses = settings.loss_type != "bnpo" or settings.gradient_accumulation_steps == 1
     metrics_by_step = {row["step"]: row for row in run.rows}
     recorded_steps = []
     for file in sorted(run.start_path.glob("generation_*.json")):
-        with naming_damaged(file):
-            generation = json.loads(file.read_text("utf-8"))
-            GENERATION.validate_python(generation)
+        generation = json.loads(file.read_text("utf-8"))
+        GENERATION.validate_python(generation)
         # TRL counts the steps that are done, and a run counts its steps from 1.
         step = generation["step"] + 1
         if step not in run.steps or step not in metrics_by_step:
             break
         table = run.completions(step)
-        with naming_damaged(run.completions_file(step)):
-            entry = {
-                "step": step,
-                "rows": generation["completion_rows"],
-                "completion": list(table["completion"]),
-                "completion_ids": generation["completion_ids"],
-                "rewards": {name: table[name].tolist() for name in run.weights},
-                "advantages": table["advantage"].tolist(),
-            }
-        if _losses_are_comparable(run.settings):
+        entry = {
+            "step": step,
+            "rows": generation["completion_rows"],
+            "completion": list(table["completion"]),
+            "completion_ids": generation["completion_ids"],
+            "rewards": {name: table[name].tolist() for name in run.weights},
+            "advantages": table["advantage"].tolist(),
+        }
+        if has_equal_losses:
             metrics = metrics_by_step[step]
             entry |= {name: metrics[name] for name in ("loss", "grad_norm") if name in metrics}
         recorded_steps.append(entry)
     return recorded_steps
-
-
-def _losses_are_comparable(settings: Settings) -> bool:
-    """Return True if a replay of a step has the loss and the gradient that the run recorded."""
-    # bnpo becomes dapo, and they are equal only if a step is one forward pass.
-    if settings.loss_type == "bnpo":
-        return settings.generation_batch_size == settings.per_device_train_batch_size
-    # If a generation serves several steps, TRL shuffles its completions over them. A replayed step
-    # then has other completions, and so another loss.
-    return settings.generation_batch_size == settings.batch_size
 
 
 # The folder
@@ -297,15 +280,9 @@ def _require_recorded_scores(
 
     batches = []
     for step in recorded_steps:
-        arguments = make_batch(
-            step["completion"], step["rows"], completion_ids=step["completion_ids"]
+        batches.append(
+            make_batch(step["completion"], step["rows"], completion_ids=step["completion_ids"])
         )
-        trainer_state = {
-            **vars(first_step_state()),
-            "global_step": step["step"] - 1,
-            "max_steps": run.settings.max_steps,
-        }
-        batches.append({"arguments": arguments, "trainer_state": trainer_state})
     script = Path(__file__).with_name("score_child.py")
     try:
         scores = run_script(script, {"folder": str(staged), "batches": batches})
@@ -324,7 +301,7 @@ def _require_recorded_scores(
                 raise NotPortable(
                     f"the reward {name!r} gives other scores in a fresh process (step "
                     f"{step['step']}), so it is not the reward of the run, remembers something "
-                    "or draws random numbers. Make it depend on its arguments only."
+                    "or draws random numbers. Make it depend on completions and columns only."
                 )
 
 
@@ -368,17 +345,10 @@ def _write_origin(staged: Path, run: Run, trainer_arguments: dict[str, Any], *, 
     write_json(staged / "origin.json", origin)
 
 
-def _requirements(run: Run, trainer_arguments: dict[str, Any]) -> list[str]:
+def _requirements() -> list[str]:
     """Return the packages that train.py needs: TRL_VERSION, all others as installed here."""
-    packages = list(TRAINING_PACKAGES)
-    # Most optimizers of bitsandbytes are called as adamw_8bit and paged_adamw_32bit.
-    optimizer = trainer_arguments["optim"]
-    is_of_bitsandbytes = optimizer.endswith("bit") or optimizer in BITSANDBYTES_OPTIMIZERS
-    if run.settings.load_in_4bit or is_of_bitsandbytes:
-        packages.append("bitsandbytes")
-    trl = "trl[vllm]" if trainer_arguments.get("use_vllm") else "trl"
-    requirements = [f"{trl}=={TRL_VERSION}"]
-    for name in packages:
+    requirements = [f"trl=={TRL_VERSION}"]
+    for name in TRAINING_PACKAGES:
         # A local version such as 2.9.1+cpu is not on the package index.
         version = importlib.metadata.version(name).partition("+")[0]
         requirements.append(f"{name}=={version}")

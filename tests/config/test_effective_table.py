@@ -15,24 +15,18 @@ class TrlConfig:
     report_to: list[str] = field(default_factory=list)  # its form of "none"
 
 
-@dataclass
-class UnslothConfig(TrlConfig):
-    unsloth_num_chunks: int = -1
-
-
 @pytest.fixture
 def table() -> EffectiveSettings:
-    settings = gn.Settings(extra={"unsloth_num_chunks": 4})
-    requested = {"beta": settings.beta, "unsloth_num_chunks": 4}
-    built = UnslothConfig(beta=0.5, unsloth_num_chunks=4)
-    return compare_configurations(settings, requested, built, TrlConfig(settings.beta))
+    settings = gn.Settings()
+    requested = {"beta": settings.beta, "top_p": settings.top_p}
+    return compare_configurations(settings, requested, TrlConfig(0.5), TrlConfig(settings.beta))
 
 
-def test_argument_of_unsloth_in_extra_is_recorded(table: EffectiveSettings) -> None:
-    assert table.arguments["unsloth_num_chunks"] == 4
+def test_requested_argument_is_recorded(table: EffectiveSettings) -> None:
+    assert table.arguments["top_p"] == 1.0
 
 
-def test_argument_of_unsloth_that_runs_as_asked_has_no_row(table: EffectiveSettings) -> None:
+def test_argument_that_runs_as_asked_has_no_row(table: EffectiveSettings) -> None:
     assert list(table.changed) == ["beta"]
 
 
@@ -42,5 +36,5 @@ def test_requested_setting_that_unsloth_changed_says_so(table: EffectiveSettings
 
 def test_requested_argument_that_trl_alone_changes_names_trl() -> None:
     extra = {"report_to": "none"}
-    table = compare_configurations(gn.Settings(extra=extra), extra, UnslothConfig(), TrlConfig())
+    table = compare_configurations(gn.Settings(extra=extra), extra, TrlConfig(), TrlConfig())
     assert table.changed["report_to"].why == "Changed by TRL or transformers."

@@ -5,8 +5,8 @@ import pytest
 import grpo_nb as gn
 from grpo_nb.config import hardware
 from grpo_nb.config.hardware import compute_dtype, vllm_obstacle
-from grpo_nb.config.presets import GPUS
 from grpo_nb.upstream.unsloth import CPU_BF16_ENV
+from tests.support.gpus import GPUS
 
 DTYPE_OF_GPU = {"t4": "float16", "l4": "bfloat16", "a100": "bfloat16", "h100": "bfloat16"}
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 import grpo_nb as gn
 from grpo_nb.config import memory, planning, presets, smaller_settings
 from grpo_nb.config.memory import Sizes, sizes_of
-from grpo_nb.config.presets import GPUS
 from grpo_nb.config.smaller_settings import memory_advice
 from grpo_nb.machine.gpu import Gpu
+from tests.support.gpus import GPUS, plan_on
 
 
 def gpu_of(memory_gb: float) -> Gpu:
@@ -38,12 +38,12 @@ def test_sizes_of_a_path_with_tilde_are_counted(
         "linear_widths",
     )
 
-    def count(name: str) -> dict:
-        counted.append(name)
+    def count(script: Path, request: dict) -> dict:
+        counted.append(request["model"])
         return dict.fromkeys(names, 1)
 
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr(memory, "_count", count)
+    monkeypatch.setattr(memory, "run_script", count)
     assert sizes_of("~/models/own").layers == 1
     sizes_of("owner/~name")
     assert counted == [f"{tmp_path}/models/own", "owner/~name"]
@@ -51,7 +51,7 @@ def test_sizes_of_a_path_with_tilde_are_counted(
 
 @pytest.mark.parametrize("name", GPUS)
 def test_plan_of_a_preset_fits_its_card(name: str) -> None:
-    plan = gn.plan(gn.preset(name), machine=name)
+    plan = plan_on(GPUS[name], gn.preset(name))
     assert plan.fits
     assert 0 < plan.peak_gb < plan.available_gb
 
@@ -62,13 +62,13 @@ def test_plan_of_a_preset_fits_its_card(name: str) -> None:
 )
 def test_plan_of_less_work_needs_less(name: str, less: dict) -> None:
     settings = gn.preset(name, fast_inference=False)
-    smaller = gn.plan(settings.replace(**less), machine=name)
-    assert smaller.peak_gb < gn.plan(settings, machine=name).peak_gb
+    smaller = plan_on(GPUS[name], settings.replace(**less))
+    assert smaller.peak_gb < plan_on(GPUS[name], settings).peak_gb
 
 
 @pytest.mark.parametrize("name", GPUS)
 def test_plan_peak_is_that_of_the_larger_phase(name: str) -> None:
-    plan = gn.plan(gn.preset(name), machine=name)
+    plan = plan_on(GPUS[name], gn.preset(name))
     sums = {"always": 0.0, "generation": 0.0, "training": 0.0}
     for part in plan.memory_parts:
         sums[part.phase] += part.gb
@@ -78,7 +78,7 @@ def test_plan_peak_is_that_of_the_larger_phase(name: str) -> None:
 
 def test_plan_for_a_cpu_counts_all_prompts_of_a_generation_in_each_pass() -> None:
     settings = gn.preset("cpu", per_device_train_batch_size=8, gradient_accumulation_steps=4)
-    parts = {part.name: part for part in gn.plan(settings, machine="cpu").memory_parts}
+    parts = {part.name: part for part in plan_on(None, settings).memory_parts}
     # TRL shuffles the 32 completions of 4 prompts before it splits them into passes.
     tokens = 8 * settings.max_completion_length + 4 * settings.max_prompt_length
     assert parts["activations"].explanation.startswith(f"{tokens:,} tokens in 30 layers")
@@ -96,14 +96,14 @@ def test_plan_for_a_cpu_counts_all_prompts_of_a_generation_in_each_pass() -> Non
 def test_plan_counts_the_states_of_the_optimizer_that_runs(
     machine: str, optim: str, bytes_per_weight: float
 ) -> None:
-    plan = gn.plan(gn.preset(machine, optim=optim), machine=machine)
+    plan = plan_on(GPUS.get(machine), gn.preset(machine, optim=optim))
     sizes = {part.name: part.size for part in plan.memory_parts}
     lora_weights = sizes["LoRA"] / 4
     assert sizes["optimizer"] == pytest.approx(lora_weights * bytes_per_weight)
 
 
 def test_plan_that_does_not_fit_a_gpu_warns() -> None:
-    plan = gn.plan(gn.preset("h100"), machine=gpu_of(16))
+    plan = plan_on(gpu_of(16), gn.preset("h100"))
     assert plan.fits is False
     with pytest.warns(UserWarning, match=r"needs about .* GB .*16.0 GB free.*What fits: settings"):
         plan.require_fit()
@@ -116,7 +116,7 @@ def test_plan_that_does_not_fit_a_cpu_raises(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("psutil.Process", lambda: loaded)
     message = r"needs about .*; this computer has 3\.7 GB free.*settings.replace\(.*An estimate"
     with pytest.raises(gn.machine.EnvironmentProblem, match=message):
-        gn.plan(gn.preset("cpu"), machine="cpu").require_fit()
+        plan_on(None, gn.preset("cpu")).require_fit()
 
 
 @pytest.fixture
@@ -138,54 +138,8 @@ def test_plan_without_vllm_installed_gives_it_no_share(on_an_l4) -> None:
     assert "asked: vLLM. vLLM is not installed" in repr(plan)
 
 
-def test_plan_for_the_cpu_of_a_gpu_machine_asks_for_free_memory(
-    on_an_l4, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(planning, "free_memory_bytes", lambda: 10**9)
-    assert gn.plan(gn.preset("cpu"), machine="cpu").available_gb < 1.8
-
-
-def test_plan_for_the_cpu_leaves_out_a_model_on_the_gpu(
-    on_an_l4, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = SimpleNamespace(
-        device=SimpleNamespace(type="cuda"),
-        dtype="torch.bfloat16",
-        get_memory_footprint=lambda: 10**10,
-    )
-    sizes = memory.PUBLISHED["SmolLM2-135M-Instruct"]
-    monkeypatch.setattr(planning, "count_sizes", lambda model: sizes)
-    monkeypatch.setattr(planning, "free_memory_bytes", lambda: 10**9)
-    assert gn.plan(gn.preset("cpu"), model=model, machine="cpu").available_gb < 1.8
-
-
-def test_plan_for_the_cpu_of_a_model_with_an_engine_leaves_out_vllm(
-    on_an_l4, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = SimpleNamespace(
-        device=SimpleNamespace(type="cuda"), dtype="torch.bfloat16", vllm_engine=object()
-    )
-    sizes = memory.PUBLISHED["SmolLM2-135M-Instruct"]
-    monkeypatch.setattr(planning, "count_sizes", lambda model: sizes)
-    plan = gn.plan(gn.preset("l4"), model=model, machine="cpu")
-    assert plan.settings.fast_inference is False
-    assert "asked: vLLM. vLLM needs a GPU" in repr(plan)
-
-
-@pytest.mark.parametrize("machine", ["l40", 24, ["t4"]], ids=str)
-def test_plan_for_an_unknown_machine_is_refused(machine: object) -> None:
-    with pytest.raises(ValueError, match=r"machine = .* is unknown"):
-        gn.plan(gn.preset("cpu"), machine=machine)
-
-
-def test_plan_of_a_card_elsewhere_has_all_its_memory(on_an_l4) -> None:
-    plan = gn.plan(gn.preset("t4"), machine="t4")
-    assert plan.available_gb > 15
-    assert plan.settings.fast_inference
-
-
 def test_plan_shows_what_is_asked_needed_and_there() -> None:
-    shown = repr(gn.plan(gn.preset("t4"), machine="t4"))
+    shown = repr(plan_on(GPUS["t4"], gn.preset("t4")))
     for section in ("asked, and what will run", "what it needs, estimated", "what is there"):
         assert section in shown
 
@@ -262,7 +216,7 @@ def test_memory_advice_keeps_groups_whole() -> None:
 
 
 def test_plan_that_does_not_fit_keeps_groups_whole() -> None:
-    plan = gn.plan(GROUP_PER_STEP.replace(max_completion_length=2048), machine=gpu_of(2))
+    plan = plan_on(gpu_of(2), GROUP_PER_STEP.replace(max_completion_length=2048))
     assert not plan.fits
     assert "per_device_train_batch_size" not in repr(plan)
 
@@ -296,23 +250,23 @@ def test_plan_with_its_smaller_settings_fits(
         max_completion_length=length,
         load_in_4bit=four_bit,
     )
-    shown = repr(gn.plan(settings, machine=gpu_of(memory_gb)))
+    shown = repr(plan_on(gpu_of(memory_gb), settings))
     assert ("The run fits" in shown) + ("What fits:" in shown) + ("take a smaller" in shown) == 1
     if change := re.search(r"What fits: settings = (settings\.replace\(.*\))", shown):
         smaller = eval(change[1], {"settings": settings})
-        assert gn.plan(smaller, machine=gpu_of(memory_gb)).fits
+        assert plan_on(gpu_of(memory_gb), smaller).fits
 
 
 def test_plan_of_16_bit_weights_larger_than_the_card_loads_4_bit(monkeypatch) -> None:
     monkeypatch.setattr(planning, "sizes_of", lambda model: SEVEN_BILLION)
     settings = gn.preset("a100", load_in_4bit=False, gpu_memory_utilization=0.9)
-    shown = repr(gn.plan(settings, machine=gpu_of(16)))
+    shown = repr(plan_on(gpu_of(16), settings))
     assert re.search(r"What fits: settings = settings\.replace\(.*load_in_4bit=True", shown)
 
 
 def test_plan_for_a_cpu_gives_up_the_copies_of_the_weights(monkeypatch) -> None:
     monkeypatch.setattr(planning, "free_memory_bytes", lambda: 16e9)
-    shown = repr(gn.plan(gn.preset("cpu", model="unsloth/Qwen2.5-1.5B-Instruct"), machine="cpu"))
+    shown = repr(plan_on(None, gn.preset("cpu", model="unsloth/Qwen2.5-1.5B-Instruct")))
     assert re.search(r"What fits: settings = settings\.replace\(.*shared_prompts=False\)", shown)
 
 
@@ -320,7 +274,7 @@ def test_plan_that_nothing_makes_fit_names_a_smaller_model(monkeypatch) -> None:
     monkeypatch.setattr(planning, "sizes_of", lambda model: SEVEN_BILLION)
     monkeypatch.setattr(planning, "free_memory_bytes", lambda: 20e9)
     with pytest.raises(gn.machine.EnvironmentProblem) as caught:
-        gn.plan(gn.preset("cpu"), machine="cpu").require_fit()
+        plan_on(None, gn.preset("cpu")).require_fit()
     assert "No smaller settings fit; take a smaller model." in str(caught.value)
     assert "settings.replace" not in str(caught.value)
 

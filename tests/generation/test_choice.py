@@ -7,10 +7,10 @@ import pytest
 
 import grpo_nb as gn
 from grpo_nb.config import hardware
-from grpo_nb.config.presets import GPUS
 from grpo_nb.generation import choice
 from grpo_nb.generation.choice import choose_engine
 from grpo_nb.models.load_record import RECORDS, LoadRecord
+from tests.support.gpus import GPUS
 from tests.support.small_models import lora_model
 
 

@@ -22,7 +22,6 @@ from unsloth_zoo import vllm_utils
 import grpo_nb as gn
 from grpo_nb.config import hardware, smaller_settings
 from grpo_nb.config.hardware import has_vllm_engine
-from grpo_nb.config.presets import GPUS
 from grpo_nb.generation import choice
 from grpo_nb.generation.choice import choose_engine
 from grpo_nb.machine.gpu import Gpu
@@ -32,6 +31,7 @@ from grpo_nb.models.import_unsloth import SHARED_SCORING
 from grpo_nb.models.load import loader_arguments, lora_arguments
 from grpo_nb.models.load_record import RECORDS
 from grpo_nb.training import prepare, run_start
+from tests.support.gpus import GPUS
 from tests.support.signatures import parameters_of
 from tests.support.small_models import lora_model
 

@@ -12,10 +12,10 @@ import pytest
 from huggingface_hub.utils import are_progress_bars_disabled
 from transformers.utils import logging as transformers_logging
 
-from grpo_nb.config.presets import GPUS
 from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.models import import_unsloth
 from tests.conftest import ROOT
+from tests.support.gpus import GPUS
 
 _TRAINING = """
 import hashlib, sys

@@ -90,21 +90,12 @@ def test_plan_of_unreadable_model_names_it(name: str, tmp_path: Path, counted_he
     (tmp_path / "config.json").write_text('{"model_type": "no such family"}')
     model = str(tmp_path) if name == "a folder" else name
     with pytest.raises(ValueError, match=f"sizes of '{re.escape(model)}' cannot be read: "):
-        gn.plan(gn.preset("cpu", model=model), machine="cpu")
+        gn.plan(gn.preset("cpu", model=model))
 
 
 def test_plan_measures_prompts_with_a_tokenizer(tiny_folder: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(tiny_folder)
     task = gn.load_task("arithmetic", train_size=20, holdout_size=5)
-    plan = gn.plan(gn.preset("cpu"), task, tokenizer=tokenizer, machine="cpu")
+    plan = gn.plan(gn.preset("cpu"), task, tokenizer=tokenizer)
     assert plan.prompt_tokens == max(task.prompt_lengths(task.train, tokenizer))
     assert plan.prompt_tokens < 256
-
-
-def test_plan_of_a_card_elsewhere_keeps_vllm_with_a_model_of_here() -> None:
-    config = AutoConfig.for_model("llama", **SIZES)
-    with torch.device("meta"):
-        model = transformers.AutoModelForCausalLM.from_config(config)
-    plan = gn.plan(gn.preset("t4"), model=model, machine="t4")
-    assert plan.settings.fast_inference
-    assert not plan.why_not_vllm

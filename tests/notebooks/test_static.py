@@ -20,6 +20,7 @@ import grpo_nb as gn
 from grpo_nb.config.presets import PRESETS
 from grpo_nb.machine.installer import CLONE
 from scripts import build_notebooks
+from tests.support.gpus import GPUS, plan_on
 from tests.support.notebooks import assert_nothing_went_wrong
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -290,7 +291,8 @@ def test_first_cell_has_time_and_memory_or_says_not_run(path: Path) -> None:
 def test_memory_of_the_gpu_notebook_is_that_of_the_plan() -> None:
     (path,) = [path for path in NOTEBOOKS if path.stem == "a3_gsm8k_gpu"]
     stated = re.search(r"([\d.]+) of\s15\.6 GB of memory", cells_of(path)[0])
-    shown = re.search(r"memory, peak\s+([\d.]+) GB", repr(gn.plan(gn.preset("t4"), machine="t4")))
+    plan = plan_on(GPUS["t4"], gn.preset("t4"))
+    shown = re.search(r"memory, peak\s+([\d.]+) GB", repr(plan))
     assert float(stated[1]) == pytest.approx(float(shown[1]), rel=0.05)
 
 

@@ -20,7 +20,6 @@ import grpo_nb as gn
 from grpo_nb.scaleout.reward_source import NotPortable, RewardSource, write_rewards
 from grpo_nb.scaleout.writing import KIT_PACKAGES
 from grpo_nb.scoring.record import record_of
-from tests.support import shared
 
 WORDS = re.compile(r"\w+", re.IGNORECASE)
 LIMIT = 12
@@ -139,24 +138,6 @@ def reads_a_widget(completions, **columns):
 stripped = lambda text: text.strip()  # noqa: E731
 
 
-def uses_a_file(completions, **columns):
-    return [float(callable(shared.made_once)) for _ in completions]
-
-
-def uses_a_namespace_package(completions, **columns):
-    return [float(google is not None) for _ in completions]
-
-
-google = types.ModuleType("google")
-
-
-def test_namespace_package_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    google.__path__ = [str(tmp_path / "site-packages" / "google")]
-    monkeypatch.setitem(sys.modules, "google", google)
-    write_rewards(tmp_path, [uses_a_namespace_package])
-    assert "import google  # noqa" in (tmp_path / "rewards.py").read_text()
-
-
 def uses_a_lambda(completions, **columns):
     return [len(stripped(text)) for text in completions]
 
@@ -236,9 +217,8 @@ def test_name_with_two_meanings_is_refused(tmp_path: Path) -> None:
         (functools.partial(varied, weight=3), r"varied is functools\.partial.* of type partial"),
         (reads_a_widget, "slider is .*IntSlider, which lives in this process only.*Define the"),
         (uses_a_lambda, r"stripped is not defined by def stripped\("),
-        (limited(5), "below uses limit of the function around it.*at the top of a cell"),
+        (limited(5), "below is not .*uses variables of the function around it.*top of a cell"),
         (renamed, r"strict is not defined by def strict\("),
-        (uses_a_file, r"tests\.support\.shared is a file of your own.*shared import NAME"),
         (uses_a_class, r"Scale is not defined by def Scale\("),
         (Short(most=3), r"Short\(most=3\) of type Short, which lives in this process only"),
     ],

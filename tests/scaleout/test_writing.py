@@ -17,7 +17,7 @@ import grpo_nb as gn
 from grpo_nb.scaleout.reward_source import NotPortable
 from tests.export.test_merged import rewrite
 from tests.support.own_rewards import hashed
-from tests.support.scale import DRIVER, said_by, signs, start, trained
+from tests.support.scale import said_by, signs, start, trained
 
 
 @pytest.fixture(scope="module")
@@ -171,14 +171,8 @@ def rewritten(
     return gn.scaleout.write(run, root / "folder")
 
 
-def test_stage_and_long_generation_replay_equal_numbers(
-    run: gn.runs.Run, letters_folder: Path, plain_trl: Path, tmp_path: Path
-) -> None:
-    """A stage begins with the adapter of the one before.
-
-    TRL shuffles the completions of a generation over its steps, so losses differ. Only rewards and
-    advantages are compared.
-    """
+def test_stage_replays_equal_numbers(run: gn.runs.Run, plain_trl: Path, tmp_path: Path) -> None:
+    """A stage begins with the adapter of the one before."""
     settings = run.settings.replace(max_steps=2, loss_type="dapo", run_root=str(tmp_path), extra={})
     rewards = [signs, hashed]
     model, tokenizer = gn.load_model(settings)
@@ -188,21 +182,9 @@ def test_stage_and_long_generation_replay_equal_numbers(
         kept.append(gn.train(model, tokenizer, task.after(kept), rewards, settings, name=name))
     stage = gn.scaleout.write(kept[-1], tmp_path / "stage", rewards=rewards)
     assert values_of(stage)["reference"] == "start"
-    # Two generations, each for two steps.
-    many = rewritten(
-        letters_folder,
-        tmp_path,
-        [signs],
-        steps=4,
-        loss_type="dapo",
-        extra={"steps_per_generation": 2},
-    )
-    told = (plain_trl, "--replay", "--tolerance", "1e-5", str(stage.path), str(many.path))
-    first, second, rest = start(stage.path, *told, script=DRIVER).split("The same numbers in ")
-    assert "loss: largest difference" in first
-    assert "advantages: largest difference" in second
-    assert rest.startswith("2 steps")
-    assert "loss:" not in second
+    told = start(stage.path, plain_trl, "--replay", "--tolerance", "1e-5")
+    assert "loss: largest difference" in told
+    assert "The same numbers in 2 steps" in told
 
 
 def test_opened_run_with_rewards_of_the_kit_is_written(
@@ -239,10 +221,10 @@ def test_settings_of_a_gpu_run_are_written(run: gn.runs.Run, tmp_path: Path) -> 
         "loss_type": "dapo",
         "mask_truncated_completions": True,
         "epsilon_high": 0.28,
-        "use_vllm": True,
     }
     copy = Path(shutil.copytree(run.path, tmp_path / "copy"))
-    effective = run.info["effective"] | {"arguments": run.info["effective"]["arguments"] | made}
+    arguments = run.info["effective"]["arguments"] | made | {"use_vllm": True}
+    effective = run.info["effective"] | {"arguments": arguments}
     rewrite(
         copy / "run.json",
         settings=run.info["settings"] | {"loss_type": "dapo", **more},
@@ -257,7 +239,7 @@ def test_settings_of_a_gpu_run_are_written(run: gn.runs.Run, tmp_path: Path) -> 
     assert wanted.items() <= values["trainer"].items()
     assert values["load_in_4bit"] is True
     assert '"bitsandbytes==' in program
-    assert '"trl[vllm]==1.16.0"' in program
+    assert "use_vllm" not in values["trainer"], "it needs packages of its own"
     assert values["model"] == "acme/tiny", "a model of the Hub stays there"
     assert not (project.path / "base").exists(), "a model of the Hub stays there"
 
@@ -277,29 +259,16 @@ def test_arguments_that_publish_are_not_written(run: gn.runs.Run, tmp_path: Path
     assert "hub" not in (project.path / "run.yaml").read_text()
 
 
-def test_arguments_of_unsloth_are_not_written(run: gn.runs.Run, tmp_path: Path) -> None:
-    """On a GPU, the effective arguments include them. TRL's own GRPOConfig refuses them."""
-    copy = Path(shutil.copytree(run.path, tmp_path / "copy"))
-    extra = {"unsloth_num_chunks": 4}
-    arguments = run.info["effective"]["arguments"] | extra
-    rewrite(
-        copy / "run.json",
-        settings=run.info["settings"] | {"extra": extra},
-        effective=run.info["effective"] | {"arguments": arguments},
-    )
-    project = gn.scaleout.write(copy, tmp_path / "folder", rewards=run.rewards)
-    assert "unsloth_num_chunks" not in values_of(project)["trainer"]
-
-
 # Refusals
 
 
 @pytest.mark.parametrize("content", ["[]", "{", '{"step": 0}'])
-def test_damaged_generations_are_named(run: gn.runs.Run, tmp_path: Path, content: str) -> None:
+def test_damaged_generations_are_refused(run: gn.runs.Run, tmp_path: Path, content: str) -> None:
     copy = Path(shutil.copytree(run.path, tmp_path / "copy"))
     (copy / "start" / "generation_000000.json").write_text(content)
-    with pytest.raises(ValueError, match=r"generation_000000\.json is damaged"):
+    with pytest.raises(ValueError):
         gn.scaleout.write(copy, tmp_path / "folder", rewards=run.rewards)
+    assert not (tmp_path / "folder").exists()
 
 
 def test_damaged_completions_are_named(run: gn.runs.Run, tmp_path: Path) -> None:
@@ -308,13 +277,6 @@ def test_damaged_completions_are_named(run: gn.runs.Run, tmp_path: Path) -> None
     with pytest.raises(ValueError, match=r"step_000001\.parquet is damaged") as caught:
         gn.scaleout.write(copy, tmp_path / "folder", rewards=run.rewards)
     assert "generation_" not in str(caught.value)
-
-
-def test_run_without_its_arguments_is_named(run: gn.runs.Run, tmp_path: Path) -> None:
-    copy = Path(shutil.copytree(run.path, tmp_path / "copy"))
-    rewrite(copy / "run.json", effective={})
-    with pytest.raises(ValueError, match=r"run\.json is damaged.*'arguments'"):
-        gn.scaleout.write(copy, tmp_path / "folder", rewards=run.rewards)
 
 
 def reads_a_file(completions: list, **columns: object) -> list[float]:
@@ -367,7 +329,10 @@ def with_other_scores() -> Callable:
 @pytest.mark.parametrize(
     ("reward", "message"),
     [
-        (with_outer_variable(), "signs uses limit of the function around it"),
+        (
+            with_outer_variable(),
+            "signs is not defined by .*uses variables of the function around it",
+        ),
         (with_own_module(), "process of its own: ModuleNotFoundError: .*'own_helpers'"),
         (with_other_scores(), "'signs' gives other scores .* not the reward of the run"),
     ],
@@ -432,7 +397,9 @@ def test_bad_input_is_refused_and_leaves_nothing(
 
 
 @pytest.mark.parametrize(
-    "extra", [{"logging_steps": 2}, {"steps_per_generation": 1}], ids=["steps", "generations"]
+    "extra",
+    [{"logging_steps": 2}, {"steps_per_generation": 1}, {"steps_per_generation": 4}],
+    ids=str,
 )
 def test_run_without_a_whole_recorded_step_is_refused(
     letters_folder: Path, tmp_path: Path, extra: dict
@@ -469,14 +436,12 @@ def test_folder_that_appears_meanwhile_is_kept(
     assert [file.name for file in target.iterdir()] == ["theirs"]
 
 
-@pytest.mark.parametrize("optimizer", ["paged_adamw_32bit", "rmsprop_bnb", "ademamix"])
-def test_run_with_another_optimizer_of_bitsandbytes_requires_it(
-    run: gn.runs.Run, tmp_path: Path, optimizer: str
+def test_run_of_an_early_version_without_a_reference_is_written(
+    run: gn.runs.Run, tmp_path: Path
 ) -> None:
     copy = Path(shutil.copytree(run.path, tmp_path / "copy"))
     info = json.loads((copy / "run.json").read_text())
     del info["reference"]
-    info["effective"]["arguments"]["optim"] = optimizer
     (copy / "run.json").write_text(json.dumps(info))
     project = gn.scaleout.write(copy, tmp_path / "folder", rewards=run.rewards)
-    assert '"bitsandbytes==' in (project.path / "train.py").read_text()
+    assert values_of(project)["reference"] == "start"

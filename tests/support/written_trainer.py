@@ -142,7 +142,7 @@ def _case(case: str, model: Any, tokenizer: Any, place: Path) -> dict[str, Any]:
     from trl import GRPOConfig
 
     from grpo_nb.config.effective_table import compare_configurations, requested_arguments
-    from grpo_nb.config.presets import GPUS
+    from tests.support.gpus import GPUS
 
     settings = first_losses.asked(case, place / "model")
     handed = requested_arguments(settings, gpu=GPUS["t4"], dtype="float32", has_vllm=False)

@@ -13,12 +13,12 @@ from datasets import Dataset
 
 import grpo_nb as gn
 from grpo_nb.config import smaller_settings
-from grpo_nb.config.presets import GPUS
 from grpo_nb.cpu.engine import CpuEngine
 from grpo_nb.training import run_start
 from grpo_nb.training.errors import explaining_machine_faults
 from grpo_nb.training.recorder import Recorder
 from tests.run_fixtures import brevity
+from tests.support.gpus import GPUS
 from tests.support.tiny import load_tiny
 
 
