@@ -20,6 +20,7 @@ from grpo_nb.core.files import (
     staged_folder,
 )
 from grpo_nb.core.tables import Part, Shown, bold
+from grpo_nb.health.monitor import HealthMonitor
 from grpo_nb.runs.card import is_hub_name, write_model_card
 from grpo_nb.runs.groups import completions_table
 from grpo_nb.runs.rows import (
@@ -180,6 +181,10 @@ def _write_trained_run(target: Path, project: Project, finished: dict[str, Any])
         )
         RUN_INFO.validate_python(info.to_dict())
         run.write_info(info)
+        # train.py knows no health rules, so they judge its rows here.
+        health = HealthMonitor(
+            weights=run.weights, ranges=run.ranges, group_size=settings.num_generations
+        )
         for logged in read_json_lines(source / "result" / "steps.jsonl"):
             step = operator.index(logged["step"])
             row = tidy_row(logged["logs"], step, settings.max_steps, settings.beta)
@@ -188,6 +193,9 @@ def _write_trained_run(target: Path, project: Project, finished: dict[str, Any])
             if MEAN_LENGTH in row:
                 table = completions_table(logged, step, settings.num_generations, run.weights)
                 row |= measure_duplicates(table["completion"], table["group"])
+            alerts = health.update(row)
+            if alerts:
+                row["alerts"] = [alert.to_dict() for alert in alerts]
             run.write_step(row, table)
     copy_files(source / "result" / "adapter", target / "adapter", "adapter_*")
     # Without the start adapter, a comparison would credit this run with earlier stages too.

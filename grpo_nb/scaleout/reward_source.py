@@ -97,6 +97,14 @@ class RewardSource:
         module = getattr(value, "__module__", None) or ""
         own_name = getattr(value, "__name__", "")
         if isinstance(value, types.ModuleType):
+            # Refused here, because the fresh process would not notice: it finds the file too, if it
+            # is installed in editable mode.
+            if not is_installed(own_name):
+                raise NotPortable(
+                    f"{own_name} is a file of your own, which does not exist elsewhere. Import its "
+                    "functions by name, outside of the reward, and their source is written along: "
+                    f"from {own_name} import NAME."
+                )
             self._add_import(name, f"import {own_name}")
         elif callable(value) and not is_installed(module):
             self._add_function(name, value)

@@ -20,6 +20,7 @@ import grpo_nb as gn
 from grpo_nb.scaleout.reward_source import NotPortable, RewardSource, write_rewards
 from grpo_nb.scaleout.writing import KIT_PACKAGES
 from grpo_nb.scoring.record import record_of
+from tests.support import shared
 
 WORDS = re.compile(r"\w+", re.IGNORECASE)
 LIMIT = 12
@@ -138,6 +139,10 @@ def reads_a_widget(completions, **columns):
 stripped = lambda text: text.strip()  # noqa: E731
 
 
+def uses_a_file(completions, **columns):
+    return [float(callable(shared.made_once)) for _ in completions]
+
+
 def uses_a_lambda(completions, **columns):
     return [len(stripped(text)) for text in completions]
 
@@ -219,6 +224,7 @@ def test_name_with_two_meanings_is_refused(tmp_path: Path) -> None:
         (uses_a_lambda, r"stripped is not defined by def stripped\("),
         (limited(5), "below is not .*uses variables of the function around it.*top of a cell"),
         (renamed, r"strict is not defined by def strict\("),
+        (uses_a_file, r"tests\.support\.shared is a file of your own.*shared import NAME"),
         (uses_a_class, r"Scale is not defined by def Scale\("),
         (Short(most=3), r"Short\(most=3\) of type Short, which lives in this process only"),
     ],
