@@ -47,12 +47,10 @@ def share_interval(values: Sequence[float], samples: int = 1) -> tuple[float, fl
     questions = len(values)
     share = sum(values) / questions
     n = float(questions)
-    if samples > 1 and questions > 1:
-        variance_of_shares = variance(values, share)
-        if variance_of_shares > 0:
-            variance_of_mean = variance_of_shares / questions
-            effective = share * (1 - share) / variance_of_mean
-            n = min(max(effective, questions), questions * samples)
+    if samples > 1 and len(set(values)) > 1:
+        variance_of_mean = variance(values, share) / questions
+        effective = share * (1 - share) / variance_of_mean
+        n = min(max(effective, questions), questions * samples)
     added = Z_95**2 / 2
     middle = (n * share + added) / (n + 2 * added)
     variance_of_count = n * share * (1 - share) + added / 2
@@ -243,8 +241,7 @@ def mean_with_interval(groups: Sequence[Sequence[float]]) -> Estimate:
     # Groups that all have the same mean say nothing about how much others would differ.
     if len(set(group_means)) < 2:
         return Estimate(mean, None)
-    standard_error = stats.sem(group_means)
-    low, high = stats.t.interval(0.95, len(group_means) - 1, mean, standard_error)
+    low, high = stats.ttest_1samp(group_means, 0.0).confidence_interval()
     # Most rewards give scores from 0 to 1 and do not declare it, so an extreme score of 0 or 1 is
     # taken for the end of the scale.
     if min(scores) == 0:
