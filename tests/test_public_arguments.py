@@ -196,11 +196,6 @@ def test_run_folder_as_adapter_names_its_adapter(tiny_run: gn.runs.Run) -> None:
         gn.load_model(tiny_run.settings, adapter=tiny_run.path)
 
 
-def test_run_as_adapter_names_its_adapter_path(tiny_run: gn.runs.Run) -> None:
-    with pytest.raises(TypeError, match=r"Write adapter=run.adapter_path"):
-        gn.load_model(tiny_run.settings, adapter=tiny_run)
-
-
 def test_missing_adapter_path_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="is no LoRA: there is no adapter_config") as error:
         gn.load_model(SETTINGS, adapter=tmp_path / "none")
