@@ -84,7 +84,7 @@ def run_folder(drive: str = "", *, report: Callable[[str], object] | None = None
     >>> run_folder()
     'runs'
     """
-    folder = drive.strip().strip("/")
+    folder = drive.strip("/")
     if not folder or not is_colab():
         return "runs"
     # Only Colab has this package.

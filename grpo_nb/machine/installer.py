@@ -183,7 +183,7 @@ def link(folder: Path) -> None:
     3.12 on, a new environment has no build backend.
     """
     path_file = Path(sysconfig.get_path("purelib"), "grpo_nb.pth")
-    path_file.write_text(f"{folder}\n", encoding="utf-8")
+    path_file.write_text(f"{folder}\n", "utf-8")
 
 
 def _read_requirements(name: str) -> list[str]:
