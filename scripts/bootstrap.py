@@ -11,7 +11,6 @@ pip's other variables and its configuration files (index, proxy, certificates, c
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import os
 import platform
@@ -53,16 +52,13 @@ def fill(place: Path, device: str) -> None:
     # pip resolves all files at once: vllm alone would change torch, torch alone would break vllm.
     kinds = ("", "-dev", "-gpu") if device == "gpu" else ("", "-dev")
     wanted = [f"-r{ROOT}/requirements{kind}.txt" for kind in kinds]
-    with (place / "install.log").open("w", encoding="utf-8") as log:
-        note = functools.partial(print, file=log, flush=True)
-        step = "Installing torch, transformers, trl and jupyter"
-        installer.run_step([*installer.PIP, "install", *wanted], step, print, note)
-        installer.finish_installation(ROOT, print, note)
-        installer.link(ROOT)
-        # In the environment's folder, because unsloth leaves a cache in the working directory.
-        load = f"import os; os.chdir({sys.prefix!r}); import unsloth, trl"
-        command = [sys.executable, "-c", load]
-        installer.run_step(command, "Checking that unsloth and trl load", print, note)
+    step = "Installing torch, transformers, trl and jupyter"
+    installer.run_step([*installer.PIP, "install", *wanted], step, print)
+    installer.finish_installation(ROOT, print)
+    installer.link(ROOT)
+    # In the environment's folder, because unsloth leaves a cache in the working directory.
+    load = f"import os; os.chdir({sys.prefix!r}); import unsloth, trl"
+    installer.run_step([sys.executable, "-c", load], "Checking that unsloth and trl load", print)
     (place / "complete").write_text(wanted_for(place, device))
 
 
@@ -110,8 +106,7 @@ def main() -> None:
     try:
         fill(place, device)
     except EnvironmentProblem as problem:
-        log = os.path.relpath(place / "install.log")
-        raise SystemExit(f"\n{problem}\nThe whole log: {log}") from None
+        raise SystemExit(f"\n{problem}") from None
     except KeyboardInterrupt:
         print("Interrupted. Run the same command again: it continues with what is missing.")
         raise SystemExit(130) from None

@@ -12,8 +12,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_nb.core.words import in_line
-
 
 @dataclass(frozen=True)
 class ArgumentRule:
@@ -49,7 +47,6 @@ _RULES = {
     "merged": ArgumentRule(
         "a merged export", 'merged = gn.export_merged(run, "exports/name")', ("Export",)
     ),
-    "adapter": ArgumentRule("the folder of a LoRA", "adapter=run.adapter_path", _PATH),
 }
 
 
@@ -66,7 +63,7 @@ def require(call: str, /, *, optional: Iterable[str] = (), **values: Any) -> Non
 
     >>> require("gn.plan(settings)", settings=3)
     Traceback (most recent call last):
-    TypeError: settings = 3 (int), but gn.plan(settings) takes gn.Settings. Write settings = ...
+    TypeError: settings is of type int, but gn.plan(settings) takes gn.Settings. Write ...
     """
     for name, value in values.items():
         rule = _RULES[name]
@@ -74,19 +71,8 @@ def require(call: str, /, *, optional: Iterable[str] = (), **values: Any) -> Non
         has_method = rule.method != "" and hasattr(value, rule.method)
         parents = {parent.__name__ for parent in type(value).__mro__}
         if not (is_omitted or has_method or parents.intersection(rule.classes)):
-            problem = f"{describe_value(value)}, but {call} takes {rule.takes}"
-            raise TypeError(f"{name} = {problem}. Write {rule.example}.")
-
-
-def describe_value(value: Any) -> str:
-    """Return a number's or text's repr with its type; for any other object, only its type.
-
-    >>> describe_value(3), describe_value([max])
-    ('3 (int)', 'an object of type list')
-    """
-    if value is None:
-        return "None"
-    if isinstance(value, (str, int, float)):
-        return f"{in_line(value)} ({type(value).__name__})"
-    # The text of another object can be long, and its `repr` slow.
-    return f"an object of type {type(value).__name__}"
+            # The value itself is not shown: its text can be long, and its `repr` slow.
+            raise TypeError(
+                f"{name} is of type {type(value).__name__}, but {call} takes {rule.takes}. Write "
+                f"{rule.example}."
+            )

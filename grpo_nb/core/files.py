@@ -95,19 +95,14 @@ def copy_files(source: Path, target: Path, pattern: str = "*") -> None:
 def cached_folder(folder: Path, proof: str, fill: Callable[[Path], None]) -> Path:
     """Return a cache folder; call `fill` first unless the folder has the file `proof`.
 
-    If several processes fill the folder at the same time, any one result is kept: all are the same.
+    If another process has filled the folder meanwhile, its result is kept: all are the same.
     """
     if (folder / proof).is_file():
         return folder
     with staged_folder(folder) as staged:
         fill(staged)
-        try:
-            if not (folder / proof).is_file():
-                put_in_place(staged, folder)
-        except OSError:
-            # Another process may have put its result in place after the check.
-            if not (folder / proof).is_file():
-                raise
+        if not (folder / proof).is_file():
+            put_in_place(staged, folder)
     return folder
 
 
@@ -130,11 +125,9 @@ def check_target(target: Path, overwrite: bool, needed: Sequence[Path] = ()) -> 
         needed: Folders that must not be overwritten, such as the run itself and its base model.
 
     Raises:
-        FileExistsError: `target` cannot be written to, for one of three reasons:
-
-            - it is not free, and `overwrite` is False
-            - it is a file
-            - it contains a needed folder or the working directory
+        FileExistsError: `target` is not free, and `overwrite` is False; or it contains a needed
+            folder or the working directory.
+        NotADirectoryError: `target` is a file.
     """
     if not target.exists():
         return
@@ -144,11 +137,8 @@ def check_target(target: Path, overwrite: bool, needed: Sequence[Path] = ()) -> 
             raise FileExistsError(
                 f"{str(target)!r} is or contains {str(path)!r}, which would be deleted too."
             )
-    if target.is_file():
-        raise FileExistsError(
-            f"{str(target)!r} is a file, and a folder cannot replace it. Choose another folder."
-        )
-    if not overwrite and any(target.iterdir()):
+    has_content = any(target.iterdir())
+    if has_content and not overwrite:
         raise FileExistsError(
             f"{str(target)!r} exists, and is kept. Choose another folder, or say overwrite=True."
         )

@@ -1,14 +1,12 @@
 """Lock a folder for the process that writes it, and find out later if it is still being written.
 
 The lock is `flock` on a hidden file, which stays in the folder. The operating system releases the
-lock when the process ends, also after a crash. The file names the last holder, for the error of the
-next process. Some network drives have no `flock`; there, the kit works without a lock.
+lock when the process ends, also after a crash; only a child that the process forked keeps it. Some
+network drives have no `flock`; there, the kit works without a lock.
 """
 
 import contextlib
-import errno
 import fcntl
-import functools
 import logging
 import os
 import platform
@@ -17,76 +15,46 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from grpo_nb.core.words import displayable
-
 LOCK_FILE = ".lock"
 _log = logging.getLogger(__name__)
-_READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
-# The name of a holder takes about 60 bytes. A file that the kit did not write may have any length.
-_LONGEST_HOLDER_BYTES = 200
 # A process that reads the status holds a shared lock for a moment, so retry for about a second.
 _TRIES = 20
 _SECONDS_BETWEEN_TRIES = 0.05
-# Descriptors of the locks that this process holds.
-_held: set[int] = set()
 
 
 class FolderLockedError(ValueError):
-    """Another process, or another thread of this one, works in the folder.
-
-    The message is the name of that process, without a sentence around it.
-    """
+    """Another process, or another thread of this one, works in the folder."""
 
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Hold the lock of a folder for the length of the block.
 
-    A folder that cannot be written to needs no lock. On a drive without locks, the block runs
-    without a lock, and a log message warns of that.
+    On a drive without locks, the block runs without a lock, and a log message warns of that.
 
     Raises:
         FolderLockedError: Another process, or another thread of this one, holds the lock.
-        PermissionError: The folder can be written to, but its lock file belongs to another user.
+        PermissionError: The lock file belongs to another user, or the folder is read-only.
     """
-    descriptor = _acquire(folder)
+    # A link is refused: somebody who sends a folder could overwrite other files with it. The umask
+    # decides who may use the lock, as for the other files of the folder.
+    descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
     try:
+        try:
+            _lock(descriptor)
+        except OSError as error:
+            # Some network drives refuse every lock, each with an error of its own.
+            _log.warning(
+                "The drive of this folder has no locks (%s), so nothing stops a second process "
+                "from training the same run: start only one.",
+                error.strerror,
+            )
         yield
     finally:
-        if descriptor in _held:
-            _held.discard(descriptor)
-            os.close(descriptor)
-
-
-def _acquire(folder: Path) -> int | None:
-    """Return the descriptor of the locked file, or None if the folder cannot be locked."""
-    try:
-        # A link is refused: somebody who sends a folder could overwrite other files with it. The
-        # umask decides who may use the lock, as for the other files of the folder.
-        descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
-    except OSError as error:
-        if error.errno in _READ_ONLY and not os.access(folder, os.W_OK):
-            return None
-        raise
-    try:
-        _lock(descriptor)
-    except BlockingIOError:
-        # The text is empty if the holder has not written it yet.
-        holder = os.pread(descriptor, _LONGEST_HOLDER_BYTES, 0).decode(errors="replace")
+        # A forked child that still runs, such as a pool of a reward, would keep the lock.
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)
-        raise FolderLockedError(displayable(holder) or "another process") from None
-    except OSError as error:
-        # Some network drives refuse every lock, each with an error of its own.
-        os.close(descriptor)
-        _warn_not_supported(os.strerror(error.errno))
-        return None
-    _held.add(descriptor)
-    holder = f"process {os.getpid()} on {platform.node()!r} since {time.strftime('%F %T')}"
-    # On a full disk, the lock still works; the file then does not name the holder.
-    with contextlib.suppress(OSError):
-        os.ftruncate(descriptor, 0)
-        os.write(descriptor, holder.encode())
-    return descriptor
 
 
 def _lock(descriptor: int) -> None:
@@ -95,28 +63,7 @@ def _lock(descriptor: int) -> None:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
         time.sleep(_SECONDS_BETWEEN_TRIES)
-    raise BlockingIOError
-
-
-@functools.cache
-def _warn_not_supported(reason: str) -> None:
-    _log.warning(
-        "The drive of this folder has no locks (%s), so nothing stops a second process from "
-        "training the same run: start only one.",
-        reason,
-    )
-
-
-def _close_in_child() -> None:
-    # A forked child shares the lock. A child that outlives a killed training would keep the run
-    # locked.
-    for descriptor in _held:
-        with contextlib.suppress(OSError):
-            os.close(descriptor)
-    _held.clear()
-
-
-os.register_at_fork(after_in_child=_close_in_child)
+    raise FolderLockedError("another process works in this folder")
 
 
 def writer_status(folder: Path, host: str | None) -> Literal["running", "crashed", "unknown"]:

@@ -18,7 +18,6 @@ from grpo_nb.core.words import displayable, shorten
 
 _PARTS_TEMPLATE = "core/templates/parts.jinja"
 _MESSAGE_CHARACTERS = 600
-_LINES_OF_TRACEBACK = 12
 
 # Characters with a meaning inside a line, for CommonMark or for the mathematics of the Hub. An
 # underscore has a meaning only at the edge of a word.
@@ -145,12 +144,11 @@ def style_tag(*sheets: str) -> str:
 
 
 def errors_view(errors: Sequence[BaseException]) -> str:
-    """Return each error with the end of its traceback; empty without errors."""
+    """Return each error with its traceback; empty without errors."""
     views = []
     for error in errors:
         message = shorten(str(error), _MESSAGE_CHARACTERS)
         # The cause has the line of the user's own code, such as that of a reward.
-        trace = "".join(traceback.format_exception(error.__cause__ or error)).splitlines()
-        last_lines = "\n".join(trace[-_LINES_OF_TRACEBACK:])
-        views.append(render_macro("error", type(error).__name__, message, last_lines))
+        trace = "".join(traceback.format_exception(error.__cause__ or error))
+        views.append(render_macro("error", type(error).__name__, message, trace))
     return "".join(views)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_nb.config.settings import Settings
-from grpo_nb.core.argument_types import describe_value, require
+from grpo_nb.core.argument_types import require
 from grpo_nb.core.tables import Part, Shown, Table, as_written
 from grpo_nb.evaluation.comparison import Comparison
 from grpo_nb.evaluation.exam import Exam, Questions, format_of, require_no_tools, shared_start
@@ -154,8 +154,8 @@ def compare(
         (after,) = located
         if not isinstance(after, RunModel) or after.part != "adapter":
             raise ValueError(
-                f"{describe_value(subject)} is not a run, so there is no earlier model to compare "
-                "it with. Name the other model: gn.compare(subject, against=other, task=task)."
+                "the subject is not a run, so there is no earlier model to compare it with. Name "
+                "the other model: gn.compare(subject, against=other, task=task)."
             )
         run = after.run
         located = [RunModel(run, start_part(run)), after]

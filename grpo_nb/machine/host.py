@@ -60,14 +60,8 @@ def free_memory_bytes() -> int:
 
 
 def require_disk(path: Path, needed: int, purpose: str) -> None:
-    """Raise `EnvironmentProblem` if the disk of `path` has less than `needed` bytes free.
-
-    The path need not exist yet.
-    """
-    existing = path.absolute()
-    while not existing.exists():
-        existing = existing.parent
-    free = shutil.disk_usage(existing).free
+    """Raise `EnvironmentProblem` if the disk of `path` has less than `needed` bytes free."""
+    free = shutil.disk_usage(path).free
     if free < needed:
         raise EnvironmentProblem(
             f"{purpose} needs {needed / 1e9:.2f} GB on the disk of {path}, but "
@@ -90,7 +84,7 @@ def run_folder(drive: str = "", *, report: Callable[[str], object] | None = None
     >>> run_folder()
     'runs'
     """
-    folder = drive.strip().strip("/")
+    folder = drive.strip("/")
     if not folder or not is_colab():
         return "runs"
     # Only Colab has this package.

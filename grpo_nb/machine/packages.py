@@ -74,7 +74,7 @@ def stale_versions() -> dict[str, tuple[str, str]]:
     return stale
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class TorchBuild:
     """Version of torch and the CUDA version that it was built for."""
 

@@ -4,7 +4,6 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-_CONFIG = "adapter_config.json"
 _TENSORS = "adapter_model.safetensors"
 _MATRICES = (".lora_A.weight", ".lora_B.weight")
 # Options that change how PEFT computes a layer, so that it is no longer base + lora_alpha / r *
@@ -25,34 +24,28 @@ _PLAIN_INITIALISATIONS = (None, True, False, "gaussian", "eva", "orthogonal")
 def read_adapter(folder: Path) -> dict[str, Any]:
     """Return rank, alpha and target modules of a LoRA, as the settings name them.
 
-    An adapter that also trains embeddings or whole modules, or only some layers, is refused before
-    the model is loaded. So is one with another scaling or a changed base: `load_adapter` would not
-    notice it, because it compares only names and shapes.
+    An adapter that also trains embeddings or whole modules is refused before the model is loaded.
+    So is one with another scaling or a changed base: `load_adapter` would not notice it, because it
+    compares only names and shapes.
 
     Args:
         folder: Folder that PEFT wrote.
 
     Raises:
-        FileNotFoundError: The folder holds no adapter in PEFT's files.
-        ValueError: The adapter is not a plain LoRA, or has no tensors.
+        FileNotFoundError: The folder holds no safetensors of PEFT.
+        ValueError: The adapter is not a plain LoRA.
     """
     from peft import PeftConfig
     from safetensors import safe_open
 
-    missing = [name for name in (_CONFIG, _TENSORS) if not (folder / name).is_file()]
-    if missing:
+    if not (folder / _TENSORS).is_file():
         raise FileNotFoundError(
-            f"adapter = {str(folder)!r} is no LoRA: there is no {' and no '.join(missing)} (looked "
-            f"in {Path.cwd()}). Name the folder that PEFT wrote. In the folder of a run, it is "
-            "adapter/. If the folder has an adapter_model.bin, load it with PEFT and save it "
-            "again, model.save_pretrained(folder). For a LoRA of the Hub, write "
+            f"adapter = {str(folder)!r} is no LoRA: there is no {_TENSORS}. Name the folder that "
+            "PEFT wrote. In the folder of a run, it is adapter/. For a LoRA of the Hub, write "
             "adapter=huggingface_hub.snapshot_download(...)."
         )
     config = PeftConfig.from_pretrained(str(folder))
     obstacles = options_beyond_plain_lora(config)
-    # `load_model` puts its LoRA on every layer.
-    if getattr(config, "layers_to_transform", None) is not None:
-        obstacles.append("layers_to_transform")
     with safe_open(folder / _TENSORS, "pt") as file:
         names = list(file.keys())
     obstacles += [name for name in names if not name.endswith(_MATRICES)]
@@ -61,11 +54,6 @@ def read_adapter(folder: Path) -> dict[str, Any]:
             f"the adapter in {str(folder)!r} is no plain LoRA ({', '.join(obstacles[:3])}): "
             "merge it into its base model (PEFT's merge_and_unload), save that, and name its "
             "folder as the model of the settings."
-        )
-    if not names:
-        raise ValueError(
-            f"the adapter in {str(folder)!r} has no tensors, so it was not saved completely. Save "
-            "it again, model.save_pretrained(folder)."
         )
     # For example "q_proj", from "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight".
     modules = {name.split(".")[-3] for name in names}
@@ -125,8 +113,8 @@ def load_adapter(model: Any, folder: str | Path, name: str = "default") -> None:
     if saved_shapes != {name: tensor.shape for name, tensor in expected.items()}:
         raise ValueError(
             f"the adapter in {str(folder)!r} has other tensors than the model's LoRA: it belongs "
-            "to another base model, rank or set of target modules. Load the model with the "
-            "settings of that run."
+            "to another base model, rank or set of target modules, or to some layers alone. Load "
+            "the model with the settings of that run."
         )
     set_peft_model_state_dict(model, saved, adapter_name=name)
     loaded = get_peft_model_state_dict(model, adapter_name=name)

@@ -57,7 +57,7 @@ def load_model(
     >>> sum(weight.requires_grad for weight in model.parameters()) > 0  # the LoRA
     True
     """
-    require("gn.load_model(settings)", optional=("adapter",), settings=settings, adapter=adapter)
+    require("gn.load_model(settings)", settings=settings)
     report(f"loading {settings.model}")
     import_unsloth()
     source = resolve_model(settings.model)

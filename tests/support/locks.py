@@ -19,8 +19,8 @@ with locked(Path(sys.argv[1])):
 
 
 @contextlib.contextmanager
-def holder_of(folder: Path) -> Iterator[int]:
-    """Let another process hold the lock of a folder during the block; yield its pid.
+def holder_of(folder: Path) -> Iterator[None]:
+    """Let another process hold the lock of a folder during the block.
 
     The process is killed at the end.
     """
@@ -30,6 +30,6 @@ def holder_of(folder: Path) -> Iterator[int]:
     ) as process:
         try:
             assert process.stdout.readline() == "locked\n"
-            yield process.pid
+            yield
         finally:
             process.kill()

@@ -707,17 +707,17 @@ def test_train_keeps_the_run_locked_until_its_end(
     def look(row: dict, completions: pandas.DataFrame) -> None:
         with pytest.raises(FolderLockedError) as caught:
             locked(Path(settings.run_root) / name).__enter__()
-        seen.append(str(caught.value).split(" on ")[0])
+        seen.append(caught.type)
 
     for name, resume in (("begun", None), ("whole-5", "whole-5")):
         back()
         run = gn.train(*fresh, [brevity], settings, name=name, resume=resume, observers=[look])
         assert run.status == "finished"
-    assert seen == [f"process {os.getpid()}"] * (5 + 1)
+    assert seen == [FolderLockedError] * (5 + 1)
 
 
 def contents(run: Path) -> dict[Path, bytes]:
-    """Return the files of a run but the lock, which names its last holder."""
+    """Return the files of a run but the lock."""
     files = [file for file in run.rglob("*") if file.is_file() and file.name != ".lock"]
     return {file: file.read_bytes() for file in files}
 
@@ -727,21 +727,11 @@ def test_train_of_a_run_locked_elsewhere_is_refused(
 ) -> None:
     before = contents(crashed.path)
     with (
-        holder_of(crashed.path) as pid,
-        pytest.raises(ValueError, match=f"'whole-5' is being trained right now by process {pid}"),
+        holder_of(crashed.path),
+        pytest.raises(ValueError, match="'whole-5' is being trained right now by another process"),
     ):
         gn.train(*fresh, [brevity], settings, name="whole-5", resume="auto")
     assert contents(crashed.path) == before
-
-
-def test_finished_run_in_a_read_only_folder_is_returned(
-    fresh, settings: gn.Settings, small_disk: Path
-) -> None:
-    there = settings.replace(run_root=str(small_disk), max_steps=1)
-    finished = gn.train(*fresh, [brevity], there, name="finished")
-    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
-    with pytest.warns(UserWarning, match="is already finished; returning it"):
-        assert gn.train(*fresh, [brevity], there, resume="auto").path == finished.path
 
 
 @pytest.fixture

@@ -302,11 +302,9 @@ def test_rewind_removes_later_files(root: Path) -> None:
 def test_auto_refuses_a_locked_run(root: Path, settings: gn.Settings) -> None:
     """The holder has not written a byte yet: run.json still says that the run has crashed."""
     run = make_run(root / "a")
-    with holder_of(run.path) as pid:
+    with holder_of(run.path):
         for resume in ("auto", "a"):
-            with pytest.raises(
-                ValueError, match=f"'a' is being trained right now by process {pid} on .* since 20"
-            ):
+            with pytest.raises(ValueError, match="'a' is being trained right now by another"):
                 find_run(settings, None, resume)
     assert find_run(settings, None, "auto").run.path == run.path
     assert [file.name for file in root.iterdir()] == ["a"]
