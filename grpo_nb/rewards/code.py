@@ -6,7 +6,6 @@ are parsed and never run.
 """
 
 import ast
-import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,8 +18,6 @@ from grpo_nb.tasks.formats import AnswerFormat
 
 _PYTHON = ("", "python", "python3", "py")
 """Languages after the opening fence of a block that count as Python."""
-# ```x``` on one line is no fence.
-_FENCE = re.compile(r"^[ \t]*```([^`\n]*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,20 +203,12 @@ def extract_code(text: str, format: AnswerFormat) -> str | None:
 
 
 def _python_blocks(text: str) -> list[str]:
-    """Return the blocks of Python in a text, without unclosed ones.
-
-    It walks from fence to fence. One pattern for a whole block would take quadratic time on a text
-    of fences that are never closed.
-    """
+    """Return the blocks of Python in a text, without unclosed ones."""
     blocks = []
-    opening = None
-    for fence in _FENCE.finditer(text):
-        language = fence[1].strip().lower()
-        if opening is None:
-            opening = fence
-        elif not language:
-            if opening[1].strip().lower() in _PYTHON:
-                # A block in a list is indented as a whole.
-                blocks.append(textwrap.dedent(text[opening.end() + 1 : fence.start()]))
-            opening = None
+    # Text and blocks in turn. The last part is text, or an unclosed block.
+    for block in text.split("```")[1:-1:2]:
+        language, _, code = block.partition("\n")
+        if language.strip().lower() in _PYTHON:
+            # A block in a list is indented as a whole.
+            blocks.append(textwrap.dedent(code))
     return blocks

@@ -1,6 +1,5 @@
 """The code reward scores passed hidden tests only, and finds bad tests before training."""
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -47,12 +46,6 @@ def test_code_is_taken_from_slot_or_last_block(text: str, code: str | None) -> N
 def test_tests_as_json_text_are_an_error_with_the_fix() -> None:
     with pytest.raises(ValueError, match=r"not an assert of a call.*json\.loads\(text\)"):
         read_tests('["assert f(1) == 2"]')
-
-
-def test_fences_that_never_close_are_read_quickly() -> None:
-    started = time.process_time()
-    assert extract_code(slot("```python\n" * 50_000), formats.xml()) is None
-    assert time.process_time() - started < 1
 
 
 BAD_TESTS = [
