@@ -90,13 +90,11 @@ def make_batch(
     _require_completions(completions)
     is_one_row = rows is None or isinstance(rows, Mapping)
     listed_rows = [rows or {}] * len(completions) if is_one_row else list(rows)
-    if not all(isinstance(row, Mapping) for row in listed_rows):
+    are_rows = all(isinstance(row, Mapping) for row in listed_rows)
+    if not are_rows or len(listed_rows) != len(completions):
         raise ValueError(
-            f"rows = {in_line(rows)} must be a list with one dict for each completion, or one dict."
-        )
-    if len(listed_rows) != len(completions):
-        raise ValueError(
-            f"{len(listed_rows)} rows for {len(completions)} completions: pass one for each."
+            f"rows = {in_line(rows)} must be a list with one dict for each of the "
+            f"{len(completions)} completions, or one dict."
         )
     first_row = listed_rows[0]
     # `prompt` first: it is what the model read, with the system prompt and the examples.

@@ -324,7 +324,9 @@ TAGS = [xml_tags()]
             ([*TAGS, *TAGS], ["a"]), "two rewards are named 'xml_tags'", id="two of one name"
         ),
         pytest.param((TAGS, []), "completions is empty", id="no completion"),
-        pytest.param((TAGS, ["a", "b", "c"], [{}, {}]), "2 rows for 3", id="too few rows"),
+        pytest.param(
+            (TAGS, ["a", "b", "c"], [{}, {}]), "each of the 3 completions", id="too few rows"
+        ),
         pytest.param(
             (TAGS, ["a"], "abc"), "rows = 'abc' must be a list with one dict", id="text row"
         ),
