@@ -9,11 +9,12 @@ import ast
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 from grpo_nb.rewards.base import Completion, Reward, completion_text, rows_of
 from grpo_nb.sandbox.candidates import run_untrusted_batch
-from grpo_nb.sandbox.jobs import Call, CallResult, Candidate, Limits, Outcome
+from grpo_nb.sandbox.jobs import Call, CallResult, Candidate, Limits
 from grpo_nb.tasks.formats import AnswerFormat
 
 _PYTHON = ("", "python", "python3", "py")
@@ -170,18 +171,14 @@ class code_tests(Reward):
         # One batch for all completions, so that several endless loops run out of time together.
         outcomes = run_untrusted_batch(candidates, limits=self.limits)
         for place, outcome in zip(places, outcomes, strict=True):
-            scores[place] = self._score(tests_of_rows[place], outcome)
+            if outcome.status == "lost":
+                # The machine failed, which says nothing about the code: TRL leaves a None out.
+                scores[place] = None
+                continue
+            answers = zip(tests_of_rows[place], outcome.answers, strict=True)
+            share = fmean(test.accepts(result) for test, result in answers)
+            scores[place] = float(share == 1.0) if self.all_or_nothing else share
         return scores
-
-    def _score(self, tests: Sequence[CodeTest], outcome: Outcome) -> float | None:
-        if outcome.status == "lost":
-            # The machine failed, which says nothing about the code: TRL leaves a None out.
-            return None
-        passed = 0
-        for test, result in zip(tests, outcome.answers, strict=True):
-            passed += test.accepts(result)
-        share = passed / len(tests)
-        return float(share == 1.0) if self.all_or_nothing else share
 
 
 def extract_code(text: str, format: AnswerFormat) -> str | None:
