@@ -83,7 +83,7 @@ class maths(SlotReward):
       Arithmetic that is left undone (`23 + 19`, `2^{10}`) scores 0.0. TRL gives it 1.0.
     * If the gold answer has parts, each part must be given and no other. The parts of a list may be
       in any order, and those of a tuple or an interval may not. A gold answer of several boxes is
-      such a list. `x < 5` and `(-\infty, 5)` are one interval.
+      such a list. `x < 5` and `(-\infty, 5)` are one interval, and `x < 1 or x > 5` is a union.
     * An expression copied from the question scores 0.0, unless it is written exactly as the gold
       answer.
     * For the gold answer B, `B)` with another text than that of B in the question scores 0.0.

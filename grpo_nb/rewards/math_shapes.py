@@ -2,6 +2,7 @@ r"""Write a mathematical answer in one kind of LaTeX, and split it into its part
 
 `normalize_latex` is meant to keep the meaning: `\leq`, `<=` and the sign itself become `\le`.
 `Shape.of` then splits the answer: one expression, or the parts of a list, tuple, interval or ratio.
+`x < 1 or x > 3` becomes the union of two intervals, which is one expression.
 """
 
 from __future__ import annotations
@@ -261,9 +262,7 @@ class Shape:
     @classmethod
     def of(cls, text: str) -> Shape:
         """Return the shape of a normalised text."""
-        name, interval = _interval(text)
-        if name:
-            return replace(cls.of(interval), name=name)
+        text = _with_intervals(text)
         pair, content = split_brackets(text)
         if pair in _TUPLES_AND_INTERVALS:
             parts = split_outside_brackets(content, "[,;]")
@@ -282,6 +281,19 @@ class Shape:
         # As one expression, the ratio 1:3:2 would equal 1:2:3: math-verify reads a quotient.
         parts = split_outside_brackets(text, ":")
         return cls("", RATIO if len(parts) > 1 else EXPRESSION, parts)
+
+
+def _with_intervals(text: str) -> str:
+    r"""Return `x > 3` as `x \in (3, \infty)`, and `x < 1 or x > 3` with the union of two intervals.
+
+    Any other text is returned as it is.
+    """
+    intervals = [_interval(part) for part in split_outside_brackets(text, _OR)]
+    names = {name for name, _ in intervals}
+    if len(names) > 1 or "" in names:
+        return text
+    union = r" \cup ".join(interval for _, interval in intervals)
+    return rf"{names.pop()} \in {union}"
 
 
 def _interval(text: str) -> tuple[str, str]:
