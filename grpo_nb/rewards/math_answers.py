@@ -49,6 +49,12 @@ _PRIME = re.compile(r"'|\\prime|[\u2032\u2033]")
 _LAST_VARIABLE = re.compile(
     r"(.*(?<![\\A-Za-z])(?:(?!d[A-Za-z]$)[A-Za-hj-z]+|[A-Za-z].*[\d}\s]))([A-Za-hj-z])"
 )
+# Letters that are a product, such as mgh, ab or ix. Two letters are, except for these words. Three
+# letters are if none of them is e, i, o or u, so words such as "cat" count as products too.
+_PRODUCT = re.compile(
+    r"(?i)(?!(?:be|do|go|he|if|in|is|it|me|no|of|ok|on|or|ox|so|to|up|us|we)$)[a-z]{2}"
+    r"|[a-df-hj-np-tv-z]{3}"
+)
 _AND_OR = re.compile(r"\b(?:and|or)\b")
 # A digit, an operator, a bracket or a comma; or a single small letter.
 _HAS_MATHS = re.compile(r"[0-9\\^_+*/=<>(|,;-]|^[a-z]$")
@@ -143,6 +149,8 @@ def _is_same_normalized(given: str, gold: str) -> bool:
         return number is not None and is_same_number(number, gold_number)
     if not _HAS_MATHS.search(gold):
         # Words. math-verify reads them as a product of letters, so that "on" is "no".
+        if _PRODUCT.fullmatch(without_spaces(gold)):
+            given, gold = (without_spaces(text).replace("*", "") for text in (given, gold))
         return folded(given) == folded(gold)
     return _has_same_parts(given, gold)
 

@@ -18,6 +18,8 @@ from grpo_nb.tasks.markup import BALANCED_TEXT, strip_markup
 _BOX = re.compile(rf"\\(?:boxed|fbox)\s*\{{({BALANCED_TEXT})\}}")
 # Text between two boxes that are parts of one answer.
 _BETWEEN_BOXES = re.compile(r"(?:[\s$(){},;\\]|\\[()\[\],;]|\\q?quad|\\text\b|and|or)*+")
+# The word may be a unit: \boxed{3} apples and \boxed{4} pears.
+_WORD_BEFORE_AND = re.compile(r"\b(?!and\b|or\b)[A-Za-z]+(?=\s+(?:and|or)\b)")
 
 _SIGNS = {
     "\u221e": r"\infty ",
@@ -130,7 +132,7 @@ def boxed_answers(text: str) -> str:
     boxes: list[re.Match[str]] = []
     for box in _BOX.finditer(text):
         between = text[boxes[-1].end() : box.start()] if boxes else ""
-        if not _BETWEEN_BOXES.fullmatch(between):
+        if not _BETWEEN_BOXES.fullmatch(_WORD_BEFORE_AND.sub("", between)):
             boxes = []
         boxes.append(box)
     # Each answer once, in order.
