@@ -13,7 +13,7 @@ An answer is compared in three steps:
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from grpo_nb.rewards.answers import SlotReward
@@ -25,6 +25,7 @@ from grpo_nb.rewards.math_shapes import (
     Shape,
     boxed_answers,
     normalize_latex,
+    split_name,
     without_spaces,
 )
 from grpo_nb.rewards.math_worker import are_equal_expressions
@@ -37,12 +38,13 @@ _LONGEST_EXPRESSION = 400
 """Characters of an answer that is compared as mathematics."""
 
 _RELATION = re.compile(r"[=<>]|\\(?:le|ge|ne|approx|sim|simeq|cong|equiv|in|to)(?![A-Za-z])")
+_INEQUALITY = re.compile(r"[<>]|\\[lg]e")
 # A power of a power, or one with an exponent of five digits: neither can be computed.
 _TOWER = re.compile(r"[0-9)}]\s*\^\s*[({]*\s*(?:[0-9]{5}|[0-9]+[)}\s]*\^)")
 # A number in another base, such as 101_{2}, which math-verify reads as a product.
 _BASE = re.compile(r"[0-9]_\{")
-# math-verify drops primes, so that y' would be y.
-_PRIME = re.compile(r"'|\\prime|[\u2032\u2033]")
+# A symbol with primes, such as f', y'', x_{1}' or x'_{1}. math-verify drops the primes.
+_PRIMED = re.compile(r"([A-Za-z])(?:_\{(\w+)\})?\s*('+)(?:_\{(\w+)\})?")
 # A variable at the end, such as the h of `\pi r^2 h` or the b of `2ab`. math-verify drops it as a
 # unit. After a mere number it is a unit, so it is not matched there. The imaginary unit and the x
 # of `dx` are not matched either.
@@ -67,7 +69,8 @@ _NOT_AN_EXPRESSION = re.compile(
 )
 _WITH_UNIT = re.compile(
     r"(.*[0-9})\]A-Za-z]) *"
-    r"(\\text\s*\{[^{}]*\}"  # 5 \text{cm}
+    r"(\\text\s*\{[^{}]*\}(?:\^\{[23]\})?"  # 5 \text{cm}^{2}
+    r"|\^\{\\circ\}"  # 90^{\circ}
     r"| [A-Za-z/]{2,})"  # 5 km/h
 )
 
@@ -159,6 +162,10 @@ def _has_same_parts(given: str, gold: str) -> bool:
     """Compare two answers as one expression, as a list in any order, or part by part."""
     shape = Shape.of(given)
     gold_shape = Shape.of(gold)
+    if shape.kind == LIST and len(shape.parts) > len(gold_shape.parts):
+        # A list may name a part twice. The parts keep their spaces: `\pi r` is not `\pir`.
+        different = {without_spaces(part): part for part in shape.parts}
+        shape = replace(shape, parts=list(different.values()))
     kinds = {shape.kind, gold_shape.kind}
     are_both_named = bool(shape.name and gold_shape.name)
     if are_both_named and without_spaces(shape.name) != without_spaces(gold_shape.name):
@@ -178,14 +185,24 @@ def _has_same_parts(given: str, gold: str) -> bool:
         return False
     if len(shape.parts) != len(gold_shape.parts):
         return False
-    # `x = 1 and y = 2` is not `x = 1 or y = 2`. A comma can be either.
+    is_of_one_variable = _is_of_one_variable(shape.parts)
+    # The roots of an equation, `x = 1 and x = 2`, are also `x = 1 or x = 2`. But `x = 1 and y = 2`
+    # is not `x = 1 or y = 2`, and `x > 1 and x < 3` is not `x > 1 or x < 3`.
+    needs_same_word = _INEQUALITY.search(gold) or (kinds == {NAMED} and not is_of_one_variable)
     words = _AND_OR.findall(given)
     gold_words = _AND_OR.findall(gold)
-    if words != gold_words and len({*words, *gold_words}) > 1:
+    if needs_same_word and words != gold_words and len({*words, *gold_words}) > 1:
         return False
-    if kinds in ({LIST}, {NAMED}):
+    # `x_1 = 3, x_2 = 2` is the list 2, 3 too.
+    is_list_of_roots = gold_shape.kind == LIST and is_of_one_variable
+    if kinds in ({LIST}, {NAMED}) or is_list_of_roots:
         return _is_same_in_any_order(shape.parts, gold_shape.parts)
     return all(map(_is_same_normalized, shape.parts, gold_shape.parts))
+
+
+def _is_of_one_variable(parts: Sequence[str]) -> bool:
+    """Return True if all parts have the same name, whatever its index: `x_{1} = 2, x_{2} = 3`."""
+    return len({split_name(part)[0].partition("_")[0] for part in parts}) == 1
 
 
 def _is_same_in_any_order(parts: Sequence[str], gold_parts: Sequence[str]) -> bool:
@@ -208,19 +225,32 @@ def _is_same_expression(given: str, gold: str) -> bool:
     if with_unit and unit_name(with_unit[2]) and not _WITH_UNIT.fullmatch(gold):
         # The gold answer has no unit.
         given = with_unit[1].strip()
-    if _BASE.search(gold) or _PRIME.search(given + gold) or not is_single_answer(given, gold):
+    if _BASE.search(gold) or not is_single_answer(given, gold):
         return False
-    return are_equal_expressions(_with_last_variable(given), _with_last_variable(gold))
+    given = _as_read_by_math_verify(given)
+    gold = _as_read_by_math_verify(gold)
+    # The primes of a bracket, such as (fg)', are left.
+    return "'" not in given + gold and are_equal_expressions(given, gold)
 
 
-def _with_last_variable(expression: str) -> str:
-    r"""Return an expression with braces around a variable at its end, which math-verify then keeps.
+def _as_read_by_math_verify(expression: str) -> str:
+    r"""Return an expression in a spelling of which math-verify drops nothing.
 
-    >>> _with_last_variable(r"\pi r^2 h")
-    '\\pi r^2 {h}'
+    >>> _as_read_by_math_verify("y' + 1"), _as_read_by_math_verify(r"\pi r^2 h")
+    ('y_{prime1} + 1', '\\pi r^2 {h}')
     """
+    with_unit = _WITH_UNIT.fullmatch(expression)
+    if with_unit and unit_name(with_unit[2]):
+        return expression
+    expression = _PRIMED.sub(_unprimed_symbol, expression)
     last = _LAST_VARIABLE.fullmatch(expression)
     return f"{last[1]}{{{last[2]}}}" if last else expression
+
+
+def _unprimed_symbol(match: re.Match[str]) -> str:
+    """Return a symbol of its own for a symbol with primes: `y_{prime2}` for `y''`."""
+    letter, index_before, primes, index_after = match.groups("")
+    return f"{letter}_{{{index_before}{index_after}prime{len(primes)}}}"
 
 
 # "1 2" and a line break are never harmless: they show a second answer.

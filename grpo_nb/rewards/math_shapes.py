@@ -80,6 +80,13 @@ _REWRITES: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
     (r"!=", r"\\ne "),
     # Every matrix and array is a pmatrix.
     (r"\\(begin|end)\s*\{[bB]?(?:small)?(?:matrix|array)\}(?:\{[clr|]*\})?", r"\\\1{pmatrix}"),
+    # f^{\prime} is f'.
+    (
+        r"\^\s*(?:\{(?:\s*\\prime)+\s*\}|\\prime(?![A-Za-z]))",
+        lambda match: "'" * match[0].count("prime"),
+    ),
+    (r"\u2032", "'"),
+    (r"\u2033", "''"),
     # x**2 is x^2.
     (r"(?<=[\w)}])\s*\*\*\s*(?=[\w({-])", "^"),
     # x_1 is x_{1}.
@@ -290,7 +297,7 @@ def _with_intervals(text: str) -> str:
 
     Any other text is returned as it is.
     """
-    intervals = [_interval(part) for part in split_outside_brackets(text, _OR)]
+    intervals = [_interval(part.rstrip(", ")) for part in split_outside_brackets(text, _OR)]
     names = {name for name, _ in intervals}
     if len(names) > 1 or "" in names:
         return text

@@ -95,6 +95,11 @@ def test_score_text_is_the_score_of_a_batch(text: str, gold: str, score: float |
     assert maths().score_text(slot(text), {"answer": gold}) == score
 
 
+def test_repeated_parts_with_spaces_count_once() -> None:
+    given = [r"\pi r, \pi r, 2", r"2, \pi r", r"\pi r, 3", r"\pi r, 3, 2"]
+    assert scores_of(given, r"r \pi, 2") == [1.0, 1.0, 0.0, 0.0]
+
+
 def test_repeated_parts_of_the_gold_answer_count() -> None:
     assert scores_of(["1, 2, 1", "2, 1"], "1, 1, 2") == [1.0, 0.0]
 
@@ -109,6 +114,11 @@ def test_named_parts_are_a_tuple_in_the_order_of_their_names() -> None:
     assert scores_of(given, "(1, 2)") == [1.0, 1.0, 0.0]
 
 
+def test_roots_with_an_index_are_a_list_in_any_order() -> None:
+    given = ["x_1 = 3, x_2 = 2", "x_1 = 2, x_2 = 3", "x_1 = 3, x_2 = 4"]
+    assert scores_of(given, "2, 3") == [1.0, 1.0, 0.0]
+
+
 def test_roots_with_an_index_keep_the_order_of_a_tuple() -> None:
     assert scores_of(["x_1 = 2, x_2 = 3", "x_1 = 3, x_2 = 2"], "(2, 3)") == [1.0, 0.0]
 
@@ -116,6 +126,11 @@ def test_roots_with_an_index_keep_the_order_of_a_tuple() -> None:
 def test_or_between_two_variables_is_not_and() -> None:
     given = ["x = 1 or y = 2", "y = 2 and x = 1", "x = 1, y = 2"]
     assert scores_of(given, "x = 1 and y = 2") == [0.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("gold", ["x = 1 and x = 2", "x_1 = 1 and x_2 = 2"])
+def test_or_between_roots_is_also_and(gold: str) -> None:
+    assert scores_of([gold.replace("and", "or")], gold) == [1.0]
 
 
 def test_many_parts_in_another_order_are_the_same_list() -> None:
@@ -137,10 +152,11 @@ def test_pickled_maths_still_scores() -> None:
         pytest.param("f(x)=2x", "f'(x) = 2x", 0.0, id="function itself"),
         pytest.param("f''(x)=2x", "f'(x) = 2x", 0.0, id="second derivative"),
         pytest.param("3x", "f'(x) = 2x", 0.0, id="wrong"),
-        pytest.param("y' - 2y = x", "y' - 2y=x", 1.0, id="equation"),
+        pytest.param("-2y + y' = x", "y' - 2y = x", 1.0, id="equation"),
         pytest.param("y - 2y = x", "y' - 2y = x", 0.0, id="equation without prime"),
         pytest.param("x'", "x", 0.0, id="prime too many"),
         pytest.param("{'b': 2}", "{'a': 2}", 0.0, id="quoted text"),
+        pytest.param("f(x)g'(x) + f'(x)g(x)", "f'(x)g(x) + f(x)g'(x)", 1.0, id="sum"),
         pytest.param("f(x)g'(x) - f'(x)g(x)", "f'(x)g(x) - f(x)g'(x)", 0.0, id="difference"),
         pytest.param(
             r"\frac{f(x)g'(x) - f'(x)g(x)}{g(x)^2}",
@@ -149,14 +165,18 @@ def test_pickled_maths_still_scores() -> None:
             id="quotient rule",
         ),
         pytest.param("A'B' + AB", "A'B + AB'", 0.0, id="primes on other factors"),
+        pytest.param("AB' + A'B", "A'B + AB'", 1.0, id="other order"),
         pytest.param("2x' + x", "x' + 2x", 0.0, id="prime on another term"),
         pytest.param("2x^{\\prime} + x", "x^\\prime + 2x", 0.0, id="prime as a command"),
+        pytest.param("2x + x^{\\prime}", "x' + 2x", 1.0, id="prime in two spellings"),
         pytest.param("2x_1' + x_2'", "x_1' + 2x_2'", 0.0, id="primes after an index"),
+        pytest.param("2x_2' + x_1'", "x'_1 + 2x'_2", 1.0, id="primes before an index"),
         pytest.param("y'' + 2y' + y = 0", "y'' + y' + 2y = 0", 0.0, id="other coefficients"),
+        pytest.param("2y' + y'' + y = 0", "y'' + 2y' + y = 0", 1.0, id="same coefficients"),
         pytest.param("(f)'g", "f(g)'", 0.0, id="prime on a bracket"),
     ],
 )
-def test_primes_are_not_dropped(given: str, gold: str, score: float) -> None:
+def test_primes_are_part_of_an_expression(given: str, gold: str, score: float) -> None:
     assert scores_of([given], gold) == [score]
 
 
@@ -205,6 +225,7 @@ def test_part_of_another_expression_is_no_copy(
         pytest.param(
             r"\sqrt{50}", r"5\sqrt{2} units", 1.0, id="without the unit of the gold answer"
         ),
+        pytest.param("3 + x hours", "x + 3 hours", 1.0, id="unit after a sum"),
         pytest.param("2a", "2ab", 0.0, id="without the second letter"),
         pytest.param("2", "2ab", 0.0, id="without both letters"),
         pytest.param(r"\pi r^2 h", r"\pi r^2", 0.0, id="with another last letter"),
