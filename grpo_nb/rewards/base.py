@@ -145,7 +145,7 @@ def relative(reward: RewardFunction) -> RewardFunction:
 
     A score of such a reward has a meaning only next to the other scores of the call.
     `check_rewards` therefore does not try it, and the report says so. An evaluation never takes it
-    as its grader.
+    as its grader. A method is marked for all objects of its class.
 
     Args:
         reward: A function with TRL's signature, or an object that can be called so.
@@ -156,8 +156,10 @@ def relative(reward: RewardFunction) -> RewardFunction:
     >>> is_relative(relative(shortest_first))
     True
     """
+    # A bound method has no attributes of its own.
+    marked = reward.__func__ if inspect.ismethod(reward) else reward
     # Rewards of the kit are frozen.
-    object.__setattr__(reward, "is_relative", True)
+    object.__setattr__(marked, "is_relative", True)
     return reward
 
 

@@ -25,7 +25,10 @@ from grpo_nb.rewards.base import Completion, Reward, completion_text, rows_of, v
 Messages = list[dict[str, str]]
 Ask = Callable[[Messages], str]
 JudgeVerdict = Literal["fit as a reward", "not fit as a reward", "too few labels to tell"]
-_SCORE_LINE = re.compile(r"(?i)[*_# ]*score[*_ ]*:[*_ ]*(-?[0-9]+(?:\.[0-9]+)?)[*_ ]*\.?")
+_NUMBER = r"[0-9]+(?:\.[0-9]+)?"
+_SCORE_LINE = re.compile(
+    rf"[*_# ]*score[*_ ]*:[*_ ]*(-?{_NUMBER})(?: ?/ ?({_NUMBER}))?[*_ ]*\.?", re.IGNORECASE
+)
 # Kept replies and measured agreements belong to this exact text: a change makes them invalid.
 _PROMPT = """\
 Grade one answer to a question. Use only the rubric below.
@@ -164,7 +167,8 @@ class judge(Reward):
     def read_score(self, reply: str) -> float | None:
         """Return the number in the last line of a reply, `Score: N`.
 
-        None if the last line is another one, or the number is outside the scale.
+        `Score: 4/5` is read too, if 5 is the upper end of the scale. None if the last line is
+        another one, or the number is outside the scale.
 
         >>> judge(print, "Is it kind?").read_score("Kind, but curt.\\n**Score: 4**")
         4.0
@@ -175,7 +179,8 @@ class judge(Reward):
             return None
         low, high = self.scale
         score = float(match[1])
-        return score if low <= score <= high else None
+        is_of_this_scale = match[2] is None or float(match[2]) == high
+        return score if is_of_this_scale and low <= score <= high else None
 
     def judged(self, texts: Sequence[str], rows: Sequence[dict[str, Any]]) -> list[JudgeReply]:
         """Return score and reply for each answer. Answers without a kept reply are sent together.

@@ -180,6 +180,16 @@ def test_partial_does_not_inherit_the_range_of_its_function() -> None:
     assert base.range_of(reward) == (0.0, 5.0)
 
 
+def test_method_can_be_marked_as_relative() -> None:
+    class Ranking:
+        def ranks(self, completions: list, **columns: object) -> list[float]:
+            return [0.0 for _ in completions]
+
+    reward = base.relative(Ranking().ranks)
+    assert base.is_relative(reward)
+    assert base.reward_name(reward) == "ranks"
+
+
 def test_weights_are_one_where_a_reward_has_none() -> None:
     rewards = [graded, xml_tags(weight=0.5)]
     assert base.weights_by_name(rewards) == {"graded": 1.0, "xml_tags": 0.5}
